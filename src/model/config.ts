@@ -1,0 +1,63 @@
+import { ACTIONS } from './decision.ts'
+import { boolean, type Infer, list, number, object, oneOf, optional, text } from './shape.ts'
+import { NETWORK_MODES } from './spec.ts'
+
+/** `ringfence.toml`, exactly as an operator writes it. Unknown keys are errors, so a typo never drops a rule. */
+
+export const ruleShape = object({
+  id: optional(text()),
+  prefix: optional(list(text())),
+  glob: optional(text()),
+  regex: optional(text()),
+  action: oneOf(...ACTIONS),
+  why: optional(text()),
+  priority: optional(number({ integer: true })),
+  tags: optional(list(text())),
+  /** The rule holds only when the command runs in one of these directories. */
+  dirs: optional(list(text())),
+  match: optional(list(text())),
+  not_match: optional(list(text())),
+})
+export type RuleConfig = Infer<typeof ruleShape>
+
+const positive = (max: number) => number({ integer: true, min: 1, max })
+
+export const policyShape = object({
+  allowed_host_prefixes: optional(list(text())),
+  blocked_host_patterns: optional(list(text())),
+  max_cpus: optional(number({ above: 0, max: 4096 })),
+  max_memory_mb: optional(positive(2 ** 30)),
+  max_disk_mb: optional(positive(2 ** 30)),
+  max_pids: optional(positive(2 ** 22)),
+  allowed_network_modes: optional(list(oneOf(...NETWORK_MODES))),
+  allow_interactive: optional(boolean()),
+  default_action: optional(oneOf(...ACTIONS)),
+  rule: optional(list(ruleShape)),
+})
+
+export const configShape = object({
+  policy: optional(policyShape),
+  commands: optional(object({ allowed: optional(list(text())) })),
+  router: optional(object({ always_sandbox: optional(list(text())), never_sandbox: optional(list(text())) })),
+  network: optional(object({ allow_private: optional(list(text())), allow_hosts: optional(list(text())) })),
+  sandbox: optional(
+    object({
+      wasm_fuel_limit: optional(positive(Number.MAX_SAFE_INTEGER)),
+      wasm_epoch_deadline: optional(positive(2 ** 31)),
+      wasm_memory_limit_mb: optional(positive(4096)),
+      wasm_stack_limit: optional(positive(2 ** 20)),
+      subprocess_timeout_secs: optional(positive(2 ** 31)),
+      subprocess_output_limit: optional(positive(2 ** 31)),
+      subprocess_max_concurrent: optional(positive(10_000)),
+    }),
+  ),
+  backends: optional(object({ order: optional(list(text())) })),
+  server: optional(
+    object({
+      host: optional(text()),
+      port: optional(number({ integer: true, min: 0, max: 65_535 })),
+      database_url: optional(text({ empty: true })),
+    }),
+  ),
+})
+export type Config = Infer<typeof configShape>

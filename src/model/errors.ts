@@ -1,0 +1,75 @@
+/**
+ * The one error class and its closed table of codes. A command's non-zero exit, a signal or a limit
+ * reached are outcomes, not errors; an error always means that we refused the caller or could not serve it.
+ */
+
+/** Callers react differently to each: fix the request, ask the operator, choose another host, retry or report. */
+export type ErrorFamily = 'invalid' | 'denied' | 'unsupported' | 'failed'
+
+type Row = { readonly family: ErrorFamily; readonly status: number }
+
+const row = (family: ErrorFamily, status: number): Row => ({ family, status })
+
+export const ERRORS = {
+  'invalid-input': row('invalid', 400),
+  'invalid-config': row('invalid', 400),
+  'path-not-absolute': row('invalid', 400),
+  'no-command': row('invalid', 400),
+  'already-wrapped': row('invalid', 409),
+  'sandbox-not-found': row('invalid', 404),
+  'wrong-state': row('invalid', 409),
+  'forbidden-host-path': row('denied', 422),
+  'path-traversal': row('denied', 422),
+  'resource-limit-exceeded': row('denied', 422),
+  'invalid-network-mode': row('denied', 422),
+  'forbidden-command': row('denied', 422),
+  'interactive-disabled': row('denied', 422),
+  'ssrf-blocked': row('denied', 422),
+  'capability-denied': row('denied', 422),
+  'approval-required': row('denied', 422),
+  'missing-guarantee': row('unsupported', 501),
+  'backend-unavailable': row('unsupported', 501),
+  unsupported: row('unsupported', 501),
+  'resource-exhausted': row('failed', 500),
+  timeout: row('failed', 504),
+  'launch-failed': row('failed', 500),
+  'trail-unwritable': row('failed', 503),
+  internal: row('failed', 500),
+} as const satisfies Record<string, Row>
+
+export type ErrorCode = keyof typeof ERRORS
+
+const EXIT: Record<ErrorFamily, number> = { invalid: 2, denied: 126, unsupported: 125, failed: 125 }
+
+export type ErrorDetail = {
+  readonly hint?: string
+  readonly cause?: unknown
+  readonly reasons?: readonly string[]
+}
+
+/** What every edge throws: one line, lower case, no final period, user input in backticks, never a secret. */
+export class SandboxError extends Error {
+  readonly code: ErrorCode
+  readonly hint: string | undefined
+  readonly reasons: readonly string[]
+
+  constructor(code: ErrorCode, message: string, detail: ErrorDetail = {}) {
+    super(message, detail.cause === undefined ? undefined : { cause: detail.cause })
+    this.name = 'SandboxError'
+    this.code = code
+    this.hint = detail.hint
+    this.reasons = detail.reasons ?? []
+  }
+
+  get family(): ErrorFamily {
+    return ERRORS[this.code].family
+  }
+
+  get httpStatus(): number {
+    return ERRORS[this.code].status
+  }
+
+  get exitCode(): number {
+    return EXIT[this.family]
+  }
+}

@@ -1,0 +1,80 @@
+import type { Guarantee, Level } from './guarantee.ts'
+import type { Limits, NetworkMode, Preset } from './spec.ts'
+
+/** An absolute host path with every symlink resolved. Only `host/` makes one. */
+export type RealPath = string & { readonly [real]: true }
+declare const real: unique symbol
+
+/** What was observed of one host path: enough to notice later that it is no longer the same thing. */
+export type PathFact = {
+  readonly real: RealPath
+  readonly kind: 'dir' | 'file' | 'socket'
+  readonly dev: string
+  readonly ino: string
+  readonly uid: number
+  readonly gid: number
+}
+
+/** One host path made visible in the sandbox. The backend must open the very inode that was judged. */
+export type Mount = PathFact & { readonly target: string; readonly mode: 'ro' | 'rw' }
+
+/** A path inside a mount that the sandbox must not see. */
+export type Mask = PathFact & { readonly target: string }
+
+/** Names that cannot be changed or created below the writable mounts (policy/protect.ts). */
+export type Protection = {
+  /** Refused at any depth: `.git` itself may not be created, moved or replaced. */
+  readonly roots: readonly string[]
+  /** Refused inside a directory of that name, as `name/inner`: `.git/hooks`. */
+  readonly inner: readonly string[]
+  /** Refused at any depth except below dependency directories, where packages bring their own. */
+  readonly names: readonly string[]
+  /** Below these the `names` do not count. */
+  readonly exceptBelow: readonly string[]
+}
+
+type PlanFields = {
+  readonly backend: string | undefined
+  readonly minLevel: Level
+  readonly preset: Preset
+  readonly image: string | undefined
+  /** Where commands start, as the guest sees it. */
+  readonly cwd: string
+  readonly mounts: readonly Mount[]
+  readonly masks: readonly Mask[]
+  readonly protection: Protection | undefined
+  readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
+  readonly unixSockets: readonly Mount[]
+  readonly env: Readonly<Record<string, string>>
+  readonly limits: Limits
+  /** Run as this user: the workspace's owner when the caller is root and the workspace is not root's. */
+  readonly runAs: { readonly uid: number; readonly gid: number } | undefined
+  readonly needs: readonly Guarantee[]
+  readonly waived: readonly Guarantee[]
+  readonly agentId: string | undefined
+}
+
+/** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */
+export type Plan = PlanFields & { readonly [sealed]: true }
+declare const sealed: unique symbol
+
+const SEALED = new WeakSet<object>()
+
+/** Policy's seal. The rooms test allows `policy/plan.ts` alone to import it. */
+export function sealPlan(fields: PlanFields): Plan {
+  const plan = deepFreeze({ ...fields }) as Plan
+  SEALED.add(plan)
+  return plan
+}
+
+/** For callers without types: a look-alike object is not a plan. */
+export const isPlan = (value: unknown): value is Plan =>
+  typeof value === 'object' && value !== null && SEALED.has(value)
+
+function deepFreeze<T>(value: T): T {
+  if (typeof value === 'object' && value !== null && !Object.isFrozen(value)) {
+    Object.freeze(value)
+    for (const inner of Object.values(value)) deepFreeze(inner)
+  }
+  return value
+}

@@ -1,0 +1,54 @@
+import { GUARANTEE_NAMES, LEVELS } from './guarantee.ts'
+import { type Infer, list, number, object, oneOf, optional, record, text } from './shape.ts'
+
+/** What a caller asks for. Untrusted: only `parseSpec` makes one from outside data. */
+
+export const PRESETS = ['read-only', 'workspace-write', 'danger-full-access'] as const
+export type Preset = (typeof PRESETS)[number]
+
+/** Weakest wall last: `offline` reaches nothing, `full` is the host's own network. */
+export const NETWORK_MODES = ['offline', 'loopback', 'fetch', 'full'] as const
+export type NetworkMode = (typeof NETWORK_MODES)[number]
+
+const MB_MAX = 2 ** 30
+const whole = (max: number) => number({ integer: true, min: 1, max })
+
+export const limitsShape = object({
+  cpus: optional(number({ above: 0, max: 4096 })),
+  memoryMb: optional(whole(MB_MAX)),
+  diskMb: optional(whole(MB_MAX)),
+  pids: optional(whole(2 ** 22)),
+  // Timers in the host's event loop hold 31 bits.
+  wallMs: optional(whole(2 ** 31 - 1)),
+  idleMs: optional(whole(2 ** 31 - 1)),
+  outputBytes: optional(whole(2 ** 40)),
+  fuel: optional(whole(Number.MAX_SAFE_INTEGER)),
+})
+/** Ceilings, each with its unit in the name. Absent means: no ceiling was asked for. */
+export type Limits = Infer<typeof limitsShape>
+
+export const mountShape = object({ source: text(), target: text(), mode: optional(oneOf('ro', 'rw')) })
+
+export const specShape = object({
+  backend: optional(text()),
+  minIsolation: optional(oneOf(...LEVELS)),
+  preset: optional(oneOf(...PRESETS)),
+  /** The main writable directory; commands start there. */
+  workspace: optional(text()),
+  read: optional(list(text())),
+  write: optional(list(text())),
+  deny: optional(list(text())),
+  mounts: optional(list(mountShape)),
+  network: optional(object({ mode: optional(oneOf(...NETWORK_MODES)), allowHosts: optional(list(text())) })),
+  unixSockets: optional(list(text())),
+  env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
+  limits: optional(limitsShape),
+  waive: optional(list(oneOf(...GUARANTEE_NAMES))),
+  image: optional(text()),
+  template: optional(text()),
+  agentId: optional(text({ max: 256 })),
+  metadata: optional(record(text({ empty: true }))),
+})
+export type Spec = Infer<typeof specShape>
+
+export const parseSpec = (value: unknown): Spec => specShape.parse(value, '')
