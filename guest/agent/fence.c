@@ -1,0 +1,181 @@
+#include "agent.h"
+
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+
+#define TREE_CLONE 1
+#define TREE_CLOEXEC O_CLOEXEC
+#define TREE_RECURSIVE 0x8000
+#define MOVE_FROM_EMPTY 0x4
+#define MOVE_TO_EMPTY 0x40
+#define ATTR_RDONLY 0x1
+#define ATTR_NOSUID 0x2
+#define ATTR_NODEV 0x4
+
+struct attributes {
+  uint64_t set, clear, propagation, userns_fd;
+};
+
+static int clone_tree(const char *path) {
+  return (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC | TREE_RECURSIVE);
+}
+
+static void set_attributes(int tree, uint64_t attributes, const char *path) {
+  struct attributes wanted = {.set = attributes};
+  if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | TREE_RECURSIVE, &wanted, sizeof wanted))
+    die("cannot set mount attributes of %s: %s", path, strerror(errno));
+}
+
+/* SECURITY: the target is reached without following a link, so a guest that planted one is caught. */
+static void place_tree(int tree, int target, const char *path) {
+  if (syscall(SYS_move_mount, tree, "", target, "", MOVE_FROM_EMPTY | MOVE_TO_EMPTY))
+    die("cannot mount on %s: %s", path, strerror(errno));
+}
+
+void make_readonly(const char *path) {
+  int target = open_beneath(AT_FDCWD, path, O_PATH);
+  if (target < 0 && errno == ENOENT) return;
+  int tree = clone_tree(path);
+  if (target < 0 || tree < 0) die("cannot open %s: %s", path, strerror(errno));
+  set_attributes(tree, ATTR_RDONLY, path);
+  place_tree(tree, target, path);
+  close(tree);
+  close(target);
+}
+
+void hide_path(const char *path) {
+  int target = open_beneath(AT_FDCWD, path, O_PATH);
+  if (target < 0 && errno == ENOENT) return;
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", target);
+  if (target < 0 || mount("/dev/null", link, NULL, MS_BIND, NULL)) die("cannot hide %s: %s", path, strerror(errno));
+  close(target);
+}
+
+void mask_path(const char *path, const char *dev, const char *ino) {
+  int target = open_beneath(AT_FDCWD, path, O_PATH);
+  struct stat stat;
+  if (target < 0 || fstat(target, &stat)) die("cannot open %s: %s", path, strerror(errno));
+  if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
+    die("%s is no longer what policy judged: it was replaced", path);
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", target);
+  int failed = S_ISDIR(stat.st_mode)
+                   ? mount("mask", link, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0")
+                   : mount("/dev/null", link, NULL, MS_BIND, NULL);
+  if (failed) die("cannot mask %s: %s", path, strerror(errno));
+  close(target);
+}
+
+void move_mount_to(const char *staged, const char *path, const char *mode) {
+  int tree = clone_tree(staged), target = open_beneath(AT_FDCWD, path, O_PATH);
+  if (tree < 0 || target < 0) die("cannot mount on %s: %s", path, strerror(errno));
+  set_attributes(tree, strcmp(mode, "rw") ? ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV : ATTR_NOSUID | ATTR_NODEV, path);
+  place_tree(tree, target, path);
+  close(tree);
+  close(target);
+  if (umount2(staged, MNT_DETACH)) die("cannot detach %s: %s", staged, strerror(errno));
+}
+
+/* The seccomp filter refuses them too; this holds also where a filter can be argued with. */
+void forbid_user_namespaces(void) {
+  int fd = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, "0", 1) != 1) die("cannot forbid user namespaces: %s", strerror(errno));
+  close(fd);
+}
+
+void drop_privileges(void) {
+  for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)) die("ambient capabilities: %s", strerror(errno));
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct none[2] = {{0}};
+  if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
+  /* SECURITY: the command runs with our user id; only this keeps it out of our memory and descriptors. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
+}
+
+/* Newer than the headers of the oldest system we build on. */
+#define ACCESS_REFER (1ULL << 13)
+#define ACCESS_TRUNCATE (1ULL << 14)
+#define ACCESS_IOCTL_DEV (1ULL << 15)
+#define SCOPE_ABSTRACT_SOCKETS 1ULL
+#define SCOPE_SIGNALS 2ULL
+
+static const uint64_t READ_ONLY = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
+static const uint64_t FILE_RIGHTS =
+    LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | ACCESS_TRUNCATE | ACCESS_IOCTL_DEV;
+
+struct ruleset {
+  uint64_t files, net, scoped;
+};
+
+static void allow_beneath(int ruleset, const char *path, uint64_t access) {
+  int fd = open(path, O_PATH | O_CLOEXEC);
+  struct stat stat;
+  if (fd < 0 || fstat(fd, &stat)) die("landlock: %s: %s", path, strerror(errno));
+  if (!S_ISDIR(stat.st_mode)) access &= FILE_RIGHTS;
+  struct landlock_path_beneath_attr rule = {.allowed_access = access, .parent_fd = fd};
+  if (syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0))
+    die("landlock: %s: %s", path, strerror(errno));
+  close(fd);
+}
+
+int restrict_files(struct strings *writable, bool files) {
+  long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  if (abi < 1) return 0;
+  uint64_t all = (1ULL << 13) - 1;
+  if (abi >= 2) all |= ACCESS_REFER;
+  if (abi >= 3) all |= ACCESS_TRUNCATE;
+  if (abi >= 5) all |= ACCESS_IOCTL_DEV;
+  struct ruleset handled = {.files = files ? all : 0, .scoped = abi >= 6 ? SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS : 0};
+  if (!handled.files && !handled.scoped) return 0;
+  int ruleset = (int)syscall(SYS_landlock_create_ruleset, &handled, abi >= 6 ? sizeof handled : abi >= 4 ? 16 : 8, 0);
+  if (ruleset < 0) die("landlock: %s", strerror(errno));
+  if (files) {
+    allow_beneath(ruleset, "/", READ_ONLY);
+    for (size_t i = 0; i < writable->count; i++) allow_beneath(ruleset, writable->items[i], all);
+  }
+  if (syscall(SYS_landlock_restrict_self, ruleset, 0)) die("landlock: %s", strerror(errno));
+  close(ruleset);
+  return (int)abi;
+}
+
+void load_filter(int fd) {
+  static struct sock_filter code[BPF_MAXINSNS];
+  ssize_t length = read(fd, code, sizeof code);
+  if (length <= 0 || length % (ssize_t)sizeof *code) die("seccomp filter: bad length");
+  struct sock_fprog program = {.len = (unsigned short)(length / (ssize_t)sizeof *code), .filter = code};
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) die("seccomp: %s", strerror(errno));
+  close(fd);
+}
+
+/* What the kernel says of us now, so that nobody has to believe what was asked for. */
+void describe_layers(int landlock, bool guarded) {
+  char status[4096], text[4096] = "";
+  int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? -1 : read(fd, status, sizeof status - 1);
+  if (length <= 0) die("/proc/self/status: %s", strerror(errno));
+  close(fd);
+  status[length] = 0;
+  size_t used = (size_t)snprintf(text, sizeof text, "Landlock:\t%d\nGuard:\t%d\n", landlock, guarded);
+  static const char *const FIELDS[] = {"CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters"};
+  for (char *line = strtok(status, "\n"); line; line = strtok(NULL, "\n"))
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+      size_t name = strlen(FIELDS[i]);
+      if (!strncmp(line, FIELDS[i], name) && line[name] == ':')
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s\n", line);
+    }
+  static const char *const SPACES[] = {"user", "pid", "mnt", "ipc", "uts", "net", "cgroup"};
+  for (size_t i = 0; i < sizeof SPACES / sizeof *SPACES; i++) {
+    char path[64], id[64];
+    snprintf(path, sizeof path, "/proc/self/ns/%s", SPACES[i]);
+    ssize_t size = readlink(path, id, sizeof id - 1);
+    if (size > 0) id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
+  }
+  report(FRAME_READY, text, used);
+}

@@ -1,0 +1,194 @@
+#include "agent.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <grp.h>
+
+/*
+ * The launch vector comes in the environment (RINGFENCE_LAUNCH = how many, RINGFENCE_LAUNCH_0 …): unlike an
+ * argument list it cannot be read by other users, unlike a file it leaves nothing behind, and it also serves
+ * callers that start our launcher themselves. Every other variable is the guest's.
+ */
+extern char **environ;
+
+#define PREFIX "RINGFENCE_LAUNCH"
+
+static struct strings vector;
+static struct strings bwrap;
+static struct strings config;
+static char filter_hex[65536];
+static const char *bwrap_path;
+
+static void read_vector(void) {
+  const char *count_text = getenv(PREFIX);
+  long count = count_text ? strtol(count_text, NULL, 10) : 0;
+  if (count <= 0 || count > 1 << 20) die("no launch vector in the environment");
+  char **slots = calloc((size_t)count + 1, sizeof(char *));
+  if (!slots) die("out of memory");
+  for (char **entry = environ; *entry; entry++) {
+    if (strncmp(*entry, PREFIX "_", sizeof PREFIX)) {
+      if (strncmp(*entry, PREFIX "=", sizeof PREFIX)) {
+        strings_add(&config, "env");
+        strings_add(&config, *entry);
+      }
+      continue;
+    }
+    char *end;
+    long index = strtol(*entry + sizeof PREFIX, &end, 10);
+    if (*end == '=' && index >= 0 && index < count) slots[index] = end + 1;
+  }
+  for (long i = 0; i < count; i++) {
+    if (!slots[i]) die("launch vector: item %ld is missing", i);
+    strings_add(&vector, slots[i]);
+  }
+}
+
+static void join_cgroup(const char *directory) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/cgroup.procs", directory);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, "0", 1) != 1) die("cannot join cgroup %s: %s", directory, strerror(errno));
+  close(fd);
+}
+
+static char *number(int value) {
+  char *text = malloc(12);
+  if (!text) die("out of memory");
+  snprintf(text, 12, "%d", value);
+  return text;
+}
+
+static int memory_file(const void *data, size_t length) {
+  int fd = memfd_create("ringfence", 0);
+  if (fd < 0) die("memfd_create: %s", strerror(errno));
+  for (size_t done = 0; done < length;) {
+    ssize_t written = write(fd, (const char *)data + done, length - done);
+    if (written <= 0) die("memfd: %s", strerror(errno));
+    done += (size_t)written;
+  }
+  lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
+/* SECURITY: mount the very inode that policy judged. A path swapped since then, or any symlink in it, is refused. */
+static int open_source(const char *path, const char *dev, const char *ino) {
+  int fd = open_beneath(AT_FDCWD, path, O_PATH);
+  struct stat stat;
+  if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
+  if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
+    die("%s is no longer what policy judged: it was replaced", path);
+  fcntl(fd, F_SETFD, 0);
+  return fd;
+}
+
+static void bind_source(const char *mode, char **arguments) {
+  int fd = open_source(arguments[0], arguments[1], arguments[2]);
+  strings_add(&bwrap, !strcmp(mode, "rw") ? "--bind-fd" : "--ro-bind-fd");
+  strings_add(&bwrap, number(fd));
+  strings_add(&bwrap, arguments[3]);
+}
+
+static void write_file(const char *target, const char *content) {
+  strings_add(&bwrap, "--file");
+  strings_add(&bwrap, number(memory_file(content, strlen(content))));
+  strings_add(&bwrap, target);
+}
+
+static uid_t user;
+static gid_t group;
+
+static void run_as(const char *uid, const char *gid) {
+  user = (uid_t)strtoul(uid, NULL, 10);
+  group = (gid_t)strtoul(gid, NULL, 10);
+}
+
+/* The last thing before bubblewrap: control groups are joined and sources opened with the caller's own rights. */
+static void become_user(void) {
+  if (!user) return;
+  if (setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
+    die("cannot become user %u: %s", user, strerror(errno));
+}
+
+static void die_with_parent(pid_t parent) {
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) die("the caller is gone");
+}
+
+/* How many arguments each operation takes. */
+static const struct {
+  const char *name;
+  size_t arity;
+} OPERATIONS[] = {{"bwrap", 1}, {"control", 1}, {"cgroup", 1}, {"bind", 5}, {"arg", 1}, {"file", 2}, {"filter", 1}, {"init", 1}, {"user", 2}};
+
+static void apply(const char *name, char **arguments) {
+  if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
+  else if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
+  else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
+  else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
+  else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
+  else if (!strcmp(name, "file")) write_file(arguments[0], arguments[1]);
+  else if (!strcmp(name, "user")) run_as(arguments[0], arguments[1]);
+  else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
+  else strings_add(&config, arguments[0]);
+}
+
+static void apply_all(void) {
+  for (size_t at = 0; at < vector.count;) {
+    const char *name = vector.items[at++];
+    size_t arity = 0;
+    for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++)
+      if (!strcmp(name, OPERATIONS[i].name)) arity = OPERATIONS[i].arity;
+    if (!arity || at + arity > vector.count) die("launch vector: bad operation %s", name);
+    apply(name, vector.items + at);
+    at += arity;
+  }
+}
+
+static int filter_file(void) {
+  size_t length = strlen(filter_hex) / 2;
+  unsigned char *bytes = malloc(length + 1);
+  if (!bytes || length == 0 || length % 8) die("launch vector: bad filter");
+  for (size_t i = 0; i < length; i++)
+    if (sscanf(filter_hex + 2 * i, "%2hhx", &bytes[i]) != 1) die("launch vector: bad filter");
+  return memory_file(bytes, length);
+}
+
+static int joined_file(struct strings *list) {
+  size_t length = 0;
+  for (size_t i = 0; i < list->count; i++) length += strlen(list->items[i]) + 1;
+  char *bytes = malloc(length + 1), *at = bytes;
+  if (!bytes) die("out of memory");
+  for (size_t i = 0; i < list->count; i++) at = stpcpy(at, list->items[i]) + 1;
+  return memory_file(bytes, length);
+}
+
+/* SECURITY: nothing of the host's open files goes along; bubblewrap itself would hand every one of them over. */
+static void close_inherited(void) {
+  if (syscall(SYS_close_range, control_fd < 0 ? 3 : control_fd + 1, ~0U, 0)) die("close_range: %s", strerror(errno));
+  for (int fd = 3; fd < control_fd; fd++) close(fd);
+}
+
+_Noreturn void launch(void) {
+  pid_t parent = getppid();
+  die_with_parent(parent);
+  read_vector();
+  for (size_t i = 0; i + 1 < vector.count; i++)
+    if (!strcmp(vector.items[i], "control")) control_fd = atoi(vector.items[i + 1]);
+  close_inherited();
+  /* Node marks its sockets close-on-exec in the child; this one goes all the way to init. */
+  if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
+  apply_all();
+  if (!bwrap_path) die("launch vector: no bwrap");
+  int self = open("/proc/self/exe", O_PATH);
+  int config_fd = joined_file(&config), filter_fd = filter_file();
+  if (self < 0) die("/proc/self/exe: %s", strerror(errno));
+  become_user();
+  die_with_parent(parent); /* a change of user forgets it */
+  char exe[64];
+  snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
+  char *argv[] = {"bwrap", "--args", number(joined_file(&bwrap)), "--", exe, "init", number(config_fd),
+                  number(filter_fd), number(control_fd), NULL};
+  char *nothing[] = {NULL};
+  /* SECURITY: bubblewrap runs on the host with an empty environment; a guest's LD_PRELOAD never reaches it. */
+  execve(bwrap_path, argv, nothing);
+  die("cannot start %s: %s", bwrap_path, strerror(errno));
+}

@@ -1,0 +1,30 @@
+#include "agent.h"
+
+void strings_add(struct strings *list, const char *item) {
+  if (list->count + 2 > list->room) {
+    list->room = list->room ? list->room * 2 : 64;
+    list->items = realloc(list->items, list->room * sizeof(char *));
+    if (!list->items) die("out of memory");
+  }
+  list->items[list->count++] = (char *)item;
+  list->items[list->count] = NULL;
+}
+
+char **strings_vector(struct strings *list) {
+  static char *none[] = {NULL};
+  return list->items ? list->items : none;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && !strcmp(argv[1], "launch")) launch();
+  if (argc == 5 && !strcmp(argv[1], "init")) {
+    control_fd = atoi(argv[4]);
+    init(atoi(argv[2]), atoi(argv[3]));
+  }
+  if (argc == 2 && !strcmp(argv[1], "version")) {
+    puts("ringfence-agent 1");
+    return 0;
+  }
+  fputs("ringfence-agent is started by ringfence and not by hand\n", stderr);
+  return 2;
+}

@@ -1,0 +1,88 @@
+#include "agent.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <sys/vfs.h>
+
+struct ceilings ceilings;
+
+/* Every file that was opened for writing is charged for what it has grown since; each new entry for a block. */
+enum { FILES = 16384, ENTRY_COST = 4096 };
+
+static struct written {
+  dev_t dev;
+  ino_t ino;
+  int fd;
+  int64_t base; /* bytes on disk before the sandbox wrote */
+} files[FILES];
+
+static int file_count, oldest;
+static int64_t settled; /* growth of files that are no longer watched */
+
+static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
+
+static int64_t growth_of(const struct written *file) {
+  struct stat stat;
+  if (fstat(file->fd, &stat)) return 0;
+  /* Blocks are given at write-back; until then the length tells more. */
+  int64_t now = stat.st_size > size_on_disk(&stat) ? stat.st_size : size_on_disk(&stat);
+  return stat.st_nlink && now > file->base ? now - file->base : 0;
+}
+
+static struct written *slot_for(const struct stat *stat) {
+  for (int i = file_count - 1; i >= 0; i--)
+    if (files[i].ino == stat->st_ino && files[i].dev == stat->st_dev) return NULL;
+  if (file_count < FILES) return &files[file_count++];
+  struct written *file = &files[oldest];
+  oldest = (oldest + 1) % FILES;
+  settled += growth_of(file);
+  close(file->fd);
+  return file;
+}
+
+void usage_note_write(int fd, const struct stat *stat, bool created) {
+  if (!ceilings.disk_bytes || !S_ISREG(stat->st_mode)) return;
+  struct written *file = slot_for(stat);
+  if (!file) return;
+  char link[64];
+  snprintf(link, sizeof link, "self/fd/%d", fd);
+  *file = (struct written){stat->st_dev, stat->st_ino, openat(proc_fd, link, O_PATH | O_CLOEXEC), 0};
+  if (!created) file->base = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
+}
+
+void usage_note_entry(void) { settled += ENTRY_COST; }
+
+static uint64_t disk_used(void) {
+  int64_t total = settled;
+  for (int i = 0; i < file_count; i++) total += growth_of(&files[i]);
+  return total > 0 ? (uint64_t)total : 0;
+}
+
+static uint64_t tmpfs_used(const char *path) {
+  struct statfs fs;
+  return statfs(path, &fs) ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+}
+
+/* Private resident pages of all processes but us, and what lies in memory file systems. */
+static uint64_t memory_used(void) {
+  uint64_t pages = 0;
+  DIR *processes = opendir("/proc");
+  if (!processes) return UINT64_MAX;
+  for (struct dirent *entry; (entry = readdir(processes));) {
+    if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
+    char path[300];
+    snprintf(path, sizeof path, "/proc/%s/statm", entry->d_name);
+    FILE *file = fopen(path, "re");
+    unsigned long size, resident, shared;
+    if (file && fscanf(file, "%lu %lu %lu", &size, &resident, &shared) == 3 && resident > shared) pages += resident - shared;
+    if (file) fclose(file);
+  }
+  closedir(processes);
+  return pages * (uint64_t)sysconf(_SC_PAGESIZE) + tmpfs_used("/tmp") + tmpfs_used("/dev/shm");
+}
+
+const char *usage_exceeded(void) {
+  if (ceilings.memory_bytes && memory_used() > ceilings.memory_bytes) return "memory";
+  if (ceilings.disk_bytes && disk_used() > ceilings.disk_bytes) return "disk";
+  return NULL;
+}

@@ -1,0 +1,177 @@
+#include "agent.h"
+
+#include <linux/openat2.h>
+#include <sys/vfs.h>
+
+#define PROC_MAGIC 0x9fa0
+
+int proc_fd = -1;
+static int root_fd = -1;
+
+void walk_setup(void) {
+  proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (proc_fd < 0 || root_fd < 0) die("/proc: %s", strerror(errno));
+}
+
+/* Opens a path in which no component is a symlink. */
+int open_beneath(int root, const char *path, int flags) {
+  struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_SYMLINKS};
+  return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+}
+
+bool path_of(int fd, char *buffer, size_t size) {
+  char link[32];
+  snprintf(link, sizeof link, "self/fd/%d", fd);
+  ssize_t length = readlinkat(proc_fd, link, buffer, size - 1);
+  if (length <= 0 || buffer[0] != '/') return false;
+  buffer[length] = 0;
+  return true;
+}
+
+static int open_start(pid_t caller, int dirfd, const char *path) {
+  char name[64];
+  if (path[0] == '/') return fcntl(root_fd, F_DUPFD_CLOEXEC, 3);
+  if (dirfd == AT_FDCWD) snprintf(name, sizeof name, "%d/cwd", caller);
+  else snprintf(name, sizeof name, "%d/fd/%d", caller, dirfd);
+  return openat(proc_fd, name, O_PATH | O_CLOEXEC);
+}
+
+struct walk {
+  pid_t caller;
+  enum last_name mode;
+  int links;
+  int at; /* the directory that is reached */
+  char rest[PATH_MAX * 2];
+};
+
+static void step_to(struct walk *walk, int fd) {
+  close(walk->at);
+  walk->at = fd;
+}
+
+/* Takes the next component off the rest. Returns whether it is the last. */
+static bool next_name(struct walk *walk, char *name, bool *slash) {
+  char *start = walk->rest + strspn(walk->rest, "/");
+  size_t length = strcspn(start, "/");
+  char *after = start + length;
+  *slash = *after == '/';
+  after += strspn(after, "/");
+  memcpy(name, start, length);
+  name[length] = 0;
+  memmove(walk->rest, after, strlen(after) + 1);
+  return walk->rest[0] == 0;
+}
+
+/* Puts the target of a link in front of the rest. */
+static int put_in_front(struct walk *walk, const char *target, bool slash) {
+  char joined[sizeof walk->rest];
+  if (++walk->links > MAX_LINKS) return -ELOOP;
+  const char *between = walk->rest[0] || slash ? "/" : "";
+  if (snprintf(joined, sizeof joined, "%s%s%s", target, between, walk->rest) >= (int)sizeof joined) return -ENAMETOOLONG;
+  strcpy(walk->rest, joined);
+  if (target[0] == '/') step_to(walk, fcntl(root_fd, F_DUPFD_CLOEXEC, 3));
+  return 0;
+}
+
+/* A link in /proc: `self` means the caller and not us; all but four jump to an object that no text can name. */
+static int follow_proc_link(struct walk *walk, const char *name, bool slash, int *jumped) {
+  char target[64];
+  if (!strcmp(name, "self")) snprintf(target, sizeof target, "%d", walk->caller);
+  else if (!strcmp(name, "thread-self")) snprintf(target, sizeof target, "%d/task/%d", walk->caller, walk->caller);
+  else if (!strcmp(name, "mounts") || !strcmp(name, "net")) snprintf(target, sizeof target, "%d/%s", walk->caller, name);
+  else {
+    *jumped = openat(walk->at, name, O_PATH | O_CLOEXEC);
+    return *jumped < 0 ? -errno : 0;
+  }
+  return put_in_front(walk, target, slash);
+}
+
+static int follow_link(struct walk *walk, int link, const char *name, bool slash, int *jumped) {
+  struct statfs fs;
+  if (!fstatfs(link, &fs) && fs.f_type == PROC_MAGIC) return follow_proc_link(walk, name, slash, jumped);
+  char target[PATH_MAX];
+  ssize_t length = readlinkat(link, "", target, sizeof target - 1);
+  if (length < 0) return -errno;
+  target[length] = 0;
+  return put_in_front(walk, target, slash);
+}
+
+static int finish_whole(struct place *place, int fd) {
+  place->parent = -1;
+  place->found = fd;
+  return fstat(fd, &place->stat) ? -errno : 0;
+}
+
+static int finish_named(struct walk *walk, struct place *place, const char *name, int found) {
+  place->parent = walk->at;
+  walk->at = -1;
+  strcpy(place->name, name);
+  place->found = found;
+  return 1;
+}
+
+/* One component. Returns 1 when the place is found, 0 to go on, -errno. */
+static int step(struct walk *walk, struct place *place) {
+  char name[PATH_MAX * 2];
+  bool slash, last = next_name(walk, name, &slash);
+  if (strlen(name) > NAME_MAX) return -ENAMETOOLONG;
+  if (!name[0] || !strcmp(name, ".") || !strcmp(name, "..")) {
+    int fd = openat(walk->at, name[0] ? name : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    step_to(walk, fd);
+    if (!last) return 0;
+    int error = finish_whole(place, walk->at);
+    walk->at = -1;
+    return error ? error : 1;
+  }
+  if (last && !slash && walk->mode == DO_NOT_LOOK) return finish_named(walk, place, name, -1);
+  int fd = openat(walk->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 && (errno != ENOENT || !last)) return -errno;
+  struct stat stat = {0};
+  if (fd >= 0) fstat(fd, &stat);
+  if (fd >= 0 && S_ISLNK(stat.st_mode) && (!last || walk->mode == FOLLOW_LINK || slash)) {
+    int jumped = -1, error = follow_link(walk, fd, name, slash, &jumped);
+    close(fd);
+    if (error || jumped < 0) return error;
+    if (!last) return step_to(walk, jumped), 0;
+    return (error = finish_whole(place, jumped)) ? error : 1;
+  }
+  if (!last) return step_to(walk, fd), 0;
+  place->stat = stat;
+  place->must_be_dir = slash;
+  return finish_named(walk, place, name, fd);
+}
+
+/* Most paths have no link in their directories: one system call instead of one for each component. */
+static void take_shortcut(struct walk *walk) {
+  char *cut = strrchr(walk->rest, '/');
+  if (!cut || cut == walk->rest || !cut[1]) return;
+  *cut = 0;
+  int fd = open_beneath(walk->at, walk->rest, O_PATH | O_DIRECTORY);
+  *cut = '/';
+  if (fd < 0) return;
+  step_to(walk, fd);
+  memmove(walk->rest, cut + 1, strlen(cut + 1) + 1);
+}
+
+int resolve(struct place *place, pid_t caller, int dirfd, const char *path, enum last_name last) {
+  struct walk walk = {.caller = caller, .mode = last};
+  *place = (struct place){.parent = -1, .found = -1};
+  if (!path[0]) return -ENOENT;
+  if (snprintf(walk.rest, sizeof walk.rest, "%s", path) >= PATH_MAX) return -ENAMETOOLONG;
+  walk.at = open_start(caller, dirfd, path);
+  if (walk.at < 0) return errno == EACCES ? -EACCES : -EBADF;
+  take_shortcut(&walk);
+  int result;
+  while ((result = step(&walk, place)) == 0) continue;
+  if (walk.at >= 0) close(walk.at);
+  if (result < 0) release(place);
+  return result < 0 ? result : 0;
+}
+
+void release(struct place *place) {
+  if (place->parent >= 0) close(place->parent);
+  if (place->found >= 0) close(place->found);
+  place->parent = place->found = -1;
+}

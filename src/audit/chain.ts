@@ -1,0 +1,161 @@
+import { createPrivateKey, createPublicKey, generateKeyPairSync, hash, sign, verify } from 'node:crypto'
+import { SandboxError } from '../model/errors.ts'
+import type { Event, Json } from '../model/event.ts'
+import { canonical, canonicalMember } from './canonical.ts'
+
+/** What a record is and what a signature says of the records before it. Pure: no clock, no files. */
+
+/** The `prev_hash` of the first record. */
+export const GENESIS = '0'.repeat(64)
+
+/** One line of the trail, parsed. */
+export type TrailRecord = {
+  readonly seq: number
+  readonly time: string
+  readonly event: string
+  readonly prev_hash: string
+  readonly hash: string
+  readonly [field: string]: Json
+}
+
+/** An event's members in canonical form, without its place in the chain. */
+export type Members = ReadonlyMap<string, string>
+
+const RESERVED = new Set(['seq', 'time', 'prev_hash', 'hash'])
+
+// A plain word keeps its place in the order of `Object.keys`; a name like `7` would not (see hashStandsInOrder).
+const FIELD_NAME = /^[A-Za-z_][\w.-]*$/
+
+/** Takes an event's content now, so that a later change of the object cannot reach the trail. */
+export function membersOf(event: Event): Members {
+  const members = new Map<string, string>()
+  for (const [name, value] of Object.entries(event)) {
+    if (value === undefined) continue
+    if (RESERVED.has(name)) refuse(`the field \`${name}\` belongs to the trail`)
+    if (!FIELD_NAME.test(name)) refuse('a field name must be a word')
+    members.set(name, canonicalMember(name, value))
+  }
+  if (!members.has('event')) refuse('it has no `event`')
+  return members
+}
+
+function refuse(problem: string): never {
+  throw new SandboxError('invalid-input', `the event cannot enter the trail: ${problem}`)
+}
+
+/** A record's place: what the trail adds to an event. */
+export type Place = { readonly seq: number; readonly time: string; readonly prev_hash: string }
+
+/** The record's line (without newline) and its hash: SHA-256 over the canonical record without `hash`. */
+export function sealRecord(members: Members, place: Place): { readonly line: string; readonly hash: string } {
+  const all = new Map(members)
+  for (const [name, value] of Object.entries(place)) all.set(name, canonicalMember(name, value))
+  const names = [...all.keys()].sort()
+  const own = hash('sha256', `{${names.map((name) => all.get(name)).join(',')}}`, 'hex')
+  all.set('hash', canonicalMember('hash', own))
+  names.push('hash')
+  return {
+    line: `{${names
+      .sort()
+      .map((name) => all.get(name))
+      .join(',')}}`,
+    hash: own,
+  }
+}
+
+/** The hash that a parsed record must have. */
+export function recordHash(record: TrailRecord): string {
+  const { hash: _own, ...rest } = record
+  return hash('sha256', canonical(rest), 'hex')
+}
+
+/** A signed statement: these are all the records up to here. */
+export type Head = {
+  readonly count: number
+  /** The hash of the last record. */
+  readonly hash: string
+  /** Which key signed. */
+  readonly key: string
+  /** Where the last record ends: the byte in its segment. */
+  readonly offset: number
+  /** The Merkle root over the hashes of all records. */
+  readonly root: string
+  readonly segment: number
+  /** The last record's; -1 when there is none. */
+  readonly seq: number
+  readonly signature: string
+  readonly time: string
+}
+
+// SECURITY: the name of the statement is signed too, so the key's signature under anything else is no head.
+const statement = (head: Omit<Head, 'signature'>): Buffer =>
+  Buffer.from(canonical({ ...head, statement: 'ringfence trail head v1' }))
+
+/** Signs the head; `key` and `signature` are filled in. */
+export function signHead(head: Omit<Head, 'signature' | 'key'>, key: SigningKey): Head {
+  const named = { ...head, key: key.id }
+  return { ...named, signature: key.sign(statement(named)).toString('base64') }
+}
+
+/** Earns a head from outside: what our key signed is ours, in shape as in content. A string says why it is not. */
+export function parseHead(value: unknown, key: VerifyKey): Head | string {
+  const { signature, ...signed } = (value ?? {}) as Partial<Head>
+  if (typeof signature !== 'string') return 'it has no signature'
+  if (signed.key !== key.id) return 'it is signed with another key'
+  return isSigned(signed as Omit<Head, 'signature'>, signature, key)
+    ? (value as Head)
+    : 'its signature is not genuine'
+}
+
+function isSigned(head: Omit<Head, 'signature'>, signature: string, key: VerifyKey): boolean {
+  try {
+    const bytes = Buffer.from(signature, 'base64')
+    // Base64 has several spellings of the same bytes; only ours counts, so that no byte can change unseen.
+    return bytes.toString('base64') === signature && key.hasSigned(statement(head), bytes)
+  } catch {
+    return false
+  }
+}
+
+/** The half of the key that everyone may have; `x` is its 32 bytes in base64url. */
+export type VerifyKey = {
+  readonly id: string
+  readonly x: string
+  readonly hasSigned: (statement: Buffer, signature: Buffer) => boolean
+}
+export type SigningKey = VerifyKey & { readonly sign: (statement: Buffer) => Buffer }
+
+/** An Ed25519 key as it is kept on disk (JWK); the secret part is absent in a public one. */
+export type KeyJson = {
+  readonly kty: 'OKP'
+  readonly crv: 'Ed25519'
+  readonly x: string
+  readonly d?: string
+}
+
+/** A new key to sign heads with. */
+export function createKey(): KeyJson {
+  const { x, d } = generateKeyPairSync('ed25519').privateKey.export({ format: 'jwk' })
+  return { kty: 'OKP', crv: 'Ed25519', x: x as string, d: d as string }
+}
+
+const keyId = (x: string): string => hash('sha256', Buffer.from(x, 'base64url'), 'hex').slice(0, 32)
+
+/** The public half. */
+export function verifyKeyOf(x: string): VerifyKey {
+  const key = createPublicKey({ key: { kty: 'OKP', crv: 'Ed25519', x }, format: 'jwk' })
+  return { id: keyId(x), x, hasSigned: (statement, signature) => verify(null, statement, key, signature) }
+}
+
+/** The whole key. */
+export function signingKeyOf(json: KeyJson): SigningKey {
+  const key = createPrivateKey({ key: { ...json }, format: 'jwk' })
+  const signed = (statement: Buffer): Buffer => sign(null, statement, key)
+  // Ed25519 is deterministic, so who can sign can compare: half the time of a verification.
+  return {
+    id: keyId(json.x),
+    x: json.x,
+    sign: signed,
+    hasSigned: (text, other) => signed(text).equals(other),
+  }
+}

@@ -1,0 +1,73 @@
+import { hash } from 'node:crypto'
+
+/**
+ * The Merkle tree of RFC 6962 over record hashes. A leaf is the record's own hash: its preimage begins with `{`,
+ * a node's with 0x01, so neither can pass for the other.
+ */
+
+/** Roots of the perfect subtrees, largest first: all that is needed to grow the tree without its leaves. */
+export type Frontier = readonly string[]
+
+const node = (left: string, right: string): string =>
+  hash('sha256', Buffer.from(`01${left}${right}`, 'hex'), 'hex')
+
+const EMPTY_ROOT = hash('sha256', '', 'hex')
+
+/** Adds the leaf with index `count` in place: one amortised hash for each. */
+export function grow(frontier: string[], count: number, leaf: string): void {
+  let root = leaf
+  // INVARIANT: there is one subtree for each bit of `count`; adding one carries like binary addition.
+  for (let rest = count; rest % 2 === 1; rest = (rest - 1) / 2) root = node(frontier.pop() as string, root)
+  frontier.push(root)
+}
+
+/** The root of the whole tree. */
+export function rootOf(frontier: Frontier): string {
+  const last = frontier.at(-1)
+  if (last === undefined) return EMPTY_ROOT
+  return frontier.slice(0, -1).reduceRight((right, left) => node(left, right), last)
+}
+
+/** How many subtrees a tree of `count` leaves has. */
+export const frontierSize = (count: number): number => count.toString(2).replaceAll('0', '').length
+
+/** The frontier of these leaves. */
+export function frontierOf(leaves: Iterable<string>): string[] {
+  const frontier: string[] = []
+  let count = 0
+  for (const leaf of leaves) grow(frontier, count++, leaf)
+  return frontier
+}
+
+/** The sibling hashes that lead from leaf `index` to the root, lowest first. */
+export function pathOf(leaves: readonly string[], index: number): string[] {
+  if (leaves.length <= 1) return []
+  const split = splitOf(leaves.length)
+  const left = leaves.slice(0, split)
+  const right = leaves.slice(split)
+  return index < split
+    ? [...pathOf(left, index), rootOf(frontierOf(right))]
+    : [...pathOf(right, index - split), rootOf(frontierOf(left))]
+}
+
+/** The root that follows from one leaf and its path, or nothing when the path has the wrong length. */
+export function rootFromPath(leaf: string, index: number, count: number, path: Frontier): string | undefined {
+  if (count <= 1) return path.length === 0 && index === 0 ? leaf : undefined
+  const sibling = path.at(-1)
+  if (sibling === undefined || index >= count) return undefined
+  const split = splitOf(count)
+  const rest = path.slice(0, -1)
+  const own =
+    index < split
+      ? rootFromPath(leaf, index, split, rest)
+      : rootFromPath(leaf, index - split, count - split, rest)
+  if (own === undefined) return undefined
+  return index < split ? node(own, sibling) : node(sibling, own)
+}
+
+/** The largest power of two below `count`. */
+function splitOf(count: number): number {
+  let split = 1
+  while (split * 2 < count) split *= 2
+  return split
+}

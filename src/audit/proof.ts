@@ -1,0 +1,74 @@
+import { SandboxError } from '../model/errors.ts'
+import { loadVerifyKey, parseAnchors, readAnchors } from './anchor.ts'
+import { type Head, parseHead, recordHash, type TrailRecord, type VerifyKey } from './chain.ts'
+import { damaged } from './files.ts'
+import { frontierOf, pathOf, rootFromPath, rootOf } from './merkle.ts'
+import { readTrail } from './read.ts'
+
+/** That one record is in the trail, checkable without any other record. */
+export type Proof = {
+  readonly record: TrailRecord
+  /** Sibling hashes from the record up to the Merkle root, lowest first. */
+  readonly path: readonly string[]
+  readonly head: Head
+  /** Who signed: 32 bytes in base64url. Whoever checks must know this key from elsewhere. */
+  readonly public_key: string
+}
+
+export type ProofVerdict =
+  | { readonly ok: true; readonly seq: number; readonly records: number; readonly key: string }
+  | { readonly ok: false; readonly problem: string }
+
+/** The proof of one record against the current signed head. */
+export function proofOf(home: string, seq: number): Proof {
+  const { key, head } = signedHead(home)
+  if (seq >= head.count) throw new SandboxError('invalid-input', `the trail has no record ${seq}`)
+  const leaves: string[] = []
+  let record: TrailRecord | undefined
+  for (const each of readTrail(home, {}, { to: head })) {
+    if (leaves.length === seq) record = each
+    leaves.push(each.hash)
+  }
+  if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
+    throw damaged('its records are not those that were signed')
+  return { record, path: pathOf(leaves, seq), head, public_key: key.x }
+}
+
+function signedHead(home: string): { readonly key: VerifyKey; readonly head: Head } {
+  const key = loadVerifyKey(home)
+  const text = readAnchors(home)
+  if (key === undefined || text === undefined)
+    throw new SandboxError('invalid-input', 'there is no trail yet')
+  const anchored = parseAnchors(text, key, 'skipped')
+  if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+  return { key, head: anchored.anchor.head }
+}
+
+/**
+ * Whether a proof from anywhere holds under a key that the caller already trusts. Pure.
+ * SECURITY: never under the key that the proof itself brings; that would prove nothing.
+ */
+export function checkProof(value: unknown, trusted: VerifyKey): ProofVerdict {
+  const { record, path, head, public_key } = (value ?? {}) as Partial<Proof>
+  if (public_key !== trusted.x) return no('it is signed with a key that is not trusted here')
+  const signed = parseHead(head, trusted)
+  if (typeof signed === 'string') return no(`the head is not genuine: ${signed}`)
+  const hash = hashOf(record)
+  if (!record || hash === undefined || record.hash !== hash)
+    return no('the content of the record does not match its hash')
+  if (!Array.isArray(path) || !path.every((sibling) => /^[0-9a-f]{64}$/.test(String(sibling))))
+    return no('it has no path')
+  if (rootFromPath(hash, record.seq, signed.count, path) !== signed.root)
+    return no('the path does not lead from the record to the signed root')
+  return { ok: true, seq: record.seq, records: signed.count, key: trusted.id }
+}
+
+const no = (problem: string): ProofVerdict => ({ ok: false, problem })
+
+function hashOf(record: TrailRecord | undefined): string | undefined {
+  try {
+    return record && recordHash(record)
+  } catch {
+    return undefined
+  }
+}

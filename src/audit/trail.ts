@@ -1,0 +1,265 @@
+import { closeSync, constants, fdatasyncSync, ftruncateSync, openSync } from 'node:fs'
+import { SandboxError } from '../model/errors.ts'
+import type { Event, EventSink } from '../model/event.ts'
+import { type Anchored, beginTrail, loadKey, parseAnchors, readAnchors, writeAnchor } from './anchor.ts'
+import { type Batch, type BatchRules, batchOf, type Entry } from './batch.ts'
+import { membersOf, type SigningKey } from './chain.ts'
+import {
+  damaged,
+  hasLineBeyond,
+  makeDirs,
+  moveAside,
+  pathsOf,
+  segmentPath,
+  sizeOf,
+  syncDir,
+  unwritable,
+  writeAll,
+} from './files.ts'
+import { createLock, type Lock } from './lock.ts'
+
+const CHECKPOINT_EVERY = 1000
+const SEGMENT_BYTES = 8 * 1024 * 1024
+const RECORD_BYTES = 1024 * 1024
+const BATCH_BYTES = 4 * 1024 * 1024
+const LOCK_WAIT_MS = 10_000
+
+export type TrailOptions = {
+  /** The state directory; made if absent. */
+  readonly home: string
+  readonly now?: () => Date
+  readonly checkpointEvery?: number
+  readonly segmentBytes?: number
+  /** How long an append waits for other processes. */
+  readonly lockWaitMs?: number
+}
+
+/** Opens the trail of a state directory, beginning it at first use. Reads the key, never the log. */
+export async function openTrail(options: TrailOptions): Promise<AuditTrail> {
+  const now = options.now ?? (() => new Date())
+  try {
+    const lock = createLock(pathsOf(options.home).lock)
+    const key = loadKey(options.home) ?? (await beginOnce(options, lock, now))
+    return new AuditTrail(options, { key, lock, now })
+  } catch (error) {
+    throw unwritable(error, options.home)
+  }
+}
+
+async function beginOnce(options: TrailOptions, lock: Lock, now: () => Date): Promise<SigningKey> {
+  makeDirs(options.home)
+  await acquire(lock, options)
+  try {
+    return loadKey(options.home) ?? beginTrail(options.home, now().toISOString())
+  } finally {
+    lock.release()
+  }
+}
+
+type Parts = { readonly key: SigningKey; readonly lock: Lock; readonly now: () => Date }
+type Waiting = {
+  readonly entry: Entry
+  readonly bytes: number
+  readonly settle: (error?: unknown) => void
+}
+
+/** The writing side of the trail. Several may be open on one state directory, in one or in many processes. */
+export class AuditTrail implements EventSink {
+  readonly #options: TrailOptions
+  readonly #rules: BatchRules
+  readonly #lock: Lock
+  readonly #now: () => Date
+  readonly #queue: Waiting[] = []
+  #known: Anchored | undefined
+  #draining: Promise<void> | undefined
+  #state: 'open' | 'closed' = 'open'
+  /** Whether records were appended that no checkpoint of ours speaks for. */
+  #unsealed = false
+  /** Whether bytes may lie beyond the head that a crash or a failed write left; they keep the lock until settled. */
+  #owing = false
+
+  constructor(options: TrailOptions, parts: Parts) {
+    this.#options = options
+    this.#lock = parts.lock
+    this.#now = parts.now
+    this.#rules = {
+      key: parts.key,
+      checkpointEvery: options.checkpointEvery ?? CHECKPOINT_EVERY,
+      segmentBytes: options.segmentBytes ?? SEGMENT_BYTES,
+    }
+  }
+
+  /** Resolves once the record is on the disk and the signed head covers it; otherwise nothing was recorded. */
+  async append(event: Event): Promise<void> {
+    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
+    if (event.event === 'Checkpoint')
+      throw new SandboxError('invalid-input', 'only the trail makes checkpoints')
+    const members = membersOf(event)
+    const bytes = [...members.values()].reduce((sum, member) => sum + Buffer.byteLength(member), 0)
+    if (bytes > RECORD_BYTES)
+      throw new SandboxError('invalid-input', `the event is larger than ${RECORD_BYTES} bytes`)
+    this.#unsealed = true
+    await this.#enqueue({ kind: 'event', time: this.#now().toISOString(), members }, bytes)
+  }
+
+  /** Appends a signed statement of everything before it. */
+  async checkpoint(): Promise<void> {
+    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
+    await this.#seal()
+  }
+
+  /** Seals what this trail appended. Harmless when repeated. */
+  async close(): Promise<void> {
+    if (this.#state === 'closed') return
+    this.#state = 'closed'
+    try {
+      if (this.#unsealed) await this.#seal()
+      await this.#draining
+    } finally {
+      if (this.#owing) this.#lock.release()
+      this.#owing = false
+    }
+  }
+
+  async #seal(): Promise<void> {
+    this.#unsealed = false
+    await this.#enqueue({ kind: 'checkpoint', time: this.#now().toISOString() }, 0)
+  }
+
+  async #enqueue(entry: Entry, bytes: number): Promise<void> {
+    const settled = new Promise<void>((resolve, reject) => {
+      const settle = (error?: unknown) => (error === undefined ? resolve() : reject(error))
+      this.#queue.push({ entry, bytes, settle })
+    })
+    this.#draining ??= this.#drain()
+    await settled
+  }
+
+  // One commit at a time; whoever calls while it runs shares the next one, and so its one sync of the disk.
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      await new Promise<void>((resolve) => setImmediate(resolve))
+      const batch = this.#takeBatch()
+      const failure = await this.#commit(batch.map(({ entry }) => entry))
+      for (const { settle } of batch) settle(failure)
+    }
+    this.#draining = undefined
+  }
+
+  #takeBatch(): Waiting[] {
+    let bytes = 0
+    const end = this.#queue.findIndex((waiting) => {
+      bytes += waiting.bytes
+      return bytes > BATCH_BYTES
+    })
+    return this.#queue.splice(0, end < 0 ? this.#queue.length : Math.max(end, 1))
+  }
+
+  async #commit(entries: readonly Entry[]): Promise<unknown> {
+    try {
+      if ((await acquire(this.#lock, this.#options)) === 'inherited') this.#owing = true
+      try {
+        const last = this.#settled()
+        this.#owing = false
+        this.#write(last, batchOf(last.anchor, entries, this.#rules))
+      } finally {
+        // INVARIANT: bytes beyond the head exist only while the lock does; that is how `verify` knows a crash
+        // from a forged record.
+        if (!this.#owing) this.#lock.release()
+      }
+      return undefined
+    } catch (error) {
+      return unwritable(error, this.#options.home)
+    }
+  }
+
+  /** The anchor as the last holder of the lock left it, with what a crash left beyond it moved aside. */
+  #settled(): Anchored {
+    const { home } = this.#options
+    const last = this.#readAnchor()
+    const { head } = last.anchor
+    const size = sizeOf(segmentPath(home, head.segment)) ?? 0
+    if (size < head.offset) throw damaged(`it ends before record ${head.seq}, which was signed`)
+    const next = segmentPath(home, head.segment + 1)
+    const rolled = (sizeOf(next) ?? 0) > 0
+    // SECURITY: without a dead writer these are forged, or the head was set back; to drop them would hide it.
+    if ((size > head.offset || rolled) && !this.#owing && hasLineBeyond(home, head))
+      throw damaged(`records lie beyond the signed head, after record ${head.seq}, and nobody was writing`)
+    if (size > head.offset) moveAside(home, segmentPath(home, head.segment), head.offset)
+    if (rolled) moveAside(home, next, 0)
+    return last
+  }
+
+  #readAnchor(): Anchored {
+    const text = readAnchors(this.#options.home)
+    if (text === undefined) throw damaged('the signed head is missing')
+    if (this.#known?.text === text) return this.#known
+    // Only a writer that died may have left a slot half-written.
+    const anchored = parseAnchors(text, this.#rules.key, this.#owing ? 'skipped' : 'refused')
+    if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+    return anchored
+  }
+
+  #write(last: Anchored, batch: Batch): void {
+    const { home } = this.#options
+    this.#owing = true
+    this.#writeLog(batch)
+    noteLeaves(home, batch.leaves, batch.anchor.head.count)
+    // INVARIANT: the head never runs ahead of the log, and nobody is told "recorded" before it has moved.
+    // If this fails we still owe: whichever head the disk then holds decides what stays.
+    this.#known = writeAnchor(home, last, batch.anchor)
+    this.#owing = false
+  }
+
+  #writeLog({ start, bytes, anchor }: Batch): void {
+    const { home } = this.#options
+    const { O_WRONLY, O_CREAT, O_NOFOLLOW } = constants
+    const flags = O_WRONLY | O_NOFOLLOW | (start === 0 ? O_CREAT : 0)
+    const fd = openSync(segmentPath(home, anchor.head.segment), flags, 0o600)
+    try {
+      writeAll(fd, bytes, start)
+      fdatasyncSync(fd)
+      if (start === 0) syncDir(pathsOf(home).trail)
+    } catch (error) {
+      ftruncateSync(fd, start)
+      this.#owing = false
+      throw error
+    } finally {
+      closeSync(fd)
+    }
+  }
+}
+
+// They only sharpen what `verify` says and are checked against the signed root, so a failure here costs nothing.
+function noteLeaves(home: string, leaves: Buffer, count: number): void {
+  try {
+    const { O_WRONLY, O_CREAT, O_NOFOLLOW } = constants
+    const fd = openSync(pathsOf(home).leaves, O_WRONLY | O_CREAT | O_NOFOLLOW, 0o600)
+    try {
+      writeAll(fd, leaves, count * 32 - leaves.length)
+    } finally {
+      closeSync(fd)
+    }
+  } catch {
+    // See above.
+  }
+}
+
+async function acquire(lock: Lock, { lockWaitMs = LOCK_WAIT_MS, home }: TrailOptions) {
+  const deadline = performance.now() + lockWaitMs
+  for (let pause = 1; ; pause = Math.min(pause * 2, 16)) {
+    const acquired = lock.tryAcquire()
+    if (acquired !== undefined) return acquired
+    if (performance.now() > deadline) {
+      throw new SandboxError(
+        'trail-unwritable',
+        `the trail is held by process ${lock.holderPid() ?? 'unknown'}`,
+        {
+          hint: `if that process hangs, end it; the lock is \`${pathsOf(home).lock}\``,
+        },
+      )
+    }
+    // Uneven pauses, so that many waiters do not come back all at once.
+    await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random())))
+  }
+}

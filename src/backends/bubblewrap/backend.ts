@@ -1,0 +1,262 @@
+import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
+import type { Frame } from '../../host/frames.ts'
+import { type RunResult, run } from '../../host/spawn.ts'
+import { caller, hostFingerprint, observeLayout, readText, systemProgram } from '../../host/system.ts'
+import type { Command, ExecResult, Outcome, Violation } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Backend, BackendSandbox, ExecIo, Probe, Wrapped, Wrapper } from '../backend.ts'
+import { layersOf, signalName } from './layers.ts'
+import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
+import { type Arch, assemble, encode } from './seccomp.ts'
+
+export type BubblewrapParts = {
+  /** Our launcher and guest agent, built by the set-up. */
+  readonly agent: string
+  /** A small plan that the probe really runs. */
+  readonly probePlan: () => Plan
+  readonly bwrap?: string
+  /** Tests change a launch on purpose, to see that the proofs notice. */
+  readonly sabotage?: (vector: readonly string[]) => readonly string[]
+}
+
+const CONTROL = 3
+
+const ALWAYS: readonly Guarantee[] = [
+  'fs.read',
+  'fs.write',
+  'fs.protect',
+  'env.clean',
+  'net.offline',
+  'net.loopback',
+  'proc.hidden',
+  'ipc.private',
+  'kernel.filtered',
+  'limit.wall',
+  'limit.idle',
+  'limit.memory',
+  'limit.pids',
+  'limit.disk',
+  'limit.output',
+  'cleanup',
+]
+
+/** Namespaces, seccomp, Landlock and the guest agent around the host's own tools. */
+export function bubblewrap(parts: BubblewrapParts): Backend & Wrapper {
+  return new Bubblewrap(parts)
+}
+
+class Bubblewrap implements Backend, Wrapper {
+  readonly name = 'bubblewrap'
+  readonly level = 'os'
+  readonly byNameOnly = false
+  readonly emulated = false
+  readonly #parts: BubblewrapParts
+  #layout: SystemLayout | undefined
+  #cgroups: CgroupHost | undefined
+  #filter: string | undefined
+
+  constructor(parts: BubblewrapParts) {
+    this.#parts = parts
+  }
+
+  async probe(): Promise<Probe> {
+    const missing = this.#missing()
+    if (missing) return { available: false, ...missing }
+    const started = performance.now()
+    try {
+      const result = await this.#exec(this.#parts.probePlan(), { argv: ['true'] })
+      if (result.outcome.kind !== 'exited' || result.outcome.code !== 0) throw new Error('the probe command failed')
+    } catch (error) {
+      return { available: false, ...diagnose((error as Error).message) }
+    }
+    return { available: true, guarantees: this.#claims(), startMs: performance.now() - started }
+  }
+
+  fingerprint(): string {
+    return hostFingerprint([this.#bwrap ?? 'bwrap', this.#parts.agent])
+  }
+
+  #missing(): { reason: string; fix: string } | undefined {
+    if (process.platform !== 'linux') return { reason: 'bubblewrap needs Linux', fix: 'use another backend' }
+    if (!(process.arch in { x64: 1, arm64: 1 })) return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+    if (!this.#bwrap) return { reason: 'bubblewrap is not installed', fix: 'apt-get install bubblewrap' }
+    if (!existsSync(this.#parts.agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    return undefined
+  }
+
+  /** Processor time has no ceiling but the control group's. */
+  #claims(): readonly Guarantee[] {
+    return this.#cgroupHost.parents.cpus ? [...ALWAYS, 'limit.cpu'] : ALWAYS
+  }
+
+  get #bwrap(): string | undefined {
+    return this.#parts.bwrap ?? systemProgram('bwrap')
+  }
+
+  get #cgroupHost(): CgroupHost {
+    this.#cgroups ??= cgroupHost()
+    return this.#cgroups
+  }
+
+  async open(plan: Plan): Promise<BackendSandbox> {
+    if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
+    const missing = this.#missing()
+    if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
+    return new BubblewrapSandbox((command, io) => this.#exec(plan, command, io))
+  }
+
+  async wrap(plan: Plan, command: Command): Promise<Wrapped> {
+    if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
+    const group = this.#group(plan)
+    const vector = this.#vector(plan, command, group, -1)
+    return {
+      command: this.#parts.agent,
+      args: ['launch'],
+      env: launchEnvironment(vector, environmentOf(plan, command)),
+      cwd: '/',
+      dispose: async () => group?.remove(),
+    }
+  }
+
+  #group(plan: Plan): Cgroup | undefined {
+    return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, plan.limits)
+  }
+
+  #vector(plan: Plan, command: Command, group: Cgroup | undefined, control: number): readonly string[] {
+    this.#layout ??= observeLayout()
+    this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
+    const user = plan.runAs ?? caller()
+    const { parents } = this.#cgroupHost
+    const context: LaunchContext = {
+      bwrap: this.#bwrap as string,
+      layout: this.#layout,
+      filter: this.#filter,
+      ...user,
+      control,
+      cgroups: group?.dirs ?? [],
+      agentHolds: { memory: !parents.memoryMb, pids: !parents.pids },
+    }
+    const vector = launchVector(plan, command, context)
+    return this.#parts.sabotage?.(vector) ?? vector
+  }
+
+  async #exec(plan: Plan, command: Command, io: ExecIo = {}): Promise<ExecResult> {
+    const group = this.#group(plan)
+    try {
+      const vector = this.#vector(plan, command, group, CONTROL)
+      const env = launchEnvironment(vector, environmentOf(plan, command))
+      const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
+      const result = await run(launch, plan.limits, io)
+      return resultOf(result, group)
+    } finally {
+      await group?.remove()
+    }
+  }
+}
+
+const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, string>> => ({ ...plan.env, ...command.env })
+
+/** Each command gets a fresh set of namespaces; the mounts are what they share. */
+class BubblewrapSandbox implements BackendSandbox {
+  readonly #run: (command: Command, io?: ExecIo) => Promise<ExecResult>
+  #closed = false
+
+  constructor(runCommand: (command: Command, io?: ExecIo) => Promise<ExecResult>) {
+    this.#run = runCommand
+  }
+
+  exec(command: Command, io?: ExecIo): Promise<ExecResult> {
+    if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    return this.#run(command, io)
+  }
+
+  /** Files go through the wall like any command, so they can never reach more than one. */
+  async read(path: string): Promise<Uint8Array> {
+    const result = await this.exec({ argv: ['cat', '--', path] })
+    return succeeded(result, path).stdout
+  }
+
+  async write(path: string, data: Uint8Array): Promise<void> {
+    const result = await this.exec({ argv: ['sh', '-c', 'cat > "$1"', 'write', path] }, { stdin: data })
+    succeeded(result, path)
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+  }
+}
+
+function succeeded(result: ExecResult, path: string): ExecResult {
+  if (result.outcome.kind === 'exited' && result.outcome.code === 0) return result
+  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
+  throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, { hint: said || 'grant the path' })
+}
+
+function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
+  const ready = result.frames.find((frame) => frame.kind === 'ready')
+  const error = result.frames.find((frame) => frame.kind === 'error')
+  if (!result.stopped && (!ready || error)) throw launchError(error, result)
+  const counts = group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+  const outcome = outcomeOf(result, counts.oomKills)
+  return {
+    outcome,
+    stdout: result.stdout,
+    stderr: result.stderr,
+    truncated: result.truncated,
+    durationMs: result.durationMs,
+    violations: violationsOf(result.frames, outcome, counts),
+    layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
+  }
+}
+
+function launchError(error: Frame | undefined, result: RunResult): SandboxError {
+  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
+  const text = error?.kind === 'error' ? error.text : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
+  const { reason, fix } = diagnose(text)
+  return new SandboxError('launch-failed', `the sandbox could not be set up: ${reason}`, { hint: fix })
+}
+
+function outcomeOf(result: RunResult, oomKills: number): Outcome {
+  if (result.stopped) return { kind: 'stopped', limit: result.stopped }
+  const exit = result.frames.find((frame) => frame.kind === 'exit')
+  const killed = exit?.kind !== 'exit' || exit.code === (exit.signaled ? 9 : 137)
+  if (killed && oomKills > 0) return { kind: 'stopped', limit: 'memory' }
+  if (exit?.kind !== 'exit') return { kind: 'signaled', signal: result.exit.signal ?? 'SIGKILL' }
+  return exit.signaled ? { kind: 'signaled', signal: signalName(exit.code) } : { kind: 'exited', code: exit.code }
+}
+
+function violationsOf(
+  frames: readonly Frame[],
+  outcome: Outcome,
+  counts: { readonly oomKills: number; readonly pidsRefused: number },
+): readonly Violation[] {
+  const found: Violation[] = frames.flatMap((frame) =>
+    frame.kind === 'violation' ? [{ guarantee: frame.guarantee, details: frame.details }] : [],
+  )
+  if (outcome.kind === 'stopped' && outcome.limit !== 'cancelled')
+    found.push({ guarantee: `limit.${outcome.limit}`, details: 'the limit stopped the command' })
+  else if (counts.oomKills > 0)
+    found.push({ guarantee: 'limit.memory', details: `the kernel ended ${counts.oomKills} processes` })
+  if (counts.pidsRefused > 0)
+    found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
+  return found
+}
+
+/** Turns what the kernel or bubblewrap said into what a person can do about it. */
+function diagnose(text: string): { readonly reason: string; readonly fix: string } {
+  const blocked = /new namespace|uid_?map|RTM_NEWADDR|Operation not permitted|No space left/i.test(text)
+  if (blocked && readText('/proc/sys/kernel/apparmor_restrict_unprivileged_userns')?.trim() === '1')
+    return {
+      reason: 'AppArmor blocks user namespaces for this program',
+      fix: 'sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add an AppArmor profile for bwrap',
+    }
+  if (blocked && readText('/proc/sys/kernel/unprivileged_userns_clone')?.trim() === '0')
+    return { reason: 'user namespaces are switched off', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
+  if (blocked && readText('/proc/sys/user/max_user_namespaces')?.trim() === '0')
+    return { reason: 'user namespaces are switched off', fix: 'sysctl -w user.max_user_namespaces=15000' }
+  return { reason: text.replace(/^bwrap: /, ''), fix: 'run `ringfence doctor` to see what this host lacks' }
+}

@@ -1,0 +1,186 @@
+import type { Command } from '../../model/command.ts'
+import type { Mount, Plan, Protection } from '../../model/plan.ts'
+
+/**
+ * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
+ *
+ *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · filter HEX · init FIELD
+ *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
+ *   init:     env K=V · argv A · cwd D · guard D · protect-… · writable D · readonly D · mask … · rlimit …
+ *
+ * The later mount wins, so the order below is the order of the wall: system, private places, grants, masks.
+ */
+
+/** What this host's root file system looks like; observed once. */
+export type SystemLayout = {
+  /** `/bin -> usr/bin` and the like on merged systems. */
+  readonly links: readonly { readonly path: string; readonly target: string }[]
+  /** Directories with programs and libraries, shown read-only. */
+  readonly programs: readonly string[]
+  /** Files and directories of /etc that programs need and that hold no secret. */
+  readonly etc: readonly string[]
+  /** Only sandboxes with a network get them. */
+  readonly certificates: readonly string[]
+}
+
+export type LaunchContext = {
+  readonly bwrap: string
+  readonly layout: SystemLayout
+  readonly filter: string
+  readonly uid: number
+  readonly gid: number
+  /** The control channel's descriptor, or -1 when the caller drives the process. */
+  readonly control: number
+  readonly cgroups: readonly string[]
+  /** Limits that no control group holds on this host and that the agent must. */
+  readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
+}
+
+const arg = (...values: readonly string[]): string[] => values.flatMap((value) => ['arg', value])
+const init = (...values: readonly string[]): string[] => values.flatMap((value) => ['init', value])
+
+const NAMESPACES = ['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try']
+const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox']
+// The agent needs these to finish the mounts; it drops them all before the command exists.
+const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
+
+/** Kernel controls that the same user could write when it is root; the rest of /proc is the sandbox's own. */
+const PROC_READONLY = ['/proc/sys', '/proc/sysrq-trigger', '/proc/irq', '/proc/bus', '/proc/fs', '/proc/acpi', '/proc/scsi']
+/** Views of the kernel itself that are in no namespace. */
+const PROC_HIDDEN = ['/proc/kcore', '/proc/keys', '/proc/key-users', '/proc/kallsyms', '/proc/kmsg', '/proc/timer_list', '/proc/sched_debug']
+const MB = 1024 * 1024
+
+/** The whole launch vector for one command. */
+export function launchVector(plan: Plan, command: Command, context: LaunchContext): readonly string[] {
+  return [
+    'bwrap',
+    context.bwrap,
+    ...(context.control >= 0 ? ['control', String(context.control)] : []),
+    ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
+    ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
+    'filter',
+    context.filter,
+    ...arg(...NAMESPACES, ...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
+    ...arg(...SESSION, '--cap-drop', 'ALL', ...AGENT_CAPABILITIES.flatMap((name) => ['--cap-add', name])),
+    ...(grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)),
+    ...plan.unixSockets.flatMap(bind),
+    ...init(...agentFields(plan, command, context)),
+  ]
+}
+
+/** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
+function hostRoot(plan: Plan): string[] {
+  const root = plan.mounts.filter((mount) => mount.target === '/')
+  return [...root.flatMap(bind), ...arg('--proc', '/proc', '--dev', '/dev'), ...stagedMounts(plan)]
+}
+
+function privateRoot(plan: Plan, context: LaunchContext): string[] {
+  const { layout } = context
+  return [
+    ...arg(...layout.programs.flatMap((path) => ['--ro-bind', path, path])),
+    ...arg('--perms', '0755', '--dir', '/etc'),
+    ...arg(...layout.links.flatMap(({ path, target }) => ['--symlink', target, path])),
+    ...arg('--proc', '/proc', '--dev', '/dev'),
+    ...arg('--perms', '1777', ...tmpSize(plan), '--tmpfs', '/tmp', '--perms', '0755', '--dir', '/var', '--symlink', '../tmp', '/var/tmp'),
+    ...etc(plan, context),
+    ...outer(plan).flatMap(bind),
+    ...stagedMounts(plan),
+    ...arg('--remount-ro', '/'),
+  ]
+}
+
+const tmpSize = (plan: Plan): string[] => (plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : [])
+
+function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
+  const name = uid === 0 ? 'root' : 'agent'
+  const offline = plan.network.mode === 'offline' || plan.network.mode === 'loopback'
+  const network = [...(offline ? [] : layout.certificates), ...(plan.network.mode === 'full' ? RESOLVER : [])]
+  return [
+    ...arg(...[...layout.etc, ...network].flatMap((path) => ['--ro-bind-try', path, path])),
+    ...file('/etc/passwd', `${name}:x:${uid}:${gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`),
+    ...file('/etc/group', `${name}:x:${gid}:\nnogroup:x:65534:\n`),
+    ...file('/etc/nsswitch.conf', 'passwd: files\ngroup: files\nhosts: files dns\n'),
+    ...(plan.network.mode === 'full' ? [] : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
+  ]
+}
+
+const RESOLVER = ['/etc/resolv.conf', '/etc/hosts']
+
+const file = (path: string, content: string): string[] => [...arg('--perms', '0444'), 'file', path, content]
+
+const bind = (mount: Mount): string[] => bindTo(mount, mount.target)
+
+const bindTo = ({ mode, real, dev, ino }: Mount, target: string): string[] => ['bind', mode, real, dev, ino, target]
+
+/** A mount of the root itself is a whole different sandbox. */
+const grantsRoot = (plan: Plan): boolean => plan.mounts.some((mount) => mount.target === '/')
+
+const isBelow = (path: string, parent: string): boolean =>
+  path !== parent && path.startsWith(parent === '/' ? '/' : `${parent}/`)
+
+/**
+ * SECURITY: bubblewrap 0.8 follows symlinks when it makes a mount point, so a guest that once wrote to a mount could
+ * make it create files on the host. It therefore never gets a target below another grant: those are staged at
+ * places of our own and the agent moves them, refusing every symlink on the way.
+ */
+const isNested = (plan: Plan, mount: Mount): boolean => plan.mounts.some((other) => isBelow(mount.target, other.target))
+
+const outer = (plan: Plan): readonly Mount[] => plan.mounts.filter((mount) => !isNested(plan, mount))
+
+const nested = (plan: Plan): readonly Mount[] =>
+  plan.mounts.filter((mount) => isNested(plan, mount)).sort((a, b) => a.target.length - b.target.length)
+
+const stage = (index: number): string => `/.ringfence/${index}`
+
+const stagedMounts = (plan: Plan): string[] => nested(plan).flatMap((mount, index) => bindTo(mount, stage(index)))
+
+function agentFields(plan: Plan, command: Command, context: LaunchContext): string[] {
+  return [
+    ...command.argv.flatMap((value) => ['argv', value]),
+    ...['cwd', command.cwd ?? plan.cwd],
+    ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),
+    ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
+    ...PROC_HIDDEN.flatMap((path) => ['hide', path]),
+    ...PROC_READONLY.flatMap((path) => ['readonly', path]),
+    ...(grantsRoot(plan) ? ['open-files'] : writablePlaces(plan).flatMap((path) => ['writable', path])),
+    ...protectionFields(plan),
+    ...limitFields(plan, context),
+  ]
+}
+
+const writableTargets = (plan: Plan): readonly string[] =>
+  plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => mount.target)
+
+const writablePlaces = (plan: Plan): readonly string[] => [...writableTargets(plan), '/tmp', '/dev']
+
+/** The agent watches writes for protected names, and also when it has to count what is written. */
+function protectionFields(plan: Plan): string[] {
+  const protection: Protection = plan.protection ?? { roots: [], inner: [], names: [], exceptBelow: [] }
+  if (!plan.protection && plan.limits.diskMb === undefined) return []
+  return [
+    ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
+    ...protection.roots.flatMap((name) => ['protect-root', name]),
+    ...protection.inner.flatMap((name) => ['protect-inner', name]),
+    ...protection.names.flatMap((name) => ['protect-name', name]),
+    ...protection.exceptBelow.flatMap((name) => ['protect-except', name]),
+  ]
+}
+
+function limitFields(plan: Plan, { agentHolds }: LaunchContext): string[] {
+  const { memoryMb, pids, diskMb } = plan.limits
+  return [
+    ...['rlimit', 'core', '0'],
+    ...(pids !== undefined && agentHolds.pids ? ['rlimit', 'nproc', String(pids)] : []),
+    ...(memoryMb !== undefined && agentHolds.memory
+      ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB)]
+      : []),
+    ...(diskMb !== undefined ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)] : []),
+  ]
+}
+
+/** The vector as environment variables beside the guest's own, which the launcher tells apart by name. */
+export function launchEnvironment(vector: readonly string[], guest: Readonly<Record<string, string>>): Record<string, string> {
+  const env: Record<string, string> = { ...guest, RINGFENCE_LAUNCH: String(vector.length) }
+  for (const [index, item] of vector.entries()) env[`RINGFENCE_LAUNCH_${index}`] = item
+  return env
+}

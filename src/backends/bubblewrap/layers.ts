@@ -1,0 +1,26 @@
+import { readlinkSync } from 'node:fs'
+import { constants } from 'node:os'
+
+const SIGNALS = new Map(Object.entries(constants.signals).map(([name, number]) => [number as number, name]))
+
+export const signalName = (number: number): string => SIGNALS.get(number) ?? `SIG${number}`
+
+const NAMESPACES = ['user', 'pid', 'mnt', 'ipc', 'uts', 'net', 'cgroup']
+
+/** The layers that are in force, from what the kernel told the agent about itself just before the command started. */
+export function layersOf(status: ReadonlyMap<string, string>, cgroup: boolean): readonly string[] {
+  const spaces = NAMESPACES.filter((name) => {
+    const inside = status.get(`ns/${name}`)
+    return inside !== undefined && inside !== readlinkSync(`/proc/self/ns/${name}`)
+  })
+  const none = (field: string): boolean => /^0+$/.test(status.get(field) ?? '')
+  return [
+    ...(spaces.length > 0 ? [`namespaces(${spaces.join(',')})`] : []),
+    ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
+    ...(status.get('NoNewPrivs') === '1' ? ['no-new-privs'] : []),
+    ...(none('CapEff') && none('CapBnd') ? ['no-capabilities'] : []),
+    ...(Number(status.get('Landlock')) > 0 ? [`landlock(abi ${status.get('Landlock')})`] : []),
+    ...(status.get('Guard') === '1' ? ['guard'] : []),
+    ...(cgroup ? ['cgroup'] : []),
+  ]
+}

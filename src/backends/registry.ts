@@ -1,0 +1,162 @@
+import type { ExecResult } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import { atLeast, type Guarantee } from '../model/guarantee.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Backend, Probe } from './backend.ts'
+
+/** Remembers probes between runs; an answer counts only while the backend's fingerprint is the same. */
+export type ProbeMemory = {
+  load(backend: string, fingerprint: string): Probe | undefined
+  save(backend: string, fingerprint: string, probe: Probe): void
+  forget(backend: string): void
+}
+
+type Entry = { readonly backend: Backend; readonly priority: number; probe?: { readonly at: number; readonly probe: Probe } }
+type Gap = { readonly backend: Backend; readonly reason: string; readonly fix: string; readonly available: boolean }
+
+const PROBE_AGE_MS = 30_000
+
+/** All backends of this host. Selection never falls back to something weaker: no wall, no run. */
+export class SandboxRegistry {
+  readonly #entries = new Map<string, Entry>()
+  readonly #memory: ProbeMemory | undefined
+
+  constructor(memory?: ProbeMemory) {
+    this.#memory = memory
+  }
+
+  register(backend: Backend, priority = 0): this {
+    this.#entries.set(backend.name, { backend, priority })
+    return this
+  }
+
+  /** By priority, highest first. */
+  list(): readonly Backend[] {
+    return [...this.#entries.values()].sort((a, b) => b.priority - a.priority).map((entry) => entry.backend)
+  }
+
+  get(name: string): Backend | undefined {
+    return this.#entries.get(name)?.backend
+  }
+
+  /** What a backend can do here; only good news is remembered, and never for long in one process. */
+  async probe(name: string, options: { readonly fresh?: boolean } = {}): Promise<Probe> {
+    const entry = this.#entries.get(name)
+    if (!entry) return { available: false, reason: `there is no backend \`${name}\``, fix: this.#known() }
+    if (!options.fresh && entry.probe && performance.now() - entry.probe.at < PROBE_AGE_MS) return entry.probe.probe
+    const fingerprint = entry.backend.fingerprint?.()
+    const remembered = fingerprint && !options.fresh ? this.#memory?.load(name, fingerprint) : undefined
+    const probe = remembered ?? (await entry.backend.probe())
+    if (probe.available) entry.probe = { at: performance.now(), probe }
+    if (probe.available && fingerprint && !remembered) this.#memory?.save(name, fingerprint, probe)
+    return probe
+  }
+
+  /** Called when a backend that should have worked did not: its probe says nothing any more. */
+  invalidate(name: string): void {
+    const entry = this.#entries.get(name)
+    if (entry) delete entry.probe
+    this.#memory?.forget(name)
+  }
+
+  /** The first backend, by priority, that is available here and covers everything the plan needs. */
+  async select(plan: Plan): Promise<Backend> {
+    if (plan.image) throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, { hint: 'leave out --image' })
+    const candidates = plan.backend === undefined ? this.list().filter((backend) => isAutomatic(backend, plan)) : [this.#named(plan.backend)]
+    const gaps: Gap[] = []
+    for (const backend of candidates) {
+      const gap = await this.#gap(backend, plan)
+      if (!gap) return backend
+      gaps.push(gap)
+    }
+    throw refusal(plan, gaps)
+  }
+
+  #named(name: string): Backend {
+    const backend = this.get(name)
+    if (backend) return backend
+    throw new SandboxError('backend-unavailable', `there is no backend \`${name}\``, { hint: this.#known() })
+  }
+
+  #known(): string {
+    return `known: ${[...this.#entries.keys()].join(', ')}`
+  }
+
+  async #gap(backend: Backend, plan: Plan): Promise<Gap | undefined> {
+    if (!atLeast(backend.level, plan.minLevel) && backend.name !== 'mock')
+      return { backend, available: true, reason: `is only \`${backend.level}\` isolation`, fix: 'choose a stronger backend' }
+    const probe = await this.probe(backend.name)
+    if (!probe.available) return { backend, available: false, reason: probe.reason, fix: probe.fix }
+    const missing = missingOf(plan.needs, probe.guarantees)
+    if (missing.length === 0) return undefined
+    return { backend, available: true, reason: `cannot keep: ${missing.join(', ')}`, fix: `choose another backend, or waive by name: ${missing.map((name) => `--waive ${name}`).join(' ')}` }
+  }
+
+  /** Seed 001's one-shot shape on top of any backend. */
+  oneShot(backend: Backend, plan: () => Plan): OneShot {
+    return new OneShot(this, backend, plan)
+  }
+}
+
+const isAutomatic = (backend: Backend, plan: Plan): boolean =>
+  !backend.byNameOnly && !backend.emulated && atLeast(backend.level, plan.minLevel)
+
+export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarantee[]): readonly Guarantee[] =>
+  needs.filter((name) => !claims.includes(name))
+
+function refusal(plan: Plan, gaps: readonly Gap[]): SandboxError {
+  const best = gaps.find((gap) => gap.available) ?? gaps[0]
+  if (!best) {
+    return new SandboxError('backend-unavailable', `no backend here reaches \`${plan.minLevel}\` isolation`, {
+      hint: 'run `ringfence doctor` to see what this host can do',
+    })
+  }
+  const code = best.available ? 'missing-guarantee' : 'backend-unavailable'
+  return new SandboxError(code, `${best.backend.name}: ${best.reason}`, {
+    hint: best.fix,
+    reasons: gaps.map((gap) => `${gap.backend.name}: ${gap.reason}`),
+  })
+}
+
+/** `isAvailable`, `execute`, `kill`, `cleanup`: one command, one sandbox, nothing kept. */
+export class OneShot {
+  readonly #registry: SandboxRegistry
+  readonly #backend: Backend
+  readonly #plan: () => Plan
+  readonly #running = new Map<string, AbortController>()
+  #count = 0
+
+  constructor(registry: SandboxRegistry, backend: Backend, plan: () => Plan) {
+    this.#registry = registry
+    this.#backend = backend
+    this.#plan = plan
+  }
+
+  async isAvailable(): Promise<boolean> {
+    return (await this.#registry.probe(this.#backend.name)).available
+  }
+
+  async execute(argv: readonly [string, ...string[]]): Promise<ExecResult & { readonly id: string }> {
+    const id = `${this.#backend.name}-${++this.#count}`
+    const controller = new AbortController()
+    this.#running.set(id, controller)
+    const sandbox = await this.#backend.open(this.#plan(), controller.signal)
+    try {
+      return { id, ...(await sandbox.exec({ argv }, { signal: controller.signal })) }
+    } finally {
+      this.#running.delete(id)
+      await sandbox.close()
+    }
+  }
+
+  /** Whether something with this id was running. */
+  kill(id: string): boolean {
+    const controller = this.#running.get(id)
+    controller?.abort()
+    return controller !== undefined
+  }
+
+  cleanup(): void {
+    for (const id of this.#running.keys()) this.kill(id)
+  }
+}

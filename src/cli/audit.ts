@@ -1,0 +1,252 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { loadVerifyKey } from '../audit/anchor.ts'
+import { type TrailRecord, type VerifyKey, verifyKeyOf } from '../audit/chain.ts'
+import { END, START, unwritable } from '../audit/files.ts'
+import { checkProof, proofOf } from '../audit/proof.ts'
+import { endOfTrail, exportTrail, readTail, readTrail, type TrailFilter } from '../audit/read.ts'
+import { verifyTrail } from '../audit/verify.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { CliIo } from './io.ts'
+
+export const HELP = `ringfence audit: read and verify the trail
+
+Usage:
+  ringfence audit tail [-n N] [--follow] [filters]   the last records (10)
+  ringfence audit query [filters] [--limit N]        all matching records, oldest first
+  ringfence audit verify [--against FILE]            exit 0, or 1 with the first bad record
+  ringfence audit export [-o FILE]                   the canonical lines, one record each
+  ringfence audit proof SEQ                          that a record is in the trail, as JSON
+  ringfence audit proof --check FILE [--key KEY]     exit 0 if the proof holds, else 1
+
+Filters:
+  --event NAME         SandboxViolation, PolicyDecision, Exec, ... (may be repeated)
+  --event-type sandbox what a guarantee stopped
+  --agent-id ID, --sandbox-id ID, --exec-id ID
+  --since TIME         2026-01-31T12:00:00Z, or an age: 90s, 15m, 2h, 7d
+
+Options:
+  --json               one JSON value per line
+  --against FILE       a copy of anchor/head.jsonl kept elsewhere: finds a trail set back with its head
+  --key KEY            the public key to trust (the \`public_key\` of a proof); default: this trail's own
+
+Examples:
+  ringfence audit tail -n 20 --follow
+  ringfence audit query --event-type sandbox --agent-id build-bot --since 1h --json
+  ringfence audit verify
+  ringfence audit export -o trail.jsonl
+  ringfence audit proof 41 > proof.json && ringfence audit proof --check proof.json
+`
+
+const FOLLOW_MS = 200
+
+const OPTIONS = {
+  help: { type: 'boolean', short: 'h' },
+  json: { type: 'boolean' },
+  lines: { type: 'string', short: 'n' },
+  follow: { type: 'boolean', short: 'f' },
+  event: { type: 'string', multiple: true },
+  'event-type': { type: 'string' },
+  'agent-id': { type: 'string' },
+  'sandbox-id': { type: 'string' },
+  'exec-id': { type: 'string' },
+  since: { type: 'string' },
+  limit: { type: 'string' },
+  against: { type: 'string' },
+  output: { type: 'string', short: 'o' },
+  check: { type: 'string' },
+  key: { type: 'string' },
+} as const
+
+type Values = ReturnType<typeof parse>['values']
+type Option = keyof typeof OPTIONS
+type Call = {
+  readonly values: Values
+  readonly rest: readonly string[]
+  readonly io: CliIo
+  readonly json: boolean
+}
+type Action = { readonly run: (call: Call) => number | Promise<number>; readonly takes: readonly Option[] }
+
+const FILTERS: readonly Option[] = ['event', 'event-type', 'agent-id', 'sandbox-id', 'exec-id', 'since']
+
+const ACTIONS: Readonly<Record<string, Action>> = {
+  tail: { run: tail, takes: [...FILTERS, 'lines', 'follow'] },
+  query: { run: query, takes: [...FILTERS, 'limit'] },
+  verify: { run: verify, takes: ['against'] },
+  export: { run: exportLines, takes: ['output'] },
+  proof: { run: proof, takes: ['check', 'key'] },
+}
+
+/** `ringfence audit …`: resolves to the exit code; throws `SandboxError` for what it cannot do. */
+export async function audit(args: readonly string[], io: CliIo): Promise<number> {
+  const { values, positionals } = parse(args)
+  const [name, ...rest] = positionals
+  if (values.help) {
+    io.out(HELP)
+    return 0
+  }
+  const action = Object.hasOwn(ACTIONS, name ?? '') ? ACTIONS[name ?? ''] : undefined
+  if (action === undefined) throw usage(name === undefined ? 'say what to do' : `unknown action \`${name}\``)
+  const stray = Object.keys(values).find(
+    (given) => given !== 'json' && !action.takes.includes(given as Option),
+  )
+  if (stray !== undefined) throw usage(`\`audit ${name}\` does not take --${stray}`)
+  if (rest.length > 0 && name !== 'proof') throw usage(`unexpected \`${rest[0]}\``)
+  try {
+    return await action.run({ values, rest, io, json: io.json || values.json === true })
+  } catch (error) {
+    throw unwritable(error, io.home)
+  }
+}
+
+function parse(args: readonly string[]) {
+  try {
+    return parseArgs({ args: [...args], options: OPTIONS, allowPositionals: true, strict: true })
+  } catch (error) {
+    throw usage((error as Error).message.split(/[.\n]/)[0] ?? 'wrong usage')
+  }
+}
+
+const usage = (problem: string): SandboxError =>
+  new SandboxError('invalid-input', problem, { hint: 'see `ringfence audit --help`' })
+
+async function tail({ io, values, json }: Call): Promise<number> {
+  const filter = filterOf(values)
+  const end = endOfTrail(io.home)
+  const last = readTail(io.home, wholeNumber(values.lines, '-n') ?? 10, filter, end)
+  for (const record of last) io.out(show(record, json))
+  let from = end === END ? START : end
+  while (values.follow && !io.signal?.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS))
+    const to = endOfTrail(io.home)
+    if (to === END || (to.segment === from.segment && to.offset === from.offset)) continue
+    for (const record of readTrail(io.home, filter, { from, to })) io.out(show(record, json))
+    from = to
+  }
+  return 0
+}
+
+function query({ io, values, json }: Call): number {
+  const limit = wholeNumber(values.limit, '--limit')
+  const filter = { ...filterOf(values), ...(limit === undefined ? {} : { limit }) }
+  for (const record of readTrail(io.home, filter)) io.out(show(record, json))
+  return 0
+}
+
+async function verify({ io, values, json }: Call): Promise<number> {
+  const against = values.against === undefined ? {} : { against: headFrom(values.against) }
+  const verdict = await verifyTrail(io.home, against)
+  if (json) io.out(`${JSON.stringify(verdict)}\n`)
+  else if (verdict.ok) io.out(`ok: ${verdict.records} records, ${verdict.checkpoints} checkpoints\n`)
+  else io.out(`bad: record ${verdict.seq}: ${verdict.problem}\n`)
+  return verdict.ok ? 0 : 1
+}
+
+function exportLines({ io, values }: Call): number {
+  if (values.output !== undefined) writeFileSync(values.output, '', { mode: 0o600 })
+  const write = (text: string): void =>
+    values.output === undefined ? io.out(text) : writeFileSync(values.output, text, { flag: 'a' })
+  let held = ''
+  for (const line of exportTrail(io.home)) {
+    held += `${line}\n`
+    if (held.length < 65_536) continue
+    write(held)
+    held = ''
+  }
+  if (held !== '') write(held)
+  return 0
+}
+
+function proof({ io, values, rest, json }: Call): number {
+  const [seq, extra] = rest
+  if (extra !== undefined) throw usage(`unexpected \`${extra}\``)
+  if (values.check === undefined) {
+    const wanted = wholeNumber(seq, 'SEQ')
+    if (wanted === undefined) throw usage('say which record: `audit proof SEQ`')
+    io.out(`${JSON.stringify(proofOf(io.home, wanted))}\n`)
+    return 0
+  }
+  const verdict = checkProof(jsonIn(textFrom(values.check), values.check), trustedKey(io.home, values.key))
+  if (json) io.out(`${JSON.stringify(verdict)}\n`)
+  else if (verdict.ok)
+    io.out(`ok: record ${verdict.seq} is one of ${verdict.records} signed by ${verdict.key}\n`)
+  else io.out(`bad: ${verdict.problem}\n`)
+  return verdict.ok ? 0 : 1
+}
+
+function trustedKey(home: string, given: string | undefined): VerifyKey {
+  const key = given === undefined ? loadVerifyKey(home) : keyFrom(given)
+  if (key === undefined) throw usage('there is no trail here, so say which key to trust: --key KEY')
+  return key
+}
+
+function keyFrom(x: string): VerifyKey {
+  try {
+    return verifyKeyOf(x)
+  } catch {
+    throw usage('--key: expected 32 bytes in base64url')
+  }
+}
+
+/** The newest head in a copy of the anchor file, or the one of a proof. */
+function headFrom(file: string): unknown {
+  type Held = { readonly head?: { readonly count?: number } } | null
+  const lines = textFrom(file).trim().split('\n')
+  const heads = lines.map((line) => (jsonIn(line, file) as Held)?.head)
+  return heads.reduce((newest, head) => ((head?.count ?? 0) > (newest?.count ?? 0) ? head : newest)) ?? {}
+}
+
+function textFrom(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch {
+    throw usage(`\`${file}\` cannot be read`)
+  }
+}
+
+function jsonIn(text: string, file: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    throw usage(`\`${file}\` is not JSON`)
+  }
+}
+
+function filterOf(values: Values): TrailFilter {
+  const type = values['event-type']
+  if (type !== undefined && type !== 'sandbox') throw usage('--event-type: the only one is `sandbox`')
+  return {
+    ...(values.event === undefined ? {} : { events: values.event }),
+    ...(type === undefined ? {} : { eventType: type }),
+    ...(values['agent-id'] === undefined ? {} : { agentId: values['agent-id'] }),
+    ...(values['sandbox-id'] === undefined ? {} : { sandboxId: values['sandbox-id'] }),
+    ...(values['exec-id'] === undefined ? {} : { execId: values['exec-id'] }),
+    ...(values.since === undefined ? {} : { since: momentOf(values.since) }),
+  }
+}
+
+const UNIT_MS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+function momentOf(text: string): Date {
+  const [, amount, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
+  const at = amount && unit ? Date.now() - Number(amount) * (UNIT_MS[unit] ?? 0) : Date.parse(text)
+  if (!Number.isFinite(at)) throw usage(`--since: \`${text}\` is neither a time nor an age like 15m`)
+  return new Date(at)
+}
+
+function wholeNumber(text: string | undefined, name: string): number | undefined {
+  if (text === undefined) return undefined
+  if (!/^\d{1,15}$/.test(text)) throw usage(`${name}: expected a whole number, got \`${text}\``)
+  return Number(text)
+}
+
+// SECURITY: records quote what agents typed; nothing in them may steer the reader's terminal.
+const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g
+
+function show(record: TrailRecord, json: boolean): string {
+  if (json) return `${JSON.stringify(record)}\n`
+  const { seq, time, event, hash: _hash, prev_hash: _prev, ...rest } = record
+  const text = `${time} ${seq} ${event} ${JSON.stringify(rest)}`
+  return `${text.replace(UNPRINTABLE, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n`
+}

@@ -1,0 +1,144 @@
+import { observePath, type PathObservation } from '../host/walk.ts'
+import { countNamesInside } from '../host/walk-names.ts'
+import type { PathVerdict } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import { either, type Infer, list, object, oneOf, optional, text } from '../model/shape.ts'
+import {
+  DEFAULT_BLOCKED,
+  DEFAULT_PROTECTED,
+  judgePath,
+  PATH_OPS,
+  type PathPolicy,
+  type PathRequest,
+  screenPath,
+} from '../policy/paths.ts'
+
+/** The part of the command line's io that `check` uses. */
+export type CheckIo = { readonly json: boolean; out(text: string): void }
+
+const rootShape = either(object({ path: text(), mode: optional(oneOf('ro', 'rw')) }), text())
+const lineShape = object({
+  path: text(),
+  op: oneOf(...PATH_OPS),
+  to: optional(text()),
+  target: optional(text()),
+  via: optional(text()),
+  policy: object({
+    allowed: list(rootShape),
+    blocked: optional(list(text())),
+    protected: optional(list(text())),
+  }),
+})
+type Line = Infer<typeof lineShape>
+
+/** `ringfence check path P --op OP [--workspace W]`, or `--batch` with one JSON request on each line of stdin. */
+export async function checkPath(args: readonly string[], io: CheckIo): Promise<number> {
+  if (args.includes('--batch')) return checkPathBatch(io)
+  const { path, op, workspace, ...rest } = parseArgs(args)
+  const policy: PathPolicy = {
+    allowed: [{ path: workspace, mode: 'rw' }],
+    blocked: DEFAULT_BLOCKED,
+    protected: DEFAULT_PROTECTED,
+  }
+  const verdict = judgeHere(policy, { path, op, ...rest })
+  io.out(
+    io.json || args.includes('--json')
+      ? `${JSON.stringify(verdict)}\n`
+      : `${verdict.verdict}: ${verdict.reason}\n`,
+  )
+  return verdict.verdict === 'allow' ? 0 : 4
+}
+
+/** Observes what a request names on this host and judges it. */
+export function judgeHere(policy: PathPolicy, request: PathRequest): PathVerdict {
+  const asked = [request.path, ...(request.to === undefined ? [] : [request.to])]
+  const seen: PathObservation[] = []
+  for (const raw of asked) {
+    const screened = screenPath(raw, request.via)
+    if (screened.kind === 'refused') return { verdict: 'deny', reason: screened.reason }
+    seen.push(observePath(screened.path))
+  }
+  const [path, to] = seen as [PathObservation, PathObservation?]
+  const roots = policy.allowed.map((root) => observeRoot(root.path))
+  const namesInside = countNamesInside(path, roots)
+  return judgePath(policy, request, {
+    path,
+    roots,
+    ...(to === undefined ? {} : { to }),
+    ...(namesInside === undefined ? {} : { namesInside }),
+  })
+}
+
+/** A root that is not absolute grants nothing; its place in the list stays. */
+function observeRoot(path: string): PathObservation {
+  if (path.startsWith('/')) return observePath(path)
+  return { asked: path, normal: path, symlinks: [], state: 'unreadable', errno: 'EINVAL' }
+}
+
+function parseArgs(args: readonly string[]): PathRequest & { readonly workspace: string } {
+  const flags = new Map<string, string>()
+  const words: string[] = []
+  for (let index = 0; index < args.length; index++) {
+    const arg = args[index] as string
+    const [, name, inline] = /^--(op|workspace|to|target|via)(?:=(.*))?$/s.exec(arg) ?? []
+    if (name === undefined) {
+      if (arg !== '--json' && arg !== '--') words.push(arg)
+    } else flags.set(name, inline ?? args[++index] ?? '')
+  }
+  const [path] = words
+  if (path === undefined || words.length > 1) {
+    throw new SandboxError('invalid-input', 'check path needs exactly one path', {
+      hint: 'ringfence check path /work/a.txt --op read',
+    })
+  }
+  const op = oneOf(...PATH_OPS).parse(flags.get('op') ?? 'read', '--op')
+  const given = Object.fromEntries([...flags].filter(([name]) => name !== 'op' && name !== 'workspace'))
+  return { path, op, ...given, workspace: flags.get('workspace') ?? process.cwd() }
+}
+
+async function checkPathBatch(io: CheckIo): Promise<number> {
+  for await (const line of linesOf(process.stdin)) {
+    if (line.trim() !== '') io.out(jsonLine(answerPathLine(line)))
+  }
+  return 0
+}
+
+/** The lines of a stream. Only `\n` ends one: `node:readline` also splits at U+2028, which JSON texts may hold. */
+export async function* linesOf(stream: NodeJS.ReadableStream): AsyncGenerator<string> {
+  let rest = ''
+  stream.setEncoding('utf8')
+  for await (const chunk of stream) {
+    const lines = (rest + String(chunk)).split('\n')
+    rest = lines.pop() ?? ''
+    yield* lines
+  }
+  if (rest !== '') yield rest
+}
+
+/** One line of JSON in plain ASCII: some readers take U+2028 or U+0085 inside a text for the end of the line. */
+export const jsonLine = (value: unknown): string =>
+  `${JSON.stringify(value).replace(/[\u007f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n`
+
+/** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
+export function answerPathLine(line: string): PathVerdict & { readonly id: unknown; readonly us: number } {
+  let id: unknown = null
+  const started = performance.now()
+  let verdict: PathVerdict
+  try {
+    const { id: given, ...fields } = JSON.parse(line) as { id?: unknown }
+    id = given ?? null
+    verdict = judgeLine(lineShape.parse(fields, ''))
+  } catch (error) {
+    verdict = { verdict: 'deny', reason: error instanceof Error ? error.message : 'invalid line' }
+  }
+  return { id, ...verdict, us: Math.round((performance.now() - started) * 1000) }
+}
+
+function judgeLine({ policy, ...request }: Line): PathVerdict {
+  const allowed = policy.allowed.map((root) =>
+    typeof root === 'string'
+      ? { path: root, mode: 'rw' as const }
+      : { path: root.path, mode: root.mode ?? 'rw' },
+  )
+  return judgeHere({ allowed, blocked: policy.blocked ?? [], protected: policy.protected ?? [] }, request)
+}

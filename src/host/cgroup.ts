@@ -1,0 +1,188 @@
+import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { SandboxError } from '../model/errors.ts'
+import type { Limits } from '../model/spec.ts'
+
+/** Control groups, version 1 and 2, wherever we may make one. */
+
+export type CgroupLimit = 'memoryMb' | 'pids' | 'cpus'
+
+/** For each limit the directory below which we can make groups that hold it. */
+export type CgroupHost = { readonly version: 1 | 2; readonly parents: Readonly<Partial<Record<CgroupLimit, string>>> }
+
+const CONTROLLER: Readonly<Record<CgroupLimit, string>> = { memoryMb: 'memory', pids: 'pids', cpus: 'cpu' }
+const LIMITS = Object.keys(CONTROLLER) as readonly CgroupLimit[]
+
+/** Finds out what this process may do, by looking at the mounts and at its own place in them. */
+export function cgroupHost(proc = '/proc/self'): CgroupHost {
+  const mounts = readFileSync(join(proc, 'mountinfo'), 'utf8')
+    .split('\n')
+    .map((line) => line.split(' '))
+  const own = readFileSync(join(proc, 'cgroup'), 'utf8').split('\n')
+  const parents: Partial<Record<CgroupLimit, string>> = {}
+  for (const limit of LIMITS) {
+    const parent = parentV1(CONTROLLER[limit], mounts, own)
+    if (parent) parents[limit] = parent
+  }
+  if (Object.keys(parents).length > 0) return { version: 1, parents }
+  return { version: 2, parents: parentsV2(mounts, own) }
+}
+
+function parentV1(controller: string, mounts: readonly string[][], own: readonly string[]): string | undefined {
+  const mount = mounts.find((fields) => isMount(fields, 'cgroup') && optionsOf(fields).includes(controller))?.[4]
+  const path = own
+    .map((line) => line.split(':'))
+    .find((parts) => parts[1]?.split(',').includes(controller))?.[2]
+  if (!mount || !path) return undefined
+  // In a container without a cgroup namespace the path is the host's and does not exist below our mount.
+  return [join(mount, path), mount].find(writable)
+}
+
+function parentsV2(mounts: readonly string[][], own: readonly string[]): CgroupHost['parents'] {
+  const mount = mounts.find((fields) => isMount(fields, 'cgroup2'))?.[4]
+  const path = own.find((line) => line.startsWith('0::'))?.slice(3)
+  if (!mount || path === undefined) return {}
+  // The topmost group that is delegated to us: below it processes may be moved about.
+  let base: string | undefined
+  for (let at = join(mount, path); at.startsWith(mount) && writable(at); at = dirname(at)) base = at
+  if (!base) return {}
+  const found: Partial<Record<CgroupLimit, string>> = {}
+  const enabled = enableV2(base)
+  for (const limit of LIMITS) if (enabled.includes(CONTROLLER[limit])) found[limit] = base
+  return found
+}
+
+/** Hands the controllers down to the children of a group, one by one: one that is missing must not stop the rest. */
+function enableV2(base: string): string[] {
+  const file = join(base, 'cgroup.subtree_control')
+  for (const controller of Object.values(CONTROLLER)) {
+    try {
+      writeFileSync(file, `+${controller}`)
+    } catch {
+      // Read back below: what is not there is not offered.
+    }
+  }
+  return readFileSync(file, 'utf8').trim().split(' ')
+}
+
+const isMount = (fields: readonly string[], type: string): boolean => fields[fields.indexOf('-') + 1] === type
+const optionsOf = (fields: readonly string[]): string[] => (fields.at(-1) ?? '').split(',')
+
+function writable(directory: string): boolean {
+  try {
+    accessSync(join(directory, 'cgroup.procs'), constants.W_OK)
+    accessSync(directory, constants.W_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** A sandbox's own group (in version 1 one directory for each controller). */
+export class Cgroup {
+  readonly dirs: readonly string[]
+  readonly #host: CgroupHost
+  readonly #name: string
+
+  private constructor(host: CgroupHost, name: string, dirs: readonly string[]) {
+    this.#host = host
+    this.#name = name
+    this.dirs = dirs
+  }
+
+  /** Makes the group and reads every limit back; on failure nothing is left. */
+  static create(host: CgroupHost, name: string, limits: Limits): Cgroup | undefined {
+    const wanted = LIMITS.filter((limit) => limits[limit] !== undefined && host.parents[limit])
+    if (wanted.length === 0) return undefined
+    const dirs = [...new Set(wanted.map((limit) => join(host.parents[limit] as string, name)))]
+    const group = new Cgroup(host, name, dirs)
+    try {
+      for (const dir of dirs) mkdirSync(dir)
+      for (const limit of wanted) setLimit(host, join(host.parents[limit] as string, name), limit, limits[limit] as number)
+      return group
+    } catch (cause) {
+      for (const dir of dirs) if (existsSync(dir)) rmdirSync(dir)
+      throw new SandboxError('launch-failed', `cannot make the control group ${name}: ${(cause as Error).message}`, { cause })
+    }
+  }
+
+  /** How often the kernel killed for memory and refused a process. */
+  counts(): { readonly oomKills: number; readonly pidsRefused: number } {
+    const v1 = this.#host.version === 1
+    return {
+      oomKills: this.#count('memoryMb', v1 ? 'memory.oom_control' : 'memory.events', 'oom_kill'),
+      pidsRefused: this.#count('pids', 'pids.events', 'max'),
+    }
+  }
+
+  #count(limit: CgroupLimit, file: string, field: string): number {
+    const parent = this.#host.parents[limit]
+    const path = parent && join(parent, this.#name, file)
+    if (!path || !existsSync(path)) return 0
+    const line = readFileSync(path, 'utf8')
+      .split('\n')
+      .find((text) => text.startsWith(`${field} `))
+    return Number(line?.slice(field.length + 1) ?? 0)
+  }
+
+  /** Removes the group; its last processes may need a moment to be gone. */
+  async remove(): Promise<void> {
+    for (const dir of this.dirs) await removeGroup(dir)
+  }
+}
+
+async function removeGroup(dir: string): Promise<void> {
+  for (let wait = 0; ; wait = Math.min(wait * 2 + 1, 100)) {
+    try {
+      return rmdirSync(dir)
+    } catch (error) {
+      const code = (error as NodeJS.ErrnoException).code
+      if (code === 'ENOENT') return
+      if (code !== 'EBUSY') throw error
+      await sleep(wait)
+    }
+  }
+}
+
+const MB = 1024 * 1024
+const PERIOD_US = 100_000
+
+function setLimit(host: CgroupHost, dir: string, limit: CgroupLimit, value: number): void {
+  switch (limit) {
+    case 'pids':
+      // Two more than asked for: the agent and bubblewrap's own process live in the group too.
+      return put(join(dir, 'pids.max'), String(value + 3))
+    case 'memoryMb':
+      return setMemory(host, dir, value * MB)
+    case 'cpus':
+      return setCpus(host, dir, value)
+    default:
+      limit satisfies never
+  }
+}
+
+function setMemory(host: CgroupHost, dir: string, bytes: number): void {
+  if (host.version === 1) {
+    put(join(dir, 'memory.limit_in_bytes'), String(bytes))
+    const both = join(dir, 'memory.memsw.limit_in_bytes')
+    if (existsSync(both)) put(both, String(bytes))
+    return
+  }
+  put(join(dir, 'memory.max'), String(bytes))
+  if (existsSync(join(dir, 'memory.swap.max'))) put(join(dir, 'memory.swap.max'), '0')
+}
+
+function setCpus(host: CgroupHost, dir: string, cpus: number): void {
+  const quota = Math.max(1000, Math.round(cpus * PERIOD_US))
+  if (host.version === 2) return put(join(dir, 'cpu.max'), `${quota} ${PERIOD_US}`)
+  put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
+  put(join(dir, 'cpu.cfs_quota_us'), String(quota))
+}
+
+/** A limit counts only once the kernel repeats it. */
+function put(file: string, value: string): void {
+  writeFileSync(file, value)
+  const read = readFileSync(file, 'utf8').trim()
+  if (read !== value) throw new Error(`${file} holds \`${read}\` instead of \`${value}\``)
+}

@@ -1,0 +1,213 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { constants } from 'node:os'
+import type { Duplex } from 'node:stream'
+import type { StopLimit } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Limits } from '../model/spec.ts'
+import { type Frame, FrameReader, signalFrame } from './frames.ts'
+
+/** A process to start, complete: nothing is inherited but what stands here. */
+export type Launch = {
+  readonly file: string
+  readonly args: readonly string[]
+  readonly env: Readonly<Record<string, string>>
+  readonly cwd?: string
+  readonly runAs?: { readonly uid: number; readonly gid: number } | undefined
+  /** Descriptor 3 is a control channel to a guest agent. */
+  readonly control: boolean
+}
+
+export type RunIo = {
+  /** `inherit` passes our own standard streams through; bytes are written and the stream is closed. */
+  readonly stdin?: 'inherit' | Uint8Array | undefined
+  readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => void) | undefined
+  readonly signal?: AbortSignal | undefined
+}
+
+export type RunResult = {
+  /** How the started process itself ended; a guest agent's `exit` frame says more. */
+  readonly exit: { readonly code: number | null; readonly signal: string | null }
+  readonly stopped: StopLimit | undefined
+  readonly stdout: Uint8Array
+  readonly stderr: Uint8Array
+  readonly truncated: boolean
+  readonly durationMs: number
+  readonly frames: readonly Frame[]
+}
+
+type RunLimits = Pick<Limits, 'wallMs' | 'idleMs' | 'outputBytes'>
+
+/** Between asking and killing. */
+const GRACE_MS = 500
+/** Frames that are kept; an agent that sends more is not ours. */
+const MAX_FRAMES = 1024
+
+/**
+ * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
+ * The only caller of `child_process`.
+ */
+export function run(launch: Launch, limits: RunLimits, io: RunIo = {}): Promise<RunResult> {
+  return new Run(launch, limits, io).result
+}
+
+class Run {
+  readonly result: Promise<RunResult>
+  readonly #launch: Launch
+  readonly #limits: RunLimits
+  readonly #io: RunIo
+  readonly #started = performance.now()
+  readonly #reader = new FrameReader()
+  readonly #frames: Frame[] = []
+  readonly #chunks: Record<'stdout' | 'stderr', Uint8Array[]> = { stdout: [], stderr: [] }
+  readonly #timers = new Set<NodeJS.Timeout>()
+  #child: ChildProcess
+  #stopped: StopLimit | undefined
+  #outputBytes = 0
+  #idle: NodeJS.Timeout | undefined
+
+  constructor(launch: Launch, limits: RunLimits, io: RunIo) {
+    this.#launch = launch
+    this.#limits = limits
+    this.#io = io
+    this.#child = this.#start()
+    this.result = this.#finish()
+  }
+
+  #start(): ChildProcess {
+    const { file, args, env, cwd, runAs, control } = this.#launch
+    const piped = this.#io.output === 'inherit' ? 'inherit' : 'pipe'
+    const stdin = this.#io.stdin === 'inherit' ? 'inherit' : this.#io.stdin === undefined ? 'ignore' : 'pipe'
+    return spawn(file, args, {
+      env: env as NodeJS.ProcessEnv,
+      ...(cwd === undefined ? {} : { cwd }),
+      ...(runAs ? { uid: runAs.uid, gid: runAs.gid } : {}),
+      stdio: control ? [stdin, piped, piped, 'pipe'] : [stdin, piped, piped],
+      // Without an agent the process group is all that we can reach: a session of its own makes one.
+      detached: !control,
+    })
+  }
+
+  async #finish(): Promise<RunResult> {
+    const child = this.#child
+    const exit = this.#watchExit()
+    this.#watchStreams()
+    this.#watchLimits()
+    if (child.stdin && this.#io.stdin instanceof Uint8Array) {
+      child.stdin.on('error', () => {})
+      child.stdin.end(this.#io.stdin)
+    }
+    try {
+      const ended = await exit
+      return { exit: ended, ...this.#collected() }
+    } finally {
+      for (const timer of this.#timers) clearTimeout(timer)
+      clearTimeout(this.#idle)
+      this.#io.signal?.removeEventListener('abort', this.#cancel)
+    }
+  }
+
+  #watchExit(): Promise<RunResult['exit']> {
+    const child = this.#child
+    return new Promise((resolve, reject) => {
+      child.on('error', (cause) =>
+        reject(
+          new SandboxError('launch-failed', `cannot start ${this.#launch.file}: ${cause.message}`, { cause }),
+        ),
+      )
+      child.on('close', (code, signal) => resolve({ code, signal }))
+      // A process that left its group may hold the pipes for ever; what it says after the end does not count.
+      child.on('exit', (code, signal) => {
+        if (!this.#launch.control) this.#after(GRACE_MS, () => resolve({ code, signal }))
+      })
+    })
+  }
+
+  #watchStreams(): void {
+    for (const name of ['stdout', 'stderr'] as const) {
+      this.#child[name]?.on('data', (chunk: Uint8Array) => this.#take(name, chunk))
+    }
+    const control = this.#child.stdio[3] as Duplex | null | undefined
+    control?.on('error', () => {})
+    control?.on('data', (chunk: Uint8Array) => this.#hear(this.#reader.push(chunk)))
+  }
+
+  #hear(frames: Frame[]): void {
+    for (const frame of frames) {
+      if (this.#frames.length < MAX_FRAMES) this.#frames.push(frame)
+      if (frame.kind === 'limit') this.#stopped ??= frame.limit as StopLimit
+    }
+  }
+
+  #watchLimits(): void {
+    const { wallMs } = this.#limits
+    if (wallMs !== undefined) this.#after(wallMs, () => this.#stop('wall'))
+    this.#restartIdle()
+    if (this.#io.signal?.aborted) this.#cancel()
+    this.#io.signal?.addEventListener('abort', this.#cancel, { once: true })
+  }
+
+  #restartIdle(): void {
+    const { idleMs } = this.#limits
+    if (idleMs === undefined) return
+    clearTimeout(this.#idle)
+    this.#idle = setTimeout(() => this.#stop('idle'), idleMs)
+  }
+
+  #take(name: 'stdout' | 'stderr', chunk: Uint8Array): void {
+    this.#restartIdle()
+    const room = (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY) - this.#outputBytes
+    this.#outputBytes += chunk.length
+    const kept = chunk.length > room ? chunk.subarray(0, Math.max(0, room)) : chunk
+    if (kept.length > 0) {
+      if (typeof this.#io.output === 'function') this.#io.output(name, kept)
+      else this.#chunks[name].push(kept)
+    }
+    if (chunk.length > room) this.#stop('output')
+  }
+
+  readonly #cancel = (): void => this.#stop('cancelled')
+
+  /** INVARIANT: the first reason wins; later ones only follow from it. */
+  #stop(reason: StopLimit): void {
+    if (this.#stopped) return
+    this.#stopped = reason
+    // A flood does not deserve a grace: what it writes meanwhile is thrown away anyway.
+    if (reason === 'output') return this.#kill()
+    this.#signal(constants.signals.SIGTERM)
+    this.#after(GRACE_MS, () => this.#kill())
+  }
+
+  #signal(signal: number): void {
+    const control = this.#child.stdio[3] as Duplex | null | undefined
+    if (control) control.write(signalFrame(signal), () => {})
+    else this.#killGroup('SIGTERM')
+  }
+
+  #kill(): void {
+    if (this.#launch.control) this.#child.kill('SIGKILL')
+    else this.#killGroup('SIGKILL')
+  }
+
+  #killGroup(signal: NodeJS.Signals): void {
+    try {
+      if (this.#child.pid !== undefined) process.kill(-this.#child.pid, signal)
+    } catch {
+      // Already gone.
+    }
+  }
+
+  #after(ms: number, action: () => void): void {
+    this.#timers.add(setTimeout(action, ms))
+  }
+
+  #collected(): Omit<RunResult, 'exit'> {
+    return {
+      stopped: this.#stopped,
+      stdout: Buffer.concat(this.#chunks.stdout),
+      stderr: Buffer.concat(this.#chunks.stderr),
+      truncated: this.#outputBytes > (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY),
+      durationMs: performance.now() - this.#started,
+      frames: this.#frames,
+    }
+  }
+}

@@ -1,0 +1,71 @@
+import { accessSync, constants, existsSync, lstatSync, readFileSync, readlinkSync, statSync } from 'node:fs'
+import { totalmem } from 'node:os'
+import { join } from 'node:path'
+
+/** What is on this host: programs, the shape of its root, who we are. */
+
+const PROGRAM_PATH = ['/usr/local/bin', '/usr/bin', '/bin', '/usr/local/sbin', '/usr/sbin', '/sbin']
+
+/** A program from the system's own directories. SECURITY: never from the caller's PATH, which a project may set. */
+export function systemProgram(name: string): string | undefined {
+  return PROGRAM_PATH.map((dir) => join(dir, name)).find(isExecutable)
+}
+
+export function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK)
+    return statSync(path).isFile()
+  } catch {
+    return false
+  }
+}
+
+/** What changes when a file is replaced or the machine restarts; the key of everything remembered about a host. */
+export function hostFingerprint(files: readonly string[]): string {
+  const of = (path: string): string => {
+    const stat = statSync(path, { throwIfNoEntry: false })
+    return stat ? `${path}:${stat.size}:${stat.mtimeMs}:${stat.ino}` : `${path}:-`
+  }
+  const boot = readText('/proc/sys/kernel/random/boot_id') ?? ''
+  return [boot.trim(), String(process.getuid?.() ?? -1), ...files.map(of)].join('|')
+}
+
+export function readText(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return undefined
+  }
+}
+
+export const caller = (): { readonly uid: number; readonly gid: number } => ({
+  uid: process.getuid?.() ?? -1,
+  gid: process.getgid?.() ?? -1,
+})
+
+export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
+
+/** Where a system keeps its programs. Each mount costs half a millisecond, so only what is there. */
+const PROGRAM_DIRS = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store']
+
+/** Files of /etc without secrets that ordinary programs cannot do without. */
+const ETC_FILES = ['/etc/alternatives', '/etc/ld.so.cache', '/etc/localtime']
+const CERTIFICATES = ['/etc/ssl/certs', '/etc/pki/tls/certs', '/etc/ca-certificates']
+
+/** The directories that hold the host's own tools, and the links that lead to them. */
+export function observeLayout(): {
+  readonly links: readonly { readonly path: string; readonly target: string }[]
+  readonly programs: readonly string[]
+  readonly etc: readonly string[]
+  readonly certificates: readonly string[]
+} {
+  const isLink = (path: string): boolean => lstatSync(path).isSymbolicLink()
+  const present = [...PROGRAM_DIRS, ...ETC_FILES].filter((path) => existsSync(path))
+  const real = present.filter((path) => !isLink(path))
+  return {
+    links: present.filter(isLink).map((path) => ({ path, target: readlinkSync(path) })),
+    programs: real.filter((path) => PROGRAM_DIRS.includes(path)),
+    etc: real.filter((path) => ETC_FILES.includes(path)),
+    certificates: CERTIFICATES.filter((path) => existsSync(path)),
+  }
+}

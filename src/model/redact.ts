@@ -1,0 +1,26 @@
+/** Shapes of credentials that people and agents paste into command lines; they must not enter the trail. */
+const SECRETS: readonly RegExp[] = [
+  /\b(?:sk|pk|rk|xai|gsk)-[A-Za-z0-9_-]{16,}/g,
+  /\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}/g,
+  /\bgithub_pat_[A-Za-z0-9_]{20,}/g,
+  /\bglpat-[A-Za-z0-9_-]{16,}/g,
+  /\bnpm_[A-Za-z0-9]{20,}/g,
+  /\bxox[abprs]-[A-Za-z0-9-]{10,}/g,
+  /\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g,
+  /\bAIza[A-Za-z0-9_-]{30,}/g,
+  /\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}/g,
+  /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
+]
+/** `Authorization: Bearer …`, `PASSWORD=…`, `--token …`: the name stays, the value goes. */
+const NAMED =
+  /((?:authorization:\s*(?:bearer|basic|token)\s+)|(?:\b[A-Za-z0-9_]*(?:password|passwd|secret|token|api_?key)[A-Za-z0-9_]*=)|(?:--?(?:password|token|api-key|secret)[= ]))([^\s'"]+)/gi
+const USERINFO = /(\b[a-z][a-z0-9+.-]*:\/\/[^\s/:@]+:)([^\s/@]+)(?=@)/gi
+
+const MASK = '«redacted»'
+
+/** The text with everything that looks like a credential replaced. */
+export function redact(text: string): string {
+  let out = text
+  for (const shape of SECRETS) out = out.replace(shape, MASK)
+  return out.replace(NAMED, `$1${MASK}`).replace(USERINFO, `$1${MASK}`)
+}

@@ -1,0 +1,76 @@
+import { asked, boxed, denied, type Finding, unseen } from './finding.ts'
+import { isStatic } from './marks.ts'
+import { pathFindings } from './paths.ts'
+import { newScope, type Scope } from './scope.ts'
+import type { Walk } from './walk.ts'
+
+/**
+ * A look at code given to an interpreter on the command line. It cannot prove code harmless, so nothing here leads to
+ * `allow`; it finds the plain signs of code that starts programs, talks to the network or reaches for secrets.
+ */
+const SPAWN =
+  /\bos\.(system|popen|exec\w*|spawn\w*|posix_spawn\w*|fork|kill\w*|dup2)\b|subprocess|\bpty\b|getoutput|child_process|\b(exec|spawn|execFile)Sync\b|\bexecve?[lp]*\s*\(\s*['"]|\bspawn\s*\(|\bsystem\b|\bpopen|shell_exec|passthru|proc_open|pcntl_exec|Runtime\b|ProcessBuilder|\bOpen3\b|\bKernel\.|%x|\bqx\b|Deno\.(run|Command)|Bun\.(spawn|\$)|os\.execute|System\.cmd|os:cmd|Process\.(start|spawn)|Start-Process|Invoke-Expression|\biex\b|start_process|call-process|shell-command|do shell script|\bcprocess\b|process\.(binding|dlopen|mainModule)|\bdlopen\b/
+const WORDS_THAT_SPAWN: Readonly<Record<string, RegExp>> = {
+  perl: /`|\bexec\b|\bfork\b|\bopen\b[^;]*\|/,
+  ruby: /`|\bexec\b|\bfork\b|\bopen\b[^;]*\|/,
+  php: /`|\bexec\b/,
+  tclsh: /\bexec\b|\bopen\s+["{]?\|/,
+  expect: /\bexec\b|\bspawn\b/,
+  awk: /\|\s*getline|\|\s*"|\|\s*[a-z(]|\|&/,
+  lua: /os\.execute|io\.popen/,
+  gnuplot: /`|\bsystem\b|^!/m,
+}
+const DYNAMIC =
+  /(?<![.\w])(eval|exec|compile)\s*\(|new\s+Function|\bFunction\s*\(|then\s*\(\s*eval|__import__|importlib|\bgetattr\s*\(|b64decode|base64|\batob\b|fromCharCode|['"]hex['"]|unhexlify|\bcodecs\b|marshal|pickle|zlib|\bchr\s*\(|\bpack\s*\(|str_rot13|string\.char|\bcharCodeAt\b|\bconstructor\s*[.[(]/
+const NETWORK =
+  /\bsocket\b|urllib|\brequests\.|\bhttp\.client|httpx|aiohttp|\bfetch\s*\(|axios|require\(['"](node:)?(net|http|https|dgram|tls|http2|dns)['"]\)|\bnet\.(connect|createConnection|Socket)|https?\.(get|request)|XMLHttpRequest|WebSocket|EventSource|Net::|IO::Socket|LWP|fsockopen|stream_socket|curl_|https?:\/\/|open-uri|\/inet6?\/(tcp|udp)|TCPSocket|TCPServer|UNIXSocket|smtplib|ftplib|telnetlib|paramiko|DatagramSocket|HttpClient|WebClient|Invoke-WebRequest|Deno\.connect|Bun\.connect/
+const DESTROY =
+  /\brm(dir)?(Sync)?\s*\(|\bunlink(Sync)?\b|rmtree|os\.(remove|unlink|rmdir|removedirs|truncate)|remove(All|dirs|Sync)?\s*\(|FileUtils|Remove-Item|delete_file|File::Path|Deno\.remove|chmod|chown/
+const ENVIRONMENT = /process\.env|os\.environ|\bgetenv\b|%ENV|\$ENV|\bENV\b|ENVIRON|\$_ENV|System\.getenv|Deno\.env|Bun\.env/
+const LITERAL = /"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|q[qx]?[({[]([^)}\]]*)[)}\]]|`([^`]*)`/g
+
+/** What code in some language does, as far as its text says. */
+export function codeFindings(walk: Walk, text: string, language: string): Finding[] {
+  if (!isStatic(text) && text.replace(/[\uFDD0-\uFDEF]/g, '').length < 3)
+    return [unseen('code/dynamic', 'runs code that is known only when it runs')]
+  const scope = newScope(walk.context.cwd ?? walk.context.workspace)
+  const spawns = SPAWN.test(text) || WORDS_THAT_SPAWN[language]?.test(text) === true
+  const network = NETWORK.test(text)
+  const hidden = DYNAMIC.test(text)
+  const found: Finding[] = [...literalFindings(walk, scope, text, DESTROY.test(text))]
+  if (network && (spawns || hidden || ENVIRONMENT.test(text)))
+    found.push(denied('code/network', 'code that talks to the network and starts programs, evaluates text or reads variables'))
+  if (spawns) found.push(spawnFinding(walk, scope, text))
+  else if (hidden) found.push(asked('code/hidden', 'code that builds other code from text'))
+  if (network) found.push(asked('code/network', 'code that talks to the network'))
+  if (ENVIRONMENT.test(text)) found.push(boxed('code/environment', 'code that reads environment variables'))
+  return found
+}
+
+const literalsOf = (text: string): readonly string[] =>
+  [...text.slice(0, 16_384).matchAll(LITERAL)].slice(0, 64).map((match) => match[1] ?? match[2] ?? match[3] ?? match[4] ?? '')
+
+function literalFindings(walk: Walk, scope: Scope, text: string, destroys: boolean): Finding[] {
+  const found: Finding[] = []
+  for (const literal of [...literalsOf(text), ...bareParts(text)]) {
+    if (!/^(\.{0,2}\/|~|\.[a-z])/.test(literal)) continue
+    const path = literal.replace(/^~/, walk.context.home)
+    const findings = pathFindings(walk, scope, path, destroys ? 'delete' : 'read')
+    found.push(...findings.filter((finding) => finding.action === 'deny' || finding.action === 'ask'))
+  }
+  return found
+}
+
+/** Paths also stand in text without quotes, or inside other quotes. */
+const bareParts = (text: string): readonly string[] => [...text.matchAll(/(?<![\w:/.~])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
+
+/** Code that starts programs: what the literals say together and alone decides between asking and refusing. */
+function spawnFinding(walk: Walk, scope: Scope, text: string): Finding {
+  const literals = literalsOf(text)
+  const tries = [...literals, literals.join(' '), literals.join(''), ...text.split(/[;\n{}]/).map((part) => part.replace(/^\s*(exec|spawn|system|!)\s+/, ''))]
+  for (const line of tries.slice(0, 24)) {
+    if (line.trim() !== '' && line.length < 2048 && walk.probe(scope, line) === 'deny')
+      return denied('code/spawn', `code that runs \`${line.trim().slice(0, 60)}\``)
+  }
+  return unseen('code/spawn', 'code that starts other programs')
+}

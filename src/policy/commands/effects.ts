@@ -1,0 +1,62 @@
+import { asked, boxed, denied, dynamic, type Finding, unseen } from './finding.ts'
+import { isStatic, show } from './marks.ts'
+import { addressFindings } from './address.ts'
+import { codeFindings } from './code.ts'
+import { type PathUse, pathFindings } from './paths.ts'
+import { CLOSED, fork } from './scope.ts'
+import { type Call, deeper } from './walk.ts'
+import type { Effect, Option } from './options.ts'
+
+const PATHS: ReadonlySet<string> = new Set(['read', 'tree', 'write', 'delete'])
+
+/** Applies what an option does to the command it stands in. */
+export function applyOption(call: Call, option: Option): void {
+  const { effect } = option
+  if (effect === undefined) return
+  const flag = /^(ask|deny|box):\s*(.*)$/.exec(effect)
+  if (flag) call.node.findings.push(flagFinding(call, flag[1] as string, `\`${option.name}\` ${flag[2]}`))
+  else applyValue(call, effect, option.value ?? '')
+}
+
+function flagFinding(call: Call, kind: string, reason: string): Finding {
+  const rule = `${call.name}/option`
+  if (kind === 'deny') return denied(rule, reason)
+  return kind === 'ask' ? asked(rule, reason) : boxed(rule, reason)
+}
+
+/** Applies what a program does with one value. */
+export function applyValue(call: Call, effect: Effect, value: string): void {
+  if (PATHS.has(effect)) touch(call, value, effect as PathUse)
+  else if (effect === 'shell') runText(call, value)
+  else if (effect === 'program') runProgram(call, value)
+  else if (effect === 'code') call.node.findings.push(...codeFindings(call.walk, value, call.name))
+  else if (effect === 'url') call.node.findings.push(...addressFindings(call.walk, call.scope, value))
+  else if (effect === 'upload' && value.startsWith('@')) touch(call, value.slice(1), 'read')
+}
+
+/** Judges the use of a path and notes it at the command. */
+export function touch(call: Call, path: string, use: PathUse): readonly Finding[] {
+  const found = pathFindings(call.walk, call.scope, path, use)
+  call.node.findings.push(...found)
+  return found
+}
+
+/** Judges text that the program hands to a shell. */
+export function runText(call: Call, text: string): void {
+  if (!isStatic(text)) {
+    call.node.findings.push(unseen('shell/dynamic-code', 'runs a shell line that is known only when it runs'))
+    if (text.replace(/[\uFDD0-\uFDEF]/g, '').trim() === '') return
+  }
+  deeper(call.walk, () => call.walk.source(fork(call.scope), text, CLOSED))
+}
+
+/** Judges a program that the tool starts by itself; that it does so is never plain reading. */
+export function runProgram(call: Call, text: string): void {
+  call.node.findings.push(asked(`${call.name}/program`, `starts \`${show(text).slice(0, 60)}\``))
+  if (text !== '') runText(call, text)
+}
+
+/** Notes that part of the command is known only when it runs. */
+export function note(call: Call, reason: string): void {
+  call.node.findings.push(dynamic(reason))
+}

@@ -1,0 +1,126 @@
+import { asked, dynamic, type Finding, unseen } from './finding.ts'
+import { ANY, isStatic, show, SPLIT } from './marks.ts'
+import { outputOf } from './output.ts'
+import { absolute, pathFindings } from './paths.ts'
+import { familyOf, handlerOf } from './programs.ts'
+import { runFile } from './run-file.ts'
+import { type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { type Call, deeper, newNode, type Node, spend, type Walk } from './walk.ts'
+
+export type Started = {
+  readonly stdin: Stream
+  readonly findings?: readonly Finding[]
+  readonly sources?: Set<string>
+  /** Runs a shell function of this name, if there is one. */
+  readonly call?: (name: string, args: readonly string[]) => Stream | undefined
+}
+
+/** Judges one simple command and everything it starts; the answer is what it prints. */
+export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], started: Started): Stream {
+  spend(walk)
+  const node = newNode(walk, argv)
+  if (started.findings) node.findings.push(...started.findings)
+  if (started.sources) walk.sources = started.sources
+  const [name = '', ...args] = argv
+  if (!isStatic(name)) return runUnknown(walk, scope, node, started)
+  const out = name.includes('/') ? undefined : started.call?.(name, args)
+  if (out) return out
+  const renamed = scope.names.get(name)
+  if (renamed !== undefined) return runRenamed(walk, scope, renamed, { args, started })
+  return runNamed({ walk, scope, node, name, args, stdin: started.stdin })
+}
+
+function runUnknown(walk: Walk, scope: Scope, node: Node, started: Started): Stream {
+  const [name = '', ...args] = node.argv
+  node.findings.push(unseen('shell/dynamic-program', `\`${show(name)}\` stands for a program that is known only when it runs`))
+  // An unquoted expansion can be empty, and then the next word is the program.
+  if (name === SPLIT && args.length > 0) deeper(walk, () => runArgv(walk, scope, args, { stdin: started.stdin }))
+  return UNKNOWN
+}
+
+type Renamed = { readonly args: readonly string[]; readonly started: Started }
+
+function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }: Renamed): Stream {
+  return deeper(walk, () => {
+    if (renamed[0] !== '=') return runArgv(walk, scope, [renamed, ...args], { stdin: started.stdin })
+    const names = new Map(scope.names)
+    names.clear()
+    return walk.source({ ...scope, names }, `${renamed.slice(1)} ${args.map(quote).join(' ')}`, started.stdin)
+  })
+}
+
+/** A word as shell source; what is not known stays not known. */
+const quote = (text: string): string => (isStatic(text) ? `'${text.replaceAll("'", `'\\''`)}'` : '"$UNKNOWN"')
+
+const SYSTEM_BIN = /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
+const SHELL_LINK = /^\/proc\/[^/]+\/exe$/
+
+function runNamed(call: Call): Stream {
+  const { walk, scope, node, name, args } = call
+  if (!/^[\x21-\x7e]+$/.test(name) && !(name.includes('/') && /^[^\s]+$/.test(name)))
+    node.findings.push(unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`))
+  if (!name.includes('/')) return runProgram({ ...call, name: familyOf(name) }, true)
+  const path = absolute(name, scope.cwds[0] ?? ANY)
+  if (SHELL_LINK.test(path)) return runProgram({ ...call, name: 'bash' }, true)
+  const made = scope.files.get(path)
+  const base = path.slice(path.lastIndexOf('/') + 1)
+  if (made?.kind === 'copy') return runCopy(call, made.of, base)
+  if (SYSTEM_BIN.test(path)) return runProgram({ ...call, name: familyOf(base) }, true)
+  node.base = 'rules'
+  runFile(call, path, 'unknown')
+  // A file in the workspace may be a copy or a link of the program it is named after.
+  if (handlerOf(familyOf(base))) return runProgram({ ...call, name: familyOf(base) }, false)
+  node.program = base
+  node.canonical = [name, ...args]
+  suspicious(call)
+  return UNKNOWN
+}
+
+function runCopy(call: Call, of: string, base: string): Stream {
+  call.node.findings.push(asked('programs/copy', `a copy or link of \`${of}\``))
+  const original = familyOf(of.slice(of.lastIndexOf('/') + 1))
+  // A multi-call program does what its own file name says.
+  const multi = original === 'busybox' || original === 'toybox'
+  return runProgram({ ...call, name: multi ? familyOf(base) : original }, false)
+}
+
+function runProgram(call: Call, trusted: boolean): Stream {
+  const { node, name } = call
+  node.base = 'rules'
+  node.program = name
+  node.trusted = trusted
+  node.canonical = [name, ...call.args]
+  const handler = handlerOf(name)
+  if (!handler) {
+    suspicious(call)
+    return outputOf(call)
+  }
+  const out = handler(call)
+  return out ?? outputOf(call)
+}
+
+const TELLING = /^(rm|shred|mkfs(\.\w+)?|dd|wipefs|sudo|doas|su|curl|wget|nc|ncat|bash|sh|zsh|dash|ksh|chmod|chown|eval|find|python3?|perl|node|tee|cat|cp|mv|busybox|xargs|env)$/
+
+/** A program that we do not know may start what its arguments say; if that would be denied, a person looks. */
+function suspicious({ walk, scope, node, args }: Call): void {
+  if (args.some((arg) => arg === SPLIT || arg === ANY)) node.findings.push(dynamic('an argument is known only when it runs'))
+  for (const [index, arg] of args.entries()) {
+    const value = arg.replace(/^--?[\w-]+=/, '')
+    const base = value.slice(value.lastIndexOf('/') + 1)
+    const line = /\s/.test(value) ? value : TELLING.test(base) ? args.slice(index).map(quote).join(' ') : undefined
+    if (line === undefined || line.length > 2048 || walk.steps > 1500) continue
+    spend(walk, 5)
+    if (walk.probe(scope, line) === 'deny') {
+      node.findings.push(unseen('programs/unknown-launcher', `could run \`${show(line).slice(0, 60)}\``))
+      return
+    }
+  }
+  node.findings.push(...args.flatMap((arg) => mentioned(walk, scope, arg)))
+}
+
+/** A path that an unknown program is given is at least read. */
+function mentioned(walk: Walk, scope: Scope, arg: string): readonly Finding[] {
+  const value = arg.replace(/^-[-\w]*=/, '').replace(/^@/, '')
+  if (value[0] === '-' || !/[/.]/.test(value) || value.includes('://')) return []
+  return pathFindings(walk, scope, value, 'read').filter((finding) => finding.action === 'deny' || finding.action === 'ask')
+}

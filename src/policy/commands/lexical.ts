@@ -1,0 +1,80 @@
+import { type Finding, denied, unseen } from './finding.ts'
+
+/** Longest line that is parsed at all. */
+export const MAX_BYTES = 16 * 1024
+
+const BIDI_OR_INVISIBLE =
+  // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these characters is meant by itself
+  /[\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180E\u200B\u200E\u200F\u202A-\u202E\u2060-\u206F\u3164\uFEFF\uFFA0\uFFF9-\uFFFD]|[\u{E0000}-\u{E007F}]/u
+const CONTROL = /[\u0000-\u0008\u000B-\u001F\u007F-\u009F]/
+const JOINER = /[\u200C\u200D]/g
+const JOINS = /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
+const OPENERS = '([{'
+
+/** Reasons not to trust the text of a line before it is parsed; `stop` means that it must not be parsed. */
+export function lexicalFindings(line: string): { readonly stop: boolean; readonly findings: readonly Finding[] } {
+  const stopped = tooMuch(line)
+  if (stopped) return { stop: true, findings: [stopped] }
+  if (/^[\x00-\x7F]*$/.test(line) && !CONTROL.test(line)) return { stop: false, findings: [] }
+  const found = odd(line)
+  return { stop: false, findings: found ? [found] : [] }
+}
+
+function tooMuch(line: string): Finding | undefined {
+  if (line.trim() === '') return denied('shell/empty', 'there is no command in it')
+  if (line.includes('\0')) return denied('shell/nul', 'a NUL character ends the text for some programs and not for others')
+  if (line.length > MAX_BYTES) return unseen('shell/too-long', `longer than ${MAX_BYTES} characters, so it was not read`)
+  if (/[\uFDD0-\uFDEF\uFFFE\uFFFF]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(line))
+    return unseen('shell/noncharacter', 'holds characters that no text has')
+  if (nesting(line) > 150) return unseen('shell/too-deep', 'nested too deeply to be read')
+  if (count(line, '<<') > 60) return unseen('shell/too-many', 'too many here-documents to be read')
+  if (line.length > 4000 && separators(line) > 1500) return unseen('shell/too-many', 'too many commands to be read')
+  return undefined
+}
+
+function count(line: string, piece: string): number {
+  let found = 0
+  for (let at = line.indexOf(piece); at !== -1; at = line.indexOf(piece, at + piece.length)) found++
+  return found
+}
+
+// INVARIANT: an upper bound, blind to quotes, so that the parser never meets deeper nesting than this says.
+function nesting(line: string): number {
+  let open = 0
+  let deepest = 0
+  for (const char of line) {
+    if (OPENERS.includes(char)) deepest = Math.max(deepest, ++open)
+    else if (')]}'.includes(char)) open = Math.max(0, open - 1)
+  }
+  return deepest
+}
+
+function separators(line: string): number {
+  let found = 0
+  for (const char of line) if (char === ';' || char === '|' || char === '&') found++
+  return found
+}
+
+function odd(line: string): Finding | undefined {
+  if (CONTROL.test(line)) return unseen('unicode/control', 'holds control characters that hide or split text')
+  if (BIDI_OR_INVISIBLE.test(line))
+    return unseen('unicode/invisible', 'holds invisible or direction-changing characters, so it reads differently')
+  for (const joiner of line.matchAll(JOINER)) {
+    if (!JOINS.test(line.slice(Math.max(0, joiner.index - 2), joiner.index)))
+      return unseen('unicode/invisible', 'holds a zero-width character outside of a script that uses it')
+  }
+  return undefined
+}
+
+const SUBSTITUTION = /\$\(|`|\$\{|[<>]\(/g
+
+/** SECURITY: the parser is not a boundary. Text that looks like a substitution and that no node of the tree starts at. */
+export function uncovered(source: string, covered: ReadonlySet<number>): boolean {
+  for (const match of source.matchAll(SUBSTITUTION)) {
+    if (covered.has(match.index)) continue
+    // The closing backtick of a substitution belongs to the one that opened it.
+    if (match[0] === '`' && covered.has(-1 - match.index)) continue
+    return true
+  }
+  return false
+}

@@ -1,0 +1,77 @@
+/**
+ * Text whose parts are not all known. What bash would fill in at run time is written as one mark from Unicode's
+ * noncharacters, so that a value stays a plain string; a line that already holds one of them is refused (lexical.ts).
+ */
+
+/** Any text, as one word: `"$x"`. */
+export const ANY = '\uFDD0'
+/** Any text, also none and also several words: `$x`. */
+export const SPLIT = '\uFDD1'
+/** A glob's `*`: any text without a slash. */
+export const STAR = '\uFDD2'
+/** A glob's `?` or bracket: one character that is not a slash. */
+export const ONE = '\uFDD3'
+/** A path below the one it follows, without `..`: what `find` and `ls` print. */
+export const BELOW = '\uFDD4'
+
+const MARK = /[\uFDD0-\uFDEF]/
+const OPEN = /[\uFDD0\uFDD1]/
+const SHOWN: Readonly<Record<string, string>> = {
+  [ANY]: '…',
+  [SPLIT]: '…',
+  [STAR]: '*',
+  [ONE]: '?',
+  [BELOW]: '…',
+}
+
+export const isStatic = (text: string): boolean => !MARK.test(text)
+
+/** Could be anything at all in some place (a glob is bounded by the files that exist). */
+export const isOpen = (text: string): boolean => OPEN.test(text)
+
+/** For people: marks become `…`, `*` and `?`. */
+export const show = (text: string): string =>
+  isStatic(text) ? text : text.replace(/[\uFDD0-\uFDEF]/g, (mark) => SHOWN[mark] ?? '…')
+
+/** Turns the glob characters of unquoted text into marks, as bash does after an unquoted expansion. */
+export const globbed = (text: string): string =>
+  /[*?[]/.test(text)
+    ? text
+        .replace(/\[[^\]/]+\]/g, ONE)
+        .replace(/\*/g, STAR)
+        .replace(/\?/g, ONE)
+    : text
+
+const isStar = (char: string): boolean => char === ANY || char === SPLIT || char === STAR || char === BELOW
+
+/**
+ * Whether one text could stand for both patterns. Both may hold marks; no state is revisited, so the cost is the
+ * product of the two lengths.
+ */
+export function meets(a: string, b: string): boolean {
+  if (isStatic(a) && isStatic(b)) return a === b
+  // bash never lets a leading glob match a hidden file.
+  if ((a[0] === STAR || a[0] === ONE) && b[0] === '.') return false
+  let row = reach(b)
+  for (const char of a) row = step(row, char, b)
+  return row[b.length] === true
+}
+
+function reach(b: string): boolean[] {
+  const row = [true]
+  for (let j = 0; j < b.length; j++) row.push(row[j] === true && isStar(b[j] as string))
+  return row
+}
+
+function step(row: readonly boolean[], char: string, b: string): boolean[] {
+  const star = isStar(char)
+  const next = [star && row[0] === true]
+  for (let j = 0; j < b.length; j++) {
+    const other = b[j] as string
+    const both = row[j] === true && (char === other || char === ONE || other === ONE)
+    const left = star && (row[j + 1] === true || next[j] === true)
+    const right = isStar(other) && (next[j] === true || row[j + 1] === true)
+    next.push(both || left || right)
+  }
+  return next
+}

@@ -1,0 +1,59 @@
+import { ARCHIVES } from './tools/archives.ts'
+import { BUILTINS } from './tools/builtins.ts'
+import { DATABASES } from './tools/databases.ts'
+import { EDITORS } from './tools/editors.ts'
+import { FILES } from './tools/files.ts'
+import { GIT } from './tools/git.ts'
+import { INTERPRETERS } from './tools/interpreters.ts'
+import { NETWORK } from './tools/network.ts'
+import { PACKAGES } from './tools/packages.ts'
+import { READERS } from './tools/readers.ts'
+import { SEARCH } from './tools/search.ts'
+import { SHELLS } from './tools/shells.ts'
+import { SYSTEM } from './tools/system.ts'
+import { TEXT } from './tools/text.ts'
+import { WRAPPERS } from './tools/wrappers.ts'
+import type { Handler } from './walk.ts'
+
+/** Every program that we know by what it does with its arguments. */
+const HANDLERS: ReadonlyMap<string, Handler> = new Map(
+  [
+    READERS, SEARCH, TEXT, FILES, ARCHIVES, GIT, PACKAGES, NETWORK, DATABASES, EDITORS, INTERPRETERS, SYSTEM, WRAPPERS,
+    BUILTINS, SHELLS,
+  ].flatMap((table) => Object.entries(table)),
+)
+
+/** The handler of a program by its family name. */
+export const handlerOf = (name: string): Handler | undefined => HANDLERS.get(name)
+
+const FAMILIES: readonly (readonly [RegExp, string])[] = [
+  [/^(python|pypy)[\d.]*w?$/, 'python'],
+  [/^nodejs$/, 'node'],
+  [/^(perl|ruby|php|lua|luajit|tclsh|wish|guile)[\d.]*(-cli|jit)?$/, '$1'],
+  [/^(g|m|n|original-)awk$/, 'awk'],
+  [/^gsed$/, 'sed'],
+  [/^(gtar|bsdtar|star)$/, 'tar'],
+  [/^(e|f|z|bz|xz|p|r|g)grep$/, 'grep'],
+  [/^pip[\d.]*$/, 'pip'],
+  [/^mkfs\..+$/, 'mkfs'],
+  [/^fsck\..+$/, 'fsck'],
+  [/^mount\..+$/, 'mount'],
+  [/^(vi|vim|nvim|view|ex|rvim|gvim|vimdiff|nview|elvis|vim\.\w+|evim|rview)$/, 'vim'],
+  [/^ld(-linux)?([-.\w]*)\.so[.\d]*$|^ld-musl[-\w]*\.so[.\d]*$/, 'ld.so'],
+  [/^g(cat|cp|mv|rm|ls|find|xargs|chmod|chown|dd|head|tail|sort|split|tee|timeout|env|stat|date|install|ln|shred|touch|mkdir|realpath|readlink|nice|nohup|stdbuf)$/, '$1'],
+  [/^(nc\.(traditional|openbsd)|netcat|ncat)$/, 'nc'],
+  [/^(rbash|bash-static|bash[\d.]+)$/, 'bash'],
+  [/^zsh-[\d.]+$/, 'zsh'],
+  [/^(chromium|google-chrome|firefox)(-\w+)?$/, 'browser'],
+  [/^docker-compose$/, 'docker-compose'],
+  [/^qemu-(?!img|nbd)(\w+)(-static)?$/, 'qemu-user'],
+  [/^(\w+)\.exe$/i, '$1'],
+]
+
+/** One name for all versions of a program; lower case where the file system may ignore case. */
+export function familyOf(name: string): string {
+  if (HANDLERS.has(name)) return name
+  for (const [pattern, family] of FAMILIES) if (pattern.test(name)) return name.replace(pattern, family)
+  const lower = name.toLowerCase()
+  return lower !== name && HANDLERS.has(lower) ? lower : name
+}

@@ -1,0 +1,80 @@
+import { applyOption, applyValue, note } from '../effects.ts'
+import { type OptionSpec, type Parsed, parseOptions } from '../options.ts'
+import type { Call, Handler } from '../walk.ts'
+
+/**
+ * What a program does with its operands: one effect for all, or a shape. `copy`: the last is written, the others are
+ * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern; `pair`: the
+ * first is read, the second written; `data-write`: the first is data, the rest is written.
+ */
+export type Operands = 'data' | 'read' | 'tree' | 'write' | 'delete' | 'url' | 'shell' | 'copy' | 'move' | 'pattern' | 'pair' | 'data-write'
+
+export type ToolSpec = OptionSpec & {
+  readonly operands?: Operands
+  /** Options that give the pattern, so that no operand does. */
+  readonly patternOptions?: readonly string[]
+  /** Anything else that needs code. */
+  readonly also?: (call: Call, parsed: Parsed) => void
+}
+
+/** A handler from a description. */
+export function tool(spec: ToolSpec): Handler {
+  return (call) => {
+    const parsed = parseOptions(spec, call.args)
+    if (parsed.open) note(call, 'an argument is known only when it runs')
+    for (const option of parsed.options) applyOption(call, option)
+    applyOperands(call, spec, parsed)
+    spec.also?.(call, parsed)
+    return undefined
+  }
+}
+
+/** A table of handlers from descriptions; names are blank-separated. */
+export function tools(table: Readonly<Record<string, ToolSpec>>): Readonly<Record<string, Handler>> {
+  const out: Record<string, Handler> = {}
+  for (const [names, spec] of Object.entries(table)) {
+    const handler = tool(spec)
+    for (const name of names.split(/\s+/)) out[name] = handler
+  }
+  return out
+}
+
+function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed): void {
+  const last = operands.length - 1
+  switch (spec.operands ?? 'data') {
+    case 'data':
+      return
+    case 'copy':
+    case 'move':
+      copy(call, operands, { targeted: options.some(isTarget), from: spec.operands === 'move' ? 'delete' : 'read' })
+      return
+    case 'pattern': {
+      const given = options.some((option) => spec.patternOptions?.includes(option.name))
+      for (const path of given ? operands : operands.slice(1)) applyValue(call, 'read', path)
+      return
+    }
+    case 'pair':
+      for (const [index, path] of operands.entries()) applyValue(call, index === last && index > 0 ? 'write' : 'read', path)
+      return
+    case 'data-write':
+      for (const path of operands.slice(1)) applyValue(call, 'write', path)
+      return
+    default:
+      for (const value of operands) applyValue(call, spec.operands as string, value)
+  }
+}
+
+const isTarget = (option: { readonly name: string }): boolean => option.name === '-t' || option.name === '--target-directory'
+
+type Copying = { readonly targeted: boolean; readonly from: string }
+
+function copy(call: Call, operands: readonly string[], { targeted, from }: Copying): void {
+  const target = targeted || operands.length < 2 ? undefined : operands.at(-1)
+  const sources = target === undefined ? operands : operands.slice(0, -1)
+  for (const source of sources) applyValue(call, from, source)
+  if (target === undefined) return
+  applyValue(call, 'write', target)
+  if (target.startsWith('/dev/')) return
+  // A directory as target receives the file under its own name.
+  for (const source of sources.slice(0, 16)) applyValue(call, 'write', `${target}/${source.slice(source.lastIndexOf('/') + 1)}`)
+}

@@ -1,0 +1,96 @@
+import type { Action } from '../../model/decision.ts'
+import type { CommandPolicy } from '../rules.ts'
+import type { Finding } from './finding.ts'
+import type { Scope, Stream } from './scope.ts'
+
+/** Where a line would run. */
+export type Context = {
+  readonly workspace: string
+  readonly home: string
+  readonly cwd?: string
+  readonly shell?: string
+}
+
+/** One simple command found anywhere in a line, with everything found about it. */
+export type Node = {
+  /** With marks. */
+  readonly argv: readonly string[]
+  /** The program's plain name, or undefined when it is an assignment, a redirection or not known. */
+  program: string | undefined
+  /** The program and its arguments without global options: what rules are matched against. */
+  canonical: readonly string[]
+  readonly depth: number
+  readonly findings: Finding[]
+  /** `rules`: rules and the default action decide; `none`: only the findings (its inner commands are judged too). */
+  base: 'rules' | 'none'
+  /** Started by its bare name or from a system directory, so a rule may grant it by name. */
+  trusted: boolean
+}
+
+/** The state of one judgement. Handlers reach the interpreter through it, so that no two files import each other. */
+export type Walk = {
+  readonly policy: CommandPolicy
+  readonly context: Context
+  readonly nodes: Node[]
+  readonly line: Finding[]
+  steps: number
+  depth: number
+  /** Sources of the substitutions inside the words of the command being read. */
+  sources: Set<string>
+  /** Judges an argv as if it stood in the line. */
+  readonly run: (scope: Scope, argv: readonly string[], stdin: Stream) => Stream
+  /** Judges text as shell source in this scope. */
+  readonly source: (scope: Scope, text: string, stdin: Stream) => Stream
+  /** The action that shell text would get on its own, without noting anything. */
+  readonly probe: (scope: Scope, text: string) => Action
+}
+
+/** Everything a program's handler may look at. */
+export type Call = {
+  readonly walk: Walk
+  readonly scope: Scope
+  readonly node: Node
+  /** Plain name of the program, family name for versions (`python3.12` is `python`). */
+  readonly name: string
+  readonly args: readonly string[]
+  readonly stdin: Stream
+}
+
+export type Handler = (call: Call) => Stream | undefined
+
+/** Thrown when a line costs more steps than any honest one; never leaves the room. */
+export class BudgetError extends Error {}
+
+const MAX_STEPS = 3000
+const MAX_DEPTH = 40
+
+/** Counts one unit of work. */
+export function spend(walk: Walk, steps = 1): void {
+  walk.steps += steps
+  if (walk.steps > MAX_STEPS) throw new BudgetError('too much work')
+}
+
+/** Runs something one level deeper in the tree that people see. */
+export function deeper<T>(walk: Walk, act: () => T): T {
+  if (walk.depth >= MAX_DEPTH) throw new BudgetError('too deep')
+  walk.depth++
+  try {
+    return act()
+  } finally {
+    walk.depth--
+  }
+}
+
+export function newNode(walk: Walk, argv: readonly string[]): Node {
+  const node: Node = {
+    argv,
+    program: undefined,
+    canonical: argv,
+    depth: walk.depth,
+    findings: [],
+    base: 'none',
+    trusted: false,
+  }
+  walk.nodes.push(node)
+  return node
+}

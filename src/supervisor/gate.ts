@@ -1,0 +1,94 @@
+import type { Backend, BackendSandbox } from '../backends/backend.ts'
+import type { SandboxRegistry } from '../backends/registry.ts'
+import type { Action, Decision } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { EventSink } from '../model/event.ts'
+import type { Plan } from '../model/plan.ts'
+import { parseSpec, type Spec } from '../model/spec.ts'
+import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
+import { Sandbox } from './sandbox.ts'
+
+/** A command before it is judged: a shell line, or a program with its arguments. */
+export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
+
+/** Where a command would run; relative paths in it are judged from there. */
+export type CommandPlace = { readonly workspace: string; readonly cwd: string }
+
+export type GateParts = {
+  readonly policy: SandboxPolicy
+  readonly registry: SandboxRegistry
+  readonly trail: EventSink
+  readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
+  readonly observe: (path: string) => Observed
+  readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
+  readonly newId: (prefix: string) => string
+}
+
+/**
+ * The one way in: spec → facts → decision → plan → `needs ⊆ claims` → backend. Every door of the product (library,
+ * command line, server, adapters) comes through here.
+ */
+export class Gate {
+  readonly #parts: GateParts
+
+  constructor(parts: GateParts) {
+    this.#parts = parts
+  }
+
+  get registry(): SandboxRegistry {
+    return this.#parts.registry
+  }
+
+  /** Judges a spec from outside. Throws what policy objects to. */
+  plan(input: unknown): Plan {
+    const spec = parseSpec(input)
+    const { policy, host, observe } = this.#parts
+    const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
+    const plan = planFor(policy, spec, { ...host, stateDir: observe(host.stateDir), paths })
+    if (plan instanceof SandboxError) throw plan
+    return plan
+  }
+
+  judge(command: AskedCommand, plan: Plan): Promise<Decision> {
+    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd: plan.cwd })
+  }
+
+  /** Opens a sandbox on the first backend that keeps everything the plan needs. */
+  async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
+    const spec: Spec = parseSpec(input)
+    const plan = this.plan(spec)
+    const { trail, newId } = this.#parts
+    const backend = await this.#select(plan, spec)
+    const inside = await this.#open(backend, plan, signal)
+    const id = newId('sb')
+    return new Sandbox({ id, plan, backend, inside, trail, newId, judge: (command) => this.judge(command, plan) })
+  }
+
+  async #select(plan: Plan, spec: Spec): Promise<Backend> {
+    try {
+      return await this.#parts.registry.select(plan)
+    } catch (error) {
+      await this.#record('deny', (error as Error).message, spec)
+      throw error
+    }
+  }
+
+  async #open(backend: Backend, plan: Plan, signal?: AbortSignal): Promise<BackendSandbox> {
+    try {
+      return await backend.open(plan, signal)
+    } catch (error) {
+      this.#parts.registry.invalidate(backend.name)
+      throw error
+    }
+  }
+
+  #record(action: Action, reason: string, spec: Spec): Promise<void> {
+    const agent = spec.agentId === undefined ? {} : { agent_id: spec.agentId }
+    return this.#parts.trail.append({ event: 'PolicyDecision', ...agent, subject: 'sandbox', action, reason })
+  }
+}
+
+/** The main writable mount, or where commands start when nothing is writable. */
+const workspaceOf = (plan: Plan): string =>
+  plan.mounts.find((mount) => mount.target !== '/' && (plan.cwd === mount.target || plan.cwd.startsWith(`${mount.target}/`)))
+    ?.target ?? plan.cwd

@@ -1,0 +1,209 @@
+import type { Backend, BackendSandbox, ExecIo } from '../backends/backend.ts'
+import type { ExecResult, Outcome } from '../model/command.ts'
+import type { Decision } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import { type Event, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
+import type { Level } from '../model/guarantee.ts'
+import type { Plan } from '../model/plan.ts'
+import { redact } from '../model/redact.ts'
+import type { AskedCommand } from './gate.ts'
+
+export type ExecOptions = {
+  /** A guest path; the workspace when absent. */
+  readonly cwd?: string
+  readonly env?: Readonly<Record<string, string>>
+  readonly stdin?: 'inherit' | Uint8Array | string
+  readonly output?: ExecIo['output']
+  readonly signal?: AbortSignal
+  /** Answers `ask`: true once a human has approved this very command. */
+  readonly approve?: (decision: Decision) => boolean | Promise<boolean>
+}
+
+export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
+
+type Parts = {
+  readonly id: string
+  readonly plan: Plan
+  readonly backend: Backend
+  readonly inside: BackendSandbox
+  readonly trail: EventSink
+  readonly newId: (prefix: string) => string
+  readonly judge: (command: AskedCommand) => Promise<Decision>
+}
+
+/** One isolated place. Every command in it is judged before it runs and recorded before and after. */
+export class Sandbox implements AsyncDisposable {
+  readonly id: string
+  readonly backend: string
+  readonly level: Level
+  readonly plan: Plan
+  readonly files: SandboxFiles
+  readonly #parts: Parts
+  /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
+  readonly #unwritten: Event[] = []
+  #state: 'ready' | 'destroyed' = 'ready'
+
+  constructor(parts: Parts) {
+    this.#parts = parts
+    this.id = parts.id
+    this.backend = parts.backend.name
+    this.level = parts.backend.level
+    this.plan = parts.plan
+    this.files = new SandboxFiles(parts.inside, (...command) => this.exec(command))
+    this.#unwritten.push(this.#event('SandboxState', { state: 'ready', ...summaryOf(parts) }))
+  }
+
+  /** Runs a shell line (text) or a program (list) and waits for its end. A non-zero exit is an outcome, not an error. */
+  async exec(command: string | readonly string[], options: ExecOptions = {}): Promise<Executed> {
+    this.#assertAlive()
+    const asked = askedCommand(command)
+    const execId = this.#parts.newId('ex')
+    const decision = await this.#decide(asked, execId, options)
+    const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
+    const { cwd, env } = options
+    const placed = { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
+    try {
+      const result = await this.#parts.inside.exec(placed, ioOf(options))
+      await this.#recordResult(execId, result)
+      return { ...result, execId, decision }
+    } catch (error) {
+      await this.#write(this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }))
+      throw error
+    }
+  }
+
+  async #decide(asked: AskedCommand, execId: string, options: ExecOptions): Promise<Decision> {
+    const decision = await this.#parts.judge(asked)
+    const approved = decision.action === 'ask' ? ((await options.approve?.(decision)) ?? false) : undefined
+    const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
+    const { action, reason, rules } = decision
+    await this.#write(
+      this.#event('PolicyDecision', { exec_id: execId, subject: 'command', command, action, reason: redact(reason), rules }),
+      ...(approved === undefined ? [] : [this.#event('Approval', { exec_id: execId, approved })]),
+    )
+    if (action === 'deny') {
+      throw new SandboxError('forbidden-command', reason, { hint: '`ringfence check command` shows every part and its rule' })
+    }
+    if (approved === false) {
+      throw new SandboxError('approval-required', reason, { hint: 'approve it with --yes, or add a rule to the policy' })
+    }
+    return decision
+  }
+
+  async #recordResult(execId: string, result: ExecResult): Promise<void> {
+    const { outcome, durationMs, truncated, layers, violations } = result
+    await this.#write(
+      ...violations.map((violation) =>
+        this.#event('SandboxViolation', {
+          exec_id: execId,
+          violation_type: VIOLATION_TYPE[violation.guarantee] ?? 'CapabilityDenied',
+          guarantee: violation.guarantee,
+          details: redact(violation.details),
+        }),
+      ),
+      this.#event('Exec', {
+        exec_id: execId,
+        state: 'ended',
+        outcome: outcome as Outcome & { [key: string]: string | number },
+        duration_ms: Math.round(durationMs),
+        truncated,
+        layers,
+      }),
+    )
+  }
+
+  /** Ends the sandbox. Twice is harmless. */
+  async close(): Promise<void> {
+    if (this.#state === 'destroyed') return
+    this.#state = 'destroyed'
+    await this.#parts.inside.close()
+    await this.#write(this.#event('SandboxState', { state: 'destroyed' }))
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  #assertAlive(): void {
+    if (this.#state !== 'ready') throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}`)
+  }
+
+  async #write(...events: readonly Event[]): Promise<void> {
+    const all = [...this.#unwritten.splice(0), ...events]
+    // Handed over together they share one write to disk.
+    await Promise.all(all.map((event) => this.#parts.trail.append(event)))
+  }
+
+  #event(event: Event['event'], fields: Record<string, Event[string]>): Event {
+    const { agentId } = this.#parts.plan
+    return { event, sandbox_id: this.id, ...(agentId === undefined ? {} : { agent_id: agentId }), ...fields }
+  }
+}
+
+function summaryOf({ plan, backend }: Parts): Record<string, Event[string]> {
+  return {
+    backend: backend.name,
+    level: backend.level,
+    preset: plan.preset,
+    network: plan.network.mode,
+    mounts: plan.mounts.map(({ real, target, mode }) => ({ source: real, target, mode })),
+    waived: plan.waived,
+  }
+}
+
+function askedCommand(command: string | readonly string[]): AskedCommand {
+  if (typeof command === 'string') {
+    if (command.trim() === '') throw new SandboxError('no-command', 'no command was given')
+    if (command.includes('\0')) throw new SandboxError('invalid-input', 'the command holds a NUL character')
+    return { line: command }
+  }
+  const [program, ...rest] = command
+  if (program === undefined || program === '') throw new SandboxError('no-command', 'no command was given')
+  if (command.some((word) => word.includes('\0'))) throw new SandboxError('invalid-input', 'the command holds a NUL character')
+  return { argv: [program, ...rest] }
+}
+
+function ioOf({ stdin, output, signal }: ExecOptions): ExecIo {
+  return { stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin, output, signal }
+}
+
+/** Files as the sandbox sees them: each operation crosses the wall like a command, so it can reach no more than one. */
+export class SandboxFiles {
+  readonly #inside: BackendSandbox
+  readonly #exec: (...command: string[]) => Promise<ExecResult>
+
+  constructor(inside: BackendSandbox, exec: (...command: string[]) => Promise<ExecResult>) {
+    this.#inside = inside
+    this.#exec = exec
+  }
+
+  read(path: string): Promise<Uint8Array> {
+    return this.#inside.read(path)
+  }
+
+  write(path: string, data: Uint8Array | string): Promise<void> {
+    return this.#inside.write(path, typeof data === 'string' ? Buffer.from(data) : data)
+  }
+
+  async list(path: string): Promise<readonly string[]> {
+    const result = await this.#run(path, 'find', path, '-mindepth', '1', '-maxdepth', '1', '-printf', '%f\\0')
+    return Buffer.from(result.stdout).toString('utf8').split('\0').slice(0, -1).sort()
+  }
+
+  async stat(path: string): Promise<{ readonly size: number; readonly mode: number; readonly kind: string; readonly modifiedMs: number }> {
+    const result = await this.#run(path, 'stat', '-c', '%s %a %F\t%Y', '--', path)
+    const [head = '', time = '0'] = Buffer.from(result.stdout).toString('utf8').trim().split('\t')
+    const [size = '0', mode = '0', ...kind] = head.split(' ')
+    return { size: Number(size), mode: Number.parseInt(mode, 8), kind: kind.join(' '), modifiedMs: Number(time) * 1000 }
+  }
+
+  async remove(path: string): Promise<void> {
+    await this.#run(path, 'rm', '-r', '--', path)
+  }
+
+  async #run(path: string, ...command: string[]): Promise<ExecResult> {
+    const result = await this.#exec(...command)
+    if (result.outcome.kind === 'exited' && result.outcome.code === 0) return result
+    throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`)
+  }
+}
