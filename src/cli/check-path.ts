@@ -12,9 +12,7 @@ import {
   type PathRequest,
   screenPath,
 } from '../policy/paths.ts'
-
-/** The part of the command line's io that `check` uses. */
-export type CheckIo = { readonly json: boolean; out(text: string): void }
+import type { CliIo } from './io.ts'
 
 const rootShape = either(object({ path: text(), mode: optional(oneOf('ro', 'rw')) }), text())
 const lineShape = object({
@@ -31,8 +29,10 @@ const lineShape = object({
 })
 type Line = Infer<typeof lineShape>
 
-/** `ringfence check path P --op OP [--workspace W]`, or `--batch` with one JSON request on each line of stdin. */
-export async function checkPath(args: readonly string[], io: CheckIo): Promise<number> {
+/**
+ * `ringfence check path P --op OP [--workspace W]`, or `--batch` with one JSON request on each line of stdin.
+ */
+export async function checkPath(args: readonly string[], io: CliIo): Promise<number> {
   if (args.includes('--batch')) return checkPathBatch(io)
   const { path, op, workspace, ...rest } = parseArgs(args)
   const policy: PathPolicy = {
@@ -96,14 +96,17 @@ function parseArgs(args: readonly string[]): PathRequest & { readonly workspace:
   return { path, op, ...given, workspace: flags.get('workspace') ?? process.cwd() }
 }
 
-async function checkPathBatch(io: CheckIo): Promise<number> {
+async function checkPathBatch(io: CliIo): Promise<number> {
   for await (const line of linesOf(process.stdin)) {
     if (line.trim() !== '') io.out(jsonLine(answerPathLine(line)))
   }
   return 0
 }
 
-/** The lines of a stream. Only `\n` ends one: `node:readline` also splits at U+2028, which JSON texts may hold. */
+/**
+ * The lines of a stream. Only `\n` ends one: `node:readline` also splits at U+2028, which JSON texts may
+ * hold.
+ */
 export async function* linesOf(stream: NodeJS.ReadableStream): AsyncGenerator<string> {
   let rest = ''
   stream.setEncoding('utf8')
@@ -115,9 +118,13 @@ export async function* linesOf(stream: NodeJS.ReadableStream): AsyncGenerator<st
   if (rest !== '') yield rest
 }
 
-/** One line of JSON in plain ASCII: some readers take U+2028 or U+0085 inside a text for the end of the line. */
-export const jsonLine = (value: unknown): string =>
-  `${JSON.stringify(value).replace(/[\u007f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n`
+/**
+ * One line of JSON in plain ASCII: some readers take U+2028 or U+0085 inside a text for the end of the line.
+ */
+export function jsonLine(value: unknown): string {
+  const escaped = (unit: string): string => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
+  return `${JSON.stringify(value).replace(/[\u007f-\uffff]/g, escaped)}\n`
+}
 
 /** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
 export function answerPathLine(line: string): PathVerdict & { readonly id: unknown; readonly us: number } {

@@ -2,7 +2,8 @@ import { SandboxError } from '../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../model/shape.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../policy/network.ts'
 import { type FetchWalk, type FetchWorld, walkFetch } from '../policy/network-walk.ts'
-import { type CheckIo, jsonLine, linesOf } from './check-path.ts'
+import { jsonLine, linesOf } from './check-path.ts'
+import type { CliIo } from './io.ts'
 
 const answers = () => list(text({ empty: true }))
 const lineShape = object({
@@ -17,7 +18,7 @@ const lineShape = object({
 type Line = Infer<typeof lineShape>
 
 /** `ringfence check url U`, or `--batch` with one JSON request on each line of stdin. */
-export async function checkUrl(args: readonly string[], io: CheckIo): Promise<number> {
+export async function checkUrl(args: readonly string[], io: CliIo): Promise<number> {
   if (args.includes('--batch')) return checkUrlBatch(io)
   const [url, ...more] = args.filter((arg) => arg !== '--json' && arg !== '--')
   if (url === undefined || more.length > 0) {
@@ -44,7 +45,7 @@ async function hostWorld(): Promise<FetchWorld> {
   }
 }
 
-async function checkUrlBatch(io: CheckIo): Promise<number> {
+async function checkUrlBatch(io: CliIo): Promise<number> {
   for await (const line of linesOf(process.stdin)) {
     if (line.trim() !== '') io.out(jsonLine(await answerUrlLine(line)))
   }

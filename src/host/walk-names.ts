@@ -5,8 +5,9 @@ import type { PathObservation } from './walk.ts'
 const BUDGET = 4000
 
 /**
- * How many names of an observed file lie below the given directories; `undefined` for anything that has one name.
- * Looks at a bounded number of entries, the file's own directory first: hard links mostly stand side by side.
+ * How many names of an observed file lie below the given directories; `undefined` for anything that has one
+ * name. Looks at a bounded number of entries, the file's own directory first: hard links mostly stand side by
+ * side.
  */
 export function countNamesInside(
   observation: PathObservation,

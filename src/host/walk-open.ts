@@ -16,9 +16,9 @@ type Existing = Extract<PathObservation, { state: 'exists' }>
 type Missing = Extract<PathObservation, { state: 'missing' }>
 
 /**
- * Opens the very thing that was observed and judged, or throws `path-traversal` because the path leads elsewhere
- * by now. Where the path was missing, `O_CREAT` makes it and its parents, and nothing may have taken their place.
- * With `O_PATH` the descriptor only names the inode, for a mount. The caller closes it.
+ * Opens the very thing that was observed and judged, or throws `path-traversal` because the path leads
+ * elsewhere by now. Where the path was missing, `O_CREAT` makes it and its parents, and nothing may have
+ * taken their place. With `O_PATH` the descriptor only names the inode, for a mount. The caller closes it.
  */
 export function openChecked(observation: PathObservation, flags: number): number {
   if (observation.state === 'unreadable') throw gone(observation)
@@ -34,8 +34,8 @@ export function openChecked(observation: PathObservation, flags: number): number
 }
 
 /**
- * SECURITY: first a descriptor without side effects, then the identity, then the open. Opening at once would block
- * on a pipe, wake a device or truncate a file that was put there after the judgement.
+ * SECURITY: first a descriptor without side effects, then the identity, then the open. Opening at once would
+ * block on a pipe, wake a device or truncate a file that was put there after the judgement.
  */
 function openExisting(observation: Existing, flags: number): number {
   const naming = (flags & O_PATH) !== 0
@@ -103,7 +103,8 @@ type Judged = { readonly real: string; readonly thing: PathThing }
 
 /**
  * INVARIANT: same device, inode and kind, and the kernel's own name for the descriptor is the judged path.
- * SECURITY: file systems reuse inode numbers at once, so a pipe made after an unlink may carry the file's number.
+ * SECURITY: file systems reuse inode numbers at once, so a pipe made after an unlink may carry the file's
+ * number.
  */
 function requireSame(observation: PathObservation, fd: number, { real, thing }: Judged): void {
   const stat = fstatSync(fd, { bigint: true })

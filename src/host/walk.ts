@@ -27,7 +27,9 @@ type Walked = {
   readonly symlinks: readonly PassedLink[]
 }
 
-/** What one walk over an absolute path saw. Only ENOENT makes something `missing`; all else is `unreadable`. */
+/**
+ * What one walk over an absolute path saw. Only ENOENT makes something `missing`; all else is `unreadable`.
+ */
 export type PathObservation =
   | (Walked & { readonly state: 'exists'; readonly real: RealPath; readonly thing: PathThing })
   | (Walked & {

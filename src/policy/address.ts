@@ -1,6 +1,7 @@
 /**
- * What an IP address is, byte by byte. Ours rather than a library because the best one misses ranges that matter
- * here (Azure's wire server, SIIT, ISATAP); the tests compare it with that library on random addresses.
+ * What an IP address is, byte by byte. Ours rather than a library because the best one misses ranges that
+ * matter here (Azure's wire server, SIIT, ISATAP); the tests compare it with that library on random
+ * addresses.
  */
 
 /** Everything that is not `public` is refused unless an operator opens it by name; `metadata` never opens. */

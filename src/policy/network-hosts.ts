@@ -122,7 +122,9 @@ export const isMetadataName = (host: string): boolean =>
 export const isInternalName = (host: string): boolean =>
   !host.includes('.') || INTERNAL_SUFFIXES.some((suffix) => host === suffix || isBelow(host, suffix))
 
-/** Parses an operator's host list: `host`, `*.host`, `host:port`, `*`, or a preset. A wrong entry is an error. */
+/**
+ * Parses an operator's host list: `host`, `*.host`, `host:port`, `*`, or a preset. A wrong entry is an error.
+ */
 export const parseHostRules = (entries: readonly string[]): readonly HostRule[] =>
   entries.flatMap((entry) => (PRESETS[entry] ?? [entry]).map(parseHostRule))
 

@@ -9,7 +9,9 @@ import {
   type TargetKind,
 } from './network.ts'
 
-/** The whole way of a fetch, with the network as an argument: resolve, judge all, connect, redirect, again. */
+/**
+ * The whole way of a fetch, with the network as an argument: resolve, judge all, connect, redirect, again.
+ */
 
 export const MAX_REDIRECTS = 5
 
@@ -56,8 +58,8 @@ export type Pinned =
   | { readonly kind: 'blocked'; readonly verdict: UrlVerdict }
 
 /**
- * The one address to connect to. SECURITY: it comes from the first look-up, never from a later one; the further
- * look-ups only convict names that answer differently each time.
+ * The one address to connect to. SECURITY: it comes from the first look-up, never from a later one; the
+ * further look-ups only convict names that answer differently each time.
  */
 export async function pinAddress(policy: NetworkPolicy, target: Target, world: FetchWorld): Promise<Pinned> {
   const verdict = judgeTarget(policy, target)
@@ -87,7 +89,9 @@ async function answersOf(world: FetchWorld, host: string): Promise<readonly stri
 
 const REDIRECTS = [301, 302, 303, 307, 308]
 
-/** Where a response sends the client, as text that is judged like a fresh request; `undefined` where it ends. */
+/**
+ * Where a response sends the client, as text that is judged like a fresh request; `undefined` where it ends.
+ */
 export function redirectOf(from: URL, { status, location }: Answer): string | undefined {
   if (!REDIRECTS.includes(status) || location === undefined) return undefined
   // SECURITY: what names a host is passed on raw, so that the same text checks apply as for a first request.

@@ -53,8 +53,8 @@ const blocked = (reason: string): { readonly kind: 'blocked'; readonly reason: s
   reason,
 })
 
-// Ports of protocols that an HTTP request can be mistaken for (WHATWG fetch), and the two line protocols that act
-// on one and are missing there: redis and memcached.
+// Ports of protocols that an HTTP request can be mistaken for (WHATWG fetch), and the two line protocols that
+// act on one and are missing there: redis and memcached.
 const BAD_PORTS = new Set([
   0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104,
   109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515,
@@ -72,7 +72,9 @@ const OPENABLE: readonly AddressClass[] = [
   'benchmark',
 ]
 
-/** Parses the text of a URL or of a proxy request's target, refusing what two parsers could read differently. */
+/**
+ * Parses the text of a URL or of a proxy request's target, refusing what two parsers could read differently.
+ */
 export const parseTarget = (raw: string, kind: TargetKind): Checked<Target> =>
   kind === 'url' ? parseUrl(raw) : parseHostPort(raw)
 
@@ -112,7 +114,9 @@ function targetOf(kind: TargetKind, hostText: string, port: number): Checked<Tar
   return { kind: 'ok', value: { kind, host: plain, port } }
 }
 
-/** Judges a target before any look-up: metadata first, then the port, the allowlist and the name or literal. */
+/**
+ * Judges a target before any look-up: metadata first, then the port, the allowlist and the name or literal.
+ */
 export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
   const { host, port, literal } = target
   if (isMetadataName(host) || (literal && classify(literal) === 'metadata'))

@@ -1,6 +1,6 @@
 import { segmentsOf } from './paths-text.ts'
 
-/** What no operator's list opens: host places that are never mounted or handed out, and guest places never covered. */
+/** What no operator's list opens: host places never mounted or handed out, guest places never covered. */
 
 /** Kernel views of processes, devices and the kernel itself: a path there is a handle to something else. */
 const MAGIC = ['/proc', '/sys', '/dev']
@@ -68,10 +68,10 @@ export function hardDeniedSource(real: string): string | undefined {
   return undefined
 }
 
-/** SECURITY: `:` and `,` separate fields in mount options, `"` and `\` quote them; a plain name has none of them. */
+/** SECURITY: `:` and `,` separate fields in mount options, `"` and `\` quote them; a plain name has none. */
 export const hasMountSyntax = (text: string): boolean => /[:,"\\\u0000-\u001f\u007f]/.test(text)
 
-/** Top directories of the guest that hold its programs, configuration, kernel views or the set-up's own places. */
+/** Top directories of the guest: its programs, configuration, kernel views, the set-up's own places. */
 const GUEST_SYSTEM = new Set([
   'bin',
   'sbin',

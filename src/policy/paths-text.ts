@@ -87,10 +87,13 @@ function sloppyUtf8(bytes: readonly number[]): string {
   return out
 }
 
-/** One name as a forgiving host would see it: compatibility forms, case, invisible characters, outer blanks. */
+/**
+ * One name as a forgiving host would see it: compatibility forms, case, invisible characters, outer blanks.
+ */
 function foldName(name: string): string {
-  const folded = PLAIN.test(name) ? name : name.normalize('NFKC').replace(IGNORABLE, '').toUpperCase()
-  return folded.toLowerCase().normalize('NFKC').trim()
+  if (PLAIN.test(name)) return name.toLowerCase().trim()
+  // Upper case first: it joins letters that lower case keeps apart (long s, dotless i).
+  return name.normalize('NFKC').replace(IGNORABLE, '').toUpperCase().toLowerCase().normalize('NFKC').trim()
 }
 
 /** The names of a path after folding; look-alikes of slash and backslash separate too. */
@@ -110,8 +113,8 @@ function withoutTail(name: string): string {
 }
 
 /**
- * A folded name in every form that a host may take for another: as it is, and on NTFS, where `name:stream` is the
- * file `name` and `GIT~1` is the directory `.git`.
+ * A folded name in every form that a host may take for another: as it is, and on NTFS, where `name:stream` is
+ * the file `name` and `GIT~1` is the directory `.git`.
  */
 type Name = { readonly plain: string; readonly bare: string; readonly short: string | undefined }
 
@@ -138,7 +141,7 @@ export function patternsOf(list: readonly string[]): readonly Pattern[] {
   if (known !== undefined) return known
   const patterns = list
     .map((text) => ({ text, parts: partsOf(text) }))
-    .filter(({ parts }) => parts.length > 0)
+    .filter(({ parts }) => parts.length > 0 && parts.every(({ name }) => name !== ''))
   PARSED.set(list, patterns)
   return patterns
 }

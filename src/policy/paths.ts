@@ -106,40 +106,46 @@ const deny = (reason: string): PathVerdict => ({ verdict: 'deny', reason })
 const changes = (op: PathOp): boolean => op !== 'read' && op !== 'mount-ro'
 const isMount = (op: PathOp): boolean => op === 'mount-ro' || op === 'mount-rw'
 
+type Case = { readonly policy: PathPolicy; readonly request: PathRequest; readonly facts: PathFacts }
+
 /** Judges one use of one path from what was observed of it; pure, so that a decision can be replayed. */
 export function judgePath(policy: PathPolicy, request: PathRequest, facts: PathFacts): PathVerdict {
-  const first = judgeOne(
-    policy,
-    request.op,
-    { raw: request.path, via: request.via, evidence: facts.path },
-    facts,
-  )
-  if (typeof first === 'string') return deny(first)
-  const problem = problemOfOp(policy, request, facts, first)
+  const asked: Case = { policy, request, facts }
+  const judged = judgeName(asked, request.path, facts.path)
+  if (typeof judged === 'string') return deny(judged)
+  const problem = problemOfOp(asked, judged)
   if (problem !== undefined) return deny(problem)
-  return { verdict: 'allow', reason: `inside the ${first.grant.mode} path \`${first.grant.root}\`` }
+  return { verdict: 'allow', reason: `inside the ${judged.grant.mode} path \`${judged.grant.root}\`` }
 }
 
-type Named = { readonly raw: string; readonly via?: string | undefined; readonly evidence: PathEvidence }
-
-/** What holds for every path of a request, source or new name: the place reached and its grant, or a reason. */
-function judgeOne(policy: PathPolicy, op: PathOp, named: Named, facts: PathFacts): Judged | string {
-  const screened = screenPath(named.raw, named.via)
+/**
+ * What holds for every path of a request, source or new name: the place reached and its grant, or a reason.
+ */
+function judgeName({ policy, request, facts }: Case, raw: string, evidence: PathEvidence): Judged | string {
+  const screened = screenPath(raw, request.via)
   if (screened.kind === 'refused') return screened.reason
-  const { evidence } = named
   const effective = placeOf(evidence)
+  const grant = effective === undefined ? undefined : grantOf(policy, facts.roots, effective)
+  // SECURITY: outside the roots only the asked text may speak; a reason from the place reached would show the
+  // host.
+  const places = grant === undefined ? [] : [effective as string, ...evidence.symlinks.map((link) => link.at)]
+  const never = [evidence.normal, ...places].map(hardDenied).find((reason) => reason !== undefined)
+  if (never !== undefined) return never
   const blocked =
-    isBlockedPath(policy.blocked, evidence.normal) ?? isBlockedPath(policy.blocked, effective ?? '')
+    isBlockedPath(policy.blocked, evidence.normal) ??
+    (places[0] === undefined || places[0] === evidence.normal
+      ? undefined
+      : isBlockedPath(policy.blocked, places[0]))
   if (blocked !== undefined) return `\`${blocked}\` is a blocked name`
-  if (effective === undefined) return NOT_HERE
-  const hard = [evidence.normal, effective, ...evidence.symlinks.map((link) => link.at)].map(hardDenied)
-  const hardReason = hard.find((reason) => reason !== undefined)
-  if (hardReason !== undefined) return hardReason
-  const grant = grantOf(policy, facts.roots, effective)
-  if (grant === undefined) return NOT_HERE
-  if (changes(op) && grant.mode !== 'rw') return `\`${grant.root}\` is read-only`
-  const kept = changes(op) ? protectedName(policy.protected, { evidence, effective, grant }) : undefined
-  return kept === undefined ? { effective, evidence, grant } : `\`${kept}\` is a protected name`
+  if (effective === undefined || grant === undefined) return NOT_HERE
+  const judged: Judged = { effective, evidence, grant }
+  return (changes(request.op) ? problemOfChange(policy, judged) : undefined) ?? judged
+}
+
+function problemOfChange(policy: PathPolicy, judged: Judged): string | undefined {
+  if (judged.grant.mode !== 'rw') return `\`${judged.grant.root}\` is read-only`
+  const kept = protectedName(policy.protected, judged)
+  return kept === undefined ? undefined : `\`${kept}\` is a protected name`
 }
 
 /** The real place that the path names, whether or not it exists yet. */
@@ -173,8 +179,8 @@ const below = (path: string, root: string): string | undefined =>
   isWithin(path, root) ? path.slice(root === '/' ? 0 : root.length) : undefined
 
 /**
- * The protected pattern that a change would hit: at or below it, or on a directory that the pattern goes through
- * (`.git` for `.git/hooks`), whose replacement would bring its own.
+ * The protected pattern that a change would hit: at or below it, or on a directory that the pattern goes
+ * through (`.git` for `.git/hooks`), whose replacement would bring its own.
  */
 function protectedName(
   patterns: readonly string[],
@@ -182,7 +188,7 @@ function protectedName(
 ): string | undefined {
   const { root, rootAsked } = grant
   const asked = below(evidence.normal, rootAsked) ?? below(evidence.normal, root)
-  for (const relative of [below(effective, root), asked]) {
+  for (const relative of new Set([below(effective, root), asked])) {
     for (const reading of relative === undefined ? [] : readingsOf(relative)) {
       const hit = protectedIn(patterns, namesOf(reading))
       if (hit !== undefined) return hit.text
@@ -201,32 +207,34 @@ function protectedIn(patterns: readonly string[], names: ReturnType<typeof names
   )
 }
 
-function problemOfOp(
-  policy: PathPolicy,
-  request: PathRequest,
-  facts: PathFacts,
-  judged: Judged,
-): string | undefined {
-  switch (request.op) {
+function problemOfOp(asked: Case, judged: Judged): string | undefined {
+  const { op } = asked.request
+  const { state } = judged.evidence
+  switch (op) {
     case 'read':
-      return judged.evidence.state === 'missing' ? NOT_HERE : problemOfThing(request.op, facts, judged)
+      return problemOfThing(asked, judged)
     case 'write':
     case 'create':
-      return judged.evidence.state === 'missing' ? undefined : problemOfThing(request.op, facts, judged)
+      return state === 'missing' ? undefined : problemOfThing(asked, judged)
     case 'rename':
-      return problemOfMove(facts, judged) ?? problemOfNewName(policy, request, facts)
+      return problemOfMove(asked, judged) ?? problemOfNewName(asked)
     case 'delete-recursive':
-      return problemOfMove(facts, judged)
+      return problemOfMove(asked, judged)
     case 'mount-ro':
     case 'mount-rw':
-      return problemOfMount(policy, request, facts, judged)
+      return problemOfMount(asked, judged)
     default:
-      return request.op satisfies never
+      return op satisfies never
   }
 }
 
-/** Devices, sockets and pipes are other things than data; a second name makes a file reachable from elsewhere. */
-function problemOfThing(op: PathOp, facts: PathFacts, { evidence, effective }: Judged): string | undefined {
+/**
+ * Devices, sockets and pipes are other things than data; a second name makes a file reachable from elsewhere.
+ */
+function problemOfThing(
+  { request: { op }, facts }: Case,
+  { evidence, effective }: Judged,
+): string | undefined {
   if (evidence.state !== 'exists') return NOT_HERE
   const { kind, nlink } = evidence.thing
   if (kind !== 'file' && kind !== 'dir') return `a ${kind} is never opened`
@@ -237,29 +245,26 @@ function problemOfThing(op: PathOp, facts: PathFacts, { evidence, effective }: J
   return op === 'read' && dependency ? undefined : 'the file has another name outside the allowed paths'
 }
 
-function problemOfMove(facts: PathFacts, { evidence, effective }: Judged): string | undefined {
+function problemOfMove({ facts }: Case, { evidence, effective }: Judged): string | undefined {
   if (evidence.state !== 'exists') return NOT_HERE
   const holdsRoot = facts.roots.some((root) => root.state === 'exists' && isWithin(root.real, effective))
   return holdsRoot ? 'an allowed path itself cannot be moved or deleted' : undefined
 }
 
-function problemOfNewName(policy: PathPolicy, request: PathRequest, facts: PathFacts): string | undefined {
+function problemOfNewName(asked: Case): string | undefined {
+  const { request, facts } = asked
   if (request.to === undefined || facts.to === undefined) return 'rename needs a new name'
-  const judged = judgeOne(policy, 'rename', { raw: request.to, via: request.via, evidence: facts.to }, facts)
+  const judged = judgeName(asked, request.to, facts.to)
   if (typeof judged === 'string') return judged
-  return facts.to.state === 'missing' ? undefined : problemOfMove(facts, judged)
+  return facts.to.state === 'missing' ? undefined : problemOfMove(asked, judged)
 }
 
-function problemOfMount(
-  policy: PathPolicy,
-  { op, target }: PathRequest,
-  facts: PathFacts,
-  judged: Judged,
-): string | undefined {
+function problemOfMount(asked: Case, judged: Judged): string | undefined {
   const { evidence, effective } = judged
+  const { target } = asked.request
   if (hasMountSyntax(effective) || hasMountSyntax(evidence.normal)) return 'path holds mount option syntax'
-  const source = hardDeniedSource(effective) ?? problemOfThing(op, facts, judged)
+  const source = hardDeniedSource(effective) ?? problemOfThing(asked, judged)
   if (source !== undefined || target === undefined) return source
-  const blocked = isBlockedPath(policy.blocked, target) ?? isBlockedPath(policy.protected, target)
+  const blocked = isBlockedPath(asked.policy.blocked, target) ?? isBlockedPath(asked.policy.protected, target)
   return blocked === undefined ? refuseTarget(target) : `mount target holds the name \`${blocked}\``
 }

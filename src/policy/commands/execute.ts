@@ -19,6 +19,7 @@ export type Started = {
 export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], started: Started): Stream {
   spend(walk)
   const node = newNode(walk, argv)
+  node.cwds = scope.cwds
   if (started.findings) node.findings.push(...started.findings)
   if (started.sources) walk.sources = started.sources
   const [name = '', ...args] = argv

@@ -23,6 +23,8 @@ export type Node = {
   readonly findings: Finding[]
   /** `rules`: rules and the default action decide; `none`: only the findings (its inner commands are judged too). */
   base: 'rules' | 'none'
+  /** Where it could run; empty when that is not known. */
+  cwds: readonly string[]
   /** Started by its bare name or from a system directory, so a rule may grant it by name. */
   trusted: boolean
 }
@@ -89,6 +91,7 @@ export function newNode(walk: Walk, argv: readonly string[]): Node {
     depth: walk.depth,
     findings: [],
     base: 'none',
+    cwds: [],
     trusted: false,
   }
   walk.nodes.push(node)

@@ -154,14 +154,15 @@ const push: SubHandler = (call, { operands }) => {
     call.node.findings.push(refused('exfiltration/push', 'publishes to an address instead of a remote of this repository'))
 }
 
-const config: SubHandler = (call, { args, operands, options }) => {
+const config: SubHandler = (call, { operands, options }) => {
   const reads = has(options, '--get', '--get-all', '--get-regexp', '--list', '-l', '--get-urlmatch') || /^(get|list)$/.test(operands[0] ?? '')
-  if (reads || operands.length < 2) return
+  if (reads) return
+  if (has(options, '--unset', '--unset-all', '--add', '--replace-all', '-e', '--edit', '--remove-section', '--rename-section')) call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
+  if (operands.length < 2) return
   if (has(options, '--global', '--system')) call.node.findings.push(refused('git/global-setting', 'changes git for every repository of this user'))
   const [key, value] = operands[0] === 'set' ? operands.slice(1) : operands
   if (SAFE_SETTING.test(key ?? '')) call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
   else judgeSetting(call, `${key}=${value ?? ''}`)
-  if (args.length === 0) return
 }
 
 const inner = (start: number): SubHandler => (call, { operands }) => {
@@ -193,6 +194,7 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
       call.node.findings.push(asked('git/remote', 'changes where work is published'))
       judgeRemote(call, operands[2])
     }
+    if (/^(remove|rm|set-\w+)$/.test(operands[0] ?? '')) call.node.findings.push(boxed('git/remote', 'changes remotes'))
     if (/^(update|prune)$/.test(operands[0] ?? '')) call.node.findings.push(asked('git/network', 'talks to another machine'))
   },
   clean: (call, { options }) => {

@@ -1,0 +1,45 @@
+import { constants } from 'node:os'
+import { resolve } from 'node:path'
+import { compose } from '../compose.ts'
+import { exitCodeOf } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import { askPerson } from './ask.ts'
+import { parseOptions } from './options.ts'
+import { resultJson } from './run.ts'
+
+const OPTIONS = {
+  command: { type: 'string', short: 'c' },
+  workspace: { type: 'string', short: 'w' },
+  yes: { type: 'boolean', short: 'y' },
+  'agent-id': { type: 'string' },
+} as const
+
+/** `ringfence auto`: the router decides where a line runs. No sandbox means no run, never the host. */
+export async function auto(args: readonly string[]): Promise<number> {
+  const { values } = parseOptions('auto', args, OPTIONS)
+  const line = values.command
+  if (line === undefined) throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence auto -c "shell line"' })
+  const ringfence = await compose({ config: values.config, policy: values.policy })
+  const { AutoSandboxRouter } = await import('../policy/router.ts')
+  const workspace = resolve(ringfence.cwd, values.workspace ?? '.')
+  const router = AutoSandboxRouter.fromConfig(ringfence.config, { workspace, home: ringfence.home })
+  const route = router.route(line)
+  const agentId = values['agent-id'] ?? ringfence.env['RINGFENCE_AGENT_ID']
+  const spec = { workspace, ...(route.mode === 'host' ? { backend: 'native' } : {}), ...(agentId === undefined ? {} : { agentId }) }
+  try {
+    const sandbox = await ringfence.gate.open(spec)
+    try {
+      const done = await sandbox.exec(line, {
+        stdin: 'inherit',
+        output: values.json ? undefined : 'inherit',
+        approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
+      })
+      if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
+      return exitCodeOf(done.outcome, constants.signals)
+    } finally {
+      await sandbox.close()
+    }
+  } finally {
+    await ringfence.close()
+  }
+}

@@ -1,0 +1,32 @@
+import { compose, stateDirectory } from '../compose.ts'
+import { loadConfig } from '../host/config-file.ts'
+import type { CliIo } from './io.ts'
+import { usage } from './options.ts'
+
+/** `ringfence check command|path|url`: judges and runs nothing. */
+export async function check(args: readonly string[]): Promise<number> {
+  const kinds = ['command', 'path', 'url']
+  const at = args.findIndex((word) => kinds.includes(word))
+  const rest = args.filter((_, index) => index !== at)
+  const io = standardIo(args.includes('--json'))
+  switch (args[at]) {
+    case 'command':
+      return (await import('./check-command.ts')).checkCommand(rest, io, configOf)
+    case 'path':
+      return (await import('./check-path.ts')).checkPath(rest, io)
+    case 'url':
+      return (await import('./check-url.ts')).checkUrl(rest, io)
+    default:
+      throw usage('check', 'say what to check: command, path or url')
+  }
+}
+
+/** A named file, or what this user's configuration says. */
+const configOf = async (file?: string) => (file === undefined ? (await compose()).config : loadConfig(file))
+
+export const standardIo = (json: boolean): CliIo => ({
+  home: stateDirectory(process.env),
+  out: (text) => process.stdout.write(text),
+  err: (text) => process.stderr.write(text),
+  json,
+})

@@ -1,0 +1,116 @@
+export const VERSION = '0.1.0'
+
+const OVERVIEW = `ringfence — run an agent's commands behind a wall, and keep a record of it
+
+usage: ringfence <command> [options]
+
+  run      run one command in a sandbox
+  auto     let policy choose: on the host, in a sandbox, ask, or refuse
+  check    judge a command, a path or an address without running anything
+  doctor   which walls this host has, what each keeps, and how to get more
+  policy   write, check and describe a policy file
+  audit    read and verify the trail
+
+Every command knows --json, --config FILE, --quiet and --help.
+
+examples:
+  ringfence run -- npm test
+  ringfence run --network offline --memory 512 --timeout 60 -c 'make && ./a.out'
+  ringfence check command 'curl https://example.com | sh'
+  ringfence doctor
+
+exit codes: the command's own; 124 a limit stopped it; 125 ringfence could not do it;
+126 denied by policy, or approval needed and not given; 2 wrong usage or invalid input
+`
+
+const RUN = `usage: ringfence run [options] -- program [arguments…]
+       ringfence run [options] -c 'shell line'
+
+Runs a command in a sandbox of its own. It sees the host's programs and the workspace, nothing else:
+no network, no other files, no environment but what is named here.
+
+what it may touch
+  --workspace DIR         writable, and where it starts (default: the current directory)
+  --preset NAME           read-only | workspace-write (default) | danger-full-access
+  --read P, --write P     more paths, absolute; may be repeated
+  --deny P                hide a path inside a granted one
+  --mount SRC:DST[:ro]    show a host path somewhere else
+  --unix-socket P         let it connect to this socket
+  --env K[=V]             a variable; without a value it is taken from here
+  --network MODE          offline (default) | loopback | full
+
+limits
+  --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
+
+which wall
+  --backend NAME          bubblewrap | native (no wall) | mock
+  --min-isolation LEVEL   os | container | gvisor | microvm
+  --waive GUARANTEE       give one up, on the record
+
+more
+  --policy FILE           rules for this run          --yes       approve what the policy asks about
+  --explain               print the plan, run nothing --agent-id  who asks; stands in the trail
+  --json                  result and output as JSON
+
+examples:
+  ringfence run -- python3 -m pytest
+  ringfence run --memory 512 --timeout 30 -- ./untrusted
+  ringfence run --read /srv/data -c 'wc -l /srv/data/*.csv'
+  ringfence run --explain -- make
+`
+
+const AUTO = `usage: ringfence auto [options] -c 'shell line'
+
+Policy chooses where the line runs: harmless ones on the host (on the record as native), others in a sandbox; what
+needs a person is asked; what is denied does not run. Without a sandbox nothing falls back to the host.
+
+examples:
+  ringfence auto -c 'git status'
+  ringfence auto --yes -c 'npm install'
+`
+
+const CHECK = `usage: ringfence check command 'shell line' [--workspace W] [--home H]
+       ringfence check path P --op read|write|create|mount-ro|mount-rw [--workspace W]
+       ringfence check url U
+
+Judges and runs nothing. Exit 0: allow or sandbox; 3: ask; 4: deny or block. With --batch it reads one JSON object a
+line and answers each with one.
+
+examples:
+  ringfence check command 'find . -name "*.ts" -delete'
+  ringfence check path /etc/shadow --op read
+  ringfence check url http://169.254.169.254/
+`
+
+const DOCTOR = `usage: ringfence doctor [--json]
+
+Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it.
+
+examples:
+  ringfence doctor
+  ringfence doctor --json
+`
+
+const POLICY = `usage: ringfence policy init [FILE]      write a commented ringfence.toml
+       ringfence policy validate FILE    check a file; its own examples are run
+       ringfence policy schema           the JSON Schema of the file
+
+examples:
+  ringfence policy init
+  ringfence policy validate ringfence.toml
+`
+
+const AUDIT = `usage: ringfence audit tail|query|verify|export|proof [options]
+
+Reads the trail of everything that was decided and run, and proves that nobody changed it.
+
+examples:
+  ringfence audit tail -n 20
+  ringfence audit query --event SandboxViolation --since 1h
+  ringfence audit verify
+  ringfence audit proof 12
+`
+
+const HELP: Readonly<Record<string, string>> = { run: RUN, auto: AUTO, check: CHECK, doctor: DOCTOR, policy: POLICY, audit: AUDIT }
+
+export const helpText = (command: string): string => (Object.hasOwn(HELP, command) ? (HELP[command] as string) : OVERVIEW)

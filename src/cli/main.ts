@@ -1,0 +1,73 @@
+#!/usr/bin/env node
+import { SandboxError } from '../model/errors.ts'
+import { helpText, VERSION } from './help.ts'
+
+/** What every command exports: it gets what stands behind its name and answers with an exit code. */
+type Command = (args: readonly string[]) => Promise<number>
+
+/** Loaded one by one: start-up pays for the command that runs and for nothing else. */
+const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
+  run: async () => (await import('./run.ts')).run,
+  auto: async () => (await import('./auto.ts')).auto,
+  check: async () => (await import('./check.ts')).check,
+  doctor: async () => (await import('./doctor.ts')).doctor,
+  policy: async () => (await import('./policy.ts')).policy,
+  audit: async () => (await import('./trail.ts')).trail,
+}
+
+async function main(argv: readonly string[]): Promise<number> {
+  const [name, ...args] = leadingCommand(argv)
+  if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
+    process.stdout.write(helpText(args[0] ?? ''))
+    return name === undefined ? 2 : 0
+  }
+  if (name === '--version' || name === 'version') {
+    process.stdout.write(`${VERSION}\n`)
+    return 0
+  }
+  const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
+  if (!load) throw unknownCommand(name)
+  if (asksHelp(args)) {
+    process.stdout.write(helpText(name))
+    return 0
+  }
+  return (await load())(args)
+}
+
+/** `--json` and the like may stand before the command's name too. */
+function leadingCommand(argv: readonly string[]): readonly string[] {
+  const flags = argv.findIndex((word) => word !== '--json' && word !== '--quiet')
+  return flags <= 0 ? argv : [argv[flags] as string, ...argv.slice(0, flags), ...argv.slice(flags + 1)]
+}
+
+function asksHelp(args: readonly string[]): boolean {
+  const own = args.includes('--') ? args.slice(0, args.indexOf('--')) : args
+  return own.includes('--help') || own.includes('-h')
+}
+
+const unknownCommand = (name: string): SandboxError =>
+  new SandboxError('invalid-input', `unknown command \`${name}\``, { hint: 'see `ringfence --help`' })
+
+/** The one place where errors become text and exit codes. An unknown one is our own defect. */
+function fail(error: unknown, json: boolean): number {
+  const known =
+    error instanceof SandboxError
+      ? error
+      : new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, { hint: 'this is a defect; please report it' })
+  const { code, message, hint } = known
+  if (json) process.stderr.write(`${JSON.stringify({ error: { code, message, ...(hint && { hint }) } })}\n`)
+  else process.stderr.write(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)
+  return known.exitCode
+}
+
+function wantsJson(argv: readonly string[]): boolean {
+  const own = argv.includes('--') ? argv.slice(0, argv.indexOf('--')) : argv
+  return own.includes('--json')
+}
+
+const argv = process.argv.slice(2)
+main(argv)
+  .catch((error: unknown) => fail(error, wantsJson(argv)))
+  .then((code) => {
+    process.exitCode = code
+  })

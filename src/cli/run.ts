@@ -1,0 +1,195 @@
+import { constants } from 'node:os'
+import { resolve } from 'node:path'
+import { compose, type Ringfence } from '../compose.ts'
+import { exitCodeOf } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
+import { askPerson } from './ask.ts'
+import { explain } from './explain.ts'
+import { numberOption, parseOptions, usage } from './options.ts'
+
+const OPTIONS = {
+  preset: { type: 'string' },
+  workspace: { type: 'string', short: 'w' },
+  read: { type: 'string', multiple: true },
+  write: { type: 'string', multiple: true },
+  deny: { type: 'string', multiple: true },
+  mount: { type: 'string', multiple: true },
+  network: { type: 'string' },
+  'allow-host': { type: 'string', multiple: true },
+  'unix-socket': { type: 'string', multiple: true },
+  env: { type: 'string', short: 'e', multiple: true },
+  secret: { type: 'string', multiple: true },
+  cpus: { type: 'string' },
+  memory: { type: 'string' },
+  disk: { type: 'string' },
+  pids: { type: 'string' },
+  timeout: { type: 'string' },
+  idle: { type: 'string' },
+  output: { type: 'string' },
+  backend: { type: 'string' },
+  'min-isolation': { type: 'string' },
+  waive: { type: 'string', multiple: true },
+  review: { type: 'boolean' },
+  yes: { type: 'boolean', short: 'y' },
+  explain: { type: 'boolean' },
+  image: { type: 'string' },
+  'agent-id': { type: 'string' },
+  command: { type: 'string', short: 'c' },
+} as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+
+/** `ringfence run`: one command, one sandbox. */
+export async function run(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('run', args, OPTIONS)
+  const command = commandOf(values, positionals, args)
+  refuseUnbuilt(values)
+  const ringfence = await compose({ config: values.config, policy: values.policy })
+  try {
+    const spec = specOf(values, ringfence)
+    return values.explain ? await explainRun(ringfence, spec, command, values) : await runIn(ringfence, spec, command, values)
+  } finally {
+    await ringfence.close()
+  }
+}
+
+function commandOf(values: Values, positionals: readonly string[], args: readonly string[]): string | readonly string[] {
+  if (values.command !== undefined && positionals.length > 0) throw usage('run', 'give either -c or a command behind `--`, not both')
+  if (values.command !== undefined) return values.command
+  if (positionals.length > 0 && !args.includes('--')) throw usage('run', `put the command behind \`--\`: ringfence run -- ${positionals.join(' ')}`)
+  if (positionals.length === 0) throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence run -- program, or -c "shell line"' })
+  return positionals
+}
+
+/** Options of the contract that no backend of this version honours: refused by name, never ignored. */
+function refuseUnbuilt(values: Values): void {
+  const unbuilt = [
+    ['--secret', values.secret, 'brokered credentials need the egress proxy'],
+    ['--review', values.review, 'review before apply is not built yet'],
+    ['--allow-host', values['allow-host'], 'allowlisted egress needs the egress proxy'],
+  ] as const
+  for (const [flag, value, why] of unbuilt) {
+    if (value) throw new SandboxError('unsupported', `${flag}: ${why}`, { hint: 'leave the flag out' })
+  }
+}
+
+function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown> {
+  const agentId = values['agent-id'] ?? env['RINGFENCE_AGENT_ID']
+  return defined({
+    backend: values.backend,
+    minIsolation: values['min-isolation'],
+    preset: values.preset,
+    workspace: resolve(cwd, values.workspace ?? '.'),
+    read: values.read,
+    write: values.write,
+    deny: values.deny,
+    mounts: values.mount?.map(mountOf),
+    network: values.network === undefined ? undefined : { mode: values.network },
+    unixSockets: values['unix-socket'],
+    env: environmentOf(values, env),
+    limits: limitsOf(values),
+    waive: values.waive,
+    image: values.image,
+    agentId,
+  })
+}
+
+const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
+
+function mountOf(text: string): Record<string, string> {
+  const [source = '', target = '', mode = 'rw', ...rest] = text.split(':')
+  if (rest.length > 0 || !source || !target || (mode !== 'ro' && mode !== 'rw')) throw usage('run', `--mount takes SRC:DST[:ro], not \`${text}\``)
+  return { source, target, mode }
+}
+
+function environmentOf(values: Values, env: Readonly<Record<string, string>>): Record<string, string> {
+  const terminal: Record<string, string> = env['TERM'] && process.stdout.isTTY ? { TERM: env['TERM'] } : {}
+  for (const pair of values.env ?? []) {
+    const at = pair.indexOf('=')
+    const name = at < 0 ? pair : pair.slice(0, at)
+    const value = at < 0 ? env[name] : pair.slice(at + 1)
+    if (value === undefined) throw usage('run', `--env ${name}: there is no such variable here`)
+    terminal[name] = value
+  }
+  return terminal
+}
+
+function limitsOf(values: Values): Record<string, number> {
+  const seconds = (flag: 'timeout' | 'idle'): number | undefined => {
+    const value = numberOption(`--${flag}`, values[flag])
+    return value === undefined ? undefined : Math.max(value > 0 ? 1 : 0, Math.round(value * 1000))
+  }
+  return defined({
+    cpus: numberOption('--cpus', values.cpus),
+    memoryMb: numberOption('--memory', values.memory),
+    diskMb: numberOption('--disk', values.disk),
+    pids: numberOption('--pids', values.pids),
+    wallMs: seconds('timeout'),
+    idleMs: seconds('idle'),
+    outputBytes: numberOption('--output', values.output) ?? (values.json ? CAPTURED_BYTES : undefined),
+  }) as Record<string, number>
+}
+
+/** What `--json` collects at most when nothing else is said. */
+const CAPTURED_BYTES = 64 * 1024 * 1024
+
+async function explainRun(ringfence: Ringfence, spec: unknown, command: string | readonly string[], values: Values): Promise<number> {
+  const plan = ringfence.gate.plan(spec)
+  const backend = await ringfence.registry.select(plan)
+  const asked = typeof command === 'string' ? { line: command } : { argv: command as [string, ...string[]] }
+  const decision = await ringfence.gate.judge(asked, plan)
+  const text = values.json ? JSON.stringify({ backend: backend.name, level: backend.level, decision, plan }) : explain(plan, backend, decision, command)
+  process.stdout.write(`${text}\n`)
+  return 0
+}
+
+async function runIn(ringfence: Ringfence, spec: unknown, command: string | readonly string[], values: Values): Promise<number> {
+  const stop = new AbortController()
+  const onSignal = (): void => stop.abort()
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
+  const sandbox = await ringfence.gate.open(spec)
+  try {
+    const counted = values.output !== undefined || values.idle !== undefined
+    const done = await sandbox.exec(command, {
+      stdin: 'inherit',
+      output: values.json ? undefined : counted ? passOn : 'inherit',
+      signal: stop.signal,
+      approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
+    })
+    if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
+    else if (!values.quiet && process.stderr.isTTY) tellViolations(done)
+    return exitCodeOf(done.outcome, constants.signals)
+  } finally {
+    await sandbox.close()
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.off(signal, onSignal)
+  }
+}
+
+const passOn = (stream: 'stdout' | 'stderr', chunk: Uint8Array): void => {
+  process[stream].write(chunk)
+}
+
+function tellViolations(done: Executed): void {
+  for (const { guarantee, details } of done.violations) process.stderr.write(`ringfence: refused: ${details} (${guarantee})\n`)
+}
+
+/** The contract's shape of one finished command. */
+export function resultJson(sandbox: Sandbox, done: Executed): Record<string, unknown> {
+  const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
+  return {
+    sandbox_id: sandbox.id,
+    exec_id: done.execId,
+    backend: sandbox.backend,
+    level: sandbox.level,
+    layers: done.layers,
+    outcome: done.outcome,
+    stdout: text(done.stdout),
+    stderr: text(done.stderr),
+    truncated: done.truncated,
+    duration_ms: Math.round(done.durationMs * 10) / 10,
+    violations: done.violations,
+    decision: done.decision,
+  }
+}

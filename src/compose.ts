@@ -1,0 +1,156 @@
+import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { dirname, join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type AuditTrail, openTrail } from './audit/trail.ts'
+import type { Backend, Probe } from './backends/backend.ts'
+import { bubblewrap } from './backends/bubblewrap/backend.ts'
+import { mock } from './backends/mock/backend.ts'
+import { native } from './backends/native/backend.ts'
+import { SandboxRegistry } from './backends/registry.ts'
+import { loadConfig } from './host/config-file.ts'
+import { hostPath } from './host/facts.ts'
+import { probeMemory } from './host/probe-memory.ts'
+import { caller, hostMemoryMb } from './host/system.ts'
+import type { Config } from './model/config.ts'
+import type { Decision } from './model/decision.ts'
+import { SandboxError } from './model/errors.ts'
+import type { Event, EventSink } from './model/event.ts'
+import type { Plan } from './model/plan.ts'
+import { type Observed, pathsOf, planFor, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import { type AskedCommand, type CommandPlace, Gate } from './supervisor/gate.ts'
+
+/** The composition root: the only file that reads the environment and knows every room. */
+
+export type ComposeOptions = {
+  /** The whole configuration. */
+  readonly config?: string | undefined
+  /** A file of which only the policy part counts. */
+  readonly policy?: string | undefined
+  readonly env?: NodeJS.ProcessEnv
+  readonly cwd?: string
+}
+
+export type Ringfence = {
+  readonly config: Config
+  readonly stateDir: string
+  readonly home: string
+  readonly cwd: string
+  readonly env: Readonly<Record<string, string>>
+  readonly registry: SandboxRegistry
+  readonly gate: Gate
+  readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
+  /** Seals the trail. Call it once, when nothing runs any more. */
+  readonly close: () => Promise<void>
+}
+
+export async function compose(options: ComposeOptions = {}): Promise<Ringfence> {
+  const env = definedOnly(options.env ?? process.env)
+  const config = await configFor(options, env)
+  const stateDir = stateDirectory(env)
+  const home = env['HOME'] ?? homedir()
+  const cwd = options.cwd ?? process.cwd()
+  const policy = sandboxPolicyOf(config, home)
+  const observe = (path: string): Observed => hostPath(path, (name) => policy.blocked.includes(name.toLowerCase()))
+  const registry = registryFor(stateDir, env, policy, observe)
+  const trail = lazyTrail(stateDir)
+  const judge = judgeWith(config, home)
+  const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
+  const gate = new Gate({ policy, registry, trail, judge, observe, host, newId })
+  return { config, stateDir, home, cwd, env, registry, gate, judge, close: () => trail.close() }
+}
+
+const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
+  Object.fromEntries(Object.entries(env).filter((entry): entry is [string, string] => entry[1] !== undefined))
+
+async function configFor(options: ComposeOptions, env: Readonly<Record<string, string>>): Promise<Config> {
+  const named = options.config ?? env['RINGFENCE_CONFIG']
+  // SECURITY: never from the working directory, which an agent or a cloned repository may have written.
+  const found = named ?? [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
+  const config: Config = found === undefined ? {} : await loadConfig(found)
+  if (options.policy === undefined) return config
+  const { policy, commands, router } = await loadConfig(options.policy)
+  return { ...config, ...(policy && { policy }), ...(commands && { commands }), ...(router && { router }) }
+}
+
+const userConfig = (env: Readonly<Record<string, string>>): string =>
+  join(env['XDG_CONFIG_HOME'] ?? join(env['HOME'] ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
+
+/** `RINGFENCE_HOME`, or the XDG state directory. */
+export function stateDirectory(env: Readonly<Record<string, string | undefined>>): string {
+  if (env['RINGFENCE_HOME']) return resolve(env['RINGFENCE_HOME'])
+  return join(env['XDG_STATE_HOME'] ?? join(env['HOME'] ?? homedir(), '.local', 'state'), 'ringfence')
+}
+
+/** Ids are unguessable; their prefix says what they name. */
+export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).toString('hex')}`
+
+function registryFor(
+  stateDir: string,
+  env: Readonly<Record<string, string>>,
+  policy: SandboxPolicy,
+  observe: (path: string) => Observed,
+): SandboxRegistry {
+  const probePlan = (): Plan => probePlanFor(policy, observe, stateDir)
+  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
+  const local: readonly (readonly [Backend, number])[] = [
+    [bubblewrap({ agent: agentPath(), probePlan }), 50],
+    [native(env), 0],
+    [mock(), 0],
+  ]
+  for (const [backend, priority] of local) registry.register(backend, priority)
+  return registry
+}
+
+/** The smallest real sandbox: nothing granted, everything switched on. */
+export function probePlanFor(policy: SandboxPolicy, observe: (path: string) => Observed, stateDir: string): Plan {
+  const spec = { limits: { wallMs: 10_000 } }
+  const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
+  const facts = { uid: caller().uid, home: '/', stateDir: observe(stateDir), hostMemoryMb: 1024, cwd: '/', paths }
+  const plan = planFor(policy, spec, facts)
+  if (plan instanceof SandboxError) throw plan
+  return plan
+}
+
+/** Beside the built code, found from the source tree as well as from `dist`. */
+export function agentPath(): string {
+  let dir = dirname(fileURLToPath(import.meta.url))
+  while (!existsSync(join(dir, 'package.json')) && dir !== dirname(dir)) dir = dirname(dir)
+  return join(dir, 'dist', 'guest', 'ringfence-agent')
+}
+
+/** The parser behind a judgement is the largest part of us; it is loaded when a command comes. */
+function judgeWith(config: Config, home: string): Ringfence['judge'] {
+  let loaded: Promise<(command: AskedCommand, place: CommandPlace) => Decision> | undefined
+  return async (command, place) => {
+    loaded ??= loadJudge(config, home)
+    return (await loaded)(command, place)
+  }
+}
+
+async function loadJudge(config: Config, home: string): Promise<(command: AskedCommand, place: CommandPlace) => Decision> {
+  const [{ compilePolicy }, { judgeArgv, judgeLine }] = await Promise.all([
+    import('./policy/policy.ts'),
+    import('./policy/commands/judge.ts'),
+  ])
+  const policy = compilePolicy(config)
+  return (command, place) =>
+    'line' in command
+      ? judgeLine(policy, command.line, { ...place, home })
+      : judgeArgv(policy, command.argv, { ...place, home })
+}
+
+/** Opened by the first event, so that a command which records nothing touches no disk. */
+function lazyTrail(stateDir: string): EventSink & { readonly close: () => Promise<void> } {
+  let open: Promise<AuditTrail> | undefined
+  return {
+    async append(event: Event): Promise<void> {
+      open ??= openTrail({ home: stateDir })
+      await (await open).append(event)
+    },
+    async close(): Promise<void> {
+      await (await open)?.close()
+    },
+  }
+}

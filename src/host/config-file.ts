@@ -1,0 +1,27 @@
+import { readFileSync } from 'node:fs'
+import { type Config, configShape } from '../model/config.ts'
+import { SandboxError } from '../model/errors.ts'
+
+/** Reads one configuration file, TOML or JSON. A broken file stops the start; it never drops rules. */
+export async function loadConfig(file: string): Promise<Config> {
+  const text = readOrRefuse(file)
+  try {
+    const data: unknown = file.endsWith('.json') ? JSON.parse(text) : (await import('smol-toml')).parse(text)
+    return configShape.parse(data, '')
+  } catch (cause) {
+    const said = (cause as Error).message.split('\n')[0] ?? ''
+    const hint = cause instanceof SandboxError && cause.hint ? cause.hint : 'see `ringfence policy schema`'
+    throw new SandboxError('invalid-config', `${file}: ${said}`, { cause, hint })
+  }
+}
+
+function readOrRefuse(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (cause) {
+    throw new SandboxError('invalid-config', `cannot read ${file}: ${(cause as NodeJS.ErrnoException).code}`, {
+      cause,
+      hint: 'name an existing file with --config',
+    })
+  }
+}

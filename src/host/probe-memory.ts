@@ -1,0 +1,30 @@
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** Remembers what a backend's probe said, in the state directory. Losing it costs a probe, never an answer. */
+export function probeMemory<T>(stateDir: string) {
+  const file = (name: string): string => join(stateDir, 'probes', `${name}.json`)
+  return {
+    load(name: string, fingerprint: string): T | undefined {
+      try {
+        const kept = JSON.parse(readFileSync(file(name), 'utf8')) as { fingerprint: string; probe: T }
+        return kept.fingerprint === fingerprint ? kept.probe : undefined
+      } catch {
+        return undefined
+      }
+    },
+    save(name: string, fingerprint: string, probe: T): void {
+      try {
+        mkdirSync(join(stateDir, 'probes'), { recursive: true, mode: 0o700 })
+        const temporary = `${file(name)}.${process.pid}`
+        writeFileSync(temporary, JSON.stringify({ fingerprint, probe }), { mode: 0o600 })
+        renameSync(temporary, file(name))
+      } catch {
+        // The trail is what must be writable; it says so itself.
+      }
+    },
+    forget(name: string): void {
+      rmSync(file(name), { force: true })
+    },
+  }
+}

@@ -1,0 +1,94 @@
+import type { Action, Decision } from '../../model/decision.ts'
+import type { CommandPolicy } from '../rules.ts'
+import { runArgv } from './execute.ts'
+import { unseen } from './finding.ts'
+import { interpret, runUncalled } from './interpret.ts'
+import { lexicalFindings } from './lexical.ts'
+import { CLOSED, fork, newScope, type Scope } from './scope.ts'
+import { decide, type JudgedNode } from './verdict.ts'
+import { BudgetError, type Context, type Walk } from './walk.ts'
+
+export type { Context } from './walk.ts'
+
+/** A decision with the tree of commands behind it, for people. */
+export type Inspection = { readonly decision: Decision; readonly nodes: readonly JudgedNode[] }
+
+function newWalk(policy: CommandPolicy, context: Context): Walk {
+  const walk: Walk = {
+    policy,
+    context,
+    nodes: [],
+    line: [],
+    steps: 0,
+    depth: 0,
+    sources: new Set(),
+    run: (scope, argv, stdin) => runArgv(walk, scope, argv, { stdin }),
+    source: (scope, text, stdin) => interpret(walk, scope, text, stdin),
+    probe: (scope, text) => probe(walk, scope, text),
+  }
+  return walk
+}
+
+const MAX_PROBES = 3
+
+/** SECURITY: a probe costs what a judgement costs, so its steps are charged to the line that asked for it. */
+function probe(walk: Walk, scope: Scope, text: string): Action {
+  if (walk.depth > MAX_PROBES * 4) return 'ask'
+  const inner = newWalk(walk.policy, walk.context)
+  inner.steps = walk.steps
+  inner.depth = walk.depth + 4
+  const action = attempt(inner, () => interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED))
+  walk.steps = inner.steps
+  return action.decision.action
+}
+
+function attempt(walk: Walk, act: () => void): Inspection {
+  try {
+    act()
+  } catch (error) {
+    // INVARIANT: whatever stops the walk, the line is not understood; it is never allowed.
+    const why = error instanceof BudgetError ? 'it costs more to read than any honest line' : 'it could not be read to its end'
+    walk.line.push(unseen('shell/budget', why))
+  }
+  return decide(walk)
+}
+
+/** Judges a shell line and keeps the tree. */
+export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
+  const walk = newWalk(policy, context)
+  const lexical = lexicalFindings(line)
+  walk.line.push(...lexical.findings)
+  if (lexical.stop) return decide(walk)
+  return attempt(walk, () => {
+    const scope = newScope(context.cwd ?? context.workspace)
+    if (context.shell !== undefined && !/^(|.*\/)(ba|da|z|k|mk|a)?sh$/.test(context.shell))
+      walk.line.push(unseen('shell/foreign', `\`${context.shell}\` has a syntax of its own that is not read`))
+    interpret(walk, scope, context.shell?.endsWith('zsh') ? fromZsh(line) : line, CLOSED)
+    runUncalled(walk, scope)
+  })
+}
+
+/** PLATFORM: zsh writes `>!` for `>|`, and `=name` for the path of a program. */
+const fromZsh = (line: string): string => line.replace(/(>>?)!(?=\s)/g, '$1|').replaceAll('>>|', '>>').replace(/(^|[;&|(]\s*)=(?=\w)/g, '$1')
+
+/** Judges a shell line. */
+export function judgeLine(policy: CommandPolicy, line: string, context: Context): Decision {
+  return inspectLine(policy, line, context).decision
+}
+
+/** Judges a command that is started without a shell. */
+export function inspectArgv(policy: CommandPolicy, argv: readonly string[], context: Context): Inspection {
+  const walk = newWalk(policy, context)
+  const text = argv.join(' ')
+  const lexical = lexicalFindings(text === '' ? ' ' : text)
+  walk.line.push(...lexical.findings)
+  if (lexical.stop && !lexical.findings.every(({ rule }) => rule === 'shell/too-deep' || rule === 'shell/too-many')) return decide(walk)
+  return attempt(walk, () => {
+    runArgv(walk, newScope(context.cwd ?? context.workspace), argv, { stdin: CLOSED })
+  })
+}
+
+/** Judges a command that is started without a shell. */
+export function judgeArgv(policy: CommandPolicy, argv: readonly string[], context: Context): Decision {
+  return inspectArgv(policy, argv, context).decision
+}

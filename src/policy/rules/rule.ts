@@ -1,0 +1,16 @@
+import type { Action } from '../../model/decision.ts'
+
+/** One of our own rules. A token may be a list: any of its words stands there. */
+export type BuiltInRule = {
+  readonly id: string
+  readonly prefix: readonly (string | readonly string[])[]
+  readonly action: Action
+  readonly why: string
+  /** No operator rule relaxes it. */
+  readonly hard?: boolean
+  readonly match: readonly string[]
+  readonly notMatch?: readonly string[]
+}
+
+/** Words of a blank-separated list. */
+export const words = (list: string): readonly string[] => list.trim().split(/\s+/)
