@@ -6,4 +6,5 @@ const shared = { platform: 'node', target: 'node20', clean: false, outExtensions
 export default defineConfig([
   { ...shared, entry: { index: 'src/index.ts' }, format: 'esm', outDir: 'dist', dts: true },
   { ...shared, entry: { main: 'src/cli/main.ts' }, format: 'esm', outDir: 'dist/cli', dts: false, noExternal: [/.*/], minify: 'dce-only' },
+  { ...shared, entry: { conformance: 'test/conformance/cli.ts' }, format: 'esm', outDir: 'dist/test', dts: false, noExternal: [/.*/] },
 ])

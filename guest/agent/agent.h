@@ -37,6 +37,8 @@ struct strings {
 void strings_add(struct strings *list, const char *item);
 /* Adds the NULL that exec wants. */
 char **strings_vector(struct strings *list);
+/* On the clock that nobody can set. */
+int64_t milliseconds(void);
 
 /* report.c: frames to and from the host. */
 enum frame_type {
@@ -98,7 +100,8 @@ void make_readonly(const char *path);
 void hide_path(const char *path);
 void mask_path(const char *path, const char *dev, const char *ino);
 void move_mount_to(const char *staged, const char *target, const char *mode);
-void forbid_user_namespaces(void);
+void forbid_user_namespaces(bool but_one);
+void become_user(const char *uid, const char *gid);
 void drop_privileges(void);
 int restrict_files(struct strings *writable, bool files);
 void load_filter(int fd);

@@ -5,6 +5,7 @@
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #define TREE_CLONE 1
@@ -81,11 +82,27 @@ void move_mount_to(const char *staged, const char *path, const char *mode) {
   if (umount2(staged, MNT_DETACH)) die("cannot detach %s: %s", staged, strerror(errno));
 }
 
-/* The seccomp filter refuses them too; this holds also where a filter can be argued with. */
-void forbid_user_namespaces(void) {
-  int fd = open("/proc/sys/user/max_user_namespaces", O_WRONLY | O_CLOEXEC);
-  if (fd < 0 || write(fd, "0", 1) != 1) die("cannot forbid user namespaces: %s", strerror(errno));
+static void put(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
   close(fd);
+}
+
+/*
+ * The seccomp filter refuses them too; this holds also where a filter can be argued with. One is still needed when
+ * the sandbox has another user than the one who made the mounts.
+ */
+void forbid_user_namespaces(bool but_one) { put("/proc/sys/user/max_user_namespaces", but_one ? "1" : "0"); }
+
+/* Bubblewrap made the mounts as user 0 of its namespace; a namespace inside it gives the user its own number back. */
+void become_user(const char *uid, const char *gid) {
+  char map[64];
+  if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
+  put("/proc/self/setgroups", "deny");
+  snprintf(map, sizeof map, "%s 0 1", gid);
+  put("/proc/self/gid_map", map);
+  snprintf(map, sizeof map, "%s 0 1", uid);
+  put("/proc/self/uid_map", map);
 }
 
 void drop_privileges(void) {

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
-#include <time.h>
 
 /*
  * The kernel stops each call that changes a name or opens a file for writing and passes it to us. We copy the
@@ -109,12 +108,6 @@ static mode_t read_umask(pid_t caller) {
   text[length] = 0;
   const char *line = strstr(text, "\nUmask:");
   return line ? (mode_t)strtoul(line + 7, NULL, 8) : 077;
-}
-
-static int64_t milliseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /*

@@ -11,7 +11,7 @@
 /* What the host asked for; every string points into the configuration that came by descriptor. */
 static struct {
   struct strings readonly, hidden, masks, nested, writable, argv, env, rlimits;
-  const char *cwd;
+  const char *cwd, *uid, *gid;
   bool open_files; /* the whole file system is granted: Landlock has nothing to hold */
 } plan;
 
@@ -57,6 +57,7 @@ static void parse_field(const char *name, char **at, const char *end) {
     return;
   }
   if (!strcmp(name, "cwd")) plan.cwd = take(at, end);
+  else if (!strcmp(name, "user")) plan.uid = take(at, end), plan.gid = take(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take(at, end), NULL, 10);
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take(at, end), NULL, 10);
@@ -215,8 +216,9 @@ static void check_ceilings(pid_t command) {
 static _Noreturn void serve(pid_t command, int listener, int signals) {
   struct pollfd watched[] = {{control_fd, POLLIN, 0}, {listener, POLLIN, 0}, {signals, POLLIN, 0}};
   int tick = ceilings.memory_bytes || ceilings.disk_bytes ? 25 : -1;
+  int64_t next = 0;
   for (;;) {
-    int ready = poll(watched, 3, tick);
+    poll(watched, 3, tick);
     if (watched[1].revents & POLLIN) guard_serve(listener);
     else if (watched[1].revents) watched[1].fd = -1; /* nobody is watched any more */
     if (watched[0].revents) obey(command);
@@ -225,8 +227,10 @@ static _Noreturn void serve(pid_t command, int listener, int signals) {
       while (read(signals, &info, sizeof info) > 0) continue;
       reap(command);
     }
-    static int rounds;
-    if (tick > 0 && (ready == 0 || ++rounds % 256 == 0)) check_ceilings(command);
+    if (tick > 0 && milliseconds() >= next) {
+      check_ceilings(command);
+      next = milliseconds() + tick;
+    }
   }
 }
 
@@ -235,8 +239,9 @@ _Noreturn void init(int config, int filter) {
   parse_config(config);
   umask(0);
   walk_setup();
-  forbid_user_namespaces();
+  forbid_user_namespaces(plan.uid);
   finish_mounts();
+  if (plan.uid) become_user(plan.uid, plan.gid);
   drop_privileges();
   int landlock = restrict_files(&plan.writable, !plan.open_files);
   load_filter(filter);

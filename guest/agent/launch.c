@@ -103,7 +103,7 @@ static void run_as(const char *uid, const char *gid) {
 }
 
 /* The last thing before bubblewrap: control groups are joined and sources opened with the caller's own rights. */
-static void become_user(void) {
+static void change_user(void) {
   if (!user) return;
   if (setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
     die("cannot become user %u: %s", user, strerror(errno));
@@ -181,7 +181,7 @@ _Noreturn void launch(void) {
   int self = open("/proc/self/exe", O_PATH);
   int config_fd = joined_file(&config), filter_fd = filter_file();
   if (self < 0) die("/proc/self/exe: %s", strerror(errno));
-  become_user();
+  change_user();
   die_with_parent(parent); /* a change of user forgets it */
   char exe[64];
   snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);

@@ -1,5 +1,7 @@
 #include "agent.h"
 
+#include <time.h>
+
 void strings_add(struct strings *list, const char *item) {
   if (list->count + 2 > list->room) {
     list->room = list->room ? list->room * 2 : 64;
@@ -13,6 +15,12 @@ void strings_add(struct strings *list, const char *item) {
 char **strings_vector(struct strings *list) {
   static char *none[] = {NULL};
   return list->items ? list->items : none;
+}
+
+int64_t milliseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 int main(int argc, char **argv) {

@@ -5,8 +5,8 @@ import { SandboxError } from '../model/errors.ts'
 import { type Context, type Inspection, inspectLine, judgeLine } from '../policy/commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from '../policy/policy.ts'
 import { jsonLine, linesOf } from './check-path.ts'
-import { parseOptions } from './options.ts'
 import type { CliIo } from './io.ts'
+import { parseOptions } from './options.ts'
 
 /** Reads a configuration; without a file, the one in force. */
 export type LoadConfig = (file?: string) => Promise<Config>
@@ -20,7 +20,11 @@ const OPTIONS = {
 } as const
 
 /** `ringfence check command "…"`: 0 for allow and sandbox, 3 for ask, 4 for deny; `--batch` always 0. */
-export async function checkCommand(args: readonly string[], io: CliIo, loadConfig?: LoadConfig): Promise<number> {
+export async function checkCommand(
+  args: readonly string[],
+  io: CliIo,
+  loadConfig?: LoadConfig,
+): Promise<number> {
   const { values, positionals } = parseOptions('check', args, OPTIONS)
   const policy = compilePolicy((await loadConfig?.(values.policy ?? values.config)) ?? {})
   const context: Context = {
@@ -32,7 +36,9 @@ export async function checkCommand(args: readonly string[], io: CliIo, loadConfi
   if (values.batch) return batch(policy, context, io)
   const [line, ...more] = positionals
   if (line === undefined || more.length > 0)
-    throw new SandboxError('invalid-input', 'check command needs exactly one shell line', { hint: 'ringfence check command "git status | head"' })
+    throw new SandboxError('invalid-input', 'check command needs exactly one shell line', {
+      hint: 'ringfence check command "git status | head"',
+    })
   const inspection = inspectLine(policy, line, context)
   if (io.json || values.json) io.out(`${JSON.stringify(inspection.decision)}\n`)
   else io.out(tree(inspection, colours(process.stdout.isTTY === true)))
@@ -43,16 +49,23 @@ const EXIT: Readonly<Record<Action, number>> = { allow: 0, sandbox: 0, ask: 3, d
 
 async function batch(policy: CommandPolicy, context: Context, io: CliIo): Promise<number> {
   warmUp(policy, context)
-  for await (const line of linesOf(process.stdin)) if (line.trim() !== '') io.out(jsonLine(answerCommandLine(policy, context, line)))
+  for await (const line of linesOf(process.stdin))
+    if (line.trim() !== '') io.out(jsonLine(answerCommandLine(policy, context, line)))
   return 0
 }
 
 /** The first lines pay for the parser's start; that is start-up and no decision. */
 function warmUp(policy: CommandPolicy, context: Context): void {
-  for (let round = 0; round < 20; round++) judgeLine(policy, `git log --oneline | head -${round} && echo "$HOME" > out.txt`, context)
+  for (let round = 0; round < 20; round++)
+    judgeLine(policy, `git log --oneline | head -${round} && echo "$HOME" > out.txt`, context)
 }
 
-export type CommandAnswer = { readonly id: unknown; readonly action: Action; readonly reason: string; readonly us: number }
+export type CommandAnswer = {
+  readonly id: unknown
+  readonly action: Action
+  readonly reason: string
+  readonly us: number
+}
 
 /** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
 export function answerCommandLine(policy: CommandPolicy, context: Context, line: string): CommandAnswer {
@@ -67,14 +80,22 @@ export function answerCommandLine(policy: CommandPolicy, context: Context, line:
   } catch (error) {
     decision = { action: 'deny', reason: error instanceof Error ? error.message : 'invalid line' }
   }
-  return { id, action: decision.action, reason: decision.reason, us: Math.round((performance.now() - started) * 1000) }
+  return {
+    id,
+    action: decision.action,
+    reason: decision.reason,
+    us: Math.round((performance.now() - started) * 1000),
+  }
 }
 
 type Paint = (action: Action, text: string) => string
 
 const CODES: Readonly<Record<Action, number>> = { deny: 31, ask: 33, sandbox: 36, allow: 32 }
 
-const colours = (terminal: boolean): Paint => (action, text) => (terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text)
+const colours =
+  (terminal: boolean): Paint =>
+  (action, text) =>
+    terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text
 
 /** What would make it pass, in a sentence. */
 const PASS: Readonly<Record<Action, string>> = {
@@ -87,8 +108,11 @@ const PASS: Readonly<Record<Action, string>> = {
 function passOf({ decision, nodes }: Inspection): string {
   if (decision.action !== 'deny' && decision.action !== 'ask') return PASS[decision.action]
   const relaxable = nodes.filter((node) => node.action === decision.action).every((node) => !node.hard)
-  if (decision.action === 'deny' && relaxable) return 'take the denied part out, or name it in a rule of the policy'
-  return decision.action === 'ask' && !relaxable ? 'a person may approve it; no rule can, because it is not known what would run' : PASS[decision.action]
+  if (decision.action === 'deny' && relaxable)
+    return 'take the denied part out, or name it in a rule of the policy'
+  return decision.action === 'ask' && !relaxable
+    ? 'a person may approve it; no rule can, because it is not known what would run'
+    : PASS[decision.action]
 }
 
 /** The commands of the line as a tree with the judgement, rule and reason at each. */
@@ -102,10 +126,14 @@ export function tree(inspection: Inspection, paint: Paint): string {
   return `${paint(decision.action, decision.action)}: ${decision.reason}\n${rows.join('')}to pass: ${passOf(inspection)}\n`
 }
 
-const clip = (text: string, size: number): string => (text.length > size ? `${text.slice(0, size - 1)}…` : text)
+const clip = (text: string, size: number): string =>
+  text.length > size ? `${text.slice(0, size - 1)}…` : text
 
 // SECURITY: what an agent wrote must not move the cursor or hide text in the terminal of the person who judges it.
 const printable = (text: string): string => {
-  const shown = text.replace(/[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  const shown = text.replace(
+    /[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g,
+    (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
   return shown === '' || /[\s'"]/.test(shown) ? `'${shown}'` : shown
 }

@@ -1,7 +1,7 @@
 import type { Config, RuleConfig } from '../model/config.ts'
+import { ruleShape } from '../model/config.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
-import { ruleShape } from '../model/config.ts'
 import { list } from '../model/shape.ts'
 import { type Context, judgeArgv, judgeLine } from './commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from './policy.ts'
@@ -28,7 +28,9 @@ export class ExecPolicy {
   /** The decision for a shell line or an argv. */
   evaluate(command: string | readonly string[], place: Partial<Context> = {}): Decision {
     const context = { ...this.#context, ...place }
-    return typeof command === 'string' ? judgeLine(this.#compiled, command, context) : judgeArgv(this.#compiled, command, context)
+    return typeof command === 'string'
+      ? judgeLine(this.#compiled, command, context)
+      : judgeArgv(this.#compiled, command, context)
   }
 
   /** Adds a rule; one that does not hold its own examples is refused and changes nothing. */
@@ -58,8 +60,14 @@ export class ExecPolicy {
     if (typeof value !== 'object' || value === null || value.version !== 2)
       throw new SandboxError('invalid-config', 'not a saved policy of version 2')
     const rules = list(ruleShape).parse(value.rules, 'rules')
-    return new ExecPolicy({ policy: { rule: rules, default_action: value.default_action ?? 'sandbox' } }, context)
+    return new ExecPolicy(
+      { policy: { rule: rules, default_action: value.default_action ?? 'sandbox' } },
+      context,
+    )
   }
 }
 
-const withRules = (config: Config, rule: readonly RuleConfig[]): Config => ({ ...config, policy: { ...config.policy, rule } })
+const withRules = (config: Config, rule: readonly RuleConfig[]): Config => ({
+  ...config,
+  policy: { ...config.policy, rule },
+})

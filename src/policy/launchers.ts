@@ -1,7 +1,11 @@
 const words = (list: string): readonly string[] => list.trim().split(/\s+/)
 
-const INTERPRETERS = words('bash sh zsh fish dash ksh ash mksh csh tcsh pwsh powershell cmd python python3 node deno bun ruby perl php lua tclsh osascript Rscript julia awk gawk ipython ts-node tsx')
-const WRAPPERS = words('sudo su doas env xargs nice nohup timeout time stdbuf setsid script ssh find parallel watch flock busybox toybox strace command exec builtin eval source npx pnpx bunx uvx pipx nsenter chroot unshare docker podman kubectl make gmake')
+const INTERPRETERS = words(
+  'bash sh zsh fish dash ksh ash mksh csh tcsh pwsh powershell cmd python python3 node deno bun ruby perl php lua tclsh osascript Rscript julia awk gawk ipython ts-node tsx',
+)
+const WRAPPERS = words(
+  'sudo su doas env xargs nice nohup timeout time stdbuf setsid script ssh find parallel watch flock busybox toybox strace command exec builtin eval source npx pnpx bunx uvx pipx nsenter chroot unshare docker podman kubectl make gmake',
+)
 
 /**
  * Programs that run whatever they are given, with arguments that leave it open what. A grant that matches one of them

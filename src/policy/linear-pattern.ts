@@ -19,7 +19,10 @@ const MAX_STATES = 2000
 /** Why a pattern is refused. */
 export class PatternError extends Error {}
 
-type Fragment = { readonly start: number; readonly ends: readonly (readonly [number, 'out' | 'alternative'])[] }
+type Fragment = {
+  readonly start: number
+  readonly ends: readonly (readonly [number, 'out' | 'alternative'])[]
+}
 
 class Builder {
   readonly states: State[] = []
@@ -144,12 +147,16 @@ type Counted = { readonly piece: Fragment; readonly copy: () => Fragment }
 
 function times(builder: Builder, counted: RegExpExecArray, { piece, copy }: Counted): Fragment {
   const least = Number(counted[1])
-  const most = counted[2] === undefined ? least : counted[3] === '' ? Number.POSITIVE_INFINITY : Number(counted[3])
-  if (least > 100 || (most !== Number.POSITIVE_INFINITY && most > 100) || most < least) throw new PatternError('a repetition of more than 100')
-  let out = least === 0 ? builder.optional(most === Number.POSITIVE_INFINITY ? builder.star(piece) : piece) : piece
+  const most =
+    counted[2] === undefined ? least : counted[3] === '' ? Number.POSITIVE_INFINITY : Number(counted[3])
+  if (least > 100 || (most !== Number.POSITIVE_INFINITY && most > 100) || most < least)
+    throw new PatternError('a repetition of more than 100')
+  let out =
+    least === 0 ? builder.optional(most === Number.POSITIVE_INFINITY ? builder.star(piece) : piece) : piece
   for (let count = 1; count < least; count++) out = builder.then(out, copy())
   if (most === Number.POSITIVE_INFINITY) return least === 0 ? out : builder.then(out, builder.star(copy()))
-  for (let count = Math.max(1, least); count < most; count++) out = builder.then(out, builder.optional(copy()))
+  for (let count = Math.max(1, least); count < most; count++)
+    out = builder.then(out, builder.optional(copy()))
   return out
 }
 
@@ -165,20 +172,26 @@ function atom(builder: Builder, reader: Reader): Fragment {
   }
   if (char === '\\') return builder.one(escaped(reader.source[reader.at++]))
   if ('*+?'.includes(char)) throw new PatternError(`nothing to repeat before \`${char}\``)
-  if (char === '^' || char === '$') throw new PatternError('an anchor inside the pattern: the whole text is matched')
+  if (char === '^' || char === '$')
+    throw new PatternError('an anchor inside the pattern: the whole text is matched')
   return builder.one(exactly(char))
 }
 
 function group(builder: Builder, reader: Reader): Fragment {
   if (reader.source.startsWith('?:', reader.at)) reader.at += 2
-  else if (reader.source[reader.at] === '?') throw new PatternError('look-around and named groups are not supported')
+  else if (reader.source[reader.at] === '?')
+    throw new PatternError('look-around and named groups are not supported')
   const fragment = alternation(builder, reader)
   if (reader.source[reader.at++] !== ')') throw new PatternError('a group that is not closed')
   return fragment
 }
 
 function classEnd(reader: Reader): number {
-  for (let at = reader.at + (/^\^?\]/.exec(reader.source.slice(reader.at))?.[0].length ?? 0); at < reader.source.length; at++) {
+  for (
+    let at = reader.at + (/^\^?\]/.exec(reader.source.slice(reader.at))?.[0].length ?? 0);
+    at < reader.source.length;
+    at++
+  ) {
     if (reader.source[at] === '\\') at++
     else if (reader.source[at] === ']') return at
   }
@@ -187,7 +200,8 @@ function classEnd(reader: Reader): number {
 
 const CLASSES: Readonly<Record<string, Match>> = {
   d: (code) => code >= 48 && code <= 57,
-  w: (code) => (code >= 48 && code <= 57) || (code >= 65 && code <= 90) || (code >= 97 && code <= 122) || code === 95,
+  w: (code) =>
+    (code >= 48 && code <= 57) || (code >= 65 && code <= 90) || (code >= 97 && code <= 122) || code === 95,
   s: (code) => code === 32 || (code >= 9 && code <= 13),
 }
 
@@ -259,7 +273,12 @@ function closure(states: readonly State[], from: readonly number[]): readonly nu
   return [...seen].filter((index) => index === END || states[index]?.match).sort((a, b) => a - b)
 }
 
-function advance(states: readonly State[], set: readonly number[], code: number, open: boolean): readonly number[] {
+function advance(
+  states: readonly State[],
+  set: readonly number[],
+  code: number,
+  open: boolean,
+): readonly number[] {
   const next: number[] = []
   for (const index of set) {
     const state = states[index]
@@ -272,7 +291,10 @@ function advance(states: readonly State[], set: readonly number[], code: number,
 function reachable(states: readonly State[], set: readonly number[]): readonly number[] {
   let all = set
   for (;;) {
-    const next = closure(states, [...all, ...all.flatMap((index) => (states[index]?.match ? [(states[index] as State).out] : []))])
+    const next = closure(states, [
+      ...all,
+      ...all.flatMap((index) => (states[index]?.match ? [(states[index] as State).out] : [])),
+    ])
     if (next.length === all.length) return all
     all = next
   }

@@ -3,8 +3,8 @@ import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { type Mask, type Mount, type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
-import { hardDenied, hasMountSyntax, isWithin } from './paths-mount.ts'
 import { judgePath, type PathEvidence } from './paths.ts'
+import { hardDenied, hasMountSyntax, isWithin } from './paths-mount.ts'
 import { PROTECTION } from './protect.ts'
 
 /** What the operator permits of sandboxes themselves: paths, limits, networks (seed 000's engine). */
@@ -20,7 +20,8 @@ const BLOCKED = ['.ssh', '.aws', '.gnupg', 'secrets', 'credentials']
 
 export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
   const { policy = {} } = config
-  const expand = (path: string): string => (path === '~' || path.startsWith('~/') ? home + path.slice(1) : path)
+  const expand = (path: string): string =>
+    path === '~' || path.startsWith('~/') ? home + path.slice(1) : path
   return {
     allowedPrefixes: policy.allowed_host_prefixes?.map(expand),
     blocked: policy.blocked_host_patterns ?? BLOCKED,
@@ -35,7 +36,10 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
 }
 
 /** Something on the host as it was observed: evidence for judgement, and the fact that a mount carries. */
-export type Observed = PathEvidence & { readonly fact: PathFact | undefined; readonly blockedInside: readonly Observed[] }
+export type Observed = PathEvidence & {
+  readonly fact: PathFact | undefined
+  readonly blockedInside: readonly Observed[]
+}
 
 /** What was observed of the host for this spec; an argument, so that a decision can be replayed. */
 export type Facts = {
@@ -103,7 +107,10 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     unixSockets: sockets,
     env: { ...baseEnvironment(facts), ...spec.env },
     limits,
-    runAs: facts.uid === 0 && workspace && workspace.uid !== 0 ? { uid: workspace.uid, gid: workspace.gid } : undefined,
+    runAs:
+      facts.uid === 0 && workspace && workspace.uid !== 0
+        ? { uid: workspace.uid, gid: workspace.gid }
+        : undefined,
     needs,
     waived,
     agentId: spec.agentId,
@@ -137,9 +144,13 @@ function grantedMounts(policy: SandboxPolicy, spec: Spec, facts: Facts, preset: 
   ]
   const readOnly = asked.find((one) => preset === 'read-only' && one.mode === 'rw')
   if (readOnly) {
-    throw new SandboxError('invalid-input', `\`${readOnly.path}\` is asked for writing in the read-only preset`, {
-      hint: 'use the workspace-write preset',
-    })
+    throw new SandboxError(
+      'invalid-input',
+      `\`${readOnly.path}\` is asked for writing in the read-only preset`,
+      {
+        hint: 'use the workspace-write preset',
+      },
+    )
   }
   return distinct(asked.map((one) => mountOf(policy, one, facts)))
 }
@@ -164,7 +175,9 @@ function rootMount(facts: Facts): Mount {
 function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   const observed = facts.paths.get(asked.path)
   if (!asked.path.startsWith('/')) {
-    throw new SandboxError('path-not-absolute', `\`${asked.path}\` is not an absolute path`, { hint: 'name the whole path' })
+    throw new SandboxError('path-not-absolute', `\`${asked.path}\` is not an absolute path`, {
+      hint: 'name the whole path',
+    })
   }
   if (observed?.state === 'exists' && observed.symlinks.some((link) => link.at === observed.normal)) {
     throw new SandboxError('forbidden-host-path', `\`${asked.path}\` is a symlink to \`${observed.real}\``, {
@@ -174,7 +187,11 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   const prefixes = policy.allowedPrefixes ?? [asked.path]
   const verdict = judgePath(
     { allowed: prefixes.map((path) => ({ path, mode: 'rw' })), blocked: policy.blocked, protected: [] },
-    { path: asked.path, op: asked.mode === 'ro' ? 'mount-ro' : 'mount-rw', ...(asked.target ? { target: asked.target } : {}) },
+    {
+      path: asked.path,
+      op: asked.mode === 'ro' ? 'mount-ro' : 'mount-rw',
+      ...(asked.target ? { target: asked.target } : {}),
+    },
     { path: observed as PathEvidence, roots: prefixes.map((path) => facts.paths.get(path) as PathEvidence) },
   )
   if (verdict.verdict === 'deny') {
@@ -184,9 +201,13 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   }
   const fact = factOf(asked.path, facts)
   if (fact.real === facts.home || isWithin(facts.home, fact.real)) {
-    throw new SandboxError('forbidden-host-path', `\`${asked.path}\` holds your home directory and its credentials`, {
-      hint: 'work in a project directory below it',
-    })
+    throw new SandboxError(
+      'forbidden-host-path',
+      `\`${asked.path}\` holds your home directory and its credentials`,
+      {
+        hint: 'work in a project directory below it',
+      },
+    )
   }
   return { ...fact, target: asked.target ?? fact.real, mode: asked.mode }
 }
@@ -194,12 +215,17 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
 function hintFor(observed: Observed | undefined, policy: SandboxPolicy): string {
   if (observed?.state === 'unreadable') return 'the path cannot be read by this user'
   if (observed?.state === 'missing') return 'the path does not exist'
-  return policy.allowedPrefixes ? `allowed: ${policy.allowedPrefixes.join(', ') || 'nothing'}` : 'choose a project directory'
+  return policy.allowedPrefixes
+    ? `allowed: ${policy.allowedPrefixes.join(', ') || 'nothing'}`
+    : 'choose a project directory'
 }
 
 function factOf(path: string, facts: Facts): PathFact {
   const fact = facts.paths.get(path)?.fact
-  if (!fact) throw new SandboxError('forbidden-host-path', `\`${path}\` cannot be used`, { hint: 'name an existing directory or file' })
+  if (!fact)
+    throw new SandboxError('forbidden-host-path', `\`${path}\` cannot be used`, {
+      hint: 'name an existing directory or file',
+    })
   return fact
 }
 
@@ -220,7 +246,8 @@ function masksFor(spec: Spec, facts: Facts, mounts: readonly Mount[]): readonly 
   ]
   const masks = new Map<string, Mask>()
   for (const fact of hidden.map((observed) => observed?.fact)) {
-    for (const target of fact ? targetsOf(fact, mounts) : []) masks.set(target, { ...(fact as PathFact), target })
+    for (const target of fact ? targetsOf(fact, mounts) : [])
+      masks.set(target, { ...(fact as PathFact), target })
   }
   // A mount of its own inside a masked place was asked for by name and judged by itself.
   return [...masks.values()].filter((mask) => !mounts.some((mount) => mount.target === mask.target))
@@ -229,7 +256,10 @@ function masksFor(spec: Spec, facts: Facts, mounts: readonly Mount[]): readonly 
 function targetsOf(fact: PathFact, mounts: readonly Mount[]): readonly string[] {
   return mounts
     .filter((mount) => isWithin(fact.real, mount.real) && fact.real !== mount.real)
-    .map((mount) => `${mount.target === '/' ? '' : mount.target}${fact.real.slice(mount.real === '/' ? 0 : mount.real.length)}`)
+    .map(
+      (mount) =>
+        `${mount.target === '/' ? '' : mount.target}${fact.real.slice(mount.real === '/' ? 0 : mount.real.length)}`,
+    )
 }
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
@@ -248,11 +278,15 @@ function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
   for (const name of ['cpus', 'memoryMb', 'diskMb', 'pids'] as const) {
     const value = asked[name]
     if (value !== undefined && value > policy.max[name]) {
-      throw new SandboxError('resource-limit-exceeded', `${name} ${value} is above the policy's ${policy.max[name]}`)
+      throw new SandboxError(
+        'resource-limit-exceeded',
+        `${name} ${value} is above the policy's ${policy.max[name]}`,
+      )
     }
   }
   const memoryMb = Math.min(policy.max.memoryMb, Math.max(512, Math.floor(facts.hostMemoryMb * 0.75)))
-  const defaults = spec.backend === 'native' ? {} : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
+  const defaults =
+    spec.backend === 'native' ? {} : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
   return { ...defaults, ...asked }
 }
 
@@ -267,14 +301,29 @@ const LIMIT_GUARANTEES: readonly (readonly [keyof Limits, Guarantee])[] = [
   ['fuel', 'limit.fuel'],
 ]
 
-const WALL: readonly Guarantee[] = ['fs.read', 'fs.write', 'env.clean', 'proc.hidden', 'ipc.private', 'kernel.filtered', 'cleanup']
+const WALL: readonly Guarantee[] = [
+  'fs.read',
+  'fs.write',
+  'env.clean',
+  'proc.hidden',
+  'ipc.private',
+  'kernel.filtered',
+  'cleanup',
+]
 
-type Needs = { readonly wall: readonly Guarantee[]; readonly limits: readonly Guarantee[]; readonly asked: readonly Guarantee[] }
+type Needs = {
+  readonly wall: readonly Guarantee[]
+  readonly limits: readonly Guarantee[]
+  readonly asked: readonly Guarantee[]
+}
 
 function needsOf(preset: Preset, mode: NetworkMode, asked: Limits, limits: Limits, writes: boolean): Needs {
-  const wall = WALL.filter((name) => preset !== 'danger-full-access' || (name !== 'fs.read' && name !== 'fs.write'))
+  const wall = WALL.filter(
+    (name) => preset !== 'danger-full-access' || (name !== 'fs.read' && name !== 'fs.write'),
+  )
   const network: readonly Guarantee[] = mode === 'full' ? [] : [`net.${mode}`]
-  const held = (of: Limits) => LIMIT_GUARANTEES.filter(([name]) => of[name] !== undefined).map(([, guarantee]) => guarantee)
+  const held = (of: Limits) =>
+    LIMIT_GUARANTEES.filter(([name]) => of[name] !== undefined).map(([, guarantee]) => guarantee)
   return {
     wall: [...wall, ...network, ...(writes ? (['fs.protect'] as const) : [])],
     limits: held(limits),
@@ -283,7 +332,10 @@ function needsOf(preset: Preset, mode: NetworkMode, asked: Limits, limits: Limit
 }
 
 /** `native` has no wall and is only taken by name: that gives up the whole wall, but not a limit asked for. */
-function split(spec: Spec, needs: Needs): { readonly needs: readonly Guarantee[]; readonly waived: readonly Guarantee[] } {
+function split(
+  spec: Spec,
+  needs: Needs,
+): { readonly needs: readonly Guarantee[]; readonly waived: readonly Guarantee[] } {
   if (spec.backend === 'native') return { needs: needs.asked, waived: needs.wall }
   const waived = spec.waive ?? []
   return { needs: [...needs.wall, ...needs.limits].filter((name) => !waived.includes(name)), waived }

@@ -1,8 +1,16 @@
 import type { Config } from '../model/config.ts'
 import { inspectLine } from './commands/judge.ts'
 import { LAUNCHERS } from './launchers.ts'
-import { type CommandPolicy, commandText, compileRule, indexBuiltIn, invalid, type Rule, ruleMatches } from './rules.ts'
 import { BUILT_IN } from './rules/index.ts'
+import {
+  type CommandPolicy,
+  commandText,
+  compileRule,
+  indexBuiltIn,
+  invalid,
+  type Rule,
+  ruleMatches,
+} from './rules.ts'
 
 export type { CommandPolicy } from './rules.ts'
 
@@ -13,7 +21,9 @@ const BUILT_IN_INDEX = indexBuiltIn(BUILT_IN)
  * that grants a bare interpreter, or whose examples lie: a broken policy never becomes a weaker one.
  */
 export function compilePolicy(config: Config): CommandPolicy {
-  const rules = (config.policy?.rule ?? []).map((rule, index) => compileRule(rule, rule.id ?? `policy.rule[${index}]`))
+  const rules = (config.policy?.rule ?? []).map((rule, index) =>
+    compileRule(rule, rule.id ?? `policy.rule[${index}]`),
+  )
   const allowed = config.commands?.allowed ?? []
   const policy: CommandPolicy = {
     rules,
@@ -37,7 +47,11 @@ function refuseBareLaunchers(rule: Rule): void {
   for (const [program, probes] of LAUNCHERS) {
     const bare = probes.find((args) => ruleMatches(anywhere, subject([program, ...args])))
     if (bare)
-      throw invalid(rule.id, `grants \`${commandText([program, ...bare])}\`, which can run anything`, `name what may run, for example the script after \`${program}\``)
+      throw invalid(
+        rule.id,
+        `grants \`${commandText([program, ...bare])}\`, which can run anything`,
+        `name what may run, for example the script after \`${program}\``,
+      )
   }
 }
 
@@ -57,7 +71,8 @@ function holds(rule: Rule, line: string): boolean {
 
 function checkExamples(rule: Rule): void {
   for (const example of rule.config.match ?? [])
-    if (!holds(rule, example)) throw invalid(rule.id, `the example \`${example}\` in \`match\` does not match`)
+    if (!holds(rule, example))
+      throw invalid(rule.id, `the example \`${example}\` in \`match\` does not match`)
   for (const example of rule.config.not_match ?? [])
     if (holds(rule, example)) throw invalid(rule.id, `the example \`${example}\` in \`not_match\` matches`)
 }

@@ -44,14 +44,20 @@ export class AutoSandboxRouter {
     if (named) return { mode: 'sandbox', reason: `\`${named.argv[0]}\` always runs in a sandbox`, decision }
     if (action === 'allow') return { mode: 'host', reason, decision }
     // SECURITY: `never` lifts only what is boxed for want of a rule; a finding keeps its box.
-    const lifted = nodes.every((node) => node.action === 'allow' || (node.rule === 'default' && this.#names(this.#never, node.argv)))
+    const lifted = nodes.every(
+      (node) => node.action === 'allow' || (node.rule === 'default' && this.#names(this.#never, node.argv)),
+    )
     const readable = decision.rules.every((rule) => rule === 'default')
-    if (lifted && readable) return { mode: 'host', reason: 'every program in it is on the list that needs no sandbox', decision }
+    if (lifted && readable)
+      return { mode: 'host', reason: 'every program in it is on the list that needs no sandbox', decision }
     return { mode: 'sandbox', reason, decision }
   }
 
   #names(list: ReadonlySet<string>, argv: readonly string[]): boolean {
     const name = argv[0] ?? ''
-    return list.has(name) || (/^\/(usr\/)?(local\/)?s?bin\//.test(name) && list.has(name.slice(name.lastIndexOf('/') + 1)))
+    return (
+      list.has(name) ||
+      (/^\/(usr\/)?(local\/)?s?bin\//.test(name) && list.has(name.slice(name.lastIndexOf('/') + 1)))
+    )
   }
 }

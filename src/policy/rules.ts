@@ -45,7 +45,8 @@ export const invalid = (id: string, problem: string, hint?: string): SandboxErro
 export function compileRule(config: RuleConfig, id: string): Rule {
   const kinds = [config.prefix, config.glob, config.regex].filter((kind) => kind !== undefined)
   if (kinds.length !== 1) throw invalid(id, 'needs exactly one of `prefix`, `glob` and `regex`')
-  if (config.prefix?.length === 0) throw invalid(id, '`prefix` is empty', 'a rule for everything is `default_action`')
+  if (config.prefix?.length === 0)
+    throw invalid(id, '`prefix` is empty', 'a rule for everything is `default_action`')
   return {
     id,
     action: config.action,
@@ -59,7 +60,8 @@ export function compileRule(config: RuleConfig, id: string): Rule {
   }
 }
 
-const describe = (config: RuleConfig): string => `the policy says so for \`${config.prefix?.join(' ') ?? config.glob ?? config.regex}\``
+const describe = (config: RuleConfig): string =>
+  `the policy says so for \`${config.prefix?.join(' ') ?? config.glob ?? config.regex}\``
 
 function compilePattern(config: RuleConfig, id: string): Pattern | undefined {
   try {

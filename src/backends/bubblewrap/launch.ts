@@ -43,6 +43,8 @@ const NAMESPACES = ['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unsha
 const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox']
 // The agent needs these to finish the mounts; it drops them all before the command exists.
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
+// To map user 0 of one namespace to another user in the next the kernel asks for this one.
+const MAPPING_CAPABILITY = 'CAP_SETFCAP'
 
 /** Kernel controls that the same user could write when it is root; the rest of /proc is the sandbox's own. */
 const PROC_READONLY = ['/proc/sys', '/proc/sysrq-trigger', '/proc/irq', '/proc/bus', '/proc/fs', '/proc/acpi', '/proc/scsi']
@@ -61,12 +63,16 @@ export function launchVector(plan: Plan, command: Command, context: LaunchContex
     'filter',
     context.filter,
     ...arg(...NAMESPACES, ...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
-    ...arg(...SESSION, '--cap-drop', 'ALL', ...AGENT_CAPABILITIES.flatMap((name) => ['--cap-add', name])),
+    ...arg(...(context.uid === 0 ? [] : ['--uid', '0', '--gid', '0'])),
+    ...arg(...SESSION, '--cap-drop', 'ALL', ...capabilities(context).flatMap((name) => ['--cap-add', name])),
     ...(grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)),
     ...plan.unixSockets.flatMap(bind),
     ...init(...agentFields(plan, command, context)),
   ]
 }
+
+const capabilities = ({ uid }: LaunchContext): readonly string[] =>
+  uid === 0 ? AGENT_CAPABILITIES : [...AGENT_CAPABILITIES, MAPPING_CAPABILITY]
 
 /** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
 function hostRoot(plan: Plan): string[] {
@@ -138,6 +144,8 @@ function agentFields(plan: Plan, command: Command, context: LaunchContext): stri
   return [
     ...command.argv.flatMap((value) => ['argv', value]),
     ...['cwd', command.cwd ?? plan.cwd],
+    // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
+    ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
     ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),
     ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
     ...PROC_HIDDEN.flatMap((path) => ['hide', path]),

@@ -18,7 +18,9 @@ export const isLocalHost = (host: string): boolean => LOCAL.test(host)
 
 /** The host of an address as programs write it, normalised the way browsers do; undefined when it has none. */
 export function hostOf(text: string): string | undefined {
-  const withScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text.replace(/^[a-z][a-z0-9+.-]*:/i, 'http:') : `http://${text}`
+  const withScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text)
+    ? text.replace(/^[a-z][a-z0-9+.-]*:/i, 'http:')
+    : `http://${text}`
   try {
     return new URL(withScheme).hostname.toLowerCase()
   } catch {
@@ -30,21 +32,32 @@ export function hostOf(text: string): string | undefined {
 export function addressFindings(walk: Walk, scope: Scope, text: string): Finding[] {
   if (!isStatic(text)) return openAddress(walk, text)
   const scheme = /^([a-z][a-z0-9+.-]*):/i.exec(text)?.[1]?.toLowerCase()
-  if (scheme === 'file') return pathFindings(walk, scope, decodeURI(text.replace(/^file:(\/\/[^/]*)?/i, '')), 'read')
-  if (scheme !== undefined && /^(gopher|dict|ldaps?|tftp|smbs?|telnet|rtsp|imaps?|pop3s?|smtps?|mqtt|scp|sftp|ext|fd|jar|phar|data)$/.test(scheme))
+  if (scheme === 'file')
+    return pathFindings(walk, scope, decodeURI(text.replace(/^file:(\/\/[^/]*)?/i, '')), 'read')
+  if (
+    scheme !== undefined &&
+    /^(gopher|dict|ldaps?|tftp|smbs?|telnet|rtsp|imaps?|pop3s?|smtps?|mqtt|scp|sftp|ext|fd|jar|phar|data)$/.test(
+      scheme,
+    )
+  )
     return [asked('network/scheme', `\`${scheme}:\` reaches services that are no web servers`)]
   const host = hostOf(text)
-  if (host === undefined) return [asked('network/address', `\`${show(text).slice(0, 60)}\` is no address we can read`)]
-  if (METADATA.test(host)) return [denied('network/metadata', `\`${host}\` hands out credentials of this machine`)]
+  if (host === undefined)
+    return [asked('network/address', `\`${show(text).slice(0, 60)}\` is no address we can read`)]
+  if (METADATA.test(host))
+    return [denied('network/metadata', `\`${host}\` hands out credentials of this machine`)]
   if (PRIVATE.test(host)) return [asked('network/private', `\`${host}\` is inside the local network`)]
   return []
 }
 
 function openAddress(walk: Walk, text: string): Finding[] {
-  const leaks = ['files', 'secret', 'environment', 'identity', 'decoded'].filter((source) => walk.sources.has(source))
+  const leaks = ['files', 'secret', 'environment', 'identity', 'decoded'].filter((source) =>
+    walk.sources.has(source),
+  )
   if (leaks.length > 0)
     return [denied('exfiltration/address', 'puts output of other commands into a network address')]
   const host = hostOf(text.replace(/[\uFDD0-\uFDEF]/g, 'x'))
-  if (host !== undefined && METADATA.test(host)) return [denied('network/metadata', `\`${host}\` hands out credentials`)]
+  if (host !== undefined && METADATA.test(host))
+    return [denied('network/metadata', `\`${host}\` hands out credentials`)]
   return [dynamic(`talks to \`${show(text).slice(0, 60)}\`, which is known only when it runs`)]
 }

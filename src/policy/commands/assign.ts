@@ -1,25 +1,48 @@
 import type { Assignment } from 'unbash'
 import { BOXED_VARIABLES, COMMAND_VARIABLES, POISONED } from './environment.ts'
 import { boxed, denied, type Finding, unseen } from './finding.ts'
-import { isStatic, show, SPLIT } from './marks.ts'
-import { arithmeticText } from './subscript.ts'
+import { isStatic, SPLIT, show } from './marks.ts'
 import { CLOSED, fork, newScope } from './scope.ts'
+import { arithmeticText } from './subscript.ts'
 import { deeper, type Walk } from './walk.ts'
 import { expandWord, type Words } from './words.ts'
 
 const named = (pattern: string, name: string): boolean =>
   pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : pattern === name
 
-const listed = (names: readonly string[], name: string): boolean => names.some((pattern) => named(pattern, name))
+const listed = (names: readonly string[], name: string): boolean =>
+  names.some((pattern) => named(pattern, name))
 
-const TRUSTED_PATH = /^\/(usr\/(local\/)?)?s?bin$|^\/opt\/homebrew\/s?bin$|^\/usr\/(local\/)?(go|cargo|lib\/[\w.-]+)\/bin$|^\/snap\/bin$/
+const TRUSTED_PATH =
+  /^\/(usr\/(local\/)?)?s?bin$|^\/opt\/homebrew\/s?bin$|^\/usr\/(local\/)?(go|cargo|lib\/[\w.-]+)\/bin$|^\/snap\/bin$/
 
 function pathFinding(value: string): Finding[] {
   if (isStatic(value) && value.split(':').every((dir) => TRUSTED_PATH.test(dir))) return []
   return [unseen('environment/path', 'changes `PATH`, so a name may stand for another program')]
 }
 
-const HARMLESS_COMMANDS = new Set(['cat', 'less', 'more', 'true', ':', '', 'vi', 'vim', 'nano', 'bash', '/bin/bash', '/bin/sh', 'gcc', 'g++', 'clang', 'clang++', 'sccache', 'ccache', 'less -R', 'less -FRX'])
+const HARMLESS_COMMANDS = new Set([
+  'cat',
+  'less',
+  'more',
+  'true',
+  ':',
+  '',
+  'vi',
+  'vim',
+  'nano',
+  'bash',
+  '/bin/bash',
+  '/bin/sh',
+  'gcc',
+  'g++',
+  'clang',
+  'clang++',
+  'sccache',
+  'ccache',
+  'less -R',
+  'less -FRX',
+])
 
 /** A value that some program runs is judged as a line of its own. */
 function commandFindings(walk: Walk, name: string, value: string): Finding[] {
@@ -32,10 +55,12 @@ function commandFindings(walk: Walk, name: string, value: string): Finding[] {
   return [unseen('environment/command', `\`${name}\` is a command that another program runs`)]
 }
 
-const OWN_SETTINGS = /^(RINGFENCE|SANDBOX|SANDBOXD|SANDFORGE|CODEX_SANDBOX|CLAUDE_CODE_SANDBOX)(_|$)|_SANDBOX_(DISABLE|MODE|OFF)|^(DISABLE|NO|SKIP|BYPASS)_SANDBOX/i
+const OWN_SETTINGS =
+  /^(RINGFENCE|SANDBOX|SANDBOXD|SANDFORGE|CODEX_SANDBOX|CLAUDE_CODE_SANDBOX)(_|$)|_SANDBOX_(DISABLE|MODE|OFF)|^(DISABLE|NO|SKIP|BYPASS)_SANDBOX/i
 
 function findings(walk: Walk, name: string, value: string): Finding[] {
-  if (OWN_SETTINGS.test(name)) return [denied('tampering/environment', `\`${name}\` changes the sandbox's own settings`)]
+  if (OWN_SETTINGS.test(name))
+    return [denied('tampering/environment', `\`${name}\` changes the sandbox's own settings`)]
   if (name === 'PATH' || name === 'path') return pathFinding(value)
   // INVARIANT: IFS has its effect in the scope; known values are followed, so alone it is only never allowed.
   if (name === 'IFS') return [boxed('environment/ifs', 'changes how words are split')]
@@ -43,7 +68,8 @@ function findings(walk: Walk, name: string, value: string): Finding[] {
   if (COMMAND_VARIABLES.has(name)) return commandFindings(walk, name, value)
   const poison = POISONED.find((entry) => listed(entry.names, name))
   if (poison) return [unseen('environment/poison', `\`${name}=${show(value).slice(0, 40)}\` ${poison.why}`)]
-  if (/\$\(|`/.test(value)) return [boxed('environment/text', `\`${name}\` holds text that looks like a command`)]
+  if (/\$\(|`/.test(value))
+    return [boxed('environment/text', `\`${name}\` holds text that looks like a command`)]
   return []
 }
 
@@ -52,9 +78,12 @@ function boxedFindings(walk: Walk, name: string, value: string): Finding[] {
     if (HARMLESS_COMMANDS.has(value)) return []
     return [unseen('environment/poison', `\`${name}\` names a program or a source of packages`)]
   }
-  if (/^LD_/.test(name) && !/^[\w./:-]*$/.test(value)) return [unseen('environment/poison', `\`${name}\` is not known`)]
-  const outside = /(^|:)\/(tmp|dev|var)\b/.test(value) || (/^\//.test(value) && !value.startsWith(walk.context.workspace))
-  if (outside && !name.startsWith('GIT_')) return [unseen('environment/poison', `\`${name}\` loads code from elsewhere`)]
+  if (/^LD_/.test(name) && !/^[\w./:-]*$/.test(value))
+    return [unseen('environment/poison', `\`${name}\` is not known`)]
+  const outside =
+    /(^|:)\/(tmp|dev|var)\b/.test(value) || (/^\//.test(value) && !value.startsWith(walk.context.workspace))
+  if (outside && !name.startsWith('GIT_'))
+    return [unseen('environment/poison', `\`${name}\` loads code from elsewhere`)]
   return [boxed('environment/library', `\`${name}\` makes the program load other code`)]
 }
 

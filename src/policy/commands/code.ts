@@ -2,7 +2,7 @@ import { asked, boxed, denied, type Finding, unseen } from './finding.ts'
 import { isStatic } from './marks.ts'
 import { pathFindings } from './paths.ts'
 import { newScope, type Scope } from './scope.ts'
-import type { Walk } from './walk.ts'
+import { spend, type Walk } from './walk.ts'
 
 /**
  * A look at code given to an interpreter on the command line. It cannot prove code harmless, so nothing here leads to
@@ -17,6 +17,11 @@ const WORDS_THAT_SPAWN: Readonly<Record<string, RegExp>> = {
   tclsh: /\bexec\b|\bopen\s+["{]?\|/,
   expect: /\bexec\b|\bspawn\b/,
   awk: /\|\s*getline|\|\s*"|\|\s*[a-z(]|\|&/,
+  julia: /`|\brun\s*\(/,
+  m4: /syscmd/,
+  groovy: /\.execute\s*\(/,
+  scala: /sys\.process|\.!/,
+  clojure: /\bsh\b/,
   lua: /os\.execute|io\.popen/,
   gnuplot: /`|\bsystem\b|^!/m,
 }
@@ -26,20 +31,30 @@ const NETWORK =
   /\bsocket\b|urllib|\brequests\.|\bhttp\.client|httpx|aiohttp|\bfetch\s*\(|axios|require\(['"](node:)?(net|http|https|dgram|tls|http2|dns)['"]\)|\bnet\.(connect|createConnection|Socket)|https?\.(get|request)|XMLHttpRequest|WebSocket|EventSource|Net::|IO::Socket|LWP|fsockopen|stream_socket|curl_|https?:\/\/|open-uri|\/inet6?\/(tcp|udp)|TCPSocket|TCPServer|UNIXSocket|smtplib|ftplib|telnetlib|paramiko|DatagramSocket|HttpClient|WebClient|Invoke-WebRequest|Deno\.connect|Bun\.connect/
 const DESTROY =
   /\brm(dir)?(Sync)?\s*\(|\bunlink(Sync)?\b|rmtree|os\.(remove|unlink|rmdir|removedirs|truncate)|remove(All|dirs|Sync)?\s*\(|FileUtils|Remove-Item|delete_file|File::Path|Deno\.remove|chmod|chown/
-const ENVIRONMENT = /process\.env|os\.environ|\bgetenv\b|%ENV|\$ENV|\bENV\b|ENVIRON|\$_ENV|System\.getenv|Deno\.env|Bun\.env/
-const LITERAL = /"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|q[qx]?[({[]([^)}\]]*)[)}\]]|`([^`]*)`/g
+const WRITE =
+  /\bopen\s*\([^)]*,\s*(mode\s*=\s*)?['"][rb]*[wax+]|\b(write|append)File|write_text|write_bytes|File\.(write|open)|\bwriteFileSync|createWriteStream|Deno\.writeTextFile|Bun\.write|file_put_contents|\bfopen\s*\([^)]*,\s*['"][wax]|>>?\s*['"]?[/~]|copyfile|\bshutil\.(copy|move)|rename(Sync)?\s*\(|symlink|os\.link/
+const ENVIRONMENT =
+  /process\.env|os\.environ|\bgetenv\b|%ENV|\$ENV|\bENV\b|ENVIRON|\$_ENV|System\.getenv|Deno\.env|Bun\.env/
+const MAX_CODE = 8192
 
 /** What code in some language does, as far as its text says. */
 export function codeFindings(walk: Walk, text: string, language: string): Finding[] {
   if (!isStatic(text) && text.replace(/[\uFDD0-\uFDEF]/g, '').length < 3)
     return [unseen('code/dynamic', 'runs code that is known only when it runs')]
+  if (text.length > MAX_CODE) return [unseen('code/long', 'code that is too long to be looked at')]
+  spend(walk, 2 + Math.floor(text.length / 64))
   const scope = newScope(walk.context.cwd ?? walk.context.workspace)
   const spawns = SPAWN.test(text) || WORDS_THAT_SPAWN[language]?.test(text) === true
   const network = NETWORK.test(text)
   const hidden = DYNAMIC.test(text)
-  const found: Finding[] = [...literalFindings(walk, scope, text, DESTROY.test(text))]
+  const found: Finding[] = [...literalFindings(walk, scope, text)]
   if (network && (spawns || hidden || ENVIRONMENT.test(text)))
-    found.push(denied('code/network', 'code that talks to the network and starts programs, evaluates text or reads variables'))
+    found.push(
+      denied(
+        'code/network',
+        'code that talks to the network and starts programs, evaluates text or reads variables',
+      ),
+    )
   if (spawns) found.push(spawnFinding(walk, scope, text))
   else if (hidden) found.push(asked('code/hidden', 'code that builds other code from text'))
   if (network) found.push(asked('code/network', 'code that talks to the network'))
@@ -47,27 +62,58 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
   return found
 }
 
-const literalsOf = (text: string): readonly string[] =>
-  [...text.slice(0, 16_384).matchAll(LITERAL)].slice(0, 64).map((match) => match[1] ?? match[2] ?? match[3] ?? match[4] ?? '')
+/** The quoted texts of code in any of the usual languages, read once from front to back. */
+function literalsOf(text: string): readonly string[] {
+  const found: string[] = []
+  for (let at = 0; at < text.length && found.length < 64; at++) {
+    const open = text[at] as string
+    const worded = open === 'q' ? /^q[qxw]?([({[<|!/])/.exec(text.slice(at, at + 3)) : null
+    if (!worded && open !== '"' && open !== "'" && open !== '`') continue
+    const close = worded ? (CLOSERS[worded[1] as string] ?? (worded[1] as string)) : open
+    const start = at + (worded ? worded[0].length : 1)
+    const end = closing(text, start, close)
+    if (end === -1) continue
+    found.push(text.slice(start, end))
+    at = end
+  }
+  return found
+}
 
-function literalFindings(walk: Walk, scope: Scope, text: string, destroys: boolean): Finding[] {
+const CLOSERS: Readonly<Record<string, string>> = { '(': ')', '{': '}', '[': ']', '<': '>' }
+
+function closing(text: string, from: number, close: string): number {
+  for (let at = from; at < Math.min(text.length, from + 1024); at++) {
+    if (text[at] === '\\') at++
+    else if (text[at] === close) return at
+  }
+  return -1
+}
+
+function literalFindings(walk: Walk, scope: Scope, text: string): Finding[] {
+  const use = DESTROY.test(text) ? 'delete' : WRITE.test(text) ? 'write' : 'read'
   const found: Finding[] = []
   for (const literal of [...literalsOf(text), ...bareParts(text)]) {
     if (!/^(\.{0,2}\/|~|\.[a-z])/.test(literal)) continue
     const path = literal.replace(/^~/, walk.context.home)
-    const findings = pathFindings(walk, scope, path, destroys ? 'delete' : 'read')
+    const findings = pathFindings(walk, scope, path, use)
     found.push(...findings.filter((finding) => finding.action === 'deny' || finding.action === 'ask'))
   }
   return found
 }
 
 /** Paths also stand in text without quotes, or inside other quotes. */
-const bareParts = (text: string): readonly string[] => [...text.matchAll(/(?<![\w:/.~])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
+const bareParts = (text: string): readonly string[] =>
+  [...text.matchAll(/(?<![\w:/.~])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
 
 /** Code that starts programs: what the literals say together and alone decides between asking and refusing. */
 function spawnFinding(walk: Walk, scope: Scope, text: string): Finding {
   const literals = literalsOf(text)
-  const tries = [...literals, literals.join(' '), literals.join(''), ...text.split(/[;\n{}]/).map((part) => part.replace(/^\s*(exec|spawn|system|!)\s+/, ''))]
+  const tries = [
+    ...literals,
+    literals.join(' '),
+    literals.join(''),
+    ...text.split(/[;\n{}]/).map((part) => part.replace(/^\s*(exec|spawn|system|!)\s+/, '')),
+  ]
   for (const line of tries.slice(0, 24)) {
     if (line.trim() !== '' && line.length < 2048 && walk.probe(scope, line) === 'deny')
       return denied('code/spawn', `code that runs \`${line.trim().slice(0, 60)}\``)

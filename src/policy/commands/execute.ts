@@ -1,11 +1,11 @@
 import { asked, dynamic, type Finding, unseen } from './finding.ts'
-import { ANY, isStatic, show, SPLIT } from './marks.ts'
+import { ANY, isStatic, SPLIT, show } from './marks.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
 import { familyOf, handlerOf } from './programs.ts'
 import { runFile } from './run-file.ts'
 import { type Scope, type Stream, UNKNOWN } from './scope.ts'
-import { type Call, deeper, newNode, type Node, spend, type Walk } from './walk.ts'
+import { type Call, deeper, type Node, newNode, spend, type Walk } from './walk.ts'
 
 export type Started = {
   readonly stdin: Stream
@@ -17,7 +17,7 @@ export type Started = {
 
 /** Judges one simple command and everything it starts; the answer is what it prints. */
 export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], started: Started): Stream {
-  spend(walk)
+  spend(walk, 5 + Math.floor(argv.length / 16))
   const node = newNode(walk, argv)
   node.cwds = scope.cwds
   if (started.findings) node.findings.push(...started.findings)
@@ -33,9 +33,12 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
 
 function runUnknown(walk: Walk, scope: Scope, node: Node, started: Started): Stream {
   const [name = '', ...args] = node.argv
-  node.findings.push(unseen('shell/dynamic-program', `\`${show(name)}\` stands for a program that is known only when it runs`))
+  node.findings.push(
+    unseen('shell/dynamic-program', `\`${show(name)}\` stands for a program that is known only when it runs`),
+  )
   // An unquoted expansion can be empty, and then the next word is the program.
-  if (name === SPLIT && args.length > 0) deeper(walk, () => runArgv(walk, scope, args, { stdin: started.stdin }))
+  if (name === SPLIT && args.length > 0)
+    deeper(walk, () => runArgv(walk, scope, args, { stdin: started.stdin }))
   return UNKNOWN
 }
 
@@ -53,13 +56,16 @@ function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }
 /** A word as shell source; what is not known stays not known. */
 const quote = (text: string): string => (isStatic(text) ? `'${text.replaceAll("'", `'\\''`)}'` : '"$UNKNOWN"')
 
-const SYSTEM_BIN = /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
+const SYSTEM_BIN =
+  /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
 const SHELL_LINK = /^\/proc\/[^/]+\/exe$/
 
 function runNamed(call: Call): Stream {
   const { walk, scope, node, name, args } = call
   if (!/^[\x21-\x7e]+$/.test(name) && !(name.includes('/') && /^[^\s]+$/.test(name)))
-    node.findings.push(unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`))
+    node.findings.push(
+      unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`),
+    )
   if (!name.includes('/')) return runProgram({ ...call, name: familyOf(name) }, true)
   const path = absolute(name, scope.cwds[0] ?? ANY)
   if (SHELL_LINK.test(path)) return runProgram({ ...call, name: 'bash' }, true)
@@ -100,28 +106,44 @@ function runProgram(call: Call, trusted: boolean): Stream {
   return out ?? outputOf(call)
 }
 
-const TELLING = /^(rm|shred|mkfs(\.\w+)?|dd|wipefs|sudo|doas|su|curl|wget|nc|ncat|bash|sh|zsh|dash|ksh|chmod|chown|eval|find|python3?|perl|node|tee|cat|cp|mv|busybox|xargs|env)$/
+const TELLING =
+  /^(rm|shred|mkfs(\.\w+)?|dd|wipefs|sudo|doas|su|curl|wget|nc|ncat|bash|sh|zsh|dash|ksh|chmod|chown|eval|find|python3?|perl|node|tee|cat|cp|mv|busybox|xargs|env)$/
+
+/** Arguments of an unknown program that are looked at; with more, a person looks. */
+const MAX_LOOKED_AT = 48
 
 /** A program that we do not know may start what its arguments say; if that would be denied, a person looks. */
 function suspicious({ walk, scope, node, args }: Call): void {
-  if (args.some((arg) => arg === SPLIT || arg === ANY)) node.findings.push(dynamic('an argument is known only when it runs'))
-  for (const [index, arg] of args.entries()) {
+  if (args.length > 4 * MAX_LOOKED_AT)
+    node.findings.push(unseen('programs/arguments', 'too many arguments to look at'))
+  if (args.some((arg) => arg === SPLIT || arg === ANY))
+    node.findings.push(dynamic('an argument is known only when it runs'))
+  for (const [index, arg] of args.slice(0, MAX_LOOKED_AT).entries()) {
     const value = arg.replace(/^--?[\w-]+=/, '')
     const base = value.slice(value.lastIndexOf('/') + 1)
-    const line = /\s/.test(value) ? value : TELLING.test(base) ? args.slice(index).map(quote).join(' ') : undefined
-    if (line === undefined || line.length > 2048 || walk.steps > 1500) continue
-    spend(walk, 5)
+    const line = /\s/.test(value)
+      ? value
+      : TELLING.test(base)
+        ? args
+            .slice(index, index + 32)
+            .map(quote)
+            .join(' ')
+        : undefined
+    if (line === undefined || line.length > 2048 || walk.steps > 1000) continue
+    spend(walk, 20)
     if (walk.probe(scope, line) === 'deny') {
       node.findings.push(unseen('programs/unknown-launcher', `could run \`${show(line).slice(0, 60)}\``))
       return
     }
   }
-  node.findings.push(...args.flatMap((arg) => mentioned(walk, scope, arg)))
+  node.findings.push(...args.slice(0, MAX_LOOKED_AT).flatMap((arg) => mentioned(walk, scope, arg)))
 }
 
 /** A path that an unknown program is given is at least read. */
 function mentioned(walk: Walk, scope: Scope, arg: string): readonly Finding[] {
   const value = arg.replace(/^-[-\w]*=/, '').replace(/^@/, '')
   if (value[0] === '-' || !/[/.]/.test(value) || value.includes('://')) return []
-  return pathFindings(walk, scope, value, 'read').filter((finding) => finding.action === 'deny' || finding.action === 'ask')
+  return pathFindings(walk, scope, value, 'read').filter(
+    (finding) => finding.action === 'deny' || finding.action === 'ask',
+  )
 }

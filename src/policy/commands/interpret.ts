@@ -6,12 +6,12 @@ import type {
   CommandNode,
   CompoundList,
   For,
-  Function as ShellFunction,
   ParsedScript,
   Pipeline,
   PipelineNode,
   Redirection,
   Select,
+  Function as ShellFunction,
   Statement,
   TestExpression,
   While,
@@ -23,7 +23,18 @@ import { uncovered } from './lexical.ts'
 import { ANY, SPLIT } from './marks.ts'
 import { parseShell } from './parse.ts'
 import { redirectTo } from './redirect.ts'
-import { CLOSED, EMPTY, fork, joined, mergeInto, type Scope, type Stream, textStream, UNKNOWN } from './scope.ts'
+import {
+  CLOSED,
+  EMPTY,
+  fork,
+  joined,
+  mergeInto,
+  type Scope,
+  type Source,
+  type Stream,
+  textStream,
+  UNKNOWN,
+} from './scope.ts'
 import { arithmeticText } from './subscript.ts'
 import { deeper, newNode, spend, type Walk } from './walk.ts'
 import { arithmetic, expandBody, expandText, expandWord, runHidden, type Words } from './words.ts'
@@ -35,7 +46,9 @@ type Around = {
 }
 
 const unreadable = (walk: Walk): void => {
-  walk.line.push(unseen('shell/unreadable', 'it is not complete shell syntax, so what would run is not known'))
+  walk.line.push(
+    unseen('shell/unreadable', 'it is not complete shell syntax, so what would run is not known'),
+  )
 }
 
 /** Judges shell source text. Never throws for bad syntax; it is noted as unreadable instead. */
@@ -94,7 +107,8 @@ function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: 
 
 function runPipeline(walk: Walk, scope: Scope, node: PipelineNode, around: Around): Stream {
   if (node.type !== 'Pipeline') return runNode(walk, scope, node, around)
-  if (node.commands.length === 1) return runNode(walk, scope, (node as Pipeline).commands[0] as CommandNode, around)
+  if (node.commands.length === 1)
+    return runNode(walk, scope, (node as Pipeline).commands[0] as CommandNode, around)
   let stream = around.stdin
   for (const command of node.commands) {
     stream = runNode(walk, fork(scope, { detached: true }), command, { ...around, stdin: stream })
@@ -138,14 +152,35 @@ function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, aro
       runTest(wordsOf(walk, scope, around), node.expression)
       return EMPTY
     case 'ArithmeticCommand':
-      arithmetic(wordsOf(walk, scope, around), node.expression)
-      return EMPTY
+      return runArithmetic(walk, scope, node, around)
     default:
       return node satisfies never
   }
 }
 
-function runRedirected(walk: Walk, scope: Scope, node: Extract<CommandNode, { type: 'Redirected' }>, around: Around): Stream {
+/** `((` also opens two subshells in other shells, and in bash where it cannot be arithmetic. */
+function runArithmetic(
+  walk: Walk,
+  scope: Scope,
+  node: Extract<CommandNode, { type: 'ArithmeticCommand' }>,
+  around: Around,
+): Stream {
+  arithmetic(wordsOf(walk, scope, around), node.expression)
+  if (/[A-Za-z_]\w*\s+[-\w/"'$]/.test(node.body)) {
+    walk.line.push(
+      unseen('shell/arithmetic', 'it reads as arithmetic in one shell and as commands in another'),
+    )
+    deeper(walk, () => interpret(walk, fork(scope), node.body.replace(/^[\s(]+|[\s)]+$/g, ''), around.stdin))
+  }
+  return EMPTY
+}
+
+function runRedirected(
+  walk: Walk,
+  scope: Scope,
+  node: Extract<CommandNode, { type: 'Redirected' }>,
+  around: Around,
+): Stream {
   const shown = newNode(walk, [`${node.command.type.toLowerCase()}`])
   const { stdin, finish } = redirections(walk, scope, node.redirects, { around, findings: shown.findings })
   return finish(runNode(walk, scope, node.command, { ...around, stdin: stdin ?? around.stdin }))
@@ -204,13 +239,16 @@ function runWhile(walk: Walk, scope: Scope, node: While, around: Around): Stream
   )
 }
 
-const hasBackground = (list: CompoundList): boolean => list.commands.some((statement) => statement.background === true)
+const hasBackground = (list: CompoundList): boolean =>
+  list.commands.some((statement) => statement.background === true)
 
 const MAX_ROUNDS = 12
 
 function runFor(walk: Walk, scope: Scope, node: For | Select, around: Around): Stream {
   const words = wordsOf(walk, scope, around)
-  const list = node.wordlist ? node.wordlist.flatMap((word) => expandWord(words, word)) : (scope.positional?.slice(1) ?? [SPLIT])
+  const list = node.wordlist
+    ? node.wordlist.flatMap((word) => expandWord(words, word))
+    : (scope.positional?.slice(1) ?? [SPLIT])
   const name = node.name.value
   const known = list.length <= MAX_ROUNDS && walk.steps < 600
   const values = known ? list : [ANY]
@@ -294,7 +332,9 @@ function wordsOf(walk: Walk, scope: Scope, around: Around): Words {
       if (!script) return unknownText(walk)
       const stdin = operator === '>' ? UNKNOWN : CLOSED
       const outer = walk.sources
-      const out = deeper(walk, () => runScript(walk, fork(scope), script, { ...inside(script.source), stdin }))
+      const out = deeper(walk, () =>
+        runScript(walk, fork(scope), script, { ...inside(script.source), stdin }),
+      )
       walk.sources = outer
       const path = `/dev/fd/${1000 + at}`
       scope.files.set(path, { kind: 'content', stream: out })
@@ -311,20 +351,30 @@ function unknownText(walk: Walk): string {
 type Redirecting = { readonly around: Around; readonly findings: Finding[] }
 
 /** Judges redirections; `finish` says what is left of the output once it has been written elsewhere. */
-function redirections(walk: Walk, scope: Scope, list: readonly Redirection[], { around, findings }: Redirecting) {
+function redirections(
+  walk: Walk,
+  scope: Scope,
+  list: readonly Redirection[],
+  { around, findings }: Redirecting,
+) {
   const words = wordsOf(walk, scope, around)
   let stdin: Stream | undefined
   const sinks: ((out: Stream) => Stream)[] = []
   for (const redirect of list) {
+    spend(walk, 4)
     if (redirect.type === 'HereDoc') {
-      stdin = textStream(redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body))
+      stdin = fed(walk, () =>
+        redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
+      )
     } else if (redirect.type === 'HereString') {
-      stdin = textStream(redirect.target ? `${expandText(words, redirect.target)}\n` : '')
+      const { target } = redirect
+      stdin = fed(walk, () => (target ? `${expandText(words, target)}\n` : ''))
     } else if (redirect.target) {
       const feeds = feedsProcess(redirect.target.parts)
       if (feeds) sinks.push((out) => feed(walk, scope, feeds, { ...around, stdin: { ...out, piped: true } }))
       else {
-        const descriptor = redirect.descriptor?.type === 'FileDescriptor' ? redirect.descriptor.value : undefined
+        const descriptor =
+          redirect.descriptor?.type === 'FileDescriptor' ? redirect.descriptor.value : undefined
         const target = { operator: redirect.operator, path: targetOf(walk, words, redirect), descriptor }
         const change = redirectTo({ walk, scope, findings }, target)
         if (change.stdin) stdin = change.stdin
@@ -333,6 +383,17 @@ function redirections(walk: Walk, scope: Scope, list: readonly Redirection[], { 
     }
   }
   return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
+}
+
+/** A here-document carries what the substitutions in it carry. */
+function fed(walk: Walk, read: () => string): Stream {
+  const outer = walk.sources
+  walk.sources = new Set()
+  const text = read()
+  const from = [...walk.sources].filter((source): source is Source => source[0] !== '$')
+  for (const source of walk.sources) outer.add(source)
+  walk.sources = outer
+  return textStream(text, from)
 }
 
 function targetOf(walk: Walk, words: Words, redirect: Extract<Redirection, { type: 'Redirect' }>): string {
@@ -349,10 +410,17 @@ type Parts = NonNullable<Extract<Redirection, { type: 'Redirect' }>['target']>['
 
 function feedsProcess(parts: Parts) {
   const part = parts?.[0]
-  return parts?.length === 1 && part?.type === 'ProcessSubstitution' && part.operator === '>' ? part : undefined
+  return parts?.length === 1 && part?.type === 'ProcessSubstitution' && part.operator === '>'
+    ? part
+    : undefined
 }
 
-function feed(walk: Walk, scope: Scope, part: NonNullable<ReturnType<typeof feedsProcess>>, around: Around): Stream {
+function feed(
+  walk: Walk,
+  scope: Scope,
+  part: NonNullable<ReturnType<typeof feedsProcess>>,
+  around: Around,
+): Stream {
   around.cover(part.pos, part.end)
   if (part.script) deeper(walk, () => runScript(walk, fork(scope), part.script as ParsedScript, around))
   else unreadable(walk)
@@ -378,7 +446,17 @@ function runCommand(walk: Walk, scope: Scope, command: Command, around: Around):
       argv.push(declarationOf(words, part))
     } else redirects.push(part)
   }
-  return runSimple(walk, { scope, around, words, argv, assignments, declared, redirects, sources })
+  return runSimple(walk, {
+    scope,
+    around,
+    words,
+    argv,
+    assignments,
+    declared,
+    redirects,
+    sources,
+    named: command.name !== undefined,
+  })
 }
 
 type Simple = {
@@ -390,6 +468,8 @@ type Simple = {
   readonly declared: readonly Assignment[]
   readonly redirects: readonly Redirection[]
   readonly sources: Set<string>
+  /** A command word stood there, even if nothing is left of it. */
+  readonly named: boolean
 }
 
 function runSimple(walk: Walk, simple: Simple): Stream {
@@ -399,9 +479,14 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
   const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
   if (argv.length === 0) {
-    const node = newNode(walk, env.map(({ name, value }) => `${name}=${value}`))
+    const node = newNode(
+      walk,
+      env.map(({ name, value }) => `${name}=${value}`),
+    )
     node.findings.push(...findings, ...poison)
-    for (const [index, { name, value }] of env.entries()) store(words, assignments[index] as Assignment, name, value)
+    if (simple.named) node.findings.push(dynamic('what it runs is nothing unless a substitution says so'))
+    for (const [index, { name, value }] of env.entries())
+      store(words, assignments[index] as Assignment, name, value)
     return finish(EMPTY)
   }
   walk.sources = simple.sources
@@ -420,6 +505,7 @@ function runSimple(walk: Walk, simple: Simple): Stream {
 }
 
 function read(words: Words, assignment: Assignment): { readonly name: string; readonly value: string } {
+  spend(words.walk, 2)
   if (assignment.index) arithmeticText(words, assignment.index)
   const { value } = assignment
   if (value.type === 'ArrayValue') return { name: assignment.name, value: ANY }
@@ -449,22 +535,36 @@ function declarationOf(words: Words, part: Assignment): string {
 /** `declare`, `export`, `local` and the like keep what they set. */
 function declare(words: Words, argv: readonly string[], assignment: Assignment): void {
   const { name, value } = read({ ...words, cover: () => {} }, assignment)
-  if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export') words.scope.references.set(name, value)
+  if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export')
+    words.scope.references.set(name, value)
   else store(words, assignment, name, value)
 }
 
 type CallAround = { readonly args: readonly string[]; readonly around: Around }
 
-function callFunction(walk: Walk, scope: Scope, name: string, { args, around }: CallAround): Stream | undefined {
+function callFunction(
+  walk: Walk,
+  scope: Scope,
+  name: string,
+  { args, around }: CallAround,
+): Stream | undefined {
   const found = scope.functions.get(name)
   if (!found) return undefined
   found.called = true
   if (scope.calling.includes(name)) {
-    if (scope.detached) walk.line.push(denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`))
+    if (scope.detached)
+      walk.line.push(
+        denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
+      )
     return UNKNOWN
   }
   const positional = scope.positional
-  const inside: Scope = { ...scope, calling: [...scope.calling, name], positional: [name, ...args], detached: false }
+  const inside: Scope = {
+    ...scope,
+    calling: [...scope.calling, name],
+    positional: [name, ...args],
+    detached: false,
+  }
   const out = deeper(walk, () => runNode(walk, inside, found.body, { ...around, cover: found.cover }))
   scope.cwds = inside.cwds
   scope.positional = positional
@@ -480,4 +580,3 @@ export function runUncalled(walk: Walk, scope: Scope): void {
     deeper(walk, () => runNode(walk, inside, found.body, { stdin: CLOSED, cover: () => {} }))
   }
 }
-

@@ -37,7 +37,9 @@ function probe(walk: Walk, scope: Scope, text: string): Action {
   const inner = newWalk(walk.policy, walk.context)
   inner.steps = walk.steps
   inner.depth = walk.depth + 4
-  const action = attempt(inner, () => interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED))
+  const action = attempt(inner, () =>
+    interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED),
+  )
   walk.steps = inner.steps
   return action.decision.action
 }
@@ -47,7 +49,10 @@ function attempt(walk: Walk, act: () => void): Inspection {
     act()
   } catch (error) {
     // INVARIANT: whatever stops the walk, the line is not understood; it is never allowed.
-    const why = error instanceof BudgetError ? 'it costs more to read than any honest line' : 'it could not be read to its end'
+    const why =
+      error instanceof BudgetError
+        ? 'it costs more to read than any honest line'
+        : 'it could not be read to its end'
     walk.line.push(unseen('shell/budget', why))
   }
   return decide(walk)
@@ -69,7 +74,11 @@ export function inspectLine(policy: CommandPolicy, line: string, context: Contex
 }
 
 /** PLATFORM: zsh writes `>!` for `>|`, and `=name` for the path of a program. */
-const fromZsh = (line: string): string => line.replace(/(>>?)!(?=\s)/g, '$1|').replaceAll('>>|', '>>').replace(/(^|[;&|(]\s*)=(?=\w)/g, '$1')
+const fromZsh = (line: string): string =>
+  line
+    .replace(/(>>?)!(?=\s)/g, '$1|')
+    .replaceAll('>>|', '>>')
+    .replace(/(^|[;&|(]\s*)=(?=\w)/g, '$1')
 
 /** Judges a shell line. */
 export function judgeLine(policy: CommandPolicy, line: string, context: Context): Decision {
@@ -82,7 +91,11 @@ export function inspectArgv(policy: CommandPolicy, argv: readonly string[], cont
   const text = argv.join(' ')
   const lexical = lexicalFindings(text === '' ? ' ' : text)
   walk.line.push(...lexical.findings)
-  if (lexical.stop && !lexical.findings.every(({ rule }) => rule === 'shell/too-deep' || rule === 'shell/too-many')) return decide(walk)
+  if (
+    lexical.stop &&
+    !lexical.findings.every(({ rule }) => rule === 'shell/too-deep' || rule === 'shell/too-many')
+  )
+    return decide(walk)
   return attempt(walk, () => {
     runArgv(walk, newScope(context.cwd ?? context.workspace), argv, { stdin: CLOSED })
   })

@@ -1,4 +1,4 @@
-import { type Finding, denied, unseen } from './finding.ts'
+import { denied, type Finding, unseen } from './finding.ts'
 
 /** Longest line that is parsed at all. */
 export const MAX_BYTES = 16 * 1024
@@ -8,11 +8,15 @@ const BIDI_OR_INVISIBLE =
   /[\u00AD\u034F\u061C\u115F\u1160\u17B4\u17B5\u180E\u200B\u200E\u200F\u202A-\u202E\u2060-\u206F\u3164\uFEFF\uFFA0\uFFF9-\uFFFD]|[\u{E0000}-\u{E007F}]/u
 const CONTROL = /[\u0000-\u0008\u000B-\u001F\u007F-\u009F]/
 const JOINER = /[\u200C\u200D]/g
-const JOINS = /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
+const JOINS =
+  /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
 const OPENERS = '([{'
 
 /** Reasons not to trust the text of a line before it is parsed; `stop` means that it must not be parsed. */
-export function lexicalFindings(line: string): { readonly stop: boolean; readonly findings: readonly Finding[] } {
+export function lexicalFindings(line: string): {
+  readonly stop: boolean
+  readonly findings: readonly Finding[]
+} {
   const stopped = tooMuch(line)
   if (stopped) return { stop: true, findings: [stopped] }
   if (/^[\x00-\x7F]*$/.test(line) && !CONTROL.test(line)) return { stop: false, findings: [] }
@@ -22,13 +26,20 @@ export function lexicalFindings(line: string): { readonly stop: boolean; readonl
 
 function tooMuch(line: string): Finding | undefined {
   if (line.trim() === '') return denied('shell/empty', 'there is no command in it')
-  if (line.includes('\0')) return denied('shell/nul', 'a NUL character ends the text for some programs and not for others')
-  if (line.length > MAX_BYTES) return unseen('shell/too-long', `longer than ${MAX_BYTES} characters, so it was not read`)
-  if (/[\uFDD0-\uFDEF\uFFFE\uFFFF]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(line))
+  if (line.includes('\0'))
+    return denied('shell/nul', 'a NUL character ends the text for some programs and not for others')
+  if (line.length > MAX_BYTES)
+    return unseen('shell/too-long', `longer than ${MAX_BYTES} characters, so it was not read`)
+  if (
+    /[\uFDD0-\uFDEF\uFFFE\uFFFF]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(
+      line,
+    )
+  )
     return unseen('shell/noncharacter', 'holds characters that no text has')
-  if (nesting(line) > 150) return unseen('shell/too-deep', 'nested too deeply to be read')
+  if (nesting(line) > 80) return unseen('shell/too-deep', 'nested too deeply to be read')
   if (count(line, '<<') > 60) return unseen('shell/too-many', 'too many here-documents to be read')
-  if (line.length > 4000 && separators(line) > 1500) return unseen('shell/too-many', 'too many commands to be read')
+  if (line.length > 4000 && separators(line) > 1500)
+    return unseen('shell/too-many', 'too many commands to be read')
   return undefined
 }
 
@@ -58,7 +69,10 @@ function separators(line: string): number {
 function odd(line: string): Finding | undefined {
   if (CONTROL.test(line)) return unseen('unicode/control', 'holds control characters that hide or split text')
   if (BIDI_OR_INVISIBLE.test(line))
-    return unseen('unicode/invisible', 'holds invisible or direction-changing characters, so it reads differently')
+    return unseen(
+      'unicode/invisible',
+      'holds invisible or direction-changing characters, so it reads differently',
+    )
   for (const joiner of line.matchAll(JOINER)) {
     if (!JOINS.test(line.slice(Math.max(0, joiner.index - 2), joiner.index)))
       return unseen('unicode/invisible', 'holds a zero-width character outside of a script that uses it')

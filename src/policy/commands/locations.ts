@@ -175,7 +175,13 @@ export const PROJECT_SECRETS: readonly string[] = lines(`
   credentials
   credentials.json
   service-account*.json
-  secrets.*
+  secrets.json
+  secrets.yml
+  secrets.yaml
+  secrets.toml
+  secrets.env
+  secrets.ini
+  secrets.txt
   *.pem
   *.p12
   *.pfx
@@ -255,7 +261,12 @@ export const STARTUP: readonly string[] = lines(`
 `)
 
 /** Names that start code wherever they are placed. */
-export const STARTUP_NAMES: readonly string[] = ['sitecustomize.py', 'usercustomize.py', '*.pth', 'authorized_keys']
+export const STARTUP_NAMES: readonly string[] = [
+  'sitecustomize.py',
+  'usercustomize.py',
+  '*.pth',
+  'authorized_keys',
+]
 
 /** Configuration of automation: changed only after a person agrees. */
 export const AUTOMATION: readonly string[] = lines(`

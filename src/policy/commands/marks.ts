@@ -29,9 +29,11 @@ export const isStatic = (text: string): boolean => !MARK.test(text)
 /** Could be anything at all in some place (a glob is bounded by the files that exist). */
 export const isOpen = (text: string): boolean => OPEN.test(text)
 
-/** For people: marks become `…`, `*` and `?`. */
-export const show = (text: string): string =>
-  isStatic(text) ? text : text.replace(/[\uFDD0-\uFDEF]/g, (mark) => SHOWN[mark] ?? '…')
+/** For people: marks become `…`, `*` and `?`, and nothing is longer than a line. */
+export function show(text: string, size = 200): string {
+  const shown = isStatic(text) ? text : text.replace(/[\uFDD0-\uFDEF]/g, (mark) => SHOWN[mark] ?? '…')
+  return shown.length > size ? `${shown.slice(0, size - 1)}…` : shown
+}
 
 /** Turns the glob characters of unquoted text into marks, as bash does after an unquoted expansion. */
 export const globbed = (text: string): string =>
@@ -44,6 +46,9 @@ export const globbed = (text: string): string =>
 
 const isStar = (char: string): boolean => char === ANY || char === SPLIT || char === STAR || char === BELOW
 
+/** Above this, two patterns count as meeting: no honest pattern is that long. */
+const MAX_PATTERN = 600
+
 /**
  * Whether one text could stand for both patterns. Both may hold marks; no state is revisited, so the cost is the
  * product of the two lengths.
@@ -52,6 +57,7 @@ export function meets(a: string, b: string): boolean {
   if (isStatic(a) && isStatic(b)) return a === b
   // bash never lets a leading glob match a hidden file.
   if ((a[0] === STAR || a[0] === ONE) && b[0] === '.') return false
+  if (a.length + b.length > MAX_PATTERN) return true
   let row = reach(b)
   for (const char of a) row = step(row, char, b)
   return row[b.length] === true

@@ -21,7 +21,11 @@ export type OptionSpec = {
   readonly single?: boolean
 }
 
-export type Option = { readonly name: string; readonly value: string | undefined; readonly effect: Effect | undefined }
+export type Option = {
+  readonly name: string
+  readonly value: string | undefined
+  readonly effect: Effect | undefined
+}
 export type Parsed = {
   readonly options: readonly Option[]
   readonly operands: readonly string[]

@@ -3,12 +3,31 @@ import { readFile } from './redirect.ts'
 import { type Source, type Stream, textStream } from './scope.ts'
 import type { Call } from './walk.ts'
 
-const IDENTITY = new Set('whoami hostname id uname logname groups hostid users who w last arp ifconfig ip lscpu'.split(' '))
+const IDENTITY = new Set(
+  'whoami hostname id uname logname groups hostid users who w last arp ifconfig ip lscpu'.split(' '),
+)
 const ENVIRONMENT = new Set(['env', 'printenv', 'set', 'export', 'declare', 'typeset', 'compgen', 'history'])
 const NETWORK = new Set(
-  'curl wget nc ncat netcat socat fetch aria2c http https xh httpie lynx links w3m ftp lftp tftp ssh scp sftp rsync dig nslookup host telnet openssl axel'.split(' '),
+  'curl wget nc ncat netcat socat fetch aria2c http https xh httpie lynx links w3m ftp lftp tftp ssh scp sftp rsync dig nslookup host telnet openssl axel'.split(
+    ' ',
+  ),
 )
-const DECODERS = new Set(['base64', 'base32', 'xxd', 'openssl', 'gzip', 'gunzip', 'zcat', 'bzip2', 'xz', 'uudecode', 'gpg', 'zstd', 'od', 'hexdump'])
+const DECODERS = new Set([
+  'base64',
+  'base32',
+  'xxd',
+  'openssl',
+  'gzip',
+  'gunzip',
+  'zcat',
+  'bzip2',
+  'xz',
+  'uudecode',
+  'gpg',
+  'zstd',
+  'od',
+  'hexdump',
+])
 
 /** What a program prints, where its text can be told from its arguments. */
 export function outputOf(call: Call): Stream {
@@ -27,7 +46,11 @@ function sourcesOf({ name, node, stdin, args }: Call): Set<Source> {
   return from
 }
 
-const READERS = new Set('cat head tail less more tac nl base64 xxd od hexdump tar gzip zcat strings grep sed awk cut sort paste rev fold bat openssl dd zip'.split(' '))
+const READERS = new Set(
+  'cat head tail less more tac nl base64 xxd od hexdump tar gzip zcat strings grep sed awk cut sort paste rev fold bat openssl dd zip'.split(
+    ' ',
+  ),
+)
 
 const operands = (args: readonly string[]): readonly string[] => args.filter((arg) => arg[0] !== '-')
 
@@ -39,11 +62,19 @@ const KNOWN: Readonly<Record<string, (call: Call) => string | undefined>> = {
   pwd: ({ scope }) => `${scope.cwds.length === 1 ? scope.cwds[0] : ANY}\n`,
   basename: ({ args }) => {
     const path = operands(args)[0]
-    return path !== undefined && isStatic(path) ? `${path.replace(/\/+$/, '').split('/').at(-1)?.replace(operands(args)[1] ?? '\0', '')}\n` : undefined
+    return path !== undefined && isStatic(path)
+      ? `${path
+          .replace(/\/+$/, '')
+          .split('/')
+          .at(-1)
+          ?.replace(operands(args)[1] ?? '\0', '')}\n`
+      : undefined
   },
   dirname: ({ args }) => {
     const path = operands(args)[0]
-    return path !== undefined && isStatic(path) ? `${path.replace(/\/?[^/]*\/*$/, '') || (path[0] === '/' ? '/' : '.')}\n` : undefined
+    return path !== undefined && isStatic(path)
+      ? `${path.replace(/\/?[^/]*\/*$/, '') || (path[0] === '/' ? '/' : '.')}\n`
+      : undefined
   },
   which: ({ args }) => programPath(args),
   mktemp: ({ args }) => {
@@ -58,23 +89,32 @@ const KNOWN: Readonly<Record<string, (call: Call) => string | undefined>> = {
     return operands(args.slice(1)).length > 0 && args[1]?.[0] !== '-' ? undefined : `${root}/${BELOW}\n`
   },
   git: ({ node }) =>
-    /^git (ls-files|diff|ls-tree|grep|show|log)\b/.test(node.canonical.join(' ')) && /--name-only|ls-files|-l\b/.test(node.canonical.join(' '))
+    /^git (ls-files|diff|ls-tree|grep|show|log)\b/.test(node.canonical.join(' ')) &&
+    /--name-only|ls-files|-l\b/.test(node.canonical.join(' '))
       ? `${BELOW}\n`
       : undefined,
   base64: ({ args, stdin }) => (decodes(args) ? decodeBase64(stdin.text) : undefined),
   xxd: ({ args, stdin }) => (args.some((arg) => /^-\w*r/.test(arg)) ? decodeHex(stdin.text) : undefined),
-  openssl: ({ args, stdin }) => (args.includes('-d') && /base64|enc/.test(args[0] ?? '') ? decodeBase64(stdin.text) : undefined),
+  openssl: ({ args, stdin }) =>
+    args.includes('-d') && /base64|enc/.test(args[0] ?? '') ? decodeBase64(stdin.text) : undefined,
   rev: ({ stdin, args }) =>
-    args.length === 0 && isStatic(stdin.text) ? stdin.text.split('\n').map((line) => [...line].reverse().join('')).join('\n') : undefined,
+    args.length === 0 && isStatic(stdin.text)
+      ? stdin.text
+          .split('\n')
+          .map((line) => [...line].reverse().join(''))
+          .join('\n')
+      : undefined,
   tr: ({ stdin, args }) => translate(stdin.text, args),
 }
 
-const decodes = (args: readonly string[]): boolean => args.some((arg) => /^(-\w*[dD]|--d)/.test(arg)) && operands(args).length === 0
+const decodes = (args: readonly string[]): boolean =>
+  args.some((arg) => /^(-\w*[dD]|--d)/.test(arg)) && operands(args).length === 0
 
 function echoText(args: readonly string[]): string {
   let at = 0
   let escapes = false
-  for (; at < args.length && /^-[neE]+$/.test(args[at] as string); at++) if (args[at]?.includes('e')) escapes = true
+  for (; at < args.length && /^-[neE]+$/.test(args[at] as string); at++)
+    if (args[at]?.includes('e')) escapes = true
   const text = `${args.slice(at).join(' ')}\n`
   return escapes ? unescapeText(text) : text
 }
@@ -96,12 +136,25 @@ function printfText(args: readonly string[]): string | undefined {
 
 /** The escapes of `printf` and `echo -e`. */
 function unescapeText(text: string): string {
-  const plain: Readonly<Record<string, string>> = { n: '\n', t: '\t', r: '\r', a: '\x07', b: '\b', e: '\x1b', f: '\f', v: '\v', '\\': '\\' }
-  return text.replace(/\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|0?[0-7]{1,3}|[ntrabefv\\])/g, (_, code: string) => {
-    if (plain[code] !== undefined) return plain[code]
-    const value = /^[xuU]/.test(code) ? Number.parseInt(code.slice(1), 16) : Number.parseInt(code, 8)
-    return value <= 0x10ffff ? String.fromCodePoint(value) : ANY
-  })
+  const plain: Readonly<Record<string, string>> = {
+    n: '\n',
+    t: '\t',
+    r: '\r',
+    a: '\x07',
+    b: '\b',
+    e: '\x1b',
+    f: '\f',
+    v: '\v',
+    '\\': '\\',
+  }
+  return text.replace(
+    /\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|0?[0-7]{1,3}|[ntrabefv\\])/g,
+    (_, code: string) => {
+      if (plain[code] !== undefined) return plain[code]
+      const value = /^[xuU]/.test(code) ? Number.parseInt(code.slice(1), 16) : Number.parseInt(code, 8)
+      return value <= 0x10ffff ? String.fromCodePoint(value) : ANY
+    },
+  )
 }
 
 function catText({ args, stdin, scope }: Call): string | undefined {
@@ -144,6 +197,16 @@ function translate(text: string, args: readonly string[]): string | undefined {
       return out
     }),
   )
-  if (!isStatic(text) || from === undefined || to === undefined || args.length !== 2 || from[0] === '-' || /[[\\]/.test(from + to)) return undefined
-  return [...text].map((char) => (from.includes(char) ? (to[from.lastIndexOf(char)] ?? to.at(-1) ?? char) : char)).join('')
+  if (
+    !isStatic(text) ||
+    from === undefined ||
+    to === undefined ||
+    args.length !== 2 ||
+    from[0] === '-' ||
+    /[[\\]/.test(from + to)
+  )
+    return undefined
+  return [...text]
+    .map((char) => (from.includes(char) ? (to[from.lastIndexOf(char)] ?? to.at(-1) ?? char) : char))
+    .join('')
 }

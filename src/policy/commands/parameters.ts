@@ -1,12 +1,24 @@
 import type { ParameterExpansionPart, ParameterOperation, Word } from 'unbash'
 import { dynamic, unseen } from './finding.ts'
-import { ANY, globbed, isStatic, meets, SPLIT } from './marks.ts'
+import { ANY, BELOW, globbed, isOpen, isStatic, meets, SPLIT } from './marks.ts'
 import { arithmeticText } from './subscript.ts'
 import { expandText, runHidden, type Words } from './words.ts'
 
 type Value = string | readonly string[]
 
-const NUMBERS = new Set(['?', '$', '!', '#', 'RANDOM', 'LINENO', 'SECONDS', 'EPOCHSECONDS', 'UID', 'EUID', 'PPID'])
+const NUMBERS = new Set([
+  '?',
+  '$',
+  '!',
+  '#',
+  'RANDOM',
+  'LINENO',
+  'SECONDS',
+  'EPOCHSECONDS',
+  'UID',
+  'EUID',
+  'PPID',
+])
 
 /** What a parameter stands for: text with marks, or a list for `@`, `*` and whole arrays. */
 export function lookup(words: Words, name: string): Value {
@@ -96,14 +108,15 @@ function operate(words: Words, { name, base, operation, inQuotes }: Operand): Va
   const text = (word: Word): string => expandText(words, word)
   // SECURITY: inside a here-document or double quotes, single quotes in the operand protect nothing.
   const operand = (word: Word): string => {
-    if (inQuotes) for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
+    if (inQuotes)
+      for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
     return text(word)
   }
   switch (operation.type) {
     case 'Default':
       return withDefault(words, name, base, operation.operator, operand(operation.operand))
     case 'Remove':
-      return mapText(base, (value) => remove(value, operation.operator, globbed(text(operation.operand))))
+      return trim(base, operation.operator, globbed(text(operation.operand)))
     case 'Replace':
       return replaceIn(base, operation.operator, text(operation.pattern), text(operation.replacement))
     case 'Slice':
@@ -145,12 +158,28 @@ function withDefault(words: Words, name: string, base: Value, operator: string, 
   return operand
 }
 
+/** A part of a name that a glob or a listing gave is again such a name. */
+function trim(base: Value, operator: string, pattern: string): Value {
+  if (typeof base === 'string' && !isStatic(base) && !isOpen(base) && base[0] !== '/') {
+    const end = operator[0] === '%' && isStatic(pattern) && base.endsWith(pattern)
+    return end ? base.slice(0, -pattern.length) : BELOW
+  }
+  return mapText(base, (value) => remove(value, operator, pattern))
+}
+
+const MAX_TRIMMED = 256
+
 function remove(value: string, operator: string, pattern: string): string {
   const front = operator[0] === '#'
+  if (isStatic(pattern)) {
+    if (front) return value.startsWith(pattern) ? value.slice(pattern.length) : value
+    return value.endsWith(pattern) ? value.slice(0, value.length - pattern.length) : value
+  }
+  if (value.length > MAX_TRIMMED || pattern.length > MAX_TRIMMED) return ANY
   const longest = operator.length === 2
   const sizes = Array.from({ length: value.length + 1 }, (_, size) => size)
   if (longest) sizes.reverse()
-  for (const size of sizes.slice(0, 4096)) {
+  for (const size of sizes) {
     const piece = front ? value.slice(0, size) : value.slice(value.length - size)
     if (meets(pattern, piece)) return front ? value.slice(size) : value.slice(0, value.length - size)
   }
@@ -162,8 +191,10 @@ function replaceIn(base: Value, operator: string, pattern: string, replacement: 
     return typeof base === 'string' ? ANY : base.map(() => SPLIT)
   return mapText(base, (value) => {
     if (operator === '//') return value.replaceAll(pattern, replacement)
-    if (operator === '/#') return value.startsWith(pattern) ? replacement + value.slice(pattern.length) : value
-    if (operator === '/%') return value.endsWith(pattern) ? value.slice(0, -pattern.length) + replacement : value
+    if (operator === '/#')
+      return value.startsWith(pattern) ? replacement + value.slice(pattern.length) : value
+    if (operator === '/%')
+      return value.endsWith(pattern) ? value.slice(0, -pattern.length) + replacement : value
     return value.replace(pattern, () => replacement)
   })
 }
@@ -176,7 +207,8 @@ function slice(words: Words, base: Value, offset: Word, length: Word | undefined
     return /^-?\d+$/.test(text) ? Number(text) : Number.NaN
   })
   if (Number.isNaN(from) || Number.isNaN(size)) return typeof base === 'string' ? ANY : [SPLIT]
-  if (typeof base !== 'string') return base.slice(Math.max(0, (from ?? 0) - 1), size === undefined ? undefined : (from ?? 0) - 1 + size)
+  if (typeof base !== 'string')
+    return base.slice(Math.max(0, (from ?? 0) - 1), size === undefined ? undefined : (from ?? 0) - 1 + size)
   if (!isStatic(base)) return ANY
   const start = (from ?? 0) < 0 ? base.length + (from ?? 0) : (from ?? 0)
   return base.slice(start, size === undefined ? undefined : size < 0 ? base.length + size : start + size)
@@ -188,12 +220,16 @@ function changeCase(value: string, operator: string): string {
 }
 
 function transform(words: Words, base: Value, kind: string): Value {
-  if (kind === 'U' || kind === 'u') return mapText(base, (value) => changeCase(value, kind === 'U' ? '^^' : '^'))
+  if (kind === 'U' || kind === 'u')
+    return mapText(base, (value) => changeCase(value, kind === 'U' ? '^^' : '^'))
   if (kind === 'L') return mapText(base, (value) => value.toLowerCase())
   if (kind === 'P') {
     // A prompt string is expanded once more, substitutions included.
     if (typeof base === 'string' && isStatic(base)) runHidden(words, base)
-    else words.walk.line.push(unseen('shell/double-evaluation', 'a value that is not known is expanded as a prompt'))
+    else
+      words.walk.line.push(
+        unseen('shell/double-evaluation', 'a value that is not known is expanded as a prompt'),
+      )
   }
   return typeof base === 'string' ? ANY : base.map(() => SPLIT)
 }

@@ -16,33 +16,54 @@ import {
 } from './locations.ts'
 import { ANY, isOpen, isStatic, meets, SPLIT, STAR, show } from './marks.ts'
 import type { Scope } from './scope.ts'
-import type { Walk } from './walk.ts'
+import { spend, type Walk } from './walk.ts'
 
 /** `tree` reads everything below; `delete` removes it. */
 export type PathUse = 'read' | 'tree' | 'write' | 'delete'
 
+function rootOf(path: string): readonly string[] {
+  return path.split('/').filter((segment) => segment !== '')
+}
+
 type Place = { readonly segments: readonly string[]; readonly text: string; readonly open: boolean }
 
-const pattern = (entry: string): readonly string[] =>
-  entry
-    .replaceAll('*', STAR)
-    .split('/')
-    .filter((segment) => segment !== '')
-const SECRET_PATTERNS = SECRETS.map(pattern)
-const SYSTEM_SECRET_PATTERNS = SYSTEM_SECRETS.map(pattern)
-const ASK_PATTERNS = ASK_TO_READ.map(pattern)
-const PROJECT_PATTERNS = PROJECT_SECRETS.map(pattern)
-const STARTUP_PATTERNS = STARTUP.map(pattern)
-const STARTUP_NAME_PATTERNS = STARTUP_NAMES.map(pattern)
-const AUTOMATION_PATTERNS = AUTOMATION.map(pattern)
-const SYSTEM_PATTERNS = SYSTEM.map(pattern)
-const SHARED_PATTERNS = SHARED.map(pattern)
+/** Patterns by their first segment, so that a plain path is compared with few of them. */
+type Entries = {
+  readonly all: readonly Entry[]
+  readonly byFirst: ReadonlyMap<string, readonly Entry[]>
+  /** Those whose first segment is itself a pattern. */
+  readonly loose: readonly Entry[]
+}
+type Entry = readonly string[]
+
+const NONE: readonly Entry[] = []
+
+function entriesOf(list: readonly string[]): Entries {
+  const all = list.map((line) => rootOf(line.replaceAll('*', STAR)))
+  const byFirst = new Map<string, Entry[]>()
+  for (const entry of all) {
+    const first = entry[0] as string
+    if (isStatic(first)) byFirst.set(first, [...(byFirst.get(first) ?? []), entry])
+  }
+  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)) }
+}
+
+const SECRET_PATTERNS = entriesOf(SECRETS)
+const SYSTEM_SECRET_PATTERNS = entriesOf(SYSTEM_SECRETS)
+const ASK_PATTERNS = entriesOf(ASK_TO_READ)
+const PROJECT_PATTERNS = entriesOf(PROJECT_SECRETS)
+const STARTUP_PATTERNS = entriesOf(STARTUP)
+const STARTUP_NAME_PATTERNS = entriesOf(STARTUP_NAMES)
+const AUTOMATION_PATTERNS = entriesOf(AUTOMATION)
+const SYSTEM_PATTERNS = entriesOf(SYSTEM)
+const SHARED_PATTERNS = entriesOf(SHARED)
 /** Token files that projects also keep: asked for inside a workspace, denied elsewhere. */
 const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.docker'])
 
 /** Why using a path this way is stricter than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
   if (path === '' || path === '-') return []
+  spend(walk)
   const bases = scope.cwds.length > 0 ? scope.cwds : [ANY]
   const found: Finding[] = []
   for (const base of bases) {
@@ -57,6 +78,8 @@ export function absolute(path: string, cwd: string): string {
   return place(path, cwd).text
 }
 
+const MAX_SEGMENTS = 64
+
 function place(path: string, cwd: string): Place {
   const open = path[0] === ANY || path[0] === SPLIT
   const whole = path[0] === '/' || open ? path : `${cwd}/${path}`
@@ -70,6 +93,8 @@ function place(path: string, cwd: string): Place {
     else segments.pop()
     segments = unaliased(segments, cwd)
   }
+  // A path that long is no path; it counts as one that could be anything.
+  if (segments.length > MAX_SEGMENTS) segments = [ANY]
   const unknown = !rooted || segments.some(isOpen)
   return { segments, text: (rooted ? '/' : '') + segments.join('/'), open: unknown }
 }
@@ -79,39 +104,63 @@ function unaliased(segments: string[], cwd: string): string[] {
   const [first, second, third] = segments
   if (first === 'proc' && third === 'root' && second !== undefined) return []
   if (first === 'proc' && third === 'cwd' && second !== undefined)
-    return second === 'self' || second === 'thread-self' ? cwd.split('/').filter((part) => part !== '') : [ANY]
-  if (first === 'private' && (second === 'etc' || second === 'var' || second === 'tmp')) return segments.slice(1)
+    return second === 'self' || second === 'thread-self'
+      ? cwd.split('/').filter((part) => part !== '')
+      : [ANY]
+  if (first === 'private' && (second === 'etc' || second === 'var' || second === 'tmp'))
+    return segments.slice(1)
   if (first === 'dev' && second === 'fd' && third !== undefined) return segments
   return segments
 }
-
-const rootOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
 
 const inside = (at: Place, root: readonly string[]): boolean =>
   root.length > 0 && root.every((segment, index) => at.segments[index] === segment)
 
 /** The place is the root or one of its ancestors. */
 const above = (at: Place, root: readonly string[]): boolean =>
-  !at.open && at.segments.length <= root.length && at.segments.every((segment, index) => meets(segment, root[index] as string))
+  !at.open &&
+  at.segments.length <= root.length &&
+  at.segments.every((segment, index) => meets(segment, root[index] as string))
 
-const startsWith = (at: Place, entry: readonly string[]): boolean =>
+/** The entries that could begin at a segment. */
+function candidates(entries: Entries, segment: string): readonly Entry[] {
+  if (!isStatic(segment)) return entries.all
+  const found = entries.byFirst.get(segment) ?? NONE
+  return entries.loose.length === 0 ? found : [...found, ...entries.loose]
+}
+
+const startsWith = (at: Place, entry: Entry): boolean =>
   entry.every((segment, index) => meets(at.segments[index] ?? '', segment))
 
-function holds(at: Place, entry: readonly string[], from = 0): boolean {
-  for (let start = from; start + entry.length <= at.segments.length; start++) {
-    if (entry.every((segment, index) => meetsName(at.segments[start + index] as string, segment))) return true
-  }
-  return false
-}
+/** The place lies at or below one of the entries, seen from the root. */
+const below = (at: Place, entries: Entries): boolean => firstBelow(at, entries) !== undefined
+
+const firstBelow = (
+  at: Place,
+  entries: Entries,
+  fits: (entry: Entry) => boolean = () => true,
+): Entry | undefined =>
+  candidates(entries, at.segments[0] ?? '').find((entry) => startsWith(at, entry) && fits(entry))
 
 /** A bare `*` or an unknown word is no reason by itself to think of a certain file. */
 function meetsName(segment: string, name: string): boolean {
   if (isStatic(segment)) return meets(segment, name)
+  // Two patterns nearly always have something in common; that says nothing.
+  if (!isStatic(name)) return false
   return segment.replace(/[\uFDD0-\uFDEF]/g, '').length >= 2 && meets(segment, name)
 }
 
-const firstOf = (at: Place, entries: readonly (readonly string[])[], from = 0): readonly string[] | undefined =>
-  entries.find((entry) => holds(at, entry, from))
+/** The first entry that the place holds anywhere from a segment on. */
+function firstOf(at: Place, entries: Entries, from = 0): Entry | undefined {
+  for (let start = from; start < at.segments.length; start++) {
+    for (const entry of candidates(entries, at.segments[start] as string)) {
+      if (start + entry.length > at.segments.length) continue
+      if (entry.every((segment, index) => meetsName(at.segments[start + index] as string, segment)))
+        return entry
+    }
+  }
+  return undefined
+}
 
 function judge(walk: Walk, at: Place, use: PathUse): Finding | undefined {
   if (PLAIN_DEVICES.test(at.text)) return undefined
@@ -123,7 +172,9 @@ function judge(walk: Walk, at: Place, use: PathUse): Finding | undefined {
   const roots = { workspace, home, inWorkspace: inside(at, workspace), inHome: inside(at, home) }
   const secret = judgeSecret(at, shown, use, roots)
   if (secret) return secret
-  return use === 'read' || use === 'tree' ? judgeRead(at, shown, use, roots) : judgeWrite(at, shown, use, roots)
+  return use === 'read' || use === 'tree'
+    ? judgeRead(at, shown, use, roots)
+    : judgeWrite(at, shown, use, roots)
 }
 
 type Roots = {
@@ -137,52 +188,70 @@ function judgeSecret(at: Place, shown: string, use: PathUse, roots: Roots): Find
   const from = roots.inWorkspace ? roots.workspace.length : 0
   const secret = firstOf(at, SECRET_PATTERNS, from)
   if (secret && roots.inWorkspace && PROJECT_TOKENS.has(secret[0] as string))
-    return use === 'read' || use === 'tree' ? asked('secrets/project', `\`${shown}\` may hold credentials`) : undefined
+    return use === 'read' || use === 'tree'
+      ? asked('secrets/project', `\`${shown}\` may hold credentials`)
+      : undefined
   if (secret) return denied('secrets/location', `\`${shown}\` holds credentials`)
-  if (roots.inWorkspace) return undefined
-  const system = SYSTEM_SECRET_PATTERNS.find(
-    (entry) => startsWith(at, entry) && !(roots.inHome && entry.length === 1),
-  )
+  if (roots.inWorkspace || at.text[0] !== '/') return undefined
+  const system = firstBelow(at, SYSTEM_SECRET_PATTERNS, (entry) => !(roots.inHome && entry.length === 1))
   if (!system) return undefined
-  const vague = system.some((_, index) => !isStatic(at.segments[index] as string) && (at.segments[index]?.length ?? 0) < 2)
-  if (vague && (use === 'read' || use === 'tree')) return asked('secrets/location', `\`${shown}\` could reach files of the system`)
+  const vague = system.some(
+    (_, index) => !isStatic(at.segments[index] as string) && (at.segments[index]?.length ?? 0) < 2,
+  )
+  if (vague && (use === 'read' || use === 'tree'))
+    return asked('secrets/location', `\`${shown}\` could reach files of the system`)
   return denied('secrets/system', `\`${shown}\` belongs to the system's credentials or devices`)
 }
 
 function judgeRead(at: Place, shown: string, use: PathUse, roots: Roots): Finding | undefined {
-  if (at.open && !roots.inWorkspace && !SHARED_PATTERNS.some((entry) => startsWith(at, entry)))
+  if (at.open && !roots.inWorkspace && !below(at, SHARED_PATTERNS))
     return dynamic(`reads \`${shown}\`, which is known only when it runs`)
   if (use === 'tree' && !roots.inWorkspace && (above(at, roots.home) || at.segments.length === 0))
     return asked('secrets/tree', `reads everything below \`${shown}\`, credentials included`)
   if (roots.inWorkspace) {
-    const secret = isStatic(at.segments.at(-1) ?? '') ? firstOf(at, PROJECT_PATTERNS, roots.workspace.length) : undefined
+    const secret = isStatic(at.segments.at(-1) ?? '')
+      ? firstOf(at, PROJECT_PATTERNS, roots.workspace.length)
+      : undefined
     return secret && asked('secrets/project', `\`${shown}\` may hold credentials`)
   }
-  if (ASK_PATTERNS.some((entry) => startsWith(at, entry)))
+  if (below(at, ASK_PATTERNS))
     return asked('paths/system-read', `\`${shown}\` describes this machine and its users`)
   if (roots.inHome) return boxed('paths/home-read', `\`${shown}\` is in the home directory`)
   if (at.segments[0] === 'home' || at.segments[0] === 'Users')
-    return at.segments.length > 1 ? asked('paths/other-home', `\`${shown}\` belongs to another user`) : undefined
-  if (SYSTEM_PATTERNS.some((entry) => startsWith(at, entry)) || SHARED_PATTERNS.some((entry) => startsWith(at, entry)))
-    return undefined
-  return at.segments.length > 0 ? boxed('paths/outside-read', `\`${shown}\` is outside the workspace`) : undefined
+    return at.segments.length > 1
+      ? asked('paths/other-home', `\`${shown}\` belongs to another user`)
+      : undefined
+  if (below(at, SYSTEM_PATTERNS) || below(at, SHARED_PATTERNS)) return undefined
+  return at.segments.length > 0
+    ? boxed('paths/outside-read', `\`${shown}\` is outside the workspace`)
+    : undefined
 }
 
 function judgeWrite(at: Place, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  if (OWN_FILES.test(at.text)) return denied('tampering/files', `${verb} \`${shown}\`, a record or setting of the sandbox`)
+  if (OWN_FILES.test(at.text))
+    return denied('tampering/files', `${verb} \`${shown}\`, a record or setting of the sandbox`)
   if (firstOf(at, STARTUP_NAME_PATTERNS) && !(roots.inWorkspace && at.segments.includes('node_modules')))
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
   if (roots.inWorkspace) return judgeWorkspace(at, shown, use, roots)
   if (at.open) return judgeOpenWrite(at, shown, verb)
-  if (SHARED_PATTERNS.some((entry) => startsWith(at, entry))) {
-    const whole = use === 'delete' && SHARED_PATTERNS.some((entry) => at.segments.length <= entry.length + 1 && /^[\uFDD2]*$/.test(at.segments[entry.length] ?? ''))
-    return whole ? asked('destructive/shared', `deletes all of \`${shown}\``) : boxed('paths/temporary', `${verb} \`${shown}\``)
+  if (below(at, SHARED_PATTERNS)) {
+    const whole =
+      use === 'delete' &&
+      SHARED_PATTERNS.all.some(
+        (entry) =>
+          startsWith(at, entry) &&
+          at.segments.length <= entry.length + 1 &&
+          /^[\uFDD2]*$/.test(at.segments[entry.length] ?? ''),
+      )
+    return whole
+      ? asked('destructive/shared', `deletes all of \`${shown}\``)
+      : boxed('paths/temporary', `${verb} \`${shown}\``)
   }
   if (roots.inHome && at.segments.length > roots.home.length) return judgeHome(at, shown, use, roots)
   if (at.segments.length === 0 || above(at, roots.home) || above(at, roots.workspace))
     return denied('destructive/root', `${verb} \`${shown}\`, which everything else lies below`)
-  if (SYSTEM_PATTERNS.some((entry) => startsWith(at, entry)))
+  if (below(at, SYSTEM_PATTERNS))
     return denied('destructive/system', `${verb} \`${shown}\`, which belongs to the system`)
   if (/^(home|Users)$/.test(at.segments[0] ?? ''))
     return denied('destructive/other-home', `${verb} \`${shown}\` of another user`)
@@ -191,22 +260,32 @@ function judgeWrite(at: Place, shown: string, use: PathUse, roots: Roots): Findi
 
 function judgeOpenWrite(at: Place, shown: string, verb: string): Finding {
   const tail = at.segments.filter((segment) => !isOpen(segment)).join('/')
-  if (tail !== '' && at.text[0] !== '/' && protectedBy(PROTECTION, tail) && !SOFT_PROTECTED.has(protectedBy(PROTECTION, tail) as string))
+  if (
+    tail !== '' &&
+    at.text[0] !== '/' &&
+    protectedBy(PROTECTION, tail) &&
+    !SOFT_PROTECTED.has(protectedBy(PROTECTION, tail) as string)
+  )
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
-  if (SHARED_PATTERNS.some((entry) => entry.every((segment, index) => at.segments[index] === segment)))
+  if (SHARED_PATTERNS.all.some((entry) => entry.every((segment, index) => at.segments[index] === segment)))
     return dynamic(`${verb} \`${shown}\``)
-  return { ...asked('paths/open-write', `${verb} \`${shown}\`, which is known only when it runs`), hard: true }
+  return {
+    ...asked('paths/open-write', `${verb} \`${shown}\`, which is known only when it runs`),
+    hard: true,
+  }
 }
 
 function judgeWorkspace(at: Place, shown: string, use: PathUse, roots: Roots): Finding {
-  const below = at.segments.slice(roots.workspace.length)
+  const inner = at.segments.slice(roots.workspace.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  if (use === 'delete' && (below.length === 0 || /^[\uFDD0-\uFDD3]+$/.test(below[0] as string)))
+  if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string)))
     return asked('destructive/workspace', 'deletes the whole workspace')
-  const name = protectedBy(PROTECTION, below.filter(isStatic).join('/'))
+  const name = protectedBy(PROTECTION, inner.filter(isStatic).join('/'))
   if (name !== undefined) {
     const reason = `${verb} \`${shown}\`, which is protected: it runs code outside the sandbox later`
-    return SOFT_PROTECTED.has(name) || name === '.git' ? asked('protect/soft', reason) : denied('protect/name', reason)
+    return SOFT_PROTECTED.has(name) || name === '.git'
+      ? asked('protect/soft', reason)
+      : denied('protect/name', reason)
   }
   if (firstOf(at, AUTOMATION_PATTERNS, roots.workspace.length))
     return asked('persistence/automation', `${verb} \`${shown}\`, which automation runs`)
@@ -214,12 +293,12 @@ function judgeWorkspace(at: Place, shown: string, use: PathUse, roots: Roots): F
 }
 
 function judgeHome(at: Place, shown: string, use: PathUse, roots: Roots): Finding {
-  const below = at.segments.slice(roots.home.length)
+  const inner = at.segments.slice(roots.home.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  const tail: Place = { segments: below, text: below.join('/'), open: false }
-  if (protectedBy(PROTECTION, below.join('/')) || STARTUP_PATTERNS.some((entry) => startsWith(tail, entry)))
+  const tail: Place = { segments: inner, text: inner.join('/'), open: false }
+  if (protectedBy(PROTECTION, inner.join('/')) || below(tail, STARTUP_PATTERNS))
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
-  if (use === 'delete' && /^[\uFDD0-\uFDD3]+$/.test(below[0] as string))
+  if (use === 'delete' && /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string))
     return denied('destructive/root', 'deletes everything in the home directory')
   return asked('paths/home-write', `${verb} \`${shown}\` in the home directory`)
 }

@@ -18,8 +18,21 @@ import type { Handler } from './walk.ts'
 /** Every program that we know by what it does with its arguments. */
 const HANDLERS: ReadonlyMap<string, Handler> = new Map(
   [
-    READERS, SEARCH, TEXT, FILES, ARCHIVES, GIT, PACKAGES, NETWORK, DATABASES, EDITORS, INTERPRETERS, SYSTEM, WRAPPERS,
-    BUILTINS, SHELLS,
+    READERS,
+    SEARCH,
+    TEXT,
+    FILES,
+    ARCHIVES,
+    GIT,
+    PACKAGES,
+    NETWORK,
+    DATABASES,
+    EDITORS,
+    INTERPRETERS,
+    SYSTEM,
+    WRAPPERS,
+    BUILTINS,
+    SHELLS,
   ].flatMap((table) => Object.entries(table)),
 )
 
@@ -40,7 +53,10 @@ const FAMILIES: readonly (readonly [RegExp, string])[] = [
   [/^mount\..+$/, 'mount'],
   [/^(vi|vim|nvim|view|ex|rvim|gvim|vimdiff|nview|elvis|vim\.\w+|evim|rview)$/, 'vim'],
   [/^ld(-linux)?([-.\w]*)\.so[.\d]*$|^ld-musl[-\w]*\.so[.\d]*$/, 'ld.so'],
-  [/^g(cat|cp|mv|rm|ls|find|xargs|chmod|chown|dd|head|tail|sort|split|tee|timeout|env|stat|date|install|ln|shred|touch|mkdir|realpath|readlink|nice|nohup|stdbuf)$/, '$1'],
+  [
+    /^g(cat|cp|mv|rm|ls|find|xargs|chmod|chown|dd|head|tail|sort|split|tee|timeout|env|stat|date|install|ln|shred|touch|mkdir|realpath|readlink|nice|nohup|stdbuf)$/,
+    '$1',
+  ],
   [/^(nc\.(traditional|openbsd)|netcat|ncat)$/, 'nc'],
   [/^(rbash|bash-static|bash[\d.]+)$/, 'bash'],
   [/^zsh-[\d.]+$/, 'zsh'],

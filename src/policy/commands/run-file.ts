@@ -19,13 +19,18 @@ export function runFile(call: Call, file: string, language: string): void {
     return
   }
   if (isOpen(path) || !isStatic(file)) {
-    node.findings.push(unseen('code/dynamic-file', `runs \`${show(file)}\`, which is known only when it runs`))
+    node.findings.push(
+      unseen('code/dynamic-file', `runs \`${show(file)}\`, which is known only when it runs`),
+    )
     return
   }
-  node.findings.push(...pathFindings(walk, scope, file, 'read').filter((finding) => finding.action === 'deny'))
+  node.findings.push(
+    ...pathFindings(walk, scope, file, 'read').filter((finding) => finding.action === 'deny'),
+  )
   const inside = path === walk.context.workspace || path.startsWith(`${walk.context.workspace}/`)
   if (inside) node.findings.push(boxed('code/workspace', `runs \`${show(file)}\` from the workspace`))
-  else if (/^\/(usr|opt|nix|lib|lib64)\//.test(path)) node.findings.push(boxed('code/system', `runs \`${path}\``))
+  else if (/^\/(usr|opt|nix|lib|lib64)\//.test(path))
+    node.findings.push(boxed('code/system', `runs \`${path}\``))
   else node.findings.push(unseen('code/outside', `runs \`${show(file)}\` from outside the workspace`))
 }
 
@@ -48,5 +53,9 @@ export function runStream(call: Call, stream: Stream, language: string): void {
     const script = stream.text.replace(/^#![^\n]*\n/, '')
     deeper(walk, () => walk.source(fork(scope), script, { ...call.stdin, text: ANY }))
     if (language === 'unknown') node.findings.push(asked('code/made', 'runs a file that the same line wrote'))
-  } else node.findings.push(...codeFindings(walk, stream.text, language), boxed('code/stream', 'runs code from a stream'))
+  } else
+    node.findings.push(
+      ...codeFindings(walk, stream.text, language),
+      boxed('code/stream', 'runs code from a stream'),
+    )
 }

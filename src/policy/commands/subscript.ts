@@ -6,6 +6,7 @@ import { expandText, runHidden, type Words } from './words.ts'
 export function arithmeticText(words: Words, word: Word): void {
   for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
   const text = expandText(words, word)
+  if (isStatic(text)) runHidden(words, text)
   for (const [name] of text.matchAll(/[A-Za-z_]\w*/g)) {
     const known = words.scope.vars.get(name)
     if (known !== undefined && isStatic(known)) runHidden(words, known)

@@ -13,9 +13,18 @@ export type JudgedNode = CommandJudgement & {
 }
 
 /** Parts of the shell that are no programs; a whitelist of programs says nothing about them. */
-const SHELL_WORDS = new Set(': cd exit return break continue shift wait set unset export local readonly declare typeset true false [ test read pushd popd umask trap eval command builtin exec'.split(' '))
+const SHELL_WORDS = new Set(
+  ': cd exit return break continue shift wait set unset export local readonly declare typeset true false [ test read pushd popd umask trap eval command builtin exec'.split(
+    ' ',
+  ),
+)
 
-type Reason = { readonly action: Action; readonly rule: string; readonly reason: string; readonly hard: boolean }
+type Reason = {
+  readonly action: Action
+  readonly rule: string
+  readonly reason: string
+  readonly hard: boolean
+}
 
 const rank = (reason: Reason): number => ['deny', 'ask', 'sandbox', 'allow'].indexOf(reason.action)
 
@@ -26,7 +35,10 @@ const worst = (reasons: readonly Reason[]): Reason | undefined => {
 }
 
 const subjectOf = (node: Node, context: Context): Subject => ({
-  spellings: node.program === undefined ? [node.argv] : [node.argv, [node.program, ...node.argv.slice(1)], node.canonical],
+  spellings:
+    node.program === undefined
+      ? [node.argv]
+      : [node.argv, [node.program, ...node.argv.slice(1)], node.canonical],
   trusted: node.trusted,
   cwds: node.cwds,
   home: context.home,
@@ -37,7 +49,12 @@ function operatorReason(rules: readonly Rule[]): Reason {
   const action = strictest(rules.map((rule) => rule.action))
   const [shown] = rules
     .filter((rule) => rule.action === action)
-    .sort((a, b) => b.priority - a.priority || (b.prefix?.length ?? 0) - (a.prefix?.length ?? 0) || (a.id < b.id ? -1 : 1))
+    .sort(
+      (a, b) =>
+        b.priority - a.priority ||
+        (b.prefix?.length ?? 0) - (a.prefix?.length ?? 0) ||
+        (a.id < b.id ? -1 : 1),
+    )
   return { action, rule: shown?.id ?? '', reason: shown?.why ?? '', hard: false }
 }
 
@@ -45,7 +62,11 @@ function builtInReasons(policy: CommandPolicy, node: Node): Reason[] {
   const found: Reason[] = []
   for (const rule of policy.builtIn.get(node.program ?? '') ?? []) {
     if (rule.action === 'allow' && !node.trusted) continue
-    if (!builtInMatches(rule, node.canonical) && !builtInMatches(rule, [node.program ?? '', ...node.argv.slice(1)])) continue
+    if (
+      !builtInMatches(rule, node.canonical) &&
+      !builtInMatches(rule, [node.program ?? '', ...node.argv.slice(1)])
+    )
+      continue
     found.push({ action: rule.action, rule: rule.id, reason: rule.why, hard: rule.hard === true })
   }
   return found
@@ -54,20 +75,41 @@ function builtInReasons(policy: CommandPolicy, node: Node): Reason[] {
 function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[]): readonly Reason[] {
   if (node.base === 'none') return builtIn.filter((reason) => reason.action !== 'allow')
   if (builtIn.length > 0) return builtIn
-  return [{ action: policy.defaultAction, rule: 'default', reason: 'no rule knows this command', hard: false }]
+  return [
+    { action: policy.defaultAction, rule: 'default', reason: 'no rule knows this command', hard: false },
+  ]
 }
 
 /** The judgement of one command: hard findings, then the operator's rules, else our own. */
 export function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedNode {
   const builtIn = node.program === undefined ? [] : builtInReasons(policy, node)
-  const hard: Reason[] = [...node.findings.filter((finding) => finding.hard), ...builtIn.filter((reason) => reason.hard)]
+  const hard: Reason[] = [
+    ...node.findings.filter((finding) => finding.hard),
+    ...builtIn.filter((reason) => reason.hard),
+  ]
   if (policy.allowed && node.program !== undefined && !listed(policy.allowed, node))
-    hard.push({ action: 'deny', rule: 'commands/allowed', reason: `\`${node.program}\` is not among the allowed programs`, hard: true })
-  const rules = policy.rules.length === 0 || node.argv.length === 0 ? [] : policy.rules.filter((rule) => ruleMatches(rule, subjectOf(node, context)))
-  const reasons = rules.length > 0 ? [...hard, operatorReason(rules)] : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
-  const shown = worst(reasons) ?? { action: 'allow' as const, rule: '', reason: 'starts only what is judged below', hard: false }
+    hard.push({
+      action: 'deny',
+      rule: 'commands/allowed',
+      reason: `\`${node.program}\` is not among the allowed programs`,
+      hard: true,
+    })
+  const rules =
+    policy.rules.length === 0 || node.argv.length === 0
+      ? []
+      : policy.rules.filter((rule) => ruleMatches(rule, subjectOf(node, context)))
+  const reasons =
+    rules.length > 0
+      ? [...hard, operatorReason(rules)]
+      : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
+  const shown = worst(reasons) ?? {
+    action: 'allow' as const,
+    rule: '',
+    reason: 'starts only what is judged below',
+    hard: false,
+  }
   return {
-    argv: node.argv.map(show),
+    argv: node.argv.slice(0, 256).map((word) => show(word, 4096)),
     action: shown.action,
     reason: shown.reason,
     ...(shown.rule === '' ? {} : { rule: shown.rule }),
@@ -87,10 +129,29 @@ export function decide(walk: Walk): { readonly decision: Decision; readonly node
   const nodes = walk.nodes.map((node) => judgeNode(walk.policy, walk.context, node))
   const parts: Reason[] = [
     ...walk.line.map((finding: Finding): Reason => finding),
-    ...nodes.map((node): Reason => ({ action: node.action, rule: node.rule ?? '', reason: node.reason, hard: node.hard })),
+    ...nodes.map(
+      (node): Reason => ({
+        action: node.action,
+        rule: node.rule ?? '',
+        reason: node.reason,
+        hard: node.hard,
+      }),
+    ),
   ]
-  const shown = worst(parts) ?? { action: 'sandbox' as const, rule: 'shell/nothing', reason: 'nothing in it runs', hard: false }
-  const rules = parts.filter((part) => part.action === shown.action && part.rule !== '').map((part) => part.rule)
-  const commands = nodes.map(({ argv, action, reason, rule }) => (rule === undefined ? { argv, action, reason } : { argv, action, reason, rule }))
-  return { decision: { action: shown.action, reason: shown.reason, rules: [...new Set(rules)], commands }, nodes }
+  const shown = worst(parts) ?? {
+    action: 'sandbox' as const,
+    rule: 'shell/nothing',
+    reason: 'nothing in it runs',
+    hard: false,
+  }
+  const rules = parts
+    .filter((part) => part.action === shown.action && part.rule !== '')
+    .map((part) => part.rule)
+  const commands = nodes.map(({ argv, action, reason, rule }) =>
+    rule === undefined ? { argv, action, reason } : { argv, action, reason, rule },
+  )
+  return {
+    decision: { action: shown.action, reason: shown.reason, rules: [...new Set(rules)], commands },
+    nodes,
+  }
 }

@@ -1,9 +1,16 @@
-import type { ArithmeticExpression, DoubleQuotedChild, HereDocBody, ParsedScript, Word, WordPart } from 'unbash'
+import type {
+  ArithmeticExpression,
+  DoubleQuotedChild,
+  HereDocBody,
+  ParsedScript,
+  Word,
+  WordPart,
+} from 'unbash'
 import { expandBraces } from './braces.ts'
 import { dynamic, unseen } from './finding.ts'
 import { ANY, globbed, isStatic, ONE, SPLIT, STAR } from './marks.ts'
-import { parseWord } from './parse.ts'
 import { expandParameter, lookup } from './parameters.ts'
+import { parseWord } from './parse.ts'
 import type { Scope } from './scope.ts'
 import { spend, type Walk } from './walk.ts'
 
@@ -38,18 +45,33 @@ export function expandWord(words: Words, word: Word): readonly string[] {
 /** The single text that a word becomes where bash does not split: assignments, redirections, `case`. */
 export function expandText(words: Words, word: Word): string {
   if (!word.parts) return tilde(words, word, word.value)
-  return pieces(words, word)
-    .map((piece) => (piece.list ? piece.list.join(' ') : piece.text))
-    .join('')
+  return joinPieces(words, pieces(words, word))
+}
+
+const MAX_VALUE = 16_384
+
+/** SECURITY: `x=$x$x` doubles, so a value that outgrows every honest one is no longer followed. */
+function joinPieces(words: Words, all: readonly Piece[]): string {
+  let size = 0
+  for (const piece of all)
+    size += piece.list ? piece.list.reduce((sum, entry) => sum + entry.length + 1, 0) : piece.text.length
+  spend(words.walk, Math.floor(size / 1024))
+  if (size > MAX_VALUE) {
+    words.walk.line.push(dynamic('a value grows too long to be followed'))
+    return ANY
+  }
+  return all.map((piece) => (piece.list ? piece.list.join(' ') : piece.text)).join('')
 }
 
 /** The text of a here-document after expansion. */
 export function expandBody(words: Words, body: HereDocBody): string {
   if (!body.parts) return body.text
-  return body.parts
-    .flatMap((part) => (part.type === 'Literal' ? [quoted(part.value)] : partPieces(words, part, true)))
-    .map((piece) => (piece.list ? piece.list.join(' ') : piece.text))
-    .join('')
+  return joinPieces(
+    words,
+    body.parts.flatMap((part) =>
+      part.type === 'Literal' ? [quoted(part.value)] : partPieces(words, part, true),
+    ),
+  )
 }
 
 function expandBraced(words: Words, word: Word): readonly string[] {
@@ -72,7 +94,8 @@ function expandBraced(words: Words, word: Word): readonly string[] {
 function pieces(words: Words, word: Word): readonly Piece[] {
   const out: Piece[] = []
   for (const [index, part] of (word.parts ?? []).entries()) {
-    if (index === 0 && part.type === 'Literal' && part.text[0] === '~') out.push(literal(tilde(words, word, part.value)))
+    if (index === 0 && part.type === 'Literal' && part.text[0] === '~')
+      out.push(literal(tilde(words, word, part.value)))
     else out.push(...partPieces(words, part, false))
   }
   return out
@@ -107,7 +130,14 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
 
 type Expansion = Extract<
   WordPart,
-  { type: 'SimpleExpansion' | 'ParameterExpansion' | 'CommandExpansion' | 'ArithmeticExpansion' | 'ProcessSubstitution' }
+  {
+    type:
+      | 'SimpleExpansion'
+      | 'ParameterExpansion'
+      | 'CommandExpansion'
+      | 'ArithmeticExpansion'
+      | 'ProcessSubstitution'
+  }
 >
 
 function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): readonly Piece[] {
@@ -142,6 +172,7 @@ function value(found: string | readonly string[], inQuotes: boolean, name: strin
 const DEFAULT_IFS = ' \t\n'
 
 function fieldsOf(words: Words, all: readonly Piece[]): readonly string[] {
+  if (all.length > 1 && joinPieces(words, all) === ANY) return [SPLIT]
   const ifs = words.scope.vars.get('IFS') ?? DEFAULT_IFS
   const fields: string[] = []
   let field = ''
@@ -193,7 +224,8 @@ function tilde(words: Words, word: Word, text: string): string {
 
 const parentOf = (path: string): string => path.slice(0, Math.max(0, path.lastIndexOf('/')))
 
-const asText = (found: string | readonly string[]): string => (typeof found === 'string' ? found : found.join(' '))
+const asText = (found: string | readonly string[]): string =>
+  typeof found === 'string' ? found : found.join(' ')
 
 /** Judges what arithmetic evaluates; the value itself is rarely needed and stays open. */
 export function arithmetic(words: Words, expression: ArithmeticExpression | undefined): string {
@@ -208,7 +240,8 @@ export function arithmetic(words: Words, expression: ArithmeticExpression | unde
       arithmetic(words, expression.operand)
       return ANY
     case 'ArithmeticTernary':
-      for (const part of [expression.test, expression.consequent, expression.alternate]) arithmetic(words, part)
+      for (const part of [expression.test, expression.consequent, expression.alternate])
+        arithmetic(words, part)
       return ANY
     case 'ArithmeticGroup':
       return arithmetic(words, expression.expression)
@@ -246,7 +279,9 @@ function evaluateNames(words: Words, text: string): void {
 /** Judges substitutions inside text that bash evaluates a second time. */
 export function runHidden(words: Words, text: string): void {
   if (!/\$\(|`|\$\{|\$\[/.test(text)) return
-  words.walk.line.push(unseen('shell/double-evaluation', 'text that bash evaluates a second time holds a substitution'))
+  words.walk.line.push(
+    unseen('shell/double-evaluation', 'text that bash evaluates a second time holds a substitution'),
+  )
   const parsed = parseWord(`"${text.replace(/["\\]/g, '')}"`)
   if (parsed) expandText({ ...words, cover: () => {} }, parsed)
 }

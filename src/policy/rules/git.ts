@@ -4,7 +4,12 @@ import { type BuiltInRule, words } from './rule.ts'
 export const GIT_RULES: readonly BuiltInRule[] = [
   {
     id: 'git/look',
-    prefix: ['git', words('status log diff show rev-parse rev-list ls-files ls-tree blame annotate describe shortlog grep cat-file name-rev merge-base for-each-ref show-ref diff-tree diff-index diff-files count-objects check-ignore check-attr var version help whatchanged cherry range-diff show-branch verify-commit verify-tag fsck')],
+    prefix: [
+      'git',
+      words(
+        'status log diff show rev-parse rev-list ls-files ls-tree blame annotate describe shortlog grep cat-file name-rev merge-base for-each-ref show-ref diff-tree diff-index diff-files count-objects check-ignore check-attr var version help whatchanged cherry range-diff show-branch verify-commit verify-tag fsck',
+      ),
+    ],
     action: 'allow',
     why: 'shows the repository',
     match: ['git status --short', 'git -C src log --oneline -5'],

@@ -5,4 +5,10 @@ import { READING } from './reading.ts'
 import type { BuiltInRule } from './rule.ts'
 
 /** Every rule of our own. Anything that none of them matches gets the policy's default action. */
-export const BUILT_IN: readonly BuiltInRule[] = [...READING, ...GIT_RULES, ...PRIVILEGED, ...DISKS, ...BUSINESS]
+export const BUILT_IN: readonly BuiltInRule[] = [
+  ...READING,
+  ...GIT_RULES,
+  ...PRIVILEGED,
+  ...DISKS,
+  ...BUSINESS,
+]

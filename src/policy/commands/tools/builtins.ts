@@ -1,6 +1,6 @@
 import { assign } from '../assign.ts'
 import { runText, touch } from '../effects.ts'
-import { asked, boxed, denied, dynamic, unseen } from '../finding.ts'
+import { boxed, denied, dynamic, unseen } from '../finding.ts'
 import { ANY, isStatic, SPLIT } from '../marks.ts'
 import { outputOf, programPath } from '../output.ts'
 import { absolute } from '../paths.ts'
@@ -15,7 +15,9 @@ const evaluate: Handler = (call) => {
   if (!isStatic(text)) {
     const network = call.walk.sources.has('network')
     call.node.findings.push(
-      network ? denied('download/execute', 'evaluates what was just downloaded') : unseen('shell/eval', 'evaluates text that is known only when it runs'),
+      network
+        ? denied('download/execute', 'evaluates what was just downloaded')
+        : unseen('shell/eval', 'evaluates text that is known only when it runs'),
     )
     if (text.replace(/[\uFDD0-\uFDEF\s]/g, '') === '') return UNKNOWN
   }
@@ -37,7 +39,8 @@ const cd: Handler = (call) => {
   else if (target[0] === ANY || target[0] === SPLIT) scope.cwds = []
   else scope.cwds = [...new Set((before.length > 0 ? before : [ANY]).map((cwd) => absolute(target, cwd)))]
   scope.previousCwds = before
-  if (!isStatic(target)) call.node.findings.push(dynamic('changes to a directory that is known only when it runs'))
+  if (!isStatic(target))
+    call.node.findings.push(dynamic('changes to a directory that is known only when it runs'))
   touch(call, target === '-' ? '.' : '.', 'read')
   return EMPTY
 }
@@ -45,15 +48,24 @@ const cd: Handler = (call) => {
 /** Names in these builtins may carry a subscript, which bash evaluates. */
 function judgeNames(call: Call, names: readonly string[]): void {
   for (const name of names) {
-    if (!isStatic(name)) call.node.findings.push(unseen('shell/double-evaluation', 'a variable name that is known only when it runs'))
+    if (!isStatic(name))
+      call.node.findings.push(
+        unseen('shell/double-evaluation', 'a variable name that is known only when it runs'),
+      )
     else if (/\$\(|`|\$\{/.test(name)) {
-      call.node.findings.push(unseen('shell/double-evaluation', 'a variable name holds a substitution that bash evaluates'))
+      call.node.findings.push(
+        unseen('shell/double-evaluation', 'a variable name holds a substitution that bash evaluates'),
+      )
       deeper(call.walk, () => call.walk.source(call.scope, `: "${name.replace(/["\\]/g, '')}"`, CLOSED))
     }
   }
 }
 
-const VALUE_OPTIONS: Readonly<Record<string, string>> = { read: 'adinNptu', mapfile: 'dnOsuCc', readarray: 'dnOsuCc' }
+const VALUE_OPTIONS: Readonly<Record<string, string>> = {
+  read: 'adinNptu',
+  mapfile: 'dnOsuCc',
+  readarray: 'dnOsuCc',
+}
 
 const reading: Handler = (call) => {
   const { args, name, scope, stdin } = call
@@ -96,7 +108,10 @@ const declaring: Handler = (call) => {
   }
   if (args.some((arg) => /^-\w*[in]/.test(arg)) && call.name !== 'export') {
     node.findings.push(boxed('shell/double-evaluation', 'declares a variable whose value is evaluated'))
-    judgeNames(call, words.map((word) => word.slice(word.indexOf('=') + 1)))
+    judgeNames(
+      call,
+      words.map((word) => word.slice(word.indexOf('=') + 1)),
+    )
   }
   return EMPTY
 }
@@ -109,7 +124,12 @@ const setting: Handler = (call) => {
   }
   const dashes = args.indexOf('--')
   const first = args.findIndex((arg) => !/^[-+]/.test(arg))
-  const words = dashes !== -1 ? args.slice(dashes + 1) : first !== -1 && !/^[-+]\w*o$/.test(args[first - 1] ?? '') ? args.slice(first) : undefined
+  const words =
+    dashes !== -1
+      ? args.slice(dashes + 1)
+      : first !== -1 && !/^[-+]\w*o$/.test(args[first - 1] ?? '')
+        ? args.slice(first)
+        : undefined
   if (words) scope.positional = [scope.positional?.[0] ?? 'bash', ...words]
   if (args.some((arg) => /^-\w*x/.test(arg) || arg === 'xtrace') && scope.vars.has('PS4'))
     node.findings.push(unseen('shell/double-evaluation', 'tracing expands `PS4`'))
@@ -177,13 +197,16 @@ const commandLookup: Handler = (call) => {
 
 const builtin: Handler = (call) => {
   call.node.base = 'none'
-  return call.args.length === 0 ? EMPTY : deeper(call.walk, () => call.walk.run(call.scope, call.args, call.stdin))
+  return call.args.length === 0
+    ? EMPTY
+    : deeper(call.walk, () => call.walk.run(call.scope, call.args, call.stdin))
 }
 
 const exec: Handler = (call) => {
   call.node.base = 'none'
   let at = 0
-  while (at < call.args.length && /^-[acl]+$/.test(call.args[at] as string)) at += (call.args[at] as string).includes('a') ? 2 : 1
+  while (at < call.args.length && /^-[acl]+$/.test(call.args[at] as string))
+    at += (call.args[at] as string).includes('a') ? 2 : 1
   if (call.args[at] === '--') at++
   const rest = call.args.slice(at)
   return rest.length === 0 ? EMPTY : deeper(call.walk, () => call.walk.run(call.scope, rest, call.stdin))
@@ -197,9 +220,14 @@ const completing: Handler = (call) => {
 }
 
 const unsetting: Handler = (call) => {
-  judgeNames(call, call.args.filter((arg) => arg[0] !== '-'))
+  judgeNames(
+    call,
+    call.args.filter((arg) => arg[0] !== '-'),
+  )
   for (const name of call.args) {
-    call.node.findings.push(...assign.findings(call.walk, name, '').filter(({ rule }) => rule.startsWith('tampering')))
+    call.node.findings.push(
+      ...assign.findings(call.walk, name, '').filter(({ rule }) => rule.startsWith('tampering')),
+    )
     call.scope.vars.delete(name)
     call.scope.functions.delete(name)
   }
@@ -207,8 +235,9 @@ const unsetting: Handler = (call) => {
 }
 
 const history: Handler = ({ args, node }) => {
-  if (args.some((arg) => /^-\w*[cdwanr]/.test(arg))) node.findings.push(denied('forensics/history', 'changes the record of what was run'))
-  else node.findings.push(asked('secrets/history', 'shows what was run before'))
+  if (args.some((arg) => /^-\w*[cdwanr]/.test(arg)))
+    node.findings.push(denied('forensics/history', 'changes the record of what was run'))
+  else node.findings.push(boxed('secrets/history', 'shows what was run before'))
   return undefined
 }
 
@@ -220,7 +249,8 @@ const shopt: Handler = ({ node }) => {
 }
 
 const enable: Handler = (call) => {
-  if (call.args.some((arg) => /^-\w*f/.test(arg))) call.node.findings.push(unseen('shell/enable', 'loads a library into the shell'))
+  if (call.args.some((arg) => /^-\w*f/.test(arg)))
+    call.node.findings.push(unseen('shell/enable', 'loads a library into the shell'))
   return shopt(call)
 }
 
@@ -273,7 +303,11 @@ export const BUILTINS: Readonly<Record<string, Handler>> = {
     if (scope.positional) scope.positional = [scope.positional[0] ?? 'bash', ...scope.positional.slice(2)]
     return EMPTY
   },
-  wait: nothing,
+  wait: (call) => {
+    const at = call.args.indexOf('-p')
+    if (at !== -1) judgeNames(call, [call.args[at + 1] ?? ''])
+    return EMPTY
+  },
   jobs: nothing,
   umask: nothing,
   getopts: reading,

@@ -1,13 +1,17 @@
+import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
 import { ANY, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
 import type { Call, Handler } from '../walk.ts'
-import { addressFindings } from '../address.ts'
 import { tool, tools } from './tool.ts'
 
-const COPY = { short: 'SgomT', long: 'suffix group owner mode backup sparse', effects: { '-t': 'write', '--target-directory': 'write' } }
+const COPY = {
+  short: 'SgomT',
+  long: 'suffix group owner mode backup sparse',
+  effects: { '-t': 'write', '--target-directory': 'write' },
+}
 
 /** A copy of a program under another name does what the program does. */
 function remember(call: Call, source: string | undefined, target: string | undefined): void {
@@ -54,7 +58,22 @@ const dd: Handler = (call) => {
 const RSYNC = {
   short: 'fTBM',
   long: 'filter exclude include max-size min-size bwlimit timeout port address chmod chown usermap groupmap out-format suffix compare-dest copy-dest link-dest',
-  effects: { '-e': 'program', '--rsh': 'program', '--rsync-path': 'program', '--log-file': 'write', '--password-file': 'read', '--files-from': 'read', '--exclude-from': 'read', '--include-from': 'read', '--backup-dir': 'write', '--partial-dir': 'write', '-T': 'write', '--temp-dir': 'write', '--write-batch': 'write', '--daemon': 'deny: offers files to the network' },
+  effects: {
+    '-e': 'program',
+    '--rsh': 'program',
+    '--rsync-path': 'program',
+    '--log-file': 'write',
+    '--password-file': 'read',
+    '--files-from': 'read',
+    '--exclude-from': 'read',
+    '--include-from': 'read',
+    '--backup-dir': 'write',
+    '--partial-dir': 'write',
+    '-T': 'write',
+    '--temp-dir': 'write',
+    '--write-batch': 'write',
+    '--daemon': 'deny: offers files to the network',
+  },
 }
 const REMOTE = /^[^/]*:|^rsync:\/\//
 
@@ -68,7 +87,9 @@ const rsync: Handler = (call) => {
   if (!operands.some((operand) => REMOTE.test(operand))) return undefined
   call.node.findings.push(asked('network/copy', 'copies files to or from another machine'))
   for (const remote of operands.filter((operand) => REMOTE.test(operand)))
-    call.node.findings.push(...addressFindings(call.walk, call.scope, remote.replace(/^rsync:\/\//, '').replace(/:.*$/, '')))
+    call.node.findings.push(
+      ...addressFindings(call.walk, call.scope, remote.replace(/^rsync:\/\//, '').replace(/:.*$/, '')),
+    )
   return undefined
 }
 
@@ -84,26 +105,72 @@ export const FILES: Readonly<Record<string, Handler>> = {
   ...tools({
     'rm unlink rmdir': { long: 'interactive', operands: 'delete' },
     'trash trash-put gio': { operands: 'delete' },
-    'shred srm wipe': { short: 'ns', long: 'iterations size random-source', operands: 'delete', also: ({ node }) => { node.findings.push(asked('destructive/shred', 'destroys the content of files')) } },
-    'mkdir': { short: 'mZ', long: 'mode context', operands: 'write' },
-    'mktemp': { short: 'p', long: 'suffix tmpdir', operands: 'data', also: ({ node }) => { node.findings.push(boxed('files/temporary', 'makes a temporary file')) } },
-    'mkfifo': { short: 'mZ', operands: 'write' },
-    'mknod': { short: 'mZ', operands: 'data', also: (call, { operands }) => {
-      if (/^[bcu]$/.test(operands[1] ?? '')) call.node.findings.push(denied('escape/device', 'makes a device node'))
-      applyValue(call, 'write', operands[0] ?? '')
-    } },
-    'touch': { short: 'dtr', long: 'time', effects: { '-r': 'ask: forges the time of a file', '--reference': 'ask: forges the time of a file', '-d': 'ask: forges the time of a file', '--date': 'ask: forges the time of a file', '-t': 'ask: forges the time of a file' }, operands: 'write' },
-    'truncate': { short: 'sr', long: 'size reference', operands: 'write' },
-    'fallocate': { short: 'lop', long: 'length offset', operands: 'write' },
-    'chmod': { long: 'reference', operands: 'data-write', also: (call, { operands }) => {
-      const mode = call.args.find((arg) => SETUID.test(arg))
-      if (mode !== undefined) call.node.findings.push(denied('privilege/setuid', `\`${mode}\` makes a file run as its owner`))
-      if (call.args.includes('-R') && operands[1] === undefined) applyValue(call, 'write', operands[0] ?? '')
-    } },
-    'chown chgrp': { long: 'from reference', operands: 'data-write', also: (call, { operands }) => {
-      if (/^(root|0)(:|$)/.test(operands[0] ?? '')) call.node.findings.push(denied('privilege/owner', 'gives a file to root'))
-    } },
+    'shred srm wipe': {
+      short: 'ns',
+      long: 'iterations size random-source',
+      operands: 'delete',
+      also: ({ node }) => {
+        node.findings.push(asked('destructive/shred', 'destroys the content of files'))
+      },
+    },
+    mkdir: { short: 'mZ', long: 'mode context', operands: 'write' },
+    mktemp: {
+      short: 'p',
+      long: 'suffix tmpdir',
+      operands: 'data',
+      also: ({ node }) => {
+        node.findings.push(boxed('files/temporary', 'makes a temporary file'))
+      },
+    },
+    mkfifo: { short: 'mZ', operands: 'write' },
+    mknod: {
+      short: 'mZ',
+      operands: 'data',
+      also: (call, { operands }) => {
+        if (/^[bcu]$/.test(operands[1] ?? ''))
+          call.node.findings.push(denied('escape/device', 'makes a device node'))
+        applyValue(call, 'write', operands[0] ?? '')
+      },
+    },
+    touch: {
+      short: 'dtr',
+      long: 'time',
+      effects: {
+        '-r': 'ask: forges the time of a file',
+        '--reference': 'ask: forges the time of a file',
+        '-d': 'ask: forges the time of a file',
+        '--date': 'ask: forges the time of a file',
+        '-t': 'ask: forges the time of a file',
+      },
+      operands: 'write',
+    },
+    truncate: { short: 'sr', long: 'size reference', operands: 'write' },
+    fallocate: { short: 'lop', long: 'length offset', operands: 'write' },
+    chmod: {
+      long: 'reference',
+      operands: 'data-write',
+      also: (call, { operands }) => {
+        const mode = call.args.find((arg) => SETUID.test(arg))
+        if (mode !== undefined)
+          call.node.findings.push(denied('privilege/setuid', `\`${mode}\` makes a file run as its owner`))
+        if (call.args.includes('-R') && operands[1] === undefined)
+          applyValue(call, 'write', operands[0] ?? '')
+      },
+    },
+    'chown chgrp': {
+      long: 'from reference',
+      operands: 'data-write',
+      also: (call, { operands }) => {
+        if (/^(root|0)(:|$)/.test(operands[0] ?? ''))
+          call.node.findings.push(denied('privilege/owner', 'gives a file to root'))
+      },
+    },
     'chattr setfacl setfattr': { short: 'mxMXnv', operands: 'write' },
-    'rename prename': { operands: 'write', also: ({ node }) => { node.findings.push(boxed('files/rename', 'renames files by a program')) } },
+    'rename prename': {
+      operands: 'write',
+      also: ({ node }) => {
+        node.findings.push(boxed('files/rename', 'renames files by a program'))
+      },
+    },
   }),
 }

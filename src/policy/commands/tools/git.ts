@@ -20,7 +20,8 @@ function judgeSetting(call: Call, text: string): void {
   const at = text.indexOf('=')
   const key = at === -1 ? text : text.slice(0, at)
   const value = at === -1 ? 'true' : text.slice(at + 1)
-  if (!isStatic(key)) call.node.findings.push(unseen('git/setting', 'a git setting that is known only when it runs'))
+  if (!isStatic(key))
+    call.node.findings.push(unseen('git/setting', 'a git setting that is known only when it runs'))
   else if (SAFE_SETTING.test(key) && isStatic(value)) return
   else if (/pager|editor/i.test(key) && PLAIN_VALUE.test(value)) return
   else {
@@ -32,10 +33,14 @@ function judgeSetting(call: Call, text: string): void {
 function judgeGlobal(call: Call, { name, value = '' }: Option): void {
   if (name === '-c') judgeSetting(call, value)
   else if (name === '-C') touch(call, value, 'read')
-  else if (name === '--exec-path' && value !== '') call.node.findings.push(unseen('git/exec-path', 'makes git run programs from another directory'))
-  else if (name === '--config-env' || name === '--attr-source') call.node.findings.push(unseen('git/setting', 'a git setting from elsewhere'))
+  else if (name === '--exec-path' && value !== '')
+    call.node.findings.push(unseen('git/exec-path', 'makes git run programs from another directory'))
+  else if (name === '--config-env' || name === '--attr-source')
+    call.node.findings.push(unseen('git/setting', 'a git setting from elsewhere'))
   else if ((name === '--git-dir' || name === '--work-tree') && !/^(\.|\.\/)?(\.git\/?)?$/.test(value)) {
-    call.node.findings.push(unseen('git/repository', 'uses another repository, whose settings can start programs'))
+    call.node.findings.push(
+      unseen('git/repository', 'uses another repository, whose settings can start programs'),
+    )
     touch(call, value, 'read')
   }
 }
@@ -104,13 +109,15 @@ const git: Handler = (call) => {
   const [sub, ...args] = operands
   if (sub === undefined) return undefined
   call.node.canonical = ['git', sub, ...args]
-  if (isOpen(sub)) call.node.findings.push(unseen('git/dynamic', 'a git command that is known only when it runs'))
+  if (isOpen(sub))
+    call.node.findings.push(unseen('git/dynamic', 'a git command that is known only when it runs'))
   const spec = { ...OPTIONS.any, effects: { ...OPTIONS.any?.effects, ...SHORT_PROGRAMS[sub] } }
   const parsed = parseOptions(spec, args)
   for (const option of parsed.options) {
     if (option.effect === RUNS) runsProgram(call, option)
     else if (option.name === '--config') judgeSetting(call, option.value ?? '')
-    else if (option.name === '--template') call.node.findings.push(asked('git/template', 'takes hooks from a template'))
+    else if (option.name === '--template')
+      call.node.findings.push(asked('git/template', 'takes hooks from a template'))
     else applyOption(call, option)
   }
   SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
@@ -122,23 +129,36 @@ function runsProgram(call: Call, option: Option): void {
   if (option.value !== undefined && option.value !== '') runText(call, option.value)
 }
 
-type Sub = { readonly args: readonly string[]; readonly operands: readonly string[]; readonly options: readonly Option[] }
+type Sub = {
+  readonly args: readonly string[]
+  readonly operands: readonly string[]
+  readonly options: readonly Option[]
+}
 type SubHandler = (call: Call, sub: Sub) => void
 
-const has = (options: readonly Option[], ...names: readonly string[]): boolean => options.some(({ name }) => names.includes(name))
+const has = (options: readonly Option[], ...names: readonly string[]): boolean =>
+  options.some(({ name }) => names.includes(name))
 
-const note = (finding: Finding) => (call: Call): void => {
-  call.node.findings.push(finding)
-}
+const note =
+  (finding: Finding) =>
+  (call: Call): void => {
+    call.node.findings.push(finding)
+  }
 
-const isAddress = (text: string): boolean => /^[a-z][a-z0-9+.-]*:/i.test(text) || /^[\w.-]+@[\w.-]+:/.test(text) || text.startsWith('ext::')
+const isAddress = (text: string): boolean =>
+  /^[a-z][a-z0-9+.-]*:/i.test(text) || /^[\w.-]+@[\w.-]+:/.test(text) || text.startsWith('ext::')
 
 function judgeRemote(call: Call, text: string | undefined): void {
   if (text === undefined) return
   if (/^[\w-]+::/.test(text)) {
-    call.node.findings.push(denied('git/transport', `\`${show(text).slice(0, 40)}\` is a transport that runs a command`))
+    call.node.findings.push(
+      denied('git/transport', `\`${show(text).slice(0, 40)}\` is a transport that runs a command`),
+    )
     runText(call, text.replace(/^[\w-]+::/, '').replace(/%(.)/g, '$1'))
-  } else if (isAddress(text)) call.node.findings.push(...addressFindings(call.walk, call.scope, text.replace(/^[\w.-]+@([\w.-]+):.*/, '$1')))
+  } else if (isAddress(text))
+    call.node.findings.push(
+      ...addressFindings(call.walk, call.scope, text.replace(/^[\w.-]+@([\w.-]+):.*/, '$1')),
+    )
   else if (/^[/~.]/.test(text)) touch(call, text, 'read')
 }
 
@@ -151,26 +171,47 @@ const push: SubHandler = (call, { operands }) => {
   call.node.findings.push(asked('git/push', 'publishes work'))
   judgeRemote(call, operands[0])
   if (operands[0] !== undefined && (isAddress(operands[0]) || isOpen(operands[0])))
-    call.node.findings.push(refused('exfiltration/push', 'publishes to an address instead of a remote of this repository'))
+    call.node.findings.push(
+      refused('exfiltration/push', 'publishes to an address instead of a remote of this repository'),
+    )
 }
 
 const config: SubHandler = (call, { operands, options }) => {
-  const reads = has(options, '--get', '--get-all', '--get-regexp', '--list', '-l', '--get-urlmatch') || /^(get|list)$/.test(operands[0] ?? '')
+  const reads =
+    has(options, '--get', '--get-all', '--get-regexp', '--list', '-l', '--get-urlmatch') ||
+    /^(get|list)$/.test(operands[0] ?? '')
   if (reads) return
-  if (has(options, '--unset', '--unset-all', '--add', '--replace-all', '-e', '--edit', '--remove-section', '--rename-section')) call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
+  if (
+    has(
+      options,
+      '--unset',
+      '--unset-all',
+      '--add',
+      '--replace-all',
+      '-e',
+      '--edit',
+      '--remove-section',
+      '--rename-section',
+    )
+  )
+    call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
   if (operands.length < 2) return
-  if (has(options, '--global', '--system')) call.node.findings.push(refused('git/global-setting', 'changes git for every repository of this user'))
+  if (has(options, '--global', '--system'))
+    call.node.findings.push(refused('git/global-setting', 'changes git for every repository of this user'))
   const [key, value] = operands[0] === 'set' ? operands.slice(1) : operands
-  if (SAFE_SETTING.test(key ?? '')) call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
+  if (SAFE_SETTING.test(key ?? ''))
+    call.node.findings.push(boxed('git/setting', 'changes a setting of the repository'))
   else judgeSetting(call, `${key}=${value ?? ''}`)
 }
 
-const inner = (start: number): SubHandler => (call, { operands }) => {
-  const command = operands.slice(start)
-  if (command.length === 0) return
-  call.node.findings.push(unseen('git/run', 'git starts a command'))
-  runText(call, command.join(' '))
-}
+const inner =
+  (start: number): SubHandler =>
+  (call, { operands }) => {
+    const command = operands.slice(start)
+    if (command.length === 0) return
+    call.node.findings.push(unseen('git/run', 'git starts a command'))
+    runText(call, command.join(' '))
+  }
 
 const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   push,
@@ -183,7 +224,8 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   'remote-http': network,
   submodule: (call, sub) => {
     if (sub.operands[0] === 'foreach') inner(1)(call, sub)
-    else if (!/^(status|summary)?$/.test(sub.operands[0] ?? '')) network(call, { ...sub, operands: sub.operands.slice(1) })
+    else if (!/^(status|summary)?$/.test(sub.operands[0] ?? ''))
+      network(call, { ...sub, operands: sub.operands.slice(1) })
   },
   bisect: (call, sub) => {
     if (sub.operands[0] === 'run') inner(1)(call, sub)
@@ -194,30 +236,39 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
       call.node.findings.push(asked('git/remote', 'changes where work is published'))
       judgeRemote(call, operands[2])
     }
-    if (/^(remove|rm|set-\w+)$/.test(operands[0] ?? '')) call.node.findings.push(boxed('git/remote', 'changes remotes'))
-    if (/^(update|prune)$/.test(operands[0] ?? '')) call.node.findings.push(asked('git/network', 'talks to another machine'))
+    if (/^(remove|rm|set-\w+)$/.test(operands[0] ?? ''))
+      call.node.findings.push(boxed('git/remote', 'changes remotes'))
+    if (/^(update|prune)$/.test(operands[0] ?? ''))
+      call.node.findings.push(asked('git/network', 'talks to another machine'))
   },
   clean: (call, { options }) => {
     const dry = has(options, '-n', '--dry-run')
     if (!dry) call.node.findings.push(asked('git/clean', 'deletes files that git does not know'))
   },
   branch: (call, { options }) => {
-    if (has(options, '-D', '-d', '--delete', '-M', '-f', '--force')) call.node.findings.push(asked('git/branch', 'deletes or moves a branch'))
-    else if (has(options, '-m', '-c', '-u', '--set-upstream-to', '--edit-description')) call.node.findings.push(boxed('git/branch', 'changes branches'))
+    if (has(options, '-D', '-d', '--delete', '-M', '-f', '--force'))
+      call.node.findings.push(asked('git/branch', 'deletes or moves a branch'))
+    else if (has(options, '-m', '-c', '-u', '--set-upstream-to', '--edit-description'))
+      call.node.findings.push(boxed('git/branch', 'changes branches'))
   },
   tag: (call, { options, operands }) => {
-    if (has(options, '-d', '--delete', '-f', '--force')) call.node.findings.push(asked('git/tag', 'deletes or moves a tag'))
-    else if (operands.length > 0 && !has(options, '-l', '--list', '-n', '--contains', '--points-at')) call.node.findings.push(boxed('git/tag', 'makes a tag'))
+    if (has(options, '-d', '--delete', '-f', '--force'))
+      call.node.findings.push(asked('git/tag', 'deletes or moves a tag'))
+    else if (operands.length > 0 && !has(options, '-l', '--list', '-n', '--contains', '--points-at'))
+      call.node.findings.push(boxed('git/tag', 'makes a tag'))
   },
   stash: (call, { operands }) => {
-    if (/^(drop|clear)$/.test(operands[0] ?? '')) call.node.findings.push(asked('git/stash', 'throws stashed work away'))
-    else if (!/^(list|show)$/.test(operands[0] ?? '')) call.node.findings.push(boxed('git/stash', 'stashes work'))
+    if (/^(drop|clear)$/.test(operands[0] ?? ''))
+      call.node.findings.push(asked('git/stash', 'throws stashed work away'))
+    else if (!/^(list|show)$/.test(operands[0] ?? ''))
+      call.node.findings.push(boxed('git/stash', 'stashes work'))
   },
   reset: (call, { options }) => {
     if (has(options, '--hard')) call.node.findings.push(asked('git/reset', 'throws uncommitted work away'))
   },
   reflog: (call, { operands }) => {
-    if (/^(expire|delete)$/.test(operands[0] ?? '')) call.node.findings.push(asked('git/reflog', 'throws history away'))
+    if (/^(expire|delete)$/.test(operands[0] ?? ''))
+      call.node.findings.push(asked('git/reflog', 'throws history away'))
   },
   worktree: (call, { operands }) => {
     if (operands[0] !== 'list') call.node.findings.push(boxed('git/worktree', 'changes work trees'))
@@ -228,7 +279,8 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   },
   notes: note(boxed('git/notes', 'changes notes')),
   gc: (call, { args }) => {
-    if (args.some((arg) => arg.startsWith('--prune'))) call.node.findings.push(asked('git/gc', 'throws history away'))
+    if (args.some((arg) => arg.startsWith('--prune')))
+      call.node.findings.push(asked('git/gc', 'throws history away'))
   },
   'update-ref': note(asked('git/ref', 'changes references directly')),
   'filter-branch': note(asked('git/rewrite', 'rewrites history')),

@@ -1,11 +1,12 @@
 import { codeFindings } from '../code.ts'
 import { applyOption, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
+import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
-import { PACKAGES } from './packages.ts'
 import { runFile, runStream } from '../run-file.ts'
 import { UNKNOWN } from '../scope.ts'
 import type { Call, Handler } from '../walk.ts'
+import { PACKAGES } from './packages.ts'
 
 /** Where an interpreter takes code from. */
 type Language = OptionSpec & {
@@ -20,11 +21,20 @@ type Language = OptionSpec & {
 }
 
 function judgeCode(call: Call, code: string): void {
-  call.node.findings.push(boxed('code/inline', 'runs code from the command line'), ...codeFindings(call.walk, code, call.name))
+  if (!isStatic(code) && call.walk.sources.has('network'))
+    call.node.findings.push(denied('download/execute', 'runs what was just downloaded'))
+  call.node.findings.push(
+    boxed('code/inline', 'runs code from the command line'),
+    ...codeFindings(call.walk, code, call.name),
+  )
 }
 
 function interpreter(language: Language): Handler {
-  const effects = { ...language.effects, ...Object.fromEntries(language.code.map((name) => [name, 'data'])), ...Object.fromEntries((language.load ?? []).map((name) => [name, 'data'])) }
+  const effects = {
+    ...language.effects,
+    ...Object.fromEntries(language.code.map((name) => [name, 'data'])),
+    ...Object.fromEntries((language.load ?? []).map((name) => [name, 'data'])),
+  }
   const spec = { ...language, effects, prefix: true }
   return (call) => {
     const parsed = parseOptions(spec, call.args)
@@ -39,17 +49,21 @@ function interpreter(language: Language): Handler {
     const inPlace = parsed.options.some(({ name }) => name === '-i' || name.startsWith('-i'))
     if (coded) {
       const edits = language.edits !== undefined
-      for (const path of parsed.operands) if (edits || /[/.~]/.test(path)) touch(call, path, inPlace && edits ? 'write' : 'read')
+      for (const path of parsed.operands)
+        if (edits || /[/.~]/.test(path)) touch(call, path, inPlace && edits ? 'write' : 'read')
       return UNKNOWN
     }
-    const operands = language.run?.includes(parsed.operands[0] ?? '') ? parsed.operands.slice(1).filter((word) => word[0] !== '-') : parsed.operands
+    const operands = language.run?.includes(parsed.operands[0] ?? '')
+      ? parsed.operands.slice(1).filter((word) => word[0] !== '-')
+      : parsed.operands
     judgeScript(call, operands, parsed.options.length > 0)
     return UNKNOWN
   }
 }
 
 function judgeLoad(call: Call, file: string): void {
-  if (/^(data|https?):/.test(file)) call.node.findings.push(unseen('code/load', `loads code from \`${file.slice(0, 40)}\``))
+  if (/^(data|https?):/.test(file))
+    call.node.findings.push(unseen('code/load', `loads code from \`${file.slice(0, 40)}\``))
   else if (/^[./~]/.test(file)) runFile(call, file, call.name)
   else call.node.findings.push(boxed('code/load', `loads \`${file.slice(0, 40)}\``))
 }
@@ -57,7 +71,8 @@ function judgeLoad(call: Call, file: string): void {
 function judgeScript(call: Call, operands: readonly string[], optioned: boolean): void {
   const [file, ...rest] = operands
   if (file !== undefined) {
-    if (/^https?:/.test(file)) call.node.findings.push(denied('download/execute', 'runs code from the network'))
+    if (/^https?:/.test(file))
+      call.node.findings.push(denied('download/execute', 'runs code from the network'))
     else runFile(call, file, call.name)
     for (const path of rest) if (/^([~/]|\.\.)/.test(path)) touch(call, path, 'read')
   } else if (call.stdin.piped) runStream(call, call.stdin, call.name)
@@ -80,16 +95,20 @@ function judgeModule(call: Call, module: string, rest: readonly string[]): Retur
   if (/^(timeit|cProfile|profile|trace|pdb|code|doctest|IPython)$/.test(module)) {
     for (const text of rest) if (/[\s(;]/.test(text)) judgeCode(call, text)
   }
-  if (/^(http\.server|smtpd|SimpleHTTPServer|pydoc|pyftpdlib|xmlrpc\.server)$/.test(module)) call.node.findings.push(asked('network/listen', 'offers files to the network'))
+  if (/^(http\.server|smtpd|SimpleHTTPServer|pydoc|pyftpdlib|xmlrpc\.server)$/.test(module))
+    call.node.findings.push(asked('network/listen', 'offers files to the network'))
   if (module === 'pip' || module === 'uv') return PACKAGES[module]?.({ ...call, name: module, args: rest })
-  for (const path of rest) if (/^([~/]|\.\.)/.test(path)) touch(call, path, /^(zipfile|tarfile|gzip|base64)$/.test(module) ? 'tree' : 'read')
+  for (const path of rest)
+    if (/^([~/]|\.\.)/.test(path))
+      touch(call, path, /^(zipfile|tarfile|gzip|base64)$/.test(module) ? 'tree' : 'read')
   return UNKNOWN
 }
 
 const PYTHON = interpreter({ short: 'cmWXQ', code: ['-c'], effects: {} })
 
 const bun: Handler = (call) => {
-  if (call.args.some((arg) => /^(-e|--eval|-p|--print)(=|$)/.test(arg))) return interpreter({ code: ['-e', '--eval', '-p', '--print'], load: ['-r', '--preload'] })(call)
+  if (call.args.some((arg) => /^(-e|--eval|-p|--print)(=|$)/.test(arg)))
+    return interpreter({ code: ['-e', '--eval', '-p', '--print'], load: ['-r', '--preload'] })(call)
   if (/\.[cm]?[jt]sx?$/.test(call.args[0] ?? '')) return interpreter({ code: [] })(call)
   return PACKAGES.npm?.(call)
 }
@@ -100,7 +119,11 @@ const deno: Handler = (call) => {
     for (const text of rest.filter((word) => word[0] !== '-')) judgeCode(call, text)
     return UNKNOWN
   }
-  return interpreter({ code: ['-e', '--eval'], run: ['run', 'test', 'bench', 'serve', 'task'], long: 'import-map config lock cert location' })(call)
+  return interpreter({
+    code: ['-e', '--eval'],
+    run: ['run', 'test', 'bench', 'serve', 'task'],
+    long: 'import-map config lock cert location',
+  })(call)
 }
 
 const node = interpreter({
@@ -108,13 +131,26 @@ const node = interpreter({
   long: 'title max-old-space-size stack-size conditions diagnostic-dir test-name-pattern test-reporter inspect-port env-file',
   code: ['-e', '--eval', '-p', '--print', '-pe'],
   load: ['-r', '--require', '--import', '--loader', '--experimental-loader'],
-  effects: { '--env-file': 'read', '--inspect': 'ask: opens a debugger to the network', '--inspect-brk': 'ask: opens a debugger to the network', '--openssl-config': 'read', '--snapshot-blob': 'read' },
+  effects: {
+    '--env-file': 'read',
+    '--inspect': 'ask: opens a debugger to the network',
+    '--inspect-brk': 'ask: opens a debugger to the network',
+    '--openssl-config': 'read',
+    '--snapshot-blob': 'read',
+  },
 })
 
 /** `node -p x`, where `-p` alone is followed by code, and `-pe code`. */
-const nodeCall: Handler = (call) => node({ ...call, args: call.args.map((arg) => (/^-[pe]{2}$/.test(arg) ? '-e' : arg)) })
+const nodeCall: Handler = (call) =>
+  node({ ...call, args: call.args.map((arg) => (/^-[pe]{2}$/.test(arg) ? '-e' : arg)) })
 
-const perl = interpreter({ short: 'eEFMmIxCD0l', code: ['-e', '-E'], edits: ['-n', '-p', '-i'], load: ['-M', '-m'], effects: { '-d': 'ask: starts a debugger' } })
+const perl = interpreter({
+  short: 'eEFMmIxCD0l',
+  code: ['-e', '-E'],
+  edits: ['-n', '-p', '-i'],
+  load: ['-M', '-m'],
+  effects: { '-d': 'ask: starts a debugger' },
+})
 
 /** perl and ruby take `-i.bak`, `-l012`, `-0777` and `-F,` attached, so bundles are taken apart first. */
 function unbundled(args: readonly string[]): readonly string[] {
@@ -135,7 +171,8 @@ function unbundled(args: readonly string[]): readonly string[] {
 
 const ruby = interpreter({ short: 'eErICFKTx', code: ['-e'], load: ['-r'], edits: ['-n', '-p', '-i'] })
 
-const simple = (code: readonly string[], extra: Partial<Language> = {}): Handler => interpreter({ code, ...extra })
+const simple = (code: readonly string[], extra: Partial<Language> = {}): Handler =>
+  interpreter({ code, ...extra })
 
 /** Interpreters: their code runs in a sandbox at best; code with plain signs of harm is asked about or refused. */
 export const INTERPRETERS: Readonly<Record<string, Handler>> = {
@@ -149,7 +186,16 @@ export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   perl: (call) => perl({ ...call, args: unbundled(call.args) }),
   ruby: (call) => ruby({ ...call, args: unbundled(call.args) }),
   irb: ruby,
-  php: simple(['-r', '-B', '-R', '-E'], { short: 'rBREdfczStF', load: ['-F'], effects: { '-f': 'read', '-c': 'read', '-S': 'ask: offers files to the network', '-d': 'ask: settings that can load code' } }),
+  php: simple(['-r', '-B', '-R', '-E'], {
+    short: 'rBREdfczStF',
+    load: ['-F'],
+    effects: {
+      '-f': 'read',
+      '-c': 'read',
+      '-S': 'ask: offers files to the network',
+      '-d': 'ask: settings that can load code',
+    },
+  }),
   lua: simple(['-e'], { short: 'el', load: ['-l'] }),
   tclsh: simple([]),
   wish: simple([]),
@@ -183,7 +229,16 @@ export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   d8: simple(['-e']),
   rhino: simple(['-e']),
   jjs: simple([]),
-  java: simple([], { single: true, effects: { '-cp': 'data', '-classpath': 'data', '--class-path': 'data', '-jar': 'read', '-javaagent': 'ask: loads an agent' } }),
+  java: simple([], {
+    single: true,
+    effects: {
+      '-cp': 'data',
+      '-classpath': 'data',
+      '--class-path': 'data',
+      '-jar': 'read',
+      '-javaagent': 'ask: loads an agent',
+    },
+  }),
   m4: simple([]),
   ansible: simple(['-a'], { short: 'aimu' }),
   dart: simple([], { run: ['run', 'test'] }),

@@ -1,4 +1,4 @@
-import { asked, denied } from '../finding.ts'
+import { asked, boxed, denied } from '../finding.ts'
 import { isStatic } from '../marks.ts'
 import type { Handler } from '../walk.ts'
 import { tools } from './tool.ts'
@@ -7,48 +7,215 @@ import { tools } from './tool.ts'
 export const READERS: Readonly<Record<string, Handler>> = {
   ...tools({
     'cat tac rev nl expand unexpand fold fmt pr': { short: 'wslhoWDNSve', operands: 'read' },
-    'head tail': { short: 'ncs', long: 'lines bytes pid sleep-interval max-unchanged-stats', operands: 'read' },
+    'head tail': {
+      short: 'ncs',
+      long: 'lines bytes pid sleep-interval max-unchanged-stats',
+      operands: 'read',
+    },
     'less more most bat batcat pygmentize': {
       short: 'jkPpTtxyzDlHr',
       long: 'language line-range theme style tabs wrap',
-      effects: { '-o': 'write', '-O': 'write', '--log-file': 'write', '--LOG-FILE': 'write', '-k': 'read', '--lesskey-file': 'read', '--lesskey-src': 'read', '--pager': 'program' },
+      effects: {
+        '-o': 'write',
+        '-O': 'write',
+        '--log-file': 'write',
+        '--LOG-FILE': 'write',
+        '-k': 'read',
+        '--lesskey-file': 'read',
+        '--lesskey-src': 'read',
+        '--pager': 'program',
+      },
       operands: 'read',
       also: pagerCommands,
     },
-    'wc': { effects: { '--files0-from': 'read' }, operands: 'read' },
-    'ls dir vdir exa eza lsd': { short: 'wITL', long: 'ignore hide width tabsize block-size color sort time time-style format level', operands: 'read' },
-    'stat readlink realpath': { short: 'cfft', long: 'format printf relative-to relative-base', operands: 'read' },
-    'file': { short: 'eFPm', long: 'exclude separator parameter', effects: { '-f': 'read', '--files-from': 'read', '-m': 'read', '--magic-file': 'read', '-C': 'box: compiles a magic file', '--compile': 'box: compiles a magic file' }, operands: 'read' },
-    'du df': { short: 'dtBx', long: 'max-depth threshold block-size exclude type output time time-style', effects: { '--files0-from': 'read', '-X': 'read', '--exclude-from': 'read' }, operands: 'read' },
-    'tree': { short: 'LPIHT', long: 'filelimit charset timefmt sort', effects: { '-o': 'write', '--infofile': 'read', '--gitfile': 'read', '--fromfile': 'box: reads a list of names' }, operands: 'read' },
-    'md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum md5 crc32': { short: 'a', long: 'algorithm length', operands: 'read' },
-    'base64 base32 basenc': { short: 'w', long: 'wrap', effects: { '-o': 'write', '--output': 'write', '-i': 'box: input' }, operands: 'read' },
-    'xxd': { short: 'cglos', operands: 'pair' },
-    'od hexdump hd strings': { short: 'AjNStwnesTbU', long: 'address-radix skip-bytes read-bytes strings format width bytes radix encoding target', effects: { '-f': 'read' }, operands: 'read' },
-    'diff colordiff sdiff diff3': { short: 'CUWIxFDS', long: 'context unified label width exclude ignore-matching-lines horizon-lines color', effects: { '-X': 'read', '--exclude-from': 'read', '--from-file': 'read', '--to-file': 'read', '-o': 'write', '--output': 'write', '--diff-program': 'program' }, operands: 'read' },
+    wc: { effects: { '--files0-from': 'read' }, operands: 'read' },
+    'ls dir vdir exa eza lsd': {
+      short: 'wITL',
+      long: 'ignore hide width tabsize block-size color sort time time-style format level',
+      operands: 'read',
+    },
+    'stat readlink realpath': {
+      short: 'cfft',
+      long: 'format printf relative-to relative-base',
+      operands: 'read',
+    },
+    file: {
+      short: 'eFPm',
+      long: 'exclude separator parameter',
+      effects: {
+        '-f': 'read',
+        '--files-from': 'read',
+        '-m': 'read',
+        '--magic-file': 'read',
+        '-C': 'box: compiles a magic file',
+        '--compile': 'box: compiles a magic file',
+      },
+      operands: 'read',
+    },
+    'du df': {
+      short: 'dtBx',
+      long: 'max-depth threshold block-size exclude type output time time-style',
+      effects: { '--files0-from': 'read', '-X': 'read', '--exclude-from': 'read' },
+      operands: 'read',
+    },
+    tree: {
+      short: 'LPIHT',
+      long: 'filelimit charset timefmt sort',
+      effects: {
+        '-o': 'write',
+        '--infofile': 'read',
+        '--gitfile': 'read',
+        '--fromfile': 'box: reads a list of names',
+      },
+      operands: 'read',
+    },
+    'md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum md5 crc32': {
+      short: 'a',
+      long: 'algorithm length',
+      operands: 'read',
+    },
+    'base64 base32 basenc': {
+      short: 'w',
+      long: 'wrap',
+      effects: { '-o': 'write', '--output': 'write', '-i': 'box: input' },
+      operands: 'read',
+    },
+    xxd: { short: 'cglos', operands: 'pair' },
+    'od hexdump hd strings': {
+      short: 'AjNStwnesTbU',
+      long: 'address-radix skip-bytes read-bytes strings format width bytes radix encoding target',
+      effects: { '-f': 'read' },
+      operands: 'read',
+    },
+    'diff colordiff sdiff diff3': {
+      short: 'CUWIxFDS',
+      long: 'context unified label width exclude ignore-matching-lines horizon-lines color',
+      effects: {
+        '-X': 'read',
+        '--exclude-from': 'read',
+        '--from-file': 'read',
+        '--to-file': 'read',
+        '-o': 'write',
+        '--output': 'write',
+        '--diff-program': 'program',
+      },
+      operands: 'read',
+    },
     'cmp comm join': { short: 'ijntae12o', operands: 'read' },
     'basename dirname pathchk': { short: 's', long: 'suffix' },
-    'echo pwd true false : whoami id groups logname users tty arch nproc uname uptime free lscpu lsb_release sw_vers locale cal ncal seq factor expr numfmt getconf which whereis type sleep printenv test [ [[ who w last vmstat iostat hostid tput dircolors whatis apropos': { short: 'sfv', effects: {} },
-    'sleep': {},
-    'date': { short: 'dIrf', long: 'date iso-8601 rfc-3339', effects: { '-s': 'ask: sets the clock', '--set': 'ask: sets the clock', '-f': 'read', '--file': 'read', '-r': 'read', '--reference': 'read' } },
-    'hostname domainname hostnamectl timedatectl': { effects: { '-F': 'ask: sets the name of the machine', '--file': 'ask: sets the name', '-b': 'ask: sets the name' }, also: (call, { operands }) => {
-      if (operands.some((operand) => !/^(status|show|list-timezones)$/.test(operand))) call.node.findings.push(denied('system/name', 'changes the settings of the machine'))
-    } },
-    'ps pgrep pidof top htop lsof fuser ss netstat pstree': { short: 'opuUgGtCnPsFdbw', effects: { '-k': 'ask: ends processes' } },
-    'look': { short: 't', operands: 'pattern' },
-    'man info': { short: 'SseLMrmERCp', long: 'sections locale manpath encoding', effects: { '-P': 'program', '--pager': 'program', '-H': 'program', '--html': 'program', '--preprocessor': 'program', '-C': 'read', '--config-file': 'read', '-l': 'box: a local page', '--local-file': 'box: a local page', '-o': 'write', '--output': 'write' } },
-    'column': { short: 'tcsonNHRdTExWl', long: 'separator output-separator table-columns output-width', operands: 'read' },
-    'jq yq gojq xq': { short: '', long: 'indent', effects: { '-f': 'read', '--from-file': 'read', '-L': 'read', '--library-path': 'read', '--rawfile': 'data', '--slurpfile': 'data', '--arg': 'data', '--argjson': 'data', '-i': 'box: changes files in place', '--inplace': 'box: changes files in place' }, operands: 'pattern', patternOptions: ['-f', '--from-file'], also: jqFiles },
-    'xmllint xmlstarlet tidy': { effects: { '-o': 'write', '--output': 'write', '--path': 'read', '--xpath': 'data', '--schema': 'read', '--dtdvalid': 'read' }, operands: 'read' },
-    'ldd nm objdump readelf size otool': { operands: 'read', also: (call) => {
-      // ldd may run the file that it examines.
-      if (call.name === 'ldd') call.node.findings.push(asked('programs/ldd', '`ldd` can run the file it examines'))
-    } },
+    'echo pwd true false : whoami id groups logname users tty arch nproc uname uptime free lscpu lsb_release sw_vers locale cal ncal seq factor expr numfmt getconf which whereis type sleep printenv test [ [[ who w last vmstat iostat hostid tput dircolors whatis apropos':
+      { short: 'sfv', effects: {} },
+    sleep: {},
+    date: {
+      short: 'dIrf',
+      long: 'date iso-8601 rfc-3339',
+      effects: {
+        '-s': 'ask: sets the clock',
+        '--set': 'ask: sets the clock',
+        '-f': 'read',
+        '--file': 'read',
+        '-r': 'read',
+        '--reference': 'read',
+      },
+    },
+    'hostname domainname hostnamectl timedatectl': {
+      effects: {
+        '-F': 'ask: sets the name of the machine',
+        '--file': 'ask: sets the name',
+        '-b': 'ask: sets the name',
+      },
+      also: (call, { operands }) => {
+        if (operands.some((operand) => !/^(status|show|list-timezones)$/.test(operand)))
+          call.node.findings.push(denied('system/name', 'changes the settings of the machine'))
+      },
+    },
+    ps: {
+      short: 'opuUgGtCnPsFdbw',
+      also: ({ node, args }) => {
+        if (args.some((arg) => /^[a-z]*e[a-z]*$/.test(arg)))
+          node.findings.push(boxed('secrets/environment', 'prints environment variables'))
+      },
+    },
+    'pgrep pidof top htop lsof fuser ss netstat pstree': {
+      short: 'opuUgGtCnPsFdbw',
+      effects: { '-k': 'ask: ends processes' },
+    },
+    look: { short: 't', operands: 'pattern' },
+    'man info': {
+      short: 'SseLMrmERCp',
+      long: 'sections locale manpath encoding',
+      effects: {
+        '-P': 'program',
+        '--pager': 'program',
+        '-H': 'program',
+        '--html': 'program',
+        '--preprocessor': 'program',
+        '-C': 'read',
+        '--config-file': 'read',
+        '-l': 'box: a local page',
+        '--local-file': 'box: a local page',
+        '-o': 'write',
+        '--output': 'write',
+      },
+    },
+    column: {
+      short: 'tcsonNHRdTExWl',
+      long: 'separator output-separator table-columns output-width',
+      operands: 'read',
+    },
+    'jq yq gojq xq': {
+      short: '',
+      long: 'indent',
+      effects: {
+        '-f': 'read',
+        '--from-file': 'read',
+        '-L': 'read',
+        '--library-path': 'read',
+        '--rawfile': 'data',
+        '--slurpfile': 'data',
+        '--arg': 'data',
+        '--argjson': 'data',
+        '-i': 'box: changes files in place',
+        '--inplace': 'box: changes files in place',
+      },
+      operands: 'pattern',
+      patternOptions: ['-f', '--from-file'],
+      also: jqFiles,
+    },
+    'xmllint xmlstarlet tidy': {
+      effects: {
+        '-o': 'write',
+        '--output': 'write',
+        '--path': 'read',
+        '--xpath': 'data',
+        '--schema': 'read',
+        '--dtdvalid': 'read',
+      },
+      operands: 'read',
+    },
+    'ldd nm objdump readelf size otool': {
+      operands: 'read',
+      also: (call) => {
+        // ldd may run the file that it examines.
+        if (call.name === 'ldd')
+          call.node.findings.push(asked('programs/ldd', '`ldd` can run the file it examines'))
+      },
+    },
     'open xdg-open': { operands: 'url' },
-    'bc dc': { short: 'efS', effects: { '-e': 'data', '-f': 'read' }, operands: 'read', also: ({ node, stdin, name, args }) => {
-      if (name === 'dc' && /!/.test(stdin.text + args.join(' '))) node.findings.push(asked('programs/dc', '`!` in dc runs a shell command'))
-    } },
-    'exiftool identify ffprobe mediainfo pdfinfo pdftotext': { short: '', effects: { '-o': 'write', '-out': 'write', '-config': 'read' }, operands: 'read' },
+    'bc dc': {
+      short: 'efS',
+      effects: { '-e': 'data', '-f': 'read' },
+      operands: 'read',
+      also: ({ node, stdin, name, args }) => {
+        if (name === 'dc' && /!/.test(stdin.text + args.join(' ')))
+          node.findings.push(asked('programs/dc', '`!` in dc runs a shell command'))
+      },
+    },
+    'exiftool identify ffprobe mediainfo pdfinfo pdftotext': {
+      short: '',
+      effects: { '-o': 'write', '-out': 'write', '-config': 'read' },
+      operands: 'read',
+    },
     'cloc tokei scc': { operands: 'read' },
   }),
 }
@@ -61,7 +228,14 @@ function jqFiles(call: Parameters<Handler>[0]): void {
     const file = args[index + 2]
     if (file !== undefined) READERS.cat?.({ ...call, args: [file] })
   }
-  if (args.some((arg) => isStatic(arg) && /\$ENV|\benv\b|input_filename|\binput\b/.test(arg) && /\$ENV|(^|[\s|(])env\b/.test(arg)))
+  if (
+    args.some(
+      (arg) =>
+        isStatic(arg) &&
+        /\$ENV|\benv\b|input_filename|\binput\b/.test(arg) &&
+        /\$ENV|(^|[\s|(])env\b/.test(arg),
+    )
+  )
     call.node.findings.push(asked('secrets/environment', 'prints environment variables'))
 }
 

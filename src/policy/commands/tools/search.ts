@@ -23,15 +23,49 @@ const grep: Handler = (call) => {
   return undefined
 }
 
-const NAME_TESTS = new Set(['-name', '-iname', '-path', '-ipath', '-wholename', '-iwholename', '-regex', '-iregex', '-lname'])
-const KEY_NAMES = ['id_rsa', 'id_dsa', 'id_ecdsa', 'id_ed25519', '.ssh', '.aws', '.gnupg', '.netrc', '.pgpass', '.git-credentials', 'shadow', '.kube', '.npmrc', '.pypirc', 'credentials', '.docker', '.vault-token', '.password-store']
+const NAME_TESTS = new Set([
+  '-name',
+  '-iname',
+  '-path',
+  '-ipath',
+  '-wholename',
+  '-iwholename',
+  '-regex',
+  '-iregex',
+  '-lname',
+])
+const KEY_NAMES = [
+  'id_rsa',
+  'id_dsa',
+  'id_ecdsa',
+  'id_ed25519',
+  '.ssh',
+  '.aws',
+  '.gnupg',
+  '.netrc',
+  '.pgpass',
+  '.git-credentials',
+  'shadow',
+  '.kube',
+  '.npmrc',
+  '.pypirc',
+  'credentials',
+  '.docker',
+  '.vault-token',
+  '.password-store',
+]
 
 /** Whether a find pattern is after credentials. A pattern of little but wildcards is after nothing certain. */
 function seeksSecrets(pattern: string): boolean {
   const bare = pattern.replace(/[*?[\]\\.^$|()]/g, '')
   if (bare.length < 3) return false
   const last = pattern.replace(/^[*/]+(?=.)/, STAR).replaceAll('*', STAR)
-  return KEY_NAMES.some((name) => meets(last, name) || meets(last.replaceAll('/', ''), name) || (bare.length > 3 && pattern.includes(name)))
+  return KEY_NAMES.some(
+    (name) =>
+      meets(last, name) ||
+      meets(last.replaceAll('/', ''), name) ||
+      (bare.length > 3 && pattern.includes(name)),
+  )
 }
 
 const find: Handler = (call) => {
@@ -41,21 +75,34 @@ const find: Handler = (call) => {
   if (roots.length === 0) roots.push('.')
   const tests = first === -1 ? [] : args.slice(first)
   const filtered = tests.some((test) => NAME_TESTS.has(test) || test === '-empty')
-  for (const root of roots) touch(call, root, tests.some((test) => /^-(exec|ok)/.test(test)) ? 'tree' : 'read')
+  for (const root of roots)
+    touch(call, root, tests.some((test) => /^-(exec|ok)/.test(test)) ? 'tree' : 'read')
   judgeTests(call, { roots, tests, filtered })
   return undefined
 }
 
-type Finding = { readonly roots: readonly string[]; readonly tests: readonly string[]; readonly filtered: boolean }
+type Finding = {
+  readonly roots: readonly string[]
+  readonly tests: readonly string[]
+  readonly filtered: boolean
+}
 
 function judgeTests(call: Call, found: Finding): void {
   const { tests, roots } = found
-  const outside = roots.some((root) => !root.startsWith('.') && pathFindings(call.walk, call.scope, root, 'write').some(({ action }) => action !== 'sandbox'))
+  const outside = roots.some(
+    (root) =>
+      !root.startsWith('.') &&
+      pathFindings(call.walk, call.scope, root, 'write').some(({ action }) => action !== 'sandbox'),
+  )
   for (let at = 0; at < tests.length; at++) {
     const test = tests[at] as string
     const value = tests[at + 1] ?? ''
     if (NAME_TESTS.has(test) && seeksSecrets(value))
-      call.node.findings.push(outside ? denied('secrets/search', `looks for credentials (\`${value}\`)`) : asked('secrets/search', `looks for credentials (\`${value}\`)`))
+      call.node.findings.push(
+        outside
+          ? denied('secrets/search', `looks for credentials (\`${value}\`)`)
+          : asked('secrets/search', `looks for credentials (\`${value}\`)`),
+      )
     if (/^-(fprint0?|fls|fprintf)$/.test(test)) touch(call, value, 'write')
     if (/^-(newer\w*|anewer|cnewer|samefile|files0-from)$/.test(test)) touch(call, value, 'read')
     if (test === '-delete') deletes(call, found)
@@ -80,7 +127,12 @@ function executes(call: Call, { roots, tests }: Finding, at: number): number {
   return end
 }
 
-const FD = { short: 'detTEScjgo', long: 'max-depth extension type exclude size changed-within color threads glob owner format', effects: { '--base-directory': 'read', '--search-path': 'read', '--ignore-file': 'read' }, prefix: false }
+const FD = {
+  short: 'detTEScjgo',
+  long: 'max-depth extension type exclude size changed-within color threads glob owner format',
+  effects: { '--base-directory': 'read', '--search-path': 'read', '--ignore-file': 'read' },
+  prefix: false,
+}
 
 /** `fd -x cmd…` runs everything after it. */
 const fd: Handler = (call) => {
@@ -90,7 +142,9 @@ const fd: Handler = (call) => {
   for (const path of operands.slice(1)) touch(call, path, 'read')
   if (at === -1) return undefined
   const attached = /=(.*)$/s.exec(call.args[at] as string)?.[1]
-  const command = [...(attached !== undefined ? [attached] : []), ...call.args.slice(at + 1)].map((word) => word.replace(/\{[/.]*\}/g, `./${BELOW}`))
+  const command = [...(attached !== undefined ? [attached] : []), ...call.args.slice(at + 1)].map((word) =>
+    word.replace(/\{[/.]*\}/g, `./${BELOW}`),
+  )
   if (command.length > 0) deeper(call.walk, () => call.walk.run(call.scope, command, call.stdin))
   return undefined
 }
@@ -106,24 +160,47 @@ export const SEARCH: Readonly<Record<string, Handler>> = {
       short: 'ABCmeEgjMtTdr',
       long: 'after-context before-context context max-count max-depth glob iglob type type-not type-add color colors replace sort sortr threads encoding engine max-columns max-filesize context-separator field-match-separator regexp hyperlink-format',
       effects: {
-        '--pre': 'program', '--hostname-bin': 'program', '--pager': 'program', '-f': 'read', '--file': 'read', '--ignore-file': 'read', '-z': 'box: starts decompressors', '--search-zip': 'box: starts decompressors', '-e': 'data',
+        '--pre': 'program',
+        '--hostname-bin': 'program',
+        '--pager': 'program',
+        '-f': 'read',
+        '--file': 'read',
+        '--ignore-file': 'read',
+        '-z': 'box: starts decompressors',
+        '--search-zip': 'box: starts decompressors',
+        '-e': 'data',
       },
       operands: 'pattern',
       patternOptions: ['-e', '--regexp', '-f', '--file', '--files'],
     },
-    'locate mlocate plocate mdfind': { short: 'dln', long: 'limit', effects: { '-d': 'read', '--database': 'read' }, also: (call, { operands }) => {
-      if (operands.some((operand) => isStatic(operand) && seeksSecrets(operand))) call.node.findings.push(denied('secrets/search', 'looks for credentials'))
-    } },
-    'fzf': { effects: { '--preview': 'shell', '--bind': 'program', '-q': 'data', '--query': 'data' } },
-    'sgrep ast-grep sg': { effects: { '-p': 'data', '-l': 'data', '-r': 'data', '-U': 'box: changes files' }, operands: 'read' },
-    'entr': { prefix: true, also: (call, { operands }) => {
-      if (operands.length > 0) deeper(call.walk, () => call.walk.run(call.scope, operands, call.stdin))
-    } },
-    'watchexec nodemon chokidar-cli': { effects: { '--exec': 'program', '-x': 'program' }, also: (call, { operands }) => {
-      const command = operands.join(' ')
-      if (/\s/.test(command)) runText(call, command)
-      else if (command !== '') runProgram(call, command)
-      else applyValue(call, 'data', '')
-    } },
+    'locate mlocate plocate mdfind': {
+      short: 'dln',
+      long: 'limit',
+      effects: { '-d': 'read', '--database': 'read' },
+      also: (call, { operands }) => {
+        if (operands.some((operand) => isStatic(operand) && seeksSecrets(operand)))
+          call.node.findings.push(denied('secrets/search', 'looks for credentials'))
+      },
+    },
+    fzf: { effects: { '--preview': 'shell', '--bind': 'program', '-q': 'data', '--query': 'data' } },
+    'sgrep ast-grep sg': {
+      effects: { '-p': 'data', '-l': 'data', '-r': 'data', '-U': 'box: changes files' },
+      operands: 'read',
+    },
+    entr: {
+      prefix: true,
+      also: (call, { operands }) => {
+        if (operands.length > 0) deeper(call.walk, () => call.walk.run(call.scope, operands, call.stdin))
+      },
+    },
+    'watchexec nodemon chokidar-cli': {
+      effects: { '--exec': 'program', '-x': 'program' },
+      also: (call, { operands }) => {
+        const command = operands.join(' ')
+        if (/\s/.test(command)) runText(call, command)
+        else if (command !== '') runProgram(call, command)
+        else applyValue(call, 'data', '')
+      },
+    },
   }),
 }

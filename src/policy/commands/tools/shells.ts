@@ -1,13 +1,18 @@
-import { runFile, runStream } from '../run-file.ts'
 import { boxed, unseen } from '../finding.ts'
 import { ANY, isStatic } from '../marks.ts'
+import { runFile, runStream } from '../run-file.ts'
 import { fork, newScope, UNKNOWN } from '../scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 const VALUE_LETTERS = 'oO'
 const FILE_OPTIONS = new Set(['--rcfile', '--init-file'])
 
-type ShellArgs = { readonly line?: string; readonly files: readonly string[]; readonly stdin: boolean; readonly rest: readonly string[] }
+type ShellArgs = {
+  readonly line?: string
+  readonly files: readonly string[]
+  readonly stdin: boolean
+  readonly rest: readonly string[]
+}
 
 /** `bash -xec 'line' name args…`, `bash script args…`, `bash -s args…`. */
 function shellArgs(args: readonly string[]): ShellArgs {
@@ -32,7 +37,9 @@ function shellArgs(args: readonly string[]): ShellArgs {
     for (const letter of arg.slice(1)) if (VALUE_LETTERS.includes(letter)) at++
   }
   const rest = args.slice(at)
-  return command && rest[0] !== undefined ? { line: rest[0], files, stdin, rest: rest.slice(1) } : { files, stdin, rest }
+  return command && rest[0] !== undefined
+    ? { line: rest[0], files, stdin, rest: rest.slice(1) }
+    : { files, stdin, rest }
 }
 
 /** A shell: its line, its script or its input is judged as what it is. */
@@ -42,7 +49,8 @@ const shell: Handler = (call) => {
   for (const file of files) runFile(call, file, 'shell')
   if (line !== undefined) return runLine(call, line, [rest[0] ?? call.name, ...rest.slice(1)])
   if (!stdin && rest[0] !== undefined) runFile(call, rest[0], 'shell')
-  else runStream({ ...call, scope: fork(call.scope, { positional: [call.name, ...rest] }) }, call.stdin, 'shell')
+  else
+    runStream({ ...call, scope: fork(call.scope, { positional: [call.name, ...rest] }) }, call.stdin, 'shell')
   return UNKNOWN
 }
 
@@ -61,11 +69,14 @@ function runLine(call: Call, line: string, positional: readonly string[]) {
 
 /** Shells with another syntax: read as bash as far as that goes, and never without a person. */
 const foreign: Handler = (call) => {
-  call.node.findings.push(unseen('shell/foreign', `\`${call.name}\` has a syntax of its own that is not read`))
+  call.node.findings.push(
+    unseen('shell/foreign', `\`${call.name}\` has a syntax of its own that is not read`),
+  )
   const at = call.args.findIndex((arg) => /^(-{1,2}|\/)(c|command|e|encodedcommand|k|ic|lc)$/i.test(arg))
   if (at !== -1) {
     const line = call.args.slice(at + 1).join(' ')
-    if (isStatic(line)) deeper(call.walk, () => call.walk.source(newScope(call.walk.context.workspace), line, call.stdin))
+    if (isStatic(line))
+      deeper(call.walk, () => call.walk.source(newScope(call.walk.context.workspace), line, call.stdin))
   }
   return UNKNOWN
 }

@@ -7,45 +7,77 @@ import { UNKNOWN } from '../scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
-const DOCKER_GLOBAL: OptionSpec = { short: 'Hlcf', long: 'host config context log-level tlscacert tlscert tlskey file project-name profile env-file', prefix: true }
+const DOCKER_GLOBAL: OptionSpec = {
+  short: 'Hlcf',
+  long: 'host config context log-level tlscacert tlscert tlskey file project-name profile env-file',
+  prefix: true,
+}
 const DOCKER_RUN: OptionSpec = {
   short: 'aceHhlmpuvw',
   long: 'add-host annotation cap-add cap-drop cgroup-parent cidfile cpus cpu-shares device dns entrypoint env env-file expose gpus health-cmd hostname ip ipc label link log-driver log-opt mac-address memory mount name network net pid platform publish pull restart runtime security-opt shm-size stop-signal sysctl tmpfs ulimit user userns uts volume volumes-from volume-driver workdir',
   prefix: true,
 }
-const GRANTS = /^--(privileged|cap-add|device|security-opt|pid|ipc|uts|userns|net|network|cgroupns|volumes-from|sysctl|runtime|cgroup-parent|device-cgroup-rule|gpus)$/
-const GRANTING: Readonly<Record<string, RegExp>> = { '--pid': /host|container/, '--ipc': /host/, '--uts': /host/, '--userns': /host/, '--net': /^(host|container)/, '--network': /^(host|container)/, '--security-opt': /unconfined|disable|systempaths/, '--cgroupns': /host/, '--gpus': /^$/ }
+const GRANTS =
+  /^--(privileged|cap-add|device|security-opt|pid|ipc|uts|userns|net|network|cgroupns|volumes-from|sysctl|runtime|cgroup-parent|device-cgroup-rule|gpus)$/
+const GRANTING: Readonly<Record<string, RegExp>> = {
+  '--pid': /host|container/,
+  '--ipc': /host/,
+  '--uts': /host/,
+  '--userns': /host/,
+  '--net': /^(host|container)/,
+  '--network': /^(host|container)/,
+  '--security-opt': /unconfined|disable|systempaths/,
+  '--cgroupns': /host/,
+  '--gpus': /^$/,
+}
 
 /** docker, podman, nerdctl: what a container is given decides. */
 const docker: Handler = (call) => {
   const { options, operands } = parseOptions(DOCKER_GLOBAL, call.args)
-  if (options.some(({ name }) => name === '-H' || name === '--host' || name === '--context')) call.node.findings.push(denied('escape/container-daemon', 'talks to a container daemon directly'))
+  if (options.some(({ name }) => name === '-H' || name === '--host' || name === '--context'))
+    call.node.findings.push(denied('escape/container-daemon', 'talks to a container daemon directly'))
   const words = operands[0] === 'container' || operands[0] === 'image' ? operands.slice(1) : operands
   const [sub = '', ...rest] = words
   call.node.canonical = [call.name, ...operands]
   if (sub === 'run' || sub === 'create') return dockerRun(call, rest)
   if (sub === 'exec') return dockerExec(call, rest)
   if (sub === 'push') pushes(call, rest)
-  else if (/^(prune|rm|rmi|kill|stop)$/.test(sub) || rest[0] === 'prune' || rest[0] === 'rm') call.node.findings.push(asked('containers/remove', 'removes or ends containers, images or volumes'))
-  else if (sub === 'cp') for (const path of rest.filter((word) => !/^[\w.-]+:/.test(word))) touch(call, path, 'write')
-  else if (sub === 'login' || sub === 'logout') call.node.findings.push(asked('containers/account', 'uses the registry account'))
-  else if (sub === 'plugin' || sub === 'swarm' || sub === 'context') call.node.findings.push(refused('containers/settings', 'changes the container daemon'))
-  else if (!/^(ps|images|logs|inspect|version|info|stats|top|port|diff|history|search|events)$/.test(sub)) call.node.findings.push(asked('containers/daemon', 'works with the container daemon'))
+  else if (/^(prune|rm|rmi|kill|stop)$/.test(sub) || rest[0] === 'prune' || rest[0] === 'rm')
+    call.node.findings.push(asked('containers/remove', 'removes or ends containers, images or volumes'))
+  else if (sub === 'cp')
+    for (const path of rest.filter((word) => !/^[\w.-]+:/.test(word))) touch(call, path, 'write')
+  else if (sub === 'login' || sub === 'logout')
+    call.node.findings.push(asked('containers/account', 'uses the registry account'))
+  else if (sub === 'plugin' || sub === 'swarm' || sub === 'context')
+    call.node.findings.push(refused('containers/settings', 'changes the container daemon'))
+  else if (!/^(ps|images|logs|inspect|version|info|stats|top|port|diff|history|search|events)$/.test(sub))
+    call.node.findings.push(asked('containers/daemon', 'works with the container daemon'))
   return UNKNOWN
 }
 
 function pushes(call: Call, rest: readonly string[]): void {
   const image = rest.find((word) => word[0] !== '-') ?? ''
   const host = /^([^/]+\.[^/]+|localhost)(:\d+)?\//.exec(image)?.[1]
-  const known = host === undefined || /(^|\.)(docker\.io|ghcr\.io|quay\.io|gcr\.io|pkg\.dev|azurecr\.io|amazonaws\.com|gitlab\.com|localhost|public\.ecr\.aws)$/.test(host)
-  call.node.findings.push(known ? asked('containers/push', 'publishes an image') : refused('exfiltration/image', `publishes an image to \`${host}\``))
+  const known =
+    host === undefined ||
+    /(^|\.)(docker\.io|ghcr\.io|quay\.io|gcr\.io|pkg\.dev|azurecr\.io|amazonaws\.com|gitlab\.com|localhost|public\.ecr\.aws)$/.test(
+      host,
+    )
+  call.node.findings.push(
+    known
+      ? asked('containers/push', 'publishes an image')
+      : refused('exfiltration/image', `publishes an image to \`${host}\``),
+  )
 }
 
 function dockerRun(call: Call, args: readonly string[]) {
   const { options, operands } = parseOptions(DOCKER_RUN, args)
   call.node.findings.push(asked('containers/run', 'starts a container outside the sandbox'))
   for (const { name, value = '' } of options) {
-    if (GRANTS.test(name) && (GRANTING[name]?.test(value) ?? true)) call.node.findings.push(denied('escape/container', `\`${name}\` gives a container rights over this machine`))
+    if (GRANTS.test(name) && (GRANTING[name]?.test(value) ?? true))
+      call.node.findings.push(
+        denied('escape/container', `\`${name}\` gives a container rights over this machine`),
+      )
     if (name === '-v' || name === '--volume') mounts(call, value.split(':')[0] ?? '')
     if (name === '--mount') mounts(call, /(?:^|,)(?:source|src)=([^,]*)/.exec(value)?.[1] ?? '')
     if (name === '--env-file') touch(call, value, 'read')
@@ -60,11 +92,15 @@ function mounts(call: Call, source: string): void {
   if (!/^[./~\uFDD0-\uFDEF]/.test(source)) return
   const found = pathFindings(call.walk, call.scope, source, 'write')
   call.node.findings.push(...found)
-  if (found.some(({ action }) => action === 'deny') || /docker\.sock|containerd/.test(source)) call.node.findings.push(denied('escape/container-mount', `gives \`${source}\` to a container`))
+  if (found.some(({ action }) => action === 'deny') || /docker\.sock|containerd/.test(source))
+    call.node.findings.push(denied('escape/container-mount', `gives \`${source}\` to a container`))
 }
 
 function dockerExec(call: Call, args: readonly string[]) {
-  const { operands } = parseOptions({ short: 'euw', long: 'env user workdir env-file detach-keys', prefix: true }, args)
+  const { operands } = parseOptions(
+    { short: 'euw', long: 'env user workdir env-file detach-keys', prefix: true },
+    args,
+  )
   call.node.findings.push(asked('containers/exec', 'runs a command in a container'))
   if (operands.length > 1) deeper(call.walk, () => call.walk.run(call.scope, operands.slice(1), call.stdin))
   return UNKNOWN
@@ -72,36 +108,61 @@ function dockerExec(call: Call, args: readonly string[]) {
 
 /** kubectl, oc, k9s. */
 const kubectl: Handler = (call) => {
-  const { options, operands } = parseOptions({ short: 'nflocL', long: 'namespace context kubeconfig cluster user output filename selector container image overrides token server as', effects: { '--kubeconfig': 'read', '-f': 'data' } }, call.args)
+  const { options, operands } = parseOptions(
+    {
+      short: 'nflocL',
+      long: 'namespace context kubeconfig cluster user output filename selector container image overrides token server as',
+      effects: { '--kubeconfig': 'read', '-f': 'data' },
+    },
+    call.args,
+  )
   for (const option of options) applyOption(call, option)
   const [sub = '', kind = ''] = operands
   call.node.canonical = [call.name, ...operands]
-  if (/secret/.test(kind) && /^(get|describe|edit)$/.test(sub)) call.node.findings.push(denied('secrets/cluster', 'prints secrets of the cluster'))
+  if (/secret/.test(kind) && /^(get|describe|edit)$/.test(sub))
+    call.node.findings.push(denied('secrets/cluster', 'prints secrets of the cluster'))
   const text = call.args.join(' ')
-  if (/hostPID|hostNetwork|hostIPC|hostPath|privileged|nsenter/.test(text)) call.node.findings.push(denied('escape/pod', 'starts a pod with rights over its machine'))
+  if (/hostPID|hostNetwork|hostIPC|hostPath|privileged|nsenter/.test(text))
+    call.node.findings.push(denied('escape/pod', 'starts a pod with rights over its machine'))
   if (sub === 'exec' || sub === 'debug') {
     const dashes = call.args.indexOf('--')
-    if (dashes !== -1) deeper(call.walk, () => call.walk.run(call.scope, call.args.slice(dashes + 1), call.stdin))
+    if (dashes !== -1)
+      deeper(call.walk, () => call.walk.run(call.scope, call.args.slice(dashes + 1), call.stdin))
   }
   call.node.findings.push(asked('cluster/change', 'works on a cluster'))
   return UNKNOWN
 }
 
-const GUARD = /ringfence|sandbox|sandforge|auditd|audit|falco|supervisor|codex|claude|osquery|crowdstrike|watchdog|systemd|init\b|sshd/i
+const GUARD =
+  /ringfence|sandbox|sandforge|auditd|audit|falco|supervisor|codex|claude|osquery|crowdstrike|watchdog|systemd|init\b|sshd/i
 
 const kill: Handler = (call) => {
   const { walk, node, args } = call
-  const targets = args.filter((arg, index) => arg[0] !== '-' && !/^-(s|n|-signal)$/.test(args[index - 1] ?? ''))
-  const looked = walk.nodes.some(({ program, argv }) => /^(pgrep|pidof|ps|lsof|fuser|grep)$/.test(program ?? '') && GUARD.test(argv.join(' ')))
+  const targets = args.filter(
+    (arg, index) => arg[0] !== '-' && !/^-(s|n|-signal)$/.test(args[index - 1] ?? ''),
+  )
+  const looked = walk.nodes.some(
+    ({ program, argv }) =>
+      /^(pgrep|pidof|ps|lsof|fuser|grep)$/.test(program ?? '') && GUARD.test(argv.join(' ')),
+  )
   if (looked) node.findings.push(denied('tampering/kill', 'ends the guard that watches this session'))
   if (call.name === 'kill') {
-    const all = args.some((arg, index) => (arg === '-1' && index > 0) || arg === '0') || targets.includes('1') || (args.length === 1 && args[0] === '-1')
+    const all =
+      args.some((arg, index) => (arg === '-1' && index > 0) || arg === '0') ||
+      targets.includes('1') ||
+      (args.length === 1 && args[0] === '-1')
     if (all) node.findings.push(denied('tampering/kill', 'ends every process'))
     const own = targets.every((target) => /^%/.test(target))
-    node.findings.push(own ? boxed('processes/kill', 'ends a job') : asked('processes/kill', 'ends or stops processes'))
+    node.findings.push(
+      own ? boxed('processes/kill', 'ends a job') : asked('processes/kill', 'ends or stops processes'),
+    )
   } else {
     node.findings.push(asked('processes/kill', 'ends processes by name'))
-    if (targets.some((target) => isStatic(target) && GUARD.test(target)) || args.some((arg) => arg === '-u' || arg === '-1')) node.findings.push(denied('tampering/kill', 'ends the guard that watches this session'))
+    if (
+      targets.some((target) => isStatic(target) && GUARD.test(target)) ||
+      args.some((arg) => arg === '-u' || arg === '-1')
+    )
+      node.findings.push(denied('tampering/kill', 'ends the guard that watches this session'))
   }
   return UNKNOWN
 }
@@ -111,9 +172,11 @@ const READS = /^(status|show|list-\w+|is-\w+|cat|get-default|help|version|list|-
 const systemctl: Handler = (call) => {
   const sub = call.args.find((arg) => arg[0] !== '-') ?? 'status'
   if (READS.test(sub)) return undefined
-  const keeps = /^(enable|link|edit|preset|mask|reenable|set-\w+|import-environment|daemon-reexec|isolate|poweroff|reboot|halt|kexec|suspend|hibernate|rescue|emergency|default|exit|switch-root|load|bootstrap|submit|start|stop|kill)$/
+  const keeps =
+    /^(enable|link|edit|preset|mask|reenable|set-\w+|import-environment|daemon-reexec|isolate|poweroff|reboot|halt|kexec|suspend|hibernate|rescue|emergency|default|exit|switch-root|load|bootstrap|submit|start|stop|kill)$/
   const user = call.args.includes('--user')
-  if (keeps.test(sub) && !(user && /^(start|stop)$/.test(sub))) call.node.findings.push(denied('persistence/service', 'changes services of the machine or of the user'))
+  if (keeps.test(sub) && !(user && /^(start|stop)$/.test(sub)))
+    call.node.findings.push(denied('persistence/service', 'changes services of the machine or of the user'))
   else call.node.findings.push(asked('system/service', 'changes a running service'))
   return UNKNOWN
 }
@@ -121,7 +184,8 @@ const systemctl: Handler = (call) => {
 const crontab: Handler = (call) => {
   if (call.args.includes('-l')) call.node.findings.push(boxed('system/crontab', 'lists scheduled commands'))
   else call.node.findings.push(denied('persistence/schedule', 'runs commands later, outside this session'))
-  if (isStatic(call.stdin.text) && call.stdin.piped) runText(call, call.stdin.text.replace(/^([\d*/,-]+\s+){5}/gm, ''))
+  if (isStatic(call.stdin.text) && call.stdin.piped)
+    runText(call, call.stdin.text.replace(/^([\d*/,-]+\s+){5}/gm, ''))
   return UNKNOWN
 }
 
@@ -129,7 +193,12 @@ const crontab: Handler = (call) => {
 const agent: Handler = (call) => {
   const text = call.args.join(' ')
   call.node.findings.push(asked('agents/start', 'starts another agent'))
-  if (/dangerously|danger-full-access|bypass|--yolo|skip-permissions|--no-sandbox|approval-mode[= ]yolo|full-auto|--auto-approve|never\b/.test(text)) call.node.findings.push(denied('tampering/agent', 'starts an agent without its walls'))
+  if (
+    /dangerously|danger-full-access|bypass|--yolo|skip-permissions|--no-sandbox|approval-mode[= ]yolo|full-auto|--auto-approve|never\b/.test(
+      text,
+    )
+  )
+    call.node.findings.push(denied('tampering/agent', 'starts an agent without its walls'))
   return UNKNOWN
 }
 
@@ -142,7 +211,8 @@ const guard: Handler = (call) => {
 
 const CREDENTIALS: Readonly<Record<string, RegExp>> = {
   security: /find-\S*password|dump-keychain|export|find-(certificate|identity)/,
-  gcloud: /print-(access|identity)-token|secrets versions access|auth (application-default )?print|iam service-accounts keys create/,
+  gcloud:
+    /print-(access|identity)-token|secrets versions access|auth (application-default )?print|iam service-accounts keys create/,
   aws: /configure get|sts get-session-token|secretsmanager get|ssm get-parameter|ecr get-login|configure export-credentials|kms decrypt|iam create-access-key/,
   az: /get-access-token|keyvault secret|ad sp create|acr login/,
   gh: /auth (token|status -t|status --show-token)|secret (list|set)/,
@@ -164,19 +234,27 @@ const CREDENTIALS: Readonly<Record<string, RegExp>> = {
   'docker-credential-helper': /get/,
 }
 
-const credentials = (pattern: RegExp): Handler => (call) => {
-  const words = call.args.filter((arg) => arg[0] !== '-' || /^-(d|t|-decrypt|-show-token)$/.test(arg)).join(' ')
-  if (pattern.test(words)) call.node.findings.push(denied('secrets/command', 'prints or hands out credentials'))
-  else if (!/^(version|help|--version)?$/.test(words)) call.node.findings.push(asked('cloud/account', 'works with an account elsewhere'))
-  if (call.name === 'gh' && /^gist (create|edit)/.test(words)) publishes(call)
-  return UNKNOWN
-}
+const credentials =
+  (pattern: RegExp): Handler =>
+  (call) => {
+    const words = call.args
+      .filter((arg) => arg[0] !== '-' || /^-(d|t|-decrypt|-show-token)$/.test(arg))
+      .join(' ')
+    if (pattern.test(words))
+      call.node.findings.push(denied('secrets/command', 'prints or hands out credentials'))
+    else if (!/^(version|help|--version)?$/.test(words))
+      call.node.findings.push(asked('cloud/account', 'works with an account elsewhere'))
+    if (call.name === 'gh' && /^gist (create|edit)/.test(words)) publishes(call)
+    return UNKNOWN
+  }
 
 function publishes(call: Call): void {
   for (const path of call.args.slice(2).filter((arg) => arg[0] !== '-')) {
-    if (touch(call, path, 'read').some(({ rule }) => rule.startsWith('secrets'))) call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
+    if (touch(call, path, 'read').some(({ rule }) => rule.startsWith('secrets')))
+      call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
   }
-  if (call.stdin.piped && call.stdin.from.has('secret')) call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
+  if (call.stdin.piped && call.stdin.from.has('secret'))
+    call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
 }
 
 /** Programs that act on the machine, on other machines or on guards. */
@@ -200,21 +278,62 @@ export const SYSTEM: Readonly<Record<string, Handler>> = {
   'rc-service': systemctl,
   initctl: systemctl,
   crontab,
-  ...Object.fromEntries('codex claude gemini aider cursor-agent goose amp opencode qwen'.split(' ').map((name) => [name, agent])),
-  ...Object.fromEntries('ringfence sandboxctl sandforge sandboxd srt'.split(' ').map((name) => [name, guard])),
+  ...Object.fromEntries(
+    'codex claude gemini aider cursor-agent goose amp opencode qwen'.split(' ').map((name) => [name, agent]),
+  ),
+  ...Object.fromEntries(
+    'ringfence sandboxctl sandforge sandboxd srt'.split(' ').map((name) => [name, guard]),
+  ),
   ...Object.fromEntries(Object.entries(CREDENTIALS).map(([name, pattern]) => [name, credentials(pattern)])),
   ...tools({
-    'logger wall write mesg': { also: ({ node }) => { node.findings.push(asked('system/message', 'writes to other users or to the log')) } },
-    'journalctl dmesg': { effects: { '--vacuum-time': 'deny: removes records', '--vacuum-size': 'deny: removes records', '--rotate': 'deny: removes records', '-c': 'deny: removes records', '-C': 'deny: removes records', '--clear': 'deny: removes records', '--flush': 'ask: moves records' }, also: ({ node }) => { node.findings.push(boxed('system/log', 'reads the log of the machine')) } },
-    'apt apt-get yum dnf apk pacman zypper brew snap flatpak port dpkg rpm aptitude': { short: 'otc', effects: { '-o': 'ask: settings that can start programs' }, also: ({ node, args }) => {
-      const words = args.filter((arg) => arg[0] !== '-')
-      if (!/^(list|show|search|info|policy|--version|config|deps|leaves|outdated|doctor|home|which|files)$/.test(words[0] ?? '--version') && !/^-(l|L|s|S|Q\w*|q\w*)$/.test(args[0] ?? '')) node.findings.push(asked('system/packages', 'installs or removes software of the machine'))
-    } },
-    'update-alternatives ldconfig update-rc.d': { also: ({ node }) => { node.findings.push(denied('system/settings', 'changes the settings of the machine')) } },
-    'defaults plutil PlistBuddy': { also: ({ node, args }) => {
-      if (args[0] !== 'read') node.findings.push(asked('system/settings', 'changes the settings of the user'))
-    } },
-    'screencapture pbpaste xclip xsel wl-paste import scrot': { also: ({ node }) => { node.findings.push(asked('privacy/screen', 'reads the screen or the clipboard')) } },
+    'logger wall write mesg': {
+      also: ({ node }) => {
+        node.findings.push(asked('system/message', 'writes to other users or to the log'))
+      },
+    },
+    'journalctl dmesg': {
+      effects: {
+        '--vacuum-time': 'deny: removes records',
+        '--vacuum-size': 'deny: removes records',
+        '--rotate': 'deny: removes records',
+        '-c': 'deny: removes records',
+        '-C': 'deny: removes records',
+        '--clear': 'deny: removes records',
+        '--flush': 'ask: moves records',
+      },
+      also: ({ node }) => {
+        node.findings.push(boxed('system/log', 'reads the log of the machine'))
+      },
+    },
+    'apt apt-get yum dnf apk pacman zypper brew snap flatpak port dpkg rpm aptitude': {
+      short: 'otc',
+      effects: { '-o': 'ask: settings that can start programs' },
+      also: ({ node, args }) => {
+        const words = args.filter((arg) => arg[0] !== '-')
+        if (
+          !/^(list|show|search|info|policy|--version|config|deps|leaves|outdated|doctor|home|which|files)$/.test(
+            words[0] ?? '--version',
+          ) &&
+          !/^-(l|L|s|S|Q\w*|q\w*)$/.test(args[0] ?? '')
+        )
+          node.findings.push(asked('system/packages', 'installs or removes software of the machine'))
+      },
+    },
+    'update-alternatives ldconfig update-rc.d': {
+      also: ({ node }) => {
+        node.findings.push(denied('system/settings', 'changes the settings of the machine'))
+      },
+    },
+    'defaults plutil PlistBuddy': {
+      also: ({ node, args }) => {
+        if (args[0] !== 'read')
+          node.findings.push(asked('system/settings', 'changes the settings of the user'))
+      },
+    },
+    'screencapture pbpaste xclip xsel wl-paste import scrot': {
+      also: ({ node }) => {
+        node.findings.push(asked('privacy/screen', 'reads the screen or the clipboard'))
+      },
+    },
   }),
 }
-

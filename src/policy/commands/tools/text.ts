@@ -1,23 +1,30 @@
+import { codeFindings } from '../code.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
 import { isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
-import { codeFindings } from '../code.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
-const SED = { short: 'l', long: 'line-length', effects: { '-e': 'data', '--expression': 'data', '-f': 'read', '--file': 'read' } }
+const SED = {
+  short: 'l',
+  long: 'line-length',
+  effects: { '-e': 'data', '--expression': 'data', '-f': 'read', '--file': 'read' },
+}
 
 /** `s/a/b/e`, `e cmd`, `w file`, `r file` at the places where sed reads a command. */
 function judgeSedScript(call: Call, script: string): void {
-  if (!isStatic(script)) {
-    call.node.findings.push(unseen('text/sed', 'a sed script that is known only when it runs'))
+  if (!isStatic(script) || script.length > MAX_SCRIPT) {
+    call.node.findings.push(unseen('text/sed', 'a sed script that cannot be read before it runs'))
     return
   }
   for (const part of script.split(/\n|;(?![^/|,#]*[/|,#][^/|,#]*$)/)) judgeSedCommand(call, part.trim())
 }
 
-const SED_ADDRESS = /^((\d+|\$|\/(?:[^/\\]|\\.)*\/[IM]*|\\(.)(?:(?!\3).)*\3)([,~+](\d+|\$|\/(?:[^/\\]|\\.)*\/))?\s*!?\s*)?[{}\s]*/
+const MAX_SCRIPT = 2048
+
+const SED_ADDRESS =
+  /^((\d+|\$|\/(?:[^/\\]|\\.)*\/[IM]*|\\(.)(?:(?!\3).)*\3)([,~+](\d+|\$|\/(?:[^/\\]|\\.)*\/))?\s*!?\s*)?[{}\s]*/
 
 function judgeSedCommand(call: Call, text: string): void {
   const command = text.replace(SED_ADDRESS, '')
@@ -55,10 +62,14 @@ function runSed(call: Call, _flags: string, command: string): void {
 
 const sed: Handler = (call) => {
   // -i takes its suffix attached, -n and -E none: getopt would otherwise eat the script.
-  const args = call.args.map((arg) => (/^-[a-zA-Z]*i./.test(arg) && arg[1] !== '-' && !/^-[nEsrz]*e/.test(arg) ? arg.replace(/i.*/, 'i') : arg))
+  const args = call.args.map((arg) =>
+    /^-[a-zA-Z]*i./.test(arg) && arg[1] !== '-' && !/^-[nEsrz]*e/.test(arg) ? arg.replace(/i.*/, 'i') : arg,
+  )
   const { options, operands } = parseOptions(SED, args)
   const inPlace = options.some(({ name }) => name === '-i' || name.startsWith('--in-p'))
-  const scripts = options.filter(({ name }) => name === '-e' || name === '--expression').map(({ value }) => value ?? '')
+  const scripts = options
+    .filter(({ name }) => name === '-e' || name === '--expression')
+    .map(({ value }) => value ?? '')
   const given = scripts.length > 0 || options.some(({ name }) => name === '-f' || name === '--file')
   for (const option of options) applyOption(call, option)
   for (const script of given ? scripts : operands.slice(0, 1)) judgeSedScript(call, script)
@@ -66,7 +77,23 @@ const sed: Handler = (call) => {
   return undefined
 }
 
-const AWK = { short: 'vFbi', long: 'assign field-separator', effects: { '-f': 'read', '--file': 'read', '-E': 'read', '--exec': 'read', '-i': 'read', '--include': 'read', '-l': 'program', '--load': 'program', '-o': 'box: writes a file', '-p': 'box: writes a profile', '-d': 'box: writes variables' } }
+const AWK = {
+  short: 'vFbi',
+  long: 'assign field-separator',
+  effects: {
+    '-f': 'read',
+    '--file': 'read',
+    '-E': 'read',
+    '--exec': 'read',
+    '-i': 'read',
+    '--include': 'read',
+    '-l': 'program',
+    '--load': 'program',
+    '-o': 'box: writes a file',
+    '-p': 'box: writes a profile',
+    '-d': 'box: writes variables',
+  },
+}
 const AWK_RUNS = /\bsystem\s*\(|\|\s*getline|\|&|\|\s*("|[a-zA-Z_])|\/inet6?\//
 
 const awk: Handler = (call) => {
@@ -81,14 +108,26 @@ const awk: Handler = (call) => {
 }
 
 function judgeAwk(call: Call, program: string): void {
-  if (!isStatic(program)) call.node.findings.push(unseen('text/awk', 'an awk program that is known only when it runs'))
-  if (/\/inet6?\/(tcp|udp)/.test(program)) call.node.findings.push(denied('network/awk', 'awk opens a network connection'))
-  if (AWK_RUNS.test(program)) call.node.findings.push(...codeFindings(call.walk, program, 'awk'), asked('text/awk-run', 'awk starts other programs'))
-  if (/\bENVIRON\b/.test(program)) call.node.findings.push(boxed('text/awk-environment', 'awk reads environment variables'))
-  for (const match of program.matchAll(/(?:print|printf)[^;}\n]*>+\s*"([^"]*)"/g)) applyValue(call, 'write', match[1] as string)
-  if (/(?:print|printf)[^;}\n]*>\s*[a-zA-Z_(]/.test(program)) call.node.findings.push(unseen('text/awk-write', 'awk writes a file whose name it computes'))
-  for (const match of program.matchAll(/getline\s*(?:\w+\s*)?<\s*"([^"]*)"/g)) applyValue(call, 'read', match[1] as string)
-  if (/getline\s*(?:\w+\s*)?<\s*[a-zA-Z_(]/.test(program)) call.node.findings.push(asked('text/awk-read', 'awk reads a file whose name it computes'))
+  if (!isStatic(program) || program.length > MAX_SCRIPT)
+    call.node.findings.push(unseen('text/awk', 'an awk program that cannot be read before it runs'))
+  if (program.length > MAX_SCRIPT) return
+  if (/\/inet6?\/(tcp|udp)/.test(program))
+    call.node.findings.push(denied('network/awk', 'awk opens a network connection'))
+  if (AWK_RUNS.test(program))
+    call.node.findings.push(
+      ...codeFindings(call.walk, program, 'awk'),
+      asked('text/awk-run', 'awk starts other programs'),
+    )
+  if (/\bENVIRON\b/.test(program))
+    call.node.findings.push(boxed('text/awk-environment', 'awk reads environment variables'))
+  for (const match of program.matchAll(/(?:print|printf)[^;}\n]*>+\s*"([^"]*)"/g))
+    applyValue(call, 'write', match[1] as string)
+  if (/(?:print|printf)[^;}\n]*>\s*[a-zA-Z_(]/.test(program))
+    call.node.findings.push(unseen('text/awk-write', 'awk writes a file whose name it computes'))
+  for (const match of program.matchAll(/getline\s*(?:\w+\s*)?<\s*"([^"]*)"/g))
+    applyValue(call, 'read', match[1] as string)
+  if (/getline\s*(?:\w+\s*)?<\s*[a-zA-Z_(]/.test(program))
+    call.node.findings.push(asked('text/awk-read', 'awk reads a file whose name it computes'))
 }
 
 /** Programs that change text on its way, and may write or run something on the side. */
@@ -96,27 +135,115 @@ export const TEXT: Readonly<Record<string, Handler>> = {
   sed,
   awk,
   ...tools({
-    'sort': { short: 'kStT', long: 'key buffer-size field-separator parallel batch-size sort', effects: { '-o': 'write', '--output': 'write', '--compress-program': 'program', '-T': 'write', '--temporary-directory': 'write', '--files0-from': 'read', '--random-source': 'read' }, operands: 'read' },
-    'uniq': { short: 'fsw', long: 'skip-fields skip-chars check-chars group', operands: 'pair' },
-    'cut paste': { short: 'bcdfs', long: 'bytes characters delimiter fields output-delimiter delimiters', operands: 'read' },
-    'tr': {},
-    'shuf': { short: 'inr', long: 'input-range head-count', effects: { '-o': 'write', '--output': 'write', '--random-source': 'read' }, operands: 'read' },
-    'split csplit': { short: 'abCln', long: 'suffix-length bytes line-bytes lines number additional-suffix separator prefix suffix-format digits', effects: { '--filter': 'program' }, operands: 'pair' },
-    'tee': { effects: {}, operands: 'write' },
-    'iconv': { short: 'ft', long: 'from-code to-code', effects: { '-o': 'write', '--output': 'write' }, operands: 'read' },
+    sort: {
+      short: 'kStT',
+      long: 'key buffer-size field-separator parallel batch-size sort',
+      effects: {
+        '-o': 'write',
+        '--output': 'write',
+        '--compress-program': 'program',
+        '-T': 'write',
+        '--temporary-directory': 'write',
+        '--files0-from': 'read',
+        '--random-source': 'read',
+      },
+      operands: 'read',
+    },
+    uniq: { short: 'fsw', long: 'skip-fields skip-chars check-chars group', operands: 'pair' },
+    'cut paste': {
+      short: 'bcdfs',
+      long: 'bytes characters delimiter fields output-delimiter delimiters',
+      operands: 'read',
+    },
+    tr: {},
+    shuf: {
+      short: 'inr',
+      long: 'input-range head-count',
+      effects: { '-o': 'write', '--output': 'write', '--random-source': 'read' },
+      operands: 'read',
+    },
+    'split csplit': {
+      short: 'abCln',
+      long: 'suffix-length bytes line-bytes lines number additional-suffix separator prefix suffix-format digits',
+      effects: { '--filter': 'program' },
+      operands: 'pair',
+    },
+    tee: { effects: {}, operands: 'write' },
+    iconv: {
+      short: 'ft',
+      long: 'from-code to-code',
+      effects: { '-o': 'write', '--output': 'write' },
+      operands: 'read',
+    },
     'dos2unix unix2dos': { operands: 'write' },
-    'envsubst': {},
-    'yes': { also: ({ node }) => { node.findings.push(boxed('resource/endless', 'prints without end')) } },
-    'patch': { short: 'pBDFgVYz', long: 'strip', effects: { '-i': 'read', '--input': 'read', '-o': 'write', '--output': 'write', '-d': 'write', '--directory': 'write', '-r': 'write', '--reject-file': 'write' }, operands: 'write' },
-    'pandoc': { short: 'frtVMHBA', long: 'from to variable metadata include-in-header', effects: { '-o': 'write', '--output': 'write', '-F': 'program', '--filter': 'program', '-L': 'program', '--lua-filter': 'box: runs a filter', '--pdf-engine': 'program', '--template': 'read', '--extract-media': 'write' }, operands: 'read' },
-    'pdflatex latex xelatex lualatex tex pdftex latexmk luatex': { single: true, effects: { '-shell-escape': 'ask: lets the document run programs', '--shell-escape': 'ask: lets the document run programs', '-enable-write18': 'ask: lets the document run programs', '-e': 'code', '-pdflatex': 'program', '-output-directory': 'write', '-latex': 'program', '-jobname': 'data' }, also: (call, { operands }) => {
-      for (const text of operands) if (/write18/.test(text)) runText(call, /write18\s*\{([^}]*)\}/.exec(text)?.[1] ?? '')
-    } },
-    'convert magick mogrify montage composite gs ghostscript': { single: true, also: (call, { operands }) => {
-      call.node.findings.push(boxed('programs/convert', 'converts files'))
-      for (const path of operands) applyValue(call, 'read', path)
-      if (operands.some((path) => /^(msl|ephemeral|https?|url|mvg|text|label):|\|/.test(path) || path.startsWith('%pipe%'))) call.node.findings.push(asked('programs/convert', 'an input that can run programs'))
-    } },
-    'ffmpeg': { single: true, effects: { '-i': 'read' }, operands: 'write' },
+    envsubst: {},
+    yes: {
+      also: ({ node }) => {
+        node.findings.push(boxed('resource/endless', 'prints without end'))
+      },
+    },
+    patch: {
+      short: 'pBDFgVYz',
+      long: 'strip',
+      effects: {
+        '-i': 'read',
+        '--input': 'read',
+        '-o': 'write',
+        '--output': 'write',
+        '-d': 'write',
+        '--directory': 'write',
+        '-r': 'write',
+        '--reject-file': 'write',
+      },
+      operands: 'write',
+    },
+    pandoc: {
+      short: 'frtVMHBA',
+      long: 'from to variable metadata include-in-header',
+      effects: {
+        '-o': 'write',
+        '--output': 'write',
+        '-F': 'program',
+        '--filter': 'program',
+        '-L': 'program',
+        '--lua-filter': 'box: runs a filter',
+        '--pdf-engine': 'program',
+        '--template': 'read',
+        '--extract-media': 'write',
+      },
+      operands: 'read',
+    },
+    'pdflatex latex xelatex lualatex tex pdftex latexmk luatex': {
+      single: true,
+      effects: {
+        '-shell-escape': 'ask: lets the document run programs',
+        '--shell-escape': 'ask: lets the document run programs',
+        '-enable-write18': 'ask: lets the document run programs',
+        '-e': 'code',
+        '-pdflatex': 'program',
+        '-output-directory': 'write',
+        '-latex': 'program',
+        '-jobname': 'data',
+      },
+      also: (call, { operands }) => {
+        for (const text of operands)
+          if (/write18/.test(text)) runText(call, /write18\s*\{([^}]*)\}/.exec(text)?.[1] ?? '')
+      },
+    },
+    'convert magick mogrify montage composite gs ghostscript': {
+      single: true,
+      also: (call, { operands }) => {
+        call.node.findings.push(boxed('programs/convert', 'converts files'))
+        for (const path of operands) applyValue(call, 'read', path)
+        if (
+          operands.some(
+            (path) =>
+              /^(msl|ephemeral|https?|url|mvg|text|label):|\|/.test(path) || path.startsWith('%pipe%'),
+          )
+        )
+          call.node.findings.push(asked('programs/convert', 'an input that can run programs'))
+      },
+    },
+    ffmpeg: { single: true, effects: { '-i': 'read' }, operands: 'write' },
   }),
 }

@@ -7,7 +7,19 @@ import type { Call, Handler } from '../walk.ts'
  * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern; `pair`: the
  * first is read, the second written; `data-write`: the first is data, the rest is written.
  */
-export type Operands = 'data' | 'read' | 'tree' | 'write' | 'delete' | 'url' | 'shell' | 'copy' | 'move' | 'pattern' | 'pair' | 'data-write'
+export type Operands =
+  | 'data'
+  | 'read'
+  | 'tree'
+  | 'write'
+  | 'delete'
+  | 'url'
+  | 'shell'
+  | 'copy'
+  | 'move'
+  | 'pattern'
+  | 'pair'
+  | 'data-write'
 
 export type ToolSpec = OptionSpec & {
   readonly operands?: Operands
@@ -46,7 +58,10 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
       return
     case 'copy':
     case 'move':
-      copy(call, operands, { targeted: options.some(isTarget), from: spec.operands === 'move' ? 'delete' : 'read' })
+      copy(call, operands, {
+        targeted: options.some(isTarget),
+        from: spec.operands === 'move' ? 'delete' : 'read',
+      })
       return
     case 'pattern': {
       const given = options.some((option) => spec.patternOptions?.includes(option.name))
@@ -54,7 +69,8 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
       return
     }
     case 'pair':
-      for (const [index, path] of operands.entries()) applyValue(call, index === last && index > 0 ? 'write' : 'read', path)
+      for (const [index, path] of operands.entries())
+        applyValue(call, index === last && index > 0 ? 'write' : 'read', path)
       return
     case 'data-write':
       for (const path of operands.slice(1)) applyValue(call, 'write', path)
@@ -64,7 +80,8 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
   }
 }
 
-const isTarget = (option: { readonly name: string }): boolean => option.name === '-t' || option.name === '--target-directory'
+const isTarget = (option: { readonly name: string }): boolean =>
+  option.name === '-t' || option.name === '--target-directory'
 
 type Copying = { readonly targeted: boolean; readonly from: string }
 
@@ -76,5 +93,6 @@ function copy(call: Call, operands: readonly string[], { targeted, from }: Copyi
   applyValue(call, 'write', target)
   if (target.startsWith('/dev/')) return
   // A directory as target receives the file under its own name.
-  for (const source of sources.slice(0, 16)) applyValue(call, 'write', `${target}/${source.slice(source.lastIndexOf('/') + 1)}`)
+  for (const source of sources.slice(0, 16))
+    applyValue(call, 'write', `${target}/${source.slice(source.lastIndexOf('/') + 1)}`)
 }

@@ -72,10 +72,21 @@ function runWithAssignments(call: Call, operands: readonly string[]): ReturnType
   return deeper(call.walk, () => call.walk.run(scope, operands.slice(at), call.stdin))
 }
 
-const splitAssignment = (text: string): readonly [string, string] => [text.slice(0, text.indexOf('=')), text.slice(text.indexOf('=') + 1)]
+const splitAssignment = (text: string): readonly [string, string] => [
+  text.slice(0, text.indexOf('=')),
+  text.slice(text.indexOf('=') + 1),
+]
 
 const env: Handler = (call) => {
-  const { options, operands } = parseOptions({ short: 'uCS', long: 'unset chdir split-string block-signal default-signal ignore-signal argv0', prefix: true, effects: { '-C': 'read' } }, call.args)
+  const { options, operands } = parseOptions(
+    {
+      short: 'uCS',
+      long: 'unset chdir split-string block-signal default-signal ignore-signal argv0',
+      prefix: true,
+      effects: { '-C': 'read' },
+    },
+    call.args,
+  )
   call.node.base = 'none'
   const text = options.find(({ name }) => name === '-S' || name === '--split-string')?.value
   const scope = fork(call.scope)
@@ -88,7 +99,12 @@ const env: Handler = (call) => {
   return UNKNOWN
 }
 
-const XARGS = { short: 'IniLlPsdEea', long: 'replace max-args max-lines max-procs max-chars delimiter eof arg-file process-slot-var', effects: { '-a': 'read', '--arg-file': 'read' }, prefix: true }
+const XARGS = {
+  short: 'IniLlPsdEea',
+  long: 'replace max-args max-lines max-procs max-chars delimiter eof arg-file process-slot-var',
+  effects: { '-a': 'read', '--arg-file': 'read' },
+  prefix: true,
+}
 
 const xargs: Handler = (call) => {
   // -i, -e and -l take their value only attached.
@@ -96,16 +112,44 @@ const xargs: Handler = (call) => {
   const { options, operands } = parseOptions(XARGS, args)
   for (const option of options) applyOption(call, option)
   call.node.base = 'none'
-  const mark = options.find(({ name }) => name === '-I' || name === '--replace')?.value ?? (call.args.some((arg) => arg === '-i') ? '{}' : undefined)
+  const mark =
+    options.find(({ name }) => name === '-I' || name === '--replace')?.value ??
+    (call.args.some((arg) => arg === '-i') ? '{}' : undefined)
   const text = call.stdin.piped ? call.stdin.text : SPLIT
-  const items = isStatic(text) || !/[\uFDD0\uFDD1]/.test(text) ? text.split(/[\s\0]+/).filter((item) => item !== '').slice(0, 64) : [SPLIT]
+  const items =
+    isStatic(text) || !/[\uFDD0\uFDD1]/.test(text)
+      ? text
+          .split(/[\s\0]+/)
+          .filter((item) => item !== '')
+          .slice(0, 64)
+      : [SPLIT]
   const command = operands.length > 0 ? operands : ['echo']
-  const runs = mark === undefined || mark === '' ? [[...command, ...(items.length > 0 ? items : [SPLIT])]] : (items.length > 0 ? items : [SPLIT]).slice(0, 8).map((item) => command.map((word) => word.replaceAll(mark, item)))
+  const runs =
+    mark === undefined || mark === ''
+      ? [[...command, ...(items.length > 0 ? items : [SPLIT])]]
+      : (items.length > 0 ? items : [SPLIT])
+          .slice(0, 8)
+          .map((item) => command.map((word) => word.replaceAll(mark, item)))
+  // A shell whose line comes from the input runs whatever arrives.
+  if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && /^-\w*c$/.test(command.at(-1) ?? ''))
+    call.node.findings.push(unseen('wrappers/xargs-shell', 'a shell runs lines from its input'))
   for (const argv of runs) deeper(call.walk, () => call.walk.run(call.scope, argv, UNKNOWN))
   return UNKNOWN
 }
 
-const PARALLEL = { short: 'jaINnLSdP', long: 'jobs arg-file colsep delay retries joblog results tmpdir sshlogin basefile delimiter', effects: { '-a': 'read', '--arg-file': 'read', '--joblog': 'write', '--results': 'write', '-S': 'ask: runs on other machines', '--sshlogin': 'ask: runs on other machines' }, prefix: true }
+const PARALLEL = {
+  short: 'jaINnLSdP',
+  long: 'jobs arg-file colsep delay retries joblog results tmpdir sshlogin basefile delimiter',
+  effects: {
+    '-a': 'read',
+    '--arg-file': 'read',
+    '--joblog': 'write',
+    '--results': 'write',
+    '-S': 'ask: runs on other machines',
+    '--sshlogin': 'ask: runs on other machines',
+  },
+  prefix: true,
+}
 
 /** `parallel cmd {} ::: a b`, or lines of its input as commands. */
 const parallel: Handler = (call) => {
@@ -113,9 +157,16 @@ const parallel: Handler = (call) => {
   for (const option of options) applyOption(call, option)
   const at = operands.findIndex((word) => /^:::+\+?$/.test(word))
   const command = at === -1 ? operands : operands.slice(0, at)
-  const values = at === -1 ? (isStatic(call.stdin.text) ? call.stdin.text.split('\n').filter((line) => line !== '') : [SPLIT]) : operands.slice(at + 1)
+  const values =
+    at === -1
+      ? isStatic(call.stdin.text)
+        ? call.stdin.text.split('\n').filter((line) => line !== '')
+        : [SPLIT]
+      : operands.slice(at + 1)
   for (const value of values.slice(0, 16)) {
-    const words = command.some((word) => word.includes('{')) ? command.map((word) => word.replace(/\{[/.#%\d]*\}/g, value)) : [...command, value]
+    const words = command.some((word) => word.includes('{'))
+      ? command.map((word) => word.replace(/\{[/.#%\d]*\}/g, value))
+      : [...command, value]
     if (isStatic(words.join(' '))) runText(call, words.join(' '))
     else deeper(call.walk, () => call.walk.run(call.scope, words, UNKNOWN))
   }
@@ -125,7 +176,10 @@ const parallel: Handler = (call) => {
 /** `su -c line user`, `runuser`. */
 const su: Handler = (call) => {
   call.node.findings.push(denied(`privilege/${call.name}`, 'acts as another user'))
-  const { options, operands } = parseOptions({ short: 'csgGwu', long: 'command shell group user', effects: {} }, call.args)
+  const { options, operands } = parseOptions(
+    { short: 'csgGwu', long: 'command shell group user', effects: {} },
+    call.args,
+  )
   const line = options.find(({ name }) => name === '-c' || name.startsWith('--comm'))?.value
   if (line !== undefined) runText(call, line)
   else if (options.some(({ name }) => name === '-u')) runInner(call, operands, false)
@@ -133,17 +187,29 @@ const su: Handler = (call) => {
 }
 
 const flock: Handler = (call) => {
-  const { options, operands } = parseOptions({ short: 'wEc', long: 'wait timeout conflict-exit-code command', prefix: true }, call.args)
+  const { options, operands } = parseOptions(
+    { short: 'wEc', long: 'wait timeout conflict-exit-code command', prefix: true },
+    call.args,
+  )
   call.node.base = 'none'
   if (operands[0] !== undefined && !/^\d+$/.test(operands[0])) touch(call, operands[0], 'write')
-  const line = options.find(({ name }) => name === '-c')?.value ?? (operands[1] === '-c' || operands[1] === '--command' ? operands[2] : undefined)
+  const line =
+    options.find(({ name }) => name === '-c')?.value ??
+    (operands[1] === '-c' || operands[1] === '--command' ? operands[2] : undefined)
   if (line !== undefined) runText(call, line)
   else runInner(call, operands.slice(1), false)
   return UNKNOWN
 }
 
 const script: Handler = (call) => {
-  const { options, operands } = parseOptions({ short: 'cEITOBmo', long: 'command echo log-io log-timing', effects: { '-O': 'write', '-I': 'write', '-T': 'write' } }, call.args)
+  const { options, operands } = parseOptions(
+    {
+      short: 'cEITOBmo',
+      long: 'command echo log-io log-timing',
+      effects: { '-O': 'write', '-I': 'write', '-T': 'write' },
+    },
+    call.args,
+  )
   for (const option of options) applyOption(call, option)
   const line = options.find(({ name }) => name === '-c' || name === '--command')?.value
   if (line !== undefined) runText(call, line)
@@ -156,22 +222,34 @@ const script: Handler = (call) => {
 
 const SSH = {
   short: 'bBcDeEFiIJlLmOopQRSwW',
-  effects: { '-i': 'read', '-F': 'read', '-E': 'write', '-R': 'deny: opens a way in from outside', '-D': 'ask: opens a proxy', '-L': 'ask: opens a tunnel', '-w': 'deny: opens a network tunnel', '-o': 'data' },
+  effects: {
+    '-i': 'read',
+    '-F': 'read',
+    '-E': 'write',
+    '-R': 'deny: opens a way in from outside',
+    '-D': 'ask: opens a proxy',
+    '-L': 'ask: opens a tunnel',
+    '-w': 'deny: opens a network tunnel',
+    '-o': 'data',
+  },
   prefix: true,
 }
-const SSH_RUNS = /^(proxycommand|localcommand|knownhostscommand|permitlocalcommand|pkcs11provider|securitykeyprovider|proxyusefdpass|include|match)\s*[= ]/i
+const SSH_RUNS =
+  /^(proxycommand|localcommand|knownhostscommand|permitlocalcommand|pkcs11provider|securitykeyprovider|proxyusefdpass|include|match)\s*[= ]/i
 
 /** `-R` and `-w` take a value too, so they stay in `short`; their effect is that they are there. */
 const ssh: Handler = (call) => {
   const { options, operands } = parseOptions(SSH, call.args)
   for (const option of options) {
     if (option.name === '-o') judgeSshOption(call, option.value ?? '')
-    else if (option.name === '-R' || option.name === '-w') call.node.findings.push(denied('network/tunnel', 'opens a way in from outside'))
+    else if (option.name === '-R' || option.name === '-w')
+      call.node.findings.push(denied('network/tunnel', 'opens a way in from outside'))
     else applyOption(call, option)
   }
   const [host, ...command] = operands
   call.node.findings.push(asked('network/ssh', 'works on another machine'))
-  if (host !== undefined) call.node.findings.push(...addressFindings(call.walk, call.scope, host.replace(/^.*@/, '')))
+  if (host !== undefined)
+    call.node.findings.push(...addressFindings(call.walk, call.scope, host.replace(/^.*@/, '')))
   if (call.stdin.piped && (call.stdin.from.size > 0 || /[\uFDD0\uFDD1]/.test(call.stdin.text)))
     call.node.findings.push(denied('exfiltration/ssh', 'sends data to another machine'))
   if (command.length > 0) runText(call, command.join(' '))
@@ -180,7 +258,9 @@ const ssh: Handler = (call) => {
 
 function judgeSshOption(call: Call, value: string): void {
   if (!SSH_RUNS.test(value)) return
-  call.node.findings.push(unseen('network/ssh-option', `\`${value.slice(0, 40)}\` runs a command on this machine`))
+  call.node.findings.push(
+    unseen('network/ssh-option', `\`${value.slice(0, 40)}\` runs a command on this machine`),
+  )
   runText(call, value.replace(SSH_RUNS, '').trim())
 }
 
@@ -205,7 +285,8 @@ const daemon: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^(-x|--exec|-a|--startas)(=|$)/.test(arg))
   const dashes = call.args.indexOf('--')
   const program = at === -1 ? undefined : (/=(.*)/.exec(call.args[at] as string)?.[1] ?? call.args[at + 1])
-  if (program !== undefined) runInner(call, [program, ...(dashes === -1 ? [] : call.args.slice(dashes + 1))], false)
+  if (program !== undefined)
+    runInner(call, [program, ...(dashes === -1 ? [] : call.args.slice(dashes + 1))], false)
   return UNKNOWN
 }
 
@@ -214,10 +295,19 @@ const multiplexer: Handler = (call) => {
   call.node.findings.push(boxed('wrappers/terminal', 'starts commands in another terminal'))
   const { operands } = parseOptions({ short: 'ScefFLnstTxyhlp', prefix: false }, call.args)
   for (const text of operands.filter((operand) => /\s/.test(operand))) runText(call, text)
-  const at = call.args.findIndex((arg) => /^-d?m$|^-dm\w*$|^(new-session|new|new-window|neww|split-window|splitw|run-shell|run|respawn-pane|send-keys|send|popup|if-shell|pipe-pane)$/.test(arg))
+  const at = call.args.findIndex((arg) =>
+    /^-d?m$|^-dm\w*$|^(new-session|new|new-window|neww|split-window|splitw|run-shell|run|respawn-pane|send-keys|send|popup|if-shell|pipe-pane)$/.test(
+      arg,
+    ),
+  )
   if (at !== -1) {
     const rest = parseOptions({ short: 'ScefFLnstTxyhlp', prefix: true }, call.args.slice(at + 1)).operands
-    if (rest.length > 0 && rest.every((word) => !/\s/.test(word))) runInner(call, rest.filter((word) => word !== 'Enter' && word !== 'C-m'), false)
+    if (rest.length > 0 && rest.every((word) => !/\s/.test(word)))
+      runInner(
+        call,
+        rest.filter((word) => word !== 'Enter' && word !== 'C-m'),
+        false,
+      )
   }
   return UNKNOWN
 }
@@ -230,24 +320,49 @@ const later: Handler = (call) => {
 }
 
 const strace: Handler = (call) => {
-  const { options, operands } = parseOptions({ short: 'aeEIopPsSuUXb', effects: { '-o': 'write' }, prefix: true }, call.args)
+  const { options, operands } = parseOptions(
+    { short: 'aeEIopPsSuUXb', effects: { '-o': 'write' }, prefix: true },
+    call.args,
+  )
   for (const option of options) applyOption(call, option)
-  if (options.some(({ name }) => name === '-p')) call.node.findings.push(denied('escape/trace', 'looks into another process'))
-  if (options.some(({ name, value }) => name === '-o' && /^[|!]/.test(value ?? ''))) call.node.findings.push(unseen('wrappers/strace', 'pipes into a command'))
+  if (options.some(({ name }) => name === '-p'))
+    call.node.findings.push(denied('escape/trace', 'looks into another process'))
+  if (options.some(({ name, value }) => name === '-o' && /^[|!]/.test(value ?? '')))
+    call.node.findings.push(unseen('wrappers/strace', 'pipes into a command'))
   call.node.findings.push(boxed('wrappers/trace', 'runs under a tracer'))
   return runInner(call, operands, false)
 }
 
 /** Several strings, each a line: `concurrently "a" "b"`, `hyperfine 'cmd'`. */
 const lines: Handler = (call) => {
-  const { operands } = parseOptions({ short: 'nNcwpSMmrLDE', long: 'names warmup runs min-runs max-runs parameter-list prepare setup cleanup export-json export-markdown shell', effects: { '--prepare': 'shell', '--setup': 'shell', '--cleanup': 'shell', '--export-json': 'write', '--export-markdown': 'write' } }, call.args)
+  const { operands } = parseOptions(
+    {
+      short: 'nNcwpSMmrLDE',
+      long: 'names warmup runs min-runs max-runs parameter-list prepare setup cleanup export-json export-markdown shell',
+      effects: {
+        '--prepare': 'shell',
+        '--setup': 'shell',
+        '--cleanup': 'shell',
+        '--export-json': 'write',
+        '--export-markdown': 'write',
+      },
+    },
+    call.args,
+  )
   call.node.findings.push(boxed('wrappers/lines', 'runs several commands'))
   for (const text of operands) runText(call, text)
   return UNKNOWN
 }
 
 const loader: Handler = (call) => {
-  const { operands } = parseOptions({ long: 'library-path preload audit argv0 inhibit-rpath', effects: { '--preload': 'program', '--audit': 'program' }, prefix: true }, call.args)
+  const { operands } = parseOptions(
+    {
+      long: 'library-path preload audit argv0 inhibit-rpath',
+      effects: { '--preload': 'program', '--audit': 'program' },
+      prefix: true,
+    },
+    call.args,
+  )
   call.node.findings.push(unseen('wrappers/loader', 'starts a program through the dynamic loader'))
   return runInner(call, operands, false)
 }
@@ -287,7 +402,11 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   numactl: wrapper({ short: 'NmCip', long: 'cpunodebind membind physcpubind interleave' }),
   prlimit: wrapper({ short: 'p', long: 'pid' }),
   setarch: wrapper({ skip: 1 }),
-  ...names('linux32 linux64 i386 x86_64 arch-chroot eatmydata unbuffer rlwrap catchsegv faketime dbus-run-session dbus-launch torsocks torify proxychains proxychains4 tsocks caffeinate winpty cgexec systemd-inhibit firejail wine box64 fakeroot fakechroot noglob sem chronic ts pee sponge ifne errno aa-exec choom uftrace perf valgrind rr ltrace64 qemu-user pk setpriv cpulimit trickle sg newgrp', wrapper({ short: 'pgGceoxw', effects: {} })),
+  ...names(
+    'linux32 linux64 i386 x86_64 arch-chroot eatmydata unbuffer rlwrap catchsegv faketime dbus-run-session dbus-launch torsocks torify proxychains proxychains4 tsocks caffeinate winpty cgexec systemd-inhibit firejail wine box64 fakeroot fakechroot noglob sem chronic ts pee sponge ifne errno aa-exec choom uftrace valgrind rr ltrace64 qemu-user pk setpriv cpulimit trickle sg newgrp',
+    wrapper({ short: 'pgGceoxw', effects: {} }),
+  ),
+  perf: wrapper({ after: ['stat', 'record', 'trace'], short: 'eopCr', effects: { '-o': 'write' } }),
   'xvfb-run': wrapper({ short: 'efnpsw', long: 'server-args server-num' }),
   capsh: (call) => {
     call.node.findings.push(denied('privilege/capsh', 'changes capabilities'))
@@ -295,17 +414,34 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
     if (at !== -1) runText(call, call.args[at + 1] ?? '')
     return UNKNOWN
   },
-  sudo: wrapper({ short: 'ugCcDhpRrtTU', long: 'user group host prompt chdir chroot close-from role type', assigns: true, deny: 'runs with more rights' }),
+  sudo: wrapper({
+    short: 'ugCcDhpRrtTU',
+    long: 'user group host prompt chdir chroot close-from role type',
+    assigns: true,
+    deny: 'runs with more rights',
+  }),
   doas: wrapper({ short: 'uC', deny: 'runs with more rights' }),
   pkexec: wrapper({ long: 'user', deny: 'runs with more rights' }),
   run0: wrapper({ short: 'ugD', long: 'user group', deny: 'runs with more rights' }),
   gksudo: wrapper({ short: 'u', deny: 'runs with more rights' }),
   please: wrapper({ deny: 'runs with more rights' }),
   chroot: wrapper({ long: 'userspec groups', skip: 1, deny: 'changes the root directory' }),
-  unshare: wrapper({ short: 'SGRw', long: 'setuid setgid root wd map-user map-group', deny: 'makes namespaces of its own' }),
-  nsenter: wrapper({ short: 'tSGrw', long: 'target setuid setgid root wd', deny: 'enters namespaces of another process' }),
+  unshare: wrapper({
+    short: 'SGRw',
+    long: 'setuid setgid root wd map-user map-group',
+    deny: 'makes namespaces of its own',
+  }),
+  nsenter: wrapper({
+    short: 'tSGrw',
+    long: 'target setuid setgid root wd',
+    deny: 'enters namespaces of another process',
+  }),
   bwrap: wrapper({ deny: 'makes a sandbox of its own' }),
-  'systemd-run': wrapper({ short: 'puMHtE', long: 'unit property slice uid gid setenv working-directory on-calendar', deny: 'starts a service outside this session' }),
+  'systemd-run': wrapper({
+    short: 'puMHtE',
+    long: 'unit property slice uid gid setenv working-directory on-calendar',
+    deny: 'starts a service outside this session',
+  }),
   'systemd-nspawn': wrapper({ short: 'DMu', deny: 'starts a container of its own' }),
   runc: wrapper({ deny: 'starts containers directly' }),
   crun: wrapper({ deny: 'starts containers directly' }),
@@ -345,7 +481,8 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
     const at = call.args.findIndex((arg) => /^-\w*c$/.test(arg))
     call.node.findings.push(dynamic('drives other programs'))
     const code = at === -1 ? call.stdin.text : (call.args[at + 1] ?? '')
-    for (const match of code.matchAll(/(?:spawn|exec|system)\s+([^;\n}]+)/g)) runText(call, match[1] as string)
+    for (const match of code.matchAll(/(?:spawn|exec|system)\s+([^;\n}]+)/g))
+      runText(call, match[1] as string)
     return UNKNOWN
   },
 }

@@ -1,0 +1,28 @@
+/**
+ * PLATFORM: the compiler's library for Node has no types for WebAssembly; these are the parts that we use.
+ */
+export type WasmModule = object & { readonly [compiled]: true }
+declare const compiled: unique symbol
+
+export type WasmGlobal = { value: bigint }
+export type WasmMemory = { readonly buffer: ArrayBuffer }
+export type WasmFunction = (...args: readonly unknown[]) => unknown
+export type WasmExport = WasmFunction | WasmGlobal | WasmMemory | object
+export type WasmInstance = { readonly exports: Readonly<Record<string, WasmExport>> }
+export type WasmImports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
+
+export type WasmEngine = {
+  validate(bytes: Uint8Array): boolean
+  compile(bytes: Uint8Array): Promise<WasmModule>
+  readonly Module: new (bytes: Uint8Array) => WasmModule
+  readonly Instance: new (module: WasmModule, imports: WasmImports) => WasmInstance
+  readonly Global: new (type: { value: string; mutable: boolean }, value?: unknown) => WasmGlobal
+  readonly Memory: new (limits: { initial: number; maximum?: number }) => WasmMemory
+  readonly Table: new (limits: { element: string; initial: number; maximum?: number }) => object
+  readonly RuntimeError: new (message?: string) => Error
+  readonly CompileError: new (message?: string) => Error
+  readonly LinkError: new (message?: string) => Error
+}
+
+/** The engine of this process. */
+export const wasmEngine = (): WasmEngine => (globalThis as unknown as { WebAssembly: WasmEngine }).WebAssembly

@@ -1,0 +1,248 @@
+import { ByteWriter } from './bytes.ts'
+import { OP } from './opcodes.ts'
+
+/**
+ * The meter is one i64 global, `fuel << 16 | frames left`: negative means that the fuel is used up, bit 15
+ * that the frames are. A function keeps it in a local and writes it back before every call.
+ */
+export const FUEL_SHIFT = 16
+export const FUEL_UNIT = 2 ** FUEL_SHIFT
+/** The largest budget: 47 bits of the word hold fuel. */
+export const MAX_FUEL = 2 ** 46
+/** Frames are counted in 15 bits. */
+export const MAX_FRAMES = 2 ** 15 - 1
+
+const SPENT = signedBytes(BigInt.asIntN(64, 0x8000_0000_0000_8000n))
+const FUEL_BITS = signedBytes(-65_536n)
+const FRAME_BITS = signedBytes(0xffffn)
+
+function signedBytes(value: bigint): Uint8Array {
+  const writer = new ByteWriter()
+  writer.signed64(value)
+  return writer.done()
+}
+
+/** Where the meter's current value is: in the function's local, in the global, or (3) the same in both. */
+export const PLACE = { local: 1, global: 2 } as const
+
+/**
+ * Small amounts may stay owed across a run of calls, which saves a load and a store for each; the host
+ * counts what is left at the end. INVARIANT: a module that catches exceptions never owes anything at a call.
+ */
+export const RIDE = 64
+
+/** V8 needs far longer for some instructions than their one unit of fuel says (facts: ns per unit). */
+export const WORK = { throw: 1024, memoryGrow: 256, tableElement: 15 } as const
+
+/** Writes one function's fuel arithmetic and knows what is owed at the current instruction. */
+export class FuelEmitter {
+  readonly code = new ByteWriter()
+  /** Fuel used since the last charge. */
+  pending = 0
+  place: number = PLACE.local
+  charges = 0
+  calls = 0
+  /** Set by whatever needs the frame with its way out: checks, traps, handlers. */
+  needsFrame = false
+  needsScratch = false
+  ride = RIDE
+  #fuelLocal = 0
+  readonly #meter: number
+  readonly #work: number
+
+  constructor(meterGlobal: number) {
+    this.#meter = meterGlobal
+    this.#work = meterGlobal + 1
+  }
+
+  begin(fuelLocal: number): void {
+    this.code.reset()
+    this.#fuelLocal = fuelLocal
+    // Wasmtime counts the entry of a function as one.
+    this.pending = 1
+    this.place = PLACE.local
+    this.charges = 0
+    this.calls = 0
+    this.needsFrame = false
+    this.needsScratch = false
+  }
+
+  #with(op: number, index: number): void {
+    this.code.u8(op)
+    this.code.u32(index)
+  }
+
+  constant(value: number): void {
+    this.code.u8(OP.i64Const)
+    this.code.signed(value)
+  }
+
+  #constantBytes(bytes: Uint8Array): void {
+    this.code.u8(OP.i64Const)
+    this.code.all(bytes)
+  }
+
+  #load(): void {
+    if (this.place & PLACE.local) this.#with(OP.localGet, this.#fuelLocal)
+    else this.#with(OP.globalGet, this.#meter)
+  }
+
+  /** Charges until `owed` is pending, with the value in `place`. */
+  settle(owed: number, place: number = PLACE.local): void {
+    const charge = this.pending - owed
+    this.pending = owed
+    if (charge === 0 && this.place & place) return
+    this.charges++
+    this.#load()
+    if (charge !== 0) {
+      this.constant(charge * FUEL_UNIT)
+      this.code.u8(OP.i64Sub)
+    }
+    if (place === PLACE.local) this.#with(OP.localSet, this.#fuelLocal)
+    else this.#with(OP.globalSet, this.#meter)
+    this.place = charge === 0 ? PLACE.local | PLACE.global : place
+  }
+
+  /** A call follows; afterwards the global is right and the local is stale. */
+  beforeCall(): void {
+    this.calls++
+    if (!(this.place & PLACE.global) || this.pending > this.ride) this.settle(0, PLACE.global)
+    this.place = PLACE.global
+  }
+
+  /** A tail call follows: the frame is given back first. */
+  beforeTailCall(): void {
+    this.calls++
+    this.leave()
+  }
+
+  /** Everything charged and the frame given back. */
+  leave(): void {
+    this.#load()
+    const change = 1 - this.pending * FUEL_UNIT
+    this.constant(change)
+    this.code.u8(OP.i64Add)
+    this.#with(OP.globalSet, this.#meter)
+    this.pending = 0
+  }
+
+  /** The function may end here without its epilogue: by a trap or an exception. */
+  beforeExit(): void {
+    this.needsFrame = true
+    this.settle(0, PLACE.global)
+  }
+
+  #jumpIfNegative(depth: number): void {
+    this.needsFrame = true
+    this.constant(0)
+    this.code.u8(OP.i64LtS)
+    this.#with(OP.brIf, depth)
+  }
+
+  /** Ends the run when the fuel is used up. Nothing is pending and the local is right. */
+  check(depth: number): void {
+    this.#with(OP.localGet, this.#fuelLocal)
+    this.#jumpIfNegative(depth)
+  }
+
+  /** Charges the i32 on top of the stack as fuel, one unit each, before the instruction that takes it. */
+  chargeLength(depth: number): void {
+    this.settle(0)
+    this.needsScratch = true
+    this.#with(OP.localTee, this.#fuelLocal + 1)
+    this.#with(OP.localGet, this.#fuelLocal)
+    this.#scratch()
+    this.constant(FUEL_SHIFT)
+    this.code.all([OP.i64Shl, OP.i64Sub])
+    this.#with(OP.localTee, this.#fuelLocal)
+    this.#jumpIfNegative(depth)
+    this.place = PLACE.local
+  }
+
+  #scratch(): void {
+    this.#with(OP.localGet, this.#fuelLocal + 1)
+    this.code.u8(OP.i64ExtendI32U)
+  }
+
+  /** Takes a fixed amount off the allowance for instructions that are slow in V8. */
+  chargeWork(amount: number, depth: number): void {
+    this.settle(this.pending)
+    this.#with(OP.globalGet, this.#work)
+    this.constant(amount)
+    this.code.u8(OP.i64Sub)
+    this.#endWork(depth)
+  }
+
+  /** The same by the i32 on top of the stack: `amount + each * n`. */
+  chargeWorkPer(amount: number, each: number, depth: number): void {
+    this.settle(this.pending)
+    this.needsScratch = true
+    this.#with(OP.localTee, this.#fuelLocal + 1)
+    this.#with(OP.globalGet, this.#work)
+    this.#scratch()
+    this.constant(each)
+    this.code.u8(OP.i64Mul)
+    this.constant(amount)
+    this.code.all([OP.i64Add, OP.i64Sub])
+    this.#endWork(depth)
+  }
+
+  #endWork(depth: number): void {
+    this.#with(OP.globalSet, this.#work)
+    this.#with(OP.globalGet, this.#work)
+    this.#jumpIfNegative(depth)
+  }
+
+  /** In a handler: the fuel is what the thrower left, the frames are this function's own. */
+  resync(): void {
+    this.needsFrame = true
+    this.#with(OP.globalGet, this.#meter)
+    this.#constantBytes(FUEL_BITS)
+    this.code.u8(OP.i64And)
+    this.#with(OP.localGet, this.#fuelLocal)
+    this.#constantBytes(FRAME_BITS)
+    this.code.all([OP.i64And, OP.i64Or])
+    this.#with(OP.localSet, this.#fuelLocal)
+    this.place = PLACE.local
+  }
+
+  /** The way in, written to `head`: takes a frame and leaves at once when frames or fuel are used up. */
+  enter(head: ByteWriter): void {
+    head.u8(OP.globalGet)
+    head.u32(this.#meter)
+    head.all([OP.i64Const, 1, OP.i64Sub, OP.localTee])
+    head.u32(this.#fuelLocal)
+    head.u8(OP.i64Const)
+    head.all(SPENT)
+    head.all([OP.i64And, OP.i64Const, 0, OP.i64Ne, OP.brIf, 0])
+  }
+
+  /** The way out of an ended run. A trap and no exception: the guest cannot catch it. */
+  trap(): void {
+    this.#with(OP.localGet, this.#fuelLocal)
+    this.#with(OP.globalSet, this.#meter)
+    this.code.u8(OP.unreachable)
+  }
+
+  /** One subtraction before a body that cannot branch. */
+  chargeUpFront(head: ByteWriter): void {
+    head.u8(OP.globalGet)
+    head.u32(this.#meter)
+    head.u8(OP.i64Const)
+    head.signed(this.pending * FUEL_UNIT)
+    head.all([OP.i64Sub, OP.globalSet])
+    head.u32(this.#meter)
+  }
+
+  /** One subtraction behind a body whose local, zero at first, gathered the charges. */
+  chargeGathered(): void {
+    this.#with(OP.globalGet, this.#meter)
+    if (this.charges > 0) {
+      this.#with(OP.localGet, this.#fuelLocal)
+      this.code.u8(OP.i64Add)
+    }
+    this.constant(this.pending * FUEL_UNIT)
+    this.code.u8(OP.i64Sub)
+    this.#with(OP.globalSet, this.#meter)
+  }
+}

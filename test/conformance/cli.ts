@@ -1,0 +1,66 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
+import { native } from '../../src/backends/native/backend.ts'
+import type { Guarantee } from '../../src/model/guarantee.ts'
+import { SABOTAGES } from './sabotage.ts'
+import { isFine, runSuite, runUses } from './suite.ts'
+import { makeWorld, packageRoot, planOf } from './world.ts'
+
+/**
+ * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
+ *   node dist/test/conformance.js [--json] [--only fs.read,…] [--mutation]
+ */
+const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
+
+const wall = (sabotage?: (vector: readonly string[]) => readonly string[]) =>
+  bubblewrap({ agent, probePlan: () => planOf({ limits: { wallMs: 10_000 } }), ...(sabotage ? { sabotage } : {}) })
+
+async function main(): Promise<number> {
+  const world = await makeWorld()
+  const control = native({ ...process.env, ...world.env } as Record<string, string>)
+  Object.assign(process.env, world.env)
+  const only = argument('--only')?.split(',') as Guarantee[] | undefined
+  const loud = !process.argv.includes('--json')
+  const show = (text: string): void => {
+    if (loud) process.stdout.write(text)
+  }
+  try {
+    if (process.argv.includes('--mutation')) return await mutate(world, control, show)
+    const rows = await runSuite(wall(), control, world, {
+      only,
+      onRow: (row) => show(`${row.verdict.padEnd(15)} ${row.guarantee.padEnd(16)} ${row.attack}${row.why ? ` (${row.why})` : ''}\n`),
+    })
+    const uses = only ? [] : await runUses(wall(), world)
+    for (const use of uses) show(`${(use.ok ? 'works' : 'BROKEN').padEnd(15)} ${use.name}${use.ok ? '' : `: ${use.said}`}\n`)
+    if (!loud) process.stdout.write(`${JSON.stringify({ rows, uses })}\n`)
+    const bad = rows.filter((row) => !isFine(row)).length + uses.filter((use) => !use.ok).length
+    show(`${rows.length + uses.length - bad} passed, ${bad} failed\n`)
+    return bad === 0 ? 0 : 1
+  } finally {
+    await world.close()
+  }
+}
+
+/** Each sabotage must be noticed by at least one proof of the guarantees that it breaks. */
+async function mutate(world: Awaited<ReturnType<typeof makeWorld>>, control: ReturnType<typeof native>, show: (text: string) => void): Promise<number> {
+  let missed = 0
+  for (const { name, breaks, sabotage } of SABOTAGES) {
+    const rows = await runSuite(wall(sabotage), control, world, { only: breaks }).catch((error: Error) => [
+      { guarantee: breaks[0] as Guarantee, attack: '', verdict: 'failed' as const, why: error.message },
+    ])
+    const caught = rows.find((row) => row.verdict === 'broken' || row.verdict === 'accepted')
+    if (!caught) missed++
+    show(`${(caught ? 'caught' : 'MISSED').padEnd(8)} ${name}${caught ? `: ${caught.guarantee}, ${caught.attack}` : `: ${JSON.stringify(rows.find((row) => !isFine(row)) ?? {})}`}\n`)
+  }
+  show(`${SABOTAGES.length - missed} passed, ${missed} failed\n`)
+  return missed === 0 ? 0 : 1
+}
+
+function argument(name: string): string | undefined {
+  const at = process.argv.indexOf(name)
+  return at < 0 ? undefined : process.argv[at + 1]
+}
+
+process.exitCode = await main()

@@ -1,0 +1,86 @@
+import { homedir } from 'node:os'
+import type { Guarantee } from '../../src/model/guarantee.ts'
+
+/**
+ * Deliberate damage to the launch of a sandbox. The suite is only worth something if it notices every one of these.
+ * A launch vector is a flat list: `arg X` gives X to bubblewrap, `init X` gives X to the agent.
+ */
+export type Sabotage = {
+  readonly name: string
+  readonly breaks: readonly Guarantee[]
+  readonly sabotage: (vector: readonly string[]) => readonly string[]
+}
+
+/** Removes `key value` pairs from the vector. */
+const without =
+  (key: string, ...values: readonly string[]) =>
+  (vector: readonly string[]): readonly string[] =>
+    pairsOf(vector).filter(([name, value]) => !(name === key && values.includes(value ?? ''))).flat()
+
+/** Operations with their arguments; only `arg` and `init` matter here, the rest stays whole. */
+function pairsOf(vector: readonly string[]): readonly (readonly string[])[] {
+  const arity: Readonly<Record<string, number>> = { bwrap: 1, control: 1, cgroup: 1, bind: 5, arg: 1, file: 2, filter: 1, init: 1, user: 2 }
+  const out: string[][] = []
+  for (let at = 0; at < vector.length; ) {
+    const size = 1 + (arity[vector[at] as string] ?? 0)
+    out.push(vector.slice(at, at + size) as string[])
+    at += size
+  }
+  return out
+}
+
+/** Removes a field of the agent together with its arguments. */
+const withoutField =
+  (field: string, size: number) =>
+  (vector: readonly string[]): readonly string[] => {
+    const pairs = [...pairsOf(vector)]
+    const kept: (readonly string[])[] = []
+    for (let at = 0; at < pairs.length; at++) {
+      const [name, value] = pairs[at] as readonly string[]
+      if (name === 'init' && value === field) at += size
+      else kept.push(pairs[at] as readonly string[])
+    }
+    return kept.flat()
+  }
+
+const insertArgs =
+  (...args: readonly string[]) =>
+  (vector: readonly string[]): readonly string[] => {
+    const pairs = [...pairsOf(vector)]
+    // The root becomes read-only at the end; until then mount points can be made in it.
+    const end = pairs.findIndex(([name, value]) => name === 'arg' && value === '--remount-ro')
+    const before = end >= 0 ? end : pairs.findIndex(([name]) => name === 'init')
+    pairs.splice(before, 0, ...args.map((value) => ['arg', value]))
+    return pairs.flat()
+  }
+
+const replaced =
+  (from: string, to: string) =>
+  (vector: readonly string[]): readonly string[] =>
+    vector.map((item) => (item === from ? to : item))
+
+/** A filter of one instruction that allows everything. */
+const ALLOW_ALL = '06000000' + '0000ff7f'
+
+export const SABOTAGES: readonly Sabotage[] = [
+  { name: 'the network is shared', breaks: ['net.offline'], sabotage: without('arg', '--unshare-net') },
+  { name: 'processes are shared', breaks: ['proc.hidden'], sabotage: (vector) => without('arg', '--unshare-pid', '--as-pid-1')(vector) },
+  { name: 'IPC is shared', breaks: ['ipc.private'], sabotage: without('arg', '--unshare-ipc') },
+  { name: 'the home directory can be read', breaks: ['fs.read'], sabotage: insertArgs('--ro-bind', homedir(), homedir()) },
+  { name: 'the home directory can be written', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(insertArgs('--bind', homedir(), homedir())(vector)) },
+  { name: 'the seccomp filter allows everything', breaks: ['kernel.filtered'], sabotage: (vector) => vector.map((item, at) => (vector[at - 1] === 'filter' ? ALLOW_ALL : item)) },
+  { name: 'kernel settings are writable', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(withoutField('readonly', 1)(vector)) },
+  { name: 'nobody guards the workspace', breaks: ['fs.protect'], sabotage: withoutField('guard', 1) },
+  { name: 'git is not protected', breaks: ['fs.protect'], sabotage: (vector) => withoutField('protect-inner', 1)(withoutField('protect-root', 1)(vector)) },
+  { name: 'editor files are not protected', breaks: ['fs.protect'], sabotage: withoutField('protect-name', 1) },
+  { name: 'control groups are not joined', breaks: ['limit.memory', 'limit.pids', 'limit.cpu'], sabotage: (vector) => pairsOf(vector).filter(([name]) => name !== 'cgroup').flat() },
+  { name: 'written bytes are not counted', breaks: ['limit.disk'], sabotage: (vector) => withoutField('disk', 1)(withoutField('rlimit', 2)(vector)) },
+  { name: "the host's environment goes in", breaks: ['env.clean'], sabotage: (vector) => [...vector, 'init', 'env', 'init', `RF_SECRET=s3cr3t-canary`] },
+  { name: 'shared memory files are the host’s', breaks: ['fs.write'], sabotage: insertArgs('--bind', '/dev/shm', '/dev/shm') },
+  { name: 'the programs are writable', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(replaced('--ro-bind', '--bind')(vector)) },
+]
+
+/** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */
+function withoutLandlock(vector: readonly string[]): readonly string[] {
+  return [...vector, 'init', 'open-files']
+}

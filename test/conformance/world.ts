@@ -1,0 +1,143 @@
+import { execFileSync, spawn } from 'node:child_process'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:net'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { hostPath } from '../../src/host/facts.ts'
+import { SandboxError } from '../../src/model/errors.ts'
+import type { Plan } from '../../src/model/plan.ts'
+import { parseSpec } from '../../src/model/spec.ts'
+import { pathsOf, planFor, sandboxPolicyOf } from '../../src/policy/plan.ts'
+
+export const SECRET = 's3cr3t-canary'
+
+/** The things outside that an attack tries to reach, planted where sandboxes like to be careless. */
+export type World = {
+  readonly workspace: string
+  /** Directories outside the sandbox, each with a file `secret`. */
+  readonly outside: readonly string[]
+  readonly env: Readonly<Record<string, string>>
+  readonly port: number
+  /** How many connections reached the host's listener. */
+  readonly connections: () => number
+  readonly pid: number
+  readonly shm: number
+  readonly abstract: string
+  readonly probe: string
+  readonly close: () => Promise<void>
+}
+
+export function packageRoot(): string {
+  let dir = process.cwd()
+  while (!existsSync(join(dir, 'package.json'))) dir = join(dir, '..')
+  return dir
+}
+
+export async function makeWorld(): Promise<World> {
+  const base = mkdtempSync(join(tmpdir(), 'rf-world-'))
+  const probe = join(packageRoot(), 'dist', 'test', 'probe')
+  const outside = [join(base, 'outside'), ...plantedElsewhere()]
+  for (const dir of outside) {
+    mkdirSync(dir, { recursive: true })
+    writeFileSync(join(dir, 'secret'), SECRET)
+  }
+  const workspace = join(base, 'workspace')
+  mkdirSync(workspace)
+  const { server, port, count } = await listener()
+  const abstract = `rf-world-${process.pid}-${port}`
+  const socket = await abstractListener(abstract)
+  const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
+  const shm = Number(execFileSync(probe, ['shm-make', SECRET], { encoding: 'utf8' }))
+  return {
+    workspace,
+    outside,
+    env: { RF_SECRET: SECRET },
+    port,
+    connections: count,
+    pid: sleeper.pid as number,
+    shm,
+    abstract,
+    probe,
+    close: async () => {
+      sleeper.kill('SIGKILL')
+      server.close()
+      socket.close()
+      execFileSync(probe, ['shm-remove', String(shm)])
+      for (const dir of [base, ...outside]) rmSync(dir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** A sandbox with a private /tmp hides what lies in the host's; so secrets are planted in other places too. */
+function plantedElsewhere(): string[] {
+  const places = ['/var/tmp', '/dev/shm', homedir()]
+  return places.flatMap((place) => {
+    try {
+      return [mkdtempSync(join(place, 'rf-world-'))]
+    } catch {
+      return []
+    }
+  })
+}
+
+async function listener(): Promise<{ server: Server; port: number; count: () => number }> {
+  let connections = 0
+  const server = createServer((socket) => {
+    connections++
+    socket.end('hello')
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return { server, port: (server.address() as { port: number }).port, count: () => connections }
+}
+
+async function abstractListener(name: string): Promise<{ close: () => void }> {
+  // Node takes a leading NUL for an abstract name only from version 20 on, and not everywhere: a helper holds it.
+  const script = `import socket,sys,time
+s=socket.socket(socket.AF_UNIX)
+s.bind("\\0"+sys.argv[1])
+s.listen(9)
+print("up",flush=True)
+time.sleep(600)`
+  const python = ['/usr/bin/python3', '/usr/local/bin/python3'].find((path) => existsSync(path))
+  if (!python) return { close: () => {} }
+  const child = spawn(python, ['-c', script, name], { stdio: ['ignore', 'pipe', 'ignore'] })
+  await new Promise((resolve) => child.stdout.once('data', resolve))
+  return { close: () => child.kill('SIGKILL') }
+}
+
+/** A fresh workspace with an ordinary git repository in it and one nested below. */
+export function freshWorkspace(world: World): string {
+  const dir = mkdtempSync(join(world.workspace, 'ws-'))
+  for (const repository of [dir, join(dir, 'vendor', 'sub')]) {
+    mkdirSync(join(repository, '.git', 'hooks'), { recursive: true })
+    for (const sub of ['objects/info', 'refs/heads', 'info', 'logs']) mkdirSync(join(repository, '.git', sub), { recursive: true })
+    writeFileSync(join(repository, '.git', 'HEAD'), 'ref: refs/heads/main\n')
+    writeFileSync(join(repository, '.git', 'config'), '[core]\n\trepositoryformatversion = 0\n')
+    writeFileSync(join(repository, '.git', 'hooks', 'pre-push'), '#!/bin/sh\n')
+    chmodSync(join(repository, '.git', 'hooks', 'pre-push'), 0o644)
+  }
+  writeFileSync(join(dir, 'README.md'), 'readme\n')
+  return dir
+}
+
+/** Plans come from policy, here as everywhere. */
+export function planOf(spec: Record<string, unknown>): Plan {
+  const policy = sandboxPolicyOf({}, homedir())
+  const parsed = parseSpec(spec)
+  const observe = (path: string) => hostPath(path, (name) => policy.blocked.includes(name))
+  const paths = new Map(pathsOf(policy, parsed).map((path) => [path, observe(path)]))
+  const facts = {
+    uid: process.getuid?.() ?? -1,
+    home: homedir(),
+    stateDir: observe('/nonexistent-ringfence-state'),
+    hostMemoryMb: 4096,
+    cwd: '/',
+    paths,
+  }
+  const plan = planFor(policy, parsed, facts)
+  if (plan instanceof SandboxError) throw plan
+  return plan
+}
+
+export const exists = existsSync
+export const contentOf = (path: string): string => (existsSync(path) ? readFileSync(path, 'utf8') : '')
