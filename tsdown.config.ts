@@ -1,7 +1,7 @@
 import { defineConfig } from 'tsdown'
 
 // Two builds: the library with its types, and the command line as few small chunks, each loaded when it is needed.
-const shared = { platform: 'node', target: 'node20', clean: false, outExtensions: () => ({ js: '.js', dts: '.d.ts' }) } as const
+const shared = { platform: 'node', target: 'node20', clean: false, logLevel: 'error', outExtensions: () => ({ js: '.js', dts: '.d.ts' }) } as const
 
 export default defineConfig([
   { ...shared, entry: { index: 'src/index.ts' }, format: 'esm', outDir: 'dist', dts: true },

@@ -1,3 +1,4 @@
+import { homedir } from 'node:os'
 import { resolve } from 'node:path'
 import type { Config } from '../model/config.ts'
 import type { Action, Decision } from '../model/decision.ts'
@@ -29,7 +30,7 @@ export async function checkCommand(
   const policy = compilePolicy((await loadConfig?.(values.policy ?? values.config)) ?? {})
   const context: Context = {
     workspace: resolve(values.workspace ?? '.'),
-    home: values.home ?? process.env['HOME'] ?? '/root',
+    home: values.home ?? homedir(),
     ...(values.shell === undefined ? {} : { shell: values.shell }),
     ...(values.cwd === undefined ? {} : { cwd: resolve(values.cwd) }),
   }

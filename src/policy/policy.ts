@@ -1,7 +1,7 @@
 import type { Config } from '../model/config.ts'
 import { inspectLine } from './commands/judge.ts'
-import { LAUNCHERS } from './launchers.ts'
 import { BUILT_IN } from './rules/index.ts'
+import { LAUNCHERS } from './rules/launchers.ts'
 import {
   type CommandPolicy,
   commandText,
@@ -10,9 +10,9 @@ import {
   invalid,
   type Rule,
   ruleMatches,
-} from './rules.ts'
+} from './rules/match.ts'
 
-export type { CommandPolicy } from './rules.ts'
+export type { CommandPolicy } from './rules/match.ts'
 
 const BUILT_IN_INDEX = indexBuiltIn(BUILT_IN)
 

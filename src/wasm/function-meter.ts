@@ -123,8 +123,9 @@ export class FunctionMeter {
       case IMM.branchTable:
         return
       case IMM.number:
-      case IMM.blockType:
         return reader.skipNumber()
+      case IMM.blockType:
+        return this.#skipBlockType()
       case IMM.twoNumbers:
         reader.skipNumber()
         return reader.skipNumber()
@@ -142,6 +143,12 @@ export class FunctionMeter {
       default:
         throw refusedOpcode(op)
     }
+  }
+
+  #skipBlockType(): void {
+    const first = this.#reader.bytes[this.#reader.at]
+    if (first === 0x63 || first === 0x64) throw unsupportedFeature('typed references')
+    this.#reader.skipNumber()
   }
 
   #skipMemoryArgument(): void {
@@ -337,7 +344,8 @@ export class FunctionMeter {
     const targetsAt = reader.at
     let owed = -1
     for (let left = count; left > 0; left--) {
-      const wanted = this.#live ? this.#owedAt(this.#stack.depth - 1 - reader.u32()) : reader.u32() * 0 - 1
+      const target = this.#stack.depth - 1 - reader.u32()
+      const wanted = this.#live ? this.#owedAt(target) : -1
       if (wanted >= 0 && owed >= 0 && wanted !== owed) this.#conflict = true
       if (wanted >= 0) owed = wanted
     }

@@ -61,7 +61,7 @@ const SYSTEM_BIN =
 const SHELL_LINK = /^\/proc\/[^/]+\/exe$/
 
 function runNamed(call: Call): Stream {
-  const { walk, scope, node, name, args } = call
+  const { scope, node, name, args } = call
   if (!/^[\x21-\x7e]+$/.test(name) && !(name.includes('/') && /^[^\s]+$/.test(name)))
     node.findings.push(
       unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`),

@@ -1,55 +1,29 @@
 import type {
   AndOr,
-  Assignment,
   Case,
-  Command,
   CommandNode,
   CompoundList,
   For,
   ParsedScript,
   Pipeline,
   PipelineNode,
-  Redirection,
   Select,
   Function as ShellFunction,
   Statement,
   TestExpression,
   While,
 } from 'unbash'
-import { assign, assignArray } from './assign.ts'
-import { runArgv } from './execute.ts'
-import { denied, dynamic, type Finding, unseen } from './finding.ts'
+import { type Around, unreadable, wordsOf } from './around.ts'
+import { dynamic, unseen } from './finding.ts'
 import { uncovered } from './lexical.ts'
 import { ANY, SPLIT } from './marks.ts'
 import { parseShell } from './parse.ts'
-import { redirectTo } from './redirect.ts'
-import {
-  CLOSED,
-  EMPTY,
-  fork,
-  joined,
-  mergeInto,
-  type Scope,
-  type Source,
-  type Stream,
-  textStream,
-  UNKNOWN,
-} from './scope.ts'
+import { redirections } from './redirections.ts'
+import { CLOSED, EMPTY, fork, joined, mergeInto, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { runCommand } from './simple.ts'
 import { arithmeticText } from './subscript.ts'
 import { deeper, newNode, spend, type Walk } from './walk.ts'
-import { arithmetic, expandBody, expandText, expandWord, runHidden, type Words } from './words.ts'
-
-/** What surrounds a command: its input, whether it is detached, and the notes for the lexical veto. */
-type Around = {
-  readonly stdin: Stream
-  readonly cover: (at: number, end: number) => void
-}
-
-const unreadable = (walk: Walk): void => {
-  walk.line.push(
-    unseen('shell/unreadable', 'it is not complete shell syntax, so what would run is not known'),
-  )
-}
+import { arithmetic, expandText, expandWord, runHidden, type Words } from './words.ts'
 
 /** Judges shell source text. Never throws for bad syntax; it is noted as unreadable instead. */
 export function interpret(walk: Walk, scope: Scope, source: string, stdin: Stream): Stream {
@@ -64,7 +38,7 @@ export function interpret(walk: Walk, scope: Scope, source: string, stdin: Strea
     covered.add(at)
     covered.add(-end)
   }
-  const out = runScript(walk, scope, script, { stdin, cover })
+  const out = runScript(walk, scope, script, { stdin, cover, runScript, runNode })
   if (uncovered(source, covered))
     walk.line.push(dynamic('quoted or escaped text looks like a substitution, which other programs may run'))
   return out
@@ -304,271 +278,14 @@ function runTest(words: Words, expression: TestExpression): void {
       for (const operand of expression.operands) runTest(words, operand)
       return
     case 'TestNot':
-      return runTest(words, expression.operand)
+      runTest(words, expression.operand)
+      return
     case 'TestGroup':
-      return runTest(words, expression.expression)
+      runTest(words, expression.expression)
+      return
     default:
-      return expression satisfies never
+      expression satisfies never
   }
-}
-
-/** The services that words need, bound to one place in the line. */
-function wordsOf(walk: Walk, scope: Scope, around: Around): Words {
-  const inside = (source: string | undefined): Around =>
-    source === undefined ? { ...around, stdin: CLOSED } : { stdin: CLOSED, cover: () => {} }
-  return {
-    walk,
-    scope,
-    cover: around.cover,
-    substitute(script, _at) {
-      if (!script) return unknownText(walk)
-      const outer = walk.sources
-      const out = deeper(walk, () => runScript(walk, fork(scope), script, inside(script.source)))
-      walk.sources = outer
-      for (const source of out.from) outer.add(source)
-      return out.text.replace(/\n+$/, '')
-    },
-    process(script, operator, at) {
-      if (!script) return unknownText(walk)
-      const stdin = operator === '>' ? UNKNOWN : CLOSED
-      const outer = walk.sources
-      const out = deeper(walk, () =>
-        runScript(walk, fork(scope), script, { ...inside(script.source), stdin }),
-      )
-      walk.sources = outer
-      const path = `/dev/fd/${1000 + at}`
-      scope.files.set(path, { kind: 'content', stream: out })
-      return path
-    },
-  }
-}
-
-function unknownText(walk: Walk): string {
-  unreadable(walk)
-  return ANY
-}
-
-type Redirecting = { readonly around: Around; readonly findings: Finding[] }
-
-/** Judges redirections; `finish` says what is left of the output once it has been written elsewhere. */
-function redirections(
-  walk: Walk,
-  scope: Scope,
-  list: readonly Redirection[],
-  { around, findings }: Redirecting,
-) {
-  const words = wordsOf(walk, scope, around)
-  let stdin: Stream | undefined
-  const sinks: ((out: Stream) => Stream)[] = []
-  for (const redirect of list) {
-    spend(walk, 4)
-    if (redirect.type === 'HereDoc') {
-      stdin = fed(walk, () =>
-        redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
-      )
-    } else if (redirect.type === 'HereString') {
-      const { target } = redirect
-      stdin = fed(walk, () => (target ? `${expandText(words, target)}\n` : ''))
-    } else if (redirect.target) {
-      const feeds = feedsProcess(redirect.target.parts)
-      if (feeds) sinks.push((out) => feed(walk, scope, feeds, { ...around, stdin: { ...out, piped: true } }))
-      else {
-        const descriptor =
-          redirect.descriptor?.type === 'FileDescriptor' ? redirect.descriptor.value : undefined
-        const target = { operator: redirect.operator, path: targetOf(walk, words, redirect), descriptor }
-        const change = redirectTo({ walk, scope, findings }, target)
-        if (change.stdin) stdin = change.stdin
-        if (change.sink) sinks.push(change.sink)
-      }
-    }
-  }
-  return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
-}
-
-/** A here-document carries what the substitutions in it carry. */
-function fed(walk: Walk, read: () => string): Stream {
-  const outer = walk.sources
-  walk.sources = new Set()
-  const text = read()
-  const from = [...walk.sources].filter((source): source is Source => source[0] !== '$')
-  for (const source of walk.sources) outer.add(source)
-  walk.sources = outer
-  return textStream(text, from)
-}
-
-function targetOf(walk: Walk, words: Words, redirect: Extract<Redirection, { type: 'Redirect' }>): string {
-  const target = redirect.target
-  if (!target) return ANY
-  words.cover(target.pos, target.pos)
-  const fields = expandWord(words, target)
-  if (fields.length === 1) return fields[0] as string
-  walk.line.push(dynamic('a redirection whose target is not one word'))
-  return ANY
-}
-
-type Parts = NonNullable<Extract<Redirection, { type: 'Redirect' }>['target']>['parts']
-
-function feedsProcess(parts: Parts) {
-  const part = parts?.[0]
-  return parts?.length === 1 && part?.type === 'ProcessSubstitution' && part.operator === '>'
-    ? part
-    : undefined
-}
-
-function feed(
-  walk: Walk,
-  scope: Scope,
-  part: NonNullable<ReturnType<typeof feedsProcess>>,
-  around: Around,
-): Stream {
-  around.cover(part.pos, part.end)
-  if (part.script) deeper(walk, () => runScript(walk, fork(scope), part.script as ParsedScript, around))
-  else unreadable(walk)
-  return EMPTY
-}
-
-function runCommand(walk: Walk, scope: Scope, command: Command, around: Around): Stream {
-  const words = wordsOf(walk, scope, around)
-  const sources = new Set<string>()
-  walk.sources = sources
-  const assignments: Assignment[] = []
-  const redirects: Redirection[] = []
-  for (const part of command.prefix) {
-    if (part.type === 'Assignment') assignments.push(part)
-    else redirects.push(part)
-  }
-  const argv: string[] = command.name ? [...expandWord(words, command.name)] : []
-  const declared: Assignment[] = []
-  for (const part of command.suffix) {
-    if (part.type === 'Word') argv.push(...expandWord(words, part))
-    else if (part.type === 'Assignment') {
-      declared.push(part)
-      argv.push(declarationOf(words, part))
-    } else redirects.push(part)
-  }
-  return runSimple(walk, {
-    scope,
-    around,
-    words,
-    argv,
-    assignments,
-    declared,
-    redirects,
-    sources,
-    named: command.name !== undefined,
-  })
-}
-
-type Simple = {
-  readonly scope: Scope
-  readonly around: Around
-  readonly words: Words
-  readonly argv: readonly string[]
-  readonly assignments: readonly Assignment[]
-  readonly declared: readonly Assignment[]
-  readonly redirects: readonly Redirection[]
-  readonly sources: Set<string>
-  /** A command word stood there, even if nothing is left of it. */
-  readonly named: boolean
-}
-
-function runSimple(walk: Walk, simple: Simple): Stream {
-  const { scope, around, words, argv, assignments } = simple
-  const env = assignments.map((assignment) => read(words, assignment))
-  const findings: Finding[] = []
-  const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
-  const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
-  if (argv.length === 0) {
-    const node = newNode(
-      walk,
-      env.map(({ name, value }) => `${name}=${value}`),
-    )
-    node.findings.push(...findings, ...poison)
-    if (simple.named) node.findings.push(dynamic('what it runs is nothing unless a substitution says so'))
-    for (const [index, { name, value }] of env.entries())
-      store(words, assignments[index] as Assignment, name, value)
-    return finish(EMPTY)
-  }
-  walk.sources = simple.sources
-  const inside = env.length > 0 ? fork(scope) : scope
-  for (const { name, value } of env) inside.vars.set(name, value)
-  const out = runArgv(walk, inside, argv, {
-    stdin: stdin ?? around.stdin,
-    findings: [...findings, ...poison],
-    sources: simple.sources,
-    call: (name, args) => callFunction(walk, scope, name, { args, around }),
-  })
-  if (inside !== scope) scope.cwds = inside.cwds
-  scope.lastArgument = argv.at(-1) ?? ''
-  for (const assignment of simple.declared) declare(words, argv, assignment)
-  return finish(out)
-}
-
-function read(words: Words, assignment: Assignment): { readonly name: string; readonly value: string } {
-  spend(words.walk, 2)
-  if (assignment.index) arithmeticText(words, assignment.index)
-  const { value } = assignment
-  if (value.type === 'ArrayValue') return { name: assignment.name, value: ANY }
-  const text = expandText(words, value)
-  const before = assignment.append ? (words.scope.vars.get(assignment.name) ?? ANY) : ''
-  return { name: assignment.name, value: before + text }
-}
-
-function store(words: Words, assignment: Assignment, name: string, value: string): void {
-  const { scope } = words
-  if (assignment.value.type === 'ArrayValue') {
-    assignArray(words, assignment)
-    return
-  }
-  if (assignment.index) {
-    scope.arrays.set(name, [SPLIT])
-    return
-  }
-  scope.vars.set(scope.references.get(name) ?? name, value)
-}
-
-function declarationOf(words: Words, part: Assignment): string {
-  const { name, value } = read(words, part)
-  return `${name}=${value}`
-}
-
-/** `declare`, `export`, `local` and the like keep what they set. */
-function declare(words: Words, argv: readonly string[], assignment: Assignment): void {
-  const { name, value } = read({ ...words, cover: () => {} }, assignment)
-  if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export')
-    words.scope.references.set(name, value)
-  else store(words, assignment, name, value)
-}
-
-type CallAround = { readonly args: readonly string[]; readonly around: Around }
-
-function callFunction(
-  walk: Walk,
-  scope: Scope,
-  name: string,
-  { args, around }: CallAround,
-): Stream | undefined {
-  const found = scope.functions.get(name)
-  if (!found) return undefined
-  found.called = true
-  if (scope.calling.includes(name)) {
-    if (scope.detached)
-      walk.line.push(
-        denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
-      )
-    return UNKNOWN
-  }
-  const positional = scope.positional
-  const inside: Scope = {
-    ...scope,
-    calling: [...scope.calling, name],
-    positional: [name, ...args],
-    detached: false,
-  }
-  const out = deeper(walk, () => runNode(walk, inside, found.body, { ...around, cover: found.cover }))
-  scope.cwds = inside.cwds
-  scope.positional = positional
-  return out
 }
 
 /** Judges functions that the line defines and never calls by name: a handler or a later line may call them. */
@@ -577,6 +294,8 @@ export function runUncalled(walk: Walk, scope: Scope): void {
     if (found.called) continue
     found.called = true
     const inside = fork(scope, { positional: undefined, calling: [name] })
-    deeper(walk, () => runNode(walk, inside, found.body, { stdin: CLOSED, cover: () => {} }))
+    deeper(walk, () =>
+      runNode(walk, inside, found.body, { stdin: CLOSED, cover: () => {}, runScript, runNode }),
+    )
   }
 }

@@ -1,5 +1,5 @@
 import type { Action, Decision } from '../../model/decision.ts'
-import type { CommandPolicy } from '../rules.ts'
+import type { CommandPolicy } from '../rules/match.ts'
 import { runArgv } from './execute.ts'
 import { unseen } from './finding.ts'
 import { interpret, runUncalled } from './interpret.ts'

@@ -9,6 +9,7 @@ const BIDI_OR_INVISIBLE =
 const CONTROL = /[\u0000-\u0008\u000B-\u001F\u007F-\u009F]/
 const JOINER = /[\u200C\u200D]/g
 const JOINS =
+  // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these characters is meant by itself
   /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
 const OPENERS = '([{'
 

@@ -1,5 +1,5 @@
 import { type Action, type CommandJudgement, type Decision, strictest } from '../../model/decision.ts'
-import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules.ts'
+import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
 import { show } from './marks.ts'
 import type { Context, Node, Walk } from './walk.ts'

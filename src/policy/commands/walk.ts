@@ -1,5 +1,5 @@
 import type { Action } from '../../model/decision.ts'
-import type { CommandPolicy } from '../rules.ts'
+import type { CommandPolicy } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
 import type { Scope, Stream } from './scope.ts'
 

@@ -9,10 +9,10 @@ const ESCAPE =
   /(?:\\!|^\s*!|\bsystem\b|\.shell|\.system|\\copy[^;]*program|COPY\b[^;]*\bPROGRAM\b)\s*['"]?([^;\n'"]*)/im
 
 function judgeStatements(call: Call, text: string): void {
-  const escape = ESCAPE.exec(text)
-  if (!escape) return
+  const found = ESCAPE.exec(text)
+  if (!found) return
   call.node.findings.push(unseen('databases/shell', 'the client runs a shell command'))
-  if (escape[1]?.trim()) runText(call, escape[1])
+  if (found[1]?.trim()) runText(call, found[1])
 }
 
 const client: Handler = (call) => {

@@ -1,9 +1,9 @@
-import type { RuleConfig } from '../model/config.ts'
-import type { Action } from '../model/decision.ts'
-import { SandboxError } from '../model/errors.ts'
-import { isOpen } from './commands/marks.ts'
+import type { RuleConfig } from '../../model/config.ts'
+import type { Action } from '../../model/decision.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { isOpen } from '../commands/marks.ts'
 import { compileGlob, compileRegex, type Pattern, PatternError } from './linear-pattern.ts'
-import type { BuiltInRule } from './rules/rule.ts'
+import type { BuiltInRule } from './rule.ts'
 
 /** One operator rule, ready to be matched. */
 export type Rule = {

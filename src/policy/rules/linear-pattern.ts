@@ -1,4 +1,4 @@
-import { ANY, BELOW, ONE, SPLIT, STAR } from './commands/marks.ts'
+import { ANY, BELOW, ONE, SPLIT, STAR } from '../commands/marks.ts'
 
 /**
  * Glob and regular-expression matching in time linear in the text: a Thompson automaton, followed set by set, with
@@ -46,7 +46,7 @@ class Builder {
     for (const [index, side] of ends) (this.states[index] as State)[side] = to
   }
 
-  then(a: Fragment, b: Fragment): Fragment {
+  chain(a: Fragment, b: Fragment): Fragment {
     this.patch(a.ends, b.start)
     return { start: a.start, ends: b.ends }
   }
@@ -81,12 +81,12 @@ export function compileGlob(glob: string): Pattern {
   for (let at = 0; at < glob.length; at++) {
     const char = glob[at] as string
     const close = char === '[' ? glob.indexOf(']', at + 2) : -1
-    if (char === '*') fragment = builder.then(fragment, builder.star(builder.one(any)))
-    else if (char === '?') fragment = builder.then(fragment, builder.one(any))
+    if (char === '*') fragment = builder.chain(fragment, builder.star(builder.one(any)))
+    else if (char === '?') fragment = builder.chain(fragment, builder.one(any))
     else if (close !== -1) {
-      fragment = builder.then(fragment, builder.one(classOf(glob.slice(at + 1, close).replace(/^!/, '^'))))
+      fragment = builder.chain(fragment, builder.one(classOf(glob.slice(at + 1, close).replace(/^!/, '^'))))
       at = close
-    } else fragment = builder.then(fragment, builder.one(exactly(char)))
+    } else fragment = builder.chain(fragment, builder.one(exactly(char)))
   }
   return automaton(builder, fragment)
 }
@@ -116,7 +116,7 @@ function sequence(builder: Builder, reader: Reader): Fragment {
   while (reader.at < reader.source.length && !'|)'.includes(reader.source[reader.at] as string)) {
     const start = reader.at
     const piece = atom(builder, reader)
-    fragment = builder.then(fragment, repeated(builder, reader, { piece, start }))
+    fragment = builder.chain(fragment, repeated(builder, reader, { piece, start }))
   }
   return fragment
 }
@@ -133,7 +133,7 @@ function repeated(builder: Builder, reader: Reader, { piece, start }: Piece): Fr
   }
   let out = piece
   if (char === '*') out = builder.star(piece)
-  else if (char === '+') out = builder.then(piece, builder.star(copy()))
+  else if (char === '+') out = builder.chain(piece, builder.star(copy()))
   else if (char === '?') out = builder.optional(piece)
   else if (counted) out = times(builder, counted, { piece, copy })
   else return piece
@@ -153,10 +153,10 @@ function times(builder: Builder, counted: RegExpExecArray, { piece, copy }: Coun
     throw new PatternError('a repetition of more than 100')
   let out =
     least === 0 ? builder.optional(most === Number.POSITIVE_INFINITY ? builder.star(piece) : piece) : piece
-  for (let count = 1; count < least; count++) out = builder.then(out, copy())
-  if (most === Number.POSITIVE_INFINITY) return least === 0 ? out : builder.then(out, builder.star(copy()))
+  for (let count = 1; count < least; count++) out = builder.chain(out, copy())
+  if (most === Number.POSITIVE_INFINITY) return least === 0 ? out : builder.chain(out, builder.star(copy()))
   for (let count = Math.max(1, least); count < most; count++)
-    out = builder.then(out, builder.optional(copy()))
+    out = builder.chain(out, builder.optional(copy()))
   return out
 }
 

@@ -1,0 +1,136 @@
+/**
+ * Everything that a fresh machine lacks: npm packages, system packages, the guest agent, the build.
+ * Safe to run again, and quick when nothing changed. As root it installs; otherwise it prints the line for root.
+ */
+import { execFileSync, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+
+export const root = dirname(dirname(fileURLToPath(import.meta.url)))
+
+/** Debian package, the file that shows it is there, and what it is for. */
+const PACKAGES = [
+  ['bubblewrap', ['/usr/bin/bwrap'], 'the wall'],
+  ['gcc', ['/usr/bin/gcc'], 'builds the guest agent'],
+  ['libc6-dev', ['/usr/include/stdio.h'], 'builds the guest agent'],
+  ['linux-libc-dev', ['/usr/include/linux/landlock.h'], 'builds the guest agent'],
+  ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
+  ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
+  ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
+]
+
+const say = (text) => process.stdout.write(`${text}\n`)
+
+export function setup() {
+  checkNode()
+  installPackages()
+  installSystem()
+  buildAgent()
+  build()
+}
+
+function checkNode() {
+  const [major, minor] = process.versions.node.split('.').map(Number)
+  if (major < 20 || (major === 20 && minor < 19)) {
+    say(`ringfence needs Node 20.19 or newer; this is ${process.version}`)
+    process.exit(125)
+  }
+}
+
+/** npm packages, when the lock file changed since they were installed. */
+function installPackages() {
+  const stamp = join(root, 'node_modules', '.ringfence-lock')
+  const wanted = hashOf([join(root, 'package-lock.json')])
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted) return
+  say('npm packages: installing')
+  // No package of ours needs an install script, so none gets to run one. Not `npm ci`: it refuses where a registry
+  // lacks the builds for other platforms, which we do not need.
+  run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'])
+  writeFileSync(stamp, wanted)
+}
+
+function installSystem() {
+  if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
+  const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))
+  if (missing.length === 0) return
+  for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
+  const names = missing.map(([name]) => name)
+  const line = `apt-get install -y --no-install-recommends ${names.join(' ')}`
+  if (!existsSync('/usr/bin/apt-get'))
+    return say(`install them with this system's package manager, then run this again`)
+  if (process.getuid() !== 0) return say(`as root, run: ${line}`)
+  say(`running: apt-get update && ${line}`)
+  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  run('apt-get', ['update', '-qq'], { env })
+  run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...names], { env })
+}
+
+/** The agent, and the attacks of the test suite that no shell can make. */
+function buildAgent() {
+  if (process.platform !== 'linux') return
+  const compiler = ['/usr/bin/gcc', '/usr/bin/cc'].find((file) => existsSync(file))
+  const agent = join(root, 'guest', 'agent')
+  const sources = readdirSync(agent).map((name) => join(agent, name))
+  rebuild('guest agent', join(root, 'dist', 'guest', 'ringfence-agent'), sources, compiler, (out) =>
+    run('sh', [join(agent, 'build.sh'), out]),
+  )
+  const probe = join(root, 'test', 'fixtures', 'probe.c')
+  if (!existsSync(probe)) return
+  rebuild('test probe', join(root, 'dist', 'test', 'probe'), [probe], compiler, (out) =>
+    run(compiler, ['-O1', '-static', '-o', out, probe]),
+  )
+}
+
+function rebuild(name, out, sources, compiler, make) {
+  if (!compiler) return say(`${name}: not built, there is no C compiler`)
+  if (upToDate(out, sources)) return
+  say(`${name}: building`)
+  mkdirSync(dirname(out), { recursive: true })
+  make(out)
+  writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+function build() {
+  const sources = [
+    ...filesIn(join(root, 'src')),
+    ...filesIn(join(root, 'test', 'conformance')),
+    join(root, 'tsdown.config.ts'),
+  ]
+  const out = join(root, 'dist', 'cli', 'main.js')
+  if (upToDate(out, sources)) return
+  say('building')
+  run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
+  writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+const upToDate = (out, sources) =>
+  existsSync(out) && existsSync(`${out}.stamp`) && readFileSync(`${out}.stamp`, 'utf8') === hashOf(sources)
+
+function hashOf(files) {
+  const hash = createHash('sha256')
+  for (const file of files) hash.update(file.slice(root.length)).update(readFileSync(file))
+  return hash.digest('hex')
+}
+
+function filesIn(dir) {
+  if (!existsSync(dir)) return []
+  return readdirSync(dir, { recursive: true })
+    .map((name) => join(dir, name))
+    .filter((path) => statSync(path).isFile())
+    .sort()
+}
+
+export function run(command, args, options = {}) {
+  const result = spawnSync(command, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], ...options })
+  if (result.status === 0) return
+  say(`${command} ${args.join(' ')} failed${result.error ? `: ${result.error.message}` : ''}`)
+  process.exit(result.status ?? 125)
+}
+
+/** What a command prints; for scripts that look at the result. */
+export const output = (command, args, options = {}) =>
+  execFileSync(command, args, { cwd: root, encoding: 'utf8', ...options })
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) setup()

@@ -1,0 +1,57 @@
+import type { CommandNode, CompoundList, ParsedScript } from 'unbash'
+import { unseen } from './finding.ts'
+import { ANY } from './marks.ts'
+import { CLOSED, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { deeper, type Walk } from './walk.ts'
+import type { Words } from './words.ts'
+
+/** What surrounds a command: its input, the notes for the lexical veto, and the way back into the interpreter. */
+export type Around = {
+  readonly stdin: Stream
+  readonly cover: (at: number, end: number) => void
+  readonly runScript: (walk: Walk, scope: Scope, script: ParsedScript, around: Around) => Stream
+  readonly runNode: (walk: Walk, scope: Scope, node: CommandNode | CompoundList, around: Around) => Stream
+}
+
+/** Notes that some of the text could not be read. */
+export const unreadable = (walk: Walk): void => {
+  walk.line.push(
+    unseen('shell/unreadable', 'it is not complete shell syntax, so what would run is not known'),
+  )
+}
+
+/** The services that words need, bound to one place in the line. */
+export function wordsOf(walk: Walk, scope: Scope, around: Around): Words {
+  const inside = (source: string | undefined): Around =>
+    source === undefined ? { ...around, stdin: CLOSED } : { ...around, stdin: CLOSED, cover: () => {} }
+  return {
+    walk,
+    scope,
+    cover: around.cover,
+    substitute(script, _at) {
+      if (!script) return unknownText(walk)
+      const outer = walk.sources
+      const out = deeper(walk, () => around.runScript(walk, fork(scope), script, inside(script.source)))
+      walk.sources = outer
+      for (const source of out.from) outer.add(source)
+      return out.text.replace(/\n+$/, '')
+    },
+    process(script, operator, at) {
+      if (!script) return unknownText(walk)
+      const stdin = operator === '>' ? UNKNOWN : CLOSED
+      const outer = walk.sources
+      const out = deeper(walk, () =>
+        around.runScript(walk, fork(scope), script, { ...inside(script.source), stdin }),
+      )
+      walk.sources = outer
+      const path = `/dev/fd/${1000 + at}`
+      scope.files.set(path, { kind: 'content', stream: out })
+      return path
+    },
+  }
+}
+
+function unknownText(walk: Walk): string {
+  unreadable(walk)
+  return ANY
+}
