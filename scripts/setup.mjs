@@ -4,7 +4,17 @@
  */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
@@ -98,11 +108,34 @@ function build() {
     ...filesIn(join(root, 'test', 'conformance')),
     join(root, 'tsdown.config.ts'),
   ]
-  const out = join(root, 'dist', 'cli', 'main.js')
+  const out = join(root, 'dist', 'cli', 'ringfence.cjs')
   if (upToDate(out, sources)) return
   say('building')
+  rmSync(join(root, 'dist', 'cli'), { recursive: true, force: true })
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
+  warm()
   writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+/** Lets every command write its compiled code; `run` last, because it is the one that must be quick. */
+function warm() {
+  const home = mkdtempSync(join(tmpdir(), 'ringfence-warm-'))
+  const env = { ...process.env, RINGFENCE_HOME: home }
+  const commands = [
+    ['doctor'],
+    ['audit', 'verify'],
+    ['check', 'command', 'ls | wc -l'],
+    ['check', 'url', 'http://127.0.0.1/'],
+    ['run', '-c', 'true'],
+    ['run', '--', 'true'],
+  ]
+  for (const args of commands)
+    spawnSync(process.execPath, [join(root, 'dist', 'cli', 'warm.cjs'), ...args], {
+      cwd: tmpdir(),
+      env,
+      stdio: 'ignore',
+    })
+  rmSync(home, { recursive: true, force: true })
 }
 
 const upToDate = (out, sources) =>

@@ -7,7 +7,7 @@ import { root, setup } from './setup.mjs'
 
 setup()
 
-const ringfence = join(root, 'dist', 'cli', 'main.js')
+const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const workspace = mkdtempSync(join(tmpdir(), 'ringfence-demo-'))
 const secret = mkdtempSync(join(tmpdir(), 'ringfence-outside-'))
 writeFileSync(join(secret, 'key'), 'a secret of yours')
@@ -48,9 +48,7 @@ try {
       '--limit',
       '3',
     ])
-    process.stdout.write(
-      '\nnext: node dist/cli/main.js run -- <your command>   (or `npm link` for `ringfence`)\n',
-    )
+    process.stdout.write('\nnext: npx ringfence run -- <your command>\n')
   }
 } finally {
   for (const dir of [workspace, secret, `${workspace}-state`]) rmSync(dir, { recursive: true, force: true })

@@ -115,6 +115,9 @@ void guard_serve(int listener);
 struct ceilings {
   uint64_t memory_bytes;
   uint64_t disk_bytes;
+  uint64_t processes;
+  bool shared_tmp; /* /tmp is the host's and not ours to count */
+  int tick; /* milliseconds between two looks */
 };
 
 extern struct ceilings ceilings;

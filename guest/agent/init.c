@@ -58,9 +58,11 @@ static void parse_field(const char *name, char **at, const char *end) {
   }
   if (!strcmp(name, "cwd")) plan.cwd = take(at, end);
   else if (!strcmp(name, "user")) plan.uid = take(at, end), plan.gid = take(at, end);
-  else if (!strcmp(name, "open-files")) plan.open_files = true;
+  else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take(at, end), NULL, 10);
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take(at, end), NULL, 10);
+  else if (!strcmp(name, "processes")) ceilings.processes = strtoull(take(at, end), NULL, 10);
+  else if (!strcmp(name, "tick")) ceilings.tick = atoi(take(at, end));
   else die("configuration: unknown field %s", name);
 }
 
@@ -205,18 +207,17 @@ static void obey(pid_t command) {
   if (got == 9 && frame[0] == FRAME_SIGNAL && frame[5] < 65) kill(-command, frame[5]);
 }
 
-static void check_ceilings(pid_t command) {
+static void check_ceilings(void) {
   const char *limit = usage_exceeded();
   if (!limit) return;
   report(FRAME_LIMIT, limit, strlen(limit));
   kill(-1, SIGKILL);
-  (void)command;
 }
 
 static _Noreturn void serve(pid_t command, int listener, int signals) {
   struct pollfd watched[] = {{control_fd, POLLIN, 0}, {listener, POLLIN, 0}, {signals, POLLIN, 0}};
-  int tick = ceilings.memory_bytes || ceilings.disk_bytes ? 25 : -1;
-  int64_t next = 0;
+  int tick = ceilings.memory_bytes || ceilings.disk_bytes || ceilings.processes ? ceilings.tick : -1;
+  int64_t next = milliseconds() + tick;
   for (;;) {
     poll(watched, 3, tick);
     if (watched[1].revents & POLLIN) guard_serve(listener);
@@ -228,7 +229,7 @@ static _Noreturn void serve(pid_t command, int listener, int signals) {
       reap(command);
     }
     if (tick > 0 && milliseconds() >= next) {
-      check_ceilings(command);
+      check_ceilings();
       next = milliseconds() + tick;
     }
   }

@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include <sys/vfs.h>
 
-struct ceilings ceilings;
+struct ceilings ceilings = {.tick = 100};
 
 /* Every file that was opened for writing is charged for what it has grown since; each new entry for a block. */
 enum { FILES = 16384, ENTRY_COST = 4096 };
@@ -63,26 +63,39 @@ static uint64_t tmpfs_used(const char *path) {
   return statfs(path, &fs) ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
-/* Private resident pages of all processes but us, and what lies in memory file systems. */
-static uint64_t memory_used(void) {
-  uint64_t pages = 0;
+/* Private resident pages and number of all processes but us. */
+struct load {
+  uint64_t pages, processes;
+};
+
+static struct load processes_load(void) {
+  struct load load = {0};
   DIR *processes = opendir("/proc");
-  if (!processes) return UINT64_MAX;
+  if (!processes) return (struct load){UINT32_MAX, UINT32_MAX};
   for (struct dirent *entry; (entry = readdir(processes));) {
     if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
+    load.processes++;
     char path[300];
     snprintf(path, sizeof path, "/proc/%s/statm", entry->d_name);
-    FILE *file = fopen(path, "re");
+    FILE *file = ceilings.memory_bytes ? fopen(path, "re") : NULL;
     unsigned long size, resident, shared;
-    if (file && fscanf(file, "%lu %lu %lu", &size, &resident, &shared) == 3 && resident > shared) pages += resident - shared;
+    if (file && fscanf(file, "%lu %lu %lu", &size, &resident, &shared) == 3 && resident > shared) load.pages += resident - shared;
     if (file) fclose(file);
   }
   closedir(processes);
-  return pages * (uint64_t)sysconf(_SC_PAGESIZE) + tmpfs_used("/tmp") + tmpfs_used("/dev/shm");
+  return load;
+}
+
+static uint64_t memory_used(const struct load *load) {
+  return load->pages * (uint64_t)sysconf(_SC_PAGESIZE) + tmpfs_used("/dev/shm") +
+         (ceilings.shared_tmp ? 0 : tmpfs_used("/tmp"));
 }
 
 const char *usage_exceeded(void) {
-  if (ceilings.memory_bytes && memory_used() > ceilings.memory_bytes) return "memory";
   if (ceilings.disk_bytes && disk_used() > ceilings.disk_bytes) return "disk";
+  if (!ceilings.memory_bytes && !ceilings.processes) return NULL;
+  struct load load = processes_load();
+  if (ceilings.processes && load.processes > ceilings.processes) return "pids";
+  if (ceilings.memory_bytes && memory_used(&load) > ceilings.memory_bytes) return "memory";
   return NULL;
 }

@@ -1,3 +1,4 @@
+import { monotonicMs } from '../host/clock.ts'
 import type { ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { atLeast, type Guarantee } from '../model/guarantee.ts'
@@ -43,11 +44,11 @@ export class SandboxRegistry {
   async probe(name: string, options: { readonly fresh?: boolean } = {}): Promise<Probe> {
     const entry = this.#entries.get(name)
     if (!entry) return { available: false, reason: `there is no backend \`${name}\``, fix: this.#known() }
-    if (!options.fresh && entry.probe && performance.now() - entry.probe.at < PROBE_AGE_MS) return entry.probe.probe
+    if (!options.fresh && entry.probe && monotonicMs() - entry.probe.at < PROBE_AGE_MS) return entry.probe.probe
     const fingerprint = entry.backend.fingerprint?.()
     const remembered = fingerprint && !options.fresh ? this.#memory?.load(name, fingerprint) : undefined
     const probe = remembered ?? (await entry.backend.probe())
-    if (probe.available) entry.probe = { at: performance.now(), probe }
+    if (probe.available) entry.probe = { at: monotonicMs(), probe }
     if (probe.available && fingerprint && !remembered) this.#memory?.save(name, fingerprint, probe)
     return probe
   }

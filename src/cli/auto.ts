@@ -18,14 +18,19 @@ const OPTIONS = {
 export async function auto(args: readonly string[]): Promise<number> {
   const { values } = parseOptions('auto', args, OPTIONS)
   const line = values.command
-  if (line === undefined) throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence auto -c "shell line"' })
+  if (line === undefined)
+    throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence auto -c "shell line"' })
   const ringfence = await compose({ config: values.config, policy: values.policy })
   const { AutoSandboxRouter } = await import('../policy/router.ts')
   const workspace = resolve(ringfence.cwd, values.workspace ?? '.')
   const router = AutoSandboxRouter.fromConfig(ringfence.config, { workspace, home: ringfence.home })
   const route = router.route(line)
   const agentId = values['agent-id'] ?? ringfence.env['RINGFENCE_AGENT_ID']
-  const spec = { workspace, ...(route.mode === 'host' ? { backend: 'native' } : {}), ...(agentId === undefined ? {} : { agentId }) }
+  const spec = {
+    workspace,
+    ...(route.mode === 'host' ? { backend: 'native' } : {}),
+    ...(agentId === undefined ? {} : { agentId }),
+  }
   try {
     const sandbox = await ringfence.gate.open(spec)
     try {

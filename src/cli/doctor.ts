@@ -38,15 +38,21 @@ export async function doctor(args: readonly string[]): Promise<number> {
 }
 
 function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {
-  const colour = process.stdout.isTTY ? (code: number, text: string) => `\x1b[${code}m${text}\x1b[0m` : (_: number, text: string) => text
+  const colour = process.stdout.isTTY
+    ? (code: number, text: string) => `\x1b[${code}m${text}\x1b[0m`
+    : (_: number, text: string) => text
   const lines = rows.map((row) => {
     const state = row.available ? colour(32, 'available') : colour(31, 'missing  ')
     const start = row.start_ms ? `${String(row.start_ms).padStart(6)} ms` : '         '
-    const note = row.available ? `${row.guarantees.length} of ${GUARANTEE_NAMES.length} guarantees${row.reason ? `, ${row.reason}` : ''}` : `${row.reason}`
+    const note = row.available
+      ? `${row.guarantees.length} of ${GUARANTEE_NAMES.length} guarantees${row.reason ? `, ${row.reason}` : ''}`
+      : `${row.reason}`
     return `  ${row.name.padEnd(12)} ${row.level.padEnd(9)} ${state} ${start}  ${note}${row.fix ? `\n${' '.repeat(25)}fix: ${row.fix}` : ''}`
   })
   const best = rows.find((row) => row.available && row.level !== 'native')
-  const kept = best ? `\n${best.name} keeps here:\n  ${wrap(best.guarantees)}\n` : '\nno wall on this host: nothing will be run\n'
+  const kept = best
+    ? `\n${best.name} keeps here:\n  ${wrap(best.guarantees)}\n`
+    : '\nno wall on this host: nothing will be run\n'
   return `node ${host.node}, kernel ${host.kernel}\n\n  ${'backend'.padEnd(12)} ${'level'.padEnd(9)} ${'here'.padEnd(9)} ${'start'.padStart(9)}\n${lines.join('\n')}\n${kept}`
 }
 

@@ -20,18 +20,42 @@ const UNITS: readonly (readonly [keyof Plan['limits'], (value: number) => string
 ]
 
 /** The plan in words that a person understands. */
-export function explain(plan: Plan, backend: Backend, decision: Decision, command: string | readonly string[]): string {
+export function explain(
+  plan: Plan,
+  backend: Backend,
+  decision: Decision,
+  command: string | readonly string[],
+): string {
   const shown = typeof command === 'string' ? command : command.join(' ')
-  const limits = UNITS.flatMap(([name, words]) => (plan.limits[name] === undefined ? [] : [words(plan.limits[name])]))
+  const limits = UNITS.flatMap(([name, words]) =>
+    plan.limits[name] === undefined ? [] : [words(plan.limits[name])],
+  )
   const rows: readonly (readonly [string, readonly string[]])[] = [
     ['command', [shown]],
     ['decision', [`${decision.action}: ${decision.reason}`]],
     ['wall', [`${backend.name} (${backend.level})`]],
     ['starts in', [plan.cwd]],
-    ['can write', plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => shownMount(mount.real, mount.target)).concat('/tmp (private)')],
-    ['can read', ['the system’s programs and libraries', ...plan.mounts.filter((mount) => mount.mode === 'ro').map((mount) => shownMount(mount.real, mount.target))]],
+    [
+      'can write',
+      plan.mounts
+        .filter((mount) => mount.mode === 'rw')
+        .map((mount) => shownMount(mount.real, mount.target))
+        .concat('/tmp (private)'),
+    ],
+    [
+      'can read',
+      [
+        'the system’s programs and libraries',
+        ...plan.mounts
+          .filter((mount) => mount.mode === 'ro')
+          .map((mount) => shownMount(mount.real, mount.target)),
+      ],
+    ],
     ['cannot see', plan.masks.map((mask) => mask.target)],
-    ['cannot change', plan.protection ? ['git hooks and configuration, editor, shell and agent start-up files'] : []],
+    [
+      'cannot change',
+      plan.protection ? ['git hooks and configuration, editor, shell and agent start-up files'] : [],
+    ],
     ['network', [NETWORK[plan.network.mode] ?? plan.network.mode]],
     ['sockets', plan.unixSockets.map((socket) => socket.real)],
     ['environment', [Object.keys(plan.env).join(' ')]],
@@ -46,4 +70,5 @@ export function explain(plan: Plan, backend: Backend, decision: Decision, comman
     .join('\n')
 }
 
-const shownMount = (source: string, target: string): string => (source === target ? target : `${target} (is ${source})`)
+const shownMount = (source: string, target: string): string =>
+  source === target ? target : `${target} (is ${source})`

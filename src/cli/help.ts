@@ -111,6 +111,14 @@ examples:
   ringfence audit proof 12
 `
 
-const HELP: Readonly<Record<string, string>> = { run: RUN, auto: AUTO, check: CHECK, doctor: DOCTOR, policy: POLICY, audit: AUDIT }
+const HELP: Readonly<Record<string, string>> = {
+  run: RUN,
+  auto: AUTO,
+  check: CHECK,
+  doctor: DOCTOR,
+  policy: POLICY,
+  audit: AUDIT,
+}
 
-export const helpText = (command: string): string => (Object.hasOwn(HELP, command) ? (HELP[command] as string) : OVERVIEW)
+export const helpText = (command: string): string =>
+  Object.hasOwn(HELP, command) ? (HELP[command] as string) : OVERVIEW

@@ -1,4 +1,3 @@
-#!/usr/bin/env node
 import { SandboxError } from '../model/errors.ts'
 import { helpText, VERSION } from './help.ts'
 
@@ -53,7 +52,9 @@ function fail(error: unknown, json: boolean): number {
   const known =
     error instanceof SandboxError
       ? error
-      : new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, { hint: 'this is a defect; please report it' })
+      : new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, {
+          hint: 'this is a defect; please report it',
+        })
   const { code, message, hint } = known
   if (json) process.stderr.write(`${JSON.stringify({ error: { code, message, ...(hint && { hint }) } })}\n`)
   else process.stderr.write(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)

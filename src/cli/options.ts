@@ -2,7 +2,9 @@ import { type ParseArgsConfig, parseArgs } from 'node:util'
 import { SandboxError } from '../model/errors.ts'
 
 type Options = NonNullable<ParseArgsConfig['options']>
-type Parsed<T extends Options> = ReturnType<typeof parseArgs<{ options: T & typeof COMMON; allowPositionals: true }>>
+type Parsed<T extends Options> = ReturnType<
+  typeof parseArgs<{ options: T & typeof COMMON; allowPositionals: true }>
+>
 
 /** Understood by every command. */
 export const COMMON = {
@@ -14,9 +16,18 @@ export const COMMON = {
 } as const
 
 /** Strict: an unknown flag or a missing value is wrong usage and says so. */
-export function parseOptions<T extends Options>(command: string, args: readonly string[], options: T): Parsed<T> {
+export function parseOptions<T extends Options>(
+  command: string,
+  args: readonly string[],
+  options: T,
+): Parsed<T> {
   try {
-    return parseArgs({ args: [...args], options: { ...options, ...COMMON }, allowPositionals: true, strict: true }) as Parsed<T>
+    return parseArgs({
+      args: [...args],
+      options: { ...options, ...COMMON },
+      allowPositionals: true,
+      strict: true,
+    }) as Parsed<T>
   } catch (cause) {
     throw usage(command, friendly((cause as Error).message))
   }
@@ -36,6 +47,7 @@ function friendly(message: string): string {
 /** A decimal number exactly as written: no `0x`, no blanks, nothing that only JavaScript takes for a number. */
 export function numberOption(flag: string, value: string | undefined): number | undefined {
   if (value === undefined) return undefined
-  if (!/^\d+(\.\d+)?$/.test(value)) throw new SandboxError('invalid-input', `${flag} takes a number above 0, not \`${value}\``)
+  if (!/^\d+(\.\d+)?$/.test(value))
+    throw new SandboxError('invalid-input', `${flag} takes a number above 0, not \`${value}\``)
   return Number(value)
 }

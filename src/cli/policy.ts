@@ -14,10 +14,15 @@ export async function policy(args: readonly string[]): Promise<number> {
     case 'validate':
       return validate(file ?? values.policy ?? values.config, values.json === true)
     case 'schema':
-      process.stdout.write(`${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`)
+      process.stdout.write(
+        `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`,
+      )
       return 0
     default:
-      throw usage('policy', verb === undefined ? 'say what to do: init, validate or schema' : `unknown: policy ${verb}`)
+      throw usage(
+        'policy',
+        verb === undefined ? 'say what to do: init, validate or schema' : `unknown: policy ${verb}`,
+      )
   }
 }
 
@@ -36,7 +41,11 @@ async function validate(file: string | undefined, json: boolean): Promise<number
   const { compilePolicy } = await import('../policy/policy.ts')
   compilePolicy(config)
   const rules = config.policy?.rule?.length ?? 0
-  process.stdout.write(json ? `${JSON.stringify({ ok: true, file, rules })}\n` : `${file}: fine, ${rules} rules, every example holds\n`)
+  process.stdout.write(
+    json
+      ? `${JSON.stringify({ ok: true, file, rules })}\n`
+      : `${file}: fine, ${rules} rules, every example holds\n`,
+  )
   return 0
 }
 

@@ -48,17 +48,28 @@ export async function run(args: readonly string[]): Promise<number> {
   const ringfence = await compose({ config: values.config, policy: values.policy })
   try {
     const spec = specOf(values, ringfence)
-    return values.explain ? await explainRun(ringfence, spec, command, values) : await runIn(ringfence, spec, command, values)
+    return values.explain
+      ? await explainRun(ringfence, spec, command, values)
+      : await runIn(ringfence, spec, command, values)
   } finally {
     await ringfence.close()
   }
 }
 
-function commandOf(values: Values, positionals: readonly string[], args: readonly string[]): string | readonly string[] {
-  if (values.command !== undefined && positionals.length > 0) throw usage('run', 'give either -c or a command behind `--`, not both')
+function commandOf(
+  values: Values,
+  positionals: readonly string[],
+  args: readonly string[],
+): string | readonly string[] {
+  if (values.command !== undefined && positionals.length > 0)
+    throw usage('run', 'give either -c or a command behind `--`, not both')
   if (values.command !== undefined) return values.command
-  if (positionals.length > 0 && !args.includes('--')) throw usage('run', `put the command behind \`--\`: ringfence run -- ${positionals.join(' ')}`)
-  if (positionals.length === 0) throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence run -- program, or -c "shell line"' })
+  if (positionals.length > 0 && !args.includes('--'))
+    throw usage('run', `put the command behind \`--\`: ringfence run -- ${positionals.join(' ')}`)
+  if (positionals.length === 0)
+    throw new SandboxError('no-command', 'no command was given', {
+      hint: 'ringfence run -- program, or -c "shell line"',
+    })
   return positionals
 }
 
@@ -100,7 +111,8 @@ const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
 
 function mountOf(text: string): Record<string, string> {
   const [source = '', target = '', mode = 'rw', ...rest] = text.split(':')
-  if (rest.length > 0 || !source || !target || (mode !== 'ro' && mode !== 'rw')) throw usage('run', `--mount takes SRC:DST[:ro], not \`${text}\``)
+  if (rest.length > 0 || !source || !target || (mode !== 'ro' && mode !== 'rw'))
+    throw usage('run', `--mount takes SRC:DST[:ro], not \`${text}\``)
   return { source, target, mode }
 }
 
@@ -135,17 +147,29 @@ function limitsOf(values: Values): Record<string, number> {
 /** What `--json` collects at most when nothing else is said. */
 const CAPTURED_BYTES = 64 * 1024 * 1024
 
-async function explainRun(ringfence: Ringfence, spec: unknown, command: string | readonly string[], values: Values): Promise<number> {
+async function explainRun(
+  ringfence: Ringfence,
+  spec: unknown,
+  command: string | readonly string[],
+  values: Values,
+): Promise<number> {
   const plan = ringfence.gate.plan(spec)
   const backend = await ringfence.registry.select(plan)
   const asked = typeof command === 'string' ? { line: command } : { argv: command as [string, ...string[]] }
   const decision = await ringfence.gate.judge(asked, plan)
-  const text = values.json ? JSON.stringify({ backend: backend.name, level: backend.level, decision, plan }) : explain(plan, backend, decision, command)
+  const text = values.json
+    ? JSON.stringify({ backend: backend.name, level: backend.level, decision, plan })
+    : explain(plan, backend, decision, command)
   process.stdout.write(`${text}\n`)
   return 0
 }
 
-async function runIn(ringfence: Ringfence, spec: unknown, command: string | readonly string[], values: Values): Promise<number> {
+async function runIn(
+  ringfence: Ringfence,
+  spec: unknown,
+  command: string | readonly string[],
+  values: Values,
+): Promise<number> {
   const stop = new AbortController()
   const onSignal = (): void => stop.abort()
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
@@ -172,7 +196,8 @@ const passOn = (stream: 'stdout' | 'stderr', chunk: Uint8Array): void => {
 }
 
 function tellViolations(done: Executed): void {
-  for (const { guarantee, details } of done.violations) process.stderr.write(`ringfence: refused: ${details} (${guarantee})\n`)
+  for (const { guarantee, details } of done.violations)
+    process.stderr.write(`ringfence: refused: ${details} (${guarantee})\n`)
 }
 
 /** The contract's shape of one finished command. */

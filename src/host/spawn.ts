@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream'
 import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
+import { monotonicMs } from './clock.ts'
 import { type Frame, FrameReader, signalFrame } from './frames.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
@@ -55,7 +56,7 @@ class Run {
   readonly #launch: Launch
   readonly #limits: RunLimits
   readonly #io: RunIo
-  readonly #started = performance.now()
+  readonly #started = monotonicMs()
   readonly #reader = new FrameReader()
   readonly #frames: Frame[] = []
   readonly #chunks: Record<'stdout' | 'stderr', Uint8Array[]> = { stdout: [], stderr: [] }
@@ -206,7 +207,7 @@ class Run {
       stdout: Buffer.concat(this.#chunks.stdout),
       stderr: Buffer.concat(this.#chunks.stderr),
       truncated: this.#outputBytes > (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY),
-      durationMs: performance.now() - this.#started,
+      durationMs: monotonicMs() - this.#started,
       frames: this.#frames,
     }
   }

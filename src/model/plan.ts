@@ -47,6 +47,8 @@ type PlanFields = {
   readonly unixSockets: readonly Mount[]
   readonly env: Readonly<Record<string, string>>
   readonly limits: Limits
+  /** Those of the limits that nobody asked for: nets that keep the host alive, held as cheaply as can be. */
+  readonly nets: readonly (keyof Limits)[]
   /** Run as this user: the workspace's owner when the caller is root and the workspace is not root's. */
   readonly runAs: { readonly uid: number; readonly gid: number } | undefined
   readonly needs: readonly Guarantee[]

@@ -8,13 +8,16 @@ const SECRETS: readonly RegExp[] = [
   /\bxox[abprs]-[A-Za-z0-9-]{10,}/g,
   /\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g,
   /\bAIza[A-Za-z0-9_-]{30,}/g,
-  /\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}/g,
+  /(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}/g,
   /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
 ]
-/** `Authorization: Bearer …`, `PASSWORD=…`, `--token …`: the name stays, the value goes. */
+/**
+ * `Authorization: Bearer …`, `PASSWORD=…`, `--token …`: the name stays, the value goes.
+ * SECURITY: an agent chooses the text; nothing here may be tried again from the middle of a long word.
+ */
 const NAMED =
-  /((?:authorization:\s*(?:bearer|basic|token)\s+)|(?:\b[A-Za-z0-9_]*(?:password|passwd|secret|token|api_?key)[A-Za-z0-9_]*=)|(?:--?(?:password|token|api-key|secret)[= ]))([^\s'"]+)/gi
-const USERINFO = /(\b[a-z][a-z0-9+.-]*:\/\/[^\s/:@]+:)([^\s/@]+)(?=@)/gi
+  /((?:authorization:\s*(?:bearer|basic|token)\s+)|(?:\b(?=\w*(?:password|passwd|secret|token|api_?key))\w+=)|(?:--?(?:password|token|api-key|secret)[= ]))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s'"]+)/gi
+const USERINFO = /(:\/\/[^\s/:@]+:)([^\s/@]+)(?=@)/g
 
 const MASK = '«redacted»'
 

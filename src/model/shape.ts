@@ -156,5 +156,8 @@ function entriesOf(value: unknown, at: string): [string, unknown][] {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     refuse(at, `expected an object, got ${show(value)}`)
   }
+  // A map, a date or an instance would pass for an object without fields.
+  const prototype: unknown = Object.getPrototypeOf(value)
+  if (prototype !== null && Object.getPrototypeOf(prototype) !== null) refuse(at, 'expected a plain object')
   return Object.entries(value)
 }

@@ -107,6 +107,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     unixSockets: sockets,
     env: { ...baseEnvironment(facts), ...spec.env },
     limits,
+    nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => spec.limits?.[name] === undefined),
     runAs:
       facts.uid === 0 && workspace && workspace.uid !== 0
         ? { uid: workspace.uid, gid: workspace.gid }

@@ -32,7 +32,7 @@ export const PLACE = { local: 1, global: 2 } as const
 export const RIDE = 64
 
 /** V8 needs far longer for some instructions than their one unit of fuel says (facts: ns per unit). */
-export const WORK = { throw: 1024, memoryGrow: 256, tableElement: 15 } as const
+export const WORK = { throw: 1024, grow: 256, tableElement: 15 } as const
 
 /** Writes one function's fuel arithmetic and knows what is owed at the current instruction. */
 export class FuelEmitter {
@@ -173,18 +173,39 @@ export class FuelEmitter {
     this.#endWork(depth)
   }
 
-  /** The same by the i32 on top of the stack: `amount + each * n`. */
-  chargeWorkPer(amount: number, each: number, depth: number): void {
+  /** The same for each element of the length that `chargeLength` or `beforeGrow` has kept. */
+  chargeWorkForLength(each: number, depth: number): void {
     this.settle(this.pending)
-    this.needsScratch = true
-    this.#with(OP.localTee, this.#fuelLocal + 1)
     this.#with(OP.globalGet, this.#work)
     this.#scratch()
     this.constant(each)
-    this.code.u8(OP.i64Mul)
-    this.constant(amount)
-    this.code.all([OP.i64Add, OP.i64Sub])
+    this.code.all([OP.i64Mul, OP.i64Sub])
     this.#endWork(depth)
+  }
+
+  /** Keeps the amount on top of the stack by which something is to grow. */
+  beforeGrow(depth: number): void {
+    this.chargeWork(WORK.grow, depth)
+    this.needsScratch = true
+    this.#with(OP.localTee, this.#fuelLocal + 1)
+  }
+
+  /** Charges what it has grown by, one unit each; a refused growth (-1 on the stack) costs nothing. */
+  afterGrow(depth: number): void {
+    const [fuel, amount, answer] = [this.#fuelLocal, this.#fuelLocal + 1, this.#fuelLocal + 2]
+    this.#with(OP.localTee, answer)
+    this.#with(OP.localGet, amount)
+    this.#with(OP.localGet, answer)
+    this.code.all([OP.i32Const, 0x7f, OP.i32Ne, OP.i32Mul])
+    this.#with(OP.localSet, amount)
+    this.settle(0)
+    this.#with(OP.localGet, fuel)
+    this.#scratch()
+    this.constant(FUEL_SHIFT)
+    this.code.all([OP.i64Shl, OP.i64Sub])
+    this.#with(OP.localTee, fuel)
+    this.#jumpIfNegative(depth)
+    this.place = PLACE.local
   }
 
   #endWork(depth: number): void {

@@ -223,10 +223,17 @@ export class FunctionMeter {
       case OP.tableSet:
         return fuel.chargeWork(WORK.tableElement, this.#stack.depth)
       case OP.memoryGrow:
-        return fuel.chargeWorkPer(WORK.memoryGrow, 1, this.#stack.depth)
+        return this.#grow()
       default:
         throw refusedOpcode(op)
     }
+  }
+
+  /** Growth is charged when it is known to have happened, as Wasmtime does. */
+  #grow(): void {
+    this.#fuel.beforeGrow(this.#stack.depth)
+    this.#syncPast()
+    this.#fuel.afterGrow(this.#stack.depth)
   }
 
   #stop(): void {
@@ -395,8 +402,9 @@ export class FunctionMeter {
     this.#fuel.pending += 1
     if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return
     this.#sync()
-    this.#fuel.chargeLength(this.#stack.depth)
-    if (op >= BULK.tableInit) this.#fuel.chargeWorkPer(0, WORK.tableElement, this.#stack.depth)
+    if (op === BULK.tableGrow) this.#grow()
+    else this.#fuel.chargeLength(this.#stack.depth)
+    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK.tableElement, this.#stack.depth)
   }
 
   #simd(op: number): void {
@@ -462,7 +470,7 @@ export class FunctionMeter {
 
   #finishFrame(type: FunctionType, start: number, bodyAt: number): void {
     const fuel = this.#fuel
-    this.#locals(start, bodyAt, fuel.needsScratch ? [0x7e, 0x7f] : [0x7e])
+    this.#locals(start, bodyAt, fuel.needsScratch ? [0x7e, 0x7f, 0x7f] : [0x7e])
     this.#head.all([OP.block, 0x40])
     fuel.enter(this.#head)
     this.#blockOf(type)

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
+import { monotonicMs } from '../../host/clock.ts'
 import type { Frame } from '../../host/frames.ts'
 import { type RunResult, run } from '../../host/spawn.ts'
 import { caller, hostFingerprint, observeLayout, readText, systemProgram } from '../../host/system.ts'
@@ -8,6 +9,7 @@ import type { Command, ExecResult, Outcome, Violation } from '../../model/comman
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { layersOf, signalName } from './layers.ts'
 import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
@@ -66,14 +68,14 @@ class Bubblewrap implements Backend, Wrapper {
   async probe(): Promise<Probe> {
     const missing = this.#missing()
     if (missing) return { available: false, ...missing }
-    const started = performance.now()
+    const started = monotonicMs()
     try {
       const result = await this.#exec(this.#parts.probePlan(), { argv: ['true'] })
       if (result.outcome.kind !== 'exited' || result.outcome.code !== 0) throw new Error('the probe command failed')
     } catch (error) {
       return { available: false, ...diagnose((error as Error).message) }
     }
-    return { available: true, guarantees: this.#claims(), startMs: performance.now() - started }
+    return { available: true, guarantees: this.#claims(), startMs: monotonicMs() - started }
   }
 
   fingerprint(): string {
@@ -123,7 +125,9 @@ class Bubblewrap implements Backend, Wrapper {
   }
 
   #group(plan: Plan): Cgroup | undefined {
-    return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, plan.limits)
+    // Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for.
+    const asked = Object.fromEntries(Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits)))
+    return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, asked)
   }
 
   #vector(plan: Plan, command: Command, group: Cgroup | undefined, control: number): readonly string[] {
@@ -138,7 +142,10 @@ class Bubblewrap implements Backend, Wrapper {
       ...user,
       control,
       cgroups: group?.dirs ?? [],
-      agentHolds: { memory: !parents.memoryMb, pids: !parents.pids },
+      agentHolds: {
+        memory: !parents.memoryMb || plan.nets.includes('memoryMb'),
+        pids: !parents.pids || plan.nets.includes('pids'),
+      },
     }
     const vector = launchVector(plan, command, context)
     return this.#parts.sabotage?.(vector) ?? vector

@@ -1,5 +1,6 @@
 import type { Command } from '../../model/command.ts'
 import type { Mount, Plan, Protection } from '../../model/plan.ts'
+import type { Limits } from '../../model/spec.ts'
 
 /**
  * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
@@ -174,17 +175,24 @@ function protectionFields(plan: Plan): string[] {
   ]
 }
 
-function limitFields(plan: Plan, { agentHolds }: LaunchContext): string[] {
+function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
   const { memoryMb, pids, diskMb } = plan.limits
   return [
     ...['rlimit', 'core', '0'],
-    ...(pids !== undefined && agentHolds.pids ? ['rlimit', 'nproc', String(pids)] : []),
+    ...(pids !== undefined && agentHolds.pids ? ['processes', String(pids)] : []),
+    // The kernel counts for itself, and exactly, but not for user 0.
+    ...(pids !== undefined && agentHolds.pids && uid !== 0 ? ['rlimit', 'nproc', String(pids)] : []),
     ...(memoryMb !== undefined && agentHolds.memory
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB)]
       : []),
     ...(diskMb !== undefined ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)] : []),
+    ...(watched(plan) ? ['tick', '25'] : []),
   ]
 }
+
+/** Limits that somebody asked for are looked at more often than nets. */
+const watched = (plan: Plan): boolean =>
+  (['memoryMb', 'pids', 'diskMb'] as const).some((name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name))
 
 /** The vector as environment variables beside the guest's own, which the launcher tells apart by name. */
 export function launchEnvironment(vector: readonly string[], guest: Readonly<Record<string, string>>): Record<string, string> {

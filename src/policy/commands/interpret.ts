@@ -290,10 +290,10 @@ function runTest(words: Words, expression: TestExpression): void {
 
 /** Judges functions that the line defines and never calls by name: a handler or a later line may call them. */
 export function runUncalled(walk: Walk, scope: Scope): void {
-  for (const [name, found] of scope.functions) {
+  for (const found of scope.functions.values()) {
     if (found.called) continue
     found.called = true
-    const inside = fork(scope, { positional: undefined, calling: [name] })
+    const inside = fork(scope, { positional: undefined, calling: [found] })
     deeper(walk, () =>
       runNode(walk, inside, found.body, { stdin: CLOSED, cover: () => {}, runScript, runNode }),
     )

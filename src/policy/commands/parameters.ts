@@ -5,6 +5,8 @@ import { arithmeticText } from './subscript.ts'
 import { expandText, runHidden, type Words } from './words.ts'
 
 type Value = string | readonly string[]
+/** The operand of a default stands in place of the parameter, its own quotes still in force. */
+export type Chosen = { readonly operand: Word }
 
 const NUMBERS = new Set([
   '?',
@@ -67,7 +69,11 @@ function inherited({ walk, scope }: Words, name: string): string {
 }
 
 /** `${…}` in all its forms. */
-export function expandParameter(words: Words, part: ParameterExpansionPart, inQuotes: boolean): Value {
+export function expandParameter(
+  words: Words,
+  part: ParameterExpansionPart,
+  inQuotes: boolean,
+): Value | Chosen {
   const base = baseValue(words, part)
   if (part.prefix === '#') return typeof base === 'string' && isStatic(base) ? String(base.length) : ANY
   if (!part.operation) return base
@@ -104,17 +110,17 @@ type Operand = {
   readonly inQuotes: boolean
 }
 
-function operate(words: Words, { name, base, operation, inQuotes }: Operand): Value {
+function operate(words: Words, { name, base, operation, inQuotes }: Operand): Value | Chosen {
   const text = (word: Word): string => expandText(words, word)
-  // SECURITY: inside a here-document or double quotes, single quotes in the operand protect nothing.
-  const operand = (word: Word): string => {
-    if (inQuotes)
-      for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
-    return text(word)
-  }
   switch (operation.type) {
     case 'Default':
-      return withDefault(words, name, base, operation.operator, operand(operation.operand))
+      return withDefault(words, {
+        name,
+        base,
+        inQuotes,
+        operator: operation.operator,
+        operand: operation.operand,
+      })
     case 'Remove':
       return trim(base, operation.operator, globbed(text(operation.operand)))
     case 'Replace':
@@ -141,21 +147,33 @@ function mapText(base: Value, change: (text: string) => string): Value {
   return base.map((entry) => (isStatic(entry) ? change(entry) : SPLIT))
 }
 
-function withDefault(words: Words, name: string, base: Value, operator: string, operand: string): Value {
-  const assigns = operator.includes('=')
-  const known = typeof base !== 'string' || base !== ANY || words.scope.vars.has(name)
-  if (!known) {
+type Default = {
+  readonly name: string
+  readonly base: Value
+  readonly operator: string
+  readonly operand: Word
+  readonly inQuotes: boolean
+}
+
+function withDefault(words: Words, given: Default): Value | Chosen {
+  const { name, base, operator, operand, inQuotes } = given
+  // SECURITY: inside a here-document or double quotes, single quotes in the operand protect nothing.
+  if (inQuotes)
+    for (const part of operand.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
+  const text = expandText(words, operand)
+  const choose = (): Chosen => {
+    if (operator.includes('=')) words.scope.vars.set(name, text)
+    return { operand }
+  }
+  if (base === ANY && !words.scope.vars.has(name)) {
     // Not set by the line: most likely not set at all. Either way it never runs on the host.
     words.walk.line.push(dynamic(`\`${name}\` comes from outside`))
     if (operator.endsWith('?')) return base
-    if (assigns) words.scope.vars.set(name, operand)
-    return operator.endsWith('+') ? '' : operand
+    return operator.endsWith('+') ? '' : choose()
   }
   const empty = base === '' || (typeof base !== 'string' && base.length === 0)
-  if (operator.endsWith('+')) return base === ANY ? ANY : empty ? '' : operand
-  if (!empty || operator.endsWith('?')) return base
-  if (assigns) words.scope.vars.set(name, operand)
-  return operand
+  if (operator.endsWith('+')) return base === ANY ? ANY : empty ? '' : choose()
+  return !empty || operator.endsWith('?') ? base : choose()
 }
 
 /** A part of a name that a glob or a listing gave is again such a name. */

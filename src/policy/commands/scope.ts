@@ -60,8 +60,8 @@ export type Scope = {
   /** Other names for programs: `hash -p`, `alias`. */
   readonly names: Map<string, string>
   lastArgument: string
-  /** Names of functions being run, so that recursion ends. */
-  readonly calling: readonly string[]
+  /** Functions being run, so that recursion ends. */
+  readonly calling: readonly FunctionBody[]
   /** Inside a pipeline or behind `&`: what a fork bomb needs. */
   readonly detached: boolean
 }

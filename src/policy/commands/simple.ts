@@ -135,7 +135,7 @@ function callFunction(
   const found = scope.functions.get(name)
   if (!found) return undefined
   found.called = true
-  if (scope.calling.includes(name)) {
+  if (scope.calling.includes(found)) {
     if (scope.detached)
       walk.line.push(
         denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
@@ -145,7 +145,7 @@ function callFunction(
   const positional = scope.positional
   const inside: Scope = {
     ...scope,
-    calling: [...scope.calling, name],
+    calling: [...scope.calling, found],
     positional: [name, ...args],
     detached: false,
   }

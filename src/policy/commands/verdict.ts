@@ -1,6 +1,5 @@
 import { type Action, type CommandJudgement, type Decision, strictest } from '../../model/decision.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
-import type { Finding } from './finding.ts'
 import { show } from './marks.ts'
 import type { Context, Node, Walk } from './walk.ts'
 
@@ -8,6 +7,8 @@ import type { Context, Node, Walk } from './walk.ts'
 export type JudgedNode = CommandJudgement & {
   readonly depth: number
   readonly hard: boolean
+  /** Every rule that asks for this action, the shown one first. */
+  readonly rules: readonly string[]
   /** Ids of the operator rules that hold for it. */
   readonly matched: readonly string[]
 }
@@ -115,6 +116,9 @@ export function judgeNode(policy: CommandPolicy, context: Context, node: Node): 
     ...(shown.rule === '' ? {} : { rule: shown.rule }),
     depth: node.depth,
     hard: shown.hard,
+    rules: [shown, ...reasons]
+      .filter((reason) => reason.action === shown.action && reason.rule !== '')
+      .map((reason) => reason.rule),
     matched: rules.map((rule) => rule.id),
   }
 }
@@ -127,31 +131,16 @@ function listed(allowed: ReadonlySet<string>, node: Node): boolean {
 /** The strictest of all parts, with what made it so. */
 export function decide(walk: Walk): { readonly decision: Decision; readonly nodes: readonly JudgedNode[] } {
   const nodes = walk.nodes.map((node) => judgeNode(walk.policy, walk.context, node))
-  const parts: Reason[] = [
-    ...walk.line.map((finding: Finding): Reason => finding),
-    ...nodes.map(
-      (node): Reason => ({
-        action: node.action,
-        rule: node.rule ?? '',
-        reason: node.reason,
-        hard: node.hard,
-      }),
-    ),
+  const parts = [
+    ...walk.line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] })),
+    ...nodes,
   ]
-  const shown = worst(parts) ?? {
-    action: 'sandbox' as const,
-    rule: 'shell/nothing',
-    reason: 'nothing in it runs',
-    hard: false,
-  }
-  const rules = parts
-    .filter((part) => part.action === shown.action && part.rule !== '')
-    .map((part) => part.rule)
+  const action = parts.length === 0 ? 'sandbox' : strictest(parts.map((part) => part.action))
+  const decisive = parts.filter((part) => part.action === action)
   const commands = nodes.map(({ argv, action, reason, rule }) =>
     rule === undefined ? { argv, action, reason } : { argv, action, reason, rule },
   )
-  return {
-    decision: { action: shown.action, reason: shown.reason, rules: [...new Set(rules)], commands },
-    nodes,
-  }
+  const reason = decisive[0]?.reason ?? 'nothing in it runs'
+  const rules = [...new Set(decisive.flatMap((part) => part.rules))]
+  return { decision: { action, reason, rules, commands }, nodes }
 }

@@ -146,8 +146,12 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
   switch (part.type) {
     case 'SimpleExpansion':
       return value(lookup(words, part.text.slice(1)), inQuotes, part.text.slice(1))
-    case 'ParameterExpansion':
-      return value(expandParameter(words, part, inQuotes), inQuotes, part.index?.value ?? part.parameter)
+    case 'ParameterExpansion': {
+      const found = expandParameter(words, part, inQuotes)
+      if (typeof found === 'object' && 'operand' in found)
+        return operandPieces(words, found.operand, inQuotes)
+      return value(found, inQuotes, part.index?.value ?? part.parameter)
+    }
     case 'CommandExpansion':
       return value(words.substitute(part.script, part.pos), inQuotes, '')
     case 'ProcessSubstitution':
@@ -157,6 +161,16 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
     default:
       return part satisfies never
   }
+}
+
+/** The operand of `${x:-…}`: split where it is not quoted itself. */
+function operandPieces(words: Words, operand: Word, inQuotes: boolean): readonly Piece[] {
+  if (inQuotes) return [quoted(expandText(words, operand))]
+  if (!operand.parts)
+    return [
+      { text: tilde(words, operand, operand.value), quoted: false, split: operand.text === operand.value },
+    ]
+  return pieces(words, operand).map((piece) => (piece.quoted ? piece : { ...piece, split: true }))
 }
 
 function value(found: string | readonly string[], inQuotes: boolean, name: string): readonly Piece[] {

@@ -1,0 +1,86 @@
+import { describe, expect, test } from 'vitest'
+import { type ErrorCode, ERRORS, type ErrorFamily, SandboxError } from './errors.ts'
+
+type Line = readonly [code: ErrorCode, family: ErrorFamily, status: number, exit: number]
+
+/** Design §7 (exit codes) and §8 (status), written down a second time on purpose. */
+const TABLE: readonly Line[] = [
+  ['invalid-input', 'invalid', 400, 2],
+  ['invalid-config', 'invalid', 400, 2],
+  ['path-not-absolute', 'invalid', 400, 2],
+  ['no-command', 'invalid', 400, 2],
+  ['already-wrapped', 'invalid', 409, 2],
+  ['sandbox-not-found', 'invalid', 404, 2],
+  ['wrong-state', 'invalid', 409, 2],
+  ['forbidden-host-path', 'denied', 422, 126],
+  ['path-traversal', 'denied', 422, 126],
+  ['resource-limit-exceeded', 'denied', 422, 126],
+  ['invalid-network-mode', 'denied', 422, 126],
+  ['forbidden-command', 'denied', 422, 126],
+  ['interactive-disabled', 'denied', 422, 126],
+  ['ssrf-blocked', 'denied', 422, 126],
+  ['capability-denied', 'denied', 422, 126],
+  ['approval-required', 'denied', 422, 126],
+  ['missing-guarantee', 'unsupported', 501, 125],
+  ['backend-unavailable', 'unsupported', 501, 125],
+  ['unsupported', 'unsupported', 501, 125],
+  ['resource-exhausted', 'failed', 500, 125],
+  ['timeout', 'failed', 504, 125],
+  ['launch-failed', 'failed', 500, 125],
+  ['trail-unwritable', 'failed', 503, 125],
+  ['internal', 'failed', 500, 125],
+]
+
+/** The names that design §8 promises to callers. */
+const PROMISED =
+  `path-not-absolute forbidden-host-path path-traversal resource-limit-exceeded invalid-network-mode
+  forbidden-command interactive-disabled no-command resource-exhausted timeout ssrf-blocked capability-denied
+  missing-guarantee backend-unavailable approval-required already-wrapped sandbox-not-found wrong-state`
+    .trim()
+    .split(/\s+/)
+
+const EXIT_OF: Readonly<Record<ErrorFamily, number>> = { invalid: 2, denied: 126, unsupported: 125, failed: 125 }
+const STATUS_OF: Readonly<Record<ErrorFamily, (status: number) => boolean>> = {
+  invalid: (status) => [400, 401, 403, 404, 409, 413, 429].includes(status),
+  denied: (status) => status === 422,
+  unsupported: (status) => status === 501,
+  failed: (status) => status >= 500 && status !== 501,
+}
+
+describe('the table of codes', () => {
+  test('has every row that is written here and no other', () => {
+    expect(Object.keys(ERRORS).sort()).toEqual(TABLE.map(([code]) => code).sort())
+  })
+
+  test.each(TABLE)('%s is %s, status %i, exit %i', (code, family, status, exit) => {
+    const error = new SandboxError(code, 'a message')
+    expect([error.family, error.httpStatus, error.exitCode]).toEqual([family, status, exit])
+    expect(error.exitCode).toBe(EXIT_OF[error.family])
+    expect(STATUS_OF[error.family](error.httpStatus)).toBe(true)
+  })
+
+  test('has the names that the contract promises, in kebab case', () => {
+    for (const name of PROMISED) expect(Object.keys(ERRORS)).toContain(name)
+    for (const code of Object.keys(ERRORS)) expect(code).toMatch(/^[a-z]+(-[a-z]+)*$/)
+  })
+
+  test('no exit code of ours is one that a limit or a judgement has', () => {
+    for (const [, , , exit] of TABLE) expect([0, 1, 3, 4, 124]).not.toContain(exit)
+  })
+})
+
+describe('an error', () => {
+  test('carries what it was given', () => {
+    const cause = new Error('below')
+    const error = new SandboxError('internal', 'text', { hint: 'do this', cause, reasons: ['a', 'b'] })
+    expect(error).toBeInstanceOf(Error)
+    expect(error).toMatchObject({ name: 'SandboxError', code: 'internal', message: 'text', hint: 'do this', cause })
+    expect(error.reasons).toEqual(['a', 'b'])
+  })
+
+  test('has no cause, hint or reasons of its own making', () => {
+    const error = new SandboxError('internal', 'text')
+    expect('cause' in error).toBe(false)
+    expect([error.hint, error.reasons]).toEqual([undefined, []])
+  })
+})

@@ -1,0 +1,150 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { PROTECTION, protectedBy } from './protect.ts'
+
+const by = (path: string): string | undefined => protectedBy(PROTECTION, path)
+
+describe('what a person, an editor, a shell or another agent would run later is refused', () => {
+  test.each([
+    ['.git', '.git'],
+    ['.git/', '.git'],
+    ['vendor/sub/.git', '.git'],
+    ['.git/modules/x/.git', '.git'],
+    ['node_modules/pkg/.git', '.git'],
+    ['.git/hooks', '.git/hooks'],
+    ['.git/hooks/pre-push', '.git/hooks'],
+    ['a/b/.git/hooks/pre-push', '.git/hooks'],
+    ['node_modules/pkg/.git/hooks/pre-push', '.git/hooks'],
+    ['.git/config', '.git/config'],
+    ['.git/config.worktree', '.git/config.worktree'],
+    ['.git/commondir', '.git/commondir'],
+    ['.git/modules/sub/config', '.git/modules'],
+    ['.git/worktrees/w/gitdir', '.git/worktrees'],
+    ['.git/info/attributes', '.git/info/attributes'],
+    ['.git/objects/info/alternates', '.git/objects/info/alternates'],
+    ['.jj/repo/config.toml', '.jj/repo/config.toml'],
+    ['.ringfence', '.ringfence'],
+    ['.ringfence/policy.toml', '.ringfence'],
+    ['ringfence.toml', 'ringfence.toml'],
+    ['.gitmodules', '.gitmodules'],
+    ['.vscode/tasks.json', '.vscode'],
+    ['packages/a/.vscode/settings.json', '.vscode'],
+    ['.idea/workspace.xml', '.idea'],
+    ['.husky/pre-commit', '.husky'],
+    ['.envrc', '.envrc'],
+    ['.mcp.json', '.mcp.json'],
+    ['.bashrc', '.bashrc'],
+    ['.zshenv', '.zshenv'],
+    ['.profile', '.profile'],
+    ['.claude/settings.json', '.claude'],
+    ['.cursor/mcp.json', '.cursor'],
+    ['.devcontainer/devcontainer.json', '.devcontainer'],
+    // What is around the name does not matter.
+    ['./.envrc', '.envrc'],
+    ['//.envrc', '.envrc'],
+    ['a/./.envrc', '.envrc'],
+    // A file system that folds case finds the same file.
+    ['.GIT/Hooks/x', '.git/hooks'],
+    ['.Git', '.Git'],
+    ['.ENVRC', '.ENVRC'],
+    // The exception is for what lies below, not for a name beside or above.
+    ['.vscode/node_modules/x', '.vscode'],
+    ['node_modules_/.envrc', '.envrc'],
+  ])('%s', (path, rule) => {
+    expect(by(path)).toBe(rule)
+  })
+})
+
+describe('ordinary work is not', () => {
+  test.each([
+    '',
+    '.',
+    'README.md',
+    'src/main.ts',
+    '.gitignore',
+    '.gitattributes',
+    '.git/HEAD',
+    '.git/index',
+    '.git/objects/ab/cdef',
+    '.git/refs/heads/main',
+    '.git/info/exclude',
+    '.git/hooks.old',
+    '.git/configuration',
+    'git/hooks/x',
+    'hooks/pre-push',
+    'config',
+    '.github/workflows/ci.yml',
+    'vscode/settings.json',
+    '.vscode-test/x',
+    'my.envrc',
+    '.envrc.example',
+    'node_modules/pkg/.vscode/settings.json',
+    'node_modules/pkg/.envrc',
+    'a/node_modules/@scope/pkg/.husky/x',
+    'NODE_MODULES/pkg/.envrc',
+    'venv/lib/site-packages/x/.idea/y',
+  ])('%s', (path) => {
+    expect(by(path)).toBeUndefined()
+  })
+})
+
+describe('the table', () => {
+  test('has the names that the contract promises', () => {
+    const named = [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names]
+    for (const name of ['.git/hooks', '.git/config', '.ringfence', '.vscode', '.idea', '.husky', '.envrc', '.mcp.json'])
+      expect(named).toContain(name)
+  })
+
+  test('holds each entry once, and none that another makes needless', () => {
+    const { roots, inner, names, exceptBelow } = PROTECTION
+    for (const list of [roots, inner, names, exceptBelow]) expect(new Set(list).size).toBe(list.length)
+    for (const name of [...roots, ...names, ...exceptBelow]) expect(name).toMatch(/^[^/]+$/)
+    for (const pattern of inner) expect(pattern).toMatch(/^[^/]+(\/[^/]+)+$/)
+  })
+})
+
+describe('in general', () => {
+  const word = fc.stringMatching(/^[a-z]{1,8}$/)
+  const plain = fc.array(word, { maxLength: 4 })
+  const path = (...parts: readonly (readonly string[])[]): string => parts.flat().join('/')
+
+  test('a protected name stays so wherever it stands and whatever is below it', () => {
+    fc.assert(
+      fc.property(plain, fc.constantFrom(...PROTECTION.names, ...PROTECTION.inner), plain, (above, name, below) => {
+        expect(by(path(above, [name], below))).toBeDefined()
+      }),
+    )
+  })
+
+  test('a repository’s own parts count even among dependencies', () => {
+    fc.assert(
+      fc.property(plain, fc.constantFrom(...PROTECTION.exceptBelow), plain, fc.constantFrom(...PROTECTION.inner, ...PROTECTION.roots), (a, dependency, b, name) => {
+        expect(by(path(a, [dependency], b, [name]))).toBeDefined()
+      }),
+    )
+  })
+
+  test('letters’ case, doubled slashes and `.` change nothing', () => {
+    const segment = fc.oneof(word, fc.constantFrom('.git', 'hooks', 'config', '.envrc', 'node_modules', '.vscode'))
+    fc.assert(
+      fc.property(fc.array(segment, { maxLength: 5 }), (segments) => {
+        const expected = by(segments.join('/')) !== undefined
+        expect(by(segments.join('/').toUpperCase()) !== undefined).toBe(expected)
+        expect(by(`./${segments.join('//')}/./`) !== undefined).toBe(expected)
+      }),
+    )
+  })
+
+  test('words that nobody protects are free', () => {
+    fc.assert(
+      fc.property(fc.array(word, { maxLength: 6 }), (segments) => {
+        expect(by(segments.join('/'))).toBeUndefined()
+      }),
+    )
+  })
+
+  test('an empty protection refuses nothing', () => {
+    const nothing = { roots: [], inner: [], names: [], exceptBelow: [] }
+    fc.assert(fc.property(fc.string(), (text) => expect(protectedBy(nothing, text)).toBeUndefined()))
+  })
+})

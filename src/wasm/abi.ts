@@ -1,0 +1,116 @@
+import { SandboxError } from '../model/errors.ts'
+import type { FunctionType, ImportShape, ModuleShape } from './decode.ts'
+import { importedCount } from './decode.ts'
+import type { GuestEntry } from './guest-protocol.ts'
+
+/** What a guest must export and may import. */
+
+const I32 = 0x7f
+const I64 = 0x7e
+const NUMERIC: ReadonlySet<number> = new Set([I32, I64, 0x7d, 0x7c])
+
+type Signature = { readonly params: readonly number[]; readonly results: readonly number[] }
+const signature = (params: readonly number[], results: readonly number[]): Signature => ({ params, results })
+
+const REQUEST = signature([I32, I32], [I64])
+
+/** Every host function by the name of its import, from the module `ringfence` or `openfang`. */
+const HOST_IMPORTS: Readonly<Record<string, Signature>> = {
+  host_call: REQUEST,
+  host_log: signature([I32, I32, I32], []),
+  host_file_read: REQUEST,
+  host_file_write: REQUEST,
+  host_file_list: REQUEST,
+  host_net_fetch: REQUEST,
+  host_memory_store: REQUEST,
+  host_memory_recall: REQUEST,
+}
+
+const HOST_MODULES: readonly string[] = ['ringfence', 'openfang']
+const WASI = 'wasi_snapshot_preview1'
+
+/** How a module is to be entered and what it imports; made once for each module. */
+export type GuestAbi = {
+  readonly kind: GuestEntry['kind']
+  /** The types of `run`'s parameters. */
+  readonly params: readonly number[]
+  readonly initialize: boolean
+  readonly imports: readonly { readonly module: string; readonly name: string }[]
+}
+
+const problem = (message: string): SandboxError => new SandboxError('invalid-input', message)
+
+/** Reads a module's interface from its outline, or throws what is wrong with it. */
+export function abiOf(shape: ModuleShape): GuestAbi {
+  for (const entry of shape.imports) checkImport(shape, entry)
+  const imports = shape.imports.map(({ module, name }) => ({ module, name }))
+  const alloc = exportedFunction(shape, 'alloc')
+  if (alloc && !isSignature(alloc, signature([I32], [I32]))) throw problem('`alloc` must be of type (i32) -> i32')
+  const initialize = isSignature(exportedFunction(shape, '_initialize'), signature([], []))
+  const kind = kindOf(shape)
+  const params = kind === 'run' ? (exportedFunction(shape, 'run')?.params ?? []) : []
+  return { kind, params, initialize, imports }
+}
+
+function kindOf(shape: ModuleShape): GuestEntry['kind'] {
+  const execute = exportedFunction(shape, 'execute')
+  if (execute) {
+    if (!isSignature(execute, REQUEST)) throw problem('`execute` must be of type (i32, i32) -> i64')
+    if (!exportedFunction(shape, 'alloc')) throw problem('a module with `execute` must export `alloc` too')
+    if (!hasMemory(shape)) throw problem('a module with `execute` must export its memory as `memory`')
+    return 'execute'
+  }
+  if (isSignature(exportedFunction(shape, '_start'), signature([], []))) return 'command'
+  const run = exportedFunction(shape, 'run')
+  if (!run) throw problem('the module exports neither `execute` nor `_start` nor `run`')
+  if (![...run.params, ...run.results].every((type) => NUMERIC.has(type))) {
+    throw problem('`run` must take and return numbers')
+  }
+  return 'run'
+}
+
+const hasMemory = (shape: ModuleShape): boolean =>
+  shape.exports.some(({ name, kind }) => name === 'memory' && kind === 'memory')
+
+function exportedFunction(shape: ModuleShape, wanted: string): FunctionType | undefined {
+  const found = shape.exports.find(({ name, kind }) => name === wanted && kind === 'function')
+  if (!found) return undefined
+  const imported = shape.imports.filter(({ kind }) => kind === 'function')
+  const type =
+    imported[found.index]?.type ?? shape.functions[found.index - importedCount(shape, 'function')]
+  return type === undefined ? undefined : shape.types[type]
+}
+
+function isSignature(type: FunctionType | undefined, { params, results }: Signature): boolean {
+  return type?.params.join() === params.join() && type.results.join() === results.join()
+}
+
+function checkImport(shape: ModuleShape, { module, name, kind, type }: ImportShape): void {
+  const shown = `\`${module}.${name}\``
+  if (kind !== 'function') throw problem(`the module imports the ${kind} ${shown}; only functions can be imported`)
+  const given = shape.types[type]
+  if (module === WASI) {
+    if (name !== 'proc_exit' && given?.results.join() !== String(I32)) throw problem(`${shown} must return i32`)
+    return
+  }
+  const wanted =
+    HOST_MODULES.includes(module) && Object.hasOwn(HOST_IMPORTS, name) ? HOST_IMPORTS[name] : undefined
+  if (wanted === undefined) throw problem(`the module imports ${shown}, which does not exist`)
+  if (!isSignature(given, wanted)) throw problem(`the module imports ${shown} with another type`)
+}
+
+/** The arguments of a plain `run` from the input: a number, or a list of as many as it takes. */
+export function runArguments(params: readonly number[], input: unknown): readonly (number | bigint)[] {
+  if (params.length === 0) return []
+  const given = Array.isArray(input) ? input : [input]
+  if (given.length !== params.length) throw problem(`\`run\` takes ${params.length} numbers`)
+  return params.map((type, index) => numberFor(type, given[index]))
+}
+
+function numberFor(type: number, value: unknown): number | bigint {
+  if (type === I64 && typeof value === 'string' && /^-?\d{1,20}$/.test(value)) return BigInt(value)
+  if (typeof value !== 'number' || !Number.isFinite(value)) throw problem('`run` takes numbers only')
+  if (type !== I64) return value
+  if (!Number.isSafeInteger(value)) throw problem('a 64-bit argument must be a whole number, or text')
+  return BigInt(value)
+}

@@ -1,0 +1,114 @@
+import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
+import type { GuestJob, GuestMessage, GuestReport } from './guest-protocol.ts'
+import { workerSource } from './worker-source.ts'
+
+/** Answers one question of a guest: the method that the import names, if it does, and the request's text. */
+export type Answer = (method: string | undefined, text: string, signal: AbortSignal) => Promise<string>
+
+/** What the host knows at the end: the thread's report, or why there is none. */
+export type RunEnd =
+  | { readonly kind: 'report'; readonly report: GuestReport }
+  | { readonly kind: 'timeout' }
+  | { readonly kind: 'died'; readonly reason: 'memory' | 'internal' }
+
+// PLATFORM: frames of native code are larger than the guest's; 1024 of them must fit whatever they hold.
+const STACK_MB = 64
+const HEAP_MB = 128
+
+type Running = {
+  readonly done: (end: RunEnd) => void
+  readonly answer: Answer
+  readonly abort: AbortController
+  readonly timer: NodeJS.Timeout
+}
+
+/** One thread. It runs one job at a time and is thrown away when a job had to be ended. */
+export class GuestWorker {
+  readonly #worker: Worker
+  readonly #replies: MessagePort
+  readonly #signal = new Int32Array(new SharedArrayBuffer(4))
+  readonly #onGone: (worker: GuestWorker) => void
+  #running: Running | undefined
+  #gone = false
+
+  constructor(onGone: (worker: GuestWorker) => void) {
+    this.#onGone = onGone
+    const { port1, port2 } = new MessageChannel()
+    this.#replies = port1
+    this.#worker = new Worker(workerSource(), {
+      eval: true,
+      env: {},
+      execArgv: [],
+      workerData: { replies: port2, signal: this.#signal },
+      transferList: [port2],
+      resourceLimits: { stackSizeMb: STACK_MB, maxOldGenerationSizeMb: HEAP_MB },
+    })
+    this.#replies.unref()
+    this.#worker.unref()
+    this.#worker.on('message', (message: GuestMessage | { readonly kind: 'ready' }) => this.#hear(message))
+    this.#worker.on('error', (error: NodeJS.ErrnoException) =>
+      this.#leave({ kind: 'died', reason: error.code === 'ERR_WORKER_OUT_OF_MEMORY' ? 'memory' : 'internal' }),
+    )
+    this.#worker.on('exit', () => this.#leave({ kind: 'died', reason: 'internal' }))
+  }
+
+  /** Runs one job. At its deadline the promise resolves at once, whatever the thread does meanwhile. */
+  run(job: GuestJob, answer: Answer): Promise<RunEnd> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => this.#leave({ kind: 'timeout' }), job.wallMs)
+      this.#running = { done: resolve, answer, abort: new AbortController(), timer }
+      this.#worker.ref()
+      this.#worker.postMessage(job)
+    })
+  }
+
+  /** Ends the thread. Whatever still runs on it is bounded by its fuel where it cannot be interrupted. */
+  close(): void {
+    this.#leave({ kind: 'died', reason: 'internal' })
+  }
+
+  #hear(message: GuestMessage | { readonly kind: 'ready' }): void {
+    if (this.#gone) return
+    switch (message.kind) {
+      case 'ready':
+        return
+      case 'ask':
+        return void this.#reply(message.method, message.text)
+      case 'report':
+        this.#worker.unref()
+        return this.#finish(message)
+      default:
+        message satisfies never
+    }
+  }
+
+  async #reply(method: string | undefined, text: string): Promise<void> {
+    const running = this.#running
+    if (!running) return
+    const reply = await running.answer(method, text, running.abort.signal)
+    // INVARIANT: an answer that comes after the run's end reaches nobody.
+    if (this.#running !== running || this.#gone) return
+    this.#replies.postMessage(reply)
+    Atomics.store(this.#signal, 0, 1)
+    Atomics.notify(this.#signal, 0)
+  }
+
+  #finish(end: RunEnd): void {
+    const running = this.#running
+    if (!running) return
+    this.#running = undefined
+    clearTimeout(running.timer)
+    running.abort.abort()
+    running.done(end)
+  }
+
+  #leave(end: RunEnd): void {
+    if (this.#gone) return
+    this.#gone = true
+    this.#replies.close()
+    this.#worker.unref()
+    void this.#worker.terminate()
+    this.#onGone(this)
+    this.#finish(end)
+  }
+}
