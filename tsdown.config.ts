@@ -17,7 +17,6 @@ const program = {
   noExternal: [/.*/],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
-  
 } as const
 
 export default defineConfig([

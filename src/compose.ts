@@ -52,7 +52,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const home = env['HOME'] ?? homedir()
   const cwd = options.cwd ?? process.cwd()
   const policy = sandboxPolicyOf(config, home)
-  const observe = (path: string): Observed => hostPath(path, (name) => policy.blocked.includes(name.toLowerCase()))
+  const observe = (path: string): Observed =>
+    hostPath(path, (name) => policy.blocked.includes(name.toLowerCase()))
   const registry = registryFor(stateDir, env, policy, observe)
   const trail = lazyTrail(stateDir)
   const judge = judgeWith(config, home)
@@ -104,10 +105,21 @@ function registryFor(
 }
 
 /** The smallest real sandbox: nothing granted, everything switched on. */
-export function probePlanFor(policy: SandboxPolicy, observe: (path: string) => Observed, stateDir: string): Plan {
+export function probePlanFor(
+  policy: SandboxPolicy,
+  observe: (path: string) => Observed,
+  stateDir: string,
+): Plan {
   const spec = { limits: { wallMs: 10_000 } }
   const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-  const facts = { uid: caller().uid, home: '/', stateDir: observe(stateDir), hostMemoryMb: 1024, cwd: '/', paths }
+  const facts = {
+    uid: caller().uid,
+    home: '/',
+    stateDir: observe(stateDir),
+    hostMemoryMb: 1024,
+    cwd: '/',
+    paths,
+  }
   const plan = planFor(policy, spec, facts)
   if (plan instanceof SandboxError) throw plan
   return plan
@@ -129,7 +141,10 @@ function judgeWith(config: Config, home: string): Ringfence['judge'] {
   }
 }
 
-async function loadJudge(config: Config, home: string): Promise<(command: AskedCommand, place: CommandPlace) => Decision> {
+async function loadJudge(
+  config: Config,
+  home: string,
+): Promise<(command: AskedCommand, place: CommandPlace) => Decision> {
   const [{ compilePolicy }, { judgeArgv, judgeLine }] = await Promise.all([
     import('./policy/policy.ts'),
     import('./policy/commands/judge.ts'),

@@ -1,12 +1,38 @@
 /** The library: what an agent builder imports. */
-export { compose, type ComposeOptions, type Ringfence } from './compose.ts'
-export { openTrail, AuditTrail } from './audit/trail.ts'
+export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, wrap } from './api.ts'
+export { AuditTrail, openTrail } from './audit/trail.ts'
 export type { Backend, BackendSandbox, ExecIo, Probe, Wrapped } from './backends/backend.ts'
-export { mock, type MockAnswer } from './backends/mock/backend.ts'
+export { type MockAnswer, mock } from './backends/mock/backend.ts'
 export { SandboxRegistry } from './backends/registry.ts'
+export {
+  DANGEROUS_PATTERNS,
+  detectCapabilities,
+  dispose,
+  executeStreaming,
+  getAutoSandboxRouter,
+  getExecPolicy,
+  initializeExecPolicy,
+  isDangerousCommand,
+  parseBashCommand,
+  prune,
+  resetExecPolicy,
+  resetSandboxRegistry,
+  sandboxExecute,
+  sanitizeEnvVars,
+} from './compat.ts'
+export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
-export { type ErrorCode, ERRORS, SandboxError } from './model/errors.ts'
+export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
 export { GUARANTEES, type Guarantee, LEVELS, type Level } from './model/guarantee.ts'
 export type { Plan } from './model/plan.ts'
-export { type Limits, NETWORK_MODES, type NetworkMode, PRESETS, type Preset, parseSpec, type Spec } from './model/spec.ts'
+export {
+  type Limits,
+  NETWORK_MODES,
+  type NetworkMode,
+  PRESETS,
+  type Preset,
+  parseSpec,
+  type Spec,
+} from './model/spec.ts'
+export { AutoSandboxRouter } from './policy/router.ts'

@@ -12,8 +12,17 @@ export type ProbeMemory = {
   forget(backend: string): void
 }
 
-type Entry = { readonly backend: Backend; readonly priority: number; probe?: { readonly at: number; readonly probe: Probe } }
-type Gap = { readonly backend: Backend; readonly reason: string; readonly fix: string; readonly available: boolean }
+type Entry = {
+  readonly backend: Backend
+  readonly priority: number
+  probe?: { readonly at: number; readonly probe: Probe }
+}
+type Gap = {
+  readonly backend: Backend
+  readonly reason: string
+  readonly fix: string
+  readonly available: boolean
+}
 
 const PROBE_AGE_MS = 30_000
 
@@ -44,7 +53,8 @@ export class SandboxRegistry {
   async probe(name: string, options: { readonly fresh?: boolean } = {}): Promise<Probe> {
     const entry = this.#entries.get(name)
     if (!entry) return { available: false, reason: `there is no backend \`${name}\``, fix: this.#known() }
-    if (!options.fresh && entry.probe && monotonicMs() - entry.probe.at < PROBE_AGE_MS) return entry.probe.probe
+    if (!options.fresh && entry.probe && monotonicMs() - entry.probe.at < PROBE_AGE_MS)
+      return entry.probe.probe
     const fingerprint = entry.backend.fingerprint?.()
     const remembered = fingerprint && !options.fresh ? this.#memory?.load(name, fingerprint) : undefined
     const probe = remembered ?? (await entry.backend.probe())
@@ -62,8 +72,14 @@ export class SandboxRegistry {
 
   /** The first backend, by priority, that is available here and covers everything the plan needs. */
   async select(plan: Plan): Promise<Backend> {
-    if (plan.image) throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, { hint: 'leave out --image' })
-    const candidates = plan.backend === undefined ? this.list().filter((backend) => isAutomatic(backend, plan)) : [this.#named(plan.backend)]
+    if (plan.image)
+      throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
+        hint: 'leave out --image',
+      })
+    const candidates =
+      plan.backend === undefined
+        ? this.list().filter((backend) => isAutomatic(backend, plan))
+        : [this.#named(plan.backend)]
     const gaps: Gap[] = []
     for (const backend of candidates) {
       const gap = await this.#gap(backend, plan)
@@ -85,12 +101,22 @@ export class SandboxRegistry {
 
   async #gap(backend: Backend, plan: Plan): Promise<Gap | undefined> {
     if (!atLeast(backend.level, plan.minLevel) && backend.name !== 'mock')
-      return { backend, available: true, reason: `is only \`${backend.level}\` isolation`, fix: 'choose a stronger backend' }
+      return {
+        backend,
+        available: true,
+        reason: `is only \`${backend.level}\` isolation`,
+        fix: 'choose a stronger backend',
+      }
     const probe = await this.probe(backend.name)
     if (!probe.available) return { backend, available: false, reason: probe.reason, fix: probe.fix }
     const missing = missingOf(plan.needs, probe.guarantees)
     if (missing.length === 0) return undefined
-    return { backend, available: true, reason: `cannot keep: ${missing.join(', ')}`, fix: `choose another backend, or waive by name: ${missing.map((name) => `--waive ${name}`).join(' ')}` }
+    return {
+      backend,
+      available: true,
+      reason: `cannot keep: ${missing.join(', ')}`,
+      fix: `choose another backend, or waive by name: ${missing.map((name) => `--waive ${name}`).join(' ')}`,
+    }
   }
 
   /** Seed 001's one-shot shape on top of any backend. */

@@ -9,7 +9,10 @@ import type { Limits } from '../model/spec.ts'
 export type CgroupLimit = 'memoryMb' | 'pids' | 'cpus'
 
 /** For each limit the directory below which we can make groups that hold it. */
-export type CgroupHost = { readonly version: 1 | 2; readonly parents: Readonly<Partial<Record<CgroupLimit, string>>> }
+export type CgroupHost = {
+  readonly version: 1 | 2
+  readonly parents: Readonly<Partial<Record<CgroupLimit, string>>>
+}
 
 const CONTROLLER: Readonly<Record<CgroupLimit, string>> = { memoryMb: 'memory', pids: 'pids', cpus: 'cpu' }
 const LIMITS = Object.keys(CONTROLLER) as readonly CgroupLimit[]
@@ -29,8 +32,14 @@ export function cgroupHost(proc = '/proc/self'): CgroupHost {
   return { version: 2, parents: parentsV2(mounts, own) }
 }
 
-function parentV1(controller: string, mounts: readonly string[][], own: readonly string[]): string | undefined {
-  const mount = mounts.find((fields) => isMount(fields, 'cgroup') && optionsOf(fields).includes(controller))?.[4]
+function parentV1(
+  controller: string,
+  mounts: readonly string[][],
+  own: readonly string[],
+): string | undefined {
+  const mount = mounts.find(
+    (fields) => isMount(fields, 'cgroup') && optionsOf(fields).includes(controller),
+  )?.[4]
   const path = own
     .map((line) => line.split(':'))
     .find((parts) => parts[1]?.split(',').includes(controller))?.[2]
@@ -99,11 +108,16 @@ export class Cgroup {
     const group = new Cgroup(host, name, dirs)
     try {
       for (const dir of dirs) mkdirSync(dir)
-      for (const limit of wanted) setLimit(host, join(host.parents[limit] as string, name), limit, limits[limit] as number)
+      for (const limit of wanted)
+        setLimit(host, join(host.parents[limit] as string, name), limit, limits[limit] as number)
       return group
     } catch (cause) {
       for (const dir of dirs) if (existsSync(dir)) rmdirSync(dir)
-      throw new SandboxError('launch-failed', `cannot make the control group ${name}: ${(cause as Error).message}`, { cause })
+      throw new SandboxError(
+        'launch-failed',
+        `cannot make the control group ${name}: ${(cause as Error).message}`,
+        { cause },
+      )
     }
   }
 

@@ -19,9 +19,13 @@ function readOrRefuse(file: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch (cause) {
-    throw new SandboxError('invalid-config', `cannot read ${file}: ${(cause as NodeJS.ErrnoException).code}`, {
-      cause,
-      hint: 'name an existing file with --config',
-    })
+    throw new SandboxError(
+      'invalid-config',
+      `cannot read ${file}: ${(cause as NodeJS.ErrnoException).code}`,
+      {
+        cause,
+        hint: 'name an existing file with --config',
+      },
+    )
   }
 }

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { type ErrorCode, ERRORS, type ErrorFamily, SandboxError } from './errors.ts'
+import { ERRORS, type ErrorCode, type ErrorFamily, SandboxError } from './errors.ts'
 
 type Line = readonly [code: ErrorCode, family: ErrorFamily, status: number, exit: number]
 
@@ -39,7 +39,12 @@ const PROMISED =
     .trim()
     .split(/\s+/)
 
-const EXIT_OF: Readonly<Record<ErrorFamily, number>> = { invalid: 2, denied: 126, unsupported: 125, failed: 125 }
+const EXIT_OF: Readonly<Record<ErrorFamily, number>> = {
+  invalid: 2,
+  denied: 126,
+  unsupported: 125,
+  failed: 125,
+}
 const STATUS_OF: Readonly<Record<ErrorFamily, (status: number) => boolean>> = {
   invalid: (status) => [400, 401, 403, 404, 409, 413, 429].includes(status),
   denied: (status) => status === 422,
@@ -74,7 +79,13 @@ describe('an error', () => {
     const cause = new Error('below')
     const error = new SandboxError('internal', 'text', { hint: 'do this', cause, reasons: ['a', 'b'] })
     expect(error).toBeInstanceOf(Error)
-    expect(error).toMatchObject({ name: 'SandboxError', code: 'internal', message: 'text', hint: 'do this', cause })
+    expect(error).toMatchObject({
+      name: 'SandboxError',
+      code: 'internal',
+      message: 'text',
+      hint: 'do this',
+      cause,
+    })
     expect(error.reasons).toEqual(['a', 'b'])
   })
 

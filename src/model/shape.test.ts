@@ -97,7 +97,12 @@ describe('lists, records and objects', () => {
   const pair = object({ a: number(), b: optional(text()) })
   test.each<[string, Shape<unknown>, unknown, unknown]>([
     ['a list', list(number()), [1, 2], [1, 2]],
-    ['a bad entry is named', list(number()), [1, 'x'], refusal('expected a number, got `x`').replace('x:', 'x[1]:')],
+    [
+      'a bad entry is named',
+      list(number()),
+      [1, 'x'],
+      refusal('expected a number, got `x`').replace('x:', 'x[1]:'),
+    ],
     ['a hole is not skipped', list(text()), holes, 'refused: x[0]: expected text, got `undefined`'],
     ['as many as may be', list(number(), 2), [1, 2], [1, 2]],
     ['one too many', list(number(), 2), [1, 2, 3], refusal('more than 2 entries')],
@@ -163,9 +168,12 @@ describe('the spec', () => {
   const LIMITS = ['memoryMb', 'diskMb', 'pids', 'wallMs', 'idleMs', 'outputBytes', 'fuel'] as const
   const bad = [0, -1, 0.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 60, '1', null, true, [1]]
 
-  test.each(LIMITS.flatMap((name) => bad.map((value) => [name, value] as const)))('limit %s refuses %s', (name, value) => {
-    expect(() => parseSpec({ limits: { [name]: value } })).toThrow(SandboxError)
-  })
+  test.each(LIMITS.flatMap((name) => bad.map((value) => [name, value] as const)))(
+    'limit %s refuses %s',
+    (name, value) => {
+      expect(() => parseSpec({ limits: { [name]: value } })).toThrow(SandboxError)
+    },
+  )
 
   test.each([0, -0, -0.5, Number.NaN, Number.POSITIVE_INFINITY, 4097, '2'])('cpus refuses %s', (value) => {
     expect(() => parseSpec({ limits: { cpus: value } })).toThrow(SandboxError)
@@ -193,9 +201,12 @@ describe('the spec', () => {
 
   test('nothing at all is thrown but our own error, whatever comes', () => {
     fc.assert(
-      fc.property(fc.anything({ withNullPrototype: true, withMap: true, withDate: true, withSparseArray: true }), (value) => {
-        for (const shape of [specShape, configShape]) answer(shape as Shape<unknown>, value)
-      }),
+      fc.property(
+        fc.anything({ withNullPrototype: true, withMap: true, withDate: true, withSparseArray: true }),
+        (value) => {
+          for (const shape of [specShape, configShape]) answer(shape as Shape<unknown>, value)
+        },
+      ),
       { numRuns: 500 },
     )
   })

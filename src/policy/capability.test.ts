@@ -97,8 +97,12 @@ describe('hosts', () => {
 })
 
 describe('files', () => {
-  const granted = (grant: string, absolute: string, inWorkspace?: string, kind: FileKind = 'FileRead'): boolean =>
-    grantsFile([parseCapability(grant)], kind, { absolute, inWorkspace })
+  const granted = (
+    grant: string,
+    absolute: string,
+    inWorkspace?: string,
+    kind: FileKind = 'FileRead',
+  ): boolean => grantsFile([parseCapability(grant)], kind, { absolute, inWorkspace })
 
   it.each<[string, string, string | undefined, boolean]>([
     ['FileRead(/data/*)', '/data/a', undefined, true],
@@ -129,7 +133,11 @@ describe('child ⊆ parent', () => {
     [['ToolAll'], ['ToolInvoke(file_*)', 'ToolAll'], []],
     [['ToolInvoke(file_*)'], ['ToolAll'], ['ToolAll']],
     [['NetConnect(*.a.com:443)'], ['NetConnect(x.a.com:443)', 'NetConnect(*.a.com:443)'], []],
-    [['NetConnect(*.a.com:443)'], ['NetConnect(x.a.com)', 'NetConnect(a.com:443)'], ['NetConnect(x.a.com)', 'NetConnect(a.com:443)']],
+    [
+      ['NetConnect(*.a.com:443)'],
+      ['NetConnect(x.a.com)', 'NetConnect(a.com:443)'],
+      ['NetConnect(x.a.com)', 'NetConnect(a.com:443)'],
+    ],
     [['NetConnect(x.*.com)'], ['NetConnect(*.b.com)'], ['NetConnect(*.b.com)']],
     [['LlmMaxTokens(1000)'], ['LlmMaxTokens(1000)', 'LlmMaxTokens(1001)'], ['LlmMaxTokens(1001)']],
     [['AgentSpawn'], ['AgentSpawn'], []],
@@ -141,7 +149,9 @@ describe('child ⊆ parent', () => {
 
   it('never admits through a child what the parent does not admit', () => {
     const segment = fc.constantFrom('a', 'b', 'ab', '*', '**', 'a*', '?b')
-    const glob = fc.array(segment, { minLength: 1, maxLength: 4 }).map((parts) => `FileRead(/${parts.join('/')})`)
+    const glob = fc
+      .array(segment, { minLength: 1, maxLength: 4 })
+      .map((parts) => `FileRead(/${parts.join('/')})`)
     const path = fc.array(fc.constantFrom('a', 'b', 'ab', 'abb'), { minLength: 1, maxLength: 4 })
     fc.assert(
       fc.property(glob, glob, path, (parentText, childText, parts) => {

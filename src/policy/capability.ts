@@ -51,7 +51,8 @@ export function parseCapability(text: string): Capability {
     return Object.freeze({ text, kind })
   }
   if (value === undefined || value === '') throw wrong(text, 'a kind with a value in parentheses is expected')
-  if (value.length > 4096 || /[\u0000-\u001f\u007f]/.test(value)) throw wrong(text, 'the value is not plain text')
+  if (value.length > 4096 || /[\u0000-\u001f\u007f]/.test(value))
+    throw wrong(text, 'the value is not plain text')
   if (among(NAMED, kind) || among(EXACT, kind)) return named(text, kind, value)
   if (among(FILES, kind)) return file(text, kind, value)
   if (among(AMOUNTS, kind)) return amount(text, kind, value)
@@ -64,7 +65,8 @@ export const parseCapabilities = (texts: readonly string[]): readonly Capability
   Object.freeze(texts.map(parseCapability))
 
 function named(text: string, kind: NamedKind, value: string): Capability {
-  if (among(EXACT, kind) && value.includes('*') && value !== '*') throw wrong(text, `${kind} takes no pattern`)
+  if (among(EXACT, kind) && value.includes('*') && value !== '*')
+    throw wrong(text, `${kind} takes no pattern`)
   return Object.freeze({ text, kind, pattern: Object.freeze(nameTokens(value, false)) })
 }
 
@@ -107,7 +109,8 @@ function hostTokens(text: string, host: string): Pattern {
 
 /** Does one capability include another? `child ⊆ parent`, or a need that was made by `need`. */
 export function covers(parent: Capability, child: Capability): boolean {
-  if ('amount' in parent && 'amount' in child) return parent.kind === child.kind && parent.amount >= child.amount
+  if ('amount' in parent && 'amount' in child)
+    return parent.kind === child.kind && parent.amount >= child.amount
   if (parent.kind === 'NetConnect' && child.kind === 'NetConnect') {
     return (parent.port === undefined || parent.port === child.port) && contains(parent.host, child.host)
   }
@@ -139,7 +142,9 @@ export function grantsHost(grants: readonly Capability[], host: string, port: nu
   const wanted = address ? [is(canonicalHost(address))] : host.split('.').map(is)
   return grants.some(
     (held) =>
-      held.kind === 'NetConnect' && (held.port === undefined || held.port === port) && contains(held.host, wanted),
+      held.kind === 'NetConnect' &&
+      (held.port === undefined || held.port === port) &&
+      contains(held.host, wanted),
   )
 }
 

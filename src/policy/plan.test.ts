@@ -70,6 +70,7 @@ const HOST: Readonly<Record<string, Observed>> = Object.fromEntries(
     there('/home/u/p/sub'),
     there('/home/u/p/sub/deep'),
     there('/home/u/p/notes.txt', { kind: 'file' }),
+    there('/home/u/pp'),
     there('/home/u/q'),
     there('/home/u/.ssh'),
     there('/home/u/.ssh/id', { kind: 'file' }),
@@ -117,7 +118,8 @@ const codeOf = (spec: unknown, more?: Case): string => {
   return plan instanceof SandboxError ? plan.code : 'planned'
 }
 
-const shown = (plan: Plan): string[] => plan.mounts.map(({ mode, real, target }) => `${mode} ${real} ${target}`).sort()
+const shown = (plan: Plan): string[] =>
+  plan.mounts.map(({ mode, real, target }) => `${mode} ${real} ${target}`).sort()
 const masked = (plan: Plan): string[] => plan.masks.map((mask) => mask.target).sort()
 const W = '/home/u/p'
 
@@ -138,9 +140,12 @@ describe('limits stay within the policy', () => {
     ['three quarters of the memory', 4000, {}, { pids: 1024, memoryMb: 3000 }],
     ['but at least 512 MB', 100, {}, { pids: 1024, memoryMb: 512 }],
     ['and never more than the policy has', 4000, config, { pids: 50, memoryMb: 1024 }],
-  ])('where none was asked for there is one that keeps the host alive: %s', (_, hostMemoryMb, given, limits) => {
-    expect(planned({}, { config: given, facts: { hostMemoryMb } }).limits).toEqual(limits)
-  })
+  ])(
+    'where none was asked for there is one that keeps the host alive: %s',
+    (_, hostMemoryMb, given, limits) => {
+      expect(planned({}, { config: given, facts: { hostMemoryMb } }).limits).toEqual(limits)
+    },
+  )
 
   test('what was asked for replaces the default', () => {
     expect(planned({ limits: { pids: 3, wallMs: 9 } }).limits).toEqual({ pids: 3, memoryMb: 3000, wallMs: 9 })
@@ -171,7 +176,9 @@ describe('network modes', () => {
 })
 
 describe('mounts', () => {
-  const prefixes = (...allowed: string[]): Case => ({ config: { policy: { allowed_host_prefixes: allowed } } })
+  const prefixes = (...allowed: string[]): Case => ({
+    config: { policy: { allowed_host_prefixes: allowed } },
+  })
   test.each<[string, unknown, string, Case?]>([
     ['the workspace', { workspace: W }, 'planned'],
     ['a relative workspace', { workspace: 'p' }, 'path-not-absolute'],
@@ -201,9 +208,15 @@ describe('mounts', () => {
     ['inside the prefixes', { workspace: W }, 'planned', prefixes('~/p', '/opt')],
     ['the prefix itself', { workspace: W }, 'planned', prefixes(W)],
     ['outside the prefixes', { workspace: '/home/u/q' }, 'forbidden-host-path', prefixes('~/p')],
-    ['a name that only begins alike', { workspace: W }, 'forbidden-host-path', prefixes('/home/u/p/sub')],
+    ['a name that only begins alike', { workspace: '/home/u/pp' }, 'forbidden-host-path', prefixes('~/p')],
+    ['above the prefixes', { workspace: W }, 'forbidden-host-path', prefixes('/home/u/p/sub')],
     ['no prefix at all', { workspace: W }, 'forbidden-host-path', prefixes()],
-    ['a blocked pattern of the operator', { read: ['/home/u/q'] }, 'forbidden-host-path', { config: { policy: { blocked_host_patterns: ['q'] } } }],
+    [
+      'a blocked pattern of the operator',
+      { read: ['/home/u/q'] },
+      'forbidden-host-path',
+      { config: { policy: { blocked_host_patterns: ['q'] } } },
+    ],
     ['a socket', { unixSockets: ['/tmp/agent.sock'] }, 'planned'],
     ['a directory for a socket', { unixSockets: [W] }, 'invalid-input'],
     ['an engine’s socket', { unixSockets: ['/run/docker.sock'] }, 'forbidden-host-path'],
@@ -237,19 +250,37 @@ describe('mounts', () => {
 
   test.each<[string, unknown, string | string[]]>([
     ['the same twice', { read: ['/home/u/q', '/home/u/q'] }, ['ro /home/u/q /home/u/q']],
-    ['for reading and for writing: the stricter', { read: ['/home/u/q'], write: ['/home/u/q'] }, ['ro /home/u/q /home/u/q']],
+    [
+      'for reading and for writing: the stricter',
+      { read: ['/home/u/q'], write: ['/home/u/q'] },
+      ['ro /home/u/q /home/u/q'],
+    ],
     ['the workspace for reading', { workspace: W, read: [W] }, [`ro ${W} ${W}`]],
     [
       'two things for one target',
-      { mounts: [{ source: W, target: '/data' }, { source: '/home/u/q', target: '/data' }] },
+      {
+        mounts: [
+          { source: W, target: '/data' },
+          { source: '/home/u/q', target: '/data' },
+        ],
+      },
       'invalid-input',
     ],
     [
       'one thing for two targets',
-      { mounts: [{ source: W, target: '/a', mode: 'ro' }, { source: W, target: '/b' }] },
+      {
+        mounts: [
+          { source: W, target: '/a', mode: 'ro' },
+          { source: W, target: '/b' },
+        ],
+      },
       [`ro ${W} /a`, `rw ${W} /b`],
     ],
-    ['one inside the other', { write: [W], read: ['/home/u/p/sub'] }, ['ro /home/u/p/sub /home/u/p/sub', `rw ${W} ${W}`]],
+    [
+      'one inside the other',
+      { write: [W], read: ['/home/u/p/sub'] },
+      ['ro /home/u/p/sub /home/u/p/sub', `rw ${W} ${W}`],
+    ],
   ])('%s', (_, spec, expected) => {
     const plan = judge(spec)
     expect(plan instanceof SandboxError ? plan.code : shown(plan)).toEqual(expected)
@@ -274,19 +305,47 @@ describe('mounts', () => {
   })
 
   test.fails('a mount that the whole root would swallow is refused, not forgotten', () => {
-    expect(codeOf({ preset: 'danger-full-access', mounts: [{ source: W, target: '/data' }] })).toBe('invalid-input')
+    expect(codeOf({ preset: 'danger-full-access', mounts: [{ source: W, target: '/data' }] })).toBe(
+      'invalid-input',
+    )
   })
 })
 
 describe('masks', () => {
   test.each<[string, unknown, string[]]>([
-    ['blocked names at the top, and our state', { workspace: W }, ['/home/u/p/credentials', '/home/u/p/secrets', STATE]],
-    ['a denied file', { workspace: W, deny: ['/home/u/p/notes.txt'] }, ['/home/u/p/credentials', '/home/u/p/notes.txt', '/home/u/p/secrets', STATE]],
-    ['where the mount is shown', { mounts: [{ source: W, target: '/data' }], deny: ['/home/u/p/sub'] }, ['/data/credentials', '/data/secrets', '/data/state', '/data/sub']],
-    ['in every mount that shows it', { workspace: '/home/u/q', mounts: [{ source: W, target: '/a' }, { source: W, target: '/b', mode: 'ro' }] }, ['/a/credentials', '/a/secrets', '/a/state', '/b/credentials', '/b/secrets', '/b/state']],
+    [
+      'blocked names at the top, and our state',
+      { workspace: W },
+      ['/home/u/p/credentials', '/home/u/p/secrets', STATE],
+    ],
+    [
+      'a denied file',
+      { workspace: W, deny: ['/home/u/p/notes.txt'] },
+      ['/home/u/p/credentials', '/home/u/p/notes.txt', '/home/u/p/secrets', STATE],
+    ],
+    [
+      'where the mount is shown',
+      { mounts: [{ source: W, target: '/data' }], deny: ['/home/u/p/sub'] },
+      ['/data/credentials', '/data/secrets', '/data/state', '/data/sub'],
+    ],
+    [
+      'in every mount that shows it',
+      {
+        workspace: '/home/u/q',
+        mounts: [
+          { source: W, target: '/a' },
+          { source: W, target: '/b', mode: 'ro' },
+        ],
+      },
+      ['/a/credentials', '/a/secrets', '/a/state', '/b/credentials', '/b/secrets', '/b/state'],
+    ],
     ['not what no mount shows', { workspace: '/home/u/q', deny: ['/home/u/p/sub'] }, []],
     ['nor what is not there', { workspace: '/home/u/q', deny: ['/home/u/nothing'] }, []],
-    ['under the whole root', { preset: 'danger-full-access', deny: ['/home/u/p/sub'] }, ['/home/u/p/state', '/home/u/p/sub']],
+    [
+      'under the whole root',
+      { preset: 'danger-full-access', deny: ['/home/u/p/sub'] },
+      ['/home/u/p/state', '/home/u/p/sub'],
+    ],
   ])('%s', (_, spec, targets) => {
     expect(masked(planned(spec))).toEqual(targets.sort())
   })
@@ -296,15 +355,25 @@ describe('masks', () => {
     expect(mask).toMatchObject({ real: STATE, dev: '7', ino: inodeOf(STATE) })
   })
 
-  test.fails.each(['notes.txt', './notes.txt'])('a relative path to deny is refused, not forgotten: %s', (path) => {
-    expect(codeOf({ workspace: W, deny: [path] })).toBe('path-not-absolute')
-  })
+  test.fails.each(['notes.txt', './notes.txt'])(
+    'a relative path to deny is refused, not forgotten: %s',
+    (path) => {
+      expect(codeOf({ workspace: W, deny: [path] })).toBe('path-not-absolute')
+    },
+  )
 
   test.fails.each([W, HOME])('to deny what is granted is a contradiction: %s', (path) => {
     expect(codeOf({ workspace: W, deny: [path] })).not.toBe('planned')
   })
 
-  const inside = ['/home/u/p/sub', '/home/u/p/sub/deep', '/home/u/p/notes.txt', STATE, '/home/u/q', '/home/u/nothing']
+  const inside = [
+    '/home/u/p/sub',
+    '/home/u/p/sub/deep',
+    '/home/u/p/notes.txt',
+    STATE,
+    '/home/u/q',
+    '/home/u/nothing',
+  ]
   const outside = ['/home/u/q', '/opt/data', '/home/u/p/sub', '/home/u/p/notes.txt']
 
   test('to deny more never shows more', () => {
@@ -319,7 +388,9 @@ describe('masks', () => {
   })
 
   test('the order of lists never matters', () => {
-    const lists = fc.subarray(outside).chain((list) => fc.tuple(fc.constant(list), fc.shuffledSubarray(list, { minLength: list.length })))
+    const lists = fc
+      .subarray(outside)
+      .chain((list) => fc.tuple(fc.constant(list), fc.shuffledSubarray(list, { minLength: list.length })))
     fc.assert(
       fc.property(lists, lists, fc.subarray(inside), ([read, read2], [write, write2], deny) => {
         const one = planned({ workspace: W, read, write, deny })
@@ -333,7 +404,15 @@ describe('masks', () => {
 })
 
 describe('needs and waivers', () => {
-  const WALL = ['fs.read', 'fs.write', 'env.clean', 'proc.hidden', 'ipc.private', 'kernel.filtered', 'cleanup']
+  const WALL = [
+    'fs.read',
+    'fs.write',
+    'env.clean',
+    'proc.hidden',
+    'ipc.private',
+    'kernel.filtered',
+    'cleanup',
+  ]
   const LIMITED = ['limit.memory', 'limit.pids']
   test.each<[string, unknown, string[]]>([
     ['nothing granted', {}, [...WALL, 'net.offline', ...LIMITED]],
@@ -342,23 +421,53 @@ describe('needs and waivers', () => {
     ['a loopback', { network: { mode: 'loopback' } }, [...WALL, 'net.loopback', ...LIMITED]],
     ['some hosts', { network: { mode: 'fetch' } }, [...WALL, 'net.fetch', ...LIMITED]],
     ['the whole network', { network: { mode: 'full' } }, [...WALL, ...LIMITED]],
-    ['the whole file system', { preset: 'danger-full-access' }, [...WALL.slice(2), 'net.offline', 'fs.protect', ...LIMITED]],
+    [
+      'the whole file system',
+      { preset: 'danger-full-access' },
+      [...WALL.slice(2), 'net.offline', 'fs.protect', ...LIMITED],
+    ],
     [
       'every limit',
       { limits: { cpus: 1, diskMb: 1, wallMs: 1, idleMs: 1, outputBytes: 1, fuel: 1 } },
-      [...WALL, 'net.offline', ...LIMITED, 'limit.cpu', 'limit.disk', 'limit.wall', 'limit.idle', 'limit.output', 'limit.fuel'],
+      [
+        ...WALL,
+        'net.offline',
+        ...LIMITED,
+        'limit.cpu',
+        'limit.disk',
+        'limit.wall',
+        'limit.idle',
+        'limit.output',
+        'limit.fuel',
+      ],
     ],
-    ['without what is waived', { workspace: W, waive: ['fs.protect', 'limit.memory'] }, [...WALL, 'net.offline', 'limit.pids']],
-    ['native keeps only limits asked for', { backend: 'native', workspace: W, limits: { wallMs: 5 } }, ['limit.wall']],
+    [
+      'without what is waived',
+      { workspace: W, waive: ['fs.protect', 'limit.memory'] },
+      [...WALL, 'net.offline', 'limit.pids'],
+    ],
+    [
+      'native keeps only limits asked for',
+      { backend: 'native', workspace: W, limits: { wallMs: 5 } },
+      ['limit.wall'],
+    ],
     ['native with nothing asked for', { backend: 'native', workspace: W }, []],
-    ['native, and a limit that it cannot hold', { backend: 'native', limits: { memoryMb: 64 } }, ['limit.memory']],
+    [
+      'native, and a limit that it cannot hold',
+      { backend: 'native', limits: { memoryMb: 64 } },
+      ['limit.memory'],
+    ],
   ])('%s', (_, spec, needs) => {
     expect([...planned(spec).needs].sort()).toEqual([...needs].sort())
   })
 
   test('a waiver is on the plan', () => {
     expect(planned({ waive: ['limit.pids'] }).waived).toEqual(['limit.pids'])
-    expect(planned({ backend: 'native', workspace: W }).waived).toEqual([...WALL, 'net.offline', 'fs.protect'])
+    expect(planned({ backend: 'native', workspace: W }).waived).toEqual([
+      ...WALL,
+      'net.offline',
+      'fs.protect',
+    ])
     expect(planned({}).waived).toEqual([])
   })
 
@@ -446,7 +555,13 @@ describe('a plan', () => {
   test('is not what looks like one', () => {
     const plan = planned(everything)
     expect(isPlan(plan)).toBe(true)
-    for (const copy of [{ ...plan }, structuredClone(plan), JSON.parse(JSON.stringify(plan)), Object.create(plan), new Proxy(plan, {})])
+    for (const copy of [
+      { ...plan },
+      structuredClone(plan),
+      JSON.parse(JSON.stringify(plan)),
+      Object.create(plan),
+      new Proxy(plan, {}),
+    ])
       expect(isPlan(copy)).toBe(false)
     for (const thing of [undefined, null, 'plan', 5, {}, () => plan]) expect(isPlan(thing)).toBe(false)
   })

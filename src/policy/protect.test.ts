@@ -91,7 +91,16 @@ describe('ordinary work is not', () => {
 describe('the table', () => {
   test('has the names that the contract promises', () => {
     const named = [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names]
-    for (const name of ['.git/hooks', '.git/config', '.ringfence', '.vscode', '.idea', '.husky', '.envrc', '.mcp.json'])
+    for (const name of [
+      '.git/hooks',
+      '.git/config',
+      '.ringfence',
+      '.vscode',
+      '.idea',
+      '.husky',
+      '.envrc',
+      '.mcp.json',
+    ])
       expect(named).toContain(name)
   })
 
@@ -110,22 +119,36 @@ describe('in general', () => {
 
   test('a protected name stays so wherever it stands and whatever is below it', () => {
     fc.assert(
-      fc.property(plain, fc.constantFrom(...PROTECTION.names, ...PROTECTION.inner), plain, (above, name, below) => {
-        expect(by(path(above, [name], below))).toBeDefined()
-      }),
+      fc.property(
+        plain,
+        fc.constantFrom(...PROTECTION.names, ...PROTECTION.inner),
+        plain,
+        (above, name, below) => {
+          expect(by(path(above, [name], below))).toBeDefined()
+        },
+      ),
     )
   })
 
   test('a repository’s own parts count even among dependencies', () => {
     fc.assert(
-      fc.property(plain, fc.constantFrom(...PROTECTION.exceptBelow), plain, fc.constantFrom(...PROTECTION.inner, ...PROTECTION.roots), (a, dependency, b, name) => {
-        expect(by(path(a, [dependency], b, [name]))).toBeDefined()
-      }),
+      fc.property(
+        plain,
+        fc.constantFrom(...PROTECTION.exceptBelow),
+        plain,
+        fc.constantFrom(...PROTECTION.inner, ...PROTECTION.roots),
+        (a, dependency, b, name) => {
+          expect(by(path(a, [dependency], b, [name]))).toBeDefined()
+        },
+      ),
     )
   })
 
   test('letters’ case, doubled slashes and `.` change nothing', () => {
-    const segment = fc.oneof(word, fc.constantFrom('.git', 'hooks', 'config', '.envrc', 'node_modules', '.vscode'))
+    const segment = fc.oneof(
+      word,
+      fc.constantFrom('.git', 'hooks', 'config', '.envrc', 'node_modules', '.vscode'),
+    )
     fc.assert(
       fc.property(fc.array(segment, { maxLength: 5 }), (segments) => {
         const expected = by(segments.join('/')) !== undefined
@@ -145,6 +168,6 @@ describe('in general', () => {
 
   test('an empty protection refuses nothing', () => {
     const nothing = { roots: [], inner: [], names: [], exceptBelow: [] }
-    fc.assert(fc.property(fc.string(), (text) => expect(protectedBy(nothing, text)).toBeUndefined()))
+    fc.assert(fc.property(fc.string(), (text) => protectedBy(nothing, text) === undefined))
   })
 })

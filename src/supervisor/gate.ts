@@ -61,7 +61,29 @@ export class Gate {
     const backend = await this.#select(plan, spec)
     const inside = await this.#open(backend, plan, signal)
     const id = newId('sb')
-    return new Sandbox({ id, plan, backend, inside, trail, newId, judge: (command) => this.judge(command, plan) })
+    return new Sandbox({
+      id,
+      plan,
+      backend,
+      inside,
+      trail,
+      newId,
+      judge: (command) => this.judge(command, plan),
+    })
+  }
+
+  /** For a command that the caller starts itself: judged and on record like every other, or refused. */
+  async admit(command: AskedCommand, plan: Plan, backend: Backend): Promise<Decision> {
+    const sandbox = new Sandbox({
+      id: this.#parts.newId('sb'),
+      plan,
+      backend,
+      inside: undefined,
+      trail: this.#parts.trail,
+      newId: this.#parts.newId,
+      judge: (asked) => this.judge(asked, plan),
+    })
+    return sandbox.admit(command)
   }
 
   async #select(plan: Plan, spec: Spec): Promise<Backend> {
@@ -90,5 +112,6 @@ export class Gate {
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>
-  plan.mounts.find((mount) => mount.target !== '/' && (plan.cwd === mount.target || plan.cwd.startsWith(`${mount.target}/`)))
-    ?.target ?? plan.cwd
+  plan.mounts.find(
+    (mount) => mount.target !== '/' && (plan.cwd === mount.target || plan.cwd.startsWith(`${mount.target}/`)),
+  )?.target ?? plan.cwd

@@ -25,7 +25,8 @@ type Parts = {
   readonly id: string
   readonly plan: Plan
   readonly backend: Backend
-  readonly inside: BackendSandbox
+  /** Absent when the caller starts the process itself. */
+  readonly inside: BackendSandbox | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand) => Promise<Decision>
@@ -41,6 +42,7 @@ export class Sandbox implements AsyncDisposable {
   readonly #parts: Parts
   /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
   readonly #unwritten: Event[] = []
+  readonly #closing: (() => Promise<void>)[] = []
   #state: 'ready' | 'destroyed' = 'ready'
 
   constructor(parts: Parts) {
@@ -49,7 +51,10 @@ export class Sandbox implements AsyncDisposable {
     this.backend = parts.backend.name
     this.level = parts.backend.level
     this.plan = parts.plan
-    this.files = new SandboxFiles(parts.inside, (...command) => this.exec(command))
+    this.files = new SandboxFiles(
+      () => this.#inside(),
+      (...command) => this.exec(command),
+    )
     this.#unwritten.push(this.#event('SandboxState', { state: 'ready', ...summaryOf(parts) }))
   }
 
@@ -59,17 +64,36 @@ export class Sandbox implements AsyncDisposable {
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     const decision = await this.#decide(asked, execId, options)
-    const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
+    const argv: readonly [string, ...string[]] =
+      'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
     const { cwd, env } = options
     const placed = { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
     try {
-      const result = await this.#parts.inside.exec(placed, ioOf(options))
+      const result = await this.#inside().exec(placed, ioOf(options))
       await this.#recordResult(execId, result)
       return { ...result, execId, decision }
     } catch (error) {
-      await this.#write(this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }))
+      await this.#write(
+        this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }),
+      )
       throw error
     }
+  }
+
+  /** Judges and records a command that runs elsewhere. */
+  admit(command: AskedCommand): Promise<Decision> {
+    return this.#decide(command, this.#parts.newId('ex'), {})
+  }
+
+  #inside(): BackendSandbox {
+    this.#assertAlive()
+    if (!this.#parts.inside) throw new SandboxError('wrong-state', `sandbox ${this.id} runs nothing itself`)
+    return this.#parts.inside
+  }
+
+  /** Called once, after the sandbox is gone. */
+  onClose(action: () => Promise<void>): void {
+    this.#closing.push(action)
   }
 
   async #decide(asked: AskedCommand, execId: string, options: ExecOptions): Promise<Decision> {
@@ -78,14 +102,25 @@ export class Sandbox implements AsyncDisposable {
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
     const { action, reason, rules } = decision
     await this.#write(
-      this.#event('PolicyDecision', { exec_id: execId, subject: 'command', command, action, reason: redact(reason), rules }),
+      this.#event('PolicyDecision', {
+        exec_id: execId,
+        subject: 'command',
+        command,
+        action,
+        reason: redact(reason),
+        rules,
+      }),
       ...(approved === undefined ? [] : [this.#event('Approval', { exec_id: execId, approved })]),
     )
     if (action === 'deny') {
-      throw new SandboxError('forbidden-command', reason, { hint: '`ringfence check command` shows every part and its rule' })
+      throw new SandboxError('forbidden-command', reason, {
+        hint: '`ringfence check command` shows every part and its rule',
+      })
     }
     if (approved === false) {
-      throw new SandboxError('approval-required', reason, { hint: 'approve it with --yes, or add a rule to the policy' })
+      throw new SandboxError('approval-required', reason, {
+        hint: 'approve it with --yes, or add a rule to the policy',
+      })
     }
     return decision
   }
@@ -116,8 +151,9 @@ export class Sandbox implements AsyncDisposable {
   async close(): Promise<void> {
     if (this.#state === 'destroyed') return
     this.#state = 'destroyed'
-    await this.#parts.inside.close()
+    await this.#parts.inside?.close()
     await this.#write(this.#event('SandboxState', { state: 'destroyed' }))
+    for (const action of this.#closing.splice(0)) await action()
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -159,30 +195,35 @@ function askedCommand(command: string | readonly string[]): AskedCommand {
   }
   const [program, ...rest] = command
   if (program === undefined || program === '') throw new SandboxError('no-command', 'no command was given')
-  if (command.some((word) => word.includes('\0'))) throw new SandboxError('invalid-input', 'the command holds a NUL character')
+  if (command.some((word) => word.includes('\0')))
+    throw new SandboxError('invalid-input', 'the command holds a NUL character')
   return { argv: [program, ...rest] }
 }
 
 function ioOf({ stdin, output, signal }: ExecOptions): ExecIo {
-  return { stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin, output, signal }
+  return {
+    stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin,
+    output,
+    signal,
+  }
 }
 
 /** Files as the sandbox sees them: each operation crosses the wall like a command, so it can reach no more than one. */
 export class SandboxFiles {
-  readonly #inside: BackendSandbox
+  readonly #inside: () => BackendSandbox
   readonly #exec: (...command: string[]) => Promise<ExecResult>
 
-  constructor(inside: BackendSandbox, exec: (...command: string[]) => Promise<ExecResult>) {
+  constructor(inside: () => BackendSandbox, exec: (...command: string[]) => Promise<ExecResult>) {
     this.#inside = inside
     this.#exec = exec
   }
 
   read(path: string): Promise<Uint8Array> {
-    return this.#inside.read(path)
+    return this.#inside().read(path)
   }
 
   write(path: string, data: Uint8Array | string): Promise<void> {
-    return this.#inside.write(path, typeof data === 'string' ? Buffer.from(data) : data)
+    return this.#inside().write(path, typeof data === 'string' ? Buffer.from(data) : data)
   }
 
   async list(path: string): Promise<readonly string[]> {
@@ -190,11 +231,23 @@ export class SandboxFiles {
     return Buffer.from(result.stdout).toString('utf8').split('\0').slice(0, -1).sort()
   }
 
-  async stat(path: string): Promise<{ readonly size: number; readonly mode: number; readonly kind: string; readonly modifiedMs: number }> {
+  async stat(
+    path: string,
+  ): Promise<{
+    readonly size: number
+    readonly mode: number
+    readonly kind: string
+    readonly modifiedMs: number
+  }> {
     const result = await this.#run(path, 'stat', '-c', '%s %a %F\t%Y', '--', path)
     const [head = '', time = '0'] = Buffer.from(result.stdout).toString('utf8').trim().split('\t')
     const [size = '0', mode = '0', ...kind] = head.split(' ')
-    return { size: Number(size), mode: Number.parseInt(mode, 8), kind: kind.join(' '), modifiedMs: Number(time) * 1000 }
+    return {
+      size: Number(size),
+      mode: Number.parseInt(mode, 8),
+      kind: kind.join(' '),
+      modifiedMs: Number(time) * 1000,
+    }
   }
 
   async remove(path: string): Promise<void> {

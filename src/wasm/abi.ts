@@ -45,7 +45,8 @@ export function abiOf(shape: ModuleShape): GuestAbi {
   for (const entry of shape.imports) checkImport(shape, entry)
   const imports = shape.imports.map(({ module, name }) => ({ module, name }))
   const alloc = exportedFunction(shape, 'alloc')
-  if (alloc && !isSignature(alloc, signature([I32], [I32]))) throw problem('`alloc` must be of type (i32) -> i32')
+  if (alloc && !isSignature(alloc, signature([I32], [I32])))
+    throw problem('`alloc` must be of type (i32) -> i32')
   const initialize = isSignature(exportedFunction(shape, '_initialize'), signature([], []))
   const kind = kindOf(shape)
   const params = kind === 'run' ? (exportedFunction(shape, 'run')?.params ?? []) : []
@@ -76,8 +77,7 @@ function exportedFunction(shape: ModuleShape, wanted: string): FunctionType | un
   const found = shape.exports.find(({ name, kind }) => name === wanted && kind === 'function')
   if (!found) return undefined
   const imported = shape.imports.filter(({ kind }) => kind === 'function')
-  const type =
-    imported[found.index]?.type ?? shape.functions[found.index - importedCount(shape, 'function')]
+  const type = imported[found.index]?.type ?? shape.functions[found.index - importedCount(shape, 'function')]
   return type === undefined ? undefined : shape.types[type]
 }
 
@@ -87,10 +87,12 @@ function isSignature(type: FunctionType | undefined, { params, results }: Signat
 
 function checkImport(shape: ModuleShape, { module, name, kind, type }: ImportShape): void {
   const shown = `\`${module}.${name}\``
-  if (kind !== 'function') throw problem(`the module imports the ${kind} ${shown}; only functions can be imported`)
+  if (kind !== 'function')
+    throw problem(`the module imports the ${kind} ${shown}; only functions can be imported`)
   const given = shape.types[type]
   if (module === WASI) {
-    if (name !== 'proc_exit' && given?.results.join() !== String(I32)) throw problem(`${shown} must return i32`)
+    if (name !== 'proc_exit' && given?.results.join() !== String(I32))
+      throw problem(`${shown} must return i32`)
     return
   }
   const wanted =

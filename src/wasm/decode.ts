@@ -77,7 +77,9 @@ export function valueType(reader: ByteReader): number {
   const code = reader.u8()
   if (VALUE_TYPES.has(code)) return code
   if (code === 0x63 || code === 0x64) throw unsupportedFeature('typed references')
-  throw unsupportedFeature(code === 0x69 || code === 0x68 ? 'exceptions with references' : 'garbage collection')
+  throw unsupportedFeature(
+    code === 0x69 || code === 0x68 ? 'exceptions with references' : 'garbage collection',
+  )
 }
 
 /** How many entries of a kind the module imports. */

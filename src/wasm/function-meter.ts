@@ -269,7 +269,9 @@ export class FunctionMeter {
     const index = stack.depth - 1
     if (this.#live) {
       this.#sync()
-      this.#fuel.settle(stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0)
+      this.#fuel.settle(
+        stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
+      )
       stack.fixed[index] = 1
       stack.owed[index] = this.#fuel.pending
     }

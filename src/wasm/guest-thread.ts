@@ -7,7 +7,9 @@ export type ThreadParts = {
   readonly receive: () => { readonly message: string } | undefined
   /** One word: 0 while the host thinks, 1 when its reply lies on the port. */
   readonly signal: Int32Array
-  readonly wasi: new (host: WasiHost) => { readonly functions: Readonly<Record<string, unknown>>; readonly stdout: string }
+  readonly wasi: new (
+    host: WasiHost,
+  ) => { readonly functions: Readonly<Record<string, unknown>>; readonly stdout: string }
 }
 
 /** What the system interface needs of the thread. */
@@ -47,7 +49,10 @@ export class GuestThread {
     this.#parts = parts
     this.#engine = (globalThis as unknown as { WebAssembly: WasmEngine }).WebAssembly
     // (module (func (export "t") unreachable))
-    const bytes = [0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 5, 1, 1, 116, 0, 0, 10, 5, 1, 3, 0, 0, 11]
+    const bytes = [
+      0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 5, 1, 1, 116, 0, 0, 10, 5, 1, 3, 0, 0,
+      11,
+    ]
     const module = new this.#engine.Module(new Uint8Array(bytes))
     this.#trap = new this.#engine.Instance(module, {}).exports['t'] as WasmFunction
   }
@@ -130,7 +135,10 @@ export class GuestThread {
 
   #text(at: number, length: number, what: string): string {
     if (length >>> 0 > this.#job.limits.messageBytes) {
-      return this.#stop({ kind: 'abi', message: `${what} is longer than ${this.#job.limits.messageBytes} bytes` })
+      return this.#stop({
+        kind: 'abi',
+        message: `${what} is longer than ${this.#job.limits.messageBytes} bytes`,
+      })
     }
     const bytes = this.#view(at, length, what)
     try {
@@ -181,7 +189,8 @@ export class GuestThread {
     const imports: Record<string, Record<string, unknown>> = Object.create(null)
     for (const { module, name } of this.#job.imports) {
       const room = (imports[module] ??= Object.create(null) as Record<string, unknown>)
-      room[name] = module === 'wasi_snapshot_preview1' ? (wasi.functions[name] ?? (() => 52)) : this.#hostFunction(name)
+      room[name] =
+        module === 'wasi_snapshot_preview1' ? (wasi.functions[name] ?? (() => 52)) : this.#hostFunction(name)
     }
     return imports
   }
@@ -218,7 +227,9 @@ export class GuestThread {
   /** SECURITY: one line stays one line, whatever the guest writes: control characters become blanks. */
   #addLog(level: number, text: string): void {
     const { logLines, logBytes } = this.#job.limits
-    const line = text.slice(0, 4096).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, ' ')
+    const line = text
+      .slice(0, 4096)
+      .replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, ' ')
     if (this.#log.length >= logLines || this.#logBytes + line.length > logBytes) {
       this.#logDropped++
       return

@@ -47,7 +47,10 @@ export class GuestWorker {
     this.#worker.unref()
     this.#worker.on('message', (message: GuestMessage | { readonly kind: 'ready' }) => this.#hear(message))
     this.#worker.on('error', (error: NodeJS.ErrnoException) =>
-      this.#leave({ kind: 'died', reason: error.code === 'ERR_WORKER_OUT_OF_MEMORY' ? 'memory' : 'internal' }),
+      this.#leave({
+        kind: 'died',
+        reason: error.code === 'ERR_WORKER_OUT_OF_MEMORY' ? 'memory' : 'internal',
+      }),
     )
     this.#worker.on('exit', () => this.#leave({ kind: 'died', reason: 'internal' }))
   }

@@ -34,7 +34,10 @@ export function meterModule(original: Uint8Array, options: MeterOptions = {}): M
 const SLICE_MS = 5
 
 /** The same in slices, so that a large module does not hold up the caller's event loop. */
-export async function meterModuleInSlices(original: Uint8Array, options: MeterOptions = {}): Promise<MeteredModule> {
+export async function meterModuleInSlices(
+  original: Uint8Array,
+  options: MeterOptions = {},
+): Promise<MeteredModule> {
   const steps = meterSteps(original, options)
   let sliceEnd = performance.now() + SLICE_MS
   for (;;) {
@@ -59,7 +62,12 @@ function* meterSteps(original: Uint8Array, options: MeterOptions): Generator<voi
   }
   yield
   const shape = decodeModule(bytes)
-  const rewritten = yield* rewriteModule({ bytes, shape, limits: limitsOf(options), initial: options.initial ?? 'host' })
+  const rewritten = yield* rewriteModule({
+    bytes,
+    shape,
+    limits: limitsOf(options),
+    initial: options.initial ?? 'host',
+  })
   yield
   if (!wasmEngine().validate(rewritten)) {
     throw new SandboxError('unsupported', 'the module leaves no room for the meter', {

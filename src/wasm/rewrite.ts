@@ -4,8 +4,8 @@ import {
   type FunctionType,
   importedCount,
   type ModuleShape,
-  type Section,
   SECTION,
+  type Section,
   type SizeLimits,
 } from './decode.ts'
 import { RIDE } from './fuel-emitter.ts'
@@ -76,7 +76,12 @@ function isNames(bytes: Uint8Array, section: Section): boolean {
 
 type Code = { readonly bodies: ByteWriter; readonly types: ByteWriter; readonly addedTypes: number }
 
-function sectionContent(job: Rewrite, id: number, section: Section | undefined, code: Code): ByteWriter | undefined {
+function sectionContent(
+  job: Rewrite,
+  id: number,
+  section: Section | undefined,
+  code: Code,
+): ByteWriter | undefined {
   const { shape } = job
   switch (id) {
     case SECTION.type:
@@ -106,7 +111,12 @@ function copied({ bytes }: Rewrite, section: Section | undefined): ByteWriter | 
 }
 
 /** A section with entries added at its end. */
-function extended({ bytes }: Rewrite, section: Section | undefined, count: number, added: ByteWriter): ByteWriter {
+function extended(
+  { bytes }: Rewrite,
+  section: Section | undefined,
+  count: number,
+  added: ByteWriter,
+): ByteWriter {
   const out = new ByteWriter()
   const reader = new ByteReader(bytes, section?.start ?? 0)
   out.u32((section ? reader.u32() : 0) + count)
@@ -148,7 +158,10 @@ const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'glob
 function shares(all: readonly SizeLimits[], ceiling: number, what: string): readonly SizeLimits[] {
   const least = all.reduce((sum, { min }) => sum + min, 0)
   if (least > ceiling) {
-    throw new SandboxError('resource-limit-exceeded', `the module needs ${least} ${what}, the limit is ${ceiling}`)
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the module needs ${least} ${what}, the limit is ${ceiling}`,
+    )
   }
   const share = Math.floor((ceiling - least) / all.length)
   return all.map(({ min, max }) => ({ min, max: Math.min(max ?? Number.POSITIVE_INFINITY, min + share) }))
@@ -179,7 +192,10 @@ function tableSection({ shape, limits }: Rewrite): ByteWriter {
 
 function checkLimits({ shape, limits }: Rewrite): void {
   if (shape.functions.length > limits.functions) {
-    throw new SandboxError('resource-limit-exceeded', `the module has more than ${limits.functions} functions`)
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the module has more than ${limits.functions} functions`,
+    )
   }
   if (shape.exports.some(({ name }) => name.startsWith('\0'))) {
     throw new SandboxError('invalid-input', 'the module exports a reserved name')
@@ -217,7 +233,10 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
   for (const type of shape.functions) {
     const size = reader.u32()
     if (size > limits.functionBytes) {
-      throw new SandboxError('resource-limit-exceeded', `a function is longer than ${limits.functionBytes} bytes`)
+      throw new SandboxError(
+        'resource-limit-exceeded',
+        `a function is longer than ${limits.functionBytes} bytes`,
+      )
     }
     meter.rewrite(shape.types[type] as FunctionType, reader.at, reader.at + size, bodies)
     if (meter.needsExactCalls) return undefined

@@ -15,7 +15,11 @@ const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
 
 const wall = (sabotage?: (vector: readonly string[]) => readonly string[]) =>
-  bubblewrap({ agent, probePlan: () => planOf({ limits: { wallMs: 10_000 } }), ...(sabotage ? { sabotage } : {}) })
+  bubblewrap({
+    agent,
+    probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+    ...(sabotage ? { sabotage } : {}),
+  })
 
 async function main(): Promise<number> {
   const world = await makeWorld()
@@ -30,10 +34,14 @@ async function main(): Promise<number> {
     if (process.argv.includes('--mutation')) return await mutate(world, control, show)
     const rows = await runSuite(wall(), control, world, {
       only,
-      onRow: (row) => show(`${row.verdict.padEnd(15)} ${row.guarantee.padEnd(16)} ${row.attack}${row.why ? ` (${row.why})` : ''}\n`),
+      onRow: (row) =>
+        show(
+          `${row.verdict.padEnd(15)} ${row.guarantee.padEnd(16)} ${row.attack}${row.why ? ` (${row.why})` : ''}\n`,
+        ),
     })
     const uses = only ? [] : await runUses(wall(), world)
-    for (const use of uses) show(`${(use.ok ? 'works' : 'BROKEN').padEnd(15)} ${use.name}${use.ok ? '' : `: ${use.said}`}\n`)
+    for (const use of uses)
+      show(`${(use.ok ? 'works' : 'BROKEN').padEnd(15)} ${use.name}${use.ok ? '' : `: ${use.said}`}\n`)
     if (!loud) process.stdout.write(`${JSON.stringify({ rows, uses })}\n`)
     const bad = rows.filter((row) => !isFine(row)).length + uses.filter((use) => !use.ok).length
     show(`${rows.length + uses.length - bad} passed, ${bad} failed\n`)
@@ -44,7 +52,11 @@ async function main(): Promise<number> {
 }
 
 /** Each sabotage must be noticed by at least one proof of the guarantees that it breaks. */
-async function mutate(world: Awaited<ReturnType<typeof makeWorld>>, control: ReturnType<typeof native>, show: (text: string) => void): Promise<number> {
+async function mutate(
+  world: Awaited<ReturnType<typeof makeWorld>>,
+  control: ReturnType<typeof native>,
+  show: (text: string) => void,
+): Promise<number> {
   let missed = 0
   for (const { name, breaks, sabotage } of SABOTAGES) {
     const rows = await runSuite(wall(sabotage), control, world, { only: breaks }).catch((error: Error) => [
@@ -52,7 +64,9 @@ async function mutate(world: Awaited<ReturnType<typeof makeWorld>>, control: Ret
     ])
     const caught = rows.find((row) => row.verdict === 'broken' || row.verdict === 'accepted')
     if (!caught) missed++
-    show(`${(caught ? 'caught' : 'MISSED').padEnd(8)} ${name}${caught ? `: ${caught.guarantee}, ${caught.attack}` : `: ${JSON.stringify(rows.find((row) => !isFine(row)) ?? {})}`}\n`)
+    show(
+      `${(caught ? 'caught' : 'MISSED').padEnd(8)} ${name}${caught ? `: ${caught.guarantee}, ${caught.attack}` : `: ${JSON.stringify(rows.find((row) => !isFine(row)) ?? {})}`}\n`,
+    )
   }
   show(`${SABOTAGES.length - missed} passed, ${missed} failed\n`)
   return missed === 0 ? 0 : 1

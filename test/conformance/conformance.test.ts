@@ -9,7 +9,10 @@ import { packageRoot } from './world.ts'
 
 const MINUTES = 60_000
 const run = promisify(execFile)
-type Report = { readonly rows: readonly Row[]; readonly uses: readonly { readonly name: string; readonly ok: boolean; readonly said: string }[] }
+type Report = {
+  readonly rows: readonly Row[]
+  readonly uses: readonly { readonly name: string; readonly ok: boolean; readonly said: string }[]
+}
 
 /** The suite as a program of its own, from a place that any user can read. */
 async function suite(uid?: number): Promise<Report> {
@@ -17,17 +20,32 @@ async function suite(uid?: number): Promise<Report> {
   const home = join(place, 'home')
   const root = packageRoot()
   try {
-    for (const part of ['package.json', 'dist/guest', 'dist/test']) cpSync(join(root, part), join(place, part), { recursive: true })
+    for (const part of ['package.json', 'dist/guest', 'dist/test'])
+      cpSync(join(root, part), join(place, part), { recursive: true })
     mkdirSync(home)
     chmodSync(place, 0o755)
     if (uid !== undefined) chownSync(home, uid, uid)
     const env = { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: home, LANG: 'C.UTF-8' }
     const args = [join(place, 'dist/test/conformance.js'), '--json']
-    const as = uid === undefined ? [process.execPath, ...args] : ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', process.execPath, ...args]
-    const { stdout } = await run(as[0] as string, as.slice(1), { cwd: place, env, maxBuffer: 1e8 }).catch((error: { stdout?: string; message: string }) => {
-      if (error.stdout) return { stdout: error.stdout }
-      throw new Error(error.message)
-    })
+    const as =
+      uid === undefined
+        ? [process.execPath, ...args]
+        : [
+            'setpriv',
+            '--reuid',
+            String(uid),
+            '--regid',
+            String(uid),
+            '--clear-groups',
+            process.execPath,
+            ...args,
+          ]
+    const { stdout } = await run(as[0] as string, as.slice(1), { cwd: place, env, maxBuffer: 1e8 }).catch(
+      (error: { stdout?: string; message: string }) => {
+        if (error.stdout) return { stdout: error.stdout }
+        throw new Error(error.message)
+      },
+    )
     return JSON.parse(stdout) as Report
   } finally {
     rmSync(place, { recursive: true, force: true })

@@ -41,7 +41,8 @@ const READS: readonly Attack[] = [
   },
   {
     name: 'read through /proc/self/root and /proc/1/root',
-    script: ({ outside }) => outside.map((dir) => `cat /proc/self/root${dir}/secret /proc/1/root${dir}/secret`).join('\n'),
+    script: ({ outside }) =>
+      outside.map((dir) => `cat /proc/self/root${dir}/secret /proc/1/root${dir}/secret`).join('\n'),
     succeeded: says(SECRET),
   },
   {
@@ -60,7 +61,8 @@ const WRITES: readonly Attack[] = [
   },
   {
     name: 'write through a symlink planted in the workspace',
-    script: ({ outside }) => outside.map((dir, i) => `ln -s ${dir}/linked out${i}; echo x > out${i}`).join('\n'),
+    script: ({ outside }) =>
+      outside.map((dir, i) => `ln -s ${dir}/linked out${i}; echo x > out${i}`).join('\n'),
     succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'linked'))),
   },
   {
@@ -70,7 +72,8 @@ const WRITES: readonly Attack[] = [
   },
   {
     name: 'change a kernel setting (the value that it has)',
-    script: () => 'cat /proc/sys/kernel/core_pattern > v && cat v > /proc/sys/kernel/core_pattern && echo got-it',
+    script: () =>
+      'cat /proc/sys/kernel/core_pattern > v && cat v > /proc/sys/kernel/core_pattern && echo got-it',
     succeeded: says('got-it'),
     notApplicable: rootOnly,
   },
@@ -101,23 +104,71 @@ const PROTECTED: readonly Attack[] = [
   protectedWrite('replace it by rename', 'echo PWNED > c; mv -f c .git/config', '.git/config'),
   protectedWrite('plant commondir', 'echo PWNED > .git/commondir', '.git/commondir'),
   protectedWrite('plant config.worktree', 'echo PWNED > .git/config.worktree', '.git/config.worktree'),
-  protectedWrite("a submodule's hooks", 'mkdir -p .git/modules/m/hooks; echo PWNED > .git/modules/m/hooks/post-checkout', '.git/modules/m/hooks/post-checkout'),
-  protectedWrite("a worktree's configuration", 'mkdir -p .git/worktrees/w; echo PWNED > .git/worktrees/w/commondir', '.git/worktrees/w/commondir'),
-  protectedWrite('a nested repository', 'echo PWNED > vendor/sub/.git/hooks/post-commit', 'vendor/sub/.git/hooks/post-commit'),
-  protectedWrite('a new repository where there was none', 'mkdir -p deep/er/.git/hooks; echo PWNED > deep/er/.git/config', 'deep/er/.git/config'),
+  protectedWrite(
+    "a submodule's hooks",
+    'mkdir -p .git/modules/m/hooks; echo PWNED > .git/modules/m/hooks/post-checkout',
+    '.git/modules/m/hooks/post-checkout',
+  ),
+  protectedWrite(
+    "a worktree's configuration",
+    'mkdir -p .git/worktrees/w; echo PWNED > .git/worktrees/w/commondir',
+    '.git/worktrees/w/commondir',
+  ),
+  protectedWrite(
+    'a nested repository',
+    'echo PWNED > vendor/sub/.git/hooks/post-commit',
+    'vendor/sub/.git/hooks/post-commit',
+  ),
+  protectedWrite(
+    'a new repository where there was none',
+    'mkdir -p deep/er/.git/hooks; echo PWNED > deep/er/.git/config',
+    'deep/er/.git/config',
+  ),
   protectedWrite('a .git file that points elsewhere', 'mkdir d; echo PWNED > d/.git', 'd/.git'),
-  protectedWrite('move the repository away and make another', 'mv .git old; mkdir .git; echo PWNED > .git/config', '.git/config'),
-  protectedWrite('build it elsewhere and rename it', 'mkdir -p n/hooks; echo PWNED > n/config; mv n m/.git || mkdir m && mv n m/.git', 'm/.git/config'),
+  protectedWrite(
+    'move the repository away and make another',
+    'mv .git old; mkdir .git; echo PWNED > .git/config',
+    '.git/config',
+  ),
+  protectedWrite(
+    'build it elsewhere and rename it',
+    'mkdir -p n/hooks; echo PWNED > n/config; mv n m/.git || mkdir m && mv n m/.git',
+    'm/.git/config',
+  ),
   protectedWrite('in other letters', 'mkdir -p q/.GIT; echo PWNED > q/.GIT/config', 'q/.GIT/config'),
-  protectedWrite('through a symlinked directory', 'ln -s .git/hooks h; echo PWNED > h/pre-commit', '.git/hooks/pre-commit'),
+  protectedWrite(
+    'through a symlinked directory',
+    'ln -s .git/hooks h; echo PWNED > h/pre-commit',
+    '.git/hooks/pre-commit',
+  ),
   protectedWrite('through a hard link', 'ln .git/config l && echo PWNED >> l', '.git/config'),
-  protectedWrite('through a descriptor that was opened for reading', 'exec 5< .git/config; echo PWNED >> /proc/self/fd/5', '.git/config'),
-  protectedWrite('from inside the directory', 'cd .git/hooks && echo PWNED > post-merge', '.git/hooks/post-merge'),
-  protectedWrite('with dots in the path', 'echo PWNED > ./vendor/../.git/./hooks/pre-rebase', '.git/hooks/pre-rebase'),
+  protectedWrite(
+    'through a descriptor that was opened for reading',
+    'exec 5< .git/config; echo PWNED >> /proc/self/fd/5',
+    '.git/config',
+  ),
+  protectedWrite(
+    'from inside the directory',
+    'cd .git/hooks && echo PWNED > post-merge',
+    '.git/hooks/post-merge',
+  ),
+  protectedWrite(
+    'with dots in the path',
+    'echo PWNED > ./vendor/../.git/./hooks/pre-rebase',
+    '.git/hooks/pre-rebase',
+  ),
   protectedWrite('editor tasks', 'mkdir .vscode; echo PWNED > .vscode/tasks.json', '.vscode/tasks.json'),
-  protectedWrite('editor settings by rename', 'mkdir v; echo PWNED > v/tasks.json; mv v .idea', '.idea/tasks.json'),
+  protectedWrite(
+    'editor settings by rename',
+    'mkdir v; echo PWNED > v/tasks.json; mv v .idea',
+    '.idea/tasks.json',
+  ),
   protectedWrite('an agent’s tool servers', 'echo PWNED > .mcp.json', '.mcp.json'),
-  protectedWrite('an agent’s commands', 'mkdir -p .claude/commands; echo PWNED > .claude/commands/x.md', '.claude/commands/x.md'),
+  protectedWrite(
+    'an agent’s commands',
+    'mkdir -p .claude/commands; echo PWNED > .claude/commands/x.md',
+    '.claude/commands/x.md',
+  ),
   protectedWrite('direnv', 'echo PWNED > .envrc', '.envrc'),
   protectedWrite('husky', 'mkdir .husky; echo PWNED > .husky/pre-commit', '.husky/pre-commit'),
   protectedWrite('a shell start-up file', 'echo PWNED > .bashrc', '.bashrc'),
@@ -152,7 +203,8 @@ mkdir -p ${harmless} a; ln -s ../.git/hooks a/l
 end=$((SECONDS+2)); while [ $SECONDS -lt $end ]; do echo PWNED > ${harmless}/${target.split('/').at(-1)}; done 2>/dev/null
 wait`
 
-const connectTo = (port: number, host = '127.0.0.1'): string => `exec 8<>/dev/tcp/${host}/${port} && head -c5 <&8`
+const connectTo = (port: number, host = '127.0.0.1'): string =>
+  `exec 8<>/dev/tcp/${host}/${port} && head -c5 <&8`
 
 const NETWORK: readonly Attack[] = [
   {
@@ -179,12 +231,22 @@ const PROCESSES: readonly Attack[] = [
     script: ({ pid }) => `grep -q sleep /proc/${pid}/comm && echo got-it`,
     succeeded: says('got-it'),
   },
-  { name: 'signal a host process', script: ({ pid }) => `kill -0 ${pid} && echo got-it`, succeeded: says('got-it') },
-  { name: 'read its environment', script: ({ pid }) => `tr '\\0' '\\n' < /proc/${pid}/environ`, succeeded: says(SECRET) },
+  {
+    name: 'signal a host process',
+    script: ({ pid }) => `kill -0 ${pid} && echo got-it`,
+    succeeded: says('got-it'),
+  },
+  {
+    name: 'read its environment',
+    script: ({ pid }) => `tr '\\0' '\\n' < /proc/${pid}/environ`,
+    succeeded: says(SECRET),
+  },
 ]
 
 const hasPython = (): string | undefined =>
-  exists('/usr/bin/python3') || exists('/usr/local/bin/python3') ? undefined : 'no program here to hold an abstract socket'
+  exists('/usr/bin/python3') || exists('/usr/local/bin/python3')
+    ? undefined
+    : 'no program here to hold an abstract socket'
 
 const IPC: readonly Attack[] = [
   { name: 'read shared memory', script: ({ probe, shm }) => `${probe} shm ${shm}`, succeeded: says(SECRET) },
@@ -199,7 +261,9 @@ const IPC: readonly Attack[] = [
     script: ({ probe }) => `${probe} tiocsti`,
     succeeded: says('yes'),
     notApplicable: () =>
-      contentOf('/proc/sys/dev/tty/legacy_tiocsti').trim() === '0' ? 'this kernel has switched it off for all' : undefined,
+      contentOf('/proc/sys/dev/tty/legacy_tiocsti').trim() === '0'
+        ? 'this kernel has switched it off for all'
+        : undefined,
   },
 ]
 
@@ -219,8 +283,16 @@ const KERNEL: readonly Attack[] = [
   syscall('mount', rootOnly),
   syscall('open_tree', rootOnly),
   syscall('userfaultfd'),
-  syscall('perf', () => (Number(contentOf('/proc/sys/kernel/perf_event_paranoid')) > 2 && !isRoot ? 'this kernel forbids it to users' : undefined)),
-  syscall('io_uring', () => (contentOf('/proc/sys/kernel/io_uring_disabled').trim() === '2' ? 'this kernel has switched it off' : undefined)),
+  syscall('perf', () =>
+    Number(contentOf('/proc/sys/kernel/perf_event_paranoid')) > 2 && !isRoot
+      ? 'this kernel forbids it to users'
+      : undefined,
+  ),
+  syscall('io_uring', () =>
+    contentOf('/proc/sys/kernel/io_uring_disabled').trim() === '2'
+      ? 'this kernel has switched it off'
+      : undefined,
+  ),
   syscall('bpf', rootOnly),
   syscall('key'),
   syscall('clock', rootOnly),
@@ -230,7 +302,8 @@ const KERNEL: readonly Attack[] = [
 const CLEANUP: readonly Attack[] = [
   {
     name: 'leave a daemon behind',
-    script: () => `setsid bash -c 'trap "" TERM HUP; for i in $(seq 20); do date +%N > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null & sleep 0.3`,
+    script: () =>
+      `setsid bash -c 'trap "" TERM HUP; for i in $(seq 20); do date +%N > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null & sleep 0.3`,
     succeeded: async (_, __, workspace) => {
       const first = contentOf(join(workspace, 'beat'))
       await sleep(400)
@@ -240,7 +313,8 @@ const CLEANUP: readonly Attack[] = [
   {
     name: 'survive the time limit in a session of its own',
     limits: { wallMs: 400 },
-    script: () => `setsid bash -c 'trap "" TERM HUP; for i in $(seq 30); do date +%N > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null & sleep 30`,
+    script: () =>
+      `setsid bash -c 'trap "" TERM HUP; for i in $(seq 30); do date +%N > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null & sleep 30`,
     succeeded: async (result, __, workspace) => {
       const first = contentOf(join(workspace, 'beat'))
       await sleep(400)
@@ -262,7 +336,11 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'fs.write': WRITES,
   'fs.protect': PROTECTED,
   'env.clean': [
-    { name: "read the host's variables", script: () => 'env; cat /proc/self/environ', succeeded: says(SECRET) },
+    {
+      name: "read the host's variables",
+      script: () => 'env; cat /proc/self/environ',
+      succeeded: says(SECRET),
+    },
   ],
   'net.offline': NETWORK,
   'net.loopback': NETWORK.map((attack) => ({ ...attack, spec: { network: { mode: 'loopback' } } })),
@@ -275,7 +353,8 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
     {
       name: 'run past the time limit, ignoring the request to end',
       limits: { wallMs: 300 },
-      script: () => 'trap "" TERM; end=$((SECONDS+3)); while [ $SECONDS -lt $end ]; do sleep 0.1; done; echo past',
+      script: () =>
+        'trap "" TERM; end=$((SECONDS+3)); while [ $SECONDS -lt $end ]; do sleep 0.1; done; echo past',
       succeeded: says('past'),
     },
     {
@@ -286,14 +365,25 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
     },
   ],
   'limit.idle': [
-    { name: 'say nothing for long', limits: { idleMs: 300 }, script: () => 'echo a; sleep 1.5; echo past', succeeded: says('past') },
+    {
+      name: 'say nothing for long',
+      limits: { idleMs: 300 },
+      script: () => 'echo a; sleep 1.5; echo past',
+      succeeded: says('past'),
+    },
   ],
   'limit.memory': [
-    { name: 'use more memory, in several processes', limits: { memoryMb: 100 }, script: ({ probe }) => `${probe} memory 320`, succeeded: says('yes') },
+    {
+      name: 'use more memory, in several processes',
+      limits: { memoryMb: 100 },
+      script: ({ probe }) => `${probe} memory 320`,
+      succeeded: says('yes'),
+    },
     {
       name: 'use more memory in a memory file system',
       limits: { memoryMb: 100 },
-      script: () => 'head -c 300M /dev/zero > /dev/shm/rf-fill && sleep 0.5 && echo yes; rm -f /dev/shm/rf-fill',
+      script: () =>
+        'head -c 300M /dev/zero > /dev/shm/rf-fill && sleep 0.5 && echo yes; rm -f /dev/shm/rf-fill',
       succeeded: says('yes'),
     },
   ],
@@ -306,7 +396,12 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
     },
   ],
   'limit.pids': [
-    { name: 'start more processes', limits: { pids: 40 }, script: ({ probe }) => `${probe} fork 200`, succeeded: (result) => Number(stdout(result)) > 40 },
+    {
+      name: 'start more processes',
+      limits: { pids: 40 },
+      script: ({ probe }) => `${probe} fork 200`,
+      succeeded: (result) => Number(stdout(result)) > 40,
+    },
   ],
   'limit.disk': [
     {
@@ -343,27 +438,53 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
 
 /** Things that must still work behind the wall; a sandbox that breaks tools is switched off by its users. */
 export const USES: readonly { readonly name: string; readonly script: string; readonly says: string }[] = [
-  { name: 'commit to git', script: 'rm -rf t; git -c init.defaultBranch=x --version >/dev/null && echo work > .git/index.lock && rm .git/index.lock && mkdir -p .git/objects/ab && echo o > .git/objects/ab/cd && echo r > .git/refs/heads/topic && echo fine', says: 'fine' },
-  { name: 'write and read files', script: 'echo a > f && mv f g && ln g h && ln -s g i && cat i && rm h && mkdir -p d/e && rmdir d/e', says: 'a' },
+  {
+    name: 'commit to git',
+    script:
+      'rm -rf t; git -c init.defaultBranch=x --version >/dev/null && echo work > .git/index.lock && rm .git/index.lock && mkdir -p .git/objects/ab && echo o > .git/objects/ab/cd && echo r > .git/refs/heads/topic && echo fine',
+    says: 'fine',
+  },
+  {
+    name: 'write and read files',
+    script: 'echo a > f && mv f g && ln g h && ln -s g i && cat i && rm h && mkdir -p d/e && rmdir d/e',
+    says: 'a',
+  },
   { name: 'modes follow the umask', script: 'umask 027; touch m; stat -c %a m', says: '640' },
   { name: 'use /tmp', script: 'f=$(mktemp) && echo tmp > $f && cat $f', says: 'tmp' },
-  { name: 'write to /dev/stdout and /dev/null', script: 'echo out > /dev/stdout; echo x > /dev/null', says: 'out' },
+  {
+    name: 'write to /dev/stdout and /dev/null',
+    script: 'echo out > /dev/stdout; echo x > /dev/null',
+    says: 'out',
+  },
   { name: 'named pipes', script: 'mkfifo p; (cat p & echo through > p; wait)', says: 'through' },
-  { name: 'a private loopback', script: 'bash -c "exec 3<>/dev/tcp/127.0.0.1/9" 2>&1 | grep -q refused && echo fine', says: 'fine' },
+  {
+    name: 'a private loopback',
+    script: 'bash -c "exec 3<>/dev/tcp/127.0.0.1/9" 2>&1 | grep -q refused && echo fine',
+    says: 'fine',
+  },
   { name: 'here documents and process substitution', script: 'cat <<< here; cat <(echo sub)', says: 'sub' },
   { name: 'a pseudo terminal', script: 'script -qec "echo tty" /dev/null', says: 'tty' },
-  { name: 'names of packages in a dependency tree', script: 'mkdir -p node_modules/p/.vscode && echo j > node_modules/p/.vscode/s.json && rm -rf node_modules && echo fine', says: 'fine' },
+  {
+    name: 'names of packages in a dependency tree',
+    script:
+      'mkdir -p node_modules/p/.vscode && echo j > node_modules/p/.vscode/s.json && rm -rf node_modules && echo fine',
+    says: 'fine',
+  },
 ]
 
 /** What a sandbox may leave on the host: nothing. Counted before and after. */
 export function leftovers(): Readonly<Record<string, number>> {
   const lines = (file: string): number => readFileSync(file, 'utf8').split('\n').length - 1
   const cgroups = (dir: string): number =>
-    exists(dir) ? readdirSync(dir, { recursive: true }).filter((name) => String(name).includes('ringfence-')).length : 0
+    exists(dir)
+      ? readdirSync(dir, { recursive: true }).filter((name) => String(name).includes('ringfence-')).length
+      : 0
   return {
     mounts: lines('/proc/self/mountinfo'),
     cgroups: cgroups('/sys/fs/cgroup/pids') + cgroups('/sys/fs/cgroup/memory'),
     descriptors: readdirSync('/proc/self/fd').length,
-    processes: readdirSync('/proc').filter((name) => /^\d+$/.test(name) && contentOf(`/proc/${name}/comm`).startsWith('bwrap')).length,
+    processes: readdirSync('/proc').filter(
+      (name) => /^\d+$/.test(name) && contentOf(`/proc/${name}/comm`).startsWith('bwrap'),
+    ).length,
   }
 }

@@ -15,11 +15,23 @@ export type Sabotage = {
 const without =
   (key: string, ...values: readonly string[]) =>
   (vector: readonly string[]): readonly string[] =>
-    pairsOf(vector).filter(([name, value]) => !(name === key && values.includes(value ?? ''))).flat()
+    pairsOf(vector)
+      .filter(([name, value]) => !(name === key && values.includes(value ?? '')))
+      .flat()
 
 /** Operations with their arguments; only `arg` and `init` matter here, the rest stays whole. */
 function pairsOf(vector: readonly string[]): readonly (readonly string[])[] {
-  const arity: Readonly<Record<string, number>> = { bwrap: 1, control: 1, cgroup: 1, bind: 5, arg: 1, file: 2, filter: 1, init: 1, user: 2 }
+  const arity: Readonly<Record<string, number>> = {
+    bwrap: 1,
+    control: 1,
+    cgroup: 1,
+    bind: 5,
+    arg: 1,
+    file: 2,
+    filter: 1,
+    init: 1,
+    user: 2,
+  }
   const out: string[][] = []
   for (let at = 0; at < vector.length; ) {
     const size = 1 + (arity[vector[at] as string] ?? 0)
@@ -64,20 +76,71 @@ const ALLOW_ALL = '06000000' + '0000ff7f'
 
 export const SABOTAGES: readonly Sabotage[] = [
   { name: 'the network is shared', breaks: ['net.offline'], sabotage: without('arg', '--unshare-net') },
-  { name: 'processes are shared', breaks: ['proc.hidden'], sabotage: (vector) => without('arg', '--unshare-pid', '--as-pid-1')(vector) },
+  {
+    name: 'processes are shared',
+    breaks: ['proc.hidden'],
+    sabotage: (vector) => without('arg', '--unshare-pid', '--as-pid-1')(vector),
+  },
   { name: 'IPC is shared', breaks: ['ipc.private'], sabotage: without('arg', '--unshare-ipc') },
-  { name: 'the home directory can be read', breaks: ['fs.read'], sabotage: insertArgs('--ro-bind', homedir(), homedir()) },
-  { name: 'the home directory can be written', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(insertArgs('--bind', homedir(), homedir())(vector)) },
-  { name: 'the seccomp filter allows everything', breaks: ['kernel.filtered'], sabotage: (vector) => vector.map((item, at) => (vector[at - 1] === 'filter' ? ALLOW_ALL : item)) },
-  { name: 'kernel settings are writable', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(withoutField('readonly', 1)(vector)) },
+  {
+    name: 'the home directory can be read',
+    breaks: ['fs.read'],
+    sabotage: insertArgs('--ro-bind', homedir(), homedir()),
+  },
+  {
+    name: 'the home directory can be written',
+    breaks: ['fs.write'],
+    sabotage: (vector) => withoutLandlock(insertArgs('--bind', homedir(), homedir())(vector)),
+  },
+  {
+    name: 'the seccomp filter allows everything',
+    breaks: ['kernel.filtered'],
+    sabotage: (vector) => vector.map((item, at) => (vector[at - 1] === 'filter' ? ALLOW_ALL : item)),
+  },
+  {
+    name: 'kernel settings are writable',
+    breaks: ['fs.write'],
+    sabotage: (vector) => withoutLandlock(withoutField('readonly', 1)(vector)),
+  },
   { name: 'nobody guards the workspace', breaks: ['fs.protect'], sabotage: withoutField('guard', 1) },
-  { name: 'git is not protected', breaks: ['fs.protect'], sabotage: (vector) => withoutField('protect-inner', 1)(withoutField('protect-root', 1)(vector)) },
-  { name: 'editor files are not protected', breaks: ['fs.protect'], sabotage: withoutField('protect-name', 1) },
-  { name: 'control groups are not joined', breaks: ['limit.memory', 'limit.pids', 'limit.cpu'], sabotage: (vector) => pairsOf(vector).filter(([name]) => name !== 'cgroup').flat() },
-  { name: 'written bytes are not counted', breaks: ['limit.disk'], sabotage: (vector) => withoutField('disk', 1)(withoutField('rlimit', 2)(vector)) },
-  { name: "the host's environment goes in", breaks: ['env.clean'], sabotage: (vector) => [...vector, 'init', 'env', 'init', `RF_SECRET=s3cr3t-canary`] },
-  { name: 'shared memory files are the host’s', breaks: ['fs.write'], sabotage: insertArgs('--bind', '/dev/shm', '/dev/shm') },
-  { name: 'the programs are writable', breaks: ['fs.write'], sabotage: (vector) => withoutLandlock(replaced('--ro-bind', '--bind')(vector)) },
+  {
+    name: 'git is not protected',
+    breaks: ['fs.protect'],
+    sabotage: (vector) => withoutField('protect-inner', 1)(withoutField('protect-root', 1)(vector)),
+  },
+  {
+    name: 'editor files are not protected',
+    breaks: ['fs.protect'],
+    sabotage: withoutField('protect-name', 1),
+  },
+  {
+    name: 'control groups are not joined',
+    breaks: ['limit.memory', 'limit.pids', 'limit.cpu'],
+    sabotage: (vector) =>
+      pairsOf(vector)
+        .filter(([name]) => name !== 'cgroup')
+        .flat(),
+  },
+  {
+    name: 'written bytes are not counted',
+    breaks: ['limit.disk'],
+    sabotage: (vector) => withoutField('disk', 1)(withoutField('rlimit', 2)(vector)),
+  },
+  {
+    name: "the host's environment goes in",
+    breaks: ['env.clean'],
+    sabotage: (vector) => [...vector, 'init', 'env', 'init', `RF_SECRET=s3cr3t-canary`],
+  },
+  {
+    name: 'shared memory files are the host’s',
+    breaks: ['fs.write'],
+    sabotage: insertArgs('--bind', '/dev/shm', '/dev/shm'),
+  },
+  {
+    name: 'the programs are writable',
+    breaks: ['fs.write'],
+    sabotage: (vector) => withoutLandlock(replaced('--ro-bind', '--bind')(vector)),
+  },
 ]
 
 /** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */

@@ -10,13 +10,23 @@ import { freshWorkspace, planOf, type World } from './world.ts'
  * attack that does not succeed on `native` proves nothing. There is no third way to pass and no list of exceptions.
  */
 export type Verdict = 'held' | 'broken' | 'refused' | 'accepted' | 'vacuous' | 'not-applicable' | 'failed'
-export type Row = { readonly guarantee: Guarantee; readonly attack: string; readonly verdict: Verdict; readonly why: string }
+export type Row = {
+  readonly guarantee: Guarantee
+  readonly attack: string
+  readonly verdict: Verdict
+  readonly why: string
+}
 
 export const isFine = (row: Row): boolean => ['held', 'refused', 'not-applicable'].includes(row.verdict)
 
 const NETWORK_OF: Partial<Record<Guarantee, string>> = { 'net.loopback': 'loopback', 'net.fetch': 'fetch' }
 
-async function attackWith(backend: Backend, attack: Attack, world: World, limited: boolean): Promise<{ result: ExecResult; workspace: string }> {
+async function attackWith(
+  backend: Backend,
+  attack: Attack,
+  world: World,
+  limited: boolean,
+): Promise<{ result: ExecResult; workspace: string }> {
   const workspace = freshWorkspace(world)
   const limits = { ...(limited ? attack.limits : {}), ...(attack.limits && !limited ? {} : {}) }
   const plan = planOf({
@@ -28,7 +38,10 @@ async function attackWith(backend: Backend, attack: Attack, world: World, limite
   })
   const sandbox = await backend.open(plan)
   try {
-    return { result: await sandbox.exec({ argv: ['/bin/bash', '-c', attack.script(world, workspace)] }), workspace }
+    return {
+      result: await sandbox.exec({ argv: ['/bin/bash', '-c', attack.script(world, workspace)] }),
+      workspace,
+    }
   } finally {
     await sandbox.close()
   }
@@ -40,13 +53,22 @@ async function succeeds(backend: Backend, attack: Attack, world: World, limited:
 }
 
 /** One attack on one backend, with what the same attack does where there is no wall. */
-async function prove(backend: Backend, control: Backend, guarantee: Guarantee, attack: Attack, world: World): Promise<Row> {
+async function prove(
+  backend: Backend,
+  control: Backend,
+  guarantee: Guarantee,
+  attack: Attack,
+  world: World,
+): Promise<Row> {
   const row = (verdict: Verdict, why = ''): Row => ({ guarantee, attack: attack.name, verdict, why })
   try {
-    if (await succeeds(backend, attack, world, true)) return row('broken', `the attack succeeded on ${backend.name}`)
+    if (await succeeds(backend, attack, world, true))
+      return row('broken', `the attack succeeded on ${backend.name}`)
     const reason = attack.notApplicable?.()
     if (reason) return row('not-applicable', reason)
-    return (await succeeds(control, attack, world, false)) ? row('held') : row('vacuous', 'the attack fails even without a wall')
+    return (await succeeds(control, attack, world, false))
+      ? row('held')
+      : row('vacuous', 'the attack fails even without a wall')
   } catch (error) {
     return row('failed', (error as Error).message)
   }
@@ -55,10 +77,19 @@ async function prove(backend: Backend, control: Backend, guarantee: Guarantee, a
 /** A plan that needs something unclaimed must not get this backend. */
 async function mustRefuse(backend: Backend, guarantee: Guarantee, world: World): Promise<Row> {
   const registry = new SandboxRegistry().register(backend, 1)
-  const row = (verdict: Verdict, why = ''): Row => ({ guarantee, attack: 'a plan that needs it', verdict, why })
+  const row = (verdict: Verdict, why = ''): Row => ({
+    guarantee,
+    attack: 'a plan that needs it',
+    verdict,
+    why,
+  })
   const network = NETWORK_OF[guarantee]
   const limits = { 'limit.fuel': { fuel: 1 }, 'limit.cpu': { cpus: 1 } }[guarantee as string]
-  const plan = planOf({ workspace: world.workspace, ...(network ? { network: { mode: network } } : {}), ...(limits ? { limits } : {}) })
+  const plan = planOf({
+    workspace: world.workspace,
+    ...(network ? { network: { mode: network } } : {}),
+    ...(limits ? { limits } : {}),
+  })
   const needs = plan.needs.includes(guarantee) ? plan : undefined
   if (!needs) {
     const probe = await backend.probe()
@@ -73,17 +104,28 @@ async function mustRefuse(backend: Backend, guarantee: Guarantee, world: World):
   }
 }
 
-export type SuiteOptions = { readonly only?: readonly Guarantee[] | undefined; readonly onRow?: ((row: Row) => void) | undefined }
+export type SuiteOptions = {
+  readonly only?: readonly Guarantee[] | undefined
+  readonly onRow?: ((row: Row) => void) | undefined
+}
 
 /** Every guarantee on one backend. */
-export async function runSuite(backend: Backend, control: Backend, world: World, options: SuiteOptions = {}): Promise<readonly Row[]> {
+export async function runSuite(
+  backend: Backend,
+  control: Backend,
+  world: World,
+  options: SuiteOptions = {},
+): Promise<readonly Row[]> {
   const probe = await backend.probe()
   if (!probe.available) throw new Error(`${backend.name} is not available: ${probe.reason}`)
   const rows: Row[] = []
   for (const guarantee of options.only ?? GUARANTEE_NAMES) {
     const claimed = probe.guarantees.includes(guarantee)
-    const proofs = claimed ? PROOFS[guarantee].map((attack) => () => prove(backend, control, guarantee, attack, world)) : [() => mustRefuse(backend, guarantee, world)]
-    if (claimed && proofs.length === 0) rows.push({ guarantee, attack: 'none', verdict: 'failed', why: 'claimed, but there is no proof' })
+    const proofs = claimed
+      ? PROOFS[guarantee].map((attack) => () => prove(backend, control, guarantee, attack, world))
+      : [() => mustRefuse(backend, guarantee, world)]
+    if (claimed && proofs.length === 0)
+      rows.push({ guarantee, attack: 'none', verdict: 'failed', why: 'claimed, but there is no proof' })
     for (const proof of proofs) {
       const row = await proof()
       rows.push(row)
@@ -94,11 +136,16 @@ export async function runSuite(backend: Backend, control: Backend, world: World,
 }
 
 /** The ordinary things that must work inside. */
-export async function runUses(backend: Backend, world: World): Promise<readonly { readonly name: string; readonly ok: boolean; readonly said: string }[]> {
+export async function runUses(
+  backend: Backend,
+  world: World,
+): Promise<readonly { readonly name: string; readonly ok: boolean; readonly said: string }[]> {
   const rows = []
   for (const use of USES) {
     const workspace = freshWorkspace(world)
-    const sandbox = await backend.open(planOf({ backend: backend.name, workspace, limits: { wallMs: 20_000 } }))
+    const sandbox = await backend.open(
+      planOf({ backend: backend.name, workspace, limits: { wallMs: 20_000 } }),
+    )
     const result = await sandbox.exec({ argv: ['/bin/bash', '-c', use.script] })
     const said = Buffer.from(result.stdout).toString('utf8') + Buffer.from(result.stderr).toString('utf8')
     rows.push({ name: use.name, ok: said.includes(use.says), said })

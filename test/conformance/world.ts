@@ -110,7 +110,8 @@ export function freshWorkspace(world: World): string {
   const dir = mkdtempSync(join(world.workspace, 'ws-'))
   for (const repository of [dir, join(dir, 'vendor', 'sub')]) {
     mkdirSync(join(repository, '.git', 'hooks'), { recursive: true })
-    for (const sub of ['objects/info', 'refs/heads', 'info', 'logs']) mkdirSync(join(repository, '.git', sub), { recursive: true })
+    for (const sub of ['objects/info', 'refs/heads', 'info', 'logs'])
+      mkdirSync(join(repository, '.git', sub), { recursive: true })
     writeFileSync(join(repository, '.git', 'HEAD'), 'ref: refs/heads/main\n')
     writeFileSync(join(repository, '.git', 'config'), '[core]\n\trepositoryformatversion = 0\n')
     writeFileSync(join(repository, '.git', 'hooks', 'pre-push'), '#!/bin/sh\n')

@@ -11,8 +11,8 @@ import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, Probe, Wrapped, Wrapper } from '../backend.ts'
-import { layersOf, signalName } from './layers.ts'
 import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
+import { layersOf, signalName } from './layers.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
 
 export type BubblewrapParts = {
@@ -71,7 +71,8 @@ class Bubblewrap implements Backend, Wrapper {
     const started = monotonicMs()
     try {
       const result = await this.#exec(this.#parts.probePlan(), { argv: ['true'] })
-      if (result.outcome.kind !== 'exited' || result.outcome.code !== 0) throw new Error('the probe command failed')
+      if (result.outcome.kind !== 'exited' || result.outcome.code !== 0)
+        throw new Error('the probe command failed')
     } catch (error) {
       return { available: false, ...diagnose((error as Error).message) }
     }
@@ -84,9 +85,11 @@ class Bubblewrap implements Backend, Wrapper {
 
   #missing(): { reason: string; fix: string } | undefined {
     if (process.platform !== 'linux') return { reason: 'bubblewrap needs Linux', fix: 'use another backend' }
-    if (!(process.arch in { x64: 1, arm64: 1 })) return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+    if (!(process.arch in { x64: 1, arm64: 1 }))
+      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
     if (!this.#bwrap) return { reason: 'bubblewrap is not installed', fix: 'apt-get install bubblewrap' }
-    if (!existsSync(this.#parts.agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    if (!existsSync(this.#parts.agent))
+      return { reason: 'the guest agent is not built', fix: 'npm run setup' }
     return undefined
   }
 
@@ -126,7 +129,9 @@ class Bubblewrap implements Backend, Wrapper {
 
   #group(plan: Plan): Cgroup | undefined {
     // Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for.
-    const asked = Object.fromEntries(Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits)))
+    const asked = Object.fromEntries(
+      Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits)),
+    )
     return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, asked)
   }
 
@@ -165,7 +170,10 @@ class Bubblewrap implements Backend, Wrapper {
   }
 }
 
-const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, string>> => ({ ...plan.env, ...command.env })
+const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, string>> => ({
+  ...plan.env,
+  ...command.env,
+})
 
 /** Each command gets a fresh set of namespaces; the mounts are what they share. */
 class BubblewrapSandbox implements BackendSandbox {
@@ -200,7 +208,9 @@ class BubblewrapSandbox implements BackendSandbox {
 function succeeded(result: ExecResult, path: string): ExecResult {
   if (result.outcome.kind === 'exited' && result.outcome.code === 0) return result
   const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
-  throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, { hint: said || 'grant the path' })
+  throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, {
+    hint: said || 'grant the path',
+  })
 }
 
 function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
@@ -222,7 +232,10 @@ function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
 
 function launchError(error: Frame | undefined, result: RunResult): SandboxError {
   const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
-  const text = error?.kind === 'error' ? error.text : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
+  const text =
+    error?.kind === 'error'
+      ? error.text
+      : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
   const { reason, fix } = diagnose(text)
   return new SandboxError('launch-failed', `the sandbox could not be set up: ${reason}`, { hint: fix })
 }
@@ -233,7 +246,9 @@ function outcomeOf(result: RunResult, oomKills: number): Outcome {
   const killed = exit?.kind !== 'exit' || exit.code === (exit.signaled ? 9 : 137)
   if (killed && oomKills > 0) return { kind: 'stopped', limit: 'memory' }
   if (exit?.kind !== 'exit') return { kind: 'signaled', signal: result.exit.signal ?? 'SIGKILL' }
-  return exit.signaled ? { kind: 'signaled', signal: signalName(exit.code) } : { kind: 'exited', code: exit.code }
+  return exit.signaled
+    ? { kind: 'signaled', signal: signalName(exit.code) }
+    : { kind: 'exited', code: exit.code }
 }
 
 function violationsOf(

@@ -1,4 +1,5 @@
 import type { Command } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Plan, Protection } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 
@@ -40,7 +41,13 @@ export type LaunchContext = {
 const arg = (...values: readonly string[]): string[] => values.flatMap((value) => ['arg', value])
 const init = (...values: readonly string[]): string[] => values.flatMap((value) => ['init', value])
 
-const NAMESPACES = ['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try']
+const NAMESPACES = [
+  '--unshare-user',
+  '--unshare-pid',
+  '--unshare-ipc',
+  '--unshare-uts',
+  '--unshare-cgroup-try',
+]
 const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox']
 // The agent needs these to finish the mounts; it drops them all before the command exists.
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
@@ -48,9 +55,25 @@ const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
 const MAPPING_CAPABILITY = 'CAP_SETFCAP'
 
 /** Kernel controls that the same user could write when it is root; the rest of /proc is the sandbox's own. */
-const PROC_READONLY = ['/proc/sys', '/proc/sysrq-trigger', '/proc/irq', '/proc/bus', '/proc/fs', '/proc/acpi', '/proc/scsi']
+const PROC_READONLY = [
+  '/proc/sys',
+  '/proc/sysrq-trigger',
+  '/proc/irq',
+  '/proc/bus',
+  '/proc/fs',
+  '/proc/acpi',
+  '/proc/scsi',
+]
 /** Views of the kernel itself that are in no namespace. */
-const PROC_HIDDEN = ['/proc/kcore', '/proc/keys', '/proc/key-users', '/proc/kallsyms', '/proc/kmsg', '/proc/timer_list', '/proc/sched_debug']
+const PROC_HIDDEN = [
+  '/proc/kcore',
+  '/proc/keys',
+  '/proc/key-users',
+  '/proc/kallsyms',
+  '/proc/kmsg',
+  '/proc/timer_list',
+  '/proc/sched_debug',
+]
 const MB = 1024 * 1024
 
 /** The whole launch vector for one command. */
@@ -88,7 +111,20 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
     ...arg('--perms', '0755', '--dir', '/etc'),
     ...arg(...layout.links.flatMap(({ path, target }) => ['--symlink', target, path])),
     ...arg('--proc', '/proc', '--dev', '/dev'),
-    ...arg('--perms', '1777', ...tmpSize(plan), '--tmpfs', '/tmp', '--perms', '0755', '--dir', '/var', '--symlink', '../tmp', '/var/tmp'),
+    ...arg(
+      '--perms',
+      '1777',
+      ...tmpSize(plan),
+      '--tmpfs',
+      '/tmp',
+      '--perms',
+      '0755',
+      '--dir',
+      '/var',
+      '--symlink',
+      '../tmp',
+      '/var/tmp',
+    ),
     ...etc(plan, context),
     ...outer(plan).flatMap(bind),
     ...stagedMounts(plan),
@@ -96,7 +132,8 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
   ]
 }
 
-const tmpSize = (plan: Plan): string[] => (plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : [])
+const tmpSize = (plan: Plan): string[] =>
+  plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : []
 
 function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
   const name = uid === 0 ? 'root' : 'agent'
@@ -104,10 +141,15 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
   const network = [...(offline ? [] : layout.certificates), ...(plan.network.mode === 'full' ? RESOLVER : [])]
   return [
     ...arg(...[...layout.etc, ...network].flatMap((path) => ['--ro-bind-try', path, path])),
-    ...file('/etc/passwd', `${name}:x:${uid}:${gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`),
+    ...file(
+      '/etc/passwd',
+      `${name}:x:${uid}:${gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
+    ),
     ...file('/etc/group', `${name}:x:${gid}:\nnogroup:x:65534:\n`),
     ...file('/etc/nsswitch.conf', 'passwd: files\ngroup: files\nhosts: files dns\n'),
-    ...(plan.network.mode === 'full' ? [] : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
+    ...(plan.network.mode === 'full'
+      ? []
+      : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
   ]
 }
 
@@ -117,7 +159,14 @@ const file = (path: string, content: string): string[] => [...arg('--perms', '04
 
 const bind = (mount: Mount): string[] => bindTo(mount, mount.target)
 
-const bindTo = ({ mode, real, dev, ino }: Mount, target: string): string[] => ['bind', mode, real, dev, ino, target]
+const bindTo = ({ mode, real, dev, ino }: Mount, target: string): string[] => [
+  'bind',
+  mode,
+  real,
+  dev,
+  ino,
+  target,
+]
 
 /** A mount of the root itself is a whole different sandbox. */
 const grantsRoot = (plan: Plan): boolean => plan.mounts.some((mount) => mount.target === '/')
@@ -130,7 +179,8 @@ const isBelow = (path: string, parent: string): boolean =>
  * make it create files on the host. It therefore never gets a target below another grant: those are staged at
  * places of our own and the agent moves them, refusing every symlink on the way.
  */
-const isNested = (plan: Plan, mount: Mount): boolean => plan.mounts.some((other) => isBelow(mount.target, other.target))
+const isNested = (plan: Plan, mount: Mount): boolean =>
+  plan.mounts.some((other) => isBelow(mount.target, other.target))
 
 const outer = (plan: Plan): readonly Mount[] => plan.mounts.filter((mount) => !isNested(plan, mount))
 
@@ -139,7 +189,8 @@ const nested = (plan: Plan): readonly Mount[] =>
 
 const stage = (index: number): string => `/.ringfence/${index}`
 
-const stagedMounts = (plan: Plan): string[] => nested(plan).flatMap((mount, index) => bindTo(mount, stage(index)))
+const stagedMounts = (plan: Plan): string[] =>
+  nested(plan).flatMap((mount, index) => bindTo(mount, stage(index)))
 
 function agentFields(plan: Plan, command: Command, context: LaunchContext): string[] {
   return [
@@ -192,10 +243,18 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
 
 /** Limits that somebody asked for are looked at more often than nets. */
 const watched = (plan: Plan): boolean =>
-  (['memoryMb', 'pids', 'diskMb'] as const).some((name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name))
+  (['memoryMb', 'pids', 'diskMb'] as const).some(
+    (name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name),
+  )
 
 /** The vector as environment variables beside the guest's own, which the launcher tells apart by name. */
-export function launchEnvironment(vector: readonly string[], guest: Readonly<Record<string, string>>): Record<string, string> {
+export function launchEnvironment(
+  vector: readonly string[],
+  guest: Readonly<Record<string, string>>,
+): Record<string, string> {
+  // SECURITY: the launcher reads `RINGFENCE_LAUNCH_01` as item 1 too; a guest's variable must never become one.
+  const ours = Object.keys(guest).find((name) => name.startsWith('RINGFENCE_LAUNCH'))
+  if (ours) throw new SandboxError('invalid-input', `the variable \`${ours}\` belongs to the launcher`)
   const env: Record<string, string> = { ...guest, RINGFENCE_LAUNCH: String(vector.length) }
   for (const [index, item] of vector.entries()) env[`RINGFENCE_LAUNCH_${index}`] = item
   return env

@@ -35,7 +35,13 @@ function mockSandbox(answer: (command: Command) => MockAnswer): BackendSandbox {
       alive()
       const { outcome = { kind: 'exited', code: 0 }, stdout = new Uint8Array(), ...rest } = answer(command)
       if (typeof io?.output === 'function') io.output('stdout', stdout)
-      const empty = { stderr: new Uint8Array(), truncated: false, durationMs: 0, violations: [], layers: ['mock'] }
+      const empty = {
+        stderr: new Uint8Array(),
+        truncated: false,
+        durationMs: 0,
+        violations: [],
+        layers: ['mock'],
+      }
       return { ...empty, outcome, stdout, ...rest }
     },
     async read(path) {

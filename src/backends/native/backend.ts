@@ -55,9 +55,19 @@ function missingProgram(file: string): (error: unknown) => RunResult {
   return (error) => {
     const code = ((error as Error).cause as NodeJS.ErrnoException | undefined)?.code
     if (code !== 'ENOENT' && code !== 'EACCES') throw error
-    const stderr = Buffer.from(`ringfence: ${file}: ${code === 'ENOENT' ? 'command not found' : 'permission denied'}\n`)
+    const stderr = Buffer.from(
+      `ringfence: ${file}: ${code === 'ENOENT' ? 'command not found' : 'permission denied'}\n`,
+    )
     const exit = { code: code === 'ENOENT' ? 127 : 126, signal: null }
-    return { exit, stopped: undefined, stdout: new Uint8Array(), stderr, truncated: false, durationMs: 0, frames: [] }
+    return {
+      exit,
+      stopped: undefined,
+      stdout: new Uint8Array(),
+      stderr,
+      truncated: false,
+      durationMs: 0,
+      frames: [],
+    }
   }
 }
 

@@ -26,7 +26,7 @@ const WORDS_THAT_SPAWN: Readonly<Record<string, RegExp>> = {
   gnuplot: /`|\bsystem\b|^!/m,
 }
 const DYNAMIC =
-  /(?<![.\w])(eval|exec|compile)\s*\(|new\s+Function|\bFunction\s*\(|then\s*\(\s*eval|__import__|importlib|\bgetattr\s*\(|b64decode|base64|\batob\b|fromCharCode|['"]hex['"]|unhexlify|\bcodecs\b|marshal|pickle|zlib|\bchr\s*\(|\bpack\s*\(|str_rot13|string\.char|\bcharCodeAt\b|\bconstructor\s*[.[(]/
+  /(?<![.\w])(eval|exec|compile)\s*\(|(?<![.\w])eval\s+[\w$]|new\s+Function|\bFunction\s*\(|then\s*\(\s*eval|__import__|importlib|\bgetattr\s*\(|b64decode|base64|\batob\b|fromCharCode|['"]hex['"]|unhexlify|\bcodecs\b|marshal|pickle|zlib|\bchr\s*\(|\bpack\s*\(|str_rot13|string\.char|\bcharCodeAt\b|\bconstructor\s*[.[(]/
 const NETWORK =
   /\bsocket\b|urllib|\brequests\.|\bhttp\.client|httpx|aiohttp|\bfetch\s*\(|axios|require\(['"](node:)?(net|http|https|dgram|tls|http2|dns)['"]\)|\bnet\.(connect|createConnection|Socket)|https?\.(get|request)|XMLHttpRequest|WebSocket|EventSource|Net::|IO::Socket|LWP|fsockopen|stream_socket|curl_|https?:\/\/|open-uri|\/inet6?\/(tcp|udp)|TCPSocket|TCPServer|UNIXSocket|smtplib|ftplib|telnetlib|paramiko|DatagramSocket|HttpClient|WebClient|Invoke-WebRequest|Deno\.connect|Bun\.connect/
 const DESTROY =

@@ -114,6 +114,12 @@ function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, aro
     case 'ArithmeticFor': {
       const words = wordsOf(walk, scope, around)
       for (const part of [node.initialize, node.test, node.update]) if (part) arithmetic(words, part)
+      if (!node.test)
+        walk.line.push(
+          hasBackground(node.body)
+            ? unseen('resource/flood', 'an endless loop that starts background processes')
+            : dynamic('a loop without an end'),
+        )
       return repeat(walk, scope, () => runList(walk, scope, node.body, around))
     }
     case 'Case':
@@ -206,6 +212,7 @@ function runWhile(walk: Walk, scope: Scope, node: While, around: Around): Stream
   const first = node.clause.commands[0]?.command
   const name = first?.type === 'Command' ? first.name?.value : undefined
   const endless = node.kind === 'while' ? ENDLESS.has(name ?? '') : name === 'false'
+  if (endless) walk.line.push(dynamic('a loop without an end'))
   if (endless && hasBackground(node.body))
     walk.line.push(unseen('resource/flood', 'an endless loop that starts background processes'))
   return repeat(walk, scope, () =>

@@ -68,6 +68,8 @@ export function inspectLine(policy: CommandPolicy, line: string, context: Contex
     const scope = newScope(context.cwd ?? context.workspace)
     if (context.shell !== undefined && !/^(|.*\/)(ba|da|z|k|mk|a)?sh$/.test(context.shell))
       walk.line.push(unseen('shell/foreign', `\`${context.shell}\` has a syntax of its own that is not read`))
+    if (context.shell?.endsWith('zsh') && /[*?\]]\(|\$\{\(/.test(line))
+      walk.line.push(unseen('shell/zsh', 'a glob qualifier or flag of zsh can run code'))
     interpret(walk, scope, context.shell?.endsWith('zsh') ? fromZsh(line) : line, CLOSED)
     runUncalled(walk, scope)
   })

@@ -35,8 +35,12 @@ export function outputOf(call: Call): Stream {
   return textStream(text ?? ANY, sourcesOf(call))
 }
 
-function sourcesOf({ name, node, stdin, args }: Call): Set<Source> {
+/** What these print is what they were given. */
+const PRINTERS = new Set(['echo', 'printf'])
+
+function sourcesOf({ name, node, stdin, args, walk }: Call): Set<Source> {
   const from = new Set<Source>(stdin.from)
+  if (PRINTERS.has(name)) for (const source of walk.sources) if (source[0] !== '$') from.add(source as Source)
   if (IDENTITY.has(name)) from.add('identity')
   if (ENVIRONMENT.has(name)) from.add('environment')
   if (NETWORK.has(name)) from.add('network')

@@ -47,6 +47,8 @@ export type FunctionBody = {
 export type Scope = {
   /** Values with marks. A name that is absent comes from outside. */
   readonly vars: Map<string, string>
+  /** Where the value of a variable came from, when that matters later. */
+  readonly origins: Map<string, ReadonlySet<string>>
   readonly arrays: Map<string, readonly string[]>
   readonly references: Map<string, string>
   /** Every directory that the command could run in; empty when it could be any. */
@@ -68,6 +70,7 @@ export type Scope = {
 
 export const newScope = (cwd: string): Scope => ({
   vars: new Map(),
+  origins: new Map(),
   arrays: new Map(),
   references: new Map(),
   cwds: [cwd],
@@ -85,6 +88,7 @@ export const newScope = (cwd: string): Scope => ({
 export const fork = (scope: Scope, change: Partial<Scope> = {}): Scope => ({
   ...scope,
   vars: new Map(scope.vars),
+  origins: new Map(scope.origins),
   arrays: new Map(scope.arrays),
   references: new Map(scope.references),
   functions: new Map(scope.functions),
@@ -106,6 +110,8 @@ export function mergeInto(scope: Scope, other: Scope): boolean {
     scope.arrays.set(name, [ANY])
     changed = true
   }
+  for (const [name, from] of other.origins)
+    scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
   for (const [name, body] of other.functions) if (!scope.functions.has(name)) scope.functions.set(name, body)
   for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
   const cwds = mergeCwds(scope.cwds, other.cwds)

@@ -1,4 +1,4 @@
-import type { Assignment, Command, Redirection } from 'unbash'
+import type { Assignment, Command, Redirection, Word } from 'unbash'
 import { type Around, wordsOf } from './around.ts'
 import { assign, assignArray } from './assign.ts'
 import { runArgv } from './execute.ts'
@@ -93,9 +93,22 @@ function read(words: Words, assignment: Assignment): { readonly name: string; re
   if (assignment.index) arithmeticText(words, assignment.index)
   const { value } = assignment
   if (value.type === 'ArrayValue') return { name: assignment.name, value: ANY }
-  const text = expandText(words, value)
+  const text = expandNoting(words, assignment.name, value)
   const before = assignment.append ? (words.scope.vars.get(assignment.name) ?? ANY) : ''
   return { name: assignment.name, value: before + text }
+}
+
+/** Expands a value and remembers what flowed into it: a download kept in a variable is still a download. */
+function expandNoting(words: Words, name: string, value: Word): string {
+  const outer = words.walk.sources
+  const own = new Set<string>()
+  words.walk.sources = own
+  const text = expandText(words, value)
+  words.walk.sources = outer
+  for (const source of own) outer.add(source)
+  if (own.size > 0) words.scope.origins.set(name, own)
+  else words.scope.origins.delete(name)
+  return text
 }
 
 function store(words: Words, assignment: Assignment, name: string, value: string): void {

@@ -157,10 +157,19 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
     case 'ProcessSubstitution':
       return [literal(words.process(part.script, part.operator, part.pos))]
     case 'ArithmeticExpansion':
+      ambiguous(words, part.text)
       return value(arithmetic(words, part.expression), inQuotes, '')
     default:
       return part satisfies never
   }
+}
+
+/** SECURITY: where its parentheses do not balance, bash takes `$((` for a subshell inside a substitution. */
+function ambiguous(words: Words, text: string): void {
+  if (text.split('(').length !== text.split(')').length)
+    words.walk.line.push(
+      unseen('shell/arithmetic', 'it reads as arithmetic or as commands, depending on the shell'),
+    )
 }
 
 /** The operand of `${x:-…}`: split where it is not quoted itself. */

@@ -51,6 +51,7 @@ export function showValue(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(showValue).join(' ')}]`
   if (typeof value === 'number') return Object.is(value, -0) ? '-0' : String(value)
   if (typeof value === 'function') return 'function'
-  if (typeof value === 'object' && value !== null && 'reference' in value) return `host ${String(value.reference)}`
+  if (typeof value === 'object' && value !== null && 'reference' in value)
+    return `host ${String(value.reference)}`
   return `${typeof value} ${String(value)}`
 }

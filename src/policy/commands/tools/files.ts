@@ -51,6 +51,9 @@ const dd: Handler = (call) => {
     if (key === 'if') touch(call, value, 'read')
     else if (key === 'of') touch(call, value, 'write')
   }
+  const value = (key: string): string | undefined =>
+    call.args.find((arg) => arg.startsWith(`${key}=`))?.slice(key.length + 1)
+  remember(call, value('if'), value('of'))
   call.node.findings.push(boxed('files/dd', 'copies bytes'))
   return undefined
 }
@@ -97,7 +100,12 @@ const rsync: Handler = (call) => {
 export const FILES: Readonly<Record<string, Handler>> = {
   cp: copies('copy'),
   mv: copies('move'),
-  install: tool({ ...COPY, effects: { ...COPY.effects, '--strip-program': 'program' }, operands: 'copy' }),
+  install: tool({
+    ...COPY,
+    effects: { ...COPY.effects, '--strip-program': 'program' },
+    operands: 'copy',
+    also: (call, { operands }) => remember(call, operands[0], operands.at(-1)),
+  }),
   ln: link,
   link,
   dd,

@@ -265,6 +265,8 @@ const raw: Handler = (call) => {
   if (listens) call.node.findings.push(denied('network/listen', 'waits for connections from outside'))
   if (call.stdin.piped)
     call.node.findings.push(denied('exfiltration/raw', 'sends data over a raw connection'))
+  for (const path of call.args.filter((arg) => /(^|:)\//.test(arg)))
+    touch(call, path.replace(/^[^/]*:/, ''), 'write')
   for (const host of call.args.filter((arg) => /[.:]/.test(arg) && isStatic(arg)))
     call.node.findings.push(
       ...addressFindings(call.walk, call.scope, host).filter(({ action }) => action === 'deny'),
@@ -444,7 +446,7 @@ export const NETWORK: Readonly<Record<string, Handler>> = {
       operands: 'read',
     },
     'ssh-keygen ssh-add ssh-copy-id ssh-agent ssh-keyscan': {
-      short: 'tbCNfPlyDI',
+      short: 'tbCNfPDI',
       effects: { '-f': 'read', '-D': 'program', '-y': 'ask: prints a key' },
       also: ({ node }) => {
         node.findings.push(asked('secrets/ssh', 'works with login keys'))

@@ -170,10 +170,14 @@ const kill: Handler = (call) => {
 const READS = /^(status|show|list-\w+|is-\w+|cat|get-default|help|version|list|--version)$/
 
 const systemctl: Handler = (call) => {
-  const sub = call.args.find((arg) => arg[0] !== '-') ?? 'status'
+  const words = call.args.filter((arg) => arg[0] !== '-')
+  // `service NAME ACTION` has them the other way round.
+  const sub = (/service$/.test(call.name) ? words[1] : words[0]) ?? 'status'
+  if (words.some((word) => GUARD.test(word)) && !READS.test(sub))
+    call.node.findings.push(denied('tampering/service', 'stops a guard of this machine'))
   if (READS.test(sub)) return undefined
   const keeps =
-    /^(enable|link|edit|preset|mask|reenable|set-\w+|import-environment|daemon-reexec|isolate|poweroff|reboot|halt|kexec|suspend|hibernate|rescue|emergency|default|exit|switch-root|load|bootstrap|submit|start|stop|kill)$/
+    /^(enable|disable|link|edit|preset|mask|reenable|set-\w+|import-environment|daemon-reexec|isolate|poweroff|reboot|halt|kexec|suspend|hibernate|rescue|emergency|default|exit|switch-root|load|bootstrap|submit|start|stop|kill)$/
   const user = call.args.includes('--user')
   if (keeps.test(sub) && !(user && /^(start|stop)$/.test(sub)))
     call.node.findings.push(denied('persistence/service', 'changes services of the machine or of the user'))
@@ -244,6 +248,9 @@ const credentials =
       call.node.findings.push(denied('secrets/command', 'prints or hands out credentials'))
     else if (!/^(version|help|--version)?$/.test(words))
       call.node.findings.push(asked('cloud/account', 'works with an account elsewhere'))
+    const dashes = call.args.indexOf('--')
+    if (dashes !== -1 && dashes + 1 < call.args.length)
+      deeper(call.walk, () => call.walk.run(call.scope, call.args.slice(dashes + 1), call.stdin))
     if (call.name === 'gh' && /^gist (create|edit)/.test(words)) publishes(call)
     return UNKNOWN
   }

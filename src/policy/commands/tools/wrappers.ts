@@ -132,7 +132,11 @@ const xargs: Handler = (call) => {
           .map((item) => command.map((word) => word.replaceAll(mark, item)))
   // A shell whose line comes from the input runs whatever arrives.
   if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && /^-\w*c$/.test(command.at(-1) ?? ''))
-    call.node.findings.push(unseen('wrappers/xargs-shell', 'a shell runs lines from its input'))
+    call.node.findings.push(
+      call.stdin.from.has('network')
+        ? denied('download/execute', 'runs what was just downloaded')
+        : unseen('wrappers/xargs-shell', 'a shell runs lines from its input'),
+    )
   for (const argv of runs) deeper(call.walk, () => call.walk.run(call.scope, argv, UNKNOWN))
   return UNKNOWN
 }
@@ -379,7 +383,8 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   script,
   ssh,
   slogin: ssh,
-  autossh: ssh,
+  autossh: (call) =>
+    ssh({ ...call, args: call.args.filter((arg, index) => arg !== '-M' && call.args[index - 1] !== '-M') }),
   mosh: ssh,
   watch,
   'start-stop-daemon': daemon,
@@ -474,7 +479,6 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   'cross-env': wrapper({ assigns: true }),
   'cross-env-shell': wrapper({ assigns: true, line: true }),
   doppler: wrapper({ after: ['run'], short: 'pc', ask: 'hands secrets to a command' }),
-  op: wrapper({ after: ['run'], ask: 'hands secrets to a command' }),
   'aws-vault': wrapper({ after: ['exec'], skip: 1, ask: 'hands secrets to a command' }),
   chamber: wrapper({ after: ['exec'], skip: 1, ask: 'hands secrets to a command' }),
   expect: (call) => {

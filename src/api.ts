@@ -1,0 +1,127 @@
+import { readFileSync } from 'node:fs'
+import type { Wrapped } from './backends/backend.ts'
+import { canWrap } from './backends/backend.ts'
+import { agentPath, type ComposeOptions, compose, type Ringfence } from './compose.ts'
+import { writeAtomically } from './host/atomic-file.ts'
+import { SandboxError } from './model/errors.ts'
+import type { NetworkMode, Preset, Spec } from './model/spec.ts'
+import type { Context } from './policy/commands/judge.ts'
+import { ExecPolicy as Rules } from './policy/exec-policy.ts'
+import type { Sandbox as OpenSandbox } from './supervisor/sandbox.ts'
+
+/** The seeds' API for callers in one process: create a sandbox, or wrap a command that the caller starts. */
+
+export type Sandbox = OpenSandbox
+
+export const Sandbox = {
+  /** Judges the spec, opens it on the strongest backend that keeps everything it needs, or throws. */
+  async create(spec: unknown = {}, options: ComposeOptions = {}): Promise<OpenSandbox> {
+    const ringfence = await compose(options)
+    try {
+      const sandbox = await ringfence.gate.open(spec)
+      sandbox.onClose(() => ringfence.close())
+      return sandbox
+    } catch (error) {
+      await ringfence.close()
+      throw error
+    }
+  },
+}
+
+/**
+ * The command that runs `argv` behind the wall, for callers who drive their own process. Start `command` with `args`,
+ * `env` and `cwd` exactly as given, and call `dispose()` when it has ended.
+ */
+export async function wrap(
+  spec: unknown,
+  argv: readonly string[],
+  options: ComposeOptions = {},
+): Promise<Wrapped> {
+  const [program, ...rest] = argv
+  if (!program) throw new SandboxError('no-command', 'no command was given')
+  if (program === agentPath()) throw new SandboxError('already-wrapped', 'this command is wrapped already')
+  const ringfence = await compose(options)
+  try {
+    const plan = ringfence.gate.plan(spec)
+    const backend = await ringfence.registry.select(plan)
+    if (!canWrap(backend))
+      throw new SandboxError('unsupported', `${backend.name} cannot wrap a process of yours`)
+    await ringfence.gate.admit({ argv: [program, ...rest] }, plan, backend)
+    return await backend.wrap(plan, { argv: [program, ...rest] })
+  } finally {
+    await ringfence.close()
+  }
+}
+
+/** Seed 002's names for the network. */
+const NETWORK = { deny: 'offline', loopback: 'loopback', open: 'full' } as const satisfies Record<
+  string,
+  NetworkMode
+>
+
+/** Seed 002's fluent form. Single use: `wrap` can be called once. */
+export class SandboxBuilder {
+  readonly #options: ComposeOptions
+  #spec: { -readonly [K in keyof Spec]: Spec[K] } = {}
+  #used = false
+
+  constructor(backend?: string, options: ComposeOptions = {}) {
+    this.#options = options
+    if (backend !== undefined) this.#spec.backend = backend
+  }
+
+  withReadPaths(...paths: readonly string[]): this {
+    return this.#set({ read: [...(this.#spec.read ?? []), ...paths] })
+  }
+
+  withWritePaths(...paths: readonly string[]): this {
+    return this.#set({ write: [...(this.#spec.write ?? []), ...paths] })
+  }
+
+  withNetwork(mode: keyof typeof NETWORK | NetworkMode): this {
+    const known = Object.hasOwn(NETWORK, mode) ? NETWORK[mode as keyof typeof NETWORK] : (mode as NetworkMode)
+    return this.#set({ network: { mode: known } })
+  }
+
+  withUnixSockets(...paths: readonly string[]): this {
+    return this.#set({ unixSockets: [...(this.#spec.unixSockets ?? []), ...paths] })
+  }
+
+  #set(fields: Partial<Spec>): this {
+    if (this.#used) throw new SandboxError('already-wrapped', 'this builder has been used')
+    Object.assign(this.#spec, fields)
+    return this
+  }
+
+  /** The backend that would be used here. */
+  async backend(): Promise<string> {
+    const ringfence: Ringfence = await compose(this.#options)
+    return (await ringfence.registry.select(ringfence.gate.plan(this.#spec))).name
+  }
+
+  async wrap(argv: readonly string[]): Promise<Wrapped> {
+    if (this.#used) throw new SandboxError('already-wrapped', 'this builder has been used')
+    this.#used = true
+    return wrap(this.#spec, argv, this.#options)
+  }
+}
+
+/** A spec for one of the three tiers; `workspace` is what the middle one may write. */
+export function createSandboxConfigForMode(mode: Preset, workspace: string): Spec {
+  const network: NetworkMode = mode === 'danger-full-access' ? 'full' : 'offline'
+  return { preset: mode, workspace, network: { mode: network } }
+}
+
+/** Seed 001's policy object, with its file. */
+export class ExecPolicy extends Rules {
+  /** Atomic, readable by its owner alone. */
+  save(file: string): void {
+    writeAtomically(file, `${JSON.stringify(this, null, 2)}\n`)
+  }
+
+  /** A file that cannot be read whole is an error: rules never vanish. */
+  static load(file: string, context: Context): ExecPolicy {
+    const { rules, default_action } = Rules.fromJSON(JSON.parse(readFileSync(file, 'utf8')), context).toJSON()
+    return new ExecPolicy({ policy: { rule: rules, default_action } }, context)
+  }
+}
