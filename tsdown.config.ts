@@ -24,6 +24,7 @@ export default defineConfig([
   { ...program, entry: { ringfence: 'src/cli/ringfence.ts' } },
   { ...program, entry: { warm: 'src/cli/warm.ts' } },
   { ...program, entry: { main: 'src/cli/main.ts' } },
+  { ...shared, entry: { library: 'bench/library.ts' }, format: 'esm', outDir: 'dist/bench', dts: false },
   {
     ...shared,
     entry: { conformance: 'test/conformance/cli.ts' },

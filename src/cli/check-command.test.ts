@@ -3,10 +3,10 @@ import { compilePolicy } from '../policy/policy.ts'
 import { answerCommandLine, checkCommand } from './check-command.ts'
 
 const run = async (...args: readonly string[]): Promise<{ code: number; out: string }> => {
-  let out = ''
-  const io = { home: '/tmp', out: (text: string) => void (out += text), err: () => {}, json: false }
+  const parts: string[] = []
+  const io = { home: '/tmp', out: (text: string) => void parts.push(text), err: () => {}, json: false }
   const code = await checkCommand([...args, '--workspace', '/workspace', '--home', '/home/agent'], io)
-  return { code, out }
+  return { code, out: parts.join('') }
 }
 
 describe('check command', () => {

@@ -55,10 +55,21 @@ async function batch(policy: CommandPolicy, context: Context, io: CliIo): Promis
   return 0
 }
 
+/** A spread of ordinary lines, so that the engine is warm before the first answer is timed. */
+const WARM_UP = [
+  'git log --oneline | head -5 && echo "$HOME" > out.txt',
+  "find src -name '*.ts' -exec grep -l TODO {} +",
+  'for f in *.md; do cat "$f"; done',
+  'env A=1 timeout 5 bash -c "npm test; rm -rf dist"',
+  'x=$(pwd); cd "$x" && tar czf a.tgz src | tee log',
+  "python3 -c 'print(1)' <<< a; sed -i s/a/b/ src/x.ts",
+  'curl -s https://example.com/x | jq . ; git -C a status',
+  'if [ -f a ]; then cp a b; else mv "$a" c; fi',
+]
+
 /** The first lines pay for the parser's start; that is start-up and no decision. */
 function warmUp(policy: CommandPolicy, context: Context): void {
-  for (let round = 0; round < 20; round++)
-    judgeLine(policy, `git log --oneline | head -${round} && echo "$HOME" > out.txt`, context)
+  for (let round = 0; round < 40; round++) for (const line of WARM_UP) judgeLine(policy, line, context)
 }
 
 export type CommandAnswer = {

@@ -1,3 +1,5 @@
+import { type Guarantee, isGuarantee } from '../model/guarantee.ts'
+
 /**
  * The control channel to the guest agent: type (1 byte), length (4 bytes, little endian), payload.
  * SECURITY: every byte is treated as hostile; a frame that is too long or of an unknown type ends the channel.
@@ -5,9 +7,13 @@
 export type Frame =
   | { readonly kind: 'error'; readonly text: string }
   | { readonly kind: 'ready'; readonly status: ReadonlyMap<string, string> }
-  | { readonly kind: 'violation'; readonly guarantee: string; readonly details: string }
-  | { readonly kind: 'limit'; readonly limit: string }
+  | { readonly kind: 'violation'; readonly guarantee: Guarantee; readonly details: string }
+  | { readonly kind: 'limit'; readonly limit: AgentLimit }
   | { readonly kind: 'exit'; readonly signaled: boolean; readonly code: number }
+
+/** The limits that the agent itself holds. */
+const AGENT_LIMITS = ['memory', 'pids', 'disk'] as const
+type AgentLimit = (typeof AGENT_LIMITS)[number]
 
 const HEADER = 5
 const MAX_PAYLOAD = 4096
@@ -50,7 +56,7 @@ function decode(type: number, payload: Buffer): Frame | undefined {
     case 'V':
       return violationOf(payload)
     case 'L':
-      return { kind: 'limit', limit: printable(payload) }
+      return limitOf(payload.toString('latin1'))
     case 'X':
       return payload.length === 2
         ? { kind: 'exit', signaled: payload[0] === 1, code: payload[1] as number }
@@ -60,10 +66,15 @@ function decode(type: number, payload: Buffer): Frame | undefined {
   }
 }
 
+function limitOf(text: string): Frame | undefined {
+  const limit = AGENT_LIMITS.find((name) => name === text)
+  return limit && { kind: 'limit', limit }
+}
+
 function violationOf(payload: Buffer): Frame | undefined {
   const end = payload.indexOf(0)
-  if (end <= 0) return undefined
-  const guarantee = printable(payload.subarray(0, end))
+  const guarantee = payload.toString('latin1', 0, Math.max(0, end))
+  if (!isGuarantee(guarantee)) return undefined
   return { kind: 'violation', guarantee, details: printable(payload.subarray(end + 1)) }
 }
 
@@ -76,10 +87,10 @@ function statusOf(payload: Buffer): ReadonlyMap<string, string> {
 
 /** Guest-chosen names must not reach a terminal or a log as control characters. */
 function printable(bytes: Buffer, keep = ''): string {
-  return Array.from(bytes.toString('utf8'), (char) =>
-    keep.includes(char) || (char >= ' ' && char !== '\x7f') ? char : '\ufffd',
-  ).join('')
+  return bytes.toString('utf8').replace(UNPRINTABLE, (char) => (keep.includes(char) ? char : '\ufffd'))
 }
+// Terminals obey C1 controls too; the others end lines or turn the direction of reading.
+const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
 
 /** The one thing that the host tells a running agent: send this signal to the command's process group. */
 export function signalFrame(signal: number): Uint8Array {

@@ -47,9 +47,12 @@ const MAX_FRAMES = 1024
  * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
  * The only caller of `child_process`.
  */
-export function run(launch: Launch, limits: RunLimits, io: RunIo = {}): Promise<RunResult> {
+export async function run(launch: Launch, limits: RunLimits, io: RunIo = {}): Promise<RunResult> {
   return new Run(launch, limits, io).result
 }
+
+const failure = ({ file }: Launch, cause: Error): SandboxError =>
+  new SandboxError('launch-failed', `cannot start ${file}: ${cause.message}`, { cause })
 
 class Run {
   readonly result: Promise<RunResult>
@@ -70,7 +73,12 @@ class Run {
     this.#launch = launch
     this.#limits = limits
     this.#io = io
-    this.#child = this.#start()
+    try {
+      this.#child = this.#start()
+    } catch (cause) {
+      // Too long or impossible arguments are refused on the spot, before there is a process.
+      throw failure(launch, cause as Error)
+    }
     this.result = this.#finish()
   }
 
@@ -101,6 +109,8 @@ class Run {
       const ended = await exit
       return { exit: ended, ...this.#collected() }
     } finally {
+      // Whoever left the process group may still hold the other ends.
+      for (const stream of child.stdio) stream?.destroy()
       for (const timer of this.#timers) clearTimeout(timer)
       clearTimeout(this.#idle)
       this.#io.signal?.removeEventListener('abort', this.#cancel)
@@ -110,11 +120,7 @@ class Run {
   #watchExit(): Promise<RunResult['exit']> {
     const child = this.#child
     return new Promise((resolve, reject) => {
-      child.on('error', (cause) =>
-        reject(
-          new SandboxError('launch-failed', `cannot start ${this.#launch.file}: ${cause.message}`, { cause }),
-        ),
-      )
+      child.on('error', (cause) => reject(failure(this.#launch, cause)))
       child.on('close', (code, signal) => resolve({ code, signal }))
       // A process that left its group may hold the pipes for ever; what it says after the end does not count.
       child.on('exit', (code, signal) => {
@@ -134,8 +140,10 @@ class Run {
 
   #hear(frames: Frame[]): void {
     for (const frame of frames) {
-      if (this.#frames.length < MAX_FRAMES) this.#frames.push(frame)
-      if (frame.kind === 'limit') this.#stopped ??= frame.limit as StopLimit
+      // However much was told before, how the command ended must not get lost.
+      const room = frame.kind === 'exit' ? MAX_FRAMES + 1 : MAX_FRAMES
+      if (this.#frames.length < room) this.#frames.push(frame)
+      if (frame.kind === 'limit') this.#stopped ??= frame.limit
     }
   }
 

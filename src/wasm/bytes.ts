@@ -57,8 +57,12 @@ const SHORT_SPAN = 48
 
 /** A growing buffer. */
 export class ByteWriter {
-  bytes = new Uint8Array(1 << 12)
+  bytes: Uint8Array
   length = 0
+
+  constructor(size = 4096) {
+    this.bytes = new Uint8Array(size)
+  }
 
   reset(): void {
     this.length = 0

@@ -1,20 +1,12 @@
 import { SandboxError } from '../model/errors.ts'
-import { ByteReader, ByteWriter } from './bytes.ts'
+import { ByteReader, type ByteWriter } from './bytes.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
 import { type FunctionType, valueType } from './decode.ts'
 import { FuelEmitter, PLACE, WORK } from './fuel-emitter.ts'
-import { BULK, COSTS, IMM, IMMEDIATES, isOrdinary, OP, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+import { type CodeContext, writeFunction } from './function-frame.ts'
+import { skipImmediates, skipSimdImmediates } from './immediates.ts'
+import { BULK, COSTS, isOrdinary, OP, refusedOpcode, unsupportedFeature } from './opcodes.ts'
 
-/** What all functions of a module share. */
-export type CodeContext = {
-  readonly bytes: Uint8Array
-  readonly meterGlobal: number
-  /** The index of a type `() -> results of that type`, made when first asked for. */
-  readonly resultsOnly: (type: FunctionType) => number
-}
-
-/** Short functions without loops and calls are charged once; they overrun a budget by at most this. */
-const LEAF_BYTES = 512
 // PLATFORM: the engines' own limit.
 const MAX_LOCALS = 50_000
 
@@ -29,7 +21,6 @@ export class FunctionMeter {
   readonly #reader: ByteReader
   readonly #fuel: FuelEmitter
   readonly #stack = new ControlStack()
-  readonly #head = new ByteWriter()
   /** Where the current instruction begins, and up to where the source is copied. */
   #opAt = 0
   #copied = 0
@@ -74,7 +65,9 @@ export class FunctionMeter {
       if (this.#conflict || this.needsExactCalls) return this.needsExactCalls
     }
     if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
-    this.#finish(type, start, bodyAt, end, out)
+    this.#settleEnd()
+    const shape = { type, wrapped: this.#stack.fixed[0] === 1, loops: this.#loops, start, bodyAt, end }
+    writeFunction(this.#context, this.#fuel, shape, out)
     return true
   }
 
@@ -105,55 +98,16 @@ export class FunctionMeter {
     const reader = this.#reader
     this.#opAt = reader.at
     const op = reader.u8()
-    this.#skipImmediates(op)
+    skipImmediates(reader, op)
     if (ORDINARY[op]) {
       if (this.#live) this.#fuel.pending += COSTS[op] as number
       return
     }
     if (op === OP.prefixBulk) this.#bulk(reader.u32())
-    else if (op === OP.prefixSimd) this.#simd(reader.u32())
-    else this.#control(op)
-  }
-
-  #skipImmediates(op: number): void {
-    const reader = this.#reader
-    switch (IMMEDIATES[op]) {
-      case IMM.none:
-      case IMM.prefix:
-      case IMM.branchTable:
-        return
-      case IMM.number:
-        return reader.skipNumber()
-      case IMM.blockType:
-        return this.#skipBlockType()
-      case IMM.twoNumbers:
-        reader.skipNumber()
-        return reader.skipNumber()
-      case IMM.memory:
-        return this.#skipMemoryArgument()
-      case IMM.four:
-        reader.at += 4
-        return
-      case IMM.eight:
-        reader.at += 8
-        return
-      case IMM.types:
-        for (let count = reader.u32(); count > 0; count--) valueType(reader)
-        return
-      default:
-        throw refusedOpcode(op)
-    }
-  }
-
-  #skipBlockType(): void {
-    const first = this.#reader.bytes[this.#reader.at]
-    if (first === 0x63 || first === 0x64) throw unsupportedFeature('typed references')
-    this.#reader.skipNumber()
-  }
-
-  #skipMemoryArgument(): void {
-    if ((this.#reader.u32() & 0x40) !== 0) throw unsupportedFeature('multiple memories')
-    this.#reader.skipNumber()
+    else if (op === OP.prefixSimd) {
+      skipSimdImmediates(reader)
+      if (this.#live) this.#fuel.pending += 1
+    } else this.#control(op)
   }
 
   /** The first immediate of the current instruction, which was already stepped over. */
@@ -168,24 +122,31 @@ export class FunctionMeter {
   #control(op: number): void {
     switch (op) {
       case OP.nop:
-        return
+        break
       case OP.block:
-        return this.#push(LABEL.block)
+        this.#push(LABEL.block)
+        break
       case OP.loop:
-        return this.#loop()
+        this.#loop()
+        break
       case OP.if:
-        return this.#if()
+        this.#if()
+        break
       case OP.else:
-        return this.#else()
+        this.#else()
+        break
       case OP.end:
-        return this.#end()
+        this.#end()
+        break
       case OP.try:
       case OP.catch:
       case OP.catchAll:
       case OP.delegate:
-        return this.#handler(op)
+        this.#handler(op)
+        break
       case OP.brTable:
-        return this.#branchTable()
+        this.#branchTable()
+        break
       default:
         if (this.#live) this.#act(op)
     }
@@ -199,31 +160,40 @@ export class FunctionMeter {
     switch (op) {
       case OP.unreachable:
         fuel.beforeExit()
-        return this.#stop()
+        this.#stop()
+        break
       case OP.throw:
       case OP.rethrow:
         fuel.chargeWork(WORK.throw, this.#stack.depth)
         fuel.beforeExit()
-        return this.#stop()
+        this.#stop()
+        break
       case OP.br:
         this.#branchTo(this.#operand())
-        return this.#stop()
+        this.#stop()
+        break
       case OP.brIf:
-        return this.#branchTo(this.#operand())
+        this.#branchTo(this.#operand())
+        break
       case OP.return:
-        return this.#return()
+        this.#return()
+        break
       case OP.call:
       case OP.callIndirect:
-        return fuel.beforeCall()
+        fuel.beforeCall()
+        break
       case OP.returnCall:
       case OP.returnCallIndirect:
         fuel.beforeTailCall()
-        return this.#stop()
+        this.#stop()
+        break
       case OP.tableGet:
       case OP.tableSet:
-        return fuel.chargeWork(WORK.tableElement, this.#stack.depth)
+        fuel.chargeWork(WORK.tableElement, this.#stack.depth)
+        break
       case OP.memoryGrow:
-        return this.#grow()
+        this.#grow()
+        break
       default:
         throw refusedOpcode(op)
     }
@@ -246,7 +216,10 @@ export class FunctionMeter {
   }
 
   #loop(): void {
-    if (!this.#live) return this.#push(LABEL.loop)
+    if (!this.#live) {
+      this.#push(LABEL.loop)
+      return
+    }
     this.#loops++
     this.#sync()
     this.#fuel.settle(0)
@@ -380,7 +353,10 @@ export class FunctionMeter {
       this.#sync()
       fuel.settle(0)
     }
-    if (op === OP.try) return this.#push(LABEL.try)
+    if (op === OP.try) {
+      this.#push(LABEL.try)
+      return
+    }
     const index = this.#stack.depth - 1
     this.#live = this.#stack.live[index] === 1
     fuel.pending = 0
@@ -409,76 +385,17 @@ export class FunctionMeter {
     if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK.tableElement, this.#stack.depth)
   }
 
-  #simd(op: number): void {
-    const reader = this.#reader
-    if (op > 0xff) throw unsupportedFeature('relaxed SIMD')
-    if (op <= 11 || op === 92 || op === 93) this.#skipMemoryArgument()
-    else if (op === 12 || op === 13) reader.at += 16
-    else if (op >= 21 && op <= 34) reader.at += 1
-    else if (op >= 84 && op <= 91) {
-      this.#skipMemoryArgument()
-      reader.at += 1
-    }
-    if (this.#live) this.#fuel.pending += 1
-  }
-
-  #finish(type: FunctionType, start: number, bodyAt: number, end: number, out: ByteWriter): void {
+  /** The end of the body is a label too: what is owed there is the same on every way to it. */
+  #settleEnd(): void {
     const fuel = this.#fuel
-    const wrapped = this.#stack.fixed[0] === 1
-    if (wrapped) {
-      if (this.#live) fuel.settle(this.#stack.owed[0] as number)
-      fuel.pending = this.#stack.owed[0] as number
+    if (this.#stack.fixed[0] === 1) {
+      const owed = this.#stack.owed[0] as number
+      if (this.#live) fuel.settle(owed)
+      fuel.pending = owed
       fuel.place = PLACE.local
     } else if (!this.#live) {
       fuel.pending = 0
       fuel.place = PLACE.local
     }
-    this.#head.reset()
-    const leaf = !fuel.needsFrame && fuel.calls === 0 && this.#loops === 0 && end - bodyAt <= LEAF_BYTES
-    if (leaf) this.#finishLeaf(type, start, bodyAt, wrapped)
-    else this.#finishFrame(type, start, bodyAt)
-    fuel.code.u8(OP.end)
-    out.u32(this.#head.length + fuel.code.length)
-    out.append(this.#head)
-    out.append(fuel.code)
-  }
-
-  /** The original locals and ours behind them, so that no index moves. */
-  #locals(start: number, bodyAt: number, ours: readonly number[]): void {
-    const reader = new ByteReader(this.#context.bytes, start)
-    this.#head.u32(reader.u32() + ours.length)
-    this.#head.span(this.#context.bytes, reader.at, bodyAt)
-    for (const type of ours) this.#head.all([1, type])
-  }
-
-  #blockOf(type: FunctionType): void {
-    this.#head.u8(OP.block)
-    const [only] = type.results
-    if (only === undefined) this.#head.u8(0x40)
-    else if (type.results.length === 1) this.#head.u8(only)
-    else this.#head.signed(this.#context.resultsOnly(type))
-  }
-
-  #finishLeaf(type: FunctionType, start: number, bodyAt: number, wrapped: boolean): void {
-    const fuel = this.#fuel
-    this.#locals(start, bodyAt, fuel.charges > 0 ? [0x7e] : [])
-    if (!wrapped && fuel.charges === 0) return fuel.chargeUpFront(this.#head)
-    if (wrapped) {
-      this.#blockOf(type)
-      fuel.code.u8(OP.end)
-    }
-    fuel.chargeGathered()
-  }
-
-  #finishFrame(type: FunctionType, start: number, bodyAt: number): void {
-    const fuel = this.#fuel
-    this.#locals(start, bodyAt, fuel.needsScratch ? [0x7e, 0x7f, 0x7f] : [0x7e])
-    this.#head.all([OP.block, 0x40])
-    fuel.enter(this.#head)
-    this.#blockOf(type)
-    fuel.code.u8(OP.end)
-    fuel.leave()
-    fuel.code.all([OP.return, OP.end])
-    fuel.trap()
   }
 }

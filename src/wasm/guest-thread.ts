@@ -99,7 +99,8 @@ export class GuestThread {
   }
 
   #call(name: string, ...args: readonly (number | bigint)[]): unknown {
-    return (this.#instance?.exports[name] as WasmFunction)(...args)
+    const { exports } = this.#instance as WasmInstance
+    return (exports[name] as WasmFunction)(...args)
   }
 
   #execute(): GuestEnd {
@@ -188,7 +189,8 @@ export class GuestThread {
     this.#wasi = wasi
     const imports: Record<string, Record<string, unknown>> = Object.create(null)
     for (const { module, name } of this.#job.imports) {
-      const room = (imports[module] ??= Object.create(null) as Record<string, unknown>)
+      const room = imports[module] ?? (Object.create(null) as Record<string, unknown>)
+      imports[module] = room
       room[name] =
         module === 'wasi_snapshot_preview1' ? (wasi.functions[name] ?? (() => 52)) : this.#hostFunction(name)
     }

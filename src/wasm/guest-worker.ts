@@ -74,12 +74,14 @@ export class GuestWorker {
     if (this.#gone) return
     switch (message.kind) {
       case 'ready':
-        return
+        break
       case 'ask':
-        return void this.#reply(message.method, message.text)
+        void this.#reply(message.method, message.text)
+        break
       case 'report':
         this.#worker.unref()
-        return this.#finish(message)
+        this.#finish(message)
+        break
       default:
         message satisfies never
     }

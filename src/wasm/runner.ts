@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os'
+import { SandboxError } from '../model/errors.ts'
 import type { GuestJob } from './guest-protocol.ts'
 import { type Answer, GuestWorker, type RunEnd } from './guest-worker.ts'
 
@@ -15,7 +16,10 @@ export class WasmRunner {
   readonly #threads: number
   readonly #all = new Set<GuestWorker>()
   readonly #idle: GuestWorker[] = []
-  readonly #waiting: ((worker: GuestWorker) => void)[] = []
+  readonly #waiting: {
+    readonly take: (worker: GuestWorker) => void
+    readonly fail: (error: Error) => void
+  }[] = []
   #closed = false
 
   constructor({ threads = Math.max(2, availableParallelism()) }: RunnerOptions = {}) {
@@ -37,6 +41,7 @@ export class WasmRunner {
   /** Ends every thread. Runs under way end without a result. */
   close(): void {
     this.#closed = true
+    for (const { fail } of this.#waiting.splice(0)) fail(closed())
     for (const worker of [...this.#all]) worker.close()
   }
 
@@ -47,23 +52,27 @@ export class WasmRunner {
   }
 
   #take(): Promise<GuestWorker> {
+    if (this.#closed) return Promise.reject(closed())
     const idle = this.#idle.pop()
     if (idle) return Promise.resolve(idle)
     if (this.#all.size < this.#threads) return Promise.resolve(this.#start())
-    return new Promise((resolve) => this.#waiting.push(resolve))
+    return new Promise((take, fail) => this.#waiting.push({ take, fail }))
   }
 
   #give(worker: GuestWorker): void {
     const next = this.#waiting.shift()
-    if (next) next(worker)
+    if (next) next.take(worker)
     else this.#idle.push(worker)
   }
 
-  /** A thread that had to be ended is replaced at once: the next run pays nothing for it. */
+  /** A thread that was ended during a run is replaced at once: the next run pays nothing for it. */
   #lost(worker: GuestWorker): void {
     this.#all.delete(worker)
     const place = this.#idle.indexOf(worker)
+    // One that dies idle may be unable to start at all; its successor waits until somebody needs it.
     if (place !== -1) this.#idle.splice(place, 1)
-    if (!this.#closed) this.#give(this.#start())
+    else if (!this.#closed) this.#give(this.#start())
   }
 }
+
+const closed = (): SandboxError => new SandboxError('wrong-state', 'the sandbox is closed')

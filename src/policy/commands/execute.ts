@@ -129,7 +129,7 @@ function suspicious({ walk, scope, node, args }: Call): void {
             .map(quote)
             .join(' ')
         : undefined
-    if (line === undefined || line.length > 2048 || walk.steps > 1000) continue
+    if (line === undefined || line.length > 2048 || walk.steps > 800) continue
     spend(walk, 20)
     if (walk.probe(scope, line) === 'deny') {
       node.findings.push(unseen('programs/unknown-launcher', `could run \`${show(line).slice(0, 60)}\``))

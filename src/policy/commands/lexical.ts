@@ -11,6 +11,9 @@ const JOINER = /[\u200C\u200D]/g
 const JOINS =
   // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these characters is meant by itself
   /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
+/** Blanks that do not separate words, and dashes that start no option. */
+const LOOKALIKE =
+  /[\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]|(^|\s)[\u2010-\u2015\u2212\uFE58\uFE63\uFF0D]/
 const OPENERS = '([{'
 
 /** Reasons not to trust the text of a line before it is parsed; `stop` means that it must not be parsed. */
@@ -39,7 +42,7 @@ function tooMuch(line: string): Finding | undefined {
     return unseen('shell/noncharacter', 'holds characters that no text has')
   if (nesting(line) > 80) return unseen('shell/too-deep', 'nested too deeply to be read')
   if (count(line, '<<') > 60) return unseen('shell/too-many', 'too many here-documents to be read')
-  if (line.length > 4000 && separators(line) > 1500)
+  if (line.length > 4000 && separators(line) > 800)
     return unseen('shell/too-many', 'too many commands to be read')
   return undefined
 }
@@ -74,6 +77,8 @@ function odd(line: string): Finding | undefined {
       'unicode/invisible',
       'holds invisible or direction-changing characters, so it reads differently',
     )
+  if (LOOKALIKE.test(line.replace(/'[^']*'|"[^"]*"/g, '')))
+    return unseen('unicode/lookalike', 'holds blanks or dashes that only look like those of the shell')
   for (const joiner of line.matchAll(JOINER)) {
     if (!JOINS.test(line.slice(Math.max(0, joiner.index - 2), joiner.index)))
       return unseen('unicode/invisible', 'holds a zero-width character outside of a script that uses it')

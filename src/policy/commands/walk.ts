@@ -63,7 +63,7 @@ export type Handler = (call: Call) => Stream | undefined
 /** Thrown when a line costs more steps than any honest one; never leaves the room. */
 export class BudgetError extends Error {}
 
-const MAX_STEPS = 1600
+const MAX_STEPS = 1200
 const MAX_DEPTH = 40
 
 /** Counts one unit of work. */

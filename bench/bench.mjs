@@ -1,0 +1,205 @@
+/**
+ * Us beside the peers, in one run and as ratios: absolute times belong to a machine, ratios to a design.
+ * Every row is measured in turn, round after round, so that a busy moment hits all of them alike; medians count.
+ */
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { compilePolicy, judgeLine, Sandbox, wrap } from '../dist/bench/library.js'
+
+const here = dirname(fileURLToPath(import.meta.url))
+const root = dirname(here)
+const rounds = Number(process.env.ROUNDS ?? 25)
+const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-'))
+const workspace = mkdtempSync(join(base, 'workspace-'))
+const options = { env: { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') }, cwd: workspace }
+const cliEnv = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
+
+/** Starts a process, throws its output away, and waits. */
+const started = (file, args, extra = {}) =>
+  new Promise((resolve, reject) => {
+    const child = spawn(file, args, { cwd: workspace, stdio: ['ignore', 'pipe', 'pipe'], ...extra })
+    let said = ''
+    child.stdout.resume()
+    child.stderr.on('data', (chunk) => (said += chunk))
+    child.on('error', reject)
+    child.on('close', (code) => (code === 0 ? resolve() : reject(new Error(`${file} exited ${code}: ${said.slice(0, 200)}`))))
+  })
+
+/** Our own launch without our own code: what bubblewrap alone costs for the same sandbox. */
+async function sameBwrap() {
+  const { env } = await wrap({ workspace }, ['true'], options)
+  const items = Array.from({ length: Number(env.RINGFENCE_LAUNCH) }, (_, index) => env[`RINGFENCE_LAUNCH_${index}`])
+  const args = []
+  for (let at = 0; at < items.length; at++) {
+    if (items[at] === 'arg') args.push(items[++at])
+    else if (items[at] === 'bind') {
+      args.push(items[at + 1] === 'rw' ? '--bind' : '--ro-bind', items[at + 2], items[at + 5])
+      at += 5
+    } else if (items[at] === 'file') {
+      // The permissions before it belong to a file that raw bubblewrap is not given here.
+      args.splice(-2)
+      at += 2
+    } else at += 1
+  }
+  const plain = args.filter((arg, index) => !['--cap-add'].includes(arg) && args[index - 1] !== '--cap-add')
+  return () => started('/usr/bin/bwrap', [...plain, '--', 'true'])
+}
+
+async function ours() {
+  const sandbox = await Sandbox.create({ workspace }, options)
+  const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
+  return [
+    ['plain spawn', () => started('/bin/true', [])],
+    ['raw bwrap, the same mounts', await sameBwrap()],
+    ['ringfence library: exec (judged, recorded)', () => sandbox.exec(['true'])],
+    [
+      'ringfence library: create + exec + close',
+      async () => {
+        const one = await Sandbox.create({ workspace }, options)
+        await one.exec(['true'])
+        await one.close()
+      },
+    ],
+    ['node -e 0', () => started(process.execPath, ['-e', '0'])],
+    ['ringfence CLI: run -- true', () => started(process.execPath, [ringfence, 'run', '--', 'true'], { env: cliEnv })],
+  ]
+}
+
+async function srt() {
+  const entry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'index.js')
+  if (!existsSync(entry)) return []
+  const { SandboxManager } = await import(entry)
+  const settings = { network: { allowedDomains: [], deniedDomains: [] }, filesystem: { denyRead: [], allowWrite: [workspace], denyWrite: [] } }
+  await SandboxManager.initialize(settings)
+  const file = join(base, 'srt.json')
+  writeFileSync(file, JSON.stringify(settings))
+  return [
+    [
+      'sandbox-runtime library: wrap + spawn',
+      async () => {
+        await started('/bin/sh', ['-c', await SandboxManager.wrapWithSandbox('true')])
+        SandboxManager.cleanupAfterCommand?.()
+      },
+    ],
+    ['sandbox-runtime CLI: srt true', () => started(join(here, 'node_modules', '.bin', 'srt'), ['-s', file, 'true'])],
+  ]
+}
+
+function codex() {
+  const vendor = join(here, 'node_modules', '@openai')
+  if (!existsSync(vendor)) return []
+  const native = readdirSync(vendor, { recursive: true })
+    .map(String)
+    .find((path) => path.endsWith('/bin/codex') && path.includes('vendor'))
+  const env = { ...process.env, CODEX_HOME: mkdtempSync(join(base, 'codex-')) }
+  const args = ['sandbox', '--', 'true']
+  return [
+    ...(native ? [['codex sandbox, native binary', () => started(join(vendor, native), args, { env })]] : []),
+    ['codex sandbox, npm command', () => started(join(here, 'node_modules', '.bin', 'codex'), args, { env })],
+  ]
+}
+
+const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1]
+
+/** Rows that cannot run on this host say why and are left out. */
+async function usable(rows) {
+  const out = []
+  for (const [name, action] of rows) {
+    try {
+      await action()
+      out.push([name, action, []])
+    } catch (error) {
+      console.log(`left out: ${name}: ${String(error.message).split('\n')[0]}`)
+    }
+  }
+  return out
+}
+
+async function measure(rows) {
+  for (let round = 0; round < rounds; round++) {
+    for (const [, action, times] of rows) {
+      const start = process.hrtime.bigint()
+      await action()
+      times.push(Number(process.hrtime.bigint() - start) / 1e6)
+    }
+    process.stderr.write(`\rround ${round + 1} of ${rounds} `)
+  }
+  process.stderr.write('\r                    \r')
+  return new Map(rows.map(([name, , times]) => [name, { median: median(times), min: Math.min(...times) }]))
+}
+
+function table(results) {
+  const plain = results.get('plain spawn').median
+  const raw = results.get('raw bwrap, the same mounts').median
+  console.log(`${'one command in a sandbox'.padEnd(46)} ${'median ms'.padStart(10)} ${'min ms'.padStart(8)} ${'× spawn'.padStart(9)} ${'× bwrap'.padStart(9)}`)
+  for (const [name, { median, min }] of results)
+    console.log(`${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ${min.toFixed(1).padStart(8)} ${(median / plain).toFixed(1).padStart(9)} ${(median / raw).toFixed(2).padStart(9)}`)
+}
+
+function aims(results) {
+  const at = (name) => results.get(name)?.median
+  const node = at('node -e 0') + at('raw bwrap, the same mounts')
+  const lines = [
+    ['library exec ÷ raw bwrap', at('ringfence library: exec (judged, recorded)') / at('raw bwrap, the same mounts'), 1.5],
+    ['CLI ÷ (node + raw bwrap)', at('ringfence CLI: run -- true') / node, 1.4],
+  ]
+  console.log()
+  for (const [name, ratio, aim] of lines) console.log(`${name.padEnd(30)} ${ratio.toFixed(2)}   aim ${aim}`)
+  for (const peer of ['sandbox-runtime library: wrap + spawn', 'codex sandbox, native binary'])
+    if (at(peer)) console.log(`${`${peer} ÷ our library`.padEnd(56)} ${(at(peer) / at('ringfence library: exec (judged, recorded)')).toFixed(1)}`)
+  for (const peer of ['sandbox-runtime CLI: srt true', 'codex sandbox, npm command'])
+    if (at(peer)) console.log(`${`${peer} ÷ our CLI`.padEnd(56)} ${(at(peer) / at('ringfence CLI: run -- true')).toFixed(1)}`)
+}
+
+/** What the guard costs a program that does nothing but create files, against the same program without it. */
+async function fileCost() {
+  const script = join(workspace, 'create.sh')
+  writeFileSync(script, 'for i in $(seq 2000); do : > f$i; done; rm -f f*\n')
+  const rows = [
+    ['2000 files, no sandbox', () => started('/bin/bash', [script])],
+    ...(await Promise.all(
+      [
+        ['2000 files, protected names waived', { waive: ['fs.protect'] }],
+        ['2000 files, protected names held', {}],
+      ].map(async ([name, spec]) => {
+        const sandbox = await Sandbox.create({ workspace, ...spec }, options)
+        return [name, () => sandbox.exec(['bash', script])]
+      }),
+    )),
+  ].map((row) => [...row, []])
+  const results = await measure(rows)
+  const plain = results.get('2000 files, no sandbox').median
+  console.log()
+  for (const [name, { median }] of results) console.log(`${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ms ${(median / plain).toFixed(2).padStart(8)} ×`)
+}
+
+const LINES = ['ls -la', 'git status', 'npm test -- --watch=false', 'grep -rn "foo" src | head -20', 'cat package.json | jq .version', 'for f in *.ts; do wc -l "$f"; done', 'curl -sS https://example.com/x.tgz | tar xz', 'cd src && node -e "console.log(1)"']
+
+function judgement() {
+  const policy = compilePolicy({})
+  const context = { workspace, home: base }
+  const times = []
+  for (let i = 0; i < 20_000; i++) {
+    const start = process.hrtime.bigint()
+    judgeLine(policy, LINES[i % LINES.length], context)
+    if (i >= 4000) times.push(Number(process.hrtime.bigint() - start) / 1e3)
+  }
+  times.sort((a, b) => a - b)
+  const total = times.reduce((sum, value) => sum + value, 0)
+  console.log(`\njudging a line: p50 ${times[times.length >> 1].toFixed(0)} µs, p99 ${times[Math.floor(times.length * 0.99)].toFixed(0)} µs, ${Math.round((times.length / total) * 1e6)} a second`)
+}
+
+try {
+  const rows = await usable([...(await ours()), ...(await srt()), ...codex()])
+  const results = await measure(rows)
+  table(results)
+  aims(results)
+  await fileCost()
+  judgement()
+} finally {
+  rmSync(base, { recursive: true, force: true })
+}
+process.exit(0)

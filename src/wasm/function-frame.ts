@@ -1,0 +1,95 @@
+import { ByteReader, ByteWriter } from './bytes.ts'
+import type { FunctionType } from './decode.ts'
+import type { FuelEmitter } from './fuel-emitter.ts'
+import { OP } from './opcodes.ts'
+
+/** What all functions of a module share. */
+export type CodeContext = {
+  readonly bytes: Uint8Array
+  readonly meterGlobal: number
+  /** The index of a type `() -> results of that type`, made when first asked for. */
+  readonly resultsOnly: (type: FunctionType) => number
+}
+
+/** A rewritten body, still without its frame. */
+export type BodyShape = {
+  readonly type: FunctionType
+  /** Does something branch to the end of the function? */
+  readonly wrapped: boolean
+  readonly loops: number
+  readonly start: number
+  readonly bodyAt: number
+  readonly end: number
+}
+
+/** Short functions without loops and calls are charged once; they overrun a budget by at most this. */
+const LEAF_BYTES = 512
+
+const I32 = 0x7f
+const I64 = 0x7e
+
+/** Puts the frame around a body and appends it, with its size, to the code section. */
+export function writeFunction(
+  context: CodeContext,
+  fuel: FuelEmitter,
+  body: BodyShape,
+  out: ByteWriter,
+): void {
+  const leaf =
+    !fuel.needsFrame && fuel.calls === 0 && body.loops === 0 && body.end - body.bodyAt <= LEAF_BYTES
+  const head = leaf ? frameLeaf(context, fuel, body) : frameFull(context, fuel, body)
+  fuel.code.u8(OP.end)
+  out.u32(head.length + fuel.code.length)
+  out.append(head)
+  out.append(fuel.code)
+}
+
+/** The original locals and ours behind them, so that no index moves. */
+function localsOf({ bytes }: CodeContext, { start, bodyAt }: BodyShape, ours: readonly number[]): ByteWriter {
+  const head = new ByteWriter(256)
+  const reader = new ByteReader(bytes, start)
+  head.u32(reader.u32() + ours.length)
+  head.span(bytes, reader.at, bodyAt)
+  for (const type of ours) head.all([1, type])
+  return head
+}
+
+function openBlock({ resultsOnly }: CodeContext, type: FunctionType, head: ByteWriter): void {
+  head.u8(OP.block)
+  const [only] = type.results
+  if (only === undefined) head.u8(0x40)
+  else if (type.results.length === 1) head.u8(only)
+  else head.signed(resultsOnly(type))
+}
+
+/** No check and no frame: one charge before the body, or behind it when its paths differ. */
+function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
+  const head = localsOf(context, body, fuel.charges > 0 ? [I64] : [])
+  if (!body.wrapped && fuel.charges === 0) {
+    fuel.chargeUpFront(head)
+    return head
+  }
+  if (body.wrapped) {
+    openBlock(context, body.type, head)
+    fuel.code.u8(OP.end)
+  }
+  fuel.chargeGathered()
+  return head
+}
+
+/**
+ * Two blocks around the body: leaving the inner one is a return, leaving the outer one the end of the run.
+ *
+ *     block  enter  block (results)  body  end  leave  return  end  trap
+ */
+function frameFull(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
+  const head = localsOf(context, body, fuel.needsScratch ? [I64, I32, I32] : [I64])
+  head.all([OP.block, 0x40])
+  fuel.enter(head)
+  openBlock(context, body.type, head)
+  fuel.code.u8(OP.end)
+  fuel.leave()
+  fuel.code.all([OP.return, OP.end])
+  fuel.trap()
+  return head
+}

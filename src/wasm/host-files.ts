@@ -1,0 +1,207 @@
+import { close, constants, fstat, type PathLike, read, readdir, write } from 'node:fs'
+import { promisify } from 'node:util'
+import { observePath, openChecked, type PathObservation } from '../host/walk.ts'
+import { countNamesInside } from '../host/walk-names.ts'
+import type { Json } from '../model/event.ts'
+import { type FileKind, type FilePlace, grantsFile, grantsName } from '../policy/capability.ts'
+import {
+  type AllowedRoot,
+  DEFAULT_BLOCKED,
+  DEFAULT_PROTECTED,
+  judgePath,
+  type PathOp,
+  type PathPolicy,
+  screenPath,
+} from '../policy/paths.ts'
+import { denied, type HostParts, HostRefusal, notHere, type Params, textParam } from './host-parts.ts'
+
+/** File functions: the grant on the asked path, the judgement of what it really is, the grant again, the open. */
+
+const MAX_FILE = 1024 * 1024
+const MAX_ENTRIES = 1000
+const { O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY } = constants
+
+type FileHandler = (params: Params) => Promise<Json>
+type Use = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
+
+const READ: Use = { kind: 'FileRead', tool: 'file_read', op: 'read' }
+const LIST: Use = { kind: 'FileRead', tool: 'file_list', op: 'read' }
+const WRITE: Use = { kind: 'FileWrite', tool: 'file_write', op: 'write' }
+
+const closeFile = promisify(close)
+const statFile = promisify(fstat)
+const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
+
+/** The three file functions for one run. */
+export function createHostFiles(parts: HostParts): Readonly<Record<string, FileHandler>> {
+  return {
+    file_read: async (params) => withFile(parts, READ, params, O_RDONLY, readAll),
+    file_list: async (params) => withFile(parts, LIST, params, O_RDONLY | O_DIRECTORY, entriesOf),
+    file_write: async (params) => {
+      const content = textParam(params, 'content')
+      if (content.length > MAX_FILE)
+        throw new HostRefusal('resource-exhausted', `a file has at most ${MAX_FILE} characters`)
+      return withFile(parts, WRITE, params, O_WRONLY | O_CREAT | O_TRUNC, (fd) => writeAll(fd, content))
+    },
+  }
+}
+
+/** Opens what was judged, uses it and closes it. */
+async function withFile(
+  parts: HostParts,
+  use: Use,
+  params: Params,
+  flags: number,
+  action: (fd: number) => Promise<Json>,
+): Promise<Json> {
+  const asked = textParam(params, 'path')
+  const observation = judged(parts, use, asked)
+  let fd: number
+  try {
+    fd = openChecked(observation, flags)
+  } catch {
+    throw notHere(asked)
+  }
+  try {
+    return await action(fd)
+  } finally {
+    await closeFile(fd)
+  }
+}
+
+function judged(parts: HostParts, use: Use, asked: string): PathObservation {
+  const path = asked.startsWith('/') ? asked : `${parts.workspace ?? ''}/${asked}`
+  const place = placeOf(parts, path)
+  if (parts.workspace === undefined && !asked.startsWith('/')) throw denied(parts, use.tool, asked)
+  if (!isGranted(parts, use, place)) throw denied(parts, use.tool, asked)
+  const screened = screenPath(path)
+  if (screened.kind === 'refused') throw traversal(parts, asked, screened.reason)
+  const observation = observePath(screened.path)
+  const roots = rootsOf(parts)
+  const real = realOf(observation)
+  if (real === undefined) throw notHere(asked)
+  if (!roots.some((root) => isBelow(real, root.real)))
+    throw traversal(parts, asked, 'the path leads outside the workspace')
+  // SECURITY: the grant again on the place that was reached: a link inside the grant may lead out of it.
+  if (!isGranted(parts, use, placeOf(parts, real)))
+    throw traversal(parts, asked, 'the path leads outside the grant')
+  judge(parts, use, asked, path, observation, roots)
+  return observation
+}
+
+/** INVARIANT: the tool's grant opens the workspace, a file's grant what it names; both only ever add. */
+const isGranted = ({ grants }: HostParts, { kind, tool }: Use, place: FilePlace): boolean =>
+  grantsName(grants, 'ToolInvoke', tool) || grantsFile(grants, kind, place)
+
+type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
+
+/** The workspace and the fixed part of every absolute file grant. */
+function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
+  const roots: AllowedRoot[] = workspace === undefined ? [] : [{ path: workspace, mode: 'rw' }]
+  for (const grant of grants) {
+    if (!('root' in grant) || grant.root !== 'absolute') continue
+    const fixed: string[] = []
+    for (const token of grant.pattern) {
+      if (token.kind !== 'is' || /[*?]/.test(token.text)) break
+      fixed.push(token.text)
+    }
+    if (fixed.length > 0)
+      roots.push({ path: `/${fixed.join('/')}`, mode: grant.kind === 'FileWrite' ? 'rw' : 'ro' })
+  }
+  return roots.flatMap((root) => {
+    const observed = observePath(root.path)
+    const real = realOf(observed)
+    return real === undefined ? [] : [{ ...root, observed, real }]
+  })
+}
+
+function judge(
+  parts: HostParts,
+  use: Use,
+  asked: string,
+  path: string,
+  observation: PathObservation,
+  roots: readonly Root[],
+): void {
+  const policy: PathPolicy = { allowed: roots, blocked: DEFAULT_BLOCKED, protected: DEFAULT_PROTECTED }
+  const observed = roots.map((root) => root.observed)
+  const namesInside = countNamesInside(observation, observed)
+  const op: PathOp = use.op === 'write' && observation.state === 'missing' ? 'create' : use.op
+  const facts = { path: observation, roots: observed, ...(namesInside === undefined ? {} : { namesInside }) }
+  if (judgePath(policy, { path, op }, facts).verdict === 'allow') return
+  const absent = observation.state !== 'exists' && use.op === 'read'
+  throw absent ? notHere(asked) : denied(parts, use.tool, asked)
+}
+
+function traversal(parts: HostParts, asked: string, reason: string): HostRefusal {
+  parts.onViolation({ violationType: 'PathTraversal', details: asked.slice(0, 200) })
+  return new HostRefusal('path-traversal', reason)
+}
+
+function realOf(observation: PathObservation): string | undefined {
+  if (observation.state === 'exists') return observation.real
+  if (observation.state === 'unreadable') return undefined
+  return `${observation.ancestor === '/' ? '' : observation.ancestor}/${observation.missing.join('/')}`
+}
+
+const isBelow = (path: string, root: string): boolean =>
+  path === root || path.startsWith(root === '/' ? '/' : `${root}/`)
+
+function placeOf({ workspace }: HostParts, absolute: string): FilePlace {
+  const inside = workspace !== undefined && isBelow(absolute, workspace)
+  return { absolute, inWorkspace: inside ? absolute.slice(workspace.length + 1) : undefined }
+}
+
+const ioRead = promisify<number, Uint8Array, number, number, number | null, number>(
+  (
+    fd: number,
+    buffer: Uint8Array,
+    offset: number,
+    length: number,
+    at: number | null,
+    done: (error: Error | null, count: number) => void,
+  ) => read(fd, buffer, offset, length, at, done),
+)
+const ioWrite = promisify<number, Uint8Array, number, number, number>(
+  (
+    fd: number,
+    buffer: Uint8Array,
+    offset: number,
+    length: number,
+    done: (error: Error | null, count: number) => void,
+  ) => write(fd, buffer, offset, length, null, done),
+)
+
+async function readAll(fd: number): Promise<Json> {
+  const { size } = await statFile(fd)
+  if (size > MAX_FILE)
+    throw new HostRefusal('resource-exhausted', `the file is larger than ${MAX_FILE} bytes`)
+  const buffer = new Uint8Array(MAX_FILE + 1)
+  let filled = 0
+  for (let count = -1; count !== 0 && filled < buffer.length; filled += count) {
+    count = await ioRead(fd, buffer, filled, buffer.length - filled, null)
+  }
+  if (filled > MAX_FILE)
+    throw new HostRefusal('resource-exhausted', `the file is larger than ${MAX_FILE} bytes`)
+  return new TextDecoder().decode(buffer.subarray(0, filled))
+}
+
+async function writeAll(fd: number, content: string): Promise<Json> {
+  const bytes = new TextEncoder().encode(content)
+  for (let done = 0; done < bytes.length; ) done += await ioWrite(fd, bytes, done, bytes.length - done)
+  return bytes.length
+}
+
+/** PLATFORM: the directory that is open, by its descriptor; elsewhere than on Linux there is no such name. */
+async function entriesOf(fd: number): Promise<Json> {
+  if (process.platform !== 'linux')
+    throw new HostRefusal('unsupported', 'listing is not supported on this system')
+  const entries = await listDirectory(`/proc/self/fd/${fd}`, { withFileTypes: true })
+  return entries
+    .slice(0, MAX_ENTRIES)
+    .map((entry) => ({
+      name: entry.name,
+      kind: entry.isDirectory() ? 'dir' : entry.isFile() ? 'file' : 'other',
+    }))
+    .sort((a, b) => (a.name < b.name ? -1 : 1))
+}

@@ -1,0 +1,66 @@
+import { createHash } from 'node:crypto'
+import { SandboxError } from '../model/errors.ts'
+import { abiOf, type GuestAbi } from './abi.ts'
+import { type WasmModule, wasmEngine } from './engine.ts'
+import { MAX_MODULE_BYTES, METER_VERSION, meterModuleInSlices } from './meter.ts'
+
+/** A module that was validated, metered and compiled. */
+export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }
+
+const MAX_ENTRIES = 128
+const MAX_BYTES = 128 * 1024 * 1024
+
+type Entry = { readonly loaded: Promise<LoadedModule>; readonly bytes: number }
+
+/** Loaded modules by the hash of their content, the least recently used ones dropped first. */
+export class ModuleCache {
+  readonly #memoryMb: number
+  readonly #entries = new Map<string, Entry>()
+  #bytes = 0
+
+  constructor(memoryMb: number) {
+    this.#memoryMb = memoryMb
+  }
+
+  load(bytes: Uint8Array): Promise<LoadedModule> {
+    if (bytes.length > MAX_MODULE_BYTES) {
+      const message = `the module is larger than ${MAX_MODULE_BYTES} bytes`
+      return Promise.reject(new SandboxError('resource-limit-exceeded', message))
+    }
+    const hash = createHash('sha256')
+      .update(`${METER_VERSION}:${this.#memoryMb}:`)
+      .update(bytes)
+      .digest('hex')
+    const known = this.#entries.get(hash)
+    if (known) {
+      this.#entries.delete(hash)
+      this.#entries.set(hash, known)
+      return known.loaded
+    }
+    const loaded = this.#make(hash, bytes)
+    this.#entries.set(hash, { loaded, bytes: bytes.length })
+    this.#bytes += bytes.length
+    this.#evict()
+    // A module that cannot be loaded is not worth its place.
+    loaded.catch(() => this.#drop(hash))
+    return loaded
+  }
+
+  async #make(hash: string, bytes: Uint8Array): Promise<LoadedModule> {
+    const metered = await meterModuleInSlices(bytes, { memoryMb: this.#memoryMb })
+    const abi = abiOf(metered.shape)
+    return { hash, abi, module: await wasmEngine().compile(metered.bytes) }
+  }
+
+  #drop(hash: string): void {
+    this.#bytes -= this.#entries.get(hash)?.bytes ?? 0
+    this.#entries.delete(hash)
+  }
+
+  #evict(): void {
+    for (const hash of this.#entries.keys()) {
+      if (this.#entries.size <= MAX_ENTRIES && this.#bytes <= MAX_BYTES) return
+      this.#drop(hash)
+    }
+  }
+}

@@ -1,0 +1,173 @@
+import type { ErrorCode, SandboxError } from '../model/errors.ts'
+import type { Json } from '../model/event.ts'
+import type { GuestEnd, LogLine } from './guest-protocol.ts'
+import type { RunEnd } from './guest-worker.ts'
+import type { SkillViolation, ViolationType } from './host-parts.ts'
+
+/** How a run ended becomes what a caller sees. */
+
+/** Codes of the table, and the ones that only a guest can cause. */
+export type RunErrorCode =
+  | 'resource-exhausted'
+  | 'timeout'
+  | 'trap'
+  | 'abi-error'
+  | 'invalid-module'
+  | 'guest-error'
+  | Extract<ErrorCode, 'unsupported' | 'internal' | 'capability-denied' | 'path-traversal' | 'ssrf-blocked'>
+
+export type RunError = {
+  readonly code: RunErrorCode
+  readonly message: string
+  /** Of `resource-exhausted`: which. */
+  readonly resource?: 'fuel' | 'stack' | 'memory'
+}
+
+type Outcome = { readonly ok: Json } | { readonly error: RunError }
+type Circumstances = {
+  readonly fuel: number
+  readonly durationMs: number
+  readonly violations: readonly SkillViolation[]
+}
+type Result = Outcome & Circumstances & { readonly log: readonly LogLine[] }
+
+const failed = (code: RunErrorCode, message: string): Outcome => ({ error: { code, message } })
+
+const exhausted = (resource: 'fuel' | 'stack' | 'memory'): Outcome => ({
+  error: { code: 'resource-exhausted', message: `the run used up its ${resource}`, resource },
+})
+
+/** The result of a run that ended, or of a module that could not be run at all. */
+export function resultOf(end: RunEnd | SandboxError, around: Circumstances): Result {
+  if (end instanceof Error) return { ...refused(end), ...around, fuel: 0, log: [] }
+  switch (end.kind) {
+    case 'report': {
+      const { report } = end
+      const outcome = outcomeOf(report.end, around.violations)
+      return withLimit(outcome, { ...around, fuel: report.fuel }, report.log)
+    }
+    case 'timeout':
+      return withLimit(failed('timeout', 'the run did not end before its deadline'), around, [])
+    case 'died':
+      return withLimit(
+        end.reason === 'memory' ? exhausted('memory') : failed('internal', 'the run was lost'),
+        around,
+        [],
+      )
+    default:
+      return end satisfies never
+  }
+}
+
+const LIMIT_VIOLATIONS: Readonly<Record<string, ViolationType>> = {
+  'resource-exhausted': 'ResourceExhausted',
+  timeout: 'Timeout',
+}
+
+/** A limit that stopped a run is a violation like any other. */
+function withLimit(outcome: Outcome, around: Circumstances, log: readonly LogLine[]): Result {
+  const violationType = 'error' in outcome ? LIMIT_VIOLATIONS[outcome.error.code] : undefined
+  if (violationType === undefined || !('error' in outcome)) return { ...outcome, ...around, log }
+  const details = outcome.error.resource ?? 'wall clock'
+  return { ...outcome, ...around, violations: [...around.violations, { violationType, details }], log }
+}
+
+/** What a module is refused for before it runs. */
+function refused({ code, message }: SandboxError): Outcome {
+  switch (code) {
+    case 'resource-limit-exceeded':
+      return { error: { code: 'resource-exhausted', message } }
+    case 'unsupported':
+      return failed('unsupported', message)
+    case 'invalid-input':
+      return failed(/^not a valid/.test(message) ? 'invalid-module' : 'abi-error', message)
+    default:
+      return failed('internal', message)
+  }
+}
+
+function outcomeOf(end: GuestEnd, violations: readonly SkillViolation[]): Outcome {
+  switch (end.kind) {
+    case 'text':
+      return returned(end.text, violations)
+    case 'values':
+      return { ok: end.values.length > 1 ? end.values.map(jsonNumber) : jsonNumber(end.values[0]) }
+    case 'exit':
+      return end.code === 0
+        ? { ok: looseJson(end.text) }
+        : failed('guest-error', `the program exited with code ${end.code}`)
+    case 'exhausted':
+      return exhausted(end.what)
+    case 'timeout':
+      return failed('timeout', 'the run did not end before its deadline')
+    case 'trap':
+      return failed('trap', end.message.slice(0, 200))
+    case 'abi':
+      return failed('abi-error', end.message)
+    default:
+      return end satisfies never
+  }
+}
+
+/** JSON has no 64-bit numbers and no infinities: those become text. */
+function jsonNumber(value: number | bigint | undefined): Json {
+  if (value === undefined) return null
+  const plain = Number(value)
+  if (typeof value === 'bigint') return Number.isSafeInteger(plain) ? plain : String(value)
+  return Number.isFinite(plain) ? plain : String(plain)
+}
+
+function looseJson(text: string): Json {
+  const value = text.trim() === '' ? null : parseJson(text)
+  return value === undefined ? text : value
+}
+
+// Values are walked by recursion later on, here and at callers.
+const MAX_NESTING = 256
+
+/** A JSON value of bounded depth, or `undefined`. */
+function parseJson(text: string): Json | undefined {
+  let depth = 0
+  let inText = false
+  for (let index = 0; index < text.length; index++) {
+    const unit = text.charCodeAt(index)
+    if (inText && unit === 0x5c) index++
+    else if (unit === 0x22) inText = !inText
+    else if (!inText && (unit === 0x5b || unit === 0x7b) && ++depth > MAX_NESTING) return undefined
+    else if (!inText && (unit === 0x5d || unit === 0x7d)) depth--
+  }
+  try {
+    return JSON.parse(text) as Json
+  } catch {
+    return undefined
+  }
+}
+
+function returned(text: string, violations: readonly SkillViolation[]): Outcome {
+  const value = parseJson(text)
+  if (value === undefined) return failed('abi-error', 'the result is not JSON')
+  return returnedError(value, violations) ?? { ok: value }
+}
+
+/** Messages are one line, whatever the guest writes. */
+const oneLine = (text: string): string =>
+  text.slice(0, 2000).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ')
+
+const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
+  CapabilityDenied: 'capability-denied',
+  PathTraversal: 'path-traversal',
+  SsrfBlocked: 'ssrf-blocked',
+}
+
+/**
+ * A result that is nothing but `error` is the guest's way to fail. SECURITY: it may name a refusal of ours only
+ * when there was one, so a guest cannot make up a violation or a limit.
+ */
+function returnedError(value: Json, violations: readonly SkillViolation[]): Outcome | undefined {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return undefined
+  const { error, code, ...rest } = value as { readonly [key: string]: Json }
+  if (error === undefined || Object.keys(rest).length > 0) return undefined
+  const message = oneLine(typeof error === 'string' ? error : JSON.stringify(error))
+  const known = violations.map(({ violationType }) => CODE_OF[violationType]).find((real) => real === code)
+  return failed(known ?? 'guest-error', message)
+}
