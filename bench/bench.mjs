@@ -3,7 +3,7 @@
  * Every row is measured in turn, round after round, so that a busy moment hits all of them alike; medians count.
  */
 import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -94,7 +94,10 @@ function codex() {
   const native = readdirSync(vendor, { recursive: true })
     .map(String)
     .find((path) => path.endsWith('/bin/codex') && path.includes('vendor'))
-  const env = { ...process.env, CODEX_HOME: mkdtempSync(join(base, 'codex-')) }
+  // It refuses to work from a temporary directory.
+  const home = join(here, '.codex')
+  mkdirSync(home, { recursive: true })
+  const env = { ...process.env, CODEX_HOME: home }
   const args = ['sandbox', '--', 'true']
   return [
     ...(native ? [['codex sandbox, native binary', () => started(join(vendor, native), args, { env })]] : []),

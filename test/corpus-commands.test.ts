@@ -35,7 +35,11 @@ function judge(row: Row): { row: Row; action: string; us: number } {
 
 describe('corpus of commands', () => {
   for (const row of rows) judge(row)
-  const judged = rows.map(judge)
+  // The best of three: what another process on this machine takes is not ours.
+  const judged = rows.map((row) => {
+    const tries = [judge(row), judge(row), judge(row)]
+    return { ...(tries[0] as (typeof tries)[0]), us: Math.min(...tries.map(({ us }) => us)) }
+  })
   const hard = judged.filter(({ row, action }) => {
     const accept = row.accept ?? [row.expect]
     const never =

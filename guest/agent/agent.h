@@ -47,6 +47,7 @@ enum frame_type {
   FRAME_VIOLATION = 'V', /* guarantee NUL details */
   FRAME_LIMIT = 'L',     /* text: the limit that stopped the command */
   FRAME_EXIT = 'X',      /* kind (0 exited, 1 signaled), code */
+  FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number */
 };
 

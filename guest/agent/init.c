@@ -12,6 +12,7 @@
 static struct {
   struct strings readonly, hidden, masks, nested, writable, argv, env, rlimits;
   const char *cwd, *uid, *gid;
+  bool waits;      /* the host gives the word when the command may start */
   bool open_files; /* the whole file system is granted: Landlock has nothing to hold */
 } plan;
 
@@ -58,6 +59,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   }
   if (!strcmp(name, "cwd")) plan.cwd = take(at, end);
   else if (!strcmp(name, "user")) plan.uid = take(at, end), plan.gid = take(at, end);
+  else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take(at, end), NULL, 10);
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take(at, end), NULL, 10);
@@ -167,6 +169,13 @@ static _Noreturn void run_command(int socket, bool guarded) {
   _exit(errno == ENOENT ? 127 : 126);
 }
 
+/* SECURITY: until the host has judged the command and written that down, it does not exist. */
+static void wait_for_word(void) {
+  unsigned char frame[5];
+  ssize_t got = recv(control_fd, frame, sizeof frame, MSG_WAITALL);
+  if (got != sizeof frame || frame[0] != FRAME_GO) _exit(125);
+}
+
 static pid_t start_command(int *listener) {
   int sockets[2];
   bool guarded = protection.guarded.count > 0;
@@ -253,6 +262,7 @@ _Noreturn void init(int config, int filter) {
   if (signals < 0) die("signalfd: %s", strerror(errno));
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, FD_CLOEXEC);
   describe_layers(landlock, protection.guarded.count > 0);
+  if (plan.waits) wait_for_word();
   pid_t command = start_command(&listener);
   serve(command, listener, signals);
 }

@@ -12,6 +12,8 @@ export type ExecIo = {
   /** `inherit` passes our own standard streams through; a function gets each chunk; otherwise output is collected. */
   readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => void) | undefined
   readonly signal?: AbortSignal | undefined
+  /** The command starts when this resolves, and never when it rejects; the place for it may be made ready meanwhile. */
+  readonly permit?: Promise<unknown> | undefined
 }
 
 /** One way of isolating. Backends know plans; they know nothing of policy, HTTP or audit. */

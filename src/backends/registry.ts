@@ -3,7 +3,7 @@ import type { ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { atLeast, type Guarantee } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
-import type { Backend, Probe } from './backend.ts'
+import type { Backend, BackendSandbox, Probe } from './backend.ts'
 
 /** Remembers probes between runs; an answer counts only while the backend's fingerprint is the same. */
 export type ProbeMemory = {
@@ -167,12 +167,13 @@ export class OneShot {
     const id = `${this.#backend.name}-${++this.#count}`
     const controller = new AbortController()
     this.#running.set(id, controller)
-    const sandbox = await this.#backend.open(this.#plan(), controller.signal)
+    let sandbox: BackendSandbox | undefined
     try {
+      sandbox = await this.#backend.open(this.#plan(), controller.signal)
       return { id, ...(await sandbox.exec({ argv }, { signal: controller.signal })) }
     } finally {
       this.#running.delete(id)
-      await sandbox.close()
+      await sandbox?.close()
     }
   }
 

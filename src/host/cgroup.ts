@@ -106,13 +106,17 @@ export class Cgroup {
     if (wanted.length === 0) return undefined
     const dirs = [...new Set(wanted.map((limit) => join(host.parents[limit] as string, name)))]
     const group = new Cgroup(host, name, dirs)
+    const made: string[] = []
     try {
-      for (const dir of dirs) mkdirSync(dir)
+      for (const dir of dirs) {
+        mkdirSync(dir)
+        made.push(dir)
+      }
       for (const limit of wanted)
         setLimit(host, join(host.parents[limit] as string, name), limit, limits[limit] as number)
       return group
     } catch (cause) {
-      for (const dir of dirs) if (existsSync(dir)) rmdirSync(dir)
+      for (const dir of made) rmdirSync(dir)
       throw new SandboxError(
         'launch-failed',
         `cannot make the control group ${name}: ${(cause as Error).message}`,
@@ -161,12 +165,14 @@ async function removeGroup(dir: string): Promise<void> {
 
 const MB = 1024 * 1024
 const PERIOD_US = 100_000
+/** PLATFORM: the kernel's PID_MAX_LIMIT. */
+const PIDS_MAX = 2 ** 22
 
 function setLimit(host: CgroupHost, dir: string, limit: CgroupLimit, value: number): void {
   switch (limit) {
     case 'pids':
-      // Two more than asked for: the agent and bubblewrap's own process live in the group too.
-      return put(join(dir, 'pids.max'), String(value + 3))
+      // More than asked for: the agent and bubblewrap's own processes live in the group too.
+      return put(join(dir, 'pids.max'), String(Math.min(value + 3, PIDS_MAX)))
     case 'memoryMb':
       return setMemory(host, dir, value * MB)
     case 'cpus':
@@ -188,7 +194,9 @@ function setMemory(host: CgroupHost, dir: string, bytes: number): void {
 }
 
 function setCpus(host: CgroupHost, dir: string, cpus: number): void {
-  const quota = Math.max(1000, Math.round(cpus * PERIOD_US))
+  const quota = Math.round(cpus * PERIOD_US)
+  // PLATFORM: a millisecond is the least that the kernel gives.
+  if (quota < 1000) throw new Error(`${cpus} of a processor is less than the kernel can hold`)
   if (host.version === 2) return put(join(dir, 'cpu.max'), `${quota} ${PERIOD_US}`)
   put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
   put(join(dir, 'cpu.cfs_quota_us'), String(quota))

@@ -19,15 +19,30 @@ const read = (...chunks: readonly Uint8Array[]): Frame[] => {
 }
 
 const BROKEN: Frame = { kind: 'error', text: 'the guest agent sent a broken frame' }
-const status = (entries: Record<string, string>): Frame => ({ kind: 'ready', status: new Map(Object.entries(entries)) })
+const status = (entries: Record<string, string>): Frame => ({
+  kind: 'ready',
+  status: new Map(Object.entries(entries)),
+})
 
 const GOOD: readonly (readonly [string, Buffer, Frame])[] = [
-  ['an error', frame('E', 'cannot open /w: No such file'), { kind: 'error', text: 'cannot open /w: No such file' }],
+  [
+    'an error',
+    frame('E', 'cannot open /w: No such file'),
+    { kind: 'error', text: 'cannot open /w: No such file' },
+  ],
   ['an empty error', frame('E', ''), { kind: 'error', text: '' }],
   ['ready', frame('R', 'Seccomp:\t2\nns/pid:\tpid:[1]\n'), status({ Seccomp: '2', 'ns/pid': 'pid:[1]' })],
   ['ready with lines that say nothing', frame('R', 'a\n:\tb\nc:\td:\te\n\n'), status({ '': 'b' })],
-  ['a violation', frame('V', 'fs.protect\0write /w/.git/config'), { kind: 'violation', guarantee: 'fs.protect', details: 'write /w/.git/config' }],
-  ['a violation without details', frame('V', 'fs.write\0'), { kind: 'violation', guarantee: 'fs.write', details: '' }],
+  [
+    'a violation',
+    frame('V', 'fs.protect\0write /w/.git/config'),
+    { kind: 'violation', guarantee: 'fs.protect', details: 'write /w/.git/config' },
+  ],
+  [
+    'a violation without details',
+    frame('V', 'fs.write\0'),
+    { kind: 'violation', guarantee: 'fs.write', details: '' },
+  ],
   ['a limit', frame('L', 'memory'), { kind: 'limit', limit: 'memory' }],
   ['an exit', frame('X', Uint8Array.of(0, 3)), { kind: 'exit', signaled: false, code: 3 }],
   ['a signal', frame('X', Uint8Array.of(1, 9)), { kind: 'exit', signaled: true, code: 9 }],
@@ -41,13 +56,16 @@ describe('frames', () => {
   })
 
   test('many in one piece, in order', () => {
-    expect(read(Buffer.concat(GOOD.map(([, bytes]) => bytes)))).toEqual(GOOD.map(([, , expected]) => expected))
+    expect(read(Buffer.concat(GOOD.map(([, bytes]) => bytes)))).toEqual(
+      GOOD.map(([, , expected]) => expected),
+    )
   })
 
   test('split at every byte', () => {
     const bytes = Buffer.concat(GOOD.filter(([, one]) => one.length < 100).map(([, one]) => one))
     const whole = read(bytes)
-    for (let cut = 0; cut <= bytes.length; cut++) expect(read(bytes.subarray(0, cut), bytes.subarray(cut))).toEqual(whole)
+    for (let cut = 0; cut <= bytes.length; cut++)
+      expect(read(bytes.subarray(0, cut), bytes.subarray(cut))).toEqual(whole)
     expect(read(...Array.from(bytes, (byte) => Uint8Array.of(byte)))).toEqual(whole)
   })
 
@@ -95,11 +113,16 @@ describe('hostile frames end the channel', () => {
   })
 
   test('arbitrary bytes never throw, and after a broken frame nothing comes', () => {
-    const bytes = fc.oneof(fc.uint8Array({ maxLength: 200 }), fc.constantFrom(...GOOD.map(([, one]) => new Uint8Array(one))))
+    const bytes = fc.oneof(
+      fc.uint8Array({ maxLength: 200 }),
+      fc.constantFrom(...GOOD.map(([, one]) => new Uint8Array(one))),
+    )
     fc.assert(
       fc.property(fc.array(bytes, { maxLength: 8 }), (chunks) => {
         const frames = read(...chunks)
-        const broken = frames.findIndex((one) => one.kind === 'error' && one.text === (BROKEN as { text: string }).text)
+        const broken = frames.findIndex(
+          (one) => one.kind === 'error' && one.text === (BROKEN as { text: string }).text,
+        )
         expect(broken === -1 || broken === frames.length - 1).toBe(true)
       }),
       { numRuns: 500 },
@@ -107,7 +130,10 @@ describe('hostile frames end the channel', () => {
   })
 
   test('how bytes are cut never changes what they say', () => {
-    const pieces = fc.array(fc.constantFrom(...GOOD.map(([, one]) => one), frame('Z', 'x'), Buffer.of(0x45, 9)), { maxLength: 5 })
+    const pieces = fc.array(
+      fc.constantFrom(...GOOD.map(([, one]) => one), frame('Z', 'x'), Buffer.of(0x45, 9)),
+      { maxLength: 5 },
+    )
     fc.assert(
       fc.property(pieces, fc.array(fc.nat(300), { maxLength: 6 }), (parts, cuts) => {
         const bytes = Buffer.concat(parts)
@@ -134,11 +160,17 @@ describe('hostile frames end the channel', () => {
 })
 
 describe('control characters never reach a terminal', () => {
-  const all = Array.from({ length: 0xa0 }, (_, code) => String.fromCodePoint(code)).filter((char) => /\p{Cc}/u.test(char))
+  const all = Array.from({ length: 0xa0 }, (_, code) => String.fromCodePoint(code)).filter((char) =>
+    /\p{Cc}/u.test(char),
+  )
   test.each<[string, (text: string) => Buffer, (frame: Frame | undefined) => string]>([
     ['an error', (text) => frame('E', text), (one) => (one as { text: string }).text],
     ['details', (text) => frame('V', `fs.write\0${text}`), (one) => (one as { details: string }).details],
-    ['a status', (text) => frame('R', `a:\t${text.replaceAll(/[\n\t]/g, '')}`), (one) => (one as { status: Map<string, string> }).status.get('a') as string],
+    [
+      'a status',
+      (text) => frame('R', `a:\t${text.replaceAll(/[\n\t]/g, '')}`),
+      (one) => (one as { status: Map<string, string> }).status.get('a') as string,
+    ],
   ])('in %s', (_, make, text) => {
     expect(all.length).toBe(65)
     expect(text(read(make(all.join('')))[0])).not.toMatch(/\p{Cc}/u)
@@ -150,6 +182,8 @@ describe('control characters never reach a terminal', () => {
   })
 
   test('bytes that are no text become the usual sign', () => {
-    expect(read(frame('E', Uint8Array.of(0x61, 0xff, 0xc3)))).toEqual([{ kind: 'error', text: 'a\ufffd\ufffd' }])
+    expect(read(frame('E', Uint8Array.of(0x61, 0xff, 0xc3)))).toEqual([
+      { kind: 'error', text: 'a\ufffd\ufffd' },
+    ])
   })
 })

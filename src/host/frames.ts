@@ -92,7 +92,14 @@ function printable(bytes: Buffer, keep = ''): string {
 // Terminals obey C1 controls too; the others end lines or turn the direction of reading.
 const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
 
-/** The one thing that the host tells a running agent: send this signal to the command's process group. */
+/** Tells an agent that waits: the command may start. */
+export function goFrame(): Uint8Array {
+  const frame = Buffer.alloc(HEADER)
+  frame.write('G', 0, 'latin1')
+  return frame
+}
+
+/** Tells a running agent: send this signal to the command's process group. */
 export function signalFrame(signal: number): Uint8Array {
   const frame = Buffer.alloc(HEADER + 4)
   frame.write('S', 0, 'latin1')

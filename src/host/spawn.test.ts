@@ -40,16 +40,21 @@ describe('an ordinary end', () => {
 
   test('collects both streams, each in order', async () => {
     const result = await sh('for i in $(seq 500); do echo o$i; echo e$i >&2; done')
-    const lines = (prefix: string): string => Array.from({ length: 500 }, (_, index) => `${prefix}${index + 1}\n`).join('')
+    const lines = (prefix: string): string =>
+      Array.from({ length: 500 }, (_, index) => `${prefix}${index + 1}\n`).join('')
     expect(text(result.stdout)).toBe(lines('o'))
     expect(text(result.stderr)).toBe(lines('e'))
   })
 
   test('a listener gets each piece, and nothing is collected', async () => {
     const pieces: string[] = []
-    const result = await sh('echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c', {}, {
-      output: (stream, chunk) => pieces.push(`${stream} ${text(chunk)}`),
-    })
+    const result = await sh(
+      'echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c',
+      {},
+      {
+        output: (stream, chunk) => pieces.push(`${stream} ${text(chunk)}`),
+      },
+    )
     expect(pieces).toEqual(['stdout a\n', 'stderr b\n', 'stdout c\n'])
     expect([result.stdout.length, result.stderr.length]).toEqual([0, 0])
   })
@@ -61,7 +66,13 @@ describe('an ordinary end', () => {
   })
 
   test.runIf(process.getuid?.() === 0)('another user when it is asked for', async () => {
-    const launch = { file: '/usr/bin/id', args: ['-u'], env: ENV, control: false, runAs: { uid: 54321, gid: 54321 } }
+    const launch = {
+      file: '/usr/bin/id',
+      args: ['-u'],
+      env: ENV,
+      control: false,
+      runAs: { uid: 54321, gid: 54321 },
+    }
     expect(text((await run(launch, {})).stdout)).toBe('54321\n')
   })
 })
@@ -87,7 +98,13 @@ describe('limits', () => {
   test.each([
     ['exactly as much as may be', 'printf aaaaaaaaaa', 10, 'aaaaaaaaaa', undefined],
     ['one byte more', 'printf aaaaaaaaaab; sleep 60', 10, 'aaaaaaaaaa', 'output'],
-    ['nothing is kept of what follows', 'printf aaaaaa; printf bbbbbbbbbb >&2; sleep 60', 6, 'aaaaaa', 'output'],
+    [
+      'nothing is kept of what follows',
+      'printf aaaaaa; printf bbbbbbbbbb >&2; sleep 60',
+      6,
+      'aaaaaa',
+      'output',
+    ],
   ])('output: %s', async (_, script, outputBytes, stdout, stopped) => {
     const result = await sh(script, { outputBytes })
     expect(result.stopped).toBe(stopped)
@@ -97,7 +114,11 @@ describe('limits', () => {
 
   test('output without end is cut while it is read', async () => {
     let seen = 0
-    const result = await sh('exec yes', { outputBytes: 100_000 }, { output: (_, chunk) => (seen += chunk.length) })
+    const result = await sh(
+      'exec yes',
+      { outputBytes: 100_000 },
+      { output: (_, chunk) => (seen += chunk.length) },
+    )
     expect(result).toMatchObject({ stopped: 'output', truncated: true })
     expect(seen).toBe(100_000)
   })
@@ -108,14 +129,14 @@ describe('limits', () => {
   })
 
   test('wall: a process that hears is asked', async () => {
-    const result = await sh('trap "echo bye; exit 0" TERM; sleep 60 & wait', { wallMs: 300 })
+    const result = await sh('trap "echo bye; exit 0" TERM; sleep 60 & wait', { wallMs: 700 })
     expect(result.stopped).toBe('wall')
     expect(text(result.stdout)).toBe('bye\n')
     expect(result.exit).toEqual({ code: 0, signal: null })
   })
 
   test('wall: one that does not is ended, with all that it started', async () => {
-    const result = await sh('trap "" TERM; sleep 61 & echo $!; while :; do sleep 1; done', { wallMs: 300 })
+    const result = await sh('trap "" TERM; sleep 61 & echo $!; while :; do sleep 1; done', { wallMs: 700 })
     expect(result).toMatchObject({ stopped: 'wall', exit: { code: null, signal: 'SIGKILL' } })
     expect(await gone(text(result.stdout))).toBe(true)
   })
@@ -127,12 +148,15 @@ describe('limits', () => {
   })
 
   test('idle: a sign of life now and then is enough', async () => {
-    const result = await sh('for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done', { idleMs: 1000, wallMs: MINUTE * 1000 })
+    const result = await sh('for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done', {
+      idleMs: 1000,
+      wallMs: MINUTE * 1000,
+    })
     expect(result).toMatchObject({ stopped: undefined, exit: { code: 0 } })
   })
 
   test('the first reason is the one that counts', async () => {
-    const result = await sh('trap "yes" TERM; sleep 60 & wait', { wallMs: 200, outputBytes: 10 })
+    const result = await sh('trap "yes" TERM; sleep 60 & wait', { wallMs: 600, outputBytes: 10 })
     expect(result.stopped).toBe('wall')
   })
 })
@@ -140,7 +164,11 @@ describe('limits', () => {
 describe('an abort', () => {
   test('ends what runs', async () => {
     const controller = new AbortController()
-    const result = sh('echo $$; sleep 60', {}, { signal: controller.signal, output: () => controller.abort() })
+    const result = sh(
+      'echo $$; sleep 60',
+      {},
+      { signal: controller.signal, output: () => controller.abort() },
+    )
     expect((await result).stopped).toBe('cancelled')
   })
 
@@ -166,7 +194,9 @@ describe('what cannot be started', () => {
     ['an argument too long for the kernel', { ...launch, args: ['a'.repeat(200_000)] }, 'E2BIG'],
     ['a NUL in an argument', { ...launch, args: ['a\0b'] }, 'ERR_INVALID_ARG_VALUE'],
   ])('%s', async (_, bad, code) => {
-    const error = await run(bad, { wallMs: 5000, idleMs: 5000 }, { stdin: Buffer.from('x') }).catch((thrown: unknown) => thrown)
+    const error = await run(bad, { wallMs: 5000, idleMs: 5000 }, { stdin: Buffer.from('x') }).catch(
+      (thrown: unknown) => thrown,
+    )
     expect(error).toBeInstanceOf(SandboxError)
     expect(error).toMatchObject({ code: 'launch-failed', cause: { code } })
   })
@@ -205,7 +235,10 @@ describe('nothing is left', () => {
     const place = mkdtempSync(join(tmpdir(), 'rf-spawn-'))
     await sh('true')
     const [open, ticking] = [descriptors().length, timers()]
-    const result = await sh(`setsid sh -c 'echo $$ > ${place}/pid; sleep 62' & while ! [ -s ${place}/pid ]; do :; done; echo done`, { idleMs: 5000 })
+    const result = await sh(
+      `setsid sh -c 'echo $$ > ${place}/pid; sleep 62' & while ! [ -s ${place}/pid ]; do :; done; echo done`,
+      { idleMs: 5000 },
+    )
     const stray = readFileSync(join(place, 'pid'), 'utf8')
     try {
       expect(result).toMatchObject({ stopped: undefined, exit: { code: 0 } })

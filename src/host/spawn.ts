@@ -5,7 +5,7 @@ import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
 import { monotonicMs } from './clock.ts'
-import { type Frame, FrameReader, signalFrame } from './frames.ts'
+import { type Frame, FrameReader, goFrame, signalFrame } from './frames.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
 export type Launch = {
@@ -23,6 +23,8 @@ export type RunIo = {
   readonly stdin?: 'inherit' | Uint8Array | undefined
   readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => void) | undefined
   readonly signal?: AbortSignal | undefined
+  /** With a guest agent that waits: it gets the word when this resolves, and is ended when it rejects. */
+  readonly permit?: Promise<unknown> | undefined
 }
 
 export type RunResult = {
@@ -100,6 +102,8 @@ class Run {
     const child = this.#child
     const exit = this.#watchExit()
     this.#watchStreams()
+    const refused = await this.#permitted(exit)
+    if (refused) throw refused.error
     this.#watchLimits()
     if (child.stdin && this.#io.stdin instanceof Uint8Array) {
       child.stdin.on('error', () => {})
@@ -114,6 +118,24 @@ class Run {
       for (const timer of this.#timers) clearTimeout(timer)
       clearTimeout(this.#idle)
       this.#io.signal?.removeEventListener('abort', this.#cancel)
+    }
+  }
+
+  /** Waits for the permit, or for an end that came before it. */
+  async #permitted(exit: Promise<unknown>): Promise<{ readonly error: unknown } | undefined> {
+    if (!this.#io.permit) return undefined
+    const ended = exit.then(
+      () => undefined,
+      () => undefined,
+    )
+    try {
+      await this.#io.permit
+      ;(this.#child.stdio[3] as Duplex | null | undefined)?.write(goFrame(), () => {})
+      return undefined
+    } catch (error) {
+      this.#kill()
+      await ended
+      return { error }
     }
   }
 

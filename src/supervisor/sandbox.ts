@@ -63,19 +63,28 @@ export class Sandbox implements AsyncDisposable {
     this.#assertAlive()
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
-    const decision = await this.#decide(asked, execId, options)
     const argv: readonly [string, ...string[]] =
       'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
     const { cwd, env } = options
     const placed = { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
+    // The wall goes up while the command is judged and recorded; it starts only after both.
+    const permit = this.#decide(asked, execId, options)
     try {
-      const result = await this.#inside().exec(placed, ioOf(options))
+      const [result, decision] = await Promise.all([
+        this.#inside().exec(placed, ioOf(options, permit)),
+        permit,
+      ])
       await this.#recordResult(execId, result)
       return { ...result, execId, decision }
     } catch (error) {
-      await this.#write(
-        this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }),
+      const decided = await permit.then(
+        () => true,
+        () => false,
       )
+      if (decided)
+        await this.#write(
+          this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }),
+        )
       throw error
     }
   }
@@ -200,8 +209,9 @@ function askedCommand(command: string | readonly string[]): AskedCommand {
   return { argv: [program, ...rest] }
 }
 
-function ioOf({ stdin, output, signal }: ExecOptions): ExecIo {
+function ioOf({ stdin, output, signal }: ExecOptions, permit: Promise<unknown>): ExecIo {
   return {
+    permit,
     stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin,
     output,
     signal,
@@ -231,9 +241,7 @@ export class SandboxFiles {
     return Buffer.from(result.stdout).toString('utf8').split('\0').slice(0, -1).sort()
   }
 
-  async stat(
-    path: string,
-  ): Promise<{
+  async stat(path: string): Promise<{
     readonly size: number
     readonly mode: number
     readonly kind: string

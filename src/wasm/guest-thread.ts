@@ -54,7 +54,7 @@ export class GuestThread {
       11,
     ]
     const module = new this.#engine.Module(new Uint8Array(bytes))
-    this.#trap = new this.#engine.Instance(module, {}).exports['t'] as WasmFunction
+    this.#trap = new this.#engine.Instance(module, {}).exports.t as WasmFunction
   }
 
   /** Runs one job and reports how it ended. */
@@ -112,7 +112,7 @@ export class GuestThread {
 
   /** Copies bytes into memory that the guest itself allots. */
   #place(bytes: Uint8Array): { at: number; length: number } {
-    if (typeof this.#instance?.exports['alloc'] !== 'function') {
+    if (typeof this.#instance?.exports.alloc !== 'function') {
       return this.#stop({ kind: 'abi', message: 'the module exports no `alloc`' })
     }
     const at = (this.#call('alloc', bytes.length) as number) >>> 0
@@ -125,7 +125,7 @@ export class GuestThread {
    * SECURITY: pointers are unsigned; sums of two 32-bit numbers are exact in a double, so none overflows.
    */
   #view(at: number, length: number, what: string): Uint8Array {
-    const memory = this.#instance?.exports['memory'] as WasmMemory | undefined
+    const memory = this.#instance?.exports.memory as WasmMemory | undefined
     if (memory === undefined) return this.#stop({ kind: 'abi', message: 'the module exports no memory' })
     const [start, size] = [at >>> 0, length >>> 0]
     if (start + size > memory.buffer.byteLength) {

@@ -135,7 +135,13 @@ class Bubblewrap implements Backend, Wrapper {
     return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, asked)
   }
 
-  #vector(plan: Plan, command: Command, group: Cgroup | undefined, control: number): readonly string[] {
+  #vector(
+    plan: Plan,
+    command: Command,
+    group: Cgroup | undefined,
+    control: number,
+    waits = false,
+  ): readonly string[] {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.runAs ?? caller()
@@ -146,6 +152,7 @@ class Bubblewrap implements Backend, Wrapper {
       filter: this.#filter,
       ...user,
       control,
+      waits,
       cgroups: group?.dirs ?? [],
       agentHolds: {
         memory: !parents.memoryMb || plan.nets.includes('memoryMb'),
@@ -159,7 +166,7 @@ class Bubblewrap implements Backend, Wrapper {
   async #exec(plan: Plan, command: Command, io: ExecIo = {}): Promise<ExecResult> {
     const group = this.#group(plan)
     try {
-      const vector = this.#vector(plan, command, group, CONTROL)
+      const vector = this.#vector(plan, command, group, CONTROL, io.permit !== undefined)
       const env = launchEnvironment(vector, environmentOf(plan, command))
       const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
       const result = await run(launch, plan.limits, io)

@@ -53,7 +53,17 @@ const CONTEXT: LaunchContext = {
 const ROOT = { uid: 0, gid: 0 }
 
 /** As in guest/agent/launch.c and init.c: how many words follow each. */
-const LAUNCHER: Readonly<Record<string, number>> = { bwrap: 1, control: 1, cgroup: 1, bind: 5, arg: 1, file: 2, filter: 1, init: 1, user: 2 }
+const LAUNCHER: Readonly<Record<string, number>> = {
+  bwrap: 1,
+  control: 1,
+  cgroup: 1,
+  bind: 5,
+  arg: 1,
+  file: 2,
+  filter: 1,
+  init: 1,
+  user: 2,
+}
 const AGENT: Readonly<Record<string, number>> = {
   env: 1,
   argv: 1,
@@ -81,7 +91,8 @@ function split(words: readonly string[], arity: Readonly<Record<string, number>>
   const out: string[][] = []
   for (let at = 0; at < words.length; ) {
     const count = arity[words[at] as string]
-    if (count === undefined || at + count >= words.length + 1) throw new Error(`no such operation: ${words[at]}`)
+    if (count === undefined || at + count >= words.length + 1)
+      throw new Error(`no such operation: ${words[at]}`)
     out.push(words.slice(at, at + count + 1))
     at += count + 1
   }
@@ -91,15 +102,20 @@ function split(words: readonly string[], arity: Readonly<Record<string, number>>
 /** The vector as its readers see it: the launcher's operations, bubblewrap's words, the agent's fields. */
 function read(vector: readonly string[]) {
   const operations = split(vector, LAUNCHER)
-  const of = (name: string): string[][] => operations.filter((one) => one[0] === name).map((one) => one.slice(1))
+  const of = (name: string): string[][] =>
+    operations.filter((one) => one[0] === name).map((one) => one.slice(1))
   const words = (name: string): string[] => of(name).flat()
   const fields = split(words('init'), AGENT)
-  const field = (name: string): string[][] => fields.filter((one) => one[0] === name).map((one) => one.slice(1))
+  const field = (name: string): string[][] =>
+    fields.filter((one) => one[0] === name).map((one) => one.slice(1))
   return { operations, of, bwrap: words('arg'), fields, field }
 }
 
-const launch = (input: Record<string, unknown>, context: Partial<LaunchContext> = {}, argv: readonly [string, ...string[]] = ['true']) =>
-  read(launchVector(planned(input, context.uid ?? 1000), { argv }, { ...CONTEXT, ...context }))
+const launch = (
+  input: Record<string, unknown>,
+  context: Partial<LaunchContext> = {},
+  argv: readonly [string, ...string[]] = ['true'],
+) => read(launchVector(planned(input, context.uid ?? 1000), { argv }, { ...CONTEXT, ...context }))
 
 const W = '/w'
 
@@ -112,16 +128,52 @@ describe('the whole vector', () => {
     const mask = plan.masks[0] as { dev: string; ino: string }
     expect(launchVector(plan, { argv: ['echo', 'a b'] }, CONTEXT)).toEqual([
       ...['bwrap', '/usr/bin/bwrap', 'control', '3', 'filter', 'c0ffee'],
-      ...a('--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try', '--unshare-net'),
+      ...a(
+        '--unshare-user',
+        '--unshare-pid',
+        '--unshare-ipc',
+        '--unshare-uts',
+        '--unshare-cgroup-try',
+        '--unshare-net',
+      ),
       ...a('--uid', '0', '--gid', '0'),
       ...a('--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox', '--cap-drop', 'ALL'),
-      ...['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP', 'CAP_SETFCAP'].flatMap((name) => a('--cap-add', name)),
-      ...a('--ro-bind', '/usr', '/usr', '--ro-bind', '/opt/lib64', '/opt/lib64', '--perms', '0755', '--dir', '/etc'),
-      ...a('--symlink', 'usr/bin', '/bin', '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/tmp'),
+      ...['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP', 'CAP_SETFCAP'].flatMap((name) =>
+        a('--cap-add', name),
+      ),
+      ...a(
+        '--ro-bind',
+        '/usr',
+        '/usr',
+        '--ro-bind',
+        '/opt/lib64',
+        '/opt/lib64',
+        '--perms',
+        '0755',
+        '--dir',
+        '/etc',
+      ),
+      ...a(
+        '--symlink',
+        'usr/bin',
+        '/bin',
+        '--proc',
+        '/proc',
+        '--dev',
+        '/dev',
+        '--perms',
+        '1777',
+        '--tmpfs',
+        '/tmp',
+      ),
       ...a('--perms', '0755', '--dir', '/var', '--symlink', '../tmp', '/var/tmp'),
       ...a('--ro-bind-try', '/etc/ld.so.cache', '/etc/ld.so.cache'),
       ...a('--perms', '0444'),
-      ...['file', '/etc/passwd', 'agent:x:1000:1001::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n'],
+      ...[
+        'file',
+        '/etc/passwd',
+        'agent:x:1000:1001::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n',
+      ],
       ...a('--perms', '0444'),
       ...['file', '/etc/group', 'agent:x:1001:\nnogroup:x:65534:\n'],
       ...a('--perms', '0444'),
@@ -132,8 +184,12 @@ describe('the whole vector', () => {
       ...a('--remount-ro', '/'),
       ...i('argv', 'echo', 'argv', 'a b', 'cwd', W, 'user', '1000', '1001'),
       ...i('mask', '/w/state', mask.dev, mask.ino),
-      ...['kcore', 'keys', 'key-users', 'kallsyms', 'kmsg', 'timer_list', 'sched_debug'].flatMap((name) => i('hide', `/proc/${name}`)),
-      ...['sys', 'sysrq-trigger', 'irq', 'bus', 'fs', 'acpi', 'scsi'].flatMap((name) => i('readonly', `/proc/${name}`)),
+      ...['kcore', 'keys', 'key-users', 'kallsyms', 'kmsg', 'timer_list', 'sched_debug'].flatMap((name) =>
+        i('hide', `/proc/${name}`),
+      ),
+      ...['sys', 'sysrq-trigger', 'irq', 'bus', 'fs', 'acpi', 'scsi'].flatMap((name) =>
+        i('readonly', `/proc/${name}`),
+      ),
       ...i('writable', W, 'writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'),
     ])
   })
@@ -175,7 +231,9 @@ describe('users', () => {
     const plan = planned({ workspace: W }, 0)
     const { operations, of } = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
     expect(of('user')).toEqual([['1000', '1001']])
-    expect(operations.findIndex(([name]) => name === 'user')).toBeLessThan(operations.findIndex(([name]) => name === 'arg'))
+    expect(operations.findIndex(([name]) => name === 'user')).toBeLessThan(
+      operations.findIndex(([name]) => name === 'arg'),
+    )
   })
 
   test.each([0, 1000])('user %i gets no capability but the agent’s', (uid) => {
@@ -188,16 +246,22 @@ describe('users', () => {
 })
 
 describe('what every sandbox has', () => {
-  test.each([{}, { workspace: W }, { preset: 'read-only', workspace: W }, { preset: 'danger-full-access' }])('%o', (spec) => {
-    const { bwrap, of, operations } = launch(spec, { cgroups: ['/sys/fs/cgroup/a', '/sys/fs/cgroup/b'] })
-    for (const word of ['user', 'pid', 'ipc', 'uts', 'net']) expect(bwrap).toContain(`--unshare-${word}`)
-    for (const word of ['--new-session', '--die-with-parent', '--as-pid-1', '--unshare-cgroup-try']) expect(bwrap).toContain(word)
-    expect(of('filter')).toEqual([['c0ffee']])
-    expect(of('cgroup')).toEqual([['/sys/fs/cgroup/a'], ['/sys/fs/cgroup/b']])
-    // Joined and named before the first thing that is mounted.
-    expect(operations.map(([name]) => name).lastIndexOf('cgroup')).toBeLessThan(operations.findIndex(([name]) => name === 'arg'))
-    expect(bwrap.join(' ')).toContain('--proc /proc --dev /dev')
-  })
+  test.each([{}, { workspace: W }, { preset: 'read-only', workspace: W }, { preset: 'danger-full-access' }])(
+    '%o',
+    (spec) => {
+      const { bwrap, of, operations } = launch(spec, { cgroups: ['/sys/fs/cgroup/a', '/sys/fs/cgroup/b'] })
+      for (const word of ['user', 'pid', 'ipc', 'uts', 'net']) expect(bwrap).toContain(`--unshare-${word}`)
+      for (const word of ['--new-session', '--die-with-parent', '--as-pid-1', '--unshare-cgroup-try'])
+        expect(bwrap).toContain(word)
+      expect(of('filter')).toEqual([['c0ffee']])
+      expect(of('cgroup')).toEqual([['/sys/fs/cgroup/a'], ['/sys/fs/cgroup/b']])
+      // Joined and named before the first thing that is mounted.
+      expect(operations.map(([name]) => name).lastIndexOf('cgroup')).toBeLessThan(
+        operations.findIndex(([name]) => name === 'arg'),
+      )
+      expect(bwrap.join(' ')).toContain('--proc /proc --dev /dev')
+    },
+  )
 
   test('the control channel is named only where there is one', () => {
     expect(launch({}, { control: 3 }).of('control')).toEqual([['3']])
@@ -213,22 +277,33 @@ describe('what every sandbox has', () => {
 })
 
 describe('mounts', () => {
-  const targets = (vector: ReturnType<typeof launch>): string[] => vector.of('bind').map(([mode, real, , , target]) => `${mode} ${real} ${target}`)
+  const targets = (vector: ReturnType<typeof launch>): string[] =>
+    vector.of('bind').map(([mode, real, , , target]) => `${mode} ${real} ${target}`)
 
   test('each carries the inode that was judged', () => {
     const plan = planned({ workspace: W, mounts: [{ source: '/data', target: '/d', mode: 'ro' }] })
     const binds = read(launchVector(plan, { argv: ['true'] }, CONTEXT)).of('bind')
-    expect(binds).toEqual(plan.mounts.map(({ mode, real, dev, ino, target }) => [mode, real, dev, ino, target]))
+    expect(binds).toEqual(
+      plan.mounts.map(({ mode, real, dev, ino, target }) => [mode, real, dev, ino, target]),
+    )
   })
 
   test.each<[string, Record<string, unknown>, string[], string[][]]>([
     ['side by side', { workspace: W, read: ['/wx'] }, ['rw /w /w', 'ro /wx /wx'], []],
-    ['one below a writable one', { workspace: W, read: ['/w/sub'] }, ['rw /w /w', 'ro /w/sub /.ringfence/0'], [['/.ringfence/0', '/w/sub', 'ro']]],
+    [
+      'one below a writable one',
+      { workspace: W, read: ['/w/sub'] },
+      ['rw /w /w', 'ro /w/sub /.ringfence/0'],
+      [['/.ringfence/0', '/w/sub', 'ro']],
+    ],
     [
       'outer before inner, whatever the order',
       { workspace: W, read: ['/w/a/b/c'], write: ['/w/a'] },
       ['rw /w /w', 'rw /w/a /.ringfence/0', 'ro /w/a/b/c /.ringfence/1'],
-      [['/.ringfence/0', '/w/a', 'rw'], ['/.ringfence/1', '/w/a/b/c', 'ro']],
+      [
+        ['/.ringfence/0', '/w/a', 'rw'],
+        ['/.ringfence/1', '/w/a/b/c', 'ro'],
+      ],
     ],
     [
       'from elsewhere to below',
@@ -243,9 +318,18 @@ describe('mounts', () => {
   })
 
   const belowWritable = (plan: Plan, vector: ReturnType<typeof launch>): string[] => {
-    const writable = plan.mounts.filter(({ mode }) => mode === 'rw').map(({ target }) => (target === '/' ? '' : target))
-    const given = [...vector.of('bind').map((bind) => bind[4] as string), ...vector.of('file').map(([path]) => path as string)]
-    return given.filter((target) => !target.startsWith('/.ringfence/') && writable.some((root) => target.startsWith(`${root}/`) && target !== '/'))
+    const writable = plan.mounts
+      .filter(({ mode }) => mode === 'rw')
+      .map(({ target }) => (target === '/' ? '' : target))
+    const given = [
+      ...vector.of('bind').map((bind) => bind[4] as string),
+      ...vector.of('file').map(([path]) => path as string),
+    ]
+    return given.filter(
+      (target) =>
+        !target.startsWith('/.ringfence/') &&
+        writable.some((root) => target.startsWith(`${root}/`) && target !== '/'),
+    )
   }
 
   test.each<Record<string, unknown>>([
@@ -264,7 +348,9 @@ describe('mounts', () => {
   })
 
   test('a socket is bound at its own path', () => {
-    expect(targets(launch({ unixSockets: ['/srv/agent.sock'] }))).toEqual(['rw /srv/agent.sock /srv/agent.sock'])
+    expect(targets(launch({ unixSockets: ['/srv/agent.sock'] }))).toEqual([
+      'rw /srv/agent.sock /srv/agent.sock',
+    ])
   })
 
   test('only the writable ones are writable for Landlock', () => {
@@ -315,7 +401,12 @@ describe('protection', () => {
   test.each<[string, Record<string, unknown>, string[], string[]]>([
     ['nothing is writable', { preset: 'read-only', workspace: W }, [], []],
     ['it is waived', { workspace: W, waive: ['fs.protect'] }, [], []],
-    ['it is waived, but disk is counted', { workspace: W, waive: ['fs.protect'], limits: { diskMb: 5 } }, [W], []],
+    [
+      'it is waived, but disk is counted',
+      { workspace: W, waive: ['fs.protect'], limits: { diskMb: 5 } },
+      [W],
+      [],
+    ],
   ])('when %s', (_, spec, guards, roots) => {
     const { field } = launch(spec)
     expect(field('guard').flat()).toEqual(guards)
@@ -332,12 +423,24 @@ describe('limits', () => {
       .map((field) => field.join(' '))
 
   test.each<[string, object, Partial<LaunchContext>, string[]]>([
-    ['a control group holds them', { memoryMb: 64, pids: 9 }, { agentHolds: none }, ['rlimit core 0', 'tick 25']],
+    [
+      'a control group holds them',
+      { memoryMb: 64, pids: 9 },
+      { agentHolds: none },
+      ['rlimit core 0', 'tick 25'],
+    ],
     [
       'the agent holds them',
       { memoryMb: 64, pids: 9 },
       { agentHolds: held },
-      ['rlimit core 0', 'processes 9', 'rlimit nproc 9', 'rlimit data 67108864', 'memory 67108864', 'tick 25'],
+      [
+        'rlimit core 0',
+        'processes 9',
+        'rlimit nproc 9',
+        'rlimit data 67108864',
+        'memory 67108864',
+        'tick 25',
+      ],
     ],
     [
       'the kernel does not count the processes of user 0',
@@ -351,33 +454,50 @@ describe('limits', () => {
       { agentHolds: { memory: true, pids: false } },
       ['rlimit core 0', 'rlimit data 67108864', 'memory 67108864', 'tick 25'],
     ],
-    ['disk is always the agent’s', { diskMb: 3 }, { agentHolds: none }, ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'tick 25']],
+    [
+      'disk is always the agent’s',
+      { diskMb: 3 },
+      { agentHolds: none },
+      ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'tick 25'],
+    ],
     [
       'nobody asked: nets, looked at less often',
       {},
       { agentHolds: held },
       ['rlimit core 0', 'processes 1024', 'rlimit nproc 1024', 'rlimit data 786432000', 'memory 786432000'],
     ],
-    ['time and output are the host’s', { wallMs: 5, idleMs: 6, outputBytes: 7, cpus: 1 }, { agentHolds: none }, ['rlimit core 0']],
+    [
+      'time and output are the host’s',
+      { wallMs: 5, idleMs: 6, outputBytes: 7, cpus: 1 },
+      { agentHolds: none },
+      ['rlimit core 0'],
+    ],
   ])('%s', (_, limits, context, expected) => {
     expect(fieldsOf(limits, context)).toEqual(expected)
   })
 
   test('a disk limit is the size of /tmp too', () => {
-    expect(launch({ workspace: W, limits: { diskMb: 3 } }).bwrap.join(' ')).toContain('--perms 1777 --size 3145728 --tmpfs /tmp')
+    expect(launch({ workspace: W, limits: { diskMb: 3 } }).bwrap.join(' ')).toContain(
+      '--perms 1777 --size 3145728 --tmpfs /tmp',
+    )
   })
 })
 
 describe('what other users of the host can read', () => {
   const SECRET = 'hunter2-s3cr3t'
-  const command = { argv: ['curl', '-H', `Authorization: ${SECRET}`, '--as-pid-1'] as const, env: { TOKEN: SECRET }, cwd: '/w/x' }
+  const command = {
+    argv: ['curl', '-H', `Authorization: ${SECRET}`, '--as-pid-1'] as const,
+    env: { TOKEN: SECRET },
+    cwd: '/w/x',
+  }
   const plan = planned({ workspace: W, env: { PASSWORD: SECRET }, deny: ['/w/hidden'] })
   const vector = launchVector(plan, command, CONTEXT)
 
   test('the command and its secrets are nowhere but in what goes to the agent by descriptor', () => {
     const { operations, field } = read(vector)
     const elsewhere = operations.filter(([name]) => name !== 'init').flat()
-    for (const text of [SECRET, 'curl', 'Authorization', 'TOKEN', 'PASSWORD']) expect(elsewhere.join('\n')).not.toContain(text)
+    for (const text of [SECRET, 'curl', 'Authorization', 'TOKEN', 'PASSWORD'])
+      expect(elsewhere.join('\n')).not.toContain(text)
     expect(field('argv').flat()).toEqual(command.argv)
     expect(field('cwd')).toEqual([['/w/x']])
   })
@@ -394,9 +514,15 @@ describe('what other users of the host can read', () => {
     ['--', '--ro-bind', '/', '/'],
     ['', ''],
   ])('words of a command are never taken for ours: %o', (...argv) => {
-    const { field, operations } = launch({ workspace: W }, {}, argv as unknown as readonly [string, ...string[]])
+    const { field, operations } = launch(
+      { workspace: W },
+      {},
+      argv as unknown as readonly [string, ...string[]],
+    )
     expect(field('argv').flat()).toEqual(argv)
-    expect(operations.filter(([name]) => name !== 'init')).toEqual(launch({ workspace: W }).operations.filter(([name]) => name !== 'init'))
+    expect(operations.filter(([name]) => name !== 'init')).toEqual(
+      launch({ workspace: W }).operations.filter(([name]) => name !== 'init'),
+    )
   })
 })
 
@@ -413,14 +539,20 @@ describe('the launcher’s environment', () => {
   })
 
   test('leaves other variables of ours alone', () => {
-    expect(launchEnvironment([], { RINGFENCE: '1', RINGFENCE_AGENT_ID: 'a' })).toMatchObject({ RINGFENCE: '1', RINGFENCE_AGENT_ID: 'a' })
+    expect(launchEnvironment([], { RINGFENCE: '1', RINGFENCE_AGENT_ID: 'a' })).toMatchObject({
+      RINGFENCE: '1',
+      RINGFENCE_AGENT_ID: 'a',
+    })
   })
 
   // SECURITY: the launcher takes `01` for item 1, so a guest's variable could name another program than bubblewrap.
-  test.each(['RINGFENCE_LAUNCH', 'RINGFENCE_LAUNCH_1', 'RINGFENCE_LAUNCH_01', 'RINGFENCE_LAUNCH_+1', 'RINGFENCE_LAUNCH_99'])(
-    'refuses a guest’s %s',
-    (name) => {
-      expect(() => launchEnvironment(['bwrap', '/b'], { [name]: '/tmp/evil' })).toThrow(SandboxError)
-    },
-  )
+  test.each([
+    'RINGFENCE_LAUNCH',
+    'RINGFENCE_LAUNCH_1',
+    'RINGFENCE_LAUNCH_01',
+    'RINGFENCE_LAUNCH_+1',
+    'RINGFENCE_LAUNCH_99',
+  ])('refuses a guest’s %s', (name) => {
+    expect(() => launchEnvironment(['bwrap', '/b'], { [name]: '/tmp/evil' })).toThrow(SandboxError)
+  })
 })

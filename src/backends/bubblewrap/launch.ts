@@ -26,6 +26,8 @@ export type SystemLayout = {
 }
 
 export type LaunchContext = {
+  /** The agent makes everything ready and waits for the host's word. */
+  readonly waits: boolean
   readonly bwrap: string
   readonly layout: SystemLayout
   readonly filter: string
@@ -195,6 +197,7 @@ const stagedMounts = (plan: Plan): string[] =>
 function agentFields(plan: Plan, command: Command, context: LaunchContext): string[] {
   return [
     ...command.argv.flatMap((value) => ['argv', value]),
+    ...(context.waits ? ['wait'] : []),
     ...['cwd', command.cwd ?? plan.cwd],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),

@@ -33,6 +33,7 @@ function mockSandbox(answer: (command: Command) => MockAnswer): BackendSandbox {
   return {
     async exec(command, io) {
       alive()
+      await io?.permit
       const { outcome = { kind: 'exited', code: 0 }, stdout = new Uint8Array(), ...rest } = answer(command)
       if (typeof io?.output === 'function') io.output('stdout', stdout)
       const empty = {

@@ -37,6 +37,7 @@ export function native(hostEnv: Readonly<Record<string, string>>): Backend & Wra
 function sandboxOf(plan: Plan, hostEnv: Readonly<Record<string, string>>): BackendSandbox {
   return {
     async exec(command: Command, io?: ExecIo): Promise<ExecResult> {
+      await io?.permit
       const [file, ...args] = command.argv
       const env = { ...plan.env, ...hostEnv, ...command.env }
       const launch = { file, args, env, cwd: command.cwd ?? plan.cwd, control: false }

@@ -114,6 +114,7 @@ export function mergeInto(scope: Scope, other: Scope): boolean {
     scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
   for (const [name, body] of other.functions) if (!scope.functions.has(name)) scope.functions.set(name, body)
   for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
+  if (scope.lastArgument !== other.lastArgument) scope.lastArgument = ANY
   const cwds = mergeCwds(scope.cwds, other.cwds)
   if (cwds.length !== scope.cwds.length) changed = true
   scope.cwds = cwds

@@ -83,7 +83,8 @@ function runSimple(walk: Walk, simple: Simple): Stream {
     call: (name, args) => callFunction(walk, scope, name, { args, around }),
   })
   if (inside !== scope) scope.cwds = inside.cwds
-  scope.lastArgument = argv.at(-1) ?? ''
+  // Declarations leave a name or a whole assignment in `$_`, depending on the builtin.
+  scope.lastArgument = argv.at(-1)?.includes('=') ? ANY : (argv.at(-1) ?? '')
   for (const assignment of simple.declared) declare(words, argv, assignment)
   return finish(out)
 }

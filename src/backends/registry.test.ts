@@ -1,0 +1,320 @@
+import { describe, expect, test } from 'vitest'
+import type { Command, ExecResult } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import { GUARANTEE_NAMES, type Guarantee, type Level } from '../model/guarantee.ts'
+import type { Plan } from '../model/plan.ts'
+import { parseSpec } from '../model/spec.ts'
+import { planFor, sandboxPolicyOf } from '../policy/plan.ts'
+import type { Backend, Probe } from './backend.ts'
+import { mock } from './mock/backend.ts'
+import { missingOf, type ProbeMemory, SandboxRegistry } from './registry.ts'
+
+function planned(spec: Record<string, unknown> = {}): Plan {
+  const nothing = { state: 'unreadable', normal: '/', symlinks: [], fact: undefined, blockedInside: [] } as const
+  const facts = { uid: 0, home: '/root', stateDir: nothing, hostMemoryMb: 1000, cwd: '/', paths: new Map() }
+  const plan = planFor(sandboxPolicyOf({}, '/root'), parseSpec(spec), facts)
+  if (plan instanceof SandboxError) throw plan
+  return plan
+}
+
+const GOOD: Probe = { available: true, guarantees: GUARANTEE_NAMES, startMs: 1 }
+const without = (...missing: Guarantee[]): Probe => ({
+  available: true,
+  guarantees: GUARANTEE_NAMES.filter((name) => !missing.includes(name)),
+  startMs: 1,
+})
+const BAD: Probe = { available: false, reason: 'it is not installed', fix: 'install it' }
+
+type Made = { readonly level?: Level; readonly byNameOnly?: boolean; readonly emulated?: boolean; readonly fingerprint?: () => string }
+
+/** A backend that keeps what its probe says; `probes` counts how often it was asked. */
+function backend(name: string, probe: Probe | (() => Probe), made: Made = {}): Backend & { probes: number } {
+  const { level = 'os', byNameOnly = false, emulated = false, fingerprint } = made
+  return {
+    ...mock(),
+    name,
+    level,
+    byNameOnly,
+    emulated,
+    probes: 0,
+    async probe() {
+      this.probes++
+      return typeof probe === 'function' ? probe() : probe
+    },
+    ...(fingerprint ? { fingerprint } : {}),
+  }
+}
+
+const registryOf = (...entries: readonly (readonly [Backend, number])[]): SandboxRegistry => {
+  const registry = new SandboxRegistry()
+  for (const [one, priority] of entries) registry.register(one, priority)
+  return registry
+}
+
+const chosen = async (registry: SandboxRegistry, spec: Record<string, unknown> = {}): Promise<string> =>
+  registry.select(planned(spec)).then(
+    (one) => one.name,
+    (error: SandboxError) => error.code,
+  )
+
+describe('selection', () => {
+  const strong = backend('strong', GOOD, { level: 'microvm' })
+  const weak = backend('weak', GOOD)
+  const broken = backend('broken', BAD, { level: 'gvisor' })
+  const leaky = backend('leaky', without('proc.hidden', 'limit.pids'), { level: 'container' })
+  const shy = backend('shy', GOOD, { byNameOnly: true, level: 'microvm' })
+  const slow = backend('slow', GOOD, { emulated: true, level: 'microvm' })
+  const none = backend('none', without(...GUARANTEE_NAMES), { level: 'native', byNameOnly: true })
+
+  test.each<[string, readonly (readonly [Backend, number])[], Record<string, unknown>, string]>([
+    ['the highest priority', [[weak, 1], [strong, 2]], {}, 'strong'],
+    ['whatever the order of registration', [[strong, 1], [weak, 2]], {}, 'weak'],
+    ['the next one that is there', [[broken, 9], [weak, 1]], {}, 'weak'],
+    ['the next one that covers the needs', [[leaky, 9], [weak, 1]], {}, 'weak'],
+    ['one that needs a waiver, when it is given', [[leaky, 9], [weak, 1]], { waive: ['proc.hidden', 'limit.pids'] }, 'leaky'],
+    ['none below the asked level', [[weak, 9], [strong, 1]], { minIsolation: 'gvisor' }, 'strong'],
+    ['none at all', [], {}, 'backend-unavailable'],
+    ['nothing strong enough', [[weak, 9]], { minIsolation: 'microvm' }, 'backend-unavailable'],
+    ['only broken ones', [[broken, 1]], {}, 'backend-unavailable'],
+    ['only leaky ones', [[leaky, 1]], {}, 'missing-guarantee'],
+    ['broken and leaky', [[broken, 2], [leaky, 1]], {}, 'missing-guarantee'],
+    ['never one that is for its name only', [[shy, 9]], {}, 'backend-unavailable'],
+    ['which its name gets', [[shy, 9], [weak, 10]], { backend: 'shy' }, 'shy'],
+    ['never an emulated one', [[slow, 9]], {}, 'backend-unavailable'],
+    ['which its name gets too', [[slow, 9]], { backend: 'slow' }, 'slow'],
+    ['a name that nobody has', [[weak, 9]], { backend: 'other' }, 'backend-unavailable'],
+    ['a name never becomes another', [[broken, 1], [weak, 9]], { backend: 'broken' }, 'backend-unavailable'],
+    ['nor when it leaks', [[leaky, 1], [weak, 9]], { backend: 'leaky' }, 'missing-guarantee'],
+    ['nor when it is too weak', [[weak, 1], [strong, 9]], { backend: 'weak', minIsolation: 'microvm' }, 'missing-guarantee'],
+    ['no wall for somebody who asked for one', [[none, 9]], {}, 'backend-unavailable'],
+    ['an image, which nothing here runs', [[weak, 9]], { image: 'debian' }, 'unsupported'],
+    ['the mock by its name', [[mock(), 0]], { backend: 'mock' }, 'mock'],
+    ['the mock never by itself', [[mock(), 99]], {}, 'backend-unavailable'],
+  ])('%s', async (_, entries, spec, expected) => {
+    expect(await chosen(registryOf(...entries), spec)).toBe(expected)
+  })
+
+  test('the refusal says what is missing and how to give it up', async () => {
+    const error = await registryOf([leaky, 1], [broken, 2]).select(planned()).catch((thrown: SandboxError) => thrown)
+    expect(error).toMatchObject({
+      code: 'missing-guarantee',
+      message: 'leaky: cannot keep: proc.hidden, limit.pids',
+      hint: 'choose another backend, or waive by name: --waive proc.hidden --waive limit.pids',
+      reasons: ['broken: it is not installed', 'leaky: cannot keep: proc.hidden, limit.pids'],
+    })
+  })
+
+  test('the refusal of one that is not there says how to get it', async () => {
+    const error = await registryOf([broken, 1]).select(planned()).catch((thrown: SandboxError) => thrown)
+    expect(error).toMatchObject({ code: 'backend-unavailable', message: 'broken: it is not installed', hint: 'install it' })
+  })
+
+  test('a plan of native needs nothing but what was asked', async () => {
+    const native = backend('native', without(...GUARANTEE_NAMES.filter((name) => name !== 'limit.wall')), { level: 'native', byNameOnly: true })
+    expect(await chosen(registryOf([native, 0]), { backend: 'native', limits: { wallMs: 5 } })).toBe('native')
+    expect(await chosen(registryOf([native, 0]), { backend: 'native', limits: { memoryMb: 5 } })).toBe('missing-guarantee')
+  })
+})
+
+describe('the list', () => {
+  test('is by priority, and a name is there once', () => {
+    const registry = registryOf([backend('a', GOOD), 1], [backend('b', GOOD), 3], [backend('c', GOOD), 2], [backend('a', BAD), 9])
+    expect(registry.list().map(({ name }) => name)).toEqual(['a', 'b', 'c'])
+    expect(registry.get('nobody')).toBeUndefined()
+    expect(registry.get('b')?.name).toBe('b')
+  })
+
+  test('what is missing is what is needed and not claimed', () => {
+    expect(missingOf(['fs.read', 'cleanup'], ['cleanup', 'env.clean'])).toEqual(['fs.read'])
+    expect(missingOf([], [])).toEqual([])
+  })
+})
+
+function memory() {
+  const kept = new Map<string, { fingerprint: string; probe: Probe }>()
+  const store: ProbeMemory = {
+    load: (name, fingerprint) => (kept.get(name)?.fingerprint === fingerprint ? kept.get(name)?.probe : undefined),
+    save: (name, fingerprint, probe) => void kept.set(name, { fingerprint, probe }),
+    forget: (name) => void kept.delete(name),
+  }
+  return { kept, store }
+}
+
+describe('probes', () => {
+  test('good news is asked for once', async () => {
+    const one = backend('one', GOOD)
+    const registry = registryOf([one, 1])
+    await registry.probe('one')
+    await registry.probe('one')
+    await registry.select(planned())
+    expect(one.probes).toBe(1)
+  })
+
+  test('bad news is asked for again: what was missing may be there now', async () => {
+    let answer = BAD
+    const one = backend('one', () => answer)
+    const registry = registryOf([one, 1])
+    expect(await chosen(registry)).toBe('backend-unavailable')
+    answer = GOOD
+    expect(await chosen(registry)).toBe('one')
+    expect(one.probes).toBe(2)
+  })
+
+  test('doctor asks anew', async () => {
+    const one = backend('one', GOOD)
+    const registry = registryOf([one, 1])
+    await registry.probe('one')
+    await registry.probe('one', { fresh: true })
+    expect(one.probes).toBe(2)
+  })
+
+  test('of a name that nobody has', async () => {
+    expect(await registryOf([backend('one', GOOD), 1]).probe('two')).toEqual({
+      available: false,
+      reason: 'there is no backend `two`',
+      fix: 'known: one',
+    })
+  })
+
+  test('good news is remembered between processes while the host is the same', async () => {
+    const { kept, store } = memory()
+    let print = 'v1'
+    const fingerprint = (): string => print
+    const [first, second, third] = [1, 2, 3].map(() => backend('one', GOOD, { fingerprint })) as [ReturnType<typeof backend>, ReturnType<typeof backend>, ReturnType<typeof backend>]
+    await new SandboxRegistry(store).register(first, 1).probe('one')
+    await new SandboxRegistry(store).register(second, 1).probe('one')
+    print = 'v2'
+    await new SandboxRegistry(store).register(third, 1).probe('one')
+    expect([first.probes, second.probes, third.probes]).toEqual([1, 0, 1])
+    expect(kept.get('one')?.fingerprint).toBe('v2')
+  })
+
+  test('bad news is not, nor what has no fingerprint', async () => {
+    const { kept, store } = memory()
+    await new SandboxRegistry(store).register(backend('one', BAD, { fingerprint: () => 'v1' }), 1).probe('one')
+    await new SandboxRegistry(store).register(backend('two', GOOD), 1).probe('two')
+    expect([...kept.keys()]).toEqual([])
+  })
+
+  test('what failed although its probe was good is forgotten', async () => {
+    const { kept, store } = memory()
+    const one = backend('one', GOOD, { fingerprint: () => 'v1' })
+    const registry = new SandboxRegistry(store).register(one, 1)
+    await registry.probe('one')
+    registry.invalidate('one')
+    registry.invalidate('nobody')
+    expect(kept.size).toBe(0)
+    await registry.probe('one')
+    expect(one.probes).toBe(2)
+  })
+})
+
+describe('one shot', () => {
+  /** The mock with a look at what happens to its sandboxes. */
+  function watched(exec?: (command: Command, signal: AbortSignal | undefined) => Promise<Partial<ExecResult>>) {
+    const seen = { opened: 0, closed: 0, ran: [] as string[] }
+    const inner = mock((command) => {
+      seen.ran.push(command.argv.join(' '))
+      return { stdout: Buffer.from('out') }
+    })
+    const outer: Backend = {
+      ...inner,
+      async open(plan, signal) {
+        const sandbox = await inner.open(plan, signal)
+        seen.opened++
+        return {
+          ...sandbox,
+          exec: async (command, io) => {
+            const more = await exec?.(command, io?.signal)
+            return { ...(await sandbox.exec(command, io)), ...more }
+          },
+          close: async () => {
+            seen.closed++
+            await sandbox.close()
+          },
+        }
+      },
+    }
+    const registry = new SandboxRegistry().register(outer, 1)
+    return { seen, shot: registry.oneShot(outer, () => planned({ backend: 'mock' })), registry, outer }
+  }
+
+  test('is available when its backend is', async () => {
+    expect(await watched().shot.isAvailable()).toBe(true)
+    const registry = registryOf([backend('one', BAD), 1])
+    expect(await registry.oneShot(backend('one', BAD), planned).isAvailable()).toBe(false)
+  })
+
+  test('one command, one sandbox, nothing kept', async () => {
+    const { seen, shot } = watched()
+    const first = await shot.execute(['echo', 'a'])
+    const second = await shot.execute(['echo', 'b'])
+    expect(first).toMatchObject({ outcome: { kind: 'exited', code: 0 } })
+    expect(Buffer.from(first.stdout).toString()).toBe('out')
+    expect(first.id).not.toBe(second.id)
+    expect(seen).toEqual({ opened: 2, closed: 2, ran: ['echo a', 'echo b'] })
+    expect(shot.kill(first.id)).toBe(false)
+  })
+
+  const untilAborted = (_: Command, signal: AbortSignal | undefined): Promise<Partial<ExecResult>> =>
+    new Promise((resolve) => {
+      signal?.addEventListener('abort', () => resolve({ outcome: { kind: 'stopped', limit: 'cancelled' } }))
+    })
+
+  test('kill ends the one that is meant', async () => {
+    const { seen, shot } = watched(untilAborted)
+    const running = shot.execute(['sleep', '60'])
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    expect(shot.kill('mock-7')).toBe(false)
+    expect(shot.kill('mock-1')).toBe(true)
+    expect((await running).outcome).toEqual({ kind: 'stopped', limit: 'cancelled' })
+    expect(shot.kill('mock-1')).toBe(false)
+    expect(seen.closed).toBe(1)
+  })
+
+  test('cleanup ends all', async () => {
+    const { seen, shot } = watched(untilAborted)
+    const running = [shot.execute(['a']), shot.execute(['b'])]
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    shot.cleanup()
+    expect((await Promise.all(running)).map(({ outcome }) => outcome.kind)).toEqual(['stopped', 'stopped'])
+    expect(seen).toMatchObject({ opened: 2, closed: 2 })
+    shot.cleanup()
+  })
+
+  test('a command that fails closes its sandbox too', async () => {
+    const { seen, shot } = watched(() => Promise.reject(new SandboxError('launch-failed', 'no')))
+    await expect(shot.execute(['a'])).rejects.toThrow('no')
+    expect(seen).toMatchObject({ opened: 1, closed: 1 })
+    expect(shot.kill('mock-1')).toBe(false)
+  })
+
+  test('a sandbox that does not open leaves nothing to kill', async () => {
+    const closed: Backend = { ...mock(), open: () => Promise.reject(new SandboxError('launch-failed', 'no')) }
+    const shot = new SandboxRegistry().register(closed, 1).oneShot(closed, () => planned({ backend: 'mock' }))
+    await expect(shot.execute(['a'])).rejects.toThrow('no')
+    expect(shot.kill('mock-1')).toBe(false)
+  })
+
+  test.fails('a backend that cannot keep the plan gets nothing to run', async () => {
+    const leaky = backend('leaky', without('fs.read'))
+    const shot = new SandboxRegistry().register(leaky, 1).oneShot(leaky, planned)
+    await expect(shot.execute(['a'])).rejects.toMatchObject({ code: 'missing-guarantee' })
+  })
+})
+
+describe('the mock', () => {
+  test('accepts nothing but plans', async () => {
+    await expect(mock().open({ ...planned() } as Plan)).rejects.toMatchObject({ code: 'internal' })
+  })
+
+  test('keeps files until it is closed', async () => {
+    const sandbox = await mock().open(planned())
+    await sandbox.write('/a', Buffer.from('x'))
+    expect(Buffer.from(await sandbox.read('/a')).toString()).toBe('x')
+    await expect(sandbox.read('/b')).rejects.toMatchObject({ code: 'path-traversal' })
+    await sandbox.close()
+    await sandbox.close()
+    await expect(sandbox.exec({ argv: ['a'] })).rejects.toMatchObject({ code: 'wrong-state' })
+  })
+})

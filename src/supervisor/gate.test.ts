@@ -1,0 +1,360 @@
+import { describe, expect, test } from 'vitest'
+import type { Backend } from '../backends/backend.ts'
+import { mock, type MockAnswer } from '../backends/mock/backend.ts'
+import { SandboxRegistry } from '../backends/registry.ts'
+import type { Command } from '../model/command.ts'
+import type { Action, Decision } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Event, EventSink } from '../model/event.ts'
+import type { RealPath } from '../model/plan.ts'
+import { type Observed, sandboxPolicyOf } from '../policy/plan.ts'
+import { type CommandPlace, Gate } from './gate.ts'
+import type { Sandbox } from './sandbox.ts'
+
+/** The real gate and sandbox, with the mock behind and a trail in memory. */
+
+function there(path: string): Observed {
+  const real = path as RealPath
+  const fact = { real, kind: 'dir', dev: '1', ino: '2', uid: 0, gid: 0 } as const
+  return { state: 'exists', normal: path, symlinks: [], real, thing: { kind: 'dir', nlink: 1 }, fact, blockedInside: [] }
+}
+
+/** Keeps what it is given, in order; fails from the given append on, as often as told. */
+class Trail implements EventSink {
+  readonly events: Event[] = []
+  readonly #fails: (count: number) => boolean
+  #count = 0
+
+  constructor(fails: (count: number) => boolean = () => false) {
+    this.#fails = fails
+  }
+
+  async append(event: Event): Promise<void> {
+    if (this.#fails(this.#count++)) throw new SandboxError('trail-unwritable', 'the disk is full')
+    this.events.push(event)
+  }
+
+  get names(): string[] {
+    return this.events.map(({ event, state, action, approved }) => [event, state ?? action ?? approved].filter((word) => word !== undefined).join(' '))
+  }
+}
+
+type Made = { readonly trail?: Trail; readonly action?: Action; readonly answer?: (command: Command) => MockAnswer; readonly backend?: Backend }
+
+function house({ trail = new Trail(), action = 'sandbox', answer, backend }: Made = {}) {
+  const ran: string[] = []
+  const places: CommandPlace[] = []
+  const behind =
+    backend ??
+    mock((command) => {
+      ran.push(command.argv.join(' '))
+      return answer?.(command) ?? {}
+    })
+  let ids = 0
+  const judge = async (_: unknown, place: CommandPlace): Promise<Decision> => {
+    places.push(place)
+    return { action, reason: `because ${action}`, rules: ['r1'], commands: [] }
+  }
+  const registry = new SandboxRegistry().register(behind, 0)
+  const gate = new Gate({
+    policy: sandboxPolicyOf({ policy: { allowed_host_prefixes: ['/w'] } }, '/home/u'),
+    registry,
+    trail,
+    judge,
+    observe: there,
+    host: { uid: 0, home: '/home/u', stateDir: '/var/state', hostMemoryMb: 1000, cwd: '/w/sub' },
+    newId: (prefix) => `${prefix}_${++ids}`,
+  })
+  const open = (spec: object = {}): Promise<Sandbox> => gate.open({ backend: 'mock', workspace: '/w', agentId: 'agent-7', ...spec })
+  return { gate, trail, ran, places, open, registry }
+}
+
+const codeOf = (promise: Promise<unknown>): Promise<string> =>
+  promise.then(
+    () => 'fine',
+    (error: unknown) => (error instanceof SandboxError ? error.code : String(error)),
+  )
+
+describe('a command that may run', () => {
+  test.each<[Action, boolean]>([
+    ['sandbox', false],
+    ['allow', false],
+    ['ask', true],
+  ])('%s', async (action, asked) => {
+    const { open, ran, trail } = house({ action })
+    const sandbox = await open()
+    const done = await sandbox.exec(['echo', 'a'], { approve: () => true })
+    await sandbox.close()
+    expect(ran).toEqual(['echo a'])
+    expect(done).toMatchObject({ outcome: { kind: 'exited', code: 0 }, execId: 'ex_2', decision: { action } })
+    expect(trail.names).toEqual([
+      'SandboxState ready',
+      `PolicyDecision ${action}`,
+      ...(asked ? ['Approval true'] : []),
+      'Exec ended',
+      'SandboxState destroyed',
+    ])
+  })
+
+  test('every event says who, where and which', async () => {
+    const { open, trail } = house({ action: 'ask', answer: () => ({ violations: [{ guarantee: 'fs.protect', details: 'write .git/config' }] }) })
+    const sandbox = await open()
+    await sandbox.exec('true', { approve: async () => true })
+    await sandbox.close()
+    expect(trail.events.map(({ agent_id, sandbox_id }) => [agent_id, sandbox_id])).toEqual(trail.events.map(() => ['agent-7', sandbox.id]))
+    const inside = trail.events.filter(({ event }) => event !== 'SandboxState')
+    expect(inside.map(({ exec_id }) => exec_id)).toEqual(inside.map(() => 'ex_2'))
+  })
+
+  test('who is left out where nobody said', async () => {
+    const { open, trail } = house()
+    await (await open({ agentId: undefined })).exec('true')
+    expect(trail.events.every((event) => !('agent_id' in event))).toBe(true)
+  })
+
+  test('the first event says what the sandbox is', async () => {
+    const { open, trail } = house()
+    await (await open({ waive: ['limit.pids'] })).exec('true')
+    expect(trail.events[0]).toEqual({
+      event: 'SandboxState',
+      state: 'ready',
+      sandbox_id: 'sb_1',
+      agent_id: 'agent-7',
+      backend: 'mock',
+      level: 'native',
+      preset: 'workspace-write',
+      network: 'offline',
+      mounts: [{ source: '/w', target: '/w', mode: 'rw' }],
+      waived: ['limit.pids'],
+    })
+  })
+
+  test('violations are recorded with the seeds’ names, before the end', async () => {
+    const violations = [
+      { guarantee: 'fs.protect', details: 'write .git/config' },
+      { guarantee: 'limit.wall', details: 'PASSWORD=hunter2' },
+    ]
+    const { open, trail } = house({ answer: () => ({ violations, outcome: { kind: 'stopped', limit: 'wall' } }) })
+    await (await open()).exec('true')
+    expect(trail.events.slice(2)).toMatchObject([
+      { event: 'SandboxViolation', violation_type: 'PathTraversal', guarantee: 'fs.protect', details: 'write .git/config' },
+      { event: 'SandboxViolation', violation_type: 'Timeout', guarantee: 'limit.wall', details: 'PASSWORD=«redacted»' },
+      { event: 'Exec', state: 'ended', outcome: { kind: 'stopped', limit: 'wall' } },
+    ])
+  })
+
+  test('secrets in a command do not enter the trail', async () => {
+    const { open, trail, ran } = house()
+    const sandbox = await open()
+    await sandbox.exec('TOKEN=hunter2 curl x')
+    await sandbox.exec(['curl', '--token', 'hunter2'])
+    expect(JSON.stringify(trail.events)).not.toContain('hunter2')
+    expect(ran).toEqual(['/bin/bash -c TOKEN=hunter2 curl x', 'curl --token hunter2'])
+  })
+
+  test('a line is a shell’s, a list is a program with its words', async () => {
+    const { open, ran } = house()
+    const sandbox = await open()
+    await sandbox.exec('a | b')
+    await sandbox.exec(['a', '|', 'b'])
+    expect(ran).toEqual(['/bin/bash -c a | b', 'a | b'])
+  })
+
+  test('is judged from where it starts', async () => {
+    const { open, places } = house()
+    await (await open()).exec('true')
+    expect(places).toEqual([{ workspace: '/w', cwd: '/w/sub' }])
+  })
+
+  test.fails('also when that is another place than the sandbox’s', async () => {
+    const { open, places } = house()
+    await (await open()).exec('rm -rf *', { cwd: '/w/other' })
+    expect(places).toEqual([{ workspace: '/w', cwd: '/w/other' }])
+  })
+})
+
+describe('a command that may not', () => {
+  test('deny: nothing runs, and it is on record', async () => {
+    const { open, ran, trail } = house({ action: 'deny' })
+    const sandbox = await open()
+    const error = await sandbox.exec('rm -rf /', { approve: () => true }).catch((thrown: SandboxError) => thrown)
+    expect(error).toMatchObject({ code: 'forbidden-command', message: 'because deny' })
+    expect(ran).toEqual([])
+    expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision deny'])
+    expect(trail.events[1]).toMatchObject({ subject: 'command', command: 'rm -rf /', reason: 'because deny', rules: ['r1'] })
+  })
+
+  test('the sandbox lives on after it', async () => {
+    const { open, trail } = house({ action: 'deny' })
+    const sandbox = await open()
+    await codeOf(sandbox.exec('a'))
+    await sandbox.close()
+    expect(trail.names.at(-1)).toBe('SandboxState destroyed')
+  })
+
+  test.each<[string, { approve?: () => boolean | Promise<boolean> }]>([
+    ['nobody there', {}],
+    ['no', { approve: () => false }],
+    ['no, after a while', { approve: async () => false }],
+  ])('ask, and %s', async (_, options) => {
+    const { open, ran, trail } = house({ action: 'ask' })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.exec('git push', options))).toBe('approval-required')
+    expect(ran).toEqual([])
+    expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision ask', 'Approval false'])
+  })
+
+  test('an approval that fails is none', async () => {
+    const { open, ran } = house({ action: 'ask' })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.exec('git push', { approve: () => Promise.reject(new Error('gone')) }))).toBe('Error: gone')
+    expect(ran).toEqual([])
+  })
+
+  test.each<[string, string | string[], string]>([
+    ['nothing', '', 'no-command'],
+    ['blanks', '  \n', 'no-command'],
+    ['an empty list', [], 'no-command'],
+    ['an empty program', ['', 'a'], 'no-command'],
+    ['a NUL in a line', 'a\0b', 'invalid-input'],
+    ['a NUL in a word', ['a', 'b\0'], 'invalid-input'],
+  ])('%s', async (_, command, code) => {
+    const { open, ran } = house()
+    expect(await codeOf((await open()).exec(command))).toBe(code)
+    expect(ran).toEqual([])
+  })
+})
+
+describe('a trail that cannot be written stops what it should record', () => {
+  test.each([
+    ['from the beginning', 0],
+    ['from the decision on', 1],
+  ])('%s: nothing is executed', async (_, from) => {
+    const { open, ran } = house({ trail: new Trail((count) => count >= from) })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.exec('true'))).toBe('trail-unwritable')
+    expect(ran).toEqual([])
+  })
+
+  test('an approval that cannot be recorded is none', async () => {
+    const { open, ran } = house({ action: 'ask', trail: new Trail((count) => count >= 2) })
+    expect(await codeOf((await open()).exec('git push', { approve: () => true }))).toBe('trail-unwritable')
+    expect(ran).toEqual([])
+  })
+
+  test('a result that cannot be recorded is not handed out', async () => {
+    const { open, ran } = house({ trail: new Trail((count) => count >= 2) })
+    expect(await codeOf((await open()).exec('true'))).toBe('trail-unwritable')
+    expect(ran).toEqual(['/bin/bash -c true'])
+  })
+
+  test.fails('that the sandbox exists is on record before anything runs, also after a first failure', async () => {
+    const { open, trail } = house({ trail: new Trail((count) => count === 0) })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.exec('a'))).toBe('trail-unwritable')
+    await codeOf(sandbox.exec('b'))
+    expect(trail.names).toContain('SandboxState ready')
+  })
+
+  test.fails('files are no way around it', async () => {
+    const { open } = house({ trail: new Trail(() => true) })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.files.write('/w/a', 'x'))).toBe('trail-unwritable')
+  })
+
+  test('closing ends the sandbox even so, and says it', async () => {
+    const { open } = house({ trail: new Trail(() => true) })
+    const sandbox = await open()
+    expect(await codeOf(sandbox.close())).toBe('trail-unwritable')
+    expect(await codeOf(sandbox.exec('true'))).toBe('wrong-state')
+  })
+})
+
+describe('closing', () => {
+  test('twice is harmless and recorded once', async () => {
+    const { open, trail } = house()
+    const sandbox = await open()
+    await sandbox.close()
+    await sandbox.close()
+    expect(trail.names).toEqual(['SandboxState ready', 'SandboxState destroyed'])
+  })
+
+  test('at once from two sides, too', async () => {
+    const { open, trail } = house()
+    const sandbox = await open()
+    await Promise.all([sandbox.close(), sandbox.close()])
+    expect(trail.names.filter((name) => name === 'SandboxState destroyed').length).toBe(1)
+  })
+
+  test('ends everything: commands and files', async () => {
+    const { open, ran } = house()
+    const sandbox = await open()
+    await sandbox.files.write('/w/a', 'x')
+    await sandbox.close()
+    expect(await codeOf(sandbox.exec('true'))).toBe('wrong-state')
+    expect(await codeOf((async () => sandbox.files.read('/w/a'))())).toBe('wrong-state')
+    expect(await codeOf((async () => sandbox.files.write('/w/a', 'y'))())).toBe('wrong-state')
+    expect(ran).toEqual([])
+  })
+
+  test('`await using` does it', async () => {
+    const { open, trail } = house()
+    {
+      await using sandbox = await open()
+      await sandbox.exec('true')
+    }
+    expect(trail.names.at(-1)).toBe('SandboxState destroyed')
+  })
+})
+
+describe('opening', () => {
+  test.each<[string, unknown, string]>([
+    ['an unknown field', { wrokspace: '/w' }, 'invalid-input'],
+    ['no object', 'workspace', 'invalid-input'],
+    ['a relative workspace', { workspace: 'w' }, 'path-not-absolute'],
+    ['outside the prefixes', { workspace: '/other' }, 'forbidden-host-path'],
+    ['a backend that there is not', { backend: 'nobody' }, 'backend-unavailable'],
+    ['no wall', { workspace: '/w' }, 'backend-unavailable'],
+    ['an image', { image: 'debian', backend: 'mock' }, 'unsupported'],
+  ])('%s is refused', async (_, spec, code) => {
+    expect(await codeOf(house().gate.open(spec))).toBe(code)
+  })
+
+  test('a wall that is not there is on record', async () => {
+    const { gate, trail } = house()
+    await codeOf(gate.open({ workspace: '/w', agentId: 'agent-7' }))
+    expect(trail.events).toMatchObject([{ event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' }])
+  })
+
+  test.fails('so is a spec that policy refuses', async () => {
+    const { gate, trail } = house()
+    await codeOf(gate.open({ workspace: '/other', agentId: 'agent-7' }))
+    expect(trail.events).toMatchObject([{ event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' }])
+  })
+
+  test('a backend that fails although it should not is asked again next time', async () => {
+    let probes = 0
+    const failing: Backend = {
+      ...mock(),
+      probe: async () => {
+        probes++
+        return mock().probe()
+      },
+      open: () => Promise.reject(new SandboxError('launch-failed', 'no')),
+    }
+    const { open } = house({ backend: failing })
+    expect(await codeOf(open())).toBe('launch-failed')
+    expect(await codeOf(open())).toBe('launch-failed')
+    expect(probes).toBe(2)
+  })
+
+  test('a command that fails to start is on record', async () => {
+    const { open, trail } = house({
+      answer: () => {
+        throw new SandboxError('launch-failed', 'the wall fell')
+      },
+    })
+    expect(await codeOf((await open()).exec('true'))).toBe('launch-failed')
+    expect(trail.events.at(-1)).toMatchObject({ event: 'Exec', state: 'failed', reason: 'the wall fell' })
+  })
+})
