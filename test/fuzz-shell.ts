@@ -1,5 +1,7 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are shell lines, not templates
 import { spawnSync } from 'node:child_process'
+import { pathToFileURL } from 'node:url'
+import type { Action } from '../src/model/decision.ts'
 import { inspectLine } from '../src/policy/commands/judge.ts'
 import { compilePolicy } from '../src/policy/policy.ts'
 
@@ -209,41 +211,64 @@ const ARTEFACTS = new Set(['COPROC'])
 
 const policy = compilePolicy({})
 
-/** Names that bash reached and that our tree neither names nor declares unknowable. */
-function missed(line: string, names: readonly string[]): readonly string[] {
+/** Our own reading of a line beside what bash did: the names that the tree neither holds nor declares unknowable. */
+function compare(
+  line: string,
+  names: readonly string[],
+): { readonly action: Action; readonly missed: readonly string[] } {
   const { decision, nodes } = inspectLine(policy, line, { workspace: '/workspace', home: '/tmp' })
-  if (decision.action === 'ask' || decision.action === 'deny') return []
+  const { action } = decision
+  if (action === 'ask' || action === 'deny') return { action, missed: [] }
   const known = new Set(nodes.map((node) => node.argv[0] ?? ''))
-  return names.filter(
+  const missed = names.filter(
     (name) => !ARTEFACTS.has(name) && !known.has(name) && !known.has(name.split('/').at(-1) ?? ''),
   )
+  return { action, missed }
 }
 
-function main(total: number, seed: number): number {
+/** What one run of the fuzzer saw. */
+export type FuzzReport = {
+  readonly lines: number
+  readonly seed: number
+  /** Names that bash looked for. */
+  readonly reached: number
+  /** Lines that we judged without any doubt. */
+  readonly certain: number
+  readonly findings: readonly { readonly line: string; readonly missed: readonly string[] }[]
+}
+
+const BATCH = 500
+
+/** Runs that many lines with real bash and compares every one with our tree. */
+export function fuzz(total: number, seed: number): FuzzReport {
   const line = grammar(randomFrom(seed))
-  let done = 0
-  let ran = 0
-  let findings = 0
-  let certain = 0
+  const findings: { line: string; missed: readonly string[] }[] = []
+  let [done, ran, certain] = [0, 0, 0]
   while (done < total) {
-    const lines = Array.from({ length: Math.min(500, total - done) }, () => line(4))
-    const names = reached(lines)
-    for (const [index, text] of lines.entries()) {
-      const seen = names[index] ?? []
+    const lines = Array.from({ length: Math.min(BATCH, total - done) }, () => line(4))
+    for (const [index, seen] of reached(lines).entries()) {
+      const text = lines[index] as string
+      const { action, missed } = compare(text, seen)
       ran += seen.length
-      const lost = missed(text, seen)
-      if (inspectLine(policy, text, { workspace: '/workspace', home: '/tmp' }).decision.action === 'sandbox')
-        certain++
-      if (lost.length === 0) continue
-      findings++
-      if (findings <= 20) process.stdout.write(`missed ${lost.join(' ')} in ${JSON.stringify(text)}\n`)
+      if (action === 'sandbox') certain++
+      if (missed.length > 0) findings.push({ line: text, missed })
     }
     done += lines.length
   }
-  process.stdout.write(
-    `fuzz:shell: ${done} lines (seed ${seed}), bash looked for ${ran} programs, ${certain} lines fully known, ${findings} findings\n`,
-  )
-  return findings === 0 ? 0 : 1
+  return { lines: done, seed, reached: ran, certain, findings }
 }
 
-process.exitCode = main(Number(process.argv[2] ?? 2000), Number(process.argv[3] ?? Date.now() % 1_000_000))
+/** Prints a report; 1 when bash reached something that we did not see. */
+function main(total: number, seed: number): number {
+  const report = fuzz(total, seed)
+  for (const { line, missed } of report.findings.slice(0, 20))
+    process.stdout.write(`missed ${missed.join(' ')} in ${JSON.stringify(line)}\n`)
+  process.stdout.write(
+    `fuzz:shell: ${report.lines} lines (seed ${seed}), bash looked for ${report.reached} programs, ` +
+      `${report.certain} lines fully known, ${report.findings.length} findings\n`,
+  )
+  return report.findings.length === 0 ? 0 : 1
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href)
+  process.exitCode = main(Number(process.argv[2] ?? 2000), Number(process.argv[3] ?? Date.now() % 1_000_000))

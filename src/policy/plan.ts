@@ -185,6 +185,7 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
       hint: 'mount the real path',
     })
   }
+  refuseAbsent(policy, asked.path, observed)
   const prefixes = policy.allowedPrefixes ?? [asked.path]
   const verdict = judgePath(
     { allowed: prefixes.map((path) => ({ path, mode: 'rw' })), blocked: policy.blocked, protected: [] },
@@ -197,7 +198,7 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   )
   if (verdict.verdict === 'deny') {
     throw new SandboxError('forbidden-host-path', `\`${asked.path}\` cannot be mounted: ${verdict.reason}`, {
-      hint: hintFor(observed, policy),
+      hint: hintFor(policy),
     })
   }
   const fact = factOf(asked.path, facts)
@@ -213,9 +214,16 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   return { ...fact, target: asked.target ?? fact.real, mode: asked.mode }
 }
 
-function hintFor(observed: Observed | undefined, policy: SandboxPolicy): string {
-  if (observed?.state === 'unreadable') return 'the path cannot be read by this user'
-  if (observed?.state === 'missing') return 'the path does not exist'
+/** SECURITY: where an operator set limits, "missing" and "outside" must read the same; where nobody did, say what is wrong. */
+function refuseAbsent(policy: SandboxPolicy, path: string, observed: Observed | undefined): void {
+  if (policy.allowedPrefixes || observed?.state === 'exists') return
+  const why = observed?.state === 'unreadable' ? 'cannot be read by this user' : 'does not exist'
+  throw new SandboxError('invalid-input', `\`${path}\` ${why}`, {
+    hint: 'name an existing directory or file',
+  })
+}
+
+function hintFor(policy: SandboxPolicy): string {
   return policy.allowedPrefixes
     ? `allowed: ${policy.allowedPrefixes.join(', ') || 'nothing'}`
     : 'choose a project directory'

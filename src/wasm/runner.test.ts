@@ -1,0 +1,107 @@
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, describe, expect, it } from 'vitest'
+import { WasmRunner } from './runner.ts'
+import { WasmSandbox } from './sandbox.ts'
+import { BUMP_ALLOC, BUMP_GLOBAL, buildModule, I32, I64, op, plain } from './testkit/module-builder.ts'
+
+const runner = new WasmRunner({ threads: 4 })
+afterAll(() => runner.close())
+
+const SPIN = plain([op.loop, op.br(0), op.end])
+const ASKING = buildModule({
+  imports: [{ module: 'ringfence', name: 'host_call', params: [I32, I32], results: [I64] }],
+  memory: { min: 4 },
+  globals: [BUMP_GLOBAL],
+  functions: [
+    { export: 'execute', params: [I32, I32], results: [I64], body: [op.get(0), op.get(1), op.call(0)] },
+    BUMP_ALLOC,
+  ],
+})
+/** More fuel than a second can burn. */
+const MUCH = 10_000_000_000
+
+describe('the watchdog', () => {
+  it('ends a loop at its deadline', async () => {
+    const result = await new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 3 }).run(SPIN)
+    expect(result).toMatchObject({
+      error: { code: 'timeout' },
+      violations: [{ violationType: 'Timeout', details: 'wall clock' }],
+    })
+    expect(result.durationMs).toBeGreaterThan(290)
+    expect(result.durationMs).toBeLessThan(900)
+  })
+
+  it('ends a host call at its deadline, and tells the host to stop', async () => {
+    let aborted = false
+    const hostCall = async (_: string, __: unknown, signal: AbortSignal): Promise<null> => {
+      await sleep(30_000, undefined, { signal, ref: false }).catch(() => {
+        aborted = true
+      })
+      return null
+    }
+    const box = new WasmSandbox({ runner, epochDeadline: 2 })
+    const result = await box.run(ASKING, { method: 'sleep' }, { hostCall, grants: ['ToolAll'] })
+    expect(result).toMatchObject({ error: { code: 'timeout' } })
+    expect(result.durationMs).toBeLessThan(900)
+    await sleep(10)
+    expect(aborted).toBe(true)
+  })
+
+  it('never touches another run', async () => {
+    const short = new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 1 })
+    const long = new WasmSandbox({ runner, epochDeadline: 20 })
+    const hostCall = async (): Promise<string> => {
+      await sleep(450)
+      return 'slept'
+    }
+    const other = long.run(ASKING, { method: 'sleep' }, { hostCall, grants: ['ToolAll'] })
+    const ended = await Promise.all([short.run(SPIN), short.run(SPIN), short.run(SPIN)])
+    expect(ended.map((result) => 'error' in result && result.error.code)).toEqual([
+      'timeout',
+      'timeout',
+      'timeout',
+    ])
+    expect(await other).toMatchObject({ ok: { ok: 'slept' } })
+  })
+
+  it('answers in time even where the thread cannot be interrupted, which its fuel then ends', async () => {
+    const fill = plain(
+      [op.loop, op.i32(0), op.i32(1), op.i32(64 * 65_536), op.memoryFill, op.br(0), op.end],
+      { memory: { min: 64 } },
+    )
+    const bounded = await new WasmSandbox({ runner, epochDeadline: 20 }).run(fill)
+    expect(bounded).toMatchObject({ error: { code: 'resource-exhausted', resource: 'fuel' } })
+    const late = await new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 2 }).run(fill)
+    expect(late).toMatchObject({ error: { code: 'timeout' } })
+    expect(late.durationMs).toBeLessThan(900)
+  })
+})
+
+describe('the pool', () => {
+  it('runs more jobs than it has threads, in order', async () => {
+    const small = new WasmRunner({ threads: 1 })
+    const box = new WasmSandbox({ runner: small })
+    const order: number[] = []
+    const echo = plain([op.get(0)], { params: [I32], results: [I32] })
+    await Promise.all(
+      [1, 2, 3, 4, 5].map(async (n) => order.push(((await box.run(echo, n)) as { ok: number }).ok)),
+    )
+    expect(order).toEqual([1, 2, 3, 4, 5])
+    box.close()
+    await expect(box.run(echo, 1)).rejects.toThrow('the sandbox is closed')
+  })
+
+  it('keeps the host responsive while twenty loops spin', async () => {
+    const many = new WasmRunner({ threads: 20 })
+    const box = new WasmSandbox({ runner: many, fuel: MUCH, epochDeadline: 10 })
+    await Promise.all(Array.from({ length: 20 }, () => box.run(plain([]))))
+    const delay = monitorEventLoopDelay({ resolution: 5 })
+    delay.enable()
+    await Promise.all(Array.from({ length: 20 }, () => box.run(SPIN)))
+    delay.disable()
+    box.close()
+    // The resolution itself is part of every sample. Issue 5 asks for 20 ms; a busy machine gets some grace.
+    expect(delay.percentile(99) / 1e6).toBeLessThan(60)
+  })
+})
