@@ -21,6 +21,14 @@ export {
   sanitizeEnvVars,
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+export {
+  assertPublicUrl,
+  type PublicUrl,
+  type SafeFetchOptions,
+  type SafeResponse,
+  safeFetch,
+  type UrlOptions,
+} from './egress/safe-fetch.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'

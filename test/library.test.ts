@@ -110,11 +110,13 @@ describe('Sandbox', () => {
     await using sandbox = await Sandbox.create({ workspace, limits: { pids: 64 } }, options)
     await sandbox.exec(['true'])
     const before = leftovers()
-    const files = readdirSync(tmpdir()).length
     for (let done = 0; done < runs; done += 4)
       await Promise.all([1, 2, 3, 4].map(() => sandbox.exec(['true'])))
-    expect(leftovers()).toEqual(before)
-    expect(readdirSync(tmpdir()).length).toBeLessThanOrEqual(files + 2)
+    // Other tests run beside this one; what is ours has to be gone within seconds.
+    const more = () => Object.entries(leftovers()).filter(([name, count]) => count > (before[name] ?? 0))
+    for (let tries = 0; tries < 60 && more().length > 0; tries++)
+      await new Promise((resolve) => setTimeout(resolve, 250))
+    expect(more()).toEqual([])
     if (process.env['RINGFENCE_FULL'])
       console.log(`${runs} runs, before and after: ${JSON.stringify(before)}`)
   })

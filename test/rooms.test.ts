@@ -55,7 +55,10 @@ const READS_ENVIRONMENT = ['compose.ts', 'cli/check.ts']
 const REQUIRES = ['cli/ringfence.ts', 'cli/warm.ts']
 const SEALS_PLANS = ['policy/plan.ts', 'model/plan.ts']
 
-const EXCEPTIONS: Readonly<Record<string, readonly string[]>> = { 'process.env': READS_ENVIRONMENT, createRequire: REQUIRES }
+const EXCEPTIONS: Readonly<Record<string, readonly string[]>> = {
+  'process.env': READS_ENVIRONMENT,
+  createRequire: REQUIRES,
+}
 
 const roomOf = (file: string): string => (file.includes('/') ? (file.split('/')[0] as string) : file)
 
@@ -67,18 +70,31 @@ function read(file: string, text: string): Source {
   const imports: Import[] = []
   const uses: string[] = []
   const source = ts.createSourceFile(file, text, ts.ScriptTarget.ES2022, true)
-  const literal = (node: ts.Node | undefined): string => (node && ts.isStringLiteralLike(node) ? node.text : '<computed>')
+  const literal = (node: ts.Node | undefined): string =>
+    node && ts.isStringLiteralLike(node) ? node.text : '<computed>'
   const visit = (node: ts.Node): void => {
-    if (ts.isImportDeclaration(node)) imports.push({ from: literal(node.moduleSpecifier), names: namesOf(node.importClause?.namedBindings) })
+    if (ts.isImportDeclaration(node))
+      imports.push({ from: literal(node.moduleSpecifier), names: namesOf(node.importClause?.namedBindings) })
     else if (ts.isExportDeclaration(node) && node.moduleSpecifier)
       imports.push({ from: literal(node.moduleSpecifier), names: namesOf(node.exportClause) })
     else if (ts.isImportEqualsDeclaration(node)) uses.push('import =')
-    else if (ts.isImportTypeNode(node)) imports.push({ from: literal(ts.isLiteralTypeNode(node.argument) ? node.argument.literal : undefined), names: ['*'] })
+    else if (ts.isImportTypeNode(node))
+      imports.push({
+        from: literal(ts.isLiteralTypeNode(node.argument) ? node.argument.literal : undefined),
+        names: ['*'],
+      })
     else if (ts.isCallExpression(node) && node.expression.kind === ts.SyntaxKind.ImportKeyword)
       imports.push({ from: literal(node.arguments[0]), names: ['*'] })
-    else if (ts.isCallExpression(node) && /^(require|createRequire|process\.(binding|getBuiltinModule))$/.test(node.expression.getText()))
+    else if (
+      ts.isCallExpression(node) &&
+      /^(require|createRequire|process\.(binding|getBuiltinModule))$/.test(node.expression.getText())
+    )
       uses.push(node.expression.getText())
-    else if (ts.isExportAssignment(node) || (ts.isModifier(node) && node.kind === ts.SyntaxKind.DefaultKeyword)) uses.push('default export')
+    else if (
+      ts.isExportAssignment(node) ||
+      (ts.isModifier(node) && node.kind === ts.SyntaxKind.DefaultKeyword)
+    )
+      uses.push('default export')
     else if (ts.isExportSpecifier(node) && node.name.text === 'default') uses.push('default export')
     else if (node.kind === ts.SyntaxKind.AnyKeyword) uses.push('any')
     else if (isEnvironment(node)) uses.push('process.env')
@@ -95,9 +111,11 @@ function namesOf(bindings: ts.NamedImportBindings | ts.NamedExportBindings | und
 
 /** `process.env`, `process['env']` and `{ env } = process`. */
 function isEnvironment(node: ts.Node): boolean {
-  const isProcess = (one: ts.Node | undefined): boolean => one !== undefined && /(^|\.)process$/.test(one.getText())
+  const isProcess = (one: ts.Node | undefined): boolean =>
+    one !== undefined && /(^|\.)process$/.test(one.getText())
   if (ts.isPropertyAccessExpression(node)) return node.name.text === 'env' && isProcess(node.expression)
-  if (ts.isElementAccessExpression(node)) return isProcess(node.expression) && /^['"`]env/.test(node.argumentExpression.getText())
+  if (ts.isElementAccessExpression(node))
+    return isProcess(node.expression) && /^['"`]env/.test(node.argumentExpression.getText())
   return ts.isVariableDeclaration(node) && ts.isObjectBindingPattern(node.name) && isProcess(node.initializer)
 }
 
@@ -106,7 +124,8 @@ const builtinOf = (from: string): string | undefined => {
   return builtinModules.includes(bare) || from.startsWith('node:') ? bare : undefined
 }
 
-const permits = (places: readonly string[], file: string): boolean => places.includes(file) || places.includes(roomOf(file))
+const permits = (places: readonly string[], file: string): boolean =>
+  places.includes(file) || places.includes(roomOf(file))
 
 /** What is wrong with one file, a sentence each. Paths are below `src/`. */
 function judge(file: string, text: string): string[] {
@@ -124,16 +143,23 @@ function judgeImport(file: string, { from, names }: Import): string[] {
   if (from === '<computed>') return wrong('imports something that cannot be read here')
   const builtin = builtinOf(from)
   if (builtin !== undefined) return judgeBuiltin(file, builtin)
-  if (!from.startsWith('.')) return permits(TABLE[roomOf(file)] ?? [], `npm:${from}`) || mayUsePackage(file, from) ? [] : wrong(`imports the package ${from}`)
+  if (!from.startsWith('.'))
+    return permits(TABLE[roomOf(file)] ?? [], `npm:${from}`) || mayUsePackage(file, from)
+      ? []
+      : wrong(`imports the package ${from}`)
   if (!from.endsWith('.ts')) return wrong(`imports ${from} without its ending`)
   const to = normalize(join(posix.dirname(file), from))
   if (to.startsWith('..')) return wrong(`imports ${to} from outside`)
   const room = roomOf(to)
-  if (names.includes('*') && to === 'model/plan.ts') return wrong('imports all of model/plan.ts, the seal included')
-  return room === roomOf(file) || (TABLE[roomOf(file)] ?? []).includes(room) ? [] : wrong(`may not import ${to}`)
+  if (names.includes('*') && to === 'model/plan.ts')
+    return wrong('imports all of model/plan.ts, the seal included')
+  return room === roomOf(file) || (TABLE[roomOf(file)] ?? []).includes(room)
+    ? []
+    : wrong(`may not import ${to}`)
 }
 
-const mayUsePackage = (file: string, name: string): boolean => (TABLE[roomOf(file)] ?? []).includes(`npm:${name}`)
+const mayUsePackage = (file: string, name: string): boolean =>
+  (TABLE[roomOf(file)] ?? []).includes(`npm:${name}`)
 
 function judgeBuiltin(file: string, builtin: string): string[] {
   const top = builtin.split('/')[0] as string
@@ -152,7 +178,17 @@ describe('every file keeps to its room', () => {
   test('all of them are read', () => {
     expect(sources.length).toBeGreaterThan(60)
     expect(sources.filter((name) => !name.endsWith('.ts'))).toEqual([])
-    for (const room of ['model', 'policy', 'host', 'audit', 'backends', 'supervisor', 'cli', 'compose.ts', 'index.ts'])
+    for (const room of [
+      'model',
+      'policy',
+      'host',
+      'audit',
+      'backends',
+      'supervisor',
+      'cli',
+      'compose.ts',
+      'index.ts',
+    ])
       expect(sources.some((name) => roomOf(name) === room)).toBe(true)
   })
 
@@ -161,56 +197,139 @@ describe('every file keeps to its room', () => {
   })
 
   test('tests, too, have no `any` and no default export', () => {
-    const wrong = files.filter((name) => /\.test\.ts$/.test(name)).flatMap((name) => {
-      const { uses } = read(name, readFileSync(join(SRC, name), 'utf8'))
-      return uses.filter((use) => use === 'any' || use === 'default export').map((use) => `${name}: ${use}`)
-    })
+    const wrong = files
+      .filter((name) => /\.test\.ts$/.test(name))
+      .flatMap((name) => {
+        const { uses } = read(name, readFileSync(join(SRC, name), 'utf8'))
+        return uses.filter((use) => use === 'any' || use === 'default export').map((use) => `${name}: ${use}`)
+      })
     expect(wrong).toEqual([])
   })
 
   test('exceptions are needed, or they go', () => {
     const uses = (name: string, use: string): boolean =>
       sources.includes(name) && read(name, readFileSync(join(SRC, name), 'utf8')).uses.includes(use)
-    for (const [use, names] of Object.entries(EXCEPTIONS)) expect(names.filter((name) => !uses(name, use))).toEqual([])
+    for (const [use, names] of Object.entries(EXCEPTIONS))
+      expect(names.filter((name) => !uses(name, use))).toEqual([])
     for (const room of Object.keys(TABLE)) expect(TABLE[room as keyof typeof TABLE]).not.toContain(room)
   })
 })
 
 describe('a made-up file is flagged', () => {
   test.each<[string, string, string, string | RegExp]>([
-    ['upwards', 'policy/x.ts', "import { Gate } from '../supervisor/gate.ts'", 'may not import supervisor/gate.ts'],
-    ['upwards, only a type', 'policy/x.ts', "import type { Gate } from '../supervisor/gate.ts'", /may not import/],
-    ['upwards, at run time', 'policy/x.ts', "export const f = () => import('../supervisor/gate.ts')", /may not import/],
-    ['upwards, in a type', 'policy/x.ts', "export type G = import('../supervisor/gate.ts').Gate", /may not import/],
+    [
+      'upwards',
+      'policy/x.ts',
+      "import { Gate } from '../supervisor/gate.ts'",
+      'may not import supervisor/gate.ts',
+    ],
+    [
+      'upwards, only a type',
+      'policy/x.ts',
+      "import type { Gate } from '../supervisor/gate.ts'",
+      /may not import/,
+    ],
+    [
+      'upwards, at run time',
+      'policy/x.ts',
+      "export const f = () => import('../supervisor/gate.ts')",
+      /may not import/,
+    ],
+    [
+      'upwards, in a type',
+      'policy/x.ts',
+      "export type G = import('../supervisor/gate.ts').Gate",
+      /may not import/,
+    ],
     ['upwards, handed on', 'policy/x.ts', "export * from '../supervisor/gate.ts'", /may not import/],
-    ['upwards, handed on by name', 'host/x.ts', "export { Gate } from '../supervisor/gate.ts'", /may not import/],
+    [
+      'upwards, handed on by name',
+      'host/x.ts',
+      "export { Gate } from '../supervisor/gate.ts'",
+      /may not import/,
+    ],
     ['for its effect', 'host/x.ts', "import '../backends/registry.ts'", /may not import/],
-    ['sideways', 'backends/a/x.ts', "import { p } from '../../policy/plan.ts'", 'may not import policy/plan.ts'],
+    [
+      'sideways',
+      'backends/a/x.ts',
+      "import { p } from '../../policy/plan.ts'",
+      'may not import policy/plan.ts',
+    ],
     ['anything into model', 'model/x.ts', "import { run } from '../host/spawn.ts'", /may not import/],
-    ['the root from a room', 'supervisor/x.ts', "import { compose } from '../compose.ts'", 'may not import compose.ts'],
-    ['a command from a room', 'supervisor/x.ts', "import { run } from '../cli/run.ts'", 'may not import cli/run.ts'],
-    ['a command from the root', 'compose.ts', "import { run } from './cli/run.ts'", 'may not import cli/run.ts'],
+    [
+      'the root from a room',
+      'supervisor/x.ts',
+      "import { compose } from '../compose.ts'",
+      'may not import compose.ts',
+    ],
+    [
+      'a command from a room',
+      'supervisor/x.ts',
+      "import { run } from '../cli/run.ts'",
+      'may not import cli/run.ts',
+    ],
+    [
+      'a command from the root',
+      'compose.ts',
+      "import { run } from './cli/run.ts'",
+      'may not import cli/run.ts',
+    ],
     ['out of the house', 'host/x.ts', "import { x } from '../../test/x.ts'", /from outside/],
     ['something computed', 'host/x.ts', 'export const f = (name: string) => import(name)', /cannot be read/],
     ['a room that there is not', 'utils/x.ts', 'export const x = 1', 'there is no such room'],
     ['an unknown package', 'host/x.ts', "import x from 'left-pad'", 'imports the package left-pad'],
     ['policy’s package elsewhere', 'host/x.ts', "import { parse } from 'unbash'", /imports the package/],
     ['no ending', 'host/x.ts', "import { x } from './spawn'", /without its ending/],
-    ['a process', 'backends/x.ts', "import { spawn } from 'node:child_process'", 'may not import node:child_process'],
-    ['a process in the same room', 'host/x.ts', "import { spawn } from 'node:child_process'", /child_process/],
+    [
+      'a process',
+      'backends/x.ts',
+      "import { spawn } from 'node:child_process'",
+      'may not import node:child_process',
+    ],
+    [
+      'a process in the same room',
+      'host/x.ts',
+      "import { spawn } from 'node:child_process'",
+      /child_process/,
+    ],
     ['a process by its old name', 'cli/x.ts', "import { spawn } from 'child_process'", /child_process/],
     ['a process at run time', 'cli/x.ts', "await import('node:child_process')", /child_process/],
-    ['a process by a fourth door', 'cli/x.ts', "createRequire(import.meta.url)('child_process')", 'createRequire'],
-    ['a process by another door', 'cli/x.ts', "process.getBuiltinModule('child_process')", /getBuiltinModule/],
+    [
+      'a process by a fourth door',
+      'cli/x.ts',
+      "createRequire(import.meta.url)('child_process')",
+      'createRequire',
+    ],
+    [
+      'a process by another door',
+      'cli/x.ts',
+      "process.getBuiltinModule('child_process')",
+      /getBuiltinModule/,
+    ],
     ['a socket', 'supervisor/x.ts', "import { connect } from 'node:net'", 'may not import node:net'],
     ['a datagram', 'wasm/x.ts', "import 'node:dgram'", /node:dgram/],
     ['a name', 'cli/x.ts', "import { lookup } from 'node:dns/promises'", 'may not import node:dns/promises'],
     ['a page', 'cli/x.ts', "import { request } from 'node:https'", /node:https/],
-    ['a file in policy', 'policy/x.ts', "import { readFileSync } from 'node:fs'", 'is pure and imports node:fs'],
+    [
+      'a file in policy',
+      'policy/x.ts',
+      "import { readFileSync } from 'node:fs'",
+      'is pure and imports node:fs',
+    ],
     ['even a harmless one in model', 'model/x.ts', "import { join } from 'node:path'", /is pure/],
     ['the seal', 'backends/x.ts', "import { sealPlan } from '../model/plan.ts'", 'only policy seals plans'],
-    ['the seal under another name', 'supervisor/x.ts', "import { sealPlan as s } from '../model/plan.ts'", /seals plans/],
-    ['the seal with all the rest', 'supervisor/x.ts', "import * as plan from '../model/plan.ts'", /the seal included/],
+    [
+      'the seal under another name',
+      'supervisor/x.ts',
+      "import { sealPlan as s } from '../model/plan.ts'",
+      /seals plans/,
+    ],
+    [
+      'the seal with all the rest',
+      'supervisor/x.ts',
+      "import * as plan from '../model/plan.ts'",
+      /the seal included/,
+    ],
     ['the environment', 'host/x.ts', 'export const x = process.env.HOME', 'process.env'],
     ['the environment in brackets', 'host/x.ts', "export const x = process['env']", 'process.env'],
     ['the environment taken apart', 'host/x.ts', 'const { env } = process', 'process.env'],
@@ -228,14 +347,30 @@ describe('a made-up file is flagged', () => {
   })
 
   test.each<[string, string, string]>([
-    ['downwards', 'supervisor/x.ts', "import { planFor } from '../policy/plan.ts'\nimport type { Plan } from '../model/plan.ts'"],
-    ['in the same room', 'policy/commands/x.ts', "import { planFor } from '../plan.ts'\nimport { parse } from 'unbash'"],
+    [
+      'downwards',
+      'supervisor/x.ts',
+      "import { planFor } from '../policy/plan.ts'\nimport type { Plan } from '../model/plan.ts'",
+    ],
+    [
+      'in the same room',
+      'policy/commands/x.ts',
+      "import { planFor } from '../plan.ts'\nimport { parse } from 'unbash'",
+    ],
     ['the root from a command', 'cli/x.ts', "import { compose } from '../compose.ts'"],
     ['a process where it belongs', 'host/spawn.ts', "import { spawn } from 'node:child_process'"],
     ['the seal where it belongs', 'policy/plan.ts', "import { sealPlan } from '../model/plan.ts'"],
     ['the environment where it belongs', 'compose.ts', 'export const x = process.env'],
-    ['words in text and comments', 'host/x.ts', "// import 'node:net', any, process.env\nexport const x = \"import('node:net') any process.env\""],
-    ['other things of the process', 'host/x.ts', "export const x = [process.pid, process['platform']]\nexport const env = 1"],
+    [
+      'words in text and comments',
+      'host/x.ts',
+      "// import 'node:net', any, process.env\nexport const x = \"import('node:net') any process.env\"",
+    ],
+    [
+      'other things of the process',
+      'host/x.ts',
+      "export const x = [process.pid, process['platform']]\nexport const env = 1",
+    ],
   ])('an ordinary one is not: %s', (_, file, text) => {
     expect(judge(file, text)).toEqual([])
   })

@@ -226,6 +226,43 @@ describe('the end', () => {
   })
 })
 
+describe('an end at any moment', () => {
+  const ours = (): string[] =>
+    readdirSync('/proc').filter((pid) => {
+      if (!/^\d+$/.test(pid)) return false
+      try {
+        const status = readFileSync(`/proc/${pid}/stat`, 'latin1')
+        return (
+          /\((bwrap|ringfence-agent|exe)\) [^Z]/.test(status) &&
+          readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('--args')
+        )
+      } catch {
+        return false
+      }
+    })
+
+  test('a cancel while the wall goes up leaves no process', async () => {
+    const tries = process.env.RINGFENCE_FULL ? 2000 : 60
+    await using sandbox = await Sandbox.create({ workspace }, options)
+    const before = new Set(ours())
+    for (let done = 0; done < tries; done++) {
+      const stop = new AbortController()
+      setTimeout(() => stop.abort(), (done % 24) * 0.7)
+      const { outcome } = await sandbox.exec(['sleep', '60'], { signal: stop.signal })
+      expect(outcome).toEqual({ kind: 'stopped', limit: 'cancelled' })
+    }
+    expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
+  })
+
+  test('a refusal while the wall goes up leaves no process', async () => {
+    await using sandbox = await Sandbox.create({ workspace }, options)
+    const before = new Set(ours())
+    for (let done = 0; done < 30; done++)
+      await expect(sandbox.exec('rm -rf /')).rejects.toMatchObject({ code: 'forbidden-command' })
+    expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
+  })
+})
+
 describe('the guard', () => {
   test('judges as policy does, name by name', async () => {
     const { protectedBy, PROTECTION } = await import('../src/policy/protect.ts')

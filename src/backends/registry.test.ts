@@ -10,7 +10,13 @@ import { mock } from './mock/backend.ts'
 import { missingOf, type ProbeMemory, SandboxRegistry } from './registry.ts'
 
 function planned(spec: Record<string, unknown> = {}): Plan {
-  const nothing = { state: 'unreadable', normal: '/', symlinks: [], fact: undefined, blockedInside: [] } as const
+  const nothing = {
+    state: 'unreadable',
+    normal: '/',
+    symlinks: [],
+    fact: undefined,
+    blockedInside: [],
+  } as const
   const facts = { uid: 0, home: '/root', stateDir: nothing, hostMemoryMb: 1000, cwd: '/', paths: new Map() }
   const plan = planFor(sandboxPolicyOf({}, '/root'), parseSpec(spec), facts)
   if (plan instanceof SandboxError) throw plan
@@ -25,7 +31,12 @@ const without = (...missing: Guarantee[]): Probe => ({
 })
 const BAD: Probe = { available: false, reason: 'it is not installed', fix: 'install it' }
 
-type Made = { readonly level?: Level; readonly byNameOnly?: boolean; readonly emulated?: boolean; readonly fingerprint?: () => string }
+type Made = {
+  readonly level?: Level
+  readonly byNameOnly?: boolean
+  readonly emulated?: boolean
+  readonly fingerprint?: () => string
+}
 
 /** A backend that keeps what its probe says; `probes` counts how often it was asked. */
 function backend(name: string, probe: Probe | (() => Probe), made: Made = {}): Backend & { probes: number } {
@@ -67,25 +78,113 @@ describe('selection', () => {
   const none = backend('none', without(...GUARANTEE_NAMES), { level: 'native', byNameOnly: true })
 
   test.each<[string, readonly (readonly [Backend, number])[], Record<string, unknown>, string]>([
-    ['the highest priority', [[weak, 1], [strong, 2]], {}, 'strong'],
-    ['whatever the order of registration', [[strong, 1], [weak, 2]], {}, 'weak'],
-    ['the next one that is there', [[broken, 9], [weak, 1]], {}, 'weak'],
-    ['the next one that covers the needs', [[leaky, 9], [weak, 1]], {}, 'weak'],
-    ['one that needs a waiver, when it is given', [[leaky, 9], [weak, 1]], { waive: ['proc.hidden', 'limit.pids'] }, 'leaky'],
-    ['none below the asked level', [[weak, 9], [strong, 1]], { minIsolation: 'gvisor' }, 'strong'],
+    [
+      'the highest priority',
+      [
+        [weak, 1],
+        [strong, 2],
+      ],
+      {},
+      'strong',
+    ],
+    [
+      'whatever the order of registration',
+      [
+        [strong, 1],
+        [weak, 2],
+      ],
+      {},
+      'weak',
+    ],
+    [
+      'the next one that is there',
+      [
+        [broken, 9],
+        [weak, 1],
+      ],
+      {},
+      'weak',
+    ],
+    [
+      'the next one that covers the needs',
+      [
+        [leaky, 9],
+        [weak, 1],
+      ],
+      {},
+      'weak',
+    ],
+    [
+      'one that needs a waiver, when it is given',
+      [
+        [leaky, 9],
+        [weak, 1],
+      ],
+      { waive: ['proc.hidden', 'limit.pids'] },
+      'leaky',
+    ],
+    [
+      'none below the asked level',
+      [
+        [weak, 9],
+        [strong, 1],
+      ],
+      { minIsolation: 'gvisor' },
+      'strong',
+    ],
     ['none at all', [], {}, 'backend-unavailable'],
     ['nothing strong enough', [[weak, 9]], { minIsolation: 'microvm' }, 'backend-unavailable'],
     ['only broken ones', [[broken, 1]], {}, 'backend-unavailable'],
     ['only leaky ones', [[leaky, 1]], {}, 'missing-guarantee'],
-    ['broken and leaky', [[broken, 2], [leaky, 1]], {}, 'missing-guarantee'],
+    [
+      'broken and leaky',
+      [
+        [broken, 2],
+        [leaky, 1],
+      ],
+      {},
+      'missing-guarantee',
+    ],
     ['never one that is for its name only', [[shy, 9]], {}, 'backend-unavailable'],
-    ['which its name gets', [[shy, 9], [weak, 10]], { backend: 'shy' }, 'shy'],
+    [
+      'which its name gets',
+      [
+        [shy, 9],
+        [weak, 10],
+      ],
+      { backend: 'shy' },
+      'shy',
+    ],
     ['never an emulated one', [[slow, 9]], {}, 'backend-unavailable'],
     ['which its name gets too', [[slow, 9]], { backend: 'slow' }, 'slow'],
     ['a name that nobody has', [[weak, 9]], { backend: 'other' }, 'backend-unavailable'],
-    ['a name never becomes another', [[broken, 1], [weak, 9]], { backend: 'broken' }, 'backend-unavailable'],
-    ['nor when it leaks', [[leaky, 1], [weak, 9]], { backend: 'leaky' }, 'missing-guarantee'],
-    ['nor when it is too weak', [[weak, 1], [strong, 9]], { backend: 'weak', minIsolation: 'microvm' }, 'missing-guarantee'],
+    [
+      'a name never becomes another',
+      [
+        [broken, 1],
+        [weak, 9],
+      ],
+      { backend: 'broken' },
+      'backend-unavailable',
+    ],
+    [
+      'nor when it leaks',
+      [
+        [leaky, 1],
+        [weak, 9],
+      ],
+      { backend: 'leaky' },
+      'missing-guarantee',
+    ],
+    [
+      'nor when it is too weak',
+      [
+        [weak, 1],
+        [strong, 9],
+      ],
+      { backend: 'weak', minIsolation: 'microvm' },
+      'missing-guarantee',
+    ],
     ['no wall for somebody who asked for one', [[none, 9]], {}, 'backend-unavailable'],
     ['an image, which nothing here runs', [[weak, 9]], { image: 'debian' }, 'unsupported'],
     ['the mock by its name', [[mock(), 0]], { backend: 'mock' }, 'mock'],
@@ -95,7 +194,9 @@ describe('selection', () => {
   })
 
   test('the refusal says what is missing and how to give it up', async () => {
-    const error = await registryOf([leaky, 1], [broken, 2]).select(planned()).catch((thrown: SandboxError) => thrown)
+    const error = await registryOf([leaky, 1], [broken, 2])
+      .select(planned())
+      .catch((thrown: SandboxError) => thrown)
     expect(error).toMatchObject({
       code: 'missing-guarantee',
       message: 'leaky: cannot keep: proc.hidden, limit.pids',
@@ -105,20 +206,36 @@ describe('selection', () => {
   })
 
   test('the refusal of one that is not there says how to get it', async () => {
-    const error = await registryOf([broken, 1]).select(planned()).catch((thrown: SandboxError) => thrown)
-    expect(error).toMatchObject({ code: 'backend-unavailable', message: 'broken: it is not installed', hint: 'install it' })
+    const error = await registryOf([broken, 1])
+      .select(planned())
+      .catch((thrown: SandboxError) => thrown)
+    expect(error).toMatchObject({
+      code: 'backend-unavailable',
+      message: 'broken: it is not installed',
+      hint: 'install it',
+    })
   })
 
   test('a plan of native needs nothing but what was asked', async () => {
-    const native = backend('native', without(...GUARANTEE_NAMES.filter((name) => name !== 'limit.wall')), { level: 'native', byNameOnly: true })
+    const native = backend('native', without(...GUARANTEE_NAMES.filter((name) => name !== 'limit.wall')), {
+      level: 'native',
+      byNameOnly: true,
+    })
     expect(await chosen(registryOf([native, 0]), { backend: 'native', limits: { wallMs: 5 } })).toBe('native')
-    expect(await chosen(registryOf([native, 0]), { backend: 'native', limits: { memoryMb: 5 } })).toBe('missing-guarantee')
+    expect(await chosen(registryOf([native, 0]), { backend: 'native', limits: { memoryMb: 5 } })).toBe(
+      'missing-guarantee',
+    )
   })
 })
 
 describe('the list', () => {
   test('is by priority, and a name is there once', () => {
-    const registry = registryOf([backend('a', GOOD), 1], [backend('b', GOOD), 3], [backend('c', GOOD), 2], [backend('a', BAD), 9])
+    const registry = registryOf(
+      [backend('a', GOOD), 1],
+      [backend('b', GOOD), 3],
+      [backend('c', GOOD), 2],
+      [backend('a', BAD), 9],
+    )
     expect(registry.list().map(({ name }) => name)).toEqual(['a', 'b', 'c'])
     expect(registry.get('nobody')).toBeUndefined()
     expect(registry.get('b')?.name).toBe('b')
@@ -133,7 +250,8 @@ describe('the list', () => {
 function memory() {
   const kept = new Map<string, { fingerprint: string; probe: Probe }>()
   const store: ProbeMemory = {
-    load: (name, fingerprint) => (kept.get(name)?.fingerprint === fingerprint ? kept.get(name)?.probe : undefined),
+    load: (name, fingerprint) =>
+      kept.get(name)?.fingerprint === fingerprint ? kept.get(name)?.probe : undefined,
     save: (name, fingerprint, probe) => void kept.set(name, { fingerprint, probe }),
     forget: (name) => void kept.delete(name),
   }
@@ -151,7 +269,7 @@ describe('probes', () => {
   })
 
   test('bad news is asked for again: what was missing may be there now', async () => {
-    let answer = BAD
+    let answer: Probe = BAD as Probe
     const one = backend('one', () => answer)
     const registry = registryOf([one, 1])
     expect(await chosen(registry)).toBe('backend-unavailable')
@@ -180,7 +298,11 @@ describe('probes', () => {
     const { kept, store } = memory()
     let print = 'v1'
     const fingerprint = (): string => print
-    const [first, second, third] = [1, 2, 3].map(() => backend('one', GOOD, { fingerprint })) as [ReturnType<typeof backend>, ReturnType<typeof backend>, ReturnType<typeof backend>]
+    const [first, second, third] = [1, 2, 3].map(() => backend('one', GOOD, { fingerprint })) as [
+      ReturnType<typeof backend>,
+      ReturnType<typeof backend>,
+      ReturnType<typeof backend>,
+    ]
     await new SandboxRegistry(store).register(first, 1).probe('one')
     await new SandboxRegistry(store).register(second, 1).probe('one')
     print = 'v2'
@@ -191,7 +313,9 @@ describe('probes', () => {
 
   test('bad news is not, nor what has no fingerprint', async () => {
     const { kept, store } = memory()
-    await new SandboxRegistry(store).register(backend('one', BAD, { fingerprint: () => 'v1' }), 1).probe('one')
+    await new SandboxRegistry(store)
+      .register(backend('one', BAD, { fingerprint: () => 'v1' }), 1)
+      .probe('one')
     await new SandboxRegistry(store).register(backend('two', GOOD), 1).probe('two')
     expect([...kept.keys()]).toEqual([])
   })
@@ -211,7 +335,9 @@ describe('probes', () => {
 
 describe('one shot', () => {
   /** The mock with a look at what happens to its sandboxes. */
-  function watched(exec?: (command: Command, signal: AbortSignal | undefined) => Promise<Partial<ExecResult>>) {
+  function watched(
+    exec?: (command: Command, signal: AbortSignal | undefined) => Promise<Partial<ExecResult>>,
+  ) {
     const seen = { opened: 0, closed: 0, ran: [] as string[] }
     const inner = mock((command) => {
       seen.ran.push(command.argv.join(' '))

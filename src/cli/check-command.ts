@@ -1,16 +1,12 @@
 import { homedir } from 'node:os'
 import { resolve } from 'node:path'
-import type { Config } from '../model/config.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type Context, type Inspection, inspectLine, judgeLine } from '../policy/commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from '../policy/policy.ts'
-import { jsonLine, linesOf } from './check-path.ts'
+import { jsonLine, type LoadConfig, linesOf } from './check-path.ts'
 import type { CliIo } from './io.ts'
 import { parseOptions } from './options.ts'
-
-/** Reads a configuration; without a file, the one in force. */
-export type LoadConfig = (file?: string) => Promise<Config>
 
 const OPTIONS = {
   workspace: { type: 'string', short: 'w' },

@@ -1,5 +1,7 @@
+import { homedir } from 'node:os'
 import { observePath, type PathObservation } from '../host/walk.ts'
 import { countNamesInside } from '../host/walk-names.ts'
+import type { Config } from '../model/config.ts'
 import type { PathVerdict } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { either, type Infer, list, object, oneOf, optional, text } from '../model/shape.ts'
@@ -8,11 +10,14 @@ import {
   DEFAULT_PROTECTED,
   judgePath,
   PATH_OPS,
+  type PathOp,
   type PathPolicy,
   type PathRequest,
   screenPath,
 } from '../policy/paths.ts'
+import { sandboxPolicyOf } from '../policy/plan.ts'
 import type { CliIo } from './io.ts'
+import { parseOptions } from './options.ts'
 
 const rootShape = either(object({ path: text(), mode: optional(oneOf('ro', 'rw')) }), text())
 const lineShape = object({
@@ -29,24 +34,56 @@ const lineShape = object({
 })
 type Line = Infer<typeof lineShape>
 
+/** Reads a configuration; without a file, the one in force. */
+export type LoadConfig = (file?: string) => Promise<Config>
+
+const OPTIONS = {
+  op: { type: 'string' },
+  workspace: { type: 'string', short: 'w' },
+  to: { type: 'string' },
+  target: { type: 'string' },
+  via: { type: 'string' },
+  batch: { type: 'boolean' },
+} as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+
 /**
  * `ringfence check path P --op OP [--workspace W]`, or `--batch` with one JSON request on each line of stdin.
  */
-export async function checkPath(args: readonly string[], io: CliIo): Promise<number> {
-  if (args.includes('--batch')) return checkPathBatch(io)
-  const { path, op, workspace, ...rest } = parseArgs(args)
-  const policy: PathPolicy = {
-    allowed: [{ path: workspace, mode: 'rw' }],
-    blocked: DEFAULT_BLOCKED,
-    protected: DEFAULT_PROTECTED,
-  }
-  const verdict = judgeHere(policy, { path, op, ...rest })
-  io.out(
-    io.json || args.includes('--json')
-      ? `${JSON.stringify(verdict)}\n`
-      : `${verdict.verdict}: ${verdict.reason}\n`,
+export async function checkPath(
+  args: readonly string[],
+  io: CliIo,
+  loadConfig?: LoadConfig,
+): Promise<number> {
+  const { values, positionals } = parseOptions('check', args, OPTIONS)
+  if (values.batch) return checkPathBatch(io)
+  const request = requestOf(values, positionals)
+  const config = (await loadConfig?.(values.policy ?? values.config)) ?? {}
+  const verdicts = policiesFor(config, request.op, values.workspace).map((policy) =>
+    judgeHere(policy, request),
   )
+  const verdict = verdicts.find((each) => each.verdict === 'deny') ?? (verdicts[0] as PathVerdict)
+  io.out(io.json || values.json ? `${JSON.stringify(verdict)}\n` : `${verdict.verdict}: ${verdict.reason}\n`)
   return verdict.verdict === 'allow' ? 0 : 4
+}
+
+/**
+ * Every policy that has to agree. What the operator lists may be mounted; a file is reached only through a workspace,
+ * and a workspace is mounted from that list like everything else.
+ */
+function policiesFor(config: Config, op: PathOp, workspace: string | undefined): readonly PathPolicy[] {
+  const { allowedPrefixes } = sandboxPolicyOf(config, homedir())
+  const over = (paths: readonly string[]): PathPolicy => ({
+    allowed: paths.map((path) => ({ path, mode: 'rw' })),
+    blocked: config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED,
+    protected: DEFAULT_PROTECTED,
+  })
+  if (allowedPrefixes === undefined) return [over([workspace ?? process.cwd()])]
+  const isMount = op === 'mount-ro' || op === 'mount-rw'
+  return workspace === undefined || isMount
+    ? [over(allowedPrefixes)]
+    : [over(allowedPrefixes), over([workspace])]
 }
 
 /** Observes what a request names on this host and judges it. */
@@ -75,25 +112,20 @@ function observeRoot(path: string): PathObservation {
   return { asked: path, normal: path, symlinks: [], state: 'unreadable', errno: 'EINVAL' }
 }
 
-function parseArgs(args: readonly string[]): PathRequest & { readonly workspace: string } {
-  const flags = new Map<string, string>()
-  const words: string[] = []
-  for (let index = 0; index < args.length; index++) {
-    const arg = args[index] as string
-    const [, name, inline] = /^--(op|workspace|to|target|via)(?:=(.*))?$/s.exec(arg) ?? []
-    if (name === undefined) {
-      if (arg !== '--json' && arg !== '--') words.push(arg)
-    } else flags.set(name, inline ?? args[++index] ?? '')
-  }
+function requestOf({ op, to, target, via }: Values, words: readonly string[]): PathRequest {
   const [path] = words
   if (path === undefined || words.length > 1) {
     throw new SandboxError('invalid-input', 'check path needs exactly one path', {
       hint: 'ringfence check path /work/a.txt --op read',
     })
   }
-  const op = oneOf(...PATH_OPS).parse(flags.get('op') ?? 'read', '--op')
-  const given = Object.fromEntries([...flags].filter(([name]) => name !== 'op' && name !== 'workspace'))
-  return { path, op, ...given, workspace: flags.get('workspace') ?? process.cwd() }
+  return {
+    path,
+    op: oneOf(...PATH_OPS).parse(op ?? 'read', '--op'),
+    ...(to === undefined ? {} : { to }),
+    ...(target === undefined ? {} : { target }),
+    ...(via === undefined ? {} : { via }),
+  }
 }
 
 async function checkPathBatch(io: CliIo): Promise<number> {

@@ -2,8 +2,9 @@ import { SandboxError } from '../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../model/shape.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../policy/network.ts'
 import { type FetchWalk, type FetchWorld, walkFetch } from '../policy/network-walk.ts'
-import { jsonLine, linesOf } from './check-path.ts'
+import { jsonLine, type LoadConfig, linesOf } from './check-path.ts'
 import type { CliIo } from './io.ts'
+import { parseOptions } from './options.ts'
 
 const answers = () => list(text({ empty: true }))
 const lineShape = object({
@@ -18,20 +19,19 @@ const lineShape = object({
 type Line = Infer<typeof lineShape>
 
 /** `ringfence check url U`, or `--batch` with one JSON request on each line of stdin. */
-export async function checkUrl(args: readonly string[], io: CliIo): Promise<number> {
-  if (args.includes('--batch')) return checkUrlBatch(io)
-  const [url, ...more] = args.filter((arg) => arg !== '--json' && arg !== '--')
+export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: LoadConfig): Promise<number> {
+  const { values, positionals } = parseOptions('check', args, { batch: { type: 'boolean' } })
+  if (values.batch) return checkUrlBatch(io)
+  const [url, ...more] = positionals
   if (url === undefined || more.length > 0) {
     throw new SandboxError('invalid-input', 'check url needs exactly one address', {
       hint: 'ringfence check url https://example.com/',
     })
   }
-  const { verdict, reason } = await walkFetch(networkPolicyOf({}), { url, kind: 'url' }, await hostWorld())
-  io.out(
-    io.json || args.includes('--json')
-      ? `${JSON.stringify({ verdict, reason })}\n`
-      : `${verdict}: ${reason}\n`,
-  )
+  const { network = {} } = (await loadConfig?.(values.policy ?? values.config)) ?? {}
+  const policy = networkPolicyOf({ allowHosts: network.allow_hosts, allowPrivate: network.allow_private })
+  const { verdict, reason } = await walkFetch(policy, { url, kind: 'url' }, await hostWorld())
+  io.out(io.json || values.json ? `${JSON.stringify({ verdict, reason })}\n` : `${verdict}: ${reason}\n`)
   return verdict === 'allow' ? 0 : 4
 }
 

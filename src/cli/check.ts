@@ -13,9 +13,9 @@ export async function check(args: readonly string[]): Promise<number> {
     case 'command':
       return (await import('./check-command.ts')).checkCommand(rest, io, configOf)
     case 'path':
-      return (await import('./check-path.ts')).checkPath(rest, io)
+      return (await import('./check-path.ts')).checkPath(rest, io, configOf)
     case 'url':
-      return (await import('./check-url.ts')).checkUrl(rest, io)
+      return (await import('./check-url.ts')).checkUrl(rest, io, configOf)
     default:
       throw usage('check', 'say what to check: command, path or url')
   }

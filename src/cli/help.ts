@@ -74,7 +74,7 @@ const CHECK = `usage: ringfence check command 'shell line' [--workspace W] [--ho
        ringfence check url U
 
 Judges and runs nothing. Exit 0: allow or sandbox; 3: ask; 4: deny or block. With --batch it reads one JSON object a
-line and answers each with one.
+line and answers each with one. --policy FILE judges by the rules, paths and networks of that file.
 
 examples:
   ringfence check command 'find . -name "*.ts" -delete'
@@ -93,11 +93,14 @@ examples:
 
 const POLICY = `usage: ringfence policy init [FILE]      write a commented ringfence.toml
        ringfence policy validate FILE    check a file; its own examples are run
+       ringfence policy test FILE        run every rule's examples, a line each; 1 when one lies
+       ringfence policy explain [FILE]   what a file, or the policy in force here, permits
        ringfence policy schema           the JSON Schema of the file
 
 examples:
   ringfence policy init
-  ringfence policy validate ringfence.toml
+  ringfence policy test ringfence.toml
+  ringfence policy explain --json
 `
 
 const AUDIT = `usage: ringfence audit tail|query|verify|export|proof [options]

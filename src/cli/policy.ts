@@ -2,9 +2,10 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { loadConfig } from '../host/config-file.ts'
 import { configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
 
-/** `ringfence policy init|validate|schema`. */
+/** `ringfence policy init|validate|test|explain|schema`. */
 export async function policy(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('policy', args, { force: { type: 'boolean' } })
   const [verb, file] = positionals
@@ -13,6 +14,10 @@ export async function policy(args: readonly string[]): Promise<number> {
       return init(file ?? 'ringfence.toml', values.force === true)
     case 'validate':
       return validate(file ?? values.policy ?? values.config, values.json === true)
+    case 'test':
+      return test(file ?? values.policy ?? values.config, values.json === true)
+    case 'explain':
+      return explain(file ?? values.policy, values)
     case 'schema':
       process.stdout.write(
         `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`,
@@ -21,7 +26,9 @@ export async function policy(args: readonly string[]): Promise<number> {
     default:
       throw usage(
         'policy',
-        verb === undefined ? 'say what to do: init, validate or schema' : `unknown: policy ${verb}`,
+        verb === undefined
+          ? 'say what to do: init, validate, test, explain or schema'
+          : `unknown: policy ${verb}`,
       )
   }
 }
@@ -48,6 +55,54 @@ async function validate(file: string | undefined, json: boolean): Promise<number
   )
   return 0
 }
+
+/** Runs every example of every rule; 1 when one of them lies. */
+async function test(file: string | undefined, json: boolean): Promise<number> {
+  if (file === undefined) throw usage('policy', 'name the file to test')
+  const config = await loadConfig(file)
+  const { examplesOf, rulesOf } = await import('../policy/policy.ts')
+  const rules = rulesOf(config)
+  const examples = rules.flatMap(examplesOf)
+  const ok = examples.every(({ holds }) => holds)
+  const untested = rules.filter((rule) => examplesOf(rule).length === 0).map(({ id }) => id)
+  process.stdout.write(
+    json
+      ? `${JSON.stringify({ ok, file, rules: rules.length, examples, untested })}\n`
+      : testText(file, examples, untested),
+  )
+  return ok ? 0 : 1
+}
+
+function testText(file: string, examples: readonly ExampleResult[], untested: readonly string[]): string {
+  const rows = examples.map(({ rule, list, line, holds }) => {
+    const matches = (list === 'match') === holds
+    return `${holds ? 'ok  ' : 'LIES'}  ${rule}: ${matches ? 'matches' : 'does not match'} \`${printable(line)}\`\n`
+  })
+  const bare = untested.map((id) => `      ${id}: has no examples\n`)
+  const lies = examples.filter(({ holds }) => !holds).length
+  const end = lies === 0 ? 'every one holds' : `${lies} of them ${lies === 1 ? 'lies' : 'lie'}`
+  return `${rows.join('')}${bare.join('')}${file}: ${examples.length} examples, ${end}\n`
+}
+
+// SECURITY: a policy may come from elsewhere; its text must not move the cursor of whoever reads it.
+const printable = (text: string): string => text.replace(/[\u0000-\u001f\u007f-\u009f]/g, ' ')
+
+/** The policy of a file, or the one in force here. One that does not load is an error and is not explained. */
+async function explain(
+  file: string | undefined,
+  { config: whole, json }: { readonly config?: string | undefined; readonly json?: boolean | undefined },
+): Promise<number> {
+  const [{ compose }, { describePolicy, policyText }] = await Promise.all([
+    import('../compose.ts'),
+    import('./policy-explain.ts'),
+  ])
+  const { config, home } = await compose({ config: whole, policy: undefined })
+  const description = describePolicy(file === undefined ? config : await loadConfig(file), home)
+  process.stdout.write(json ? `${JSON.stringify(description)}\n` : printableLines(policyText(description)))
+  return 0
+}
+
+const printableLines = (text: string): string => text.split('\n').map(printable).join('\n')
 
 const TEMPLATE = `# What agents may do on this machine. Unknown keys are errors; a broken file stops the start.
 # \`ringfence policy validate\` checks it, \`ringfence policy schema\` describes it for editors.

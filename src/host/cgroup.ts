@@ -172,11 +172,14 @@ function setLimit(host: CgroupHost, dir: string, limit: CgroupLimit, value: numb
   switch (limit) {
     case 'pids':
       // More than asked for: the agent and bubblewrap's own processes live in the group too.
-      return put(join(dir, 'pids.max'), String(Math.min(value + 3, PIDS_MAX)))
+      put(join(dir, 'pids.max'), String(Math.min(value + 3, PIDS_MAX)))
+      break
     case 'memoryMb':
-      return setMemory(host, dir, value * MB)
+      setMemory(host, dir, value * MB)
+      break
     case 'cpus':
-      return setCpus(host, dir, value)
+      setCpus(host, dir, value)
+      break
     default:
       limit satisfies never
   }
@@ -197,9 +200,11 @@ function setCpus(host: CgroupHost, dir: string, cpus: number): void {
   const quota = Math.round(cpus * PERIOD_US)
   // PLATFORM: a millisecond is the least that the kernel gives.
   if (quota < 1000) throw new Error(`${cpus} of a processor is less than the kernel can hold`)
-  if (host.version === 2) return put(join(dir, 'cpu.max'), `${quota} ${PERIOD_US}`)
-  put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
-  put(join(dir, 'cpu.cfs_quota_us'), String(quota))
+  if (host.version === 2) put(join(dir, 'cpu.max'), `${quota} ${PERIOD_US}`)
+  else {
+    put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
+    put(join(dir, 'cpu.cfs_quota_us'), String(quota))
+  }
 }
 
 /** A limit counts only once the kernel repeats it. */

@@ -2,7 +2,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Frame, FrameReader, signalFrame } from './frames.ts'
+import { type Frame, FrameReader, goFrame, signalFrame } from './frames.ts'
 
 /** A frame as guest/agent/report.c writes it. */
 function frame(type: string, payload: string | Uint8Array, length?: number): Buffer {
@@ -80,6 +80,7 @@ describe('frames', () => {
 
   test('a signal to the agent is what it reads', () => {
     expect([...signalFrame(15)]).toEqual([0x53, 4, 0, 0, 0, 15, 0, 0, 0])
+    expect([...goFrame()]).toEqual([0x47, 0, 0, 0, 0])
   })
 })
 
@@ -169,7 +170,7 @@ describe('control characters never reach a terminal', () => {
     [
       'a status',
       (text) => frame('R', `a:\t${text.replaceAll(/[\n\t]/g, '')}`),
-      (one) => (one as { status: Map<string, string> }).status.get('a') as string,
+      (one) => (one as Extract<Frame, { kind: 'ready' }>).status.get('a') as string,
     ],
   ])('in %s', (_, make, text) => {
     expect(all.length).toBe(65)

@@ -93,8 +93,8 @@ class Run {
       ...(cwd === undefined ? {} : { cwd }),
       ...(runAs ? { uid: runAs.uid, gid: runAs.gid } : {}),
       stdio: control ? [stdin, piped, piped, 'pipe'] : [stdin, piped, piped],
-      // Without an agent the process group is all that we can reach: a session of its own makes one.
-      detached: !control,
+      // A process group of its own: what is killed while it starts other processes takes them along.
+      detached: true,
     })
   }
 
@@ -203,9 +203,11 @@ class Run {
     if (this.#stopped) return
     this.#stopped = reason
     // A flood does not deserve a grace: what it writes meanwhile is thrown away anyway.
-    if (reason === 'output') return this.#kill()
-    this.#signal(constants.signals.SIGTERM)
-    this.#after(GRACE_MS, () => this.#kill())
+    if (reason === 'output') this.#kill()
+    else {
+      this.#signal(constants.signals.SIGTERM)
+      this.#after(GRACE_MS, () => this.#kill())
+    }
   }
 
   #signal(signal: number): void {
@@ -214,9 +216,13 @@ class Run {
     else this.#killGroup('SIGTERM')
   }
 
+  /**
+   * SECURITY: bubblewrap's first child is tied to its parent's death only some time after it was born. The group reaches
+   * it until it makes a session of its own, the closed channel ends the agent, and in between it dies with its parent.
+   */
   #kill(): void {
-    if (this.#launch.control) this.#child.kill('SIGKILL')
-    else this.#killGroup('SIGKILL')
+    this.#killGroup('SIGKILL')
+    ;(this.#child.stdio[3] as Duplex | null | undefined)?.destroy()
   }
 
   #killGroup(signal: NodeJS.Signals): void {

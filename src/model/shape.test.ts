@@ -143,7 +143,7 @@ describe('lists, records and objects', () => {
     '{"network":{"toString":1}}',
   ])('the name of something that every object has is an unknown field: %s', (json) => {
     expect(() => parseSpec(JSON.parse(json))).toThrow(/unknown field/)
-    expect(({} as Record<string, unknown>)['workspace']).toBeUndefined()
+    expect(({} as Record<string, unknown>).workspace).toBeUndefined()
   })
 
   test('a record keeps such a name as an entry and as nothing else', () => {
@@ -242,10 +242,10 @@ describe('the JSON schema', () => {
   test('of the configuration is closed at every level and plain JSON', () => {
     const open: string[] = []
     const visit = (schema: JsonSchema, at: string): void => {
-      if (schema['type'] === 'object' && schema['additionalProperties'] !== false) open.push(at)
-      for (const [name, inner] of Object.entries((schema['properties'] ?? {}) as Record<string, JsonSchema>))
+      if (schema.type === 'object' && schema.additionalProperties !== false) open.push(at)
+      for (const [name, inner] of Object.entries((schema.properties ?? {}) as Record<string, JsonSchema>))
         visit(inner, `${at}.${name}`)
-      if (schema['items']) visit(schema['items'] as JsonSchema, `${at}[]`)
+      if (schema.items) visit(schema.items as JsonSchema, `${at}[]`)
     }
     visit(configShape.schema, 'config')
     expect(open).toEqual([])

@@ -199,8 +199,8 @@ describe('mounts', () => {
     ['a symlink', { workspace: '/home/u/link' }, 'forbidden-host-path'],
     ['a directory reached over a symlink', { read: ['/home/u/via/p'] }, 'planned'],
     ['the home directory itself', { workspace: HOME }, 'forbidden-host-path'],
-    ['something that does not exist', { workspace: '/home/u/nothing' }, 'forbidden-host-path'],
-    ['something unreadable', { workspace: '/home/u/closed' }, 'forbidden-host-path'],
+    ['something that does not exist', { workspace: '/home/u/nothing' }, 'invalid-input'],
+    ['something unreadable', { workspace: '/home/u/closed' }, 'invalid-input'],
     ['a blocked name', { read: ['/home/u/.ssh'] }, 'forbidden-host-path'],
     ['below a blocked name', { read: ['/home/u/.ssh/id'] }, 'forbidden-host-path'],
     ['a blocked name in other letters', { read: ['/home/u/.SSH'] }, 'forbidden-host-path'],
@@ -225,6 +225,26 @@ describe('mounts', () => {
     expect(codeOf(spec, more)).toBe(code)
   })
 
+  /** The refusal without the path that the caller wrote himself. */
+  const wordsOf = (path: string): string => {
+    const plan = judge({ workspace: path }, prefixes('~/p'))
+    return plan instanceof SandboxError
+      ? `${plan.code}: ${plan.message.replace(path, '…')} (${plan.hint})`
+      : 'planned'
+  }
+
+  // SECURITY: or a caller learns by asking what there is on the host.
+  test.each(['/home/u/nothing', '/home/u/closed', '/opt/data'])(
+    'outside the prefixes %s reads like everything there',
+    (path) => {
+      expect(wordsOf(path)).toBe(wordsOf('/home/u/q'))
+    },
+  )
+
+  test.fails('so does a symlink', () => {
+    expect(wordsOf('/home/u/link')).toBe(wordsOf('/home/u/q'))
+  })
+
   test.each([
     ['workspace-write', [`rw ${W} ${W}`]],
     ['read-only', [`ro ${W} ${W}`]],
@@ -242,7 +262,7 @@ describe('mounts', () => {
   })
 
   test('the mount carries the inode that was judged', () => {
-    const { ino } = HOST[W]?.fact as PathFact
+    const ino = inodeOf(W)
     expect(planned({ workspace: W }).mounts).toEqual([
       { real: W, kind: 'dir', dev: '7', ino, uid: 1000, gid: 1000, target: W, mode: 'rw' },
     ])

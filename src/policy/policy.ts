@@ -21,21 +21,51 @@ const BUILT_IN_INDEX = indexBuiltIn(BUILT_IN)
  * that grants a bare interpreter, or whose examples lie: a broken policy never becomes a weaker one.
  */
 export function compilePolicy(config: Config): CommandPolicy {
-  const rules = (config.policy?.rule ?? []).map((rule, index) =>
-    compileRule(rule, rule.id ?? `policy.rule[${index}]`),
-  )
+  const rules = rulesOf(config)
+  const lie = rules.flatMap(examplesOf).find((example) => !example.holds)
+  if (lie)
+    throw invalid(
+      lie.rule,
+      `the example \`${lie.line}\` in \`${lie.list}\` ${lie.list === 'match' ? 'does not match' : 'matches'}`,
+    )
   const allowed = config.commands?.allowed ?? []
-  const policy: CommandPolicy = {
+  return {
     rules,
     builtIn: BUILT_IN_INDEX,
     defaultAction: config.policy?.default_action ?? 'sandbox',
     allowed: allowed.length > 0 ? new Set(allowed) : undefined,
   }
-  for (const rule of rules) {
-    refuseBareLaunchers(rule)
-    checkExamples(rule)
-  }
-  return policy
+}
+
+/** The operator's rules, each compiled and safe to grant; what their examples say is not looked at. */
+export function rulesOf(config: Config): readonly Rule[] {
+  const rules = (config.policy?.rule ?? []).map((rule, index) =>
+    compileRule(rule, rule.id ?? `policy.rule[${index}]`),
+  )
+  for (const rule of rules) refuseBareLaunchers(rule)
+  return rules
+}
+
+/** One example of a rule, and whether the rule does with it what the example says. */
+export type ExampleResult = {
+  readonly rule: string
+  readonly list: 'match' | 'not_match'
+  readonly line: string
+  readonly holds: boolean
+}
+
+/** Runs a rule against its own examples. */
+export function examplesOf(rule: Rule): readonly ExampleResult[] {
+  const { match = [], not_match = [] } = rule.config
+  return [
+    ...match.map((line) => ({ rule: rule.id, list: 'match' as const, line, holds: matchesIn(rule, line) })),
+    ...not_match.map((line) => ({
+      rule: rule.id,
+      list: 'not_match' as const,
+      line,
+      holds: !matchesIn(rule, line),
+    })),
+  ]
 }
 
 const subject = (argv: readonly string[]) => ({ spellings: [argv], trusted: true, cwds: [], home: '' })
@@ -59,7 +89,7 @@ function refuseBareLaunchers(rule: Rule): void {
 const EXAMPLE = { workspace: '/workspace', home: '/home/agent' }
 
 /** Whether the rule holds for some command in the line. */
-function holds(rule: Rule, line: string): boolean {
+function matchesIn(rule: Rule, line: string): boolean {
   const alone: CommandPolicy = {
     rules: [{ ...rule, dirs: [] }],
     builtIn: new Map(),
@@ -67,12 +97,4 @@ function holds(rule: Rule, line: string): boolean {
     allowed: undefined,
   }
   return inspectLine(alone, line, EXAMPLE).nodes.some((node) => node.matched.includes(rule.id))
-}
-
-function checkExamples(rule: Rule): void {
-  for (const example of rule.config.match ?? [])
-    if (!holds(rule, example))
-      throw invalid(rule.id, `the example \`${example}\` in \`match\` does not match`)
-  for (const example of rule.config.not_match ?? [])
-    if (holds(rule, example)) throw invalid(rule.id, `the example \`${example}\` in \`not_match\` matches`)
 }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { Backend } from '../backends/backend.ts'
-import { mock, type MockAnswer } from '../backends/mock/backend.ts'
+import { type MockAnswer, mock } from '../backends/mock/backend.ts'
 import { SandboxRegistry } from '../backends/registry.ts'
 import type { Command } from '../model/command.ts'
 import type { Action, Decision } from '../model/decision.ts'
@@ -16,7 +16,15 @@ import type { Sandbox } from './sandbox.ts'
 function there(path: string): Observed {
   const real = path as RealPath
   const fact = { real, kind: 'dir', dev: '1', ino: '2', uid: 0, gid: 0 } as const
-  return { state: 'exists', normal: path, symlinks: [], real, thing: { kind: 'dir', nlink: 1 }, fact, blockedInside: [] }
+  return {
+    state: 'exists',
+    normal: path,
+    symlinks: [],
+    real,
+    thing: { kind: 'dir', nlink: 1 },
+    fact,
+    blockedInside: [],
+  }
 }
 
 /** Keeps what it is given, in order; fails from the given append on, as often as told. */
@@ -35,11 +43,18 @@ class Trail implements EventSink {
   }
 
   get names(): string[] {
-    return this.events.map(({ event, state, action, approved }) => [event, state ?? action ?? approved].filter((word) => word !== undefined).join(' '))
+    return this.events.map(({ event, state, action, approved }) =>
+      [event, state ?? action ?? approved].filter((word) => word !== undefined).join(' '),
+    )
   }
 }
 
-type Made = { readonly trail?: Trail; readonly action?: Action; readonly answer?: (command: Command) => MockAnswer; readonly backend?: Backend }
+type Made = {
+  readonly trail?: Trail
+  readonly action?: Action
+  readonly answer?: (command: Command) => MockAnswer
+  readonly backend?: Backend
+}
 
 function house({ trail = new Trail(), action = 'sandbox', answer, backend }: Made = {}) {
   const ran: string[] = []
@@ -65,7 +80,8 @@ function house({ trail = new Trail(), action = 'sandbox', answer, backend }: Mad
     host: { uid: 0, home: '/home/u', stateDir: '/var/state', hostMemoryMb: 1000, cwd: '/w/sub' },
     newId: (prefix) => `${prefix}_${++ids}`,
   })
-  const open = (spec: object = {}): Promise<Sandbox> => gate.open({ backend: 'mock', workspace: '/w', agentId: 'agent-7', ...spec })
+  const open = (spec: object = {}): Promise<Sandbox> =>
+    gate.open({ backend: 'mock', workspace: '/w', agentId: 'agent-7', ...spec })
   return { gate, trail, ran, places, open, registry }
 }
 
@@ -97,11 +113,16 @@ describe('a command that may run', () => {
   })
 
   test('every event says who, where and which', async () => {
-    const { open, trail } = house({ action: 'ask', answer: () => ({ violations: [{ guarantee: 'fs.protect', details: 'write .git/config' }] }) })
+    const { open, trail } = house({
+      action: 'ask',
+      answer: () => ({ violations: [{ guarantee: 'fs.protect', details: 'write .git/config' }] }),
+    })
     const sandbox = await open()
     await sandbox.exec('true', { approve: async () => true })
     await sandbox.close()
-    expect(trail.events.map(({ agent_id, sandbox_id }) => [agent_id, sandbox_id])).toEqual(trail.events.map(() => ['agent-7', sandbox.id]))
+    expect(trail.events.map(({ agent_id, sandbox_id }) => [agent_id, sandbox_id])).toEqual(
+      trail.events.map(() => ['agent-7', sandbox.id]),
+    )
     const inside = trail.events.filter(({ event }) => event !== 'SandboxState')
     expect(inside.map(({ exec_id }) => exec_id)).toEqual(inside.map(() => 'ex_2'))
   })
@@ -134,11 +155,23 @@ describe('a command that may run', () => {
       { guarantee: 'fs.protect', details: 'write .git/config' },
       { guarantee: 'limit.wall', details: 'PASSWORD=hunter2' },
     ]
-    const { open, trail } = house({ answer: () => ({ violations, outcome: { kind: 'stopped', limit: 'wall' } }) })
+    const { open, trail } = house({
+      answer: () => ({ violations, outcome: { kind: 'stopped', limit: 'wall' } }),
+    })
     await (await open()).exec('true')
     expect(trail.events.slice(2)).toMatchObject([
-      { event: 'SandboxViolation', violation_type: 'PathTraversal', guarantee: 'fs.protect', details: 'write .git/config' },
-      { event: 'SandboxViolation', violation_type: 'Timeout', guarantee: 'limit.wall', details: 'PASSWORD=«redacted»' },
+      {
+        event: 'SandboxViolation',
+        violation_type: 'PathTraversal',
+        guarantee: 'fs.protect',
+        details: 'write .git/config',
+      },
+      {
+        event: 'SandboxViolation',
+        violation_type: 'Timeout',
+        guarantee: 'limit.wall',
+        details: 'PASSWORD=«redacted»',
+      },
       { event: 'Exec', state: 'ended', outcome: { kind: 'stopped', limit: 'wall' } },
     ])
   })
@@ -177,11 +210,18 @@ describe('a command that may not', () => {
   test('deny: nothing runs, and it is on record', async () => {
     const { open, ran, trail } = house({ action: 'deny' })
     const sandbox = await open()
-    const error = await sandbox.exec('rm -rf /', { approve: () => true }).catch((thrown: SandboxError) => thrown)
+    const error = await sandbox
+      .exec('rm -rf /', { approve: () => true })
+      .catch((thrown: SandboxError) => thrown)
     expect(error).toMatchObject({ code: 'forbidden-command', message: 'because deny' })
     expect(ran).toEqual([])
     expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision deny'])
-    expect(trail.events[1]).toMatchObject({ subject: 'command', command: 'rm -rf /', reason: 'because deny', rules: ['r1'] })
+    expect(trail.events[1]).toMatchObject({
+      subject: 'command',
+      command: 'rm -rf /',
+      reason: 'because deny',
+      rules: ['r1'],
+    })
   })
 
   test('the sandbox lives on after it', async () => {
@@ -207,7 +247,9 @@ describe('a command that may not', () => {
   test('an approval that fails is none', async () => {
     const { open, ran } = house({ action: 'ask' })
     const sandbox = await open()
-    expect(await codeOf(sandbox.exec('git push', { approve: () => Promise.reject(new Error('gone')) }))).toBe('Error: gone')
+    expect(await codeOf(sandbox.exec('git push', { approve: () => Promise.reject(new Error('gone')) }))).toBe(
+      'Error: gone',
+    )
     expect(ran).toEqual([])
   })
 
@@ -323,13 +365,17 @@ describe('opening', () => {
   test('a wall that is not there is on record', async () => {
     const { gate, trail } = house()
     await codeOf(gate.open({ workspace: '/w', agentId: 'agent-7' }))
-    expect(trail.events).toMatchObject([{ event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' }])
+    expect(trail.events).toMatchObject([
+      { event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' },
+    ])
   })
 
   test.fails('so is a spec that policy refuses', async () => {
     const { gate, trail } = house()
     await codeOf(gate.open({ workspace: '/other', agentId: 'agent-7' }))
-    expect(trail.events).toMatchObject([{ event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' }])
+    expect(trail.events).toMatchObject([
+      { event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' },
+    ])
   })
 
   test('a backend that fails although it should not is asked again next time', async () => {

@@ -8,9 +8,14 @@ const refusal = (error: string, code = 'invalid-input'): HostReply => ({ error, 
 /** Answers a guest's questions; nothing that it writes makes this throw. */
 export function answererFor(host: HostFunctions, messageBytes: number): Answer {
   return async (method, text, signal) => {
-    const reply = JSON.stringify(await answer(host, method, text, signal))
-    if (Buffer.byteLength(reply) <= messageBytes) return reply
-    return JSON.stringify(refusal(`the reply is longer than ${messageBytes} bytes`, 'resource-exhausted'))
+    try {
+      const reply = JSON.stringify(await answer(host, method, text, signal))
+      if (Buffer.byteLength(reply) <= messageBytes) return reply
+      return JSON.stringify(refusal(`the reply is longer than ${messageBytes} bytes`, 'resource-exhausted'))
+    } catch {
+      // A tool may answer with something that JSON cannot hold.
+      return JSON.stringify(refusal('the host could not do it', 'internal'))
+    }
   }
 }
 

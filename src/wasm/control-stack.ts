@@ -44,4 +44,24 @@ export class ControlStack {
     this.owedAtEntry = doubled(this.owedAtEntry, new Int32Array(size))
     this.placeAtEntry = doubled(this.placeAtEntry, new Uint8Array(size))
   }
+
+  /** Fixes what is owed at a label: a branch arrives there with it. */
+  fix(index: number, owed: number): void {
+    this.fixed[index] = 1
+    this.owed[index] = owed
+  }
+
+  /** What must be owed at the end of a block because other paths arrive with it; -1 when none does. */
+  owedAtEnd(index: number): number {
+    const kind = this.kind[index]
+    if (kind === LABEL.loop) return -1
+    if (kind === LABEL.try) return 0
+    if (this.fixed[index]) return this.owed[index] as number
+    return kind === LABEL.if ? (this.owedAtEntry[index] as number) : -1
+  }
+
+  /** What a branch to this label must owe; -1 when it is the first and may choose. */
+  owedByBranch(index: number): number {
+    return this.kind[index] === LABEL.loop ? 0 : this.owedAtEnd(index)
+  }
 }

@@ -83,8 +83,10 @@ export function valueType(reader: ByteReader): number {
 }
 
 /** How many entries of a kind the module imports. */
-export const importedCount = (shape: ModuleShape, kind: ExternKind): number =>
-  shape.imports.reduce((count, entry) => count + (entry.kind === kind ? 1 : 0), 0)
+export const importedCount = ({ imports }: ModuleShape, kind: ExternKind): number => countOf(imports, kind)
+
+const countOf = (imports: readonly ImportShape[], kind: ExternKind): number =>
+  imports.reduce((count, entry) => count + (entry.kind === kind ? 1 : 0), 0)
 
 /** Reads the outline of a module that the engine has validated. */
 export function decodeModule(bytes: Uint8Array): ModuleShape {
@@ -96,14 +98,17 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
   const vector = <T>(id: number, item: (reader: ByteReader) => T): readonly T[] =>
     within(id, (reader) => listOf(reader, item)) ?? []
   const types = vector(SECTION.type, functionType)
+  const imports = vector(SECTION.import, importOf)
+  const memories = vector(SECTION.memory, memoryOf)
+  if (memories.length + countOf(imports, 'memory') > 1) throw unsupportedFeature('multiple memories')
   return {
     sections,
     types,
     typeEntries: types.length,
-    imports: vector(SECTION.import, importOf),
+    imports,
     functions: vector(SECTION.function, (reader) => reader.u32()),
     tables: vector(SECTION.table, tableOf),
-    memories: vector(SECTION.memory, memoryOf),
+    memories,
     globals: within(SECTION.global, (reader) => reader.u32()) ?? 0,
     exports: vector(SECTION.export, exportOf),
     start: within(SECTION.start, (reader) => reader.u32()),

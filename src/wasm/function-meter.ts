@@ -1,14 +1,11 @@
 import { SandboxError } from '../model/errors.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
-import { type FunctionType, valueType } from './decode.ts'
+import type { FunctionType } from './decode.ts'
 import { FuelEmitter, PLACE, WORK } from './fuel-emitter.ts'
 import { type CodeContext, writeFunction } from './function-frame.ts'
-import { skipImmediates, skipSimdImmediates } from './immediates.ts'
-import { BULK, COSTS, isOrdinary, OP, refusedOpcode, unsupportedFeature } from './opcodes.ts'
-
-// PLATFORM: the engines' own limit.
-const MAX_LOCALS = 50_000
+import { skipBulkImmediates, skipImmediates, skipLocals, skipSimdImmediates } from './immediates.ts'
+import { BULK, COSTS, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
 
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 
@@ -51,7 +48,7 @@ export class FunctionMeter {
   #attempt(type: FunctionType, start: number, end: number, out: ByteWriter): boolean {
     const reader = this.#reader
     reader.at = start
-    const locals = this.#skipLocals()
+    const locals = skipLocals(reader)
     const bodyAt = reader.at
     this.#fuel.begin(type.params.length + locals)
     this.#stack.reset()
@@ -69,17 +66,6 @@ export class FunctionMeter {
     const shape = { type, wrapped: this.#stack.fixed[0] === 1, loops: this.#loops, start, bodyAt, end }
     writeFunction(this.#context, this.#fuel, shape, out)
     return true
-  }
-
-  #skipLocals(): number {
-    const groups = this.#reader.u32()
-    let count = 0
-    for (let index = 0; index < groups; index++) {
-      count += this.#reader.u32()
-      if (count > MAX_LOCALS) throw new SandboxError('invalid-input', 'a function has too many locals')
-      valueType(this.#reader)
-    }
-    return count
   }
 
   /** Copies the source up to the current instruction, so that code can be written before it. */
@@ -103,7 +89,7 @@ export class FunctionMeter {
       if (this.#live) this.#fuel.pending += COSTS[op] as number
       return
     }
-    if (op === OP.prefixBulk) this.#bulk(reader.u32())
+    if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
     else if (op === OP.prefixSimd) {
       skipSimdImmediates(reader)
       if (this.#live) this.#fuel.pending += 1
@@ -245,8 +231,7 @@ export class FunctionMeter {
       this.#fuel.settle(
         stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
       )
-      stack.fixed[index] = 1
-      stack.owed[index] = this.#fuel.pending
+      stack.fix(index, this.#fuel.pending)
     }
     stack.kind[index] = LABEL.else
     this.#live = stack.live[index] === 1
@@ -263,7 +248,7 @@ export class FunctionMeter {
       stack.depth = 0
       return
     }
-    const owed = this.#arrivesWith(index)
+    const owed = stack.owedAtEnd(index)
     if (owed >= 0) {
       if (this.#live) {
         this.#sync()
@@ -281,33 +266,16 @@ export class FunctionMeter {
     if (!this.#live) fuel.pending = 0
   }
 
-  /** What must be owed at the end of a block because other paths arrive with it; -1 when none does. */
-  #arrivesWith(index: number): number {
-    const kind = this.#stack.kind[index]
-    if (kind === LABEL.loop) return -1
-    if (kind === LABEL.try) return 0
-    if (this.#stack.fixed[index]) return this.#stack.owed[index] as number
-    return kind === LABEL.if ? (this.#stack.owedAtEntry[index] as number) : -1
-  }
-
-  /** What a branch to this label must owe; -1 when this branch is the first and may choose. */
-  #owedAt(index: number): number {
-    const { kind, fixed, owed, owedAtEntry } = this.#stack
-    if (!this.#defer || kind[index] === LABEL.loop || kind[index] === LABEL.try) return 0
-    if (fixed[index]) return owed[index] as number
-    return kind[index] === LABEL.if ? (owedAtEntry[index] as number) : -1
-  }
-
-  #fix(index: number): void {
-    this.#stack.fixed[index] = 1
-    this.#stack.owed[index] = this.#fuel.pending
+  /** What a branch to this label must owe; -1 when it may choose. */
+  #owedBy(index: number): number {
+    return this.#defer ? this.#stack.owedByBranch(index) : 0
   }
 
   #branchTo(label: number): void {
     const index = this.#stack.depth - 1 - label
-    const owed = this.#owedAt(index)
+    const owed = this.#owedBy(index)
     this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
-    this.#fix(index)
+    this.#stack.fix(index, this.#fuel.pending)
   }
 
   /** A return becomes a branch to the end, where the frame is given back. */
@@ -327,7 +295,7 @@ export class FunctionMeter {
     let owed = -1
     for (let left = count; left > 0; left--) {
       const target = this.#stack.depth - 1 - reader.u32()
-      const wanted = this.#live ? this.#owedAt(target) : -1
+      const wanted = this.#live ? this.#owedBy(target) : -1
       if (wanted >= 0 && owed >= 0 && wanted !== owed) this.#conflict = true
       if (wanted >= 0) owed = wanted
     }
@@ -337,7 +305,9 @@ export class FunctionMeter {
     this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
     const past = reader.at
     reader.at = targetsAt
-    for (let left = count; left > 0; left--) this.#fix(this.#stack.depth - 1 - reader.u32())
+    for (let left = count; left > 0; left--) {
+      this.#stack.fix(this.#stack.depth - 1 - reader.u32(), this.#fuel.pending)
+    }
     reader.at = past
     this.#stop()
   }
@@ -370,12 +340,6 @@ export class FunctionMeter {
   }
 
   #bulk(op: number): void {
-    const reader = this.#reader
-    if (op > BULK.tableFill) throw unsupportedFeature(`the unknown instruction 0xfc ${op}`)
-    if (op >= BULK.memoryInit) reader.skipNumber()
-    if (op === BULK.memoryInit || op === BULK.memoryCopy || op === BULK.tableInit || op === BULK.tableCopy) {
-      reader.skipNumber()
-    }
     if (!this.#live) return
     this.#fuel.pending += 1
     if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return

@@ -187,12 +187,15 @@ export class GuestThread {
   #imports(): Record<string, Record<string, unknown>> {
     const wasi = new this.#parts.wasi(this.#wasiHost())
     this.#wasi = wasi
+    const { functions } = wasi
+    // Not implemented (52): the program decides what to do without it.
+    const wasiFunction = (name: string): unknown =>
+      Object.hasOwn(functions, name) ? functions[name] : () => 52
     const imports: Record<string, Record<string, unknown>> = Object.create(null)
     for (const { module, name } of this.#job.imports) {
       const room = imports[module] ?? (Object.create(null) as Record<string, unknown>)
       imports[module] = room
-      room[name] =
-        module === 'wasi_snapshot_preview1' ? (wasi.functions[name] ?? (() => 52)) : this.#hostFunction(name)
+      room[name] = module === 'wasi_snapshot_preview1' ? wasiFunction(name) : this.#hostFunction(name)
     }
     return imports
   }

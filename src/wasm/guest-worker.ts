@@ -19,7 +19,8 @@ type Running = {
   readonly done: (end: RunEnd) => void
   readonly answer: Answer
   readonly abort: AbortController
-  readonly timer: NodeJS.Timeout
+  readonly wallMs: number
+  timer: NodeJS.Timeout | undefined
 }
 
 /** One thread. It runs one job at a time and is thrown away when a job had to be ended. */
@@ -29,6 +30,7 @@ export class GuestWorker {
   readonly #signal = new Int32Array(new SharedArrayBuffer(4))
   readonly #onGone: (worker: GuestWorker) => void
   #running: Running | undefined
+  #ready = false
   #gone = false
 
   constructor(onGone: (worker: GuestWorker) => void) {
@@ -58,11 +60,18 @@ export class GuestWorker {
   /** Runs one job. At its deadline the promise resolves at once, whatever the thread does meanwhile. */
   run(job: GuestJob, answer: Answer): Promise<RunEnd> {
     return new Promise((resolve) => {
-      const timer = setTimeout(() => this.#leave({ kind: 'timeout' }), job.wallMs)
-      this.#running = { done: resolve, answer, abort: new AbortController(), timer }
+      const { wallMs } = job
+      this.#running = { done: resolve, answer, abort: new AbortController(), wallMs, timer: undefined }
+      if (this.#ready) this.#startClock()
       this.#worker.ref()
       this.#worker.postMessage(job)
     })
+  }
+
+  /** A cold thread needs half a tick to start; that is not the guest's time. */
+  #startClock(): void {
+    const running = this.#running
+    if (running) running.timer = setTimeout(() => this.#leave({ kind: 'timeout' }), running.wallMs)
   }
 
   /** Ends the thread. Whatever still runs on it is bounded by its fuel where it cannot be interrupted. */
@@ -74,6 +83,8 @@ export class GuestWorker {
     if (this.#gone) return
     switch (message.kind) {
       case 'ready':
+        this.#ready = true
+        this.#startClock()
         break
       case 'ask':
         void this.#reply(message.method, message.text)

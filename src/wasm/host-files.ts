@@ -69,29 +69,43 @@ async function withFile(
   }
 }
 
+const OUTSIDE = 'the path leads outside the workspace'
+
 function judged(parts: HostParts, use: Use, asked: string): PathObservation {
-  const path = asked.startsWith('/') ? asked : `${parts.workspace ?? ''}/${asked}`
-  const place = placeOf(parts, path)
   if (parts.workspace === undefined && !asked.startsWith('/')) throw denied(parts, use.tool, asked)
-  if (!isGranted(parts, use, place)) throw denied(parts, use.tool, asked)
+  const path = asked.startsWith('/') ? asked : `${parts.workspace}/${asked}`
+  const roots = rootsOf(parts)
+  const access = accessOf(parts, use, roots)
+  // SECURITY: what is not granted by its text alone is never looked at: not even an error may tell of it.
+  if (access(path) === 'denied') throw denied(parts, use.tool, asked)
   const screened = screenPath(path)
   if (screened.kind === 'refused') throw traversal(parts, asked, screened.reason)
+  if (access(screened.path) === 'outside') throw traversal(parts, asked, OUTSIDE)
   const observation = observePath(screened.path)
-  const roots = rootsOf(parts)
   const real = realOf(observation)
-  if (real === undefined) throw notHere(asked)
-  if (!roots.some((root) => isBelow(real, root.real)))
-    throw traversal(parts, asked, 'the path leads outside the workspace')
-  // SECURITY: the grant again on the place that was reached: a link inside the grant may lead out of it.
-  if (!isGranted(parts, use, placeOf(parts, real)))
-    throw traversal(parts, asked, 'the path leads outside the grant')
+  if (real === undefined && observation.symlinks.length === 0) throw notHere(asked)
+  // SECURITY: the grant again on the place that was reached: a link inside it may lead out of it.
+  if (real === undefined || access(real) !== 'granted') throw traversal(parts, asked, OUTSIDE)
   judge(parts, use, asked, path, observation, roots)
   return observation
 }
 
+type Access = 'granted' | 'outside' | 'denied'
+
 /** INVARIANT: the tool's grant opens the workspace, a file's grant what it names; both only ever add. */
-const isGranted = ({ grants }: HostParts, { kind, tool }: Use, place: FilePlace): boolean =>
-  grantsName(grants, 'ToolInvoke', tool) || grantsFile(grants, kind, place)
+function accessOf({ grants, workspace }: HostParts, { kind, tool }: Use, roots: readonly Root[]) {
+  const own = roots.filter((root) => root.path === workspace).flatMap(({ path, real }) => [path, real])
+  const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
+  return (absolute: string): Access => {
+    const base = own.find((root) => isBelow(absolute, root))
+    const place: FilePlace = {
+      absolute,
+      inWorkspace: base === undefined ? undefined : absolute.slice(base.length + 1),
+    }
+    if (grantsFile(grants, kind, place) || (wholeWorkspace && base !== undefined)) return 'granted'
+    return wholeWorkspace ? 'outside' : 'denied'
+  }
+}
 
 type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
 
@@ -146,11 +160,6 @@ function realOf(observation: PathObservation): string | undefined {
 
 const isBelow = (path: string, root: string): boolean =>
   path === root || path.startsWith(root === '/' ? '/' : `${root}/`)
-
-function placeOf({ workspace }: HostParts, absolute: string): FilePlace {
-  const inside = workspace !== undefined && isBelow(absolute, workspace)
-  return { absolute, inWorkspace: inside ? absolute.slice(workspace.length + 1) : undefined }
-}
 
 const ioRead = promisify<number, Uint8Array, number, number, number | null, number>(
   (

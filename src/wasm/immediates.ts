@@ -1,6 +1,7 @@
+import { SandboxError } from '../model/errors.ts'
 import type { ByteReader } from './bytes.ts'
 import { valueType } from './decode.ts'
-import { IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+import { BULK, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
 
 /** Steps over what follows an instruction's first byte; branch tables and prefixed ones are left to the caller. */
 export function skipImmediates(reader: ByteReader, op: number): void {
@@ -58,4 +59,29 @@ export function skipSimdImmediates(reader: ByteReader): void {
     skipMemoryArgument(reader)
     reader.at += 1
   }
+}
+
+/** Steps over the rest of an instruction behind 0xfc and says which one it is. */
+export function skipBulkImmediates(reader: ByteReader): number {
+  const op = reader.u32()
+  if (op > BULK.tableFill) throw unsupportedFeature(`the unknown instruction 0xfc ${op}`)
+  if (op >= BULK.memoryInit) reader.skipNumber()
+  if (op === BULK.memoryInit || op === BULK.memoryCopy || op === BULK.tableInit || op === BULK.tableCopy) {
+    reader.skipNumber()
+  }
+  return op
+}
+
+// PLATFORM: the engines' own limit.
+const MAX_LOCALS = 50_000
+
+/** Steps over the declarations at the head of a function and counts the locals. */
+export function skipLocals(reader: ByteReader): number {
+  let count = 0
+  for (let groups = reader.u32(); groups > 0; groups--) {
+    count += reader.u32()
+    if (count > MAX_LOCALS) throw new SandboxError('invalid-input', 'a function has too many locals')
+    valueType(reader)
+  }
+  return count
 }

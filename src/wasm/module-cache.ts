@@ -16,13 +16,21 @@ type Entry = { readonly loaded: Promise<LoadedModule>; readonly bytes: number }
 export class ModuleCache {
   readonly #memoryMb: number
   readonly #entries = new Map<string, Entry>()
+  readonly #made = new WeakSet<LoadedModule>()
   #bytes = 0
 
   constructor(memoryMb: number) {
     this.#memoryMb = memoryMb
   }
 
-  load(bytes: Uint8Array): Promise<LoadedModule> {
+  /** SECURITY: a look-alike, or one with the ceilings of another sandbox, is not taken. */
+  isOwn(module: LoadedModule): boolean {
+    return this.#made.has(module)
+  }
+
+  load(given: Uint8Array): Promise<LoadedModule> {
+    // SECURITY: shared memory can change between the hash and the rewrite.
+    const bytes = given.buffer instanceof SharedArrayBuffer ? Uint8Array.from(given) : given
     if (bytes.length > MAX_MODULE_BYTES) {
       const message = `the module is larger than ${MAX_MODULE_BYTES} bytes`
       return Promise.reject(new SandboxError('resource-limit-exceeded', message))
@@ -49,7 +57,13 @@ export class ModuleCache {
   async #make(hash: string, bytes: Uint8Array): Promise<LoadedModule> {
     const metered = await meterModuleInSlices(bytes, { memoryMb: this.#memoryMb })
     const abi = abiOf(metered.shape)
-    return { hash, abi, module: await wasmEngine().compile(metered.bytes) }
+    const loaded: LoadedModule = Object.freeze({
+      hash,
+      abi,
+      module: await wasmEngine().compile(metered.bytes),
+    })
+    this.#made.add(loaded)
+    return loaded
   }
 
   #drop(hash: string): void {

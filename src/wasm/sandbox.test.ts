@@ -53,6 +53,8 @@ describe('results', () => {
     expect(await box.run(loaded)).toMatchObject({ ok: 1 })
     expect(await box.run(loaded)).toMatchObject({ ok: 1 })
     expect((await box.load(counter)) === loaded).toBe(true)
+    await expect(sandbox().run(loaded)).rejects.toThrow('of the same sandbox')
+    await expect(box.run({ ...loaded })).rejects.toThrow('of the same sandbox')
   })
 
   it('a guest may fail by itself, but it cannot make up a limit', async () => {
@@ -226,6 +228,12 @@ describe('host calls', () => {
     expect(granted.fuel).toBeGreaterThan(1000)
     const poor = await sandbox({ fuel: 900 }).run(ASKING, request, { hostCall, grants: ['ToolInvoke(ping)'] })
     expect(poor).toMatchObject({ error: { resource: 'fuel' } })
+  })
+
+  it('a tool that answers nonsense harms nobody', async () => {
+    const hostCall = async (): Promise<never> => 1n as never
+    const result = await sandbox().run(ASKING, { method: 'odd' }, { hostCall, grants: ['ToolAll'] })
+    expect(result).toMatchObject({ error: { code: 'guest-error', message: 'the host could not do it' } })
   })
 
   it('a reply that is too long does not arrive', async () => {

@@ -90,12 +90,19 @@ export class WasmSandbox {
     this.#runner.warm()
     let job: GuestJob
     try {
-      job = this.#job(module instanceof Uint8Array ? await this.#modules.load(module) : module, input)
+      job = this.#job(await this.#loaded(module), input)
     } catch (error) {
       if (error instanceof SandboxError) return done(error)
       throw error
     }
     return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes)))
+  }
+
+  async #loaded(module: Uint8Array | LoadedModule): Promise<LoadedModule> {
+    if (module instanceof Uint8Array) return this.#modules.load(module)
+    if (!this.#modules.isOwn(module))
+      throw new TypeError('run takes bytes, or what load of the same sandbox gave')
+    return module
   }
 
   /** Ends the threads. */

@@ -390,9 +390,9 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'limit.cpu': [
     {
       name: 'use more processor time',
-      limits: { cpus: 0.3 },
-      script: ({ probe }) => `${probe} spin 1200`,
-      succeeded: (result) => Number(stdout(result)) > 800,
+      limits: { cpus: 0.1 },
+      script: ({ probe }) => `${probe} spin 1500`,
+      succeeded: (result) => Number(stdout(result)) > 300,
     },
   ],
   'limit.pids': [

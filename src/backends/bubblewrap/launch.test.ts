@@ -49,6 +49,7 @@ const CONTEXT: LaunchContext = {
   control: 3,
   cgroups: [],
   agentHolds: { memory: false, pids: false },
+  waits: false,
 }
 const ROOT = { uid: 0, gid: 0 }
 
@@ -81,6 +82,7 @@ const AGENT: Readonly<Record<string, number>> = {
   cwd: 1,
   user: 2,
   'open-files': 0,
+  wait: 0,
   memory: 1,
   disk: 1,
   processes: 1,
@@ -268,6 +270,11 @@ describe('what every sandbox has', () => {
     expect(launch({}, { control: -1 }).of('control')).toEqual([])
   })
 
+  test('the command waits for its permit only where there is one to come', () => {
+    expect(launch({}, { waits: true }).field('wait')).toEqual([[]])
+    expect(launch({}, { waits: false }).field('wait')).toEqual([])
+  })
+
   test('a private root is read-only at the end, after every grant', () => {
     const { operations } = launch({ workspace: W, read: ['/data'] })
     const remount = operations.findIndex(([, word]) => word === '--remount-ro')
@@ -342,15 +349,37 @@ describe('mounts', () => {
     expect(belowWritable(plan, read(launchVector(plan, { argv: ['true'] }, CONTEXT)))).toEqual([])
   })
 
-  test.fails('nor for a socket that lies in one', () => {
+  test('nor for a socket that lies in one', () => {
     const plan = planned({ workspace: W, unixSockets: ['/w/own.sock'] })
-    expect(belowWritable(plan, read(launchVector(plan, { argv: ['true'] }, CONTEXT)))).toEqual([])
+    const vector = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
+    expect(belowWritable(plan, vector)).toEqual([])
+    expect(vector.field('nested')).toEqual([['/.ringfence/0', '/w/own.sock', 'rw']])
   })
 
-  test('a socket is bound at its own path', () => {
-    expect(targets(launch({ unixSockets: ['/srv/agent.sock'] }))).toEqual([
-      'rw /srv/agent.sock /srv/agent.sock',
+  test('a socket is bound at its own path, while the root can still be written', () => {
+    const vector = launch({ unixSockets: ['/srv/agent.sock'] })
+    expect(targets(vector)).toEqual(['rw /srv/agent.sock /srv/agent.sock'])
+    const names = vector.operations.map((operation) => operation.join(' '))
+    expect(names.findIndex((name) => name.startsWith('bind'))).toBeLessThan(names.indexOf('arg --remount-ro'))
+  })
+
+  test('where the whole root is granted its sockets are there already', () => {
+    expect(targets(launch({ preset: 'danger-full-access', unixSockets: ['/srv/agent.sock'] }))).toEqual([
+      'rw / /',
     ])
+  })
+
+  // SECURITY: the agent watches a grant by its path; over a symlink it would lie elsewhere, and unwatched.
+  test.each<[Record<string, unknown>, boolean]>([
+    [{ workspace: W }, true],
+    [{ workspace: '/var/tmp/w' }, false],
+    [{ read: ['/var/tmp/w'] }, false],
+    [{ mounts: [{ source: W, target: '/var/tmp' }] }, false],
+    [{ workspace: '/var/tmpx' }, true],
+  ])('no target lies behind a symlink of ours: %o', (spec, linked) => {
+    const { bwrap } = launch(spec)
+    expect(bwrap.join(' ').includes('--symlink ../tmp /var/tmp')).toBe(linked)
+    expect(bwrap.join(' ').includes('--dir /var/tmp')).toBe(!linked)
   })
 
   test('only the writable ones are writable for Landlock', () => {

@@ -92,7 +92,6 @@ export function launchVector(plan: Plan, command: Command, context: LaunchContex
     ...arg(...(context.uid === 0 ? [] : ['--uid', '0', '--gid', '0'])),
     ...arg(...SESSION, '--cap-drop', 'ALL', ...capabilities(context).flatMap((name) => ['--cap-add', name])),
     ...(grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)),
-    ...plan.unixSockets.flatMap(bind),
     ...init(...agentFields(plan, command, context)),
   ]
 }
@@ -123,9 +122,7 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
       '0755',
       '--dir',
       '/var',
-      '--symlink',
-      '../tmp',
-      '/var/tmp',
+      ...varTmp(plan),
     ),
     ...etc(plan, context),
     ...outer(plan).flatMap(bind),
@@ -133,6 +130,14 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
     ...arg('--remount-ro', '/'),
   ]
 }
+
+/**
+ * SECURITY: a grant keeps the path that the agent watches it by; over a symlink it would lie somewhere else, unwatched.
+ */
+const varTmp = (plan: Plan): string[] =>
+  grants(plan).some(({ target }) => `${target}/`.startsWith('/var/tmp/'))
+    ? ['--dir', '/var/tmp']
+    : ['--symlink', '../tmp', '/var/tmp']
 
 const tmpSize = (plan: Plan): string[] =>
   plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : []
@@ -173,6 +178,10 @@ const bindTo = ({ mode, real, dev, ino }: Mount, target: string): string[] => [
 /** A mount of the root itself is a whole different sandbox. */
 const grantsRoot = (plan: Plan): boolean => plan.mounts.some((mount) => mount.target === '/')
 
+/** Everything of the host that is mounted; a granted root shows its sockets by itself. */
+const grants = (plan: Plan): readonly Mount[] =>
+  grantsRoot(plan) ? plan.mounts : [...plan.mounts, ...plan.unixSockets]
+
 const isBelow = (path: string, parent: string): boolean =>
   path !== parent && path.startsWith(parent === '/' ? '/' : `${parent}/`)
 
@@ -184,10 +193,12 @@ const isBelow = (path: string, parent: string): boolean =>
 const isNested = (plan: Plan, mount: Mount): boolean =>
   plan.mounts.some((other) => isBelow(mount.target, other.target))
 
-const outer = (plan: Plan): readonly Mount[] => plan.mounts.filter((mount) => !isNested(plan, mount))
+const outer = (plan: Plan): readonly Mount[] => grants(plan).filter((mount) => !isNested(plan, mount))
 
 const nested = (plan: Plan): readonly Mount[] =>
-  plan.mounts.filter((mount) => isNested(plan, mount)).sort((a, b) => a.target.length - b.target.length)
+  grants(plan)
+    .filter((mount) => isNested(plan, mount))
+    .sort((a, b) => a.target.length - b.target.length)
 
 const stage = (index: number): string => `/.ringfence/${index}`
 

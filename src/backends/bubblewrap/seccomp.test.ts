@@ -263,7 +263,7 @@ describe.each(ARCHES)('the filter for %s', (arch) => {
   test.each(Object.entries(AUDIT_ARCH).filter(([name]) => name !== arch))(
     'kills a call of another architecture: %s',
     (_, other) => {
-      for (const nr of [0, 1, CALL[arch].read, NUMBERS['mount']?.[at] as number])
+      for (const nr of [0, 1, CALL[arch].read, NUMBERS.mount?.[at] as number])
         expect(ACTIONS[evaluate(PROGRAMS[arch], { nr, arch: other })]).toBe('kill')
     },
   )

@@ -1,4 +1,4 @@
-import type { Action, Decision } from '../../model/decision.ts'
+import { type Action, type Decision, strictest } from '../../model/decision.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import { runArgv } from './execute.ts'
 import { unseen } from './finding.ts'
@@ -13,12 +13,14 @@ export type { Context } from './walk.ts'
 /** A decision with the tree of commands behind it, for people. */
 export type Inspection = { readonly decision: Decision; readonly nodes: readonly JudgedNode[] }
 
-function newWalk(policy: CommandPolicy, context: Context): Walk {
+function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside'] = 'unset'): Walk {
   const walk: Walk = {
     policy,
     context,
     nodes: [],
     line: [],
+    outside,
+    doubted: false,
     steps: 0,
     depth: 0,
     sources: new Set(),
@@ -34,13 +36,14 @@ const MAX_PROBES = 3
 /** SECURITY: a probe costs what a judgement costs, so its steps are charged to the line that asked for it. */
 function probe(walk: Walk, scope: Scope, text: string): Action {
   if (walk.depth > MAX_PROBES * 4) return 'ask'
-  const inner = newWalk(walk.policy, walk.context)
+  const inner = newWalk(walk.policy, walk.context, walk.outside)
   inner.steps = walk.steps
   inner.depth = walk.depth + 4
   const action = attempt(inner, () =>
     interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED),
   )
   walk.steps = inner.steps
+  if (inner.doubted) walk.doubted = true
   return action.decision.action
 }
 
@@ -61,6 +64,13 @@ function attempt(walk: Walk, act: () => void): Inspection {
 /** Judges a shell line and keeps the tree. */
 export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
   const walk = newWalk(policy, context)
+  const first = inspectOnce(walk, line, context)
+  if (!walk.doubted) return first
+  const second = inspectOnce(newWalk(policy, context, 'set'), line, context)
+  return strictest([first.decision.action, second.decision.action]) === first.decision.action ? first : second
+}
+
+function inspectOnce(walk: Walk, line: string, context: Context): Inspection {
   const lexical = lexicalFindings(line)
   walk.line.push(...lexical.findings)
   if (lexical.stop) return decide(walk)

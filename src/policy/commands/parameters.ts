@@ -166,11 +166,15 @@ function withDefault(words: Words, given: Default): Value | Chosen {
     if (operator.includes('=')) words.scope.vars.set(name, text)
     return { operand }
   }
-  if (base === ANY && !words.scope.vars.has(name)) {
+  const outside = base === ANY ? !words.scope.vars.has(name) : typeof base !== 'string' && base[0] === SPLIT
+  if (outside) {
     // Not set by the line: most likely not set at all. Either way it never runs on the host.
     words.walk.line.push(dynamic(`\`${name}\` comes from outside`))
     if (operator.endsWith('?')) return base
-    return operator.endsWith('+') ? '' : choose()
+    if (!operator.endsWith('+')) return choose()
+    // SECURITY: both are possible, so the line is read a second time as if it were set (judge.ts).
+    words.walk.doubted = true
+    return words.walk.outside === 'set' ? choose() : ''
   }
   const empty = base === '' || (typeof base !== 'string' && base.length === 0)
   if (operator.endsWith('+')) return base === ANY ? ANY : empty ? '' : choose()

@@ -5,7 +5,10 @@ import { absolute, pathFindings } from './paths.ts'
 import { fork, type Stream } from './scope.ts'
 import { type Call, deeper } from './walk.ts'
 
-/** Judges running a file as a program or as code for an interpreter (`shell`, a language, or `unknown`). */
+/**
+ * Judges running a file as a program or as code for an interpreter: `shell`, `source` (in this very shell), a
+ * language, or `unknown`.
+ */
 export function runFile(call: Call, file: string, language: string): void {
   const { scope, walk, node } = call
   if (file === '-' || file === '/dev/stdin' || file === '/dev/fd/0' || file === '/proc/self/fd/0') {
@@ -49,9 +52,10 @@ export function runStream(call: Call, stream: Stream, language: string): void {
     node.findings.push(unseen('code/stream', 'runs text that is known only when it runs'))
     if (stream.text === ANY) return
   }
-  if (language === 'shell' || language === 'unknown') {
+  if (language === 'shell' || language === 'source' || language === 'unknown') {
     const script = stream.text.replace(/^#![^\n]*\n/, '')
-    deeper(walk, () => walk.source(fork(scope), script, { ...call.stdin, text: ANY }))
+    const inside = language === 'source' ? scope : fork(scope)
+    deeper(walk, () => walk.source(inside, script, { ...call.stdin, text: ANY }))
     if (language === 'unknown') node.findings.push(asked('code/made', 'runs a file that the same line wrote'))
   } else
     node.findings.push(

@@ -35,6 +35,10 @@ export type Walk = {
   readonly context: Context
   readonly nodes: Node[]
   readonly line: Finding[]
+  /** What is assumed of variables that the line does not set, where `${name:+word}` asks whether they are. */
+  readonly outside: 'unset' | 'set'
+  /** True once that assumption mattered. */
+  doubted: boolean
   steps: number
   depth: number
   /** Sources of the substitutions inside the words of the command being read. */

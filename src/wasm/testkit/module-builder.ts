@@ -17,6 +17,7 @@ export type FunctionSpec = TypeSpec & {
   /** Without the final `end`. */
   readonly body: Code
 }
+type GlobalSpec = { readonly type: number; readonly mutable: boolean; readonly value: number }
 export type ModuleSpec = {
   readonly imports?: readonly (TypeSpec & { readonly module: string; readonly name: string })[]
   readonly functions?: readonly FunctionSpec[]
@@ -24,7 +25,7 @@ export type ModuleSpec = {
   readonly table?: { readonly min: number; readonly max?: number }
   /** Function indices put into the table from 0 on. */
   readonly elements?: readonly number[]
-  readonly globals?: readonly { readonly type: number; readonly mutable: boolean; readonly value: number }[]
+  readonly globals?: readonly GlobalSpec[]
   readonly tags?: readonly TypeSpec[]
   readonly start?: number
   readonly data?: { readonly at: number; readonly text: string }
@@ -51,12 +52,11 @@ const name = (text: string): readonly number[] => {
 }
 const limits = ({ min, max }: { min: number; max?: number }): readonly number[] =>
   max === undefined ? [0, ...leb(min)] : [1, ...leb(min), ...leb(max)]
-const section = (id: number, content: readonly number[]): readonly number[] => [
-  id,
-  ...leb(content.length),
-  ...content,
-]
-const when = (present: unknown, bytes: () => readonly number[]): readonly number[] => (present ? bytes() : [])
+/** A section of a list; nothing when the list is empty. */
+const section = (id: number, items: readonly (readonly number[])[]): readonly number[] => {
+  const content = vec(items)
+  return items.length === 0 ? [] : [id, ...leb(content.length), ...content]
+}
 
 /** The instructions that tests use. */
 export const op = {
@@ -96,83 +96,57 @@ export const op = {
   throw: (tag: number): readonly number[] => [0x08, ...leb(tag)],
 } as const
 
+const typeBytes = ({ params = [], results = [] }: TypeSpec): readonly number[] => [
+  0x60,
+  ...vec(params.map((type) => [type])),
+  ...vec(results.map((type) => [type])),
+]
+const bodyBytes = ({ locals = [], body }: FunctionSpec): readonly number[] => {
+  const code = [...vec(locals.map((type) => [1, type])), ...body.flat(), 0x0b]
+  return [...leb(code.length), ...code]
+}
+const globalBytes = ({ type, mutable, value }: GlobalSpec): readonly number[] => [
+  ...[type, mutable ? 1 : 0, type === I32 ? 0x41 : 0x42],
+  ...[...sleb(value), 0x0b],
+]
+
 /** The bytes of a module. */
 export function buildModule(spec: ModuleSpec): Uint8Array {
-  const { imports = [], functions = [], globals = [], tags = [], extraExports = [] } = spec
-  const types = [...imports, ...functions, ...tags]
-  const exports = [
+  const { imports = [], functions = [], globals = [], tags = [], extraExports = [], elements, data } = spec
+  const first = imports.length
+  const importing = imports.map((entry, index) => [
+    ...name(entry.module),
+    ...name(entry.name),
+    0,
+    ...leb(index),
+  ])
+  const exporting = [
     ...functions.flatMap((fn, index) =>
-      fn.export === undefined ? [] : [[...name(fn.export), 0, ...leb(imports.length + index)]],
+      fn.export === undefined ? [] : [[...name(fn.export), 0, ...leb(first + index)]],
     ),
     ...(spec.memory ? [[...name('memory'), 2, 0]] : []),
     ...extraExports.map((entry) => [...name(entry.name), entry.kind, ...leb(entry.index)]),
   ]
   return Uint8Array.from([
     ...[0, 0x61, 0x73, 0x6d, 1, 0, 0, 0],
+    ...section(1, [...imports, ...functions, ...tags].map(typeBytes)),
+    ...section(2, importing),
     ...section(
-      1,
-      vec(
-        types.map(({ params = [], results = [] }) => [
-          0x60,
-          ...vec(params.map((type) => [type])),
-          ...vec(results.map((type) => [type])),
-        ]),
-      ),
+      3,
+      functions.map((_, index) => leb(first + index)),
     ),
-    ...when(imports.length, () =>
-      section(
-        2,
-        vec(imports.map((entry, index) => [...name(entry.module), ...name(entry.name), 0, ...leb(index)])),
-      ),
-    ),
-    ...section(3, vec(functions.map((_, index) => leb(imports.length + index)))),
-    ...when(spec.table, () => section(4, vec([[0x70, ...limits(spec.table as { min: number })]]))),
-    ...when(spec.memory, () => section(5, vec([limits(spec.memory as { min: number })]))),
-    ...when(tags.length, () =>
-      section(13, vec(tags.map((_, index) => [0, ...leb(imports.length + functions.length + index)]))),
-    ),
-    ...when(globals.length, () =>
-      section(
-        6,
-        vec(
-          globals.map(({ type, mutable, value }) => [
-            type,
-            mutable ? 1 : 0,
-            type === I32 ? 0x41 : 0x42,
-            ...sleb(value),
-            0x0b,
-          ]),
-        ),
-      ),
-    ),
-    ...when(exports.length, () => section(7, vec(exports))),
-    ...when(spec.start !== undefined, () => section(8, leb(spec.start as number))),
-    ...when(spec.elements, () =>
-      section(9, vec([[0, 0x41, 0, 0x0b, ...vec((spec.elements as number[]).map(leb))]])),
-    ),
+    ...section(4, spec.table ? [[0x70, ...limits(spec.table)]] : []),
+    ...section(5, spec.memory ? [limits(spec.memory)] : []),
     ...section(
-      10,
-      vec(
-        functions.map((fn) => {
-          const body = [...vec((fn.locals ?? []).map((type) => [1, type])), ...fn.body.flat(), 0x0b]
-          return [...leb(body.length), ...body]
-        }),
-      ),
+      13,
+      tags.map((_, index) => [0, ...leb(first + functions.length + index)]),
     ),
-    ...when(spec.data, () =>
-      section(
-        11,
-        vec([
-          [
-            0,
-            0x41,
-            ...sleb((spec.data as { at: number }).at),
-            0x0b,
-            ...name((spec.data as { text: string }).text),
-          ],
-        ]),
-      ),
-    ),
+    ...section(6, globals.map(globalBytes)),
+    ...section(7, exporting),
+    ...(spec.start === undefined ? [] : [8, leb(spec.start).length, ...leb(spec.start)]),
+    ...section(9, elements ? [[0, 0x41, 0, 0x0b, ...vec(elements.map(leb))]] : []),
+    ...section(10, functions.map(bodyBytes)),
+    ...section(11, data ? [[0, 0x41, ...sleb(data.at), 0x0b, ...name(data.text)]] : []),
   ])
 }
 

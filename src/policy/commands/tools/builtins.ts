@@ -27,7 +27,7 @@ const evaluate: Handler = (call) => {
 const source: Handler = (call) => {
   const [file] = call.args.filter((arg, index) => !(index === 0 && arg === '--'))
   call.node.findings.push(boxed('shell/source', 'runs a file in this shell'))
-  if (file !== undefined) runFile(call, file, 'shell')
+  if (file !== undefined) runFile(call, file, 'source')
   return UNKNOWN
 }
 

@@ -1,0 +1,137 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { compose } from '../compose.ts'
+import type { Config } from '../model/config.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Json } from '../model/event.ts'
+import { MAX_FRAMES, meterModule } from '../wasm/meter.ts'
+import { type RunErrorCode, type WasmResult, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import { numberOption, parseOptions, usage } from './options.ts'
+
+const OPTIONS = {
+  output: { type: 'string', short: 'o' },
+  input: { type: 'string' },
+  fuel: { type: 'string' },
+  memory: { type: 'string' },
+  timeout: { type: 'string' },
+  grant: { type: 'string', multiple: true },
+  workspace: { type: 'string', short: 'w' },
+} as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+
+/** `ringfence wasm meter IN -o OUT` and `ringfence wasm run FILE`. */
+export async function wasm(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('wasm', args, OPTIONS)
+  const [action, file, ...more] = positionals
+  if (action !== 'meter' && action !== 'run') throw usage('wasm', 'say `wasm meter` or `wasm run`')
+  if (file === undefined || more.length > 0) throw usage('wasm', `wasm ${action} takes one file`)
+  const { config, cwd } = await compose({ config: values.config, policy: values.policy })
+  const bytes = moduleBytes(resolve(cwd, file), file)
+  const limits = limitsOf(config, values)
+  return action === 'meter'
+    ? meter(bytes, resolve(cwd, outputOf(values)), values, limits)
+    : run(bytes, cwd, values, limits)
+}
+
+function moduleBytes(path: string, asked: string): Uint8Array {
+  try {
+    return readFileSync(path)
+  } catch (cause) {
+    throw new SandboxError('invalid-input', `\`${asked}\` cannot be read`, { cause })
+  }
+}
+
+function outputOf({ output }: Values): string {
+  if (output === undefined) throw usage('wasm', 'wasm meter needs `-o OUT`')
+  return output
+}
+
+type Limits = Required<Omit<WasmSandboxOptions, 'runner'>>
+
+/** What the configuration says, unless a flag says something else. */
+function limitsOf({ sandbox = {} }: Config, values: Values): Limits {
+  const seconds = numberOption('--timeout', values.timeout)
+  return {
+    fuel: numberOption('--fuel', values.fuel) ?? sandbox.wasm_fuel_limit ?? 10_000_000,
+    memoryMb: numberOption('--memory', values.memory) ?? sandbox.wasm_memory_limit_mb ?? 64,
+    epochDeadline: seconds === undefined ? (sandbox.wasm_epoch_deadline ?? 10) : Math.ceil(seconds * 10),
+    stack: Math.min(sandbox.wasm_stack_limit ?? 1024, MAX_FRAMES),
+  }
+}
+
+function meter(bytes: Uint8Array, out: string, values: Values, { fuel, memoryMb, stack }: Limits): number {
+  const metered = meterModule(bytes, { memoryMb, initial: { fuel, frames: stack } })
+  writeFileSync(out, metered.bytes)
+  const facts = { bytes: bytes.length, metered_bytes: metered.bytes.length, fuel, memory_mb: memoryMb, stack }
+  if (values.json) print({ ...facts, out })
+  else if (!values.quiet)
+    process.stdout.write(`${out}: ${bytes.length} → ${metered.bytes.length} bytes, ${fuel} fuel\n`)
+  return 0
+}
+
+async function run(bytes: Uint8Array, cwd: string, values: Values, limits: Limits): Promise<number> {
+  const sandbox = new WasmSandbox(limits)
+  try {
+    const workspace = resolve(cwd, values.workspace ?? '.')
+    const result = await sandbox.run(bytes, inputOf(values), { grants: values.grant ?? [], workspace })
+    show(result, values)
+    return 'ok' in result ? 0 : exitCodeOf(result.error.code)
+  } finally {
+    sandbox.close()
+  }
+}
+
+function inputOf({ input }: Values): Json {
+  if (input === undefined) return null
+  try {
+    return JSON.parse(input) as Json
+  } catch {
+    throw usage('wasm', `--input takes JSON, not \`${input.slice(0, 60)}\``)
+  }
+}
+
+const print = (value: unknown): boolean => process.stdout.write(`${JSON.stringify(value)}\n`)
+
+function show(result: WasmResult, values: Values): void {
+  const { fuel, durationMs, violations, log } = result
+  if (values.json) {
+    print({
+      ...('ok' in result ? { ok: result.ok } : { error: result.error }),
+      fuel,
+      duration_ms: Math.round(durationMs * 1000) / 1000,
+      violations: violations.map(({ violationType, details }) => ({
+        violation_type: violationType,
+        details,
+      })),
+      log,
+    })
+    return
+  }
+  if (!values.quiet) for (const { level, text } of log) process.stderr.write(`${level}: ${text}\n`)
+  if ('ok' in result) print(result.ok)
+  else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
+}
+
+/** The module's own failures are 1; ours keep the codes that every command has. */
+function exitCodeOf(code: RunErrorCode): number {
+  switch (code) {
+    case 'resource-exhausted':
+    case 'timeout':
+      return 124
+    case 'invalid-module':
+      return 2
+    case 'unsupported':
+    case 'internal':
+      return 125
+    case 'trap':
+    case 'abi-error':
+    case 'guest-error':
+    case 'capability-denied':
+    case 'path-traversal':
+    case 'ssrf-blocked':
+      return 1
+    default:
+      return code satisfies never
+  }
+}

@@ -1,0 +1,72 @@
+import { lookup } from 'node:dns/promises'
+import { connect, type LookupFunction, type Socket } from 'node:net'
+import { connect as connectTls } from 'node:tls'
+import { SandboxError } from '../model/errors.ts'
+import { isSamePeer } from '../policy/network.ts'
+
+/** All addresses of a name. A failure may throw; it blocks like an empty answer. */
+export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
+
+/** The host's own resolver: every address, in the resolver's order. */
+export const hostResolve: Resolve = async (host) =>
+  (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address)
+
+/** One connection to make: the judged address, and the name that the other side must prove. */
+export type Dial = {
+  readonly address: string
+  readonly port: number
+  /** The name behind the address for TLS; absent for plain TCP. */
+  readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
+  readonly signal: AbortSignal
+}
+
+/** Opens a socket to exactly this address. Nothing has been written to it when it is handed over. */
+export async function dial({ address, port, tls, signal }: Dial): Promise<Socket> {
+  const tcp = connect({ host: address, port, lookup: refuseLookup, autoSelectFamily: false })
+  try {
+    await opened(tcp, 'connect', signal)
+    // SECURITY: the peer is asked of the kernel, before the first byte of the request or of TLS is sent.
+    if (!isSamePeer(address, tcp.remoteAddress))
+      throw new SandboxError('ssrf-blocked', 'the connection leads to another address than the judged one')
+    if (tls === undefined) return tcp
+    const secure = connectTls({
+      socket: tcp,
+      host: tls.host,
+      // PLATFORM: TLS knows no server name for an address; the certificate is then checked against `host`.
+      servername: tls.literal ? '' : tls.host,
+      ALPNProtocols: ['http/1.1'],
+      ...(tls.ca === undefined ? {} : { ca: tls.ca }),
+    })
+    await opened(secure, 'secureConnect', signal)
+    return secure
+  } catch (error) {
+    tcp.destroy()
+    throw error
+  }
+}
+
+// SECURITY: the address is a literal, so nothing is left to look up; if something were, it must not happen unseen.
+const refuseLookup: LookupFunction = (host, _options, done) =>
+  done(new SandboxError('ssrf-blocked', `\`${host}\` is looked up a second time`), '')
+
+function opened(socket: Socket, event: 'connect' | 'secureConnect', signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => done(signal.reason)
+    const onError = (error: Error): void => done(error)
+    const onClose = (): void => done(new Error('the connection was closed'))
+    const onOpen = (): void => done(undefined)
+    const done = (error: unknown): void => {
+      signal.removeEventListener('abort', onAbort)
+      socket.off(event, onOpen).off('error', onError).off('close', onClose)
+      if (error === undefined) resolve()
+      else {
+        // A destroyed socket may still report an error that nobody waits for.
+        socket.on('error', () => undefined).destroy()
+        reject(error)
+      }
+    }
+    socket.on(event, onOpen).on('error', onError).on('close', onClose)
+    if (signal.aborted) onAbort()
+    else signal.addEventListener('abort', onAbort, { once: true })
+  })
+}

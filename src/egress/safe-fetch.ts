@@ -1,0 +1,188 @@
+import type { IncomingMessage } from 'node:http'
+import type { Socket } from 'node:net'
+import { SandboxError } from '../model/errors.ts'
+import {
+  judgeAnswers,
+  judgeTarget,
+  type NetworkPolicy,
+  networkPolicyOf,
+  parseTarget,
+  type Target,
+} from '../policy/network.ts'
+import { MAX_REDIRECTS, redirectOf } from '../policy/network-walk.ts'
+import { dial, hostResolve, type Resolve } from './dial.ts'
+import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
+
+/** What may be reached, and how its name is looked up. */
+export type UrlOptions = {
+  /** Only these hosts (`*.example.com`, `@registries`); absent: every public one. */
+  readonly allowHosts?: readonly string[]
+  /** Private addresses or ranges that are opened on purpose. Metadata services never are. */
+  readonly allowPrivate?: readonly string[]
+  readonly resolve?: Resolve
+  readonly signal?: AbortSignal
+}
+
+export type SafeFetchOptions = UrlOptions & {
+  readonly method?: string
+  readonly headers?: Readonly<Record<string, string>>
+  readonly body?: string | Uint8Array
+  /** Cap on the answer's body; 10 MiB unless told. */
+  readonly maxBytes?: number
+  /** Cap on the whole fetch, redirects included; 30 s unless told. */
+  readonly timeoutMs?: number
+  /** At most and by default 5; 0 hands the redirect itself back. */
+  readonly maxRedirects?: number
+  /** Certificates to trust instead of the system's, as PEM. */
+  readonly ca?: string
+}
+
+export type SafeResponse = {
+  /** Where the answer came from, after redirects. */
+  readonly url: string
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: Uint8Array
+  /** Every address that was connected to, in order. */
+  readonly addresses: readonly string[]
+}
+
+/** A URL that was judged, with the addresses that were judged for it. */
+export type PublicUrl = { readonly url: URL; readonly addresses: readonly string[] }
+
+const MAX_BYTES = 10 * 1024 * 1024
+const TIMEOUT_MS = 30_000
+const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
+
+const ssrf = (reason: string): SandboxError => new SandboxError('ssrf-blocked', reason)
+
+/**
+ * Throws `ssrf-blocked` unless the URL and every address of its name are public. The name is looked up once: whoever
+ * then connects uses one of the returned addresses and never the name.
+ */
+export async function assertPublicUrl(url: string | URL, options: UrlOptions = {}): Promise<PublicUrl> {
+  const { target, addresses } = await resolveTarget(networkPolicyOf(options), String(url), options)
+  return { url: target.url, addresses }
+}
+
+type Resolved = { readonly target: Target & { readonly url: URL }; readonly addresses: readonly string[] }
+
+async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOptions): Promise<Resolved> {
+  const parsed = parseTarget(raw, 'url')
+  if (parsed.kind === 'blocked') throw ssrf(parsed.reason)
+  const target = parsed.value
+  if (target.url === undefined) throw ssrf('address has no host')
+  const judged = judgeTarget(policy, target)
+  if (judged.verdict === 'block') throw ssrf(judged.reason)
+  const addresses = target.literal ? [target.host] : await lookUp(target.host, options)
+  const verdict = target.literal ? judged : judgeAnswers(policy, target, addresses)
+  if (verdict.verdict === 'block') throw ssrf(verdict.reason)
+  return { target: { ...target, url: target.url }, addresses }
+}
+
+/** A look-up that fails blocks like an empty one; one that hangs ends with the fetch. */
+async function lookUp(
+  host: string,
+  { resolve = hostResolve, signal }: UrlOptions,
+): Promise<readonly string[]> {
+  const answers = (async () => [...(await resolve(host))])().catch(() => [])
+  return signal === undefined ? answers : Promise.race([answers, aborted(signal)])
+}
+
+const aborted = (signal: AbortSignal): Promise<never> =>
+  new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason)
+    else signal.addEventListener('abort', () => reject(signal.reason), { once: true })
+  })
+
+/**
+ * Fetches from the public internet only. Each hop is resolved once, every answer judged, the connection made to a
+ * judged address and asked for its peer, and a redirect treated like a fresh request.
+ */
+export async function safeFetch(url: string | URL, options: SafeFetchOptions = {}): Promise<SafeResponse> {
+  const policy = networkPolicyOf(options)
+  const timeoutMs = options.timeoutMs ?? TIMEOUT_MS
+  const late = AbortSignal.timeout(timeoutMs)
+  const signal = options.signal === undefined ? late : AbortSignal.any([late, options.signal])
+  try {
+    return await follow(policy, String(url), { ...options, signal })
+  } catch (error) {
+    if (late.aborted) throw new SandboxError('timeout', `no complete answer within ${timeoutMs} ms`)
+    throw error
+  }
+}
+
+type Bounded = SafeFetchOptions & { readonly signal: AbortSignal }
+
+async function follow(policy: NetworkPolicy, first: string, options: Bounded): Promise<SafeResponse> {
+  const limit = Math.min(options.maxRedirects ?? MAX_REDIRECTS, MAX_REDIRECTS)
+  const addresses: string[] = []
+  let sent = firstRequest(options)
+  let resolved = await resolveTarget(policy, first, options)
+  for (let hop = 0; ; hop++) {
+    const { url } = resolved.target
+    const { socket, answer, address } = await exchange(resolved, sent, options)
+    try {
+      addresses.push(address)
+      const status = answer.statusCode ?? 0
+      const next = limit === 0 ? undefined : redirectOf(url, { status, location: answer.headers.location })
+      if (next === undefined) return await responseOf(url, answer, addresses, options)
+      if (hop >= limit) throw ssrf(`more than ${limit} redirects`)
+      resolved = await resolveTarget(policy, next, options)
+      sent = redirected(sent, status, url, resolved.target.url)
+    } finally {
+      socket.destroy()
+    }
+  }
+}
+
+function firstRequest({ method = 'GET', headers = {}, body }: SafeFetchOptions): Sent {
+  const verb = method.toUpperCase()
+  if (!METHODS.includes(verb))
+    throw new SandboxError('invalid-input', `method \`${method}\` is not one of ${METHODS.join(', ')}`)
+  if (body !== undefined && (verb === 'GET' || verb === 'HEAD'))
+    throw new SandboxError('invalid-input', `a ${verb} request has no body`)
+  const bytes = typeof body === 'string' ? Buffer.from(body) : body
+  return { method: verb, headers: callerHeaders(headers), body: bytes }
+}
+
+type Exchange = { readonly socket: Socket; readonly answer: IncomingMessage; readonly address: string }
+
+/** SECURITY: connects to the address that was judged, never to the name; a second look-up may answer differently. */
+async function exchange(resolved: Resolved, sent: Sent, { ca, signal }: Bounded): Promise<Exchange> {
+  const { url, host, port, literal } = resolved.target
+  const address = resolved.addresses[0] as string
+  const tls = url.protocol === 'https:' ? { tls: { host, literal: literal !== undefined, ca } } : {}
+  let socket: Socket | undefined
+  try {
+    socket = await dial({ address, port, ...tls, signal })
+    return { socket, answer: await ask(socket, url, sent, signal), address }
+  } catch (cause) {
+    socket?.destroy()
+    throw unreachable(host, cause)
+  }
+}
+
+function unreachable(host: string, cause: unknown): unknown {
+  if (cause instanceof SandboxError) return cause
+  const { code } = cause as NodeJS.ErrnoException
+  return new SandboxError('internal', `cannot fetch from \`${host}\`${code ? `: ${code}` : ''}`, { cause })
+}
+
+async function responseOf(
+  url: URL,
+  answer: IncomingMessage,
+  addresses: readonly string[],
+  { maxBytes = MAX_BYTES }: SafeFetchOptions,
+): Promise<SafeResponse> {
+  const body = await readBody(answer, maxBytes).catch((cause) => {
+    throw unreachable(url.hostname, cause)
+  })
+  return {
+    url: url.href,
+    status: answer.statusCode ?? 0,
+    headers: flatHeaders(answer.headers),
+    body,
+    addresses,
+  }
+}
