@@ -14,7 +14,10 @@ const root = dirname(here)
 const rounds = Number(process.env.ROUNDS ?? 25)
 const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-'))
 const workspace = mkdtempSync(join(base, 'workspace-'))
-const options = { env: { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') }, cwd: workspace }
+const options = {
+  env: { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') },
+  cwd: workspace,
+}
 const cliEnv = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
 
 /** Starts a process, throws its output away, and waits. */
@@ -25,13 +28,18 @@ const started = (file, args, extra = {}) =>
     child.stdout.resume()
     child.stderr.on('data', (chunk) => (said += chunk))
     child.on('error', reject)
-    child.on('close', (code) => (code === 0 ? resolve() : reject(new Error(`${file} exited ${code}: ${said.slice(0, 200)}`))))
+    child.on('close', (code) =>
+      code === 0 ? resolve() : reject(new Error(`${file} exited ${code}: ${said.slice(0, 200)}`)),
+    )
   })
 
 /** Our own launch without our own code: what bubblewrap alone costs for the same sandbox. */
 async function sameBwrap() {
   const { env } = await wrap({ workspace }, ['true'], options)
-  const items = Array.from({ length: Number(env.RINGFENCE_LAUNCH) }, (_, index) => env[`RINGFENCE_LAUNCH_${index}`])
+  const items = Array.from(
+    { length: Number(env.RINGFENCE_LAUNCH) },
+    (_, index) => env[`RINGFENCE_LAUNCH_${index}`],
+  )
   const args = []
   for (let at = 0; at < items.length; at++) {
     if (items[at] === 'arg') args.push(items[++at])
@@ -64,7 +72,10 @@ async function ours() {
       },
     ],
     ['node -e 0', () => started(process.execPath, ['-e', '0'])],
-    ['ringfence CLI: run -- true', () => started(process.execPath, [ringfence, 'run', '--', 'true'], { env: cliEnv })],
+    [
+      'ringfence CLI: run -- true',
+      () => started(process.execPath, [ringfence, 'run', '--', 'true'], { env: cliEnv }),
+    ],
   ]
 }
 
@@ -72,7 +83,10 @@ async function srt() {
   const entry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'index.js')
   if (!existsSync(entry)) return []
   const { SandboxManager } = await import(entry)
-  const settings = { network: { allowedDomains: [], deniedDomains: [] }, filesystem: { denyRead: [], allowWrite: [workspace], denyWrite: [] } }
+  const settings = {
+    network: { allowedDomains: [], deniedDomains: [] },
+    filesystem: { denyRead: [], allowWrite: [workspace], denyWrite: [] },
+  }
   await SandboxManager.initialize(settings)
   const file = join(base, 'srt.json')
   writeFileSync(file, JSON.stringify(settings))
@@ -84,7 +98,10 @@ async function srt() {
         SandboxManager.cleanupAfterCommand?.()
       },
     ],
-    ['sandbox-runtime CLI: srt true', () => started(join(here, 'node_modules', '.bin', 'srt'), ['-s', file, 'true'])],
+    [
+      'sandbox-runtime CLI: srt true',
+      () => started(join(here, 'node_modules', '.bin', 'srt'), ['-s', file, 'true']),
+    ],
   ]
 }
 
@@ -137,24 +154,38 @@ async function measure(rows) {
 function table(results) {
   const plain = results.get('plain spawn').median
   const raw = results.get('raw bwrap, the same mounts').median
-  console.log(`${'one command in a sandbox'.padEnd(46)} ${'median ms'.padStart(10)} ${'min ms'.padStart(8)} ${'× spawn'.padStart(9)} ${'× bwrap'.padStart(9)}`)
+  console.log(
+    `${'one command in a sandbox'.padEnd(46)} ${'median ms'.padStart(10)} ${'min ms'.padStart(8)} ${'× spawn'.padStart(9)} ${'× bwrap'.padStart(9)}`,
+  )
   for (const [name, { median, min }] of results)
-    console.log(`${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ${min.toFixed(1).padStart(8)} ${(median / plain).toFixed(1).padStart(9)} ${(median / raw).toFixed(2).padStart(9)}`)
+    console.log(
+      `${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ${min.toFixed(1).padStart(8)} ${(median / plain).toFixed(1).padStart(9)} ${(median / raw).toFixed(2).padStart(9)}`,
+    )
 }
 
 function aims(results) {
   const at = (name) => results.get(name)?.median
   const node = at('node -e 0') + at('raw bwrap, the same mounts')
   const lines = [
-    ['library exec ÷ raw bwrap', at('ringfence library: exec (judged, recorded)') / at('raw bwrap, the same mounts'), 1.5],
+    [
+      'library exec ÷ raw bwrap',
+      at('ringfence library: exec (judged, recorded)') / at('raw bwrap, the same mounts'),
+      1.5,
+    ],
     ['CLI ÷ (node + raw bwrap)', at('ringfence CLI: run -- true') / node, 1.4],
   ]
   console.log()
   for (const [name, ratio, aim] of lines) console.log(`${name.padEnd(30)} ${ratio.toFixed(2)}   aim ${aim}`)
   for (const peer of ['sandbox-runtime library: wrap + spawn', 'codex sandbox, native binary'])
-    if (at(peer)) console.log(`${`${peer} ÷ our library`.padEnd(56)} ${(at(peer) / at('ringfence library: exec (judged, recorded)')).toFixed(1)}`)
+    if (at(peer))
+      console.log(
+        `${`${peer} ÷ our library`.padEnd(56)} ${(at(peer) / at('ringfence library: exec (judged, recorded)')).toFixed(1)}`,
+      )
   for (const peer of ['sandbox-runtime CLI: srt true', 'codex sandbox, npm command'])
-    if (at(peer)) console.log(`${`${peer} ÷ our CLI`.padEnd(56)} ${(at(peer) / at('ringfence CLI: run -- true')).toFixed(1)}`)
+    if (at(peer))
+      console.log(
+        `${`${peer} ÷ our CLI`.padEnd(56)} ${(at(peer) / at('ringfence CLI: run -- true')).toFixed(1)}`,
+      )
 }
 
 /** What the guard costs a program that does nothing but create files, against the same program without it. */
@@ -176,10 +207,22 @@ async function fileCost() {
   const results = await measure(rows)
   const plain = results.get('2000 files, no sandbox').median
   console.log()
-  for (const [name, { median }] of results) console.log(`${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ms ${(median / plain).toFixed(2).padStart(8)} ×`)
+  for (const [name, { median }] of results)
+    console.log(
+      `${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ms ${(median / plain).toFixed(2).padStart(8)} ×`,
+    )
 }
 
-const LINES = ['ls -la', 'git status', 'npm test -- --watch=false', 'grep -rn "foo" src | head -20', 'cat package.json | jq .version', 'for f in *.ts; do wc -l "$f"; done', 'curl -sS https://example.com/x.tgz | tar xz', 'cd src && node -e "console.log(1)"']
+const LINES = [
+  'ls -la',
+  'git status',
+  'npm test -- --watch=false',
+  'grep -rn "foo" src | head -20',
+  'cat package.json | jq .version',
+  'for f in *.ts; do wc -l "$f"; done',
+  'curl -sS https://example.com/x.tgz | tar xz',
+  'cd src && node -e "console.log(1)"',
+]
 
 function judgement() {
   const policy = compilePolicy({})
@@ -192,7 +235,9 @@ function judgement() {
   }
   times.sort((a, b) => a - b)
   const total = times.reduce((sum, value) => sum + value, 0)
-  console.log(`\njudging a line: p50 ${times[times.length >> 1].toFixed(0)} µs, p99 ${times[Math.floor(times.length * 0.99)].toFixed(0)} µs, ${Math.round((times.length / total) * 1e6)} a second`)
+  console.log(
+    `\njudging a line: p50 ${times[times.length >> 1].toFixed(0)} µs, p99 ${times[Math.floor(times.length * 0.99)].toFixed(0)} µs, ${Math.round((times.length / total) * 1e6)} a second`,
+  )
 }
 
 try {

@@ -7,13 +7,21 @@ import { root, setup } from './setup.mjs'
 setup()
 
 const bench = join(root, 'bench')
-if (!existsSync(join(bench, 'node_modules', '@openai')) || !existsSync(join(bench, 'node_modules', '@anthropic-ai'))) {
+if (
+  !existsSync(join(bench, 'node_modules', '@openai')) ||
+  !existsSync(join(bench, 'node_modules', '@anthropic-ai'))
+) {
   process.stdout.write('peers: installing (about 450 MB)\n')
-  const npm = spawnSync('npm', ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: bench, stdio: ['ignore', 'ignore', 'inherit'] })
+  const npm = spawnSync(
+    'npm',
+    ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'],
+    { cwd: bench, stdio: ['ignore', 'ignore', 'inherit'] },
+  )
   if (npm.status !== 0) process.stdout.write('peers: not to be had here; measuring us alone\n')
 }
 const missing = ['socat', 'rg'].filter((name) => !existsSync(`/usr/bin/${name}`))
 if (missing.length > 0 && process.getuid?.() === 0 && existsSync('/usr/bin/apt-get'))
   spawnSync('apt-get', ['install', '-y', '-qq', 'socat', 'ripgrep'], { stdio: 'ignore' })
 
-process.exitCode = spawnSync(process.execPath, [join(bench, 'bench.mjs')], { cwd: root, stdio: 'inherit' }).status ?? 1
+process.exitCode =
+  spawnSync(process.execPath, [join(bench, 'bench.mjs')], { cwd: root, stdio: 'inherit' }).status ?? 1

@@ -6,8 +6,12 @@ import { output, root, setup } from './setup.mjs'
 
 setup()
 
-const report = JSON.parse(output(process.execPath, [join(root, 'dist', 'test', 'conformance.js'), '--json'], { maxBuffer: 1e8 }))
-const backends = JSON.parse(output(process.execPath, [join(root, 'dist', 'cli', 'ringfence.cjs'), 'doctor', '--json'])).backends
+const report = JSON.parse(
+  output(process.execPath, [join(root, 'dist', 'test', 'conformance.js'), '--json'], { maxBuffer: 1e8 }),
+)
+const backends = JSON.parse(
+  output(process.execPath, [join(root, 'dist', 'cli', 'ringfence.cjs'), 'doctor', '--json']),
+).backends
 
 const rowsOf = (name) => report.rows.filter((row) => row.guarantee === name)
 
@@ -15,14 +19,23 @@ const table = Object.entries(GUARANTEES).map(([name, sentence], index) => {
   const rows = rowsOf(name)
   const held = rows.filter((row) => row.verdict === 'held').length
   const claimed = backends.find((backend) => backend.name === 'bubblewrap').guarantees.includes(name)
-  const proof = claimed ? `${held} attacks held` : 'pending: no backend claims it; a plan that needs it is refused'
+  const proof = claimed
+    ? `${held} attacks held`
+    : 'pending: no backend claims it; a plan that needs it is refused'
   return `| ${index + 1} | \`${name}\` | ${sentence} | ${claimed ? 'bubblewrap' : '–'} | ${proof} |`
 })
 
 const attacks = Object.keys(GUARANTEES).flatMap((name) => {
   const rows = rowsOf(name).filter((row) => row.verdict === 'held' || row.verdict === 'not-applicable')
   if (rows.length === 0) return []
-  return ['', `### ${name}`, '', ...rows.map((row) => `- ${row.attack}${row.verdict === 'held' ? '' : ` (not applicable here: ${row.why})`}`)]
+  return [
+    '',
+    `### ${name}`,
+    '',
+    ...rows.map(
+      (row) => `- ${row.attack}${row.verdict === 'held' ? '' : ` (not applicable here: ${row.why})`}`,
+    ),
+  ]
 })
 
 const text = `# Guarantees

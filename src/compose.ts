@@ -49,7 +49,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const env = definedOnly(options.env ?? process.env)
   const config = await configFor(options, env)
   const stateDir = stateDirectory(env)
-  const home = env['HOME'] ?? homedir()
+  const home = env.HOME ?? homedir()
   const cwd = options.cwd ?? process.cwd()
   const policy = sandboxPolicyOf(config, home)
   const observe = (path: string): Observed =>
@@ -66,7 +66,7 @@ const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
   Object.fromEntries(Object.entries(env).filter((entry): entry is [string, string] => entry[1] !== undefined))
 
 async function configFor(options: ComposeOptions, env: Readonly<Record<string, string>>): Promise<Config> {
-  const named = options.config ?? env['RINGFENCE_CONFIG']
+  const named = options.config ?? env.RINGFENCE_CONFIG
   // SECURITY: never from the working directory, which an agent or a cloned repository may have written.
   const found = named ?? [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
   const config: Config = found === undefined ? {} : await loadConfig(found)
@@ -76,12 +76,12 @@ async function configFor(options: ComposeOptions, env: Readonly<Record<string, s
 }
 
 const userConfig = (env: Readonly<Record<string, string>>): string =>
-  join(env['XDG_CONFIG_HOME'] ?? join(env['HOME'] ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
+  join(env.XDG_CONFIG_HOME ?? join(env.HOME ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
 
 /** `RINGFENCE_HOME`, or the XDG state directory. */
 export function stateDirectory(env: Readonly<Record<string, string | undefined>>): string {
-  if (env['RINGFENCE_HOME']) return resolve(env['RINGFENCE_HOME'])
-  return join(env['XDG_STATE_HOME'] ?? join(env['HOME'] ?? homedir(), '.local', 'state'), 'ringfence')
+  if (env.RINGFENCE_HOME) return resolve(env.RINGFENCE_HOME)
+  return join(env.XDG_STATE_HOME ?? join(env.HOME ?? homedir(), '.local', 'state'), 'ringfence')
 }
 
 /** Ids are unguessable; their prefix says what they name. */

@@ -27,7 +27,7 @@ beforeAll(() => {
   workspace = join(base, 'workspace')
   mkdirSync(workspace)
   options = {
-    env: { HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state'), PATH: process.env['PATH'] },
+    env: { HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state'), PATH: process.env.PATH },
     cwd: workspace,
   }
 })
@@ -106,7 +106,7 @@ describe('Sandbox', () => {
   })
 
   test('two hundred runs leave nothing behind', { timeout: 120_000 }, async () => {
-    const runs = process.env['RINGFENCE_FULL'] ? 10_000 : 200
+    const runs = process.env.RINGFENCE_FULL ? 10_000 : 200
     await using sandbox = await Sandbox.create({ workspace, limits: { pids: 64 } }, options)
     await sandbox.exec(['true'])
     const before = leftovers()
@@ -117,8 +117,7 @@ describe('Sandbox', () => {
     for (let tries = 0; tries < 60 && more().length > 0; tries++)
       await new Promise((resolve) => setTimeout(resolve, 250))
     expect(more()).toEqual([])
-    if (process.env['RINGFENCE_FULL'])
-      console.log(`${runs} runs, before and after: ${JSON.stringify(before)}`)
+    if (process.env.RINGFENCE_FULL) console.log(`${runs} runs, before and after: ${JSON.stringify(before)}`)
   })
 })
 

@@ -7,6 +7,7 @@ import {
   readdirSync,
   readFileSync,
   realpathSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -307,6 +308,35 @@ describe('the guard', () => {
     const allowed = names.filter((name) => protectedBy(PROTECTION, name) === undefined)
     // `mkdir -p` of the parent has made this one already.
     expect([...made, 'node_modules'].sort()).toEqual([...new Set(allowed)].sort())
+  })
+
+  test('follows git’s pointers: a linked repository, a worktree, a granted .git', async () => {
+    const root = freshWorkspace({ workspace } as Parameters<typeof freshWorkspace>[0])
+    renameSync(join(root, '.git'), join(root, 'repository'))
+    symlinkSync('repository', join(root, '.git'))
+    const tree = join(root, 'tree')
+    mkdirSync(join(root, 'repository', 'worktrees', 'tree'), { recursive: true })
+    mkdirSync(tree)
+    writeFileSync(join(root, 'repository', 'worktrees', 'tree', 'commondir'), '../..\n')
+    writeFileSync(join(tree, '.git'), `gitdir: ${join(root, 'repository', 'worktrees', 'tree')}\n`)
+    const script = (to: string): string =>
+      `echo PWNED > ${to}/hooks/post-commit; echo PWNED >> ${to}/config; mv ${to}/hooks ${to}/h2; echo fine > ${to}/index`
+    const attack = async (spec: Record<string, unknown>, to: string) => {
+      await using sandbox = await Sandbox.create(spec, options)
+      writeFileSync(join(sandbox.plan.cwd, 'a.sh'), script(to))
+      await sandbox.exec(['bash', 'a.sh'])
+      expect(existsSync(join(root, 'repository', 'hooks', 'post-commit'))).toBe(false)
+      expect(readFileSync(join(root, 'repository', 'config'), 'utf8')).not.toContain('PWNED')
+      expect(existsSync(join(root, 'repository', 'index'))).toBe(true)
+    }
+    await attack({ workspace: root }, join(root, 'repository'))
+    await attack({ workspace: tree, write: [join(root, 'repository')] }, join(root, 'repository'))
+    rmSync(join(root, '.git'))
+    const other = join(root, 'vendor', 'sub', '.git')
+    await using sandbox = await Sandbox.create({ workspace: tree, write: [other] }, options)
+    writeFileSync(join(tree, 'a.sh'), script(other))
+    await sandbox.exec(['bash', 'a.sh'])
+    expect(existsSync(join(other, 'hooks', 'post-commit'))).toBe(false)
   })
 
   test('many threads creating at once lose nothing', async () => {

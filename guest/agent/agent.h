@@ -86,15 +86,15 @@ struct protection {
   struct strings inner;
   struct strings names;
   struct strings except;
+  struct strings pinned; /* full paths: where a linked repository really lies */
 };
 
 extern struct protection protection;
-/* The path of `name` in the directory, below a guarded mount; NULL when it is not below one. */
-const char *guarded_part(const char *path);
-bool is_protected(const char *relative);
+/* Each takes a full path; what is below no guarded mount is never protected. */
+bool is_protected(const char *path);
 /* Moving or linking something to this path would carry protected names along. */
-bool leads_to_protected(const char *relative);
-bool is_exempt(const char *relative);
+bool leads_to_protected(const char *path);
+bool is_exempt(const char *path);
 
 /* fence.c: privileges, mounts, Landlock, seccomp. */
 void make_readonly(const char *path);

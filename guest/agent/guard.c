@@ -144,13 +144,12 @@ static bool place_path(const struct place *place, char *path, size_t size) {
 static bool judge(const struct place *place, bool (*refuses)(const char *), const char *what) {
   char path[PATH_MAX * 2];
   if (!place_path(place, path, sizeof path)) return false;
-  const char *relative = guarded_part(path);
-  if (!relative || !refuses(relative)) return false;
+  if (!refuses(path)) return false;
   report_violation("fs.protect", "%s %s", what, path);
   return true;
 }
 
-static bool carries_protected(const char *relative) { return is_protected(relative) || leads_to_protected(relative); }
+static bool carries_protected(const char *path) { return is_protected(path) || leads_to_protected(path); }
 
 static int refused_outside(const struct place *place, int error, const char *what) {
   char path[PATH_MAX * 2];
@@ -304,8 +303,7 @@ static int do_unlink(const struct call *call, int dirfd, uint64_t address, int f
 static bool leaves_exemption(const struct place *from, const struct place *to) {
   char old[PATH_MAX * 2], new[PATH_MAX * 2];
   if (!S_ISDIR(from->stat.st_mode) || !place_path(from, old, sizeof old) || !place_path(to, new, sizeof new)) return false;
-  const char *source = guarded_part(old), *target = guarded_part(new);
-  return target && source && is_exempt(source) && !is_exempt(target);
+  return is_exempt(old) && !is_exempt(new);
 }
 
 static int do_rename(const struct call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path, unsigned flags) {

@@ -28,6 +28,7 @@ static struct {
     {"rlimit", 2, &plan.rlimits},    {"guard", 1, &protection.guarded},
     {"protect-root", 1, &protection.roots},   {"protect-inner", 1, &protection.inner},
     {"protect-name", 1, &protection.names},   {"protect-except", 1, &protection.except},
+    {"protect-path", 1, &protection.pinned},
 };
 
 static char *read_config(int fd, size_t *length) {
@@ -83,6 +84,17 @@ static void finish_mounts(void) {
     mask_path(plan.masks.items[i], plan.masks.items[i + 1], plan.masks.items[i + 2]);
   for (size_t i = 0; i < plan.hidden.count; i++) hide_path(plan.hidden.items[i]);
   for (size_t i = 0; i < plan.readonly.count; i++) make_readonly(plan.readonly.items[i]);
+}
+
+/* SECURITY: names are judged by the paths that the kernel reports; a guarded mount must be where we think it is. */
+static void check_guarded(void) {
+  char path[PATH_MAX];
+  for (size_t i = 0; i < protection.guarded.count; i++) {
+    const char *root = protection.guarded.items[i][0] ? protection.guarded.items[i] : "/";
+    int fd = open(root, O_PATH | O_CLOEXEC);
+    if (fd < 0 || !path_of(fd, path, sizeof path) || strcmp(path, root)) die("%s is somewhere else in the sandbox", root);
+    close(fd);
+  }
 }
 
 static const struct {
@@ -251,6 +263,7 @@ _Noreturn void init(int config, int filter) {
   walk_setup();
   forbid_user_namespaces(plan.uid);
   finish_mounts();
+  check_guarded();
   if (plan.uid) become_user(plan.uid, plan.gid);
   drop_privileges();
   int landlock = restrict_files(&plan.writable, !plan.open_files);

@@ -33,9 +33,13 @@ static void read_vector(void) {
       }
       continue;
     }
-    char *end;
+    /* SECURITY: only `…_7=`, never `…_07=`: a guest's variable must not replace an item of ours. */
+    char *end, canonical[32];
     long index = strtol(*entry + sizeof PREFIX, &end, 10);
-    if (*end == '=' && index >= 0 && index < count) slots[index] = end + 1;
+    snprintf(canonical, sizeof canonical, "%ld=", index);
+    if (index < 0 || index >= count || strncmp(*entry + sizeof PREFIX, canonical, strlen(canonical)) || slots[index])
+      die("launch vector: bad item %.40s", *entry);
+    slots[index] = end + 1;
   }
   for (long i = 0; i < count; i++) {
     if (!slots[i]) die("launch vector: item %ld is missing", i);
@@ -121,7 +125,7 @@ static const struct {
 
 static void apply(const char *name, char **arguments) {
   if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
-  else if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
+  else if (!strcmp(name, "control")) return;
   else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
@@ -131,16 +135,24 @@ static void apply(const char *name, char **arguments) {
   else strings_add(&config, arguments[0]);
 }
 
-static void apply_all(void) {
+static size_t arity_of(const char *name) {
+  for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++)
+    if (!strcmp(name, OPERATIONS[i].name)) return OPERATIONS[i].arity;
+  die("launch vector: bad operation %s", name);
+}
+
+static void each_operation(void (*action)(const char *name, char **arguments)) {
   for (size_t at = 0; at < vector.count;) {
     const char *name = vector.items[at++];
-    size_t arity = 0;
-    for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++)
-      if (!strcmp(name, OPERATIONS[i].name)) arity = OPERATIONS[i].arity;
-    if (!arity || at + arity > vector.count) die("launch vector: bad operation %s", name);
-    apply(name, vector.items + at);
+    size_t arity = arity_of(name);
+    if (at + arity > vector.count) die("launch vector: bad operation %s", name);
+    action(name, vector.items + at);
     at += arity;
   }
+}
+
+static void find_control(const char *name, char **arguments) {
+  if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
 }
 
 static int filter_file(void) {
@@ -171,12 +183,11 @@ _Noreturn void launch(void) {
   pid_t parent = getppid();
   die_with_parent(parent);
   read_vector();
-  for (size_t i = 0; i + 1 < vector.count; i++)
-    if (!strcmp(vector.items[i], "control")) control_fd = atoi(vector.items[i + 1]);
+  each_operation(find_control);
   close_inherited();
   /* Node marks its sockets close-on-exec in the child; this one goes all the way to init. */
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
-  apply_all();
+  each_operation(apply);
   if (!bwrap_path) die("launch vector: no bwrap");
   int self = open("/proc/self/exe", O_PATH);
   int config_fd = joined_file(&config), filter_fd = filter_file();

@@ -32,13 +32,17 @@ static bool listed(const struct strings *list, const struct segments *segments, 
   return false;
 }
 
-const char *guarded_part(const char *path) {
+/* How many segments of the path are the guarded mount's own; -1 when it is below none. */
+static int depth_of_root(const char *path) {
   for (size_t i = 0; i < protection.guarded.count; i++) {
     const char *root = protection.guarded.items[i];
     size_t length = strlen(root);
-    if (!strncmp(path, root, length) && (path[length] == '/' || path[length] == 0)) return path + length;
+    if (strncmp(path, root, length) || (path[length] != '/' && path[length] != 0)) continue;
+    struct segments segments;
+    split(&segments, root);
+    return segments.count;
   }
-  return NULL;
+  return -1;
 }
 
 /* How many segments of the pattern `a/b/c` stand in the path from `start` on; all of them: *whole. */
@@ -51,32 +55,59 @@ static int matched(const struct segments *segments, int start, const char *patte
   return count;
 }
 
-static int dependency_depth(const struct segments *segments) {
-  for (int i = 0; i < segments->count; i++)
+static int dependency_depth(const struct segments *segments, int root) {
+  for (int i = root; i < segments->count; i++)
     if (listed(&protection.except, segments, i)) return i;
   return INT_MAX;
 }
 
-/* The same judgement as policy/protect.ts; test/conformance holds the two against each other. */
-bool is_protected(const char *relative) {
-  struct segments segments;
-  split(&segments, relative);
-  /* SECURITY: a path too deep to be judged is refused, not waved through. */
-  if (segments.count == MAX_SEGMENTS) return true;
-  if (segments.count && listed(&protection.roots, &segments, segments.count - 1)) return true;
-  int dependency = dependency_depth(&segments);
-  for (int start = 0; start < segments.count; start++) {
-    bool whole = false;
-    for (size_t i = 0; i < protection.inner.count && !whole; i++) matched(&segments, start, protection.inner.items[i], &whole);
-    if (whole) return true;
-    if (start <= dependency && listed(&protection.names, &segments, start)) return true;
+static bool is_pinned(const char *path) {
+  for (size_t i = 0; i < protection.pinned.count; i++) {
+    size_t length = strlen(protection.pinned.items[i]);
+    if (!strncmp(path, protection.pinned.items[i], length) && (path[length] == '/' || path[length] == 0)) return true;
   }
   return false;
 }
 
-bool leads_to_protected(const char *relative) {
+/* `.git/hooks` stands in the path also when the mount itself is the `.git`. */
+static bool has_inner(const struct segments *segments) {
+  for (int start = 0; start < segments->count; start++)
+    for (size_t i = 0; i < protection.inner.count; i++) {
+      bool whole;
+      matched(segments, start, protection.inner.items[i], &whole);
+      if (whole) return true;
+    }
+  return false;
+}
+
+/* The same judgement as policy/protect.ts; test/wall.test.ts holds the two against each other. */
+bool is_protected(const char *path) {
   struct segments segments;
-  split(&segments, relative);
+  int root = depth_of_root(path);
+  if (root < 0) return false;
+  split(&segments, path);
+  /* SECURITY: a path too deep to be judged is refused, not waved through. */
+  if (segments.count == MAX_SEGMENTS) return true;
+  if (segments.count > root && listed(&protection.roots, &segments, segments.count - 1)) return true;
+  if (is_pinned(path) || has_inner(&segments)) return true;
+  int dependency = dependency_depth(&segments, root);
+  for (int start = root; start < segments.count && start <= dependency; start++)
+    if (listed(&protection.names, &segments, start)) return true;
+  return false;
+}
+
+static bool leads_to_pinned(const char *path) {
+  size_t length = strlen(path);
+  for (size_t i = 0; i < protection.pinned.count; i++)
+    if (!strncmp(protection.pinned.items[i], path, length) && protection.pinned.items[i][length] == '/') return true;
+  return false;
+}
+
+bool leads_to_protected(const char *path) {
+  struct segments segments;
+  if (depth_of_root(path) < 0) return false;
+  if (leads_to_pinned(path)) return true;
+  split(&segments, path);
   for (int start = 0; start < segments.count; start++)
     for (size_t i = 0; i < protection.inner.count; i++) {
       bool whole;
@@ -86,8 +117,10 @@ bool leads_to_protected(const char *relative) {
   return false;
 }
 
-bool is_exempt(const char *relative) {
+bool is_exempt(const char *path) {
   struct segments segments;
-  split(&segments, relative);
-  return dependency_depth(&segments) != INT_MAX;
+  int root = depth_of_root(path);
+  if (root < 0) return true;
+  split(&segments, path);
+  return dependency_depth(&segments, root) != INT_MAX;
 }

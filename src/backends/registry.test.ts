@@ -16,6 +16,7 @@ function planned(spec: Record<string, unknown> = {}): Plan {
     symlinks: [],
     fact: undefined,
     blockedInside: [],
+    repositories: [],
   } as const
   const facts = { uid: 0, home: '/root', stateDir: nothing, hostMemoryMb: 1000, cwd: '/', paths: new Map() }
   const plan = planFor(sandboxPolicyOf({}, '/root'), parseSpec(spec), facts)
@@ -422,7 +423,7 @@ describe('one shot', () => {
     expect(shot.kill('mock-1')).toBe(false)
   })
 
-  test.fails('a backend that cannot keep the plan gets nothing to run', async () => {
+  test('a backend that cannot keep the plan gets nothing to run', async () => {
     const leaky = backend('leaky', without('fs.read'))
     const shot = new SandboxRegistry().register(leaky, 1).oneShot(leaky, planned)
     await expect(shot.execute(['a'])).rejects.toMatchObject({ code: 'missing-guarantee' })

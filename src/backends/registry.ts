@@ -89,6 +89,12 @@ export class SandboxRegistry {
     throw refusal(plan, gaps)
   }
 
+  /** Throws unless this very backend keeps everything the plan needs. */
+  async assertCovers(backend: Backend, plan: Plan): Promise<void> {
+    const gap = await this.#gap(backend, plan)
+    if (gap) throw refusal(plan, [gap])
+  }
+
   #named(name: string): Backend {
     const backend = this.get(name)
     if (backend) return backend
@@ -169,7 +175,9 @@ export class OneShot {
     this.#running.set(id, controller)
     let sandbox: BackendSandbox | undefined
     try {
-      sandbox = await this.#backend.open(this.#plan(), controller.signal)
+      const plan = this.#plan()
+      await this.#registry.assertCovers(this.#backend, plan)
+      sandbox = await this.#backend.open(plan, controller.signal)
       return { id, ...(await sandbox.exec({ argv }, { signal: controller.signal })) }
     } finally {
       this.#running.delete(id)

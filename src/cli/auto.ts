@@ -25,7 +25,7 @@ export async function auto(args: readonly string[]): Promise<number> {
   const workspace = resolve(ringfence.cwd, values.workspace ?? '.')
   const router = AutoSandboxRouter.fromConfig(ringfence.config, { workspace, home: ringfence.home })
   const route = router.route(line)
-  const agentId = values['agent-id'] ?? ringfence.env['RINGFENCE_AGENT_ID']
+  const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
   const spec = {
     workspace,
     ...(route.mode === 'host' ? { backend: 'native' } : {}),

@@ -55,7 +55,9 @@ function fail(error: unknown, json: boolean): number {
       : new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, {
           hint: 'this is a defect; please report it',
         })
-  const { code, message, hint } = known
+  const { code, hint } = known
+  // One line, whatever the input held: a newline or an escape must not write a line of its own.
+  const message = known.message.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, '\ufffd')
   if (json) process.stderr.write(`${JSON.stringify({ error: { code, message, ...(hint && { hint }) } })}\n`)
   else process.stderr.write(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)
   return known.exitCode
@@ -67,7 +69,7 @@ function wantsJson(argv: readonly string[]): boolean {
 }
 
 const argv = process.argv.slice(2)
-main(argv)
+void main(argv)
   .catch((error: unknown) => fail(error, wantsJson(argv)))
   .then((code) => {
     process.exitCode = code

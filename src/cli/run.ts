@@ -86,7 +86,7 @@ function refuseUnbuilt(values: Values): void {
 }
 
 function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown> {
-  const agentId = values['agent-id'] ?? env['RINGFENCE_AGENT_ID']
+  const agentId = values['agent-id'] ?? env.RINGFENCE_AGENT_ID
   return defined({
     backend: values.backend,
     minIsolation: values['min-isolation'],
@@ -117,7 +117,7 @@ function mountOf(text: string): Record<string, string> {
 }
 
 function environmentOf(values: Values, env: Readonly<Record<string, string>>): Record<string, string> {
-  const terminal: Record<string, string> = env['TERM'] && process.stdout.isTTY ? { TERM: env['TERM'] } : {}
+  const terminal: Record<string, string> = env.TERM && process.stdout.isTTY ? { TERM: env.TERM } : {}
   for (const pair of values.env ?? []) {
     const at = pair.indexOf('=')
     const name = at < 0 ? pair : pair.slice(0, at)
@@ -175,10 +175,9 @@ async function runIn(
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
   const sandbox = await ringfence.gate.open(spec)
   try {
-    const counted = values.output !== undefined || values.idle !== undefined
     const done = await sandbox.exec(command, {
       stdin: 'inherit',
-      output: values.json ? undefined : counted ? passOn : 'inherit',
+      output: values.json ? undefined : 'inherit',
       signal: stop.signal,
       approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
     })
@@ -189,10 +188,6 @@ async function runIn(
     await sandbox.close()
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.off(signal, onSignal)
   }
-}
-
-const passOn = (stream: 'stdout' | 'stderr', chunk: Uint8Array): void => {
-  process[stream].write(chunk)
 }
 
 function tellViolations(done: Executed): void {

@@ -123,7 +123,7 @@ describe('limits', () => {
     expect(seen).toBe(100_000)
   })
 
-  test.fails('output counts also where it is passed on', async () => {
+  test('output counts also where it is passed on', async () => {
     const result = await sh("printf '\\n\\n'; sleep 0.2", { outputBytes: 1 }, { output: 'inherit' })
     expect(result.stopped).toBe('output')
   })

@@ -86,7 +86,7 @@ class Run {
 
   #start(): ChildProcess {
     const { file, args, env, cwd, runAs, control } = this.#launch
-    const piped = this.#io.output === 'inherit' ? 'inherit' : 'pipe'
+    const piped = this.#passesThrough() ? 'inherit' : 'pipe'
     const stdin = this.#io.stdin === 'inherit' ? 'inherit' : this.#io.stdin === undefined ? 'ignore' : 'pipe'
     return spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
@@ -96,6 +96,12 @@ class Run {
       // A process group of its own: what is killed while it starts other processes takes them along.
       detached: true,
     })
+  }
+
+  /** What is to be counted has to come through our hands. */
+  #passesThrough(): boolean {
+    const { outputBytes, idleMs } = this.#limits
+    return this.#io.output === 'inherit' && outputBytes === undefined && idleMs === undefined
   }
 
   async #finish(): Promise<RunResult> {
@@ -191,6 +197,7 @@ class Run {
     const kept = chunk.length > room ? chunk.subarray(0, Math.max(0, room)) : chunk
     if (kept.length > 0) {
       if (typeof this.#io.output === 'function') this.#io.output(name, kept)
+      else if (this.#io.output === 'inherit') process[name].write(kept)
       else this.#chunks[name].push(kept)
     }
     if (chunk.length > room) this.#stop('output')

@@ -31,6 +31,8 @@ export type Protection = {
   readonly names: readonly string[]
   /** Below these the `names` do not count. */
   readonly exceptBelow: readonly string[]
+  /** Full paths of the same things in a repository that `.git` only points to. */
+  readonly pinned: readonly string[]
 }
 
 type PlanFields = {

@@ -96,7 +96,7 @@ export const DEFAULT_BLOCKED: readonly string[] = [
 export const DEFAULT_PROTECTED: readonly string[] = [...PROTECTION.inner, ...PROTECTION.names]
 
 // SECURITY: one sentence for both, so that nobody learns which paths exist on the host.
-const NOT_HERE = 'path is missing or outside the allowed paths'
+export const NOT_HERE = 'path is missing or outside the allowed paths'
 
 type Grant = { readonly root: string; readonly rootAsked: string; readonly mode: 'ro' | 'rw' }
 type Judged = { readonly effective: string; readonly evidence: PathEvidence; readonly grant: Grant }

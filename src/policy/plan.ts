@@ -1,20 +1,13 @@
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
-import { type Mask, type Mount, type PathFact, type Plan, sealPlan } from '../model/plan.ts'
+import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
-import { judgePath, type PathEvidence } from './paths.ts'
-import { hardDenied, hasMountSyntax, isWithin } from './paths-mount.ts'
-import { PROTECTION } from './protect.ts'
+import { type Facts, factOf, grantedMounts, grantedSockets, masksFor, type SandboxPolicy } from './grants.ts'
+import { isWithin } from './paths-mount.ts'
+import { pinnedTo } from './protect.ts'
 
-/** What the operator permits of sandboxes themselves: paths, limits, networks (seed 000's engine). */
-export type SandboxPolicy = {
-  /** `undefined`: no list was set, and whoever starts the sandbox decides. An empty list allows nothing. */
-  readonly allowedPrefixes: readonly string[] | undefined
-  readonly blocked: readonly string[]
-  readonly networkModes: readonly NetworkMode[]
-  readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
-}
+export type { Facts, Observed, SandboxPolicy } from './grants.ts'
 
 const BLOCKED = ['.ssh', '.aws', '.gnupg', 'secrets', 'credentials']
 
@@ -35,24 +28,6 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
   }
 }
 
-/** Something on the host as it was observed: evidence for judgement, and the fact that a mount carries. */
-export type Observed = PathEvidence & {
-  readonly fact: PathFact | undefined
-  readonly blockedInside: readonly Observed[]
-}
-
-/** What was observed of the host for this spec; an argument, so that a decision can be replayed. */
-export type Facts = {
-  readonly uid: number
-  readonly home: string
-  readonly stateDir: Observed
-  readonly hostMemoryMb: number
-  /** The directory that commands start in when it lies inside the workspace. */
-  readonly cwd: string
-  /** One for each path that `pathsOf` names. */
-  readonly paths: ReadonlyMap<string, Observed>
-}
-
 /** Every host path that a spec names and a decision therefore needs facts of. */
 export function pathsOf(policy: SandboxPolicy, spec: Spec): readonly string[] {
   return [
@@ -68,8 +43,6 @@ export function pathsOf(policy: SandboxPolicy, spec: Spec): readonly string[] {
     ]),
   ]
 }
-
-type Asked = { readonly path: string; readonly mode: 'ro' | 'rw'; readonly target?: string | undefined }
 
 /**
  * Judges a whole spec and makes the one thing that backends accept, or says why not.
@@ -87,7 +60,7 @@ export function planFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan |
 function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const preset = spec.preset ?? 'workspace-write'
   const mounts = [...grantedMounts(policy, spec, facts, preset)]
-  const sockets = (spec.unixSockets ?? []).map((path) => socketMount(path, facts))
+  const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
   const writes = mounts.some((mount) => mount.mode === 'rw')
@@ -102,7 +75,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     cwd: startingPoint(workspace, facts),
     mounts,
     masks: masksFor(spec, facts, mounts),
-    protection: writes && !waived.includes('fs.protect') ? PROTECTION : undefined,
+    protection: writes && !waived.includes('fs.protect') ? pinnedTo(repositoriesOf(facts)) : undefined,
     network: { mode, allowHosts: spec.network?.allowHosts ?? [] },
     unixSockets: sockets,
     env: { ...baseEnvironment(facts), ...spec.env },
@@ -123,6 +96,10 @@ function startingPoint(workspace: PathFact | undefined, facts: Facts): string {
   return isWithin(facts.cwd, workspace.real) ? facts.cwd : workspace.real
 }
 
+const repositoriesOf = (facts: Facts): readonly string[] => [
+  ...new Set([...facts.paths.values()].flatMap((observed) => observed.repositories)),
+]
+
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
@@ -133,143 +110,6 @@ const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
   USER: facts.uid === 0 ? 'root' : 'agent',
   RINGFENCE: '1',
 })
-
-function grantedMounts(policy: SandboxPolicy, spec: Spec, facts: Facts, preset: Preset): readonly Mount[] {
-  if (preset === 'danger-full-access') return [rootMount(facts)]
-  const workspaceMode = preset === 'read-only' ? 'ro' : 'rw'
-  const asked: Asked[] = [
-    ...(spec.workspace === undefined ? [] : [{ path: spec.workspace, mode: workspaceMode } as const]),
-    ...(spec.read ?? []).map((path) => ({ path, mode: 'ro' }) as const),
-    ...(spec.write ?? []).map((path) => ({ path, mode: 'rw' }) as const),
-    ...(spec.mounts ?? []).map(({ source, target, mode }) => ({ path: source, target, mode: mode ?? 'rw' })),
-  ]
-  const readOnly = asked.find((one) => preset === 'read-only' && one.mode === 'rw')
-  if (readOnly) {
-    throw new SandboxError(
-      'invalid-input',
-      `\`${readOnly.path}\` is asked for writing in the read-only preset`,
-      {
-        hint: 'use the workspace-write preset',
-      },
-    )
-  }
-  return distinct(asked.map((one) => mountOf(policy, one, facts)))
-}
-
-/** Two grants for one target: asking for the same thing twice is harmless, anything else is a contradiction. */
-function distinct(mounts: readonly Mount[]): readonly Mount[] {
-  const byTarget = new Map<string, Mount>()
-  for (const mount of mounts) {
-    const other = byTarget.get(mount.target)
-    if (other && other.real !== mount.real)
-      throw new SandboxError('invalid-input', `two mounts have the target \`${mount.target}\``)
-    // SECURITY: of two modes for one path the stricter holds.
-    byTarget.set(mount.target, other?.mode === 'ro' ? other : mount)
-  }
-  return [...byTarget.values()]
-}
-
-function rootMount(facts: Facts): Mount {
-  return { ...factOf('/', facts), target: '/', mode: 'rw' }
-}
-
-function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
-  const observed = facts.paths.get(asked.path)
-  if (!asked.path.startsWith('/')) {
-    throw new SandboxError('path-not-absolute', `\`${asked.path}\` is not an absolute path`, {
-      hint: 'name the whole path',
-    })
-  }
-  if (observed?.state === 'exists' && observed.symlinks.some((link) => link.at === observed.normal)) {
-    throw new SandboxError('forbidden-host-path', `\`${asked.path}\` is a symlink to \`${observed.real}\``, {
-      hint: 'mount the real path',
-    })
-  }
-  refuseAbsent(policy, asked.path, observed)
-  const prefixes = policy.allowedPrefixes ?? [asked.path]
-  const verdict = judgePath(
-    { allowed: prefixes.map((path) => ({ path, mode: 'rw' })), blocked: policy.blocked, protected: [] },
-    {
-      path: asked.path,
-      op: asked.mode === 'ro' ? 'mount-ro' : 'mount-rw',
-      ...(asked.target ? { target: asked.target } : {}),
-    },
-    { path: observed as PathEvidence, roots: prefixes.map((path) => facts.paths.get(path) as PathEvidence) },
-  )
-  if (verdict.verdict === 'deny') {
-    throw new SandboxError('forbidden-host-path', `\`${asked.path}\` cannot be mounted: ${verdict.reason}`, {
-      hint: hintFor(policy),
-    })
-  }
-  const fact = factOf(asked.path, facts)
-  if (fact.real === facts.home || isWithin(facts.home, fact.real)) {
-    throw new SandboxError(
-      'forbidden-host-path',
-      `\`${asked.path}\` holds your home directory and its credentials`,
-      {
-        hint: 'work in a project directory below it',
-      },
-    )
-  }
-  return { ...fact, target: asked.target ?? fact.real, mode: asked.mode }
-}
-
-/** SECURITY: where an operator set limits, "missing" and "outside" must read the same; where nobody did, say what is wrong. */
-function refuseAbsent(policy: SandboxPolicy, path: string, observed: Observed | undefined): void {
-  if (policy.allowedPrefixes || observed?.state === 'exists') return
-  const why = observed?.state === 'unreadable' ? 'cannot be read by this user' : 'does not exist'
-  throw new SandboxError('invalid-input', `\`${path}\` ${why}`, {
-    hint: 'name an existing directory or file',
-  })
-}
-
-function hintFor(policy: SandboxPolicy): string {
-  return policy.allowedPrefixes
-    ? `allowed: ${policy.allowedPrefixes.join(', ') || 'nothing'}`
-    : 'choose a project directory'
-}
-
-function factOf(path: string, facts: Facts): PathFact {
-  const fact = facts.paths.get(path)?.fact
-  if (!fact)
-    throw new SandboxError('forbidden-host-path', `\`${path}\` cannot be used`, {
-      hint: 'name an existing directory or file',
-    })
-  return fact
-}
-
-function socketMount(path: string, facts: Facts): Mount {
-  const fact = factOf(path, facts)
-  const denied = hardDenied(fact.real) ?? (hasMountSyntax(path) ? 'it holds mount option syntax' : undefined)
-  if (denied) throw new SandboxError('forbidden-host-path', `\`${path}\` cannot be granted: ${denied}`)
-  if (fact.kind !== 'socket') throw new SandboxError('invalid-input', `\`${path}\` is not a unix socket`)
-  return { ...fact, target: fact.real, mode: 'rw' }
-}
-
-/** What lies inside a mount and must not be seen: denied paths, our own state, blocked names at its top. */
-function masksFor(spec: Spec, facts: Facts, mounts: readonly Mount[]): readonly Mask[] {
-  const hidden = [
-    ...(spec.deny ?? []).map((path) => facts.paths.get(path)),
-    facts.stateDir,
-    ...[...facts.paths.values()].flatMap((observed) => observed.blockedInside),
-  ]
-  const masks = new Map<string, Mask>()
-  for (const fact of hidden.map((observed) => observed?.fact)) {
-    for (const target of fact ? targetsOf(fact, mounts) : [])
-      masks.set(target, { ...(fact as PathFact), target })
-  }
-  // A mount of its own inside a masked place was asked for by name and judged by itself.
-  return [...masks.values()].filter((mask) => !mounts.some((mount) => mount.target === mask.target))
-}
-
-function targetsOf(fact: PathFact, mounts: readonly Mount[]): readonly string[] {
-  return mounts
-    .filter((mount) => isWithin(fact.real, mount.real) && fact.real !== mount.real)
-    .map(
-      (mount) =>
-        `${mount.target === '/' ? '' : mount.target}${fact.real.slice(mount.real === '/' ? 0 : mount.real.length)}`,
-    )
-}
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
   const mode = spec.network?.mode ?? (spec.network?.allowHosts?.length ? 'fetch' : 'offline')

@@ -167,7 +167,7 @@ describe('in general', () => {
   })
 
   test('an empty protection refuses nothing', () => {
-    const nothing = { roots: [], inner: [], names: [], exceptBelow: [] }
+    const nothing = { roots: [], inner: [], names: [], exceptBelow: [], pinned: [] }
     fc.assert(fc.property(fc.string(), (text) => protectedBy(nothing, text) === undefined))
   })
 })

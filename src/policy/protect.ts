@@ -84,6 +84,18 @@ export const PROTECTION: Protection = {
     '.devcontainer',
   ],
   exceptBelow: ['node_modules', 'site-packages'],
+  pinned: [],
+}
+
+/** The protection of a workspace whose `.git` is a link or a file that names another directory. */
+export function pinnedTo(repositories: readonly string[]): Protection {
+  const inside = PROTECTION.inner
+    .filter((pattern) => pattern.startsWith('.git/'))
+    .map((pattern) => pattern.slice(4))
+  return {
+    ...PROTECTION,
+    pinned: repositories.flatMap((repository) => inside.map((rest) => repository + rest)),
+  }
 }
 
 const same = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase()

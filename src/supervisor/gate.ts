@@ -49,27 +49,27 @@ export class Gate {
     return plan
   }
 
-  judge(command: AskedCommand, plan: Plan): Promise<Decision> {
-    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd: plan.cwd })
+  judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
+    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd })
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
-    const plan = this.plan(spec)
-    const { trail, newId } = this.#parts
-    const backend = await this.#select(plan, spec)
+    const { trail, newId, registry } = this.#parts
+    const { plan, backend } = await this.#admitSpec(spec)
     const inside = await this.#open(backend, plan, signal)
-    const id = newId('sb')
-    return new Sandbox({
-      id,
+    const sandbox = new Sandbox({
+      id: newId('sb'),
       plan,
       backend,
       inside,
       trail,
       newId,
-      judge: (command) => this.judge(command, plan),
+      judge: (command, cwd) => this.judge(command, plan, cwd),
     })
+    sandbox.onFailedLaunch(() => registry.invalidate(backend.name))
+    return sandbox
   }
 
   /** For a command that the caller starts itself: judged and on record like every other, or refused. */
@@ -81,16 +81,18 @@ export class Gate {
       inside: undefined,
       trail: this.#parts.trail,
       newId: this.#parts.newId,
-      judge: (asked) => this.judge(asked, plan),
+      judge: (asked, cwd) => this.judge(asked, plan, cwd),
     })
     return sandbox.admit(command)
   }
 
-  async #select(plan: Plan, spec: Spec): Promise<Backend> {
+  /** A spec that is refused, by policy or for want of a wall, is on record too. */
+  async #admitSpec(spec: Spec): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      return await this.#parts.registry.select(plan)
+      const plan = this.plan(spec)
+      return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
-      await this.#record('deny', (error as Error).message, spec)
+      if (error instanceof SandboxError) await this.#record('deny', error.message, spec)
       throw error
     }
   }

@@ -29,7 +29,7 @@ type Parts = {
   readonly inside: BackendSandbox | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
-  readonly judge: (command: AskedCommand) => Promise<Decision>
+  readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
 }
 
 /** One isolated place. Every command in it is judged before it runs and recorded before and after. */
@@ -43,6 +43,7 @@ export class Sandbox implements AsyncDisposable {
   /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
   readonly #unwritten: Event[] = []
   readonly #closing: (() => Promise<void>)[] = []
+  #failedLaunch: () => void = () => {}
   #state: 'ready' | 'destroyed' = 'ready'
 
   constructor(parts: Parts) {
@@ -52,6 +53,7 @@ export class Sandbox implements AsyncDisposable {
     this.level = parts.backend.level
     this.plan = parts.plan
     this.files = new SandboxFiles(
+      (operation, path) => this.#recordFile(operation, path),
       () => this.#inside(),
       (...command) => this.exec(command),
     )
@@ -81,6 +83,7 @@ export class Sandbox implements AsyncDisposable {
         () => true,
         () => false,
       )
+      if (error instanceof SandboxError && error.code === 'launch-failed') this.#failedLaunch()
       if (decided)
         await this.#write(
           this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }),
@@ -100,13 +103,18 @@ export class Sandbox implements AsyncDisposable {
     return this.#parts.inside
   }
 
+  /** Called when the wall could not be set up, so that nobody trusts an old probe. */
+  onFailedLaunch(action: () => void): void {
+    this.#failedLaunch = action
+  }
+
   /** Called once, after the sandbox is gone. */
   onClose(action: () => Promise<void>): void {
     this.#closing.push(action)
   }
 
   async #decide(asked: AskedCommand, execId: string, options: ExecOptions): Promise<Decision> {
-    const decision = await this.#parts.judge(asked)
+    const decision = await this.#parts.judge(asked, options.cwd)
     const approved = decision.action === 'ask' ? ((await options.approve?.(decision)) ?? false) : undefined
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
     const { action, reason, rules } = decision
@@ -132,6 +140,12 @@ export class Sandbox implements AsyncDisposable {
       })
     }
     return decision
+  }
+
+  /** Files are touched by the host's hand: like a command, on record before it happens. */
+  #recordFile(operation: 'read' | 'write', path: string): Promise<void> {
+    const fields = { subject: 'file', operation, path, action: 'sandbox', reason: 'inside the wall' }
+    return this.#write(this.#event('PolicyDecision', fields))
   }
 
   async #recordResult(execId: string, result: ExecResult): Promise<void> {
@@ -174,9 +188,14 @@ export class Sandbox implements AsyncDisposable {
   }
 
   async #write(...events: readonly Event[]): Promise<void> {
-    const all = [...this.#unwritten.splice(0), ...events]
-    // Handed over together they share one write to disk.
-    await Promise.all(all.map((event) => this.#parts.trail.append(event)))
+    const waiting = this.#unwritten.splice(0)
+    try {
+      // Handed over together they share one write to disk.
+      await Promise.all([...waiting, ...events].map((event) => this.#parts.trail.append(event)))
+    } catch (error) {
+      this.#unwritten.unshift(...waiting)
+      throw error
+    }
   }
 
   #event(event: Event['event'], fields: Record<string, Event[string]>): Event {
@@ -220,19 +239,27 @@ function ioOf({ stdin, output, signal }: ExecOptions, permit: Promise<unknown>):
 
 /** Files as the sandbox sees them: each operation crosses the wall like a command, so it can reach no more than one. */
 export class SandboxFiles {
+  readonly #record: (operation: 'read' | 'write', path: string) => Promise<void>
   readonly #inside: () => BackendSandbox
   readonly #exec: (...command: string[]) => Promise<ExecResult>
 
-  constructor(inside: () => BackendSandbox, exec: (...command: string[]) => Promise<ExecResult>) {
+  constructor(
+    record: (operation: 'read' | 'write', path: string) => Promise<void>,
+    inside: () => BackendSandbox,
+    exec: (...command: string[]) => Promise<ExecResult>,
+  ) {
+    this.#record = record
     this.#inside = inside
     this.#exec = exec
   }
 
-  read(path: string): Promise<Uint8Array> {
+  async read(path: string): Promise<Uint8Array> {
+    await this.#record('read', path)
     return this.#inside().read(path)
   }
 
-  write(path: string, data: Uint8Array | string): Promise<void> {
+  async write(path: string, data: Uint8Array | string): Promise<void> {
+    await this.#record('write', path)
     return this.#inside().write(path, typeof data === 'string' ? Buffer.from(data) : data)
   }
 

@@ -1,6 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import type { FunctionType, ImportShape, ModuleShape } from './decode.ts'
-import { importedCount } from './decode.ts'
+import { exportedFunction, type FunctionType, type ImportShape, type ModuleShape } from './decode.ts'
 import type { GuestEntry } from './guest-protocol.ts'
 
 /** What a guest must export and may import. */
@@ -72,14 +71,6 @@ function kindOf(shape: ModuleShape): GuestEntry['kind'] {
 
 const hasMemory = (shape: ModuleShape): boolean =>
   shape.exports.some(({ name, kind }) => name === 'memory' && kind === 'memory')
-
-function exportedFunction(shape: ModuleShape, wanted: string): FunctionType | undefined {
-  const found = shape.exports.find(({ name, kind }) => name === wanted && kind === 'function')
-  if (!found) return undefined
-  const imported = shape.imports.filter(({ kind }) => kind === 'function')
-  const type = imported[found.index]?.type ?? shape.functions[found.index - importedCount(shape, 'function')]
-  return type === undefined ? undefined : shape.types[type]
-}
 
 function isSignature(type: FunctionType | undefined, { params, results }: Signature): boolean {
   return type?.params.join() === params.join() && type.results.join() === results.join()

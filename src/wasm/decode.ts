@@ -196,3 +196,12 @@ function limitsOf(reader: ByteReader): SizeLimits {
   if (flags > 1) throw unsupportedFeature('custom page sizes')
   return { min: reader.u64(), max: (flags & 1) !== 0 ? reader.u64() : undefined }
 }
+
+/** The type of an exported function, or nothing when there is none of that name. */
+export function exportedFunction(shape: ModuleShape, wanted: string): FunctionType | undefined {
+  const found = shape.exports.find(({ name, kind }) => name === wanted && kind === 'function')
+  if (!found) return undefined
+  const imported = shape.imports.filter(({ kind }) => kind === 'function')
+  const type = imported[found.index]?.type ?? shape.functions[found.index - imported.length]
+  return type === undefined ? undefined : shape.types[type]
+}

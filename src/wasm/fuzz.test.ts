@@ -12,7 +12,7 @@ const seed = full ? Date.now() % 2 ** 31 : 20_240_501
 const FUEL = 20_000
 const FRAMES = 100
 
-describe(`random modules, seed ${seed}`, () => {
+describe(`random modules, seed ${seed}`, { timeout: full ? 900_000 : 60_000 }, () => {
   it('cost what counting every instruction says, and give the same results', async () => {
     const modules = Array.from({ length: full ? 5000 : 300 }, (_, index) => randomModule(seed + index * 7919))
     const metered = await runIsolated(
@@ -42,6 +42,7 @@ describe(`random modules, seed ${seed}`, () => {
         compared++
       }
     }
+    console.log(compared)
     expect(compared).toBeGreaterThan(full ? 1500 : 90)
   })
 })
@@ -85,7 +86,7 @@ function sources(): readonly Uint8Array[] {
   return [...random, ...kernels, ...specs]
 }
 
-describe(`mutated modules, seed ${seed}`, () => {
+describe(`mutated modules, seed ${seed}`, { timeout: full ? 900_000 : 60_000 }, () => {
   it('never run past their limit, and the rewrite never makes them invalid', async () => {
     const cases = mutants(sources(), full ? 20_000 : 400).flatMap((bytes) => {
       try {

@@ -1,14 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { decodeModule } from './decode.ts'
-import { type WasmFunction, type WasmGlobal, type WasmMemory, wasmEngine } from './engine.ts'
-import {
-  METER_EXPORTS,
-  type MeterOptions,
-  meterModule,
-  meterModuleInSlices,
-  meterWord,
-  readMeter,
-} from './meter.ts'
+import { type WasmFunction, type WasmGlobal, wasmEngine } from './engine.ts'
+import { loadMetered, METER_EXPORTS, type MeterOptions, meterModule, meterWord, readMeter } from './meter.ts'
 import { rewriteModule } from './rewrite.ts'
 import {
   buildModule,
@@ -343,13 +336,17 @@ describe('what is added', () => {
     const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(bytes), {})
     expect(exports.run as WasmFunction).toThrow('unreachable')
   })
-  it('is the same every time, in one piece or in slices', async () => {
-    const again = await meterModuleInSlices(mixed)
+  it('is the same every time, at once or in slices', async () => {
+    const again = await loadMetered(mixed)
     expect(Buffer.from(meterModule(mixed).bytes).equals(again.bytes)).toBe(true)
   })
-  it('does not follow changes of the bytes it was given', () => {
-    const memory = metered(plain([], { memory: { min: 1 } })).exports.memory as WasmMemory
-    expect(memory.buffer.byteLength).toBe(65_536)
+  it('does not follow changes of the bytes it was given', async () => {
+    const bytes = plain([op.i32(7)], { results: [I32] })
+    const loading = loadMetered(bytes)
+    bytes.fill(0)
+    const { exports } = new (wasmEngine().Instance)((await loading).module, {})
+    ;(exports[METER_EXPORTS.meter] as WasmGlobal).value = meterWord(10, 10)
+    expect((exports.run as WasmFunction)()).toBe(7)
   })
 })
 

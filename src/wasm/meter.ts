@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { decodeModule, type ModuleShape } from './decode.ts'
-import { wasmEngine } from './engine.ts'
+import { type WasmModule, wasmEngine } from './engine.ts'
 import { MAX_FRAMES, MAX_FUEL } from './fuel-emitter.ts'
 import { type InitialMeter, type ModuleLimits, rewriteModule } from './rewrite.ts'
 
@@ -24,21 +24,47 @@ export type MeteredModule = { readonly bytes: Uint8Array; readonly shape: Module
 
 /** Rewrites a module so that it counts fuel and frames and stops by itself. */
 export function meterModule(original: Uint8Array, options: MeterOptions = {}): MeteredModule {
-  const steps = meterSteps(original, options)
+  const bytes = ownCopy(original)
+  if (!wasmEngine().validate(bytes)) throw notValid()
+  const steps = rewriteSteps(bytes, options)
   for (;;) {
     const step = steps.next()
-    if (step.done) return step.value
+    if (!step.done) continue
+    if (!wasmEngine().validate(step.value.bytes)) throw noRoom()
+    return step.value
   }
 }
 
 const SLICE_MS = 5
+/** Below this, validation at once is quicker than a compilation in the background. */
+const SMALL_BYTES = 256 * 1024
 
-/** The same in slices, so that a large module does not hold up the caller's event loop. */
-export async function meterModuleInSlices(
+/** The same, and compiled, without holding up the caller's event loop for a large module. */
+export async function loadMetered(
   original: Uint8Array,
   options: MeterOptions = {},
-): Promise<MeteredModule> {
-  const steps = meterSteps(original, options)
+): Promise<MeteredModule & { readonly module: WasmModule }> {
+  const bytes = ownCopy(original)
+  if (!(await isValid(bytes))) throw notValid()
+  const metered = await inSlices(rewriteSteps(bytes, options))
+  try {
+    return { ...metered, module: await wasmEngine().compile(metered.bytes) }
+  } catch {
+    throw noRoom()
+  }
+}
+
+async function isValid(bytes: Uint8Array): Promise<boolean> {
+  if (bytes.length <= SMALL_BYTES) return wasmEngine().validate(bytes)
+  return wasmEngine()
+    .compile(bytes)
+    .then(
+      () => true,
+      () => false,
+    )
+}
+
+async function inSlices<T>(steps: Generator<void, T, void>): Promise<T> {
   let sliceEnd = performance.now() + SLICE_MS
   for (;;) {
     const step = steps.next()
@@ -49,32 +75,29 @@ export async function meterModuleInSlices(
   }
 }
 
-function* meterSteps(original: Uint8Array, options: MeterOptions): Generator<void, MeteredModule, void> {
+/** SECURITY: nobody changes the bytes between validation and use. */
+function ownCopy(original: Uint8Array): Uint8Array {
   if (original.length > MAX_MODULE_BYTES) {
     throw new SandboxError('resource-limit-exceeded', `the module is larger than ${MAX_MODULE_BYTES} bytes`)
   }
-  // SECURITY: our own copy, so that nobody changes the bytes between validation and use.
-  const bytes = Uint8Array.from(original)
-  // SECURITY: validation comes first. What is appended would make some invalid modules valid, with our
-  // globals and locals in their hands.
-  if (!wasmEngine().validate(bytes)) {
-    throw new SandboxError('invalid-input', 'not a valid WebAssembly module')
-  }
-  yield
-  const shape = decodeModule(bytes)
-  const rewritten = yield* rewriteModule({
-    bytes,
-    shape,
-    limits: limitsOf(options),
-    initial: options.initial ?? 'host',
+  return Uint8Array.from(original)
+}
+
+/**
+ * SECURITY: validation comes before the rewrite. What is appended would make some invalid modules valid, with
+ * our globals and locals in their hands.
+ */
+const notValid = (): SandboxError => new SandboxError('invalid-input', 'not a valid WebAssembly module')
+
+const noRoom = (): SandboxError =>
+  new SandboxError('unsupported', 'the module leaves no room for the meter', {
+    hint: 'a number of functions, types or locals is at the engine’s own limit',
   })
-  yield
-  if (!wasmEngine().validate(rewritten)) {
-    throw new SandboxError('unsupported', 'the module leaves no room for the meter', {
-      hint: 'a function, type or export count is at the engine’s own limit',
-    })
-  }
-  return { bytes: rewritten, shape }
+
+function* rewriteSteps(bytes: Uint8Array, options: MeterOptions): Generator<void, MeteredModule, void> {
+  const shape = decodeModule(bytes)
+  const limits = limitsOf(options)
+  return { bytes: yield* rewriteModule({ bytes, shape, limits, initial: options.initial ?? 'host' }), shape }
 }
 
 const limitsOf = ({ memoryMb = 64, tableElements = 1 << 20 }: MeterOptions): ModuleLimits => ({

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
 import { abiOf, type GuestAbi } from './abi.ts'
-import { type WasmModule, wasmEngine } from './engine.ts'
-import { MAX_MODULE_BYTES, METER_VERSION, meterModuleInSlices } from './meter.ts'
+import type { WasmModule } from './engine.ts'
+import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter.ts'
 
 /** A module that was validated, metered and compiled. */
 export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }
@@ -55,13 +55,8 @@ export class ModuleCache {
   }
 
   async #make(hash: string, bytes: Uint8Array): Promise<LoadedModule> {
-    const metered = await meterModuleInSlices(bytes, { memoryMb: this.#memoryMb })
-    const abi = abiOf(metered.shape)
-    const loaded: LoadedModule = Object.freeze({
-      hash,
-      abi,
-      module: await wasmEngine().compile(metered.bytes),
-    })
+    const { shape, module } = await loadMetered(bytes, { memoryMb: this.#memoryMb })
+    const loaded: LoadedModule = Object.freeze({ hash, abi: abiOf(shape), module })
     this.#made.add(loaded)
     return loaded
   }

@@ -81,6 +81,18 @@ describe('limits', () => {
     ['a loop in start', {}, plain([], { start: 1, functions: [{ body: LOOP }] }), 'fuel'],
     ['a loop in _initialize', {}, plain([], { functions: [{ export: '_initialize', body: LOOP }] }), 'fuel'],
     ['recursion', {}, plain([op.call(0)]), 'stack'],
+    [
+      'recursion with frames that fill the native stack',
+      {},
+      plain([op.call(0)], { locals: Array.from({ length: 30_000 }, () => I64) }),
+      'stack',
+    ],
+    [
+      'tail calls in a circle',
+      {},
+      plain([op.tailCall(1)], { functions: [{ body: [op.tailCall(0)] }] }),
+      'fuel',
+    ],
     ['memory at the start', {}, plain([], { memory: { min: 2000 } }), ''],
   ])('%s', async (_, options, bytes, resource) => {
     const result = await sandbox(options).run(bytes)

@@ -91,7 +91,7 @@ describe.skipIf(!present)(`spec tests${why}`, () => {
     }
     expect(problems).toEqual([])
     expect([...unmatched].filter((name) => !EXCEPTED.has(name))).toEqual([])
-    expect(compared).toBeGreaterThan(30_000)
+    expect(compared).toBeGreaterThan(50_000)
     expect(matched).toBeGreaterThan(9_500)
   })
 

@@ -19,6 +19,7 @@ function there(path: string, kind: 'dir' | 'file' | 'socket' = 'dir'): Observed 
     thing: { kind, nlink: 1 },
     fact: { real, kind, dev: '7', ino, uid: 1000, gid: 1001 },
     blockedInside: [],
+    repositories: [],
   }
 }
 

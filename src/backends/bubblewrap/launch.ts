@@ -229,7 +229,13 @@ const writablePlaces = (plan: Plan): readonly string[] => [...writableTargets(pl
 
 /** The agent watches writes for protected names, and also when it has to count what is written. */
 function protectionFields(plan: Plan): string[] {
-  const protection: Protection = plan.protection ?? { roots: [], inner: [], names: [], exceptBelow: [] }
+  const protection: Protection = plan.protection ?? {
+    roots: [],
+    inner: [],
+    names: [],
+    exceptBelow: [],
+    pinned: [],
+  }
   if (!plan.protection && plan.limits.diskMb === undefined) return []
   return [
     ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
@@ -237,6 +243,7 @@ function protectionFields(plan: Plan): string[] {
     ...protection.inner.flatMap((name) => ['protect-inner', name]),
     ...protection.names.flatMap((name) => ['protect-name', name]),
     ...protection.exceptBelow.flatMap((name) => ['protect-except', name]),
+    ...protection.pinned.flatMap((path) => ['protect-path', path]),
   ]
 }
 

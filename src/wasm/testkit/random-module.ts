@@ -29,11 +29,13 @@ class BodyWriter {
   readonly counted: (readonly number[])[] = [COUNT]
   readonly #dice: Dice
   readonly #functions: number
+  readonly #self: number
   #labels: ('block' | 'loop')[] = []
   #left = 60
 
-  constructor(dice: Dice, functions: number) {
+  constructor(dice: Dice, self: number, functions: number) {
     this.#dice = dice
+    this.#self = self
     this.#functions = functions
   }
 
@@ -63,11 +65,18 @@ class BodyWriter {
       this.#cost([[0x6a, 0x6b, 0x71, 0x72, 0x73, 0x48][this.#dice.below(6)] as number])
     } else if (kind === 4) {
       this.value(depth + 1)
-      this.#cost(op.call(this.#dice.below(this.#functions)))
+      this.#call()
     } else {
       this.#cost(op.i32(this.#dice.below(64)))
       this.#cost(op.load8(0))
     }
+  }
+
+  /** Mostly to later functions, so that most programs end; now and then anywhere. */
+  #call(): void {
+    const later = this.#functions - this.#self - 1
+    if (this.#dice.chance(4)) this.#cost(op.call(this.#dice.below(this.#functions)))
+    else if (later > 0) this.#cost(op.call(this.#self + 1 + this.#dice.below(later)))
   }
 
   statements(depth: number): void {
@@ -115,10 +124,19 @@ class BodyWriter {
     }
   }
 
+  /** Sometimes returns, sometimes throws to whoever called. */
   #leave(): void {
-    if (this.#dice.chance(80)) return
+    const kind = this.#dice.below(6)
+    if (kind > 2) return
     this.value()
-    this.#free([0x0f])
+    if (kind === 0) this.#free([0x0f])
+    else this.#throwIf()
+  }
+
+  #throwIf(): void {
+    this.#cost([0x04, 0x40])
+    this.#cost(op.throw(0))
+    this.#free(op.end)
   }
 
   #nested(kind: 'block' | 'loop', depth: number): void {
@@ -143,9 +161,7 @@ class BodyWriter {
     this.#nested('block', depth)
     if (this.#dice.chance(30)) {
       this.value()
-      this.#cost([0x04, 0x40])
-      this.#cost(op.throw(0))
-      this.#free(op.end)
+      this.#throwIf()
     }
     this.#free(op.catchAll)
     this.#nested('block', depth)
@@ -182,8 +198,8 @@ class BodyWriter {
 export function randomModule(seed: number): { readonly plain: Uint8Array; readonly counted: Uint8Array } {
   const dice = new Dice(seed)
   const functions = 2 + dice.below(4)
-  const bodies = Array.from({ length: functions }, () => {
-    const writer = new BodyWriter(dice, functions)
+  const bodies = Array.from({ length: functions }, (_, self) => {
+    const writer = new BodyWriter(dice, self, functions)
     writer.statements(0)
     writer.value()
     return writer

@@ -1,9 +1,11 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { decodeModule, exportedFunction, type ModuleShape } from '../decode.ts'
 import { type WasmFunction, type WasmGlobal, type WasmInstance, wasmEngine } from '../engine.ts'
 import { METER_EXPORTS, meterModule, meterWord, readMeter } from '../meter.ts'
 import { argumentOf, type SpecArgument, showValue } from './spec-values.ts'
+import { hasVectors, vectorCall } from './spec-vectors.ts'
 
 /** Runs the public spec tests, as they are or through the meter, and says what every command did. */
 
@@ -44,6 +46,7 @@ export class SpecWorld {
   readonly #metered: boolean
   readonly #named = new Map<string, WasmInstance>()
   readonly #registered: Record<string, Readonly<Record<string, unknown>>>
+  readonly #shapes = new Map<WasmInstance, ModuleShape>()
   #meters: WasmGlobal[] = []
   #current: WasmInstance | undefined
   /** The module was not taken; what follows says nothing. */
@@ -90,6 +93,7 @@ export class SpecWorld {
     try {
       const module = new (wasmEngine().Module)(this.#metered ? meterForSpec(bytes) : bytes)
       const instance = new (wasmEngine().Instance)(module, this.#registered)
+      this.#shapes.set(instance, shapeOf(bytes))
       this.#adopt(instance)
       if (c === 'module') this.#current = instance
       if (c === 'module' && name) this.#named.set(name, instance)
@@ -118,21 +122,40 @@ export class SpecWorld {
     return this.#meters.reduce((sum, meter) => sum + BUDGET - readMeter(meter.value).fuel, 0)
   }
 
+  #callOf(instance: WasmInstance, field: string, args: readonly SpecArgument[]): WasmFunction | undefined {
+    const target = instance.exports[field] as WasmFunction
+    const type = exportedFunction(this.#shapes.get(instance) ?? NO_SHAPE, field)
+    if (type && hasVectors(type)) return vectorCall(target, type, args)
+    const values = args.map(argumentOf)
+    return values.some((value) => value === undefined)
+      ? undefined
+      : () => target(...values.map((value) => value?.value))
+  }
+
   #act({ t, mod, field, args = [] }: SpecAction): SpecStep | undefined {
     const instance = mod ? this.#named.get(mod) : this.#current
     if (instance === undefined && this.#refused) return undefined
     const target = instance?.exports[field]
     if (target === undefined) return { did: 'no such export' }
     if (t === 'get') return { did: showGlobal(target as WasmGlobal) }
-    const values = args.map(argumentOf)
-    if (values.some((value) => value === undefined)) return undefined
+    const call = this.#callOf(instance as WasmInstance, field, args)
+    if (call === undefined) return undefined
     this.#refill()
     try {
-      const result = (target as WasmFunction)(...values.map((value) => value?.value))
-      return { did: showValue(result), fuel: this.#spent() }
+      return { did: showValue(call()), fuel: this.#spent() }
     } catch (error) {
       return { did: failureOf(error, this.#meters) }
     }
+  }
+}
+
+const NO_SHAPE = decodeModule(Uint8Array.of(0, 0x61, 0x73, 0x6d, 1, 0, 0, 0))
+
+function shapeOf(bytes: Uint8Array): ModuleShape {
+  try {
+    return decodeModule(bytes)
+  } catch {
+    return NO_SHAPE
   }
 }
 
