@@ -1,5 +1,6 @@
 /** Patterns as lists of tokens, and one comparison that serves matching as well as containment. */
 
+/** One place of a pattern: a text, or a wildcard. */
 export type Token =
   | { readonly kind: 'is'; readonly text: string }
   /** Exactly one token: `?` in a name, `*` as a label of a host. */
@@ -7,10 +8,14 @@ export type Token =
   /** Any number of tokens, also none. */
   | { readonly kind: 'many' }
 
+/** A pattern, or something plain in the same form. */
 export type Pattern = readonly Token[]
 
+/** The wildcard for exactly one token. */
 export const ONE: Token = Object.freeze({ kind: 'one' })
+/** The wildcard for any number of tokens. */
 export const MANY: Token = Object.freeze({ kind: 'many' })
+/** A token that means this text. */
 export const is = (text: string): Token => Object.freeze({ kind: 'is', text })
 
 type Same = (mine: string, other: string) => boolean

@@ -22,10 +22,14 @@ const FILES = ['FileRead', 'FileWrite'] as const
 const AMOUNTS = ['LlmMaxTokens', 'EconSpend'] as const
 const PLAIN = ['AgentSpawn'] as const
 
+/** Kinds whose value is a name. */
 export type NamedKind = (typeof NAMED)[number] | (typeof EXACT)[number]
+/** Kinds whose value is a path glob. */
 export type FileKind = (typeof FILES)[number]
+/** Kinds whose value is a ceiling. */
 export type AmountKind = (typeof AMOUNTS)[number]
 
+/** One grant, parsed; `text` is what was written. */
 export type Capability = { readonly text: string } & (
   | { readonly kind: NamedKind; readonly pattern: Pattern }
   | { readonly kind: FileKind; readonly root: 'any' | 'absolute' | 'workspace'; readonly pattern: Pattern }

@@ -4,6 +4,7 @@ import { unsupportedFeature } from './opcodes.ts'
 
 /** The outline of a module: what a rewrite and a caller need to know besides the code itself. */
 
+/** Section ids of the binary format. */
 export const SECTION = {
   custom: 0,
   type: 1,
@@ -43,9 +44,11 @@ export type SizeLimits = { readonly min: number; readonly max: number | undefine
 /** A table's declaration; `type` is its element type. */
 export type TableShape = SizeLimits & { readonly type: number }
 
+/** What can be imported and exported. */
 export type ExternKind = 'function' | 'table' | 'memory' | 'global' | 'tag'
 const KINDS: readonly ExternKind[] = ['function', 'table', 'memory', 'global', 'tag']
 
+/** One import. */
 export type ImportShape = {
   readonly module: string
   readonly name: string
@@ -53,8 +56,10 @@ export type ImportShape = {
   /** Of a function: its type. */
   readonly type: number
 }
+/** One export; `index` counts the imported ones of its kind first. */
 export type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly index: number }
 
+/** A module without its code. */
 export type ModuleShape = {
   readonly sections: readonly Section[]
   readonly types: readonly FunctionType[]

@@ -4,6 +4,7 @@
 export type WasmModule = object & { readonly [compiled]: true }
 declare const compiled: unique symbol
 
+/** A 64-bit global. */
 export type WasmGlobal = { value: bigint }
 export type WasmMemory = { readonly buffer: ArrayBuffer }
 export type WasmFunction = (...args: readonly unknown[]) => unknown
@@ -11,6 +12,7 @@ export type WasmExport = WasmFunction | WasmGlobal | WasmMemory | object
 export type WasmInstance = { readonly exports: Readonly<Record<string, WasmExport>> }
 export type WasmImports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
 
+/** The global `WebAssembly`. */
 export type WasmEngine = {
   validate(bytes: Uint8Array): boolean
   compile(bytes: Uint8Array): Promise<WasmModule>

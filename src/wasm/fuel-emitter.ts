@@ -6,6 +6,7 @@ import { OP } from './opcodes.ts'
  * that the frames are. A function keeps it in a local and writes it back before every call.
  */
 export const FUEL_SHIFT = 16
+/** One unit of fuel in the word. */
 export const FUEL_UNIT = 2 ** FUEL_SHIFT
 /** The largest budget: 47 bits of the word hold fuel. */
 export const MAX_FUEL = 2 ** 46

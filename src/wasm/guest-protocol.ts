@@ -8,6 +8,7 @@ export type GuestEntry =
   | { readonly kind: 'command' }
   | { readonly kind: 'run'; readonly args: readonly (number | bigint)[] }
 
+/** What a guest may say. */
 export type GuestLimits = {
   /** Bytes of one result, and of one host call's request or reply. */
   readonly messageBytes: number
@@ -30,6 +31,7 @@ export type GuestJob = {
   readonly wallMs: number
 }
 
+/** One line of a guest, without control characters. */
 export type LogLine = { readonly level: string; readonly text: string }
 
 /** How a run ended, as far as the thread can tell. */
@@ -42,6 +44,7 @@ export type GuestEnd =
   | { readonly kind: 'abi'; readonly message: string }
   | { readonly kind: 'exit'; readonly code: number; readonly text: string }
 
+/** What the thread knows at the end of a run. */
 export type GuestReport = {
   readonly end: GuestEnd
   readonly fuel: number

@@ -32,35 +32,32 @@ const closeFile = promisify(close)
 const statFile = promisify(fstat)
 const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
 
+/** One request: what it is for, in the guest's words, with what the run was given. */
+type Asked = { readonly parts: HostParts; readonly use: Use; readonly path: string }
+
 /** The three file functions for one run. */
 export function createHostFiles(parts: HostParts): Readonly<Record<string, FileHandler>> {
+  const asked = (use: Use, params: Params): Asked => ({ parts, use, path: textParam(params, 'path') })
   return {
-    file_read: async (params) => withFile(parts, READ, params, O_RDONLY, readAll),
-    file_list: async (params) => withFile(parts, LIST, params, O_RDONLY | O_DIRECTORY, entriesOf),
+    file_read: async (params) => withFile(asked(READ, params), O_RDONLY, readAll),
+    file_list: async (params) => withFile(asked(LIST, params), O_RDONLY | O_DIRECTORY, entriesOf),
     file_write: async (params) => {
       const content = textParam(params, 'content')
       if (content.length > MAX_FILE)
         throw new HostRefusal('resource-exhausted', `a file has at most ${MAX_FILE} characters`)
-      return withFile(parts, WRITE, params, O_WRONLY | O_CREAT | O_TRUNC, (fd) => writeAll(fd, content))
+      return withFile(asked(WRITE, params), O_WRONLY | O_CREAT | O_TRUNC, (fd) => writeAll(fd, content))
     },
   }
 }
 
 /** Opens what was judged, uses it and closes it. */
-async function withFile(
-  parts: HostParts,
-  use: Use,
-  params: Params,
-  flags: number,
-  action: (fd: number) => Promise<Json>,
-): Promise<Json> {
-  const asked = textParam(params, 'path')
-  const observation = judged(parts, use, asked)
+async function withFile(asked: Asked, flags: number, action: (fd: number) => Promise<Json>): Promise<Json> {
+  const observation = judged(asked)
   let fd: number
   try {
     fd = openChecked(observation, flags)
   } catch {
-    throw notHere(asked)
+    throw notHere(asked.path)
   }
   try {
     return await action(fd)
@@ -71,29 +68,35 @@ async function withFile(
 
 const OUTSIDE = 'the path leads outside the workspace'
 
-function judged(parts: HostParts, use: Use, asked: string): PathObservation {
-  if (parts.workspace === undefined && !asked.startsWith('/')) throw denied(parts, use.tool, asked)
-  const path = asked.startsWith('/') ? asked : `${parts.workspace}/${asked}`
+function judged(asked: Asked): PathObservation {
+  const { parts, path } = asked
+  if (parts.workspace === undefined && !path.startsWith('/')) throw refusedAccess(asked)
+  const absolute = path.startsWith('/') ? path : `${parts.workspace}/${path}`
   const roots = rootsOf(parts)
-  const access = accessOf(parts, use, roots)
+  const access = accessOf(asked, roots)
   // SECURITY: what is not granted by its text alone is never looked at: not even an error may tell of it.
-  if (access(path) === 'denied') throw denied(parts, use.tool, asked)
-  const screened = screenPath(path)
-  if (screened.kind === 'refused') throw traversal(parts, asked, screened.reason)
-  if (access(screened.path) === 'outside') throw traversal(parts, asked, OUTSIDE)
+  if (access(absolute) === 'denied') throw refusedAccess(asked)
+  const screened = screenPath(absolute)
+  if (screened.kind === 'refused') throw traversal(asked, screened.reason)
+  if (access(screened.path) === 'outside') throw traversal(asked, OUTSIDE)
   const observation = observePath(screened.path)
   const real = realOf(observation)
-  if (real === undefined && observation.symlinks.length === 0) throw notHere(asked)
+  if (real === undefined && observation.symlinks.length === 0) throw notHere(path)
   // SECURITY: the grant again on the place that was reached: a link inside it may lead out of it.
-  if (real === undefined || access(real) !== 'granted') throw traversal(parts, asked, OUTSIDE)
-  judge(parts, use, asked, path, observation, roots)
-  return observation
+  if (real === undefined || access(real) !== 'granted') throw traversal(asked, OUTSIDE)
+  if (isAllowed(asked.use, screened.path, observation, roots)) return observation
+  const absent = observation.state !== 'exists' && asked.use.op === 'read'
+  throw absent ? notHere(path) : refusedAccess(asked)
 }
+
+const refusedAccess = ({ parts, use, path }: Asked): HostRefusal => denied(parts, use.tool, path)
 
 type Access = 'granted' | 'outside' | 'denied'
 
 /** INVARIANT: the tool's grant opens the workspace, a file's grant what it names; both only ever add. */
-function accessOf({ grants, workspace }: HostParts, { kind, tool }: Use, roots: readonly Root[]) {
+function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: string) => Access {
+  const { grants, workspace } = parts
+  const { kind, tool } = use
   const own = roots.filter((root) => root.path === workspace).flatMap(({ path, real }) => [path, real])
   const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
   return (absolute: string): Access => {
@@ -119,8 +122,8 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
       if (token.kind !== 'is' || /[*?]/.test(token.text)) break
       fixed.push(token.text)
     }
-    if (fixed.length > 0)
-      roots.push({ path: `/${fixed.join('/')}`, mode: grant.kind === 'FileWrite' ? 'rw' : 'ro' })
+    // The grant has said who may write; a second answer here could take away what another grant gives.
+    if (fixed.length > 0) roots.push({ path: `/${fixed.join('/')}`, mode: 'rw' })
   }
   return roots.flatMap((root) => {
     const observed = observePath(root.path)
@@ -129,26 +132,18 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   })
 }
 
-function judge(
-  parts: HostParts,
-  use: Use,
-  asked: string,
-  path: string,
-  observation: PathObservation,
-  roots: readonly Root[],
-): void {
+/** The same judgement that every other path gets: blocked and protected names, links, kinds. */
+function isAllowed(use: Use, path: string, observation: PathObservation, roots: readonly Root[]): boolean {
   const policy: PathPolicy = { allowed: roots, blocked: DEFAULT_BLOCKED, protected: DEFAULT_PROTECTED }
   const observed = roots.map((root) => root.observed)
   const namesInside = countNamesInside(observation, observed)
   const op: PathOp = use.op === 'write' && observation.state === 'missing' ? 'create' : use.op
   const facts = { path: observation, roots: observed, ...(namesInside === undefined ? {} : { namesInside }) }
-  if (judgePath(policy, { path, op }, facts).verdict === 'allow') return
-  const absent = observation.state !== 'exists' && use.op === 'read'
-  throw absent ? notHere(asked) : denied(parts, use.tool, asked)
+  return judgePath(policy, { path, op }, facts).verdict === 'allow'
 }
 
-function traversal(parts: HostParts, asked: string, reason: string): HostRefusal {
-  parts.onViolation({ violationType: 'PathTraversal', details: asked.slice(0, 200) })
+function traversal({ parts, path }: Asked, reason: string): HostRefusal {
+  parts.onViolation({ violationType: 'PathTraversal', details: path.slice(0, 200) })
   return new HostRefusal('path-traversal', reason)
 }
 

@@ -133,6 +133,9 @@ describe('file_write and file_list', () => {
     expect(await write('b.txt', 'FileWrite(*.txt)')).toEqual({ ok: 3 })
     expect(readFileSync(at('ws/b.txt'), 'utf8')).toBe('new')
   })
+  it('a grant to read takes nothing from a grant to write', async () => {
+    expect(await write('b.txt', 'ToolInvoke(file_write)', `FileRead(${at('ws')}/**)`)).toEqual({ ok: 3 })
+  })
   it('touches nothing else', async () => {
     symlinkSync(at('out/made'), at('ws/dangling'))
     for (const path of ['../out/made', 'dangling', at('out/made')]) {

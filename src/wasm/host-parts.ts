@@ -8,6 +8,7 @@ export type ViolationType =
   | 'SsrfBlocked'
   | 'ResourceExhausted'
   | 'Timeout'
+/** One thing that a run was stopped from doing. */
 export type SkillViolation = { readonly violationType: ViolationType; readonly details: string }
 
 /** The answer to one request, as the guest reads it. */
@@ -17,14 +18,17 @@ export type HostReply = { readonly ok: Json } | { readonly error: string; readon
 export interface HostFunctions {
   call(method: string, params: Params, signal: AbortSignal): Promise<HostReply>
 }
+/** Parameters as the guest wrote them. */
 export type Params = Readonly<Record<string, unknown>>
 
+/** A request that has passed the capability and the checks of its text. */
 export type FetchRequest = {
   readonly url: string
   readonly method: string
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | undefined
 }
+/** What came back, cut to a size by the fetcher. */
 export type FetchReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
@@ -43,6 +47,7 @@ export interface MemoryStore {
 /** A tool of the caller's. It is asked only when `ToolInvoke` of its name is granted. */
 export type Tool = (method: string, params: Params, signal: AbortSignal) => Promise<Json>
 
+/** What one run of one skill has been given. */
 export type HostParts = {
   readonly grants: readonly Capability[]
   /** The directory that relative paths start from and that no path leaves. */

@@ -250,6 +250,15 @@ describe('exceptions', () => {
     expect(left).toBeLessThan(1_000_000 - 50 * 500 * 5)
   })
 
+  it('lose nothing that was owed at the call that threw', () => {
+    const bytes = plain(
+      [op.try, op.call(2), op.i32(1), op.drop, op.i32(1), op.drop, op.call(1), op.catchAll, op.end],
+      { tags, functions: [{ body: [op.throw(0)] }, { body: [] }] },
+    )
+    // run 1, try 1, two calls 2, two constants 2, the called ones 1 and 2.
+    expect(metered(bytes).run(1000)).toEqual({ did: 'returned', left: 1000 - 9 })
+  })
+
   it('cost more than they look', () => {
     const bytes = plain([op.loop, op.try, op.throw(0), op.catchAll, op.end, op.br(0), op.end], { tags })
     expect(metered(bytes).run(1_000_000_000, 1024, 100_000).did).toBe('work')

@@ -10,9 +10,11 @@ export { MAX_FRAMES, MAX_FUEL }
 /** Part of the key of every cache: a module rewritten by an older version is not one of ours. */
 export const METER_VERSION = 1
 
+/** Larger modules are refused: their compilation alone would be an attack. */
 export const MAX_MODULE_BYTES = 16 * 1024 * 1024
 const PAGE_BYTES = 65_536
 
+/** Ceilings that are written into the module. */
 export type MeterOptions = {
   readonly memoryMb?: number
   readonly tableElements?: number

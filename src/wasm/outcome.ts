@@ -16,6 +16,7 @@ export type RunErrorCode =
   | 'guest-error'
   | Extract<ErrorCode, 'unsupported' | 'internal' | 'capability-denied' | 'path-traversal' | 'ssrf-blocked'>
 
+/** Why a run has no value. */
 export type RunError = {
   readonly code: RunErrorCode
   readonly message: string

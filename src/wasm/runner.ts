@@ -6,6 +6,7 @@ import { type Answer, GuestWorker, type RunEnd } from './guest-worker.ts'
 /** One tick of the epoch clock, the unit of every deadline. */
 export const EPOCH_TICK_MS = 100
 
+/** The size of the pool. */
 export type RunnerOptions = {
   /** How many guests run at once; the rest wait in order. */
   readonly threads?: number

@@ -30,6 +30,7 @@ export type WasmSandboxOptions = {
   readonly runner?: WasmRunner
 }
 
+/** What one run may use. */
 export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env'> & {
   /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text, or parsed. Without any, nothing is allowed. */
   readonly grants?: readonly string[] | readonly Capability[]
@@ -38,6 +39,7 @@ export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env'> & {
   readonly hostCall?: HostParts['tool']
 }
 
+/** How a run ended and what it used. */
 export type WasmResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
   /** What was used; the whole grant when the fuel or the time ran out. */
   readonly fuel: number

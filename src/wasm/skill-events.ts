@@ -1,6 +1,7 @@
 import type { Event } from '../model/event.ts'
 import type { WasmResult } from './sandbox.ts'
 
+/** Who ran what. */
 export type RunIdentity = {
   readonly agentId?: string | undefined
   readonly execId?: string | undefined

@@ -26,6 +26,7 @@ export type BubblewrapParts = {
 }
 
 const CONTROL = 3
+const SETUP_FAILED = 'the sandbox could not be set up: '
 
 const ALWAYS: readonly Guarantee[] = [
   'fs.read',
@@ -74,7 +75,9 @@ class Bubblewrap implements Backend, Wrapper {
       if (result.outcome.kind !== 'exited' || result.outcome.code !== 0)
         throw new Error('the probe command failed')
     } catch (error) {
-      return { available: false, ...diagnose((error as Error).message) }
+      const known = error instanceof SandboxError ? error.hint : undefined
+      const reason = (error as Error).message.replace(SETUP_FAILED, '')
+      return { available: false, reason, fix: known ?? 'run the tests to see more: npm test' }
     }
     return { available: true, guarantees: this.#claims(), startMs: monotonicMs() - started }
   }
@@ -244,7 +247,7 @@ function launchError(error: Frame | undefined, result: RunResult): SandboxError 
       ? error.text
       : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
   const { reason, fix } = diagnose(text)
-  return new SandboxError('launch-failed', `the sandbox could not be set up: ${reason}`, { hint: fix })
+  return new SandboxError('launch-failed', `${SETUP_FAILED}${reason}`, { hint: fix })
 }
 
 function outcomeOf(result: RunResult, oomKills: number): Outcome {

@@ -3,6 +3,7 @@ import { METER_EXPORTS } from '../meter.ts'
 
 /** Runs modules on a thread of their own, so that one that never ends is found instead of waited for. */
 
+/** One module with its budget. */
 export type IsolatedCase = {
   readonly bytes: Uint8Array
   readonly fuel: number
@@ -10,6 +11,7 @@ export type IsolatedCase = {
   /** Which exports to call; all functions when absent. */
   readonly only?: readonly string[]
 }
+/** How one exported function ended. */
 export type IsolatedCall = {
   readonly name: string
   /** The result, `fuel` or `stack` when the meter ended it, or the trap's message. */

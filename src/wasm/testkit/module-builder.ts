@@ -4,12 +4,13 @@ import { ByteWriter } from '../bytes.ts'
 
 export const I32 = 0x7f
 export const I64 = 0x7e
-export const F64 = 0x7c
 export const VOID = 0x40
 
+/** Instructions, in pieces. */
 export type Code = readonly (number | readonly number[])[]
 
 type TypeSpec = { readonly params?: readonly number[]; readonly results?: readonly number[] }
+/** A function to be made. */
 export type FunctionSpec = TypeSpec & {
   readonly export?: string
   /** Value types, one for each local. */
@@ -18,6 +19,7 @@ export type FunctionSpec = TypeSpec & {
   readonly body: Code
 }
 type GlobalSpec = { readonly type: number; readonly mutable: boolean; readonly value: number }
+/** A module to be made. */
 export type ModuleSpec = {
   readonly imports?: readonly (TypeSpec & { readonly module: string; readonly name: string })[]
   readonly functions?: readonly FunctionSpec[]

@@ -9,12 +9,14 @@ import { hasVectors, vectorCall } from './spec-vectors.ts'
 
 /** Runs the public spec tests, as they are or through the meter, and says what every command did. */
 
+/** A call, or the reading of a global. */
 export type SpecAction = {
   readonly t: 'invoke' | 'get'
   readonly mod: string | null
   readonly field: string
   readonly args?: readonly SpecArgument[]
 }
+/** One command of a script. */
 export type SpecCommand = {
   readonly c: string
   readonly name?: string | null
@@ -26,10 +28,13 @@ export type SpecCommand = {
 
 /** Where the tests lie beside the repository; they are read there and never copied. */
 export const SPEC_DIR: string = fileURLToPath(new URL('../../../../shared/wasm-spec', import.meta.url))
+/** Are the tests there? */
 export const hasSpecTests = (): boolean => existsSync(join(SPEC_DIR, 'tests'))
 
+/** The names of all scripts. */
 export const specNames = (): readonly string[] => readdirSync(join(SPEC_DIR, 'tests')).sort()
 
+/** The commands of a script. */
 export const specScript = (name: string): readonly SpecCommand[] =>
   JSON.parse(readFileSync(join(SPEC_DIR, 'tests', name), 'utf8')) as readonly SpecCommand[]
 
