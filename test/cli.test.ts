@@ -247,6 +247,18 @@ describe('Ringfence cannot: 125', () => {
     expect(existsSync(marker)).toBe(false)
   })
 
+  test.runIf(isRoot)('user namespaces are switched off', async () => {
+    const off = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
+    const state = at('no-namespaces')
+    const ran = await ringfence(['run', '--', 'touch', 'marker'], {
+      before: ['unshare', '-Ur', 'sh', '-c', off, 'sh'],
+      env: { RINGFENCE_HOME: state },
+    })
+    expect([errorOf(ran), ran.code]).toEqual(['backend-unavailable', 125])
+    expect(ran.stderr).toContain('sysctl -w user.max_user_namespaces')
+    expect(existsSync(marker)).toBe(false)
+  })
+
   test.runIf(isRoot)('an unreadable workspace, for an ordinary user', async () => {
     const state = at('ordinary')
     mkdirSync(state)

@@ -15,6 +15,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { verifyTrail } from '../src/audit/verify.ts'
 import * as ringfence from '../src/index.ts'
 import { leftovers } from './conformance/proofs.ts'
+import { packageRoot } from './conformance/world.ts'
 
 const { ExecPolicy, Sandbox, SandboxBuilder, wrap } = ringfence
 
@@ -105,7 +106,7 @@ describe('Sandbox', () => {
     expect(statSync(join(theirs, 'mine')).uid).toBe(54321)
   })
 
-  test('two hundred runs leave nothing behind', { timeout: 120_000 }, async () => {
+  test('two hundred runs leave nothing behind', { timeout: 900_000 }, async () => {
     const runs = process.env.RINGFENCE_FULL ? 10_000 : 200
     await using sandbox = await Sandbox.create({ workspace, limits: { pids: 64 } }, options)
     await sandbox.exec(['true'])
@@ -117,8 +118,34 @@ describe('Sandbox', () => {
     for (let tries = 0; tries < 60 && more().length > 0; tries++)
       await new Promise((resolve) => setTimeout(resolve, 250))
     expect(more()).toEqual([])
-    if (process.env.RINGFENCE_FULL) console.log(`${runs} runs, before and after: ${JSON.stringify(before)}`)
+    if (process.env.RINGFENCE_FULL)
+      console.log(`${runs} runs, before and after: ${JSON.stringify(before)} ${JSON.stringify(leftovers())}`)
   })
+})
+
+test('runs of the command line leave nothing behind', { timeout: 600_000 }, async () => {
+  const runs = process.env.RINGFENCE_FULL ? 500 : 6
+  const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+  const run = (): Promise<number | null> =>
+    new Promise((resolve) => {
+      const env = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
+      spawn(process.execPath, [cli, 'run', '--pids', '64', '--', 'true'], {
+        cwd: workspace,
+        env,
+        stdio: 'ignore',
+      }).on('close', resolve)
+    })
+  const before = leftovers()
+  for (let done = 0; done < runs; done += 2) expect(await Promise.all([run(), run()])).toEqual([0, 0])
+  const more = () => Object.entries(leftovers()).filter(([name, count]) => count > (before[name] ?? 0))
+  for (let tries = 0; tries < 60 && more().length > 0; tries++)
+    await new Promise((resolve) => setTimeout(resolve, 250))
+  expect(more()).toEqual([])
+  expect(readdirSync(workspace).filter((name) => name.startsWith('.'))).toEqual([])
+  if (process.env.RINGFENCE_FULL)
+    console.log(
+      `${runs} command line runs, before and after: ${JSON.stringify(before)} ${JSON.stringify(leftovers())}`,
+    )
 })
 
 /** Runs what `wrap` returned the way a caller would. */
