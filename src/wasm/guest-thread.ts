@@ -185,17 +185,20 @@ export class GuestThread {
   }
 
   #imports(): Record<string, Record<string, unknown>> {
-    const wasi = new this.#parts.wasi(this.#wasiHost())
-    this.#wasi = wasi
-    const { functions } = wasi
-    // Not implemented (52): the program decides what to do without it.
-    const wasiFunction = (name: string): unknown =>
-      Object.hasOwn(functions, name) ? functions[name] : () => 52
+    const wasi = 'wasi_snapshot_preview1'
+    const needed = this.#job.imports
+    const shim = needed.some(({ module }) => module === wasi)
+      ? new this.#parts.wasi(this.#wasiHost())
+      : undefined
+    this.#wasi = shim
+    const system = shim?.functions ?? {}
     const imports: Record<string, Record<string, unknown>> = Object.create(null)
-    for (const { module, name } of this.#job.imports) {
+    for (const { module, name } of needed) {
       const room = imports[module] ?? (Object.create(null) as Record<string, unknown>)
       imports[module] = room
-      room[name] = module === 'wasi_snapshot_preview1' ? wasiFunction(name) : this.#hostFunction(name)
+      if (module !== wasi) room[name] = this.#hostFunction(name)
+      // Not implemented (52): the program decides what to do without it.
+      else room[name] = Object.hasOwn(system, name) ? system[name] : () => 52
     }
     return imports
   }

@@ -90,12 +90,24 @@ export class GuestWorker {
         void this.#reply(message.method, message.text)
         break
       case 'report':
-        this.#worker.unref()
-        this.#finish(message)
+        this.#report(message)
         break
       default:
         message satisfies never
     }
+  }
+
+  /**
+   * SECURITY: a thread that stopped waiting for an answer is not used again. The answer may lie on its port
+   * already, and the next run would take it for its own.
+   */
+  #report(end: Extract<RunEnd, { kind: 'report' }>): void {
+    if (end.report.end.kind === 'timeout') {
+      this.#leave({ kind: 'timeout' })
+      return
+    }
+    this.#worker.unref()
+    this.#finish(end)
   }
 
   async #reply(method: string | undefined, text: string): Promise<void> {

@@ -65,6 +65,21 @@ describe('the watchdog', () => {
     expect(await other).toMatchObject({ ok: { ok: 'slept' } })
   })
 
+  it('an answer that comes too late reaches nobody, not even the next run', async () => {
+    const single = new WasmRunner({ threads: 1 })
+    const box = new WasmSandbox({ runner: single, epochDeadline: 1 })
+    const busy = async (): Promise<string> => {
+      const until = performance.now() + 250
+      while (performance.now() < until);
+      return 'stale'
+    }
+    const ask = (hostCall: () => Promise<string>) =>
+      box.run(ASKING, { method: 'x' }, { hostCall, grants: ['ToolAll'] })
+    expect(await ask(busy)).toMatchObject({ error: { code: 'timeout' } })
+    expect(await ask(async () => 'fresh')).toMatchObject({ ok: { ok: 'fresh' } })
+    box.close()
+  })
+
   it('answers in time even where the thread cannot be interrupted, which its fuel then ends', async () => {
     const fill = plain(
       [op.loop, op.i32(0), op.i32(1), op.i32(64 * 65_536), op.memoryFill, op.br(0), op.end],
