@@ -40,6 +40,7 @@ export type Ringfence = {
   readonly env: Readonly<Record<string, string>>
   readonly registry: SandboxRegistry
   readonly gate: Gate
+  readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   /** Seals the trail. Call it once, when nothing runs any more. */
   readonly close: () => Promise<void>
@@ -59,7 +60,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const judge = judgeWith(config, home)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
   const gate = new Gate({ policy, registry, trail, judge, observe, host, newId })
-  return { config, stateDir, home, cwd, env, registry, gate, judge, close: () => trail.close() }
+  return { config, stateDir, home, cwd, env, registry, gate, trail, judge, close: () => trail.close() }
 }
 
 const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>

@@ -44,3 +44,4 @@ export {
   type Spec,
 } from './model/spec.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
+export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

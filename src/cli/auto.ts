@@ -33,8 +33,10 @@ export async function auto(args: readonly string[]): Promise<number> {
   }
   try {
     const sandbox = await ringfence.gate.open(spec)
+    sandbox.onClose(() => ringfence.close())
     try {
       const done = await sandbox.exec(line, {
+        last: true,
         stdin: 'inherit',
         output: values.json ? undefined : 'inherit',
         approve: (decision) => values.yes === true || askPerson(decision, values.json === true),

@@ -10,6 +10,7 @@ usage: ringfence <command> [options]
   doctor   which walls this host has, what each keeps, and how to get more
   policy   write, check and describe a policy file
   audit    read and verify the trail
+  wasm     meter and run WebAssembly with fuel, a deadline and named grants
 
 Every command knows --json, --config FILE, --quiet and --help.
 
@@ -114,6 +115,18 @@ examples:
   ringfence audit proof 12
 `
 
+const WASM = `usage: ringfence wasm run FILE [--input JSON] [--fuel N] [--memory MB] [--timeout S] [--grant CAPABILITY]…
+       ringfence wasm meter IN -o OUT
+
+Runs a WebAssembly module with nothing but what is granted: fuel is counted by Wasmtime's rules, a deadline ends it
+wherever it is, memory has a ceiling. Exit 124 when a limit stopped it, 1 when it failed by itself.
+
+examples:
+  ringfence wasm run skill.wasm --input '{"n": 3}' --fuel 100000
+  ringfence wasm run skill.wasm --grant 'ToolInvoke(file_read)' --workspace data
+  ringfence wasm meter skill.wasm -o metered.wasm
+`
+
 const HELP: Readonly<Record<string, string>> = {
   run: RUN,
   auto: AUTO,
@@ -121,6 +134,7 @@ const HELP: Readonly<Record<string, string>> = {
   doctor: DOCTOR,
   policy: POLICY,
   audit: AUDIT,
+  wasm: WASM,
 }
 
 export const helpText = (command: string): string =>

@@ -12,6 +12,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   doctor: async () => (await import('./doctor.ts')).doctor,
   policy: async () => (await import('./policy.ts')).policy,
   audit: async () => (await import('./trail.ts')).trail,
+  wasm: async () => (await import('./wasm.ts')).wasm,
 }
 
 async function main(argv: readonly string[]): Promise<number> {

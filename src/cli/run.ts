@@ -174,8 +174,10 @@ async function runIn(
   const onSignal = (): void => stop.abort()
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
   const sandbox = await ringfence.gate.open(spec)
+  sandbox.onClose(() => ringfence.close())
   try {
     const done = await sandbox.exec(command, {
+      last: true,
       stdin: 'inherit',
       output: values.json ? undefined : 'inherit',
       signal: stop.signal,

@@ -1,11 +1,12 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { compose } from '../compose.ts'
+import { compose, newId, type Ringfence } from '../compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import { MAX_FRAMES, meterModule } from '../wasm/meter.ts'
 import { type RunErrorCode, type WasmResult, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import { eventsOf } from '../wasm/skill-events.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 
 const OPTIONS = {
@@ -16,6 +17,7 @@ const OPTIONS = {
   timeout: { type: 'string' },
   grant: { type: 'string', multiple: true },
   workspace: { type: 'string', short: 'w' },
+  'agent-id': { type: 'string' },
 } as const
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
@@ -26,12 +28,16 @@ export async function wasm(args: readonly string[]): Promise<number> {
   const [action, file, ...more] = positionals
   if (action !== 'meter' && action !== 'run') throw usage('wasm', 'say `wasm meter` or `wasm run`')
   if (file === undefined || more.length > 0) throw usage('wasm', `wasm ${action} takes one file`)
-  const { config, cwd } = await compose({ config: values.config, policy: values.policy })
-  const bytes = moduleBytes(resolve(cwd, file), file)
-  const limits = limitsOf(config, values)
-  return action === 'meter'
-    ? meter(bytes, resolve(cwd, outputOf(values)), values, limits)
-    : run(bytes, cwd, values, limits)
+  const ringfence = await compose({ config: values.config, policy: values.policy })
+  const bytes = moduleBytes(resolve(ringfence.cwd, file), file)
+  const limits = limitsOf(ringfence.config, values)
+  try {
+    return action === 'meter'
+      ? meter(bytes, resolve(ringfence.cwd, outputOf(values)), values, limits)
+      : await run(bytes, { ringfence, skill: file }, values, limits)
+  } finally {
+    await ringfence.close()
+  }
 }
 
 function moduleBytes(path: string, asked: string): Uint8Array {
@@ -70,11 +76,27 @@ function meter(bytes: Uint8Array, out: string, values: Values, { fuel, memoryMb,
   return 0
 }
 
-async function run(bytes: Uint8Array, cwd: string, values: Values, limits: Limits): Promise<number> {
+type Job = { readonly ringfence: Ringfence; readonly skill: string }
+
+async function run(
+  bytes: Uint8Array,
+  { ringfence, skill }: Job,
+  values: Values,
+  limits: Limits,
+): Promise<number> {
+  const { cwd, env, trail } = ringfence
+  const input = inputOf(values)
+  const grants = values.grant ?? []
+  const identity = { skill, execId: newId('ex'), agentId: values['agent-id'] ?? env.RINGFENCE_AGENT_ID }
+  // On record before it happens, like everything that acts.
+  await trail.append({ event: 'SkillRun', exec_id: identity.execId, skill, state: 'started', grants })
   const sandbox = new WasmSandbox(limits)
   try {
-    const workspace = resolve(cwd, values.workspace ?? '.')
-    const result = await sandbox.run(bytes, inputOf(values), { grants: values.grant ?? [], workspace })
+    const result = await sandbox.run(bytes, input, {
+      grants,
+      workspace: resolve(cwd, values.workspace ?? '.'),
+    })
+    await Promise.all(eventsOf(result, identity).map((event) => trail.append(event)))
     show(result, values)
     return 'ok' in result ? 0 : exitCodeOf(result.error.code)
   } finally {

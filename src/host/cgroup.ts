@@ -1,6 +1,5 @@
 import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
 
@@ -149,6 +148,9 @@ export class Cgroup {
     for (const dir of this.dirs) await removeGroup(dir)
   }
 }
+
+// Not from node:timers/promises: that costs milliseconds at start-up.
+const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 async function removeGroup(dir: string): Promise<void> {
   for (let wait = 0; ; wait = Math.min(wait * 2 + 1, 100)) {

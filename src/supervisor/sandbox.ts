@@ -15,6 +15,8 @@ export type ExecOptions = {
   readonly stdin?: 'inherit' | Uint8Array | string
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
+  /** Nothing comes after it: the sandbox is closed with the same stroke. */
+  readonly last?: boolean
   /** Answers `ask`: true once a human has approved this very command. */
   readonly approve?: (decision: Decision) => boolean | Promise<boolean>
 }
@@ -72,11 +74,11 @@ export class Sandbox implements AsyncDisposable {
     // The wall goes up while the command is judged and recorded; it starts only after both.
     const permit = this.#decide(asked, execId, options)
     try {
-      const [result, decision] = await Promise.all([
-        this.#inside().exec(placed, ioOf(options, permit)),
-        permit,
-      ])
-      await this.#recordResult(execId, result)
+      // Settles only when nothing of the command is left, also when the permit was refused.
+      const result = await this.#inside().exec(placed, ioOf(options, permit))
+      const decision = await permit
+      const events = this.#resultEvents(execId, result)
+      await (options.last ? this.#end(events) : this.#write(...events))
       return { ...result, execId, decision }
     } catch (error) {
       const decided = await permit.then(
@@ -148,35 +150,38 @@ export class Sandbox implements AsyncDisposable {
     return this.#write(this.#event('PolicyDecision', fields))
   }
 
-  async #recordResult(execId: string, result: ExecResult): Promise<void> {
+  #resultEvents(execId: string, result: ExecResult): readonly Event[] {
     const { outcome, durationMs, truncated, layers, violations } = result
-    await this.#write(
-      ...violations.map((violation) =>
-        this.#event('SandboxViolation', {
-          exec_id: execId,
-          violation_type: VIOLATION_TYPE[violation.guarantee] ?? 'CapabilityDenied',
-          guarantee: violation.guarantee,
-          details: redact(violation.details),
-        }),
-      ),
-      this.#event('Exec', {
+    const refusals = violations.map(({ guarantee, details }) =>
+      this.#event('SandboxViolation', {
         exec_id: execId,
-        state: 'ended',
-        outcome: outcome as Outcome & { [key: string]: string | number },
-        duration_ms: Math.round(durationMs),
-        truncated,
-        layers,
+        violation_type: VIOLATION_TYPE[guarantee] ?? 'CapabilityDenied',
+        guarantee,
+        details: redact(details),
       }),
     )
+    const end = this.#event('Exec', {
+      exec_id: execId,
+      state: 'ended',
+      outcome: outcome as Outcome & { [key: string]: string | number },
+      duration_ms: Math.round(durationMs),
+      truncated,
+      layers,
+    })
+    return [...refusals, end]
   }
 
   /** Ends the sandbox. Twice is harmless. */
   async close(): Promise<void> {
-    if (this.#state === 'destroyed') return
+    if (this.#state === 'ready') await this.#end([])
+  }
+
+  /** The last records and whatever waits for the end are handed over together: they share one write to disk. */
+  async #end(events: readonly Event[]): Promise<void> {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()
-    await this.#write(this.#event('SandboxState', { state: 'destroyed' }))
-    for (const action of this.#closing.splice(0)) await action()
+    const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed' }))
+    await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -59,6 +59,7 @@ export class GuestWorker {
 
   /** Runs one job. At its deadline the promise resolves at once, whatever the thread does meanwhile. */
   run(job: GuestJob, answer: Answer): Promise<RunEnd> {
+    if (this.#gone) return Promise.resolve({ kind: 'died', reason: 'internal' })
     return new Promise((resolve) => {
       const { wallMs } = job
       this.#running = { done: resolve, answer, abort: new AbortController(), wallMs, timer: undefined }

@@ -82,12 +82,12 @@ describe('the watchdog', () => {
 
   it('answers in time even where the thread cannot be interrupted, which its fuel then ends', async () => {
     const fill = plain(
-      [op.loop, op.i32(0), op.i32(1), op.i32(64 * 65_536), op.memoryFill, op.br(0), op.end],
-      { memory: { min: 64 } },
+      [op.loop, op.i32(0), op.i32(1), op.i32(1000 * 65_536), op.memoryFill, op.br(0), op.end],
+      { memory: { min: 1000 } },
     )
     const bounded = await new WasmSandbox({ runner, epochDeadline: 20 }).run(fill)
     expect(bounded).toMatchObject({ error: { code: 'resource-exhausted', resource: 'fuel' } })
-    const late = await new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 2 }).run(fill)
+    const late = await new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 1 }).run(fill)
     expect(late).toMatchObject({ error: { code: 'timeout' } })
     expect(late.durationMs).toBeLessThan(900)
   })

@@ -88,7 +88,11 @@ export class WasmSandbox {
     const host = createHostFunctions(hostParts(options, violations))
     const started = performance.now()
     const done = (end: RunEnd | SandboxError): WasmResult =>
-      resultOf(end, { fuel: this.#fuel, durationMs: performance.now() - started, violations })
+      resultOf(end, {
+        fuel: this.#fuel,
+        durationMs: performance.now() - started,
+        violations: [...violations],
+      })
     this.#runner.warm()
     let job: GuestJob
     try {

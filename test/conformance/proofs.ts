@@ -472,6 +472,19 @@ export const USES: readonly { readonly name: string; readonly script: string; re
   },
 ]
 
+/** A sandbox's process that is our child or nobody's; those of other tests that run beside this one do not count. */
+function isOurOrphan(pid: string): boolean {
+  if (!/^\d+$/.test(pid)) return false
+  try {
+    const [, name, state, parent] =
+      /^\d+ \((.*)\) (\S) (\d+)/.exec(readFileSync(`/proc/${pid}/stat`, 'latin1')) ?? []
+    const ours = name === 'bwrap' || name === 'ringfence-agent'
+    return ours && state !== 'Z' && (parent === '1' || Number(parent) === process.pid)
+  } catch {
+    return false
+  }
+}
+
 /** What a sandbox may leave on the host: nothing. Counted before and after. */
 export function leftovers(): Readonly<Record<string, number>> {
   const lines = (file: string): number => readFileSync(file, 'utf8').split('\n').length - 1
@@ -483,8 +496,6 @@ export function leftovers(): Readonly<Record<string, number>> {
     mounts: lines('/proc/self/mountinfo'),
     cgroups: cgroups('/sys/fs/cgroup/pids') + cgroups('/sys/fs/cgroup/memory'),
     descriptors: readdirSync('/proc/self/fd').length,
-    processes: readdirSync('/proc').filter(
-      (name) => /^\d+$/.test(name) && contentOf(`/proc/${name}/comm`).startsWith('bwrap'),
-    ).length,
+    processes: readdirSync('/proc').filter(isOurOrphan).length,
   }
 }

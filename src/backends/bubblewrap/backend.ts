@@ -130,12 +130,20 @@ class Bubblewrap implements Backend, Wrapper {
     }
   }
 
+  /** Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for. */
   #group(plan: Plan): Cgroup | undefined {
-    // Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for.
-    const asked = Object.fromEntries(
-      Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits)),
+    const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
+    if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
+    return Cgroup.create(
+      this.#cgroupHost,
+      `ringfence-${randomBytes(8).toString('hex')}`,
+      Object.fromEntries(asked),
     )
-    return Cgroup.create(this.#cgroupHost, `ringfence-${randomBytes(8).toString('hex')}`, asked)
+  }
+
+  /** Whether the agent has to hold a limit: nobody asked for it, or there is no control group that could. */
+  #agentHolds(plan: Plan, limit: 'memoryMb' | 'pids'): boolean {
+    return plan.nets.includes(limit) || (plan.limits[limit] !== undefined && !this.#cgroupHost.parents[limit])
   }
 
   #vector(
@@ -148,7 +156,6 @@ class Bubblewrap implements Backend, Wrapper {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.runAs ?? caller()
-    const { parents } = this.#cgroupHost
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
       layout: this.#layout,
@@ -157,10 +164,7 @@ class Bubblewrap implements Backend, Wrapper {
       control,
       waits,
       cgroups: group?.dirs ?? [],
-      agentHolds: {
-        memory: !parents.memoryMb || plan.nets.includes('memoryMb'),
-        pids: !parents.pids || plan.nets.includes('pids'),
-      },
+      agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },
     }
     const vector = launchVector(plan, command, context)
     return this.#parts.sabotage?.(vector) ?? vector

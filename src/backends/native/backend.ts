@@ -1,4 +1,4 @@
-import { readFile, writeFile } from 'node:fs/promises'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { type RunResult, run } from '../../host/spawn.ts'
 import type { Command, ExecResult, Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -45,8 +45,8 @@ function sandboxOf(plan: Plan, hostEnv: Readonly<Record<string, string>>): Backe
       const { stdout, stderr, truncated, durationMs } = result
       return { outcome: outcomeOf(result), stdout, stderr, truncated, durationMs, violations: [], layers: [] }
     },
-    read: (path) => readFile(path),
-    write: (path, data) => writeFile(path, data),
+    read: async (path) => readFileSync(path),
+    write: async (path, data) => writeFileSync(path, data),
     close: async () => {},
   }
 }

@@ -58,9 +58,13 @@ function commandFindings(walk: Walk, name: string, value: string): Finding[] {
 const OWN_SETTINGS =
   /^(RINGFENCE|SANDBOX|SANDBOXD|SANDFORGE|CODEX_SANDBOX|CLAUDE_CODE_SANDBOX)(_|$)|_SANDBOX_(DISABLE|MODE|OFF)|^(DISABLE|NO|SKIP|BYPASS)_SANDBOX/i
 
+const HISTORY = /^HIST(FILE|SIZE|FILESIZE)$/
+
 function findings(walk: Walk, name: string, value: string): Finding[] {
   if (OWN_SETTINGS.test(name))
     return [denied('tampering/environment', `\`${name}\` changes the sandbox's own settings`)]
+  if (HISTORY.test(name) && /^0*$|^\/dev\/null$/.test(value))
+    return [denied('forensics/history', `\`${name}\` switches off the record of what is run`)]
   if (name === 'PATH' || name === 'path') return pathFinding(value)
   // INVARIANT: IFS has its effect in the scope; known values are followed, so alone it is only never allowed.
   if (name === 'IFS') return [boxed('environment/ifs', 'changes how words are split')]

@@ -29,8 +29,9 @@ const DYNAMIC =
   /(?<![.\w])(eval|exec|compile)\s*\(|(?<![.\w])eval\s+[\w$]|new\s+Function|\bFunction\s*\(|then\s*\(\s*eval|__import__|importlib|\bgetattr\s*\(|b64decode|base64|\batob\b|fromCharCode|['"]hex['"]|unhexlify|\bcodecs\b|marshal|pickle|zlib|\bchr\s*\(|\bpack\s*\(|str_rot13|string\.char|\bcharCodeAt\b|\bconstructor\s*[.[(]/
 const NETWORK =
   /\bsocket\b|urllib|\brequests\.|\bhttp\.client|httpx|aiohttp|\bfetch\s*\(|axios|require\(['"](node:)?(net|http|https|dgram|tls|http2|dns)['"]\)|\bnet\.(connect|createConnection|Socket)|https?\.(get|request)|XMLHttpRequest|WebSocket|EventSource|Net::|IO::Socket|LWP|fsockopen|stream_socket|curl_|https?:\/\/|open-uri|\/inet6?\/(tcp|udp)|TCPSocket|TCPServer|UNIXSocket|smtplib|ftplib|telnetlib|paramiko|DatagramSocket|HttpClient|WebClient|Invoke-WebRequest|Deno\.connect|Bun\.connect/
+const SENDS = /\b(post|put|send\w*|body|upload\w*|connect)\b|\bdata\s*=|\.write\(/i
 const DESTROY =
-  /\brm(dir)?(Sync)?\s*\(|\bunlink(Sync)?\b|rmtree|os\.(remove|unlink|rmdir|removedirs|truncate)|remove(All|dirs|Sync)?\s*\(|FileUtils|Remove-Item|delete_file|File::Path|Deno\.remove|chmod|chown/
+  /\brm(dir)?(Sync)?\s*\(|\bunlink(Sync)?\b|rmtree|os\.(remove|unlink|rmdir|removedirs|truncate)|remove(All|dirs|Sync)?\s*\(|FileUtils|Remove-Item|delete_file|File::Path|remove_tree|Deno\.remove|chmod|chown/
 const WRITE =
   /\bopen\s*\([^)]*,\s*(mode\s*=\s*)?['"][rb]*[wax+]|\b(write|append)File|write_text|write_bytes|File\.(write|open)|\bwriteFileSync|createWriteStream|Deno\.writeTextFile|Bun\.write|file_put_contents|\bfopen\s*\([^)]*,\s*['"][wax]|>>?\s*['"]?[/~]|copyfile|\bshutil\.(copy|move)|rename(Sync)?\s*\(|symlink|os\.link/
 const ENVIRONMENT =
@@ -48,6 +49,8 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
   const network = NETWORK.test(text)
   const hidden = DYNAMIC.test(text)
   const found: Finding[] = [...literalFindings(walk, scope, text)]
+  if (network && SENDS.test(text) && found.some(({ rule }) => rule.startsWith('secrets/')))
+    found.push(denied('exfiltration/code', 'code that sends credentials over the network'))
   if (network && (spawns || hidden || ENVIRONMENT.test(text)))
     found.push(
       denied(

@@ -70,6 +70,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
     ],
     why: 'makes programs load other files',
   },
+  { names: ['GREP_OPTIONS', 'JQ_LIBRARY_PATH', 'LESSCHARDEF'], why: 'adds options to a program' },
   { names: ['MAKEFLAGS', 'GNUMAKEFLAGS', 'MAKEFILES', 'MAKEFILE_LIST'], why: 'makes make read other rules' },
   {
     names: [

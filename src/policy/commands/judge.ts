@@ -5,6 +5,7 @@ import { unseen } from './finding.ts'
 import { interpret, runUncalled } from './interpret.ts'
 import { lexicalFindings } from './lexical.ts'
 import { CLOSED, fork, newScope, type Scope } from './scope.ts'
+import { fromZsh } from './tools/shells.ts'
 import { decide, type JudgedNode } from './verdict.ts'
 import { BudgetError, type Context, type Walk } from './walk.ts'
 
@@ -84,13 +85,6 @@ function inspectOnce(walk: Walk, line: string, context: Context): Inspection {
     runUncalled(walk, scope)
   })
 }
-
-/** PLATFORM: zsh writes `>!` for `>|`, and `=name` for the path of a program. */
-const fromZsh = (line: string): string =>
-  line
-    .replace(/(>>?)!(?=\s)/g, '$1|')
-    .replaceAll('>>|', '>>')
-    .replace(/(^|[;&|(]\s*)=(?=\w)/g, '$1')
 
 /** Judges a shell line. */
 export function judgeLine(policy: CommandPolicy, line: string, context: Context): Decision {

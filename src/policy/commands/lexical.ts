@@ -14,7 +14,7 @@ const JOINS =
 /** Blanks that do not separate words, and dashes that start no option. */
 const LOOKALIKE =
   /[\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]|(^|\s)[\u2010-\u2015\u2212\uFE58\uFE63\uFF0D]/
-const OPENERS = '([{'
+const MAX_NESTING = 80
 
 /** Reasons not to trust the text of a line before it is parsed; `stop` means that it must not be parsed. */
 export function lexicalFindings(line: string): {
@@ -40,7 +40,8 @@ function tooMuch(line: string): Finding | undefined {
     )
   )
     return unseen('shell/noncharacter', 'holds characters that no text has')
-  if (nesting(line) > 80) return unseen('shell/too-deep', 'nested too deeply to be read')
+  if (line.length > MAX_NESTING && nesting(line) > MAX_NESTING)
+    return unseen('shell/too-deep', 'nested too deeply to be read')
   if (count(line, '<<') > 60) return unseen('shell/too-many', 'too many here-documents to be read')
   if (line.length > 4000 && separators(line) > 800)
     return unseen('shell/too-many', 'too many commands to be read')
@@ -57,9 +58,10 @@ function count(line: string, piece: string): number {
 function nesting(line: string): number {
   let open = 0
   let deepest = 0
-  for (const char of line) {
-    if (OPENERS.includes(char)) deepest = Math.max(deepest, ++open)
-    else if (')]}'.includes(char)) open = Math.max(0, open - 1)
+  for (let at = 0; at < line.length; at++) {
+    const char = line[at]
+    if (char === '(' || char === '[' || char === '{') deepest = Math.max(deepest, ++open)
+    else if (char === ')' || char === ']' || char === '}') open = Math.max(0, open - 1)
   }
   return deepest
 }

@@ -100,6 +100,7 @@ export const SYSTEM_SECRETS: readonly string[] = lines(`
   /private/etc/master.passwd
   /private/var/db/dslocal
   /proc/kcore
+  /proc/1/environ
   /proc/kmem
   /proc/kallsyms
   /proc/*/mem
@@ -304,7 +305,7 @@ export const SOFT_PROTECTED: ReadonlySet<string> = new Set([
 
 /** Our own records and settings, and those of other guards. */
 export const OWN_FILES =
-  /(^|\/)(audit(\.\w+)?\.(jsonl?|log|db)|trail(\.\w+)?\.jsonl?|ringfence\.toml|sandbox[-_]?policy[\w.-]*)$|(^|\/)(\.ringfence|\.sandbox|\.sandforge)(\/|$)|^\/(etc|var\/log|var\/lib|run|var\/run|opt)\/(ringfence|sandbox\w*|sandforge|audit)(\/|$)/
+  /(^|\/)(audit(\.\w+)?\.(jsonl?|log|db)|trail(\.\w+)?\.jsonl?|ringfence\.toml|sandbox[-_]?policy[\w.-]*)$|(^|\/)(\.ringfence|\.sandbox|\.sandforge)(\/|$)|(^|\/)(\.config|\.local\/(state|share))\/(ringfence|sandbox\w*|sandforge)(\/|$)|^\/(etc|var\/log|var\/lib|run|var\/run|opt)\/(ringfence|sandbox\w*|sandforge|audit)(\/|$)/
 
 /** Directories of the system, from the root; nothing below them is changed. */
 export const SYSTEM: readonly string[] = lines(`

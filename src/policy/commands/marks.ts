@@ -57,11 +57,16 @@ export function meets(a: string, b: string): boolean {
   if (isStatic(a) && isStatic(b)) return a === b
   // bash never lets a leading glob match a hidden file.
   if ((a[0] === STAR || a[0] === ONE) && b[0] === '.') return false
+  if (differ(a[0] ?? '', b[0] ?? '') || differ(a.at(-1) ?? '', b.at(-1) ?? '')) return false
   if (a.length + b.length > MAX_PATTERN) return true
   let row = reach(b)
   for (const char of a) row = step(row, char, b)
   return row[b.length] === true
 }
+
+/** Two plain characters that are not the same one. */
+const differ = (a: string, b: string): boolean =>
+  a !== b && a !== '' && b !== '' && !MARK.test(a) && !MARK.test(b)
 
 function reach(b: string): boolean[] {
   const row = [true]

@@ -60,10 +60,24 @@ const SHARED_PATTERNS = entriesOf(SHARED)
 /** Token files that projects also keep: asked for inside a workspace, denied elsewhere. */
 const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.docker'])
 
+/** Segments that every protected path holds one of; nearly no path does. */
+const PROTECTED_SEGMENTS: ReadonlySet<string> = new Set(
+  [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names].map((name) =>
+    (name.split('/')[0] as string).toLowerCase(),
+  ),
+)
+
+const protectedName = (relative: string): string | undefined =>
+  relative.split('/').some((segment) => PROTECTED_SEGMENTS.has(segment.toLowerCase()))
+    ? protectedBy(PROTECTION, relative)
+    : undefined
+
 /** Why using a path this way is stricter than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
   if (path === '' || path === '-') return []
   spend(walk)
+  const disguised = disguiseOf(path)
+  if (disguised) return [disguised]
   const bases = scope.cwds.length > 0 ? scope.cwds : [ANY]
   const found: Finding[] = []
   for (const base of bases) {
@@ -71,6 +85,19 @@ export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUs
     if (finding && !found.some((other) => other.reason === finding.reason)) found.push(finding)
   }
   return found
+}
+
+// Characters that only look like `/` and `.`; letters of another alphabet inside a Latin word.
+const LOOKALIKE = /[\u2024\u2044\u2215\u29F8\uFE52\uFF0E\uFF0F]/
+const MIXED = /[a-z][\u0370-\u03FF\u0400-\u052F]|[\u0370-\u03FF\u0400-\u052F][a-z]/i
+
+/** A path that is not what it seems: another process's view of the files, or letters that look like others. */
+function disguiseOf(path: string): Finding | undefined {
+  if (/^\/+proc\/+[1-9]\d*\/+(root|cwd|map_files|fd)(\/|$)/.test(path))
+    return denied('escape/process', `\`${show(path)}\` is what another process sees`)
+  if (LOOKALIKE.test(path) || MIXED.test(path))
+    return asked('unicode/lookalike', `\`${show(path)}\` holds letters that look like others`)
+  return undefined
 }
 
 /** The absolute path with `.`, `..` and the aliases of the root taken out; marks stay in it. */
@@ -263,8 +290,8 @@ function judgeOpenWrite(at: Place, shown: string, verb: string): Finding {
   if (
     tail !== '' &&
     at.text[0] !== '/' &&
-    protectedBy(PROTECTION, tail) &&
-    !SOFT_PROTECTED.has(protectedBy(PROTECTION, tail) as string)
+    protectedName(tail) &&
+    !SOFT_PROTECTED.has(protectedName(tail) as string)
   )
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
   if (SHARED_PATTERNS.all.some((entry) => entry.every((segment, index) => at.segments[index] === segment)))
@@ -280,7 +307,11 @@ function judgeWorkspace(at: Place, shown: string, use: PathUse, roots: Roots): F
   const verb = use === 'delete' ? 'deletes' : 'writes'
   if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string)))
     return asked('destructive/workspace', 'deletes the whole workspace')
-  const name = protectedBy(PROTECTION, inner.filter(isStatic).join('/'))
+  const name =
+    protectedName(inner.filter(isStatic).join('/')) ??
+    (inner.some((segment) => segment[0] === '.' && !isStatic(segment) && meets(segment, '.git'))
+      ? '.git'
+      : undefined)
   if (name !== undefined) {
     const reason = `${verb} \`${shown}\`, which is protected: it runs code outside the sandbox later`
     return SOFT_PROTECTED.has(name) || name === '.git'
@@ -296,7 +327,7 @@ function judgeHome(at: Place, shown: string, use: PathUse, roots: Roots): Findin
   const inner = at.segments.slice(roots.home.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
   const tail: Place = { segments: inner, text: inner.join('/'), open: false }
-  if (protectedBy(PROTECTION, inner.join('/')) || below(tail, STARTUP_PATTERNS))
+  if (protectedName(inner.join('/')) || below(tail, STARTUP_PATTERNS))
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
   if (use === 'delete' && /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string))
     return denied('destructive/root', 'deletes everything in the home directory')

@@ -1,4 +1,5 @@
 import { ARCHIVES } from './tools/archives.ts'
+import { BUILD } from './tools/build.ts'
 import { BUILTINS } from './tools/builtins.ts'
 import { DATABASES } from './tools/databases.ts'
 import { EDITORS } from './tools/editors.ts'
@@ -9,6 +10,7 @@ import { NETWORK } from './tools/network.ts'
 import { PACKAGES } from './tools/packages.ts'
 import { READERS } from './tools/readers.ts'
 import { SEARCH } from './tools/search.ts'
+import { SESSION } from './tools/session.ts'
 import { SHELLS } from './tools/shells.ts'
 import { SYSTEM } from './tools/system.ts'
 import { TEXT } from './tools/text.ts'
@@ -25,11 +27,13 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map(
     ARCHIVES,
     GIT,
     PACKAGES,
+    BUILD,
     NETWORK,
     DATABASES,
     EDITORS,
     INTERPRETERS,
     SYSTEM,
+    SESSION,
     WRAPPERS,
     BUILTINS,
     SHELLS,

@@ -22,6 +22,8 @@ export function redirections(
   for (const redirect of list) {
     spend(walk, 4)
     if (redirect.type === 'HereDoc') {
+      // Shells differ in what they make of a document without an end.
+      if (!redirect.closing) unreadable(walk)
       stdin = fed(walk, () =>
         redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
       )

@@ -2,7 +2,7 @@ import type { Assignment, Command, Redirection, Word } from 'unbash'
 import { type Around, wordsOf } from './around.ts'
 import { assign, assignArray } from './assign.ts'
 import { runArgv } from './execute.ts'
-import { denied, dynamic, type Finding } from './finding.ts'
+import { denied, dynamic, type Finding, unseen } from './finding.ts'
 import { ANY, SPLIT } from './marks.ts'
 import { redirections } from './redirections.ts'
 import { EMPTY, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
@@ -61,6 +61,9 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   const env = assignments.map((assignment) => read(words, assignment))
   const findings: Finding[] = []
   const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
+  // SECURITY: from here on every command reads there, a shell its commands.
+  if (argv.length === 1 && argv[0] === 'exec' && stdin && !simple.redirects.every(isNull))
+    findings.push(unseen('shell/exec-input', 'the rest of the line reads from somewhere else'))
   const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
   if (argv.length === 0) {
     const node = newNode(
@@ -88,6 +91,9 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   for (const assignment of simple.declared) declare(words, argv, assignment)
   return finish(out)
 }
+
+const isNull = (redirect: Redirection): boolean =>
+  redirect.type === 'Redirect' && redirect.target?.value === '/dev/null'
 
 function read(words: Words, assignment: Assignment): { readonly name: string; readonly value: string } {
   spend(words.walk, 2)

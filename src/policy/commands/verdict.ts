@@ -1,4 +1,10 @@
-import { type Action, type CommandJudgement, type Decision, strictest } from '../../model/decision.ts'
+import {
+  ACTIONS,
+  type Action,
+  type CommandJudgement,
+  type Decision,
+  strictest,
+} from '../../model/decision.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
 import { show } from './marks.ts'
 import type { Context, Node, Walk } from './walk.ts'
@@ -27,7 +33,7 @@ type Reason = {
   readonly hard: boolean
 }
 
-const rank = (reason: Reason): number => ['deny', 'ask', 'sandbox', 'allow'].indexOf(reason.action)
+const rank = (reason: Reason): number => ACTIONS.indexOf(reason.action)
 
 const worst = (reasons: readonly Reason[]): Reason | undefined => {
   let found: Reason | undefined
@@ -116,11 +122,17 @@ export function judgeNode(policy: CommandPolicy, context: Context, node: Node): 
     ...(shown.rule === '' ? {} : { rule: shown.rule }),
     depth: node.depth,
     hard: shown.hard,
-    rules: [shown, ...reasons]
-      .filter((reason) => reason.action === shown.action && reason.rule !== '')
-      .map((reason) => reason.rule),
+    rules: rulesFor(shown, reasons),
     matched: rules.map((rule) => rule.id),
   }
+}
+
+/** The shown rule first, then every other that asks for the same. */
+function rulesFor(shown: Reason, reasons: readonly Reason[]): readonly string[] {
+  const rules: string[] = []
+  if (shown.rule !== '') rules.push(shown.rule)
+  for (const { action, rule } of reasons) if (action === shown.action && rule !== '') rules.push(rule)
+  return rules
 }
 
 function listed(allowed: ReadonlySet<string>, node: Node): boolean {

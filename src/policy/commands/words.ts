@@ -96,10 +96,14 @@ function pieces(words: Words, word: Word): readonly Piece[] {
   for (const [index, part] of (word.parts ?? []).entries()) {
     if (index === 0 && part.type === 'Literal' && part.text[0] === '~')
       out.push(literal(tilde(words, word, part.value)))
+    // No file is called like an address, and what matches no file stays as it is.
+    else if (part.type === 'Glob' && ADDRESS.test(word.text)) out.push(literal(part.text))
     else out.push(...partPieces(words, part, false))
   }
   return out
 }
+
+const ADDRESS = /^["']?[a-z][a-z0-9+.-]*:\/\//i
 
 function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly Piece[] {
   switch (part.type) {

@@ -120,11 +120,9 @@ export const BUSINESS: readonly BuiltInRule[] = [
     'business/registry',
     [
       words('npm pnpm yarn'),
-      words(
-        'view info show search outdated audit ping whoami access owner team token login logout adduser deprecate dist-tag star',
-      ),
+      words('whoami access owner team token login logout adduser deprecate dist-tag star'),
     ],
-    'asks the registry',
-    ['npm view react version'],
+    'uses the registry account',
+    ['npm whoami', 'npm dist-tag add a@1 latest'],
   ),
 ]

@@ -80,7 +80,10 @@ const reading: Handler = (call) => {
       if (letter === undefined) continue
       const value = arg.slice(arg.indexOf(letter) + 1) || args[++at] || ''
       if (letter === 'C') runText(call, value)
-      if (letter === 'a') scope.arrays.set(value, [SPLIT])
+      if (letter === 'a') {
+        judgeNames(call, [value])
+        scope.arrays.set(value, [SPLIT])
+      }
     }
   }
   judgeNames(call, names)
@@ -130,6 +133,8 @@ const setting: Handler = (call) => {
       : first !== -1 && !/^[-+]\w*o$/.test(args[first - 1] ?? '')
         ? args.slice(first)
         : undefined
+  if (/(^|\s)\+o history\b/.test(args.join(' ')))
+    node.findings.push(denied('forensics/history', 'switches off the record of what is run'))
   if (words) scope.positional = [scope.positional?.[0] ?? 'bash', ...words]
   if (args.some((arg) => /^-\w*x/.test(arg) || arg === 'xtrace') && scope.vars.has('PS4'))
     node.findings.push(unseen('shell/double-evaluation', 'tracing expands `PS4`'))
@@ -178,7 +183,10 @@ const test: Handler = (call) => {
 
 const printf: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^-v/.test(arg))
-  if (at !== 0) return undefined
+  if (at !== 0) {
+    if (!call.args.every(isStatic)) call.node.findings.push(dynamic('an argument is known only when it runs'))
+    return undefined
+  }
   const name = call.args[0] === '-v' ? (call.args[1] ?? '') : (call.args[0] as string).slice(2)
   judgeNames(call, [name])
   call.node.findings.push(boxed('shell/printf', 'sets a variable'), ...assign.findings(call.walk, name, ANY))
@@ -216,6 +224,8 @@ const completing: Handler = (call) => {
   const at = call.args.findIndex((arg) => arg === '-C' || arg === '-F' || arg === '-W')
   call.node.findings.push(boxed('shell/complete', 'may run commands for completion'))
   if (at !== -1) runText(call, call.args[at + 1] ?? '')
+  const bound = call.name === 'bind' ? call.args.indexOf('-x') : -1
+  if (bound !== -1) runText(call, (call.args[bound + 1] ?? '').replace(/^[^:]*:/, ''))
   return undefined
 }
 
@@ -226,7 +236,7 @@ const unsetting: Handler = (call) => {
   )
   for (const name of call.args) {
     call.node.findings.push(
-      ...assign.findings(call.walk, name, '').filter(({ rule }) => rule.startsWith('tampering')),
+      ...assign.findings(call.walk, name, '').filter(({ rule }) => /^(tampering|forensics)/.test(rule)),
     )
     call.scope.vars.delete(name)
     call.scope.functions.delete(name)

@@ -282,6 +282,19 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
     if (args.some((arg) => arg.startsWith('--prune')))
       call.node.findings.push(asked('git/gc', 'throws history away'))
   },
+  mergetool: note(asked('git/program', 'starts a program that settings name')),
+  maintenance: (call, { operands }) => {
+    if (/^(start|register|stop|unregister)$/.test(operands[0] ?? ''))
+      call.node.findings.push(asked('persistence/schedule', 'runs commands later, outside this session'))
+  },
+  svn: network,
+  p4: network,
+  cvsimport: network,
+  cvsserver: note(denied('network/offer', 'offers the repository to the network')),
+  help: (call, { options }) => {
+    if (has(options, '-w', '--web', '-i', '--info'))
+      call.node.findings.push(boxed('git/program', 'starts a program that settings name'))
+  },
   'update-ref': note(asked('git/ref', 'changes references directly')),
   'filter-branch': note(asked('git/rewrite', 'rewrites history')),
   'filter-repo': note(asked('git/rewrite', 'rewrites history')),
@@ -306,7 +319,9 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   'hash-object': (call, { operands }) => {
     for (const path of operands) touch(call, path, 'read')
   },
-  apply: (call, { operands }) => {
+  apply: (call, { operands, options }) => {
+    if (has(options, '--unsafe-paths'))
+      call.node.findings.push(asked('git/apply', 'writes outside the work tree'))
     for (const path of operands) touch(call, path, 'read')
   },
   mv: (call, { operands }) => {

@@ -1,5 +1,5 @@
 import { codeFindings } from '../code.ts'
-import { applyOption, touch } from '../effects.ts'
+import { applyOption, runProgram, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
 import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
@@ -174,6 +174,28 @@ const ruby = interpreter({ short: 'eErICFKTx', code: ['-e'], load: ['-r'], edits
 const simple = (code: readonly string[], extra: Partial<Language> = {}): Handler =>
   interpreter({ code, ...extra })
 
+const JAVA = simple([], {
+  single: true,
+  effects: {
+    '-cp': 'data',
+    '-classpath': 'data',
+    '--class-path': 'data',
+    '-jar': 'read',
+    '-javaagent': 'ask: loads an agent',
+  },
+})
+
+/** Options of the virtual machine that start a command or load code. */
+const java: Handler = (call) => {
+  for (const arg of call.args) {
+    const hook = /^-XX:On(?:OutOfMemoryError|Error)=(.*)$/s.exec(arg)?.[1]
+    if (hook !== undefined) runProgram(call, hook)
+    if (/^-(javaagent|agentpath|agentlib):/.test(arg))
+      call.node.findings.push(asked('code/load', 'loads an agent into the program'))
+  }
+  return JAVA(call)
+}
+
 /** Interpreters: their code runs in a sandbox at best; code with plain signs of harm is asked about or refused. */
 export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   python,
@@ -229,16 +251,7 @@ export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   d8: simple(['-e']),
   rhino: simple(['-e']),
   jjs: simple([]),
-  java: simple([], {
-    single: true,
-    effects: {
-      '-cp': 'data',
-      '-classpath': 'data',
-      '--class-path': 'data',
-      '-jar': 'read',
-      '-javaagent': 'ask: loads an agent',
-    },
-  }),
+  java,
   m4: simple([]),
   ansible: simple(['-a'], { short: 'aimu' }),
   dart: simple([], { run: ['run', 'test'] }),

@@ -160,7 +160,6 @@ function judgeUrls(call: Call, urls: readonly string[], mutates: boolean): void 
 
 /** Notes where a download lands, so that running it later in the line is seen. */
 function saved(call: Call, options: readonly Option[], urls: readonly string[]): void {
-  const cwd = call.scope.cwds[0] ?? ANY
   const names = options
     .filter(
       ({ name }) => name === '-o' || name === '--output' || name === '-O' || name === '--output-document',
@@ -181,11 +180,15 @@ function saved(call: Call, options: readonly Option[], urls: readonly string[]):
         )
       : []),
   ]
-  for (const file of files) {
-    if (file === '' || file === '-') continue
-    touch(call, file, 'write')
-    call.scope.files.set(absolute(file, cwd), { kind: 'content', stream: textStream(ANY, ['network']) })
-  }
+  for (const file of files) downloaded(call, file)
+}
+
+/** Notes a file whose content came from the network. */
+function downloaded(call: Call, file: string): void {
+  if (file === '' || file === '-') return
+  touch(call, file, 'write')
+  const path = absolute(file, call.scope.cwds[0] ?? ANY)
+  call.scope.files.set(path, { kind: 'content', stream: textStream(ANY, ['network']) })
 }
 
 const WGET: OptionSpec = {
@@ -413,7 +416,11 @@ export const NETWORK: Readonly<Record<string, Handler>> = {
         '--on-download-start': 'program',
         '-i': 'read',
       },
-      also: (call, { operands }) => judgeUrls(call, operands, false),
+      also: (call, { operands }) => {
+        judgeUrls(call, operands, false)
+        // What they fetch lands under the address's last name.
+        for (const url of operands) downloaded(call, url.replace(/[?#].*$/, '').replace(/^.*\//, ''))
+      },
     },
     'redis-cli memcached mongosh mongo etcdctl consul nats influx cqlsh': {
       short: 'hpanuPdie',

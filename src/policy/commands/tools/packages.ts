@@ -3,6 +3,7 @@ import { applyOption, runText, touch } from '../effects.ts'
 import { asked, boxed, refused, unseen } from '../finding.ts'
 import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
+import { runFile } from '../run-file.ts'
 import { UNKNOWN } from '../scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
@@ -177,15 +178,20 @@ const pip: Handler = (call) => {
 }
 
 function uvRun(call: Call, args: readonly string[]) {
-  const { operands } = parseOptions(
+  const { options, operands } = parseOptions(
     {
       short: 'ppm',
-      long: 'python with with-requirements extra group package directory project from env-file',
+      long: 'python with with-requirements extra group package directory project from spec env-file',
       prefix: true,
     },
     args,
   )
   call.node.findings.push(boxed('packages/exec', 'runs a program of a package'))
+  const sources = options.filter(({ name }) => /^--(from|with|spec)$/.test(name))
+  judgeSources(
+    call,
+    sources.map(({ value }) => value ?? ''),
+  )
   return launch(call, operands)
 }
 
@@ -224,7 +230,7 @@ function judgeMakefile(call: Call, file: string): void {
     const text = made?.kind === 'content' ? made.stream.text : call.stdin.text
     for (const recipe of text.matchAll(/^\t(.*)$/gm))
       runText(call, (recipe[1] as string).replace(/^[@+-]+/, ''))
-  } else touch(call, file, 'read')
+  } else runFile(call, file, 'make')
 }
 
 const cargo: Handler = (call) => {
@@ -290,7 +296,10 @@ export const PACKAGES: Readonly<Record<string, Handler>> = {
       { short: 'SBDGTACUP', effects: { '-B': 'write', '-S': 'read' } },
       call.args,
     )
-    for (const option of options) applyOption(call, option)
+    for (const option of options) {
+      applyOption(call, option)
+      if (option.name === '-P' || option.name === '-C') runFile(call, option.value ?? '', 'cmake')
+    }
     call.node.findings.push(boxed('build/cmake', 'runs build code'))
     const at = call.args.indexOf('-E')
     if (at !== -1)

@@ -10,6 +10,11 @@ export const READERS: Readonly<Record<string, Handler>> = {
     'head tail': {
       short: 'ncs',
       long: 'lines bytes pid sleep-interval max-unchanged-stats',
+      effects: {
+        '-f': 'box: waits without end',
+        '-F': 'box: waits without end',
+        '--follow': 'box: waits without end',
+      },
       operands: 'read',
     },
     'less more most bat batcat pygmentize': {
@@ -103,9 +108,8 @@ export const READERS: Readonly<Record<string, Handler>> = {
     },
     'cmp comm join': { short: 'ijntae12o', operands: 'read' },
     'basename dirname pathchk': { short: 's', long: 'suffix' },
-    'echo pwd true false : whoami id groups logname users tty arch nproc uname uptime free lscpu lsb_release sw_vers locale cal ncal seq factor expr numfmt getconf which whereis type sleep printenv test [ [[ who w last vmstat iostat hostid tput dircolors whatis apropos':
+    'echo pwd true false : whoami id groups logname users tty arch nproc uname uptime free lscpu lsb_release sw_vers locale cal ncal factor expr numfmt getconf which whereis type printenv test [ [[ who w last vmstat iostat hostid tput dircolors whatis apropos':
       { short: 'sfv', effects: {} },
-    sleep: {},
     date: {
       short: 'dIrf',
       long: 'date iso-8601 rfc-3339',

@@ -1,5 +1,5 @@
 import { applyOption, applyValue, runProgram, runText, touch } from '../effects.ts'
-import { asked, denied } from '../finding.ts'
+import { asked, boxed, denied } from '../finding.ts'
 import { BELOW, isStatic, meets, STAR } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { pathFindings } from '../paths.ts'
@@ -77,6 +77,8 @@ const find: Handler = (call) => {
   const filtered = tests.some((test) => NAME_TESTS.has(test) || test === '-empty')
   for (const root of roots)
     touch(call, root, tests.some((test) => /^-(exec|ok)/.test(test)) ? 'tree' : 'read')
+  if (roots.some((root) => /^\/+$/.test(root)))
+    call.node.findings.push(boxed('paths/whole-disk', 'walks over every file of the machine'))
   judgeTests(call, { roots, tests, filtered })
   return undefined
 }

@@ -4,6 +4,13 @@ import { runFile, runStream } from '../run-file.ts'
 import { fork, newScope, UNKNOWN } from '../scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
+/** PLATFORM: zsh writes `>!` for `>|`, and `=name` for the path of a program. */
+export const fromZsh = (line: string): string =>
+  line
+    .replace(/(>>?)!(?=\s)/g, '$1|')
+    .replaceAll('>>|', '>>')
+    .replace(/(^|[;&|(]\s*)=(?=\w)/g, '$1')
+
 const VALUE_LETTERS = 'oO'
 const FILE_OPTIONS = new Set(['--rcfile', '--init-file'])
 
@@ -47,7 +54,10 @@ const shell: Handler = (call) => {
   const { line, files, stdin, rest } = shellArgs(call.args)
   call.node.findings.push(boxed('shell/start', 'starts another shell'))
   for (const file of files) runFile(call, file, 'shell')
-  if (line !== undefined) return runLine(call, line, [rest[0] ?? call.name, ...rest.slice(1)])
+  if (line !== undefined && call.name === 'zsh' && /[*?\]]\(|\$\{\(/.test(line))
+    call.node.findings.push(unseen('shell/zsh', 'a glob qualifier or flag of zsh can run code'))
+  if (line !== undefined)
+    return runLine(call, call.name === 'zsh' ? fromZsh(line) : line, [rest[0] ?? call.name, ...rest.slice(1)])
   if (!stdin && rest[0] !== undefined) runFile(call, rest[0], 'shell')
   else
     runStream({ ...call, scope: fork(call.scope, { positional: [call.name, ...rest] }) }, call.stdin, 'shell')

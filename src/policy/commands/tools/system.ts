@@ -198,7 +198,7 @@ const agent: Handler = (call) => {
   const text = call.args.join(' ')
   call.node.findings.push(asked('agents/start', 'starts another agent'))
   if (
-    /dangerously|danger-full-access|bypass|--yolo|skip-permissions|--no-sandbox|approval-mode[= ]yolo|full-auto|--auto-approve|never\b/.test(
+    /dangerously|danger-full-access|bypass|--yolo|skip-permissions|--no-sandbox|approval-mode[= ]yolo|full-auto|--auto-approve|--yes-always|--yes\b|never\b/.test(
       text,
     )
   )
@@ -251,12 +251,16 @@ const credentials =
     const dashes = call.args.indexOf('--')
     if (dashes !== -1 && dashes + 1 < call.args.length)
       deeper(call.walk, () => call.walk.run(call.scope, call.args.slice(dashes + 1), call.stdin))
-    if (call.name === 'gh' && /^gist (create|edit)/.test(words)) publishes(call)
+    if (UPLOADS.test(`${call.name} ${words}`)) publishes(call)
     return UNKNOWN
   }
 
+/** Commands of cloud tools whose operands are files that go elsewhere. */
+const UPLOADS =
+  /^(gh (gist (create|edit)|release (create|upload))|aws s3 (cp|mv|sync)|aws s3api put-object|gcloud storage (cp|mv|rsync)|az storage (blob|file) upload|doctl|gsutil (cp|mv|rsync))/
+
 function publishes(call: Call): void {
-  for (const path of call.args.slice(2).filter((arg) => arg[0] !== '-')) {
+  for (const path of call.args.slice(1).filter((arg) => arg[0] !== '-' && !/^\w+:\/\//.test(arg))) {
     if (touch(call, path, 'read').some(({ rule }) => rule.startsWith('secrets')))
       call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
   }

@@ -1,8 +1,9 @@
 import { codeFindings } from '../code.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
-import { isStatic } from '../marks.ts'
+import { ANY, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
+import { absolute } from '../paths.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
@@ -113,6 +114,8 @@ function judgeAwk(call: Call, program: string): void {
   if (program.length > MAX_SCRIPT) return
   if (/\/inet6?\/(tcp|udp)/.test(program))
     call.node.findings.push(denied('network/awk', 'awk opens a network connection'))
+  if (AWK_RUNS.test(program) && call.stdin.from.has('network'))
+    call.node.findings.push(denied('download/execute', 'starts programs with what was just downloaded'))
   if (AWK_RUNS.test(program))
     call.node.findings.push(
       ...codeFindings(call.walk, program, 'awk'),
@@ -162,13 +165,21 @@ export const TEXT: Readonly<Record<string, Handler>> = {
       effects: { '-o': 'write', '--output': 'write', '--random-source': 'read' },
       operands: 'read',
     },
-    'split csplit': {
+    split: {
       short: 'abCln',
       long: 'suffix-length bytes line-bytes lines number additional-suffix separator prefix suffix-format digits',
       effects: { '--filter': 'program' },
       operands: 'pair',
     },
-    tee: { effects: {}, operands: 'write' },
+    tee: {
+      effects: {},
+      operands: 'write',
+      also: ({ scope, stdin }, { operands }) => {
+        for (const path of operands)
+          if (isStatic(path) && stdin.piped)
+            scope.files.set(absolute(path, scope.cwds[0] ?? ANY), { kind: 'content', stream: stdin })
+      },
+    },
     iconv: {
       short: 'ft',
       long: 'from-code to-code',
@@ -206,7 +217,7 @@ export const TEXT: Readonly<Record<string, Handler>> = {
         '-F': 'program',
         '--filter': 'program',
         '-L': 'program',
-        '--lua-filter': 'box: runs a filter',
+        '--lua-filter': 'program',
         '--pdf-engine': 'program',
         '--template': 'read',
         '--extract-media': 'write',

@@ -131,7 +131,8 @@ const xargs: Handler = (call) => {
           .slice(0, 8)
           .map((item) => command.map((word) => word.replaceAll(mark, item)))
   // A shell whose line comes from the input runs whatever arrives.
-  if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && /^-\w*c$/.test(command.at(-1) ?? ''))
+  const fed = /^-\w*c$/.test(command.at(-1) ?? '') || (mark !== undefined && command.at(-1) === mark)
+  if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && fed)
     call.node.findings.push(
       call.stdin.from.has('network')
         ? denied('download/execute', 'runs what was just downloaded')
@@ -139,6 +140,14 @@ const xargs: Handler = (call) => {
     )
   for (const argv of runs) deeper(call.walk, () => call.walk.run(call.scope, argv, UNKNOWN))
   return UNKNOWN
+}
+
+const direnvExec = wrapper({ after: ['exec'], skip: 1 })
+
+const direnv: Handler = (call) => {
+  if (/^(allow|permit|grant|edit)$/.test(call.args[0] ?? ''))
+    call.node.findings.push(asked('protect/soft', 'lets a file run whenever a shell enters the directory'))
+  return direnvExec(call)
 }
 
 const PARALLEL = {
@@ -452,7 +461,7 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   crun: wrapper({ deny: 'starts containers directly' }),
   runsc: wrapper({ deny: 'starts containers directly' }),
   proot: wrapper({ short: 'rbwRS', ask: 'changes what paths mean' }),
-  direnv: wrapper({ after: ['exec'], skip: 1 }),
+  direnv,
   bundle: wrapper({ after: ['exec'] }),
   poetry: wrapper({ after: ['run'] }),
   pipenv: wrapper({ after: ['run'] }),

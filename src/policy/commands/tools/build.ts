@@ -1,0 +1,104 @@
+import { runText, touch } from '../effects.ts'
+import { asked, boxed, unseen } from '../finding.ts'
+import { runFile } from '../run-file.ts'
+import { UNKNOWN } from '../scope.ts'
+import type { Call, Handler } from '../walk.ts'
+import { tools } from './tool.ts'
+
+/** A program that a compiler starts instead of its own, or code that it loads into itself. */
+const COMPILER_LOADS =
+  /^(-wrapper|-fplugin=.*|-specs(=.*)?|--specs=.*|-B.+|-fuse-ld=.*\/.*|@.+|-Xclang|-load)$/
+
+const compiler: Handler = (call) => {
+  const { args, node } = call
+  for (const [index, arg] of args.entries()) {
+    if (arg === '-wrapper') runText(call, (args[index + 1] ?? '').replaceAll(',', ' '))
+    if (COMPILER_LOADS.test(arg))
+      node.findings.push(asked('build/compiler', `\`${arg}\` starts or loads other code`))
+    const out = arg === '-o' ? args[index + 1] : /^-o(.+)/.exec(arg)?.[1]
+    if (out !== undefined) touch(call, out, 'write')
+    else if (/^([~/]|\.\.)/.test(arg) && args[index - 1] !== '-o') touch(call, arg, 'read')
+  }
+  return UNKNOWN
+}
+
+const rustc: Handler = (call) => {
+  const { args, node } = call
+  for (const [index, arg] of args.entries()) {
+    const setting =
+      arg === '-C' || arg === '--codegen' ? (args[index + 1] ?? '') : arg.replace(/^-C|^--codegen=/, '')
+    if (/^(linker|link-args?|ar)=/.test(setting) && !/=(clang|gcc|cc|lld|ld|mold|rust-lld)$/.test(setting))
+      node.findings.push(unseen('build/linker', 'names a program that the compiler starts'))
+    if (arg === '-o') touch(call, args[index + 1] ?? '', 'write')
+  }
+  return UNKNOWN
+}
+
+/** Properties and options of JVM tools that start programs or load code. */
+const jvm: Handler = (call) => {
+  const { args, node } = call
+  node.findings.push(boxed('build/jvm', 'runs build code'))
+  for (const [index, arg] of args.entries()) {
+    if (
+      /^-D(exec\.|maven\.ext|org\.gradle\.jvmargs|java\.security\.manager)/.test(arg) ||
+      /^exec:(exec|java)/.test(arg)
+    )
+      node.findings.push(asked('build/exec', `\`${arg.slice(0, 40)}\` starts a program`))
+    const script =
+      /^(?:--init-script|-I|--build-file|-b|--settings-file|-f|--file|-s|--settings)(?:=(.*))?$/.exec(arg)
+    if (script) runFile(call, script[1] ?? args[index + 1] ?? '', 'unknown')
+  }
+  return UNKNOWN
+}
+
+/** `swipl -g goal`, `ctags --options=file`: code from the command line or from a file of settings. */
+const goals: Handler = (call) => {
+  for (const [index, arg] of call.args.entries())
+    if (/^(-g|-t|--goal)$/.test(arg) && /shell|process|delete|open/.test(call.args[index + 1] ?? ''))
+      call.node.findings.push(unseen('code/spawn', 'code that starts other programs'))
+  const file = call.args.find((arg) => /\.(pl|pro)$/.test(arg))
+  if (file !== undefined) runFile(call, file, 'prolog')
+  return UNKNOWN
+}
+
+/** Reads a file of settings that can start programs. */
+const settings =
+  (...names: readonly string[]): Handler =>
+  (call: Call) => {
+    for (const [index, arg] of call.args.entries()) {
+      const [name = '', value] = arg.split(/=(.*)/s)
+      if (names.includes(name)) runFile(call, value ?? call.args[index + 1] ?? '', 'unknown')
+    }
+    return undefined
+  }
+
+/** Compilers and build tools: what they build is workspace code; what they are told to start is judged. */
+export const BUILD: Readonly<Record<string, Handler>> = {
+  ...Object.fromEntries(
+    'gcc g++ cc c++ clang clang++ gfortran gdc tcc'.split(' ').map((name) => [name, compiler]),
+  ),
+  rustc,
+  ...Object.fromEntries('mvn mvnd mvnw gradle gradlew ant sbt'.split(' ').map((name) => [name, jvm])),
+  swipl: goals,
+  prolog: goals,
+  gprolog: goals,
+  ctags: settings('--options', '-options', '--optlib-dir'),
+  'pre-commit': (call) => {
+    if (call.args[0] === 'try-repo')
+      call.node.findings.push(asked('packages/source', 'runs code from another repository'))
+    if (/^(install|init-templatedir)$/.test(call.args[0] ?? ''))
+      call.node.findings.push(asked('protect/soft', 'puts hooks into the repository'))
+    return UNKNOWN
+  },
+  ...tools({
+    csplit: {
+      short: 'bfnk',
+      long: 'suffix-format prefix digits',
+      effects: { '-f': 'write', '--prefix': 'write' },
+      also: (call, { operands }) => {
+        touch(call, operands[0] ?? '', 'read')
+        call.node.findings.push(boxed('files/split', 'writes the parts of a file'))
+      },
+    },
+  }),
+}
