@@ -8,6 +8,13 @@ const shared = {
   outExtensions: () => ({ js: '.js', dts: '.d.ts' }),
 } satisfies UserConfig
 
+// Every file costs a look-up: what `run` needs lies in three. The judgement is apart because not every command judges.
+const CHUNKS = [
+  { name: 'core', test: /src\/(model|host|audit|backends|supervisor)\/|src\/compose|policy\/(plan|grants)/, priority: 3 },
+  { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },
+  { name: 'wasm', test: /src\/(wasm|eval)\/|quickjs/, priority: 1 },
+]
+
 // CommonJS with everything inside: that starts fastest (docs/decisions/0002).
 const program = {
   ...shared,
@@ -17,6 +24,7 @@ const program = {
   noExternal: [/.*/],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
+  outputOptions: { codeSplitting: { groups: CHUNKS } },
 } satisfies UserConfig
 
 export default defineConfig([
