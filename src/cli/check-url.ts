@@ -1,3 +1,4 @@
+import { lookup } from 'node:dns/promises'
 import { SandboxError } from '../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../model/shape.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../policy/network.ts'
@@ -30,19 +31,15 @@ export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: 
   }
   const { network = {} } = (await loadConfig?.(values.policy ?? values.config)) ?? {}
   const policy = networkPolicyOf({ allowHosts: network.allow_hosts, allowPrivate: network.allow_private })
-  const { verdict, reason } = await walkFetch(policy, { url, kind: 'url' }, await hostWorld())
+  const { verdict, reason } = await walkFetch(policy, { url, kind: 'url' }, HOST_WORLD)
   io.out(io.json || values.json ? `${JSON.stringify({ verdict, reason })}\n` : `${verdict}: ${reason}\n`)
   return verdict === 'allow' ? 0 : 4
 }
 
 /** The host's own resolver; nothing is connected, so no redirect is ever met. */
-async function hostWorld(): Promise<FetchWorld> {
-  const { lookup } = await import('node:dns/promises')
-  return {
-    resolve: async (host) =>
-      (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address),
-    respond: () => ({ status: 200 }),
-  }
+const HOST_WORLD: FetchWorld = {
+  resolve: async (host) => (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address),
+  respond: () => ({ status: 200 }),
 }
 
 async function checkUrlBatch(io: CliIo): Promise<number> {

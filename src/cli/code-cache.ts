@@ -1,7 +1,7 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import NodeModule from 'node:module'
 import { dirname } from 'node:path'
-import { Script } from 'node:vm'
+import { constants, Script } from 'node:vm'
 
 /**
  * Keeps V8's compiled code of our own files beside them, so that `ringfence run` does not compile half a megabyte each
@@ -22,7 +22,12 @@ export function useCodeCache(directory: string, record = false): void {
   internals.prototype._compile = function (this: Loaded, content, filename) {
     if (dirname(filename) !== directory) return compileAnew.call(this, content, filename)
     const cachedData = !record && existsSync(cacheOf(filename)) ? readFileSync(cacheOf(filename)) : undefined
-    const script = new Script(internals.wrap(content), cachedData ? { filename, cachedData } : { filename })
+    const script = new Script(internals.wrap(content), {
+      filename,
+      ...(cachedData && { cachedData }),
+      // Node's own modules are loaded by `import()` where only one command needs them.
+      importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+    })
     if (record) scripts.push([filename, script])
     const load = (id: string): unknown => this.require(id)
     return script.runInThisContext().call(this.exports, this.exports, load, this, filename, directory)
