@@ -56,34 +56,21 @@ export class Gate {
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
-    const { trail, newId, registry } = this.#parts
     const { plan, backend } = await this.#admitSpec(spec)
-    const inside = await this.#open(backend, plan, signal)
-    const sandbox = new Sandbox({
-      id: newId('sb'),
-      plan,
-      backend,
-      inside,
-      trail,
-      newId,
-      judge: (command, cwd) => this.judge(command, plan, cwd),
-    })
-    sandbox.onFailedLaunch(() => registry.invalidate(backend.name))
+    const sandbox = this.#sandbox(plan, backend, await this.#open(backend, plan, signal))
+    sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
     return sandbox
   }
 
   /** For a command that the caller starts itself: judged and on record like every other, or refused. */
-  async admit(command: AskedCommand, plan: Plan, backend: Backend): Promise<Decision> {
-    const sandbox = new Sandbox({
-      id: this.#parts.newId('sb'),
-      plan,
-      backend,
-      inside: undefined,
-      trail: this.#parts.trail,
-      newId: this.#parts.newId,
-      judge: (asked, cwd) => this.judge(asked, plan, cwd),
-    })
-    return sandbox.admit(command)
+  admit(command: AskedCommand, plan: Plan, backend: Backend): Promise<Decision> {
+    return this.#sandbox(plan, backend, undefined).admit(command)
+  }
+
+  #sandbox(plan: Plan, backend: Backend, inside: BackendSandbox | undefined): Sandbox {
+    const { trail, newId } = this.#parts
+    const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
+    return new Sandbox({ id: newId('sb'), plan, backend, inside, trail, newId, judge })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
