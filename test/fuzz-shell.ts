@@ -64,6 +64,8 @@ function grammar(random: () => number): Make {
       () => `\${nope:-${word(depth - 1)}}`,
       () => `\${nope:=${name()}}`,
       () => `\${${variable()}:+${name()}}`,
+      () => `\${TERM:+${name()}}`,
+      () => `\${${variable()}+${word(depth - 1)}}`,
       () => `\${${variable()}#x}`,
       () => `\${${variable()}%x}`,
       () => `\${${variable()}/x/${name()}}`,
@@ -186,6 +188,10 @@ const JAIL = [
   '--setenv',
   'HOME',
   '/tmp',
+  // Something from outside that the lines do not set.
+  '--setenv',
+  'TERM',
+  'dumb',
 ]
 
 /** The names that bash looked for, line by line. */

@@ -463,7 +463,14 @@ describe('paths', () => {
     { file: '$R/outside/secret.txt' },
     { file: '$R/outside/.ssh/id_rsa' },
   ]
-  it.each(PATHS)('%s: %s %j %j', (expected, op, path, setup = [], more = {}) => {
+  const cases = PATHS.map(([expected, op, path, setup = [], more = {}]) => ({
+    expected,
+    op,
+    path,
+    setup,
+    more,
+  }))
+  it.each(cases)('$expected: $op $path $setup $more', ({ expected, op, path, setup, more }) => {
     const root = mkdtempSync(join(scratch, 'r-'))
     const placed = <T>(value: T): T => JSON.parse(JSON.stringify(value).replaceAll('$R', root)) as T
     for (const step of [...BASE, ...setup]) build(placed(step))

@@ -21,7 +21,7 @@ function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside
     nodes: [],
     line: [],
     outside,
-    doubted: false,
+    doubts: new Set(),
     steps: 0,
     depth: 0,
     sources: new Set(),
@@ -44,7 +44,7 @@ function probe(walk: Walk, scope: Scope, text: string): Action {
     interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED),
   )
   walk.steps = inner.steps
-  if (inner.doubted) walk.doubted = true
+  for (const name of inner.doubts) walk.doubts.add(name)
   return action.decision.action
 }
 
@@ -66,9 +66,27 @@ function attempt(walk: Walk, act: () => void): Inspection {
 export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
   const walk = newWalk(policy, context)
   const first = inspectOnce(walk, line, context)
-  if (!walk.doubted) return first
-  const second = inspectOnce(newWalk(policy, context, 'set'), line, context)
-  return strictest([first.decision.action, second.decision.action]) === first.decision.action ? first : second
+  if (walk.doubts.size === 0) return first
+  const other = newWalk(policy, context, 'set')
+  // Two readings cover one variable; with more there would be one for each mixture.
+  if (walk.doubts.size > 1)
+    other.line.push(unseen('shell/doubt', 'what runs depends on several values that are not known'))
+  return eitherOf(first, inspectOnce(other, line, context))
+}
+
+/** One of the two happens: the stricter decides, and everything that could run is shown. */
+function eitherOf(first: Inspection, second: Inspection): Inspection {
+  const [shown, hidden] =
+    strictest([first.decision.action, second.decision.action]) === first.decision.action
+      ? [first, second]
+      : [second, first]
+  const seen = new Set(shown.nodes.map(({ argv }) => argv.join('\0')))
+  const extra = (argv: readonly string[]): boolean => !seen.has(argv.join('\0'))
+  const commands = [...shown.decision.commands, ...hidden.decision.commands.filter(({ argv }) => extra(argv))]
+  return {
+    decision: { ...shown.decision, commands },
+    nodes: [...shown.nodes, ...hidden.nodes.filter(({ argv }) => extra(argv))],
+  }
 }
 
 function inspectOnce(walk: Walk, line: string, context: Context): Inspection {

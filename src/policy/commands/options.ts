@@ -76,6 +76,10 @@ function long(spec: OptionSpec, arg: string, next: string | undefined, out: Opti
   return 1
 }
 
+/** An option with a value that the description does not list: whatever it does, nobody looked at it. */
+export const isUnlisted = (spec: OptionSpec, { name, value, effect }: Option): boolean =>
+  effect === undefined && value !== undefined && name.startsWith('--') && !longValues(spec).has(name.slice(2))
+
 const valueSets = new WeakMap<OptionSpec, ReadonlySet<string>>()
 
 function longValues(spec: OptionSpec): ReadonlySet<string> {

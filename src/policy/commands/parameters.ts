@@ -167,19 +167,24 @@ function withDefault(words: Words, given: Default): Value | Chosen {
     return { operand }
   }
   const outside = base === ANY ? !words.scope.vars.has(name) : typeof base !== 'string' && base[0] === SPLIT
-  if (outside) {
-    // Not set by the line: most likely not set at all. Either way it never runs on the host.
-    words.walk.line.push(dynamic(`\`${name}\` comes from outside`))
-    if (operator.endsWith('?')) return base
-    if (!operator.endsWith('+')) return choose()
-    // SECURITY: both are possible, so the line is read a second time as if it were set (judge.ts).
-    words.walk.doubted = true
+  // Not set by the line: most likely not set at all. Either way it never runs on the host.
+  if (outside) words.walk.line.push(dynamic(`\`${name}\` comes from outside`))
+  if (operator.endsWith('+') && (outside || mayBeEmpty(base))) {
+    // SECURITY: both are possible, so the line is read a second time as if it held something (judge.ts).
+    words.walk.doubts.add(name)
     return words.walk.outside === 'set' ? choose() : ''
   }
+  if (outside) return operator.endsWith('?') ? base : choose()
   const empty = base === '' || (typeof base !== 'string' && base.length === 0)
-  if (operator.endsWith('+')) return base === ANY ? ANY : empty ? '' : choose()
+  if (operator.endsWith('+')) return empty ? '' : choose()
   return !empty || operator.endsWith('?') ? base : choose()
 }
+
+/** Whether nothing is known of the value, not even that there is one. */
+const mayBeEmpty = (base: Value): boolean =>
+  typeof base === 'string'
+    ? base !== '' && base.replace(/[\uFDD0\uFDD1\uFDD4]/g, '') === ''
+    : base.length > 0 && base.every((entry) => mayBeEmpty(entry))
 
 /** A part of a name that a glob or a listing gave is again such a name. */
 function trim(base: Value, operator: string, pattern: string): Value {

@@ -35,10 +35,10 @@ export type Walk = {
   readonly context: Context
   readonly nodes: Node[]
   readonly line: Finding[]
-  /** What is assumed of variables that the line does not set, where `${name:+word}` asks whether they are. */
+  /** What is assumed of variables whose value is not known, where `${name:+word}` asks whether they hold one. */
   readonly outside: 'unset' | 'set'
-  /** True once that assumption mattered. */
-  doubted: boolean
+  /** The variables for which that assumption mattered. */
+  readonly doubts: Set<string>
   steps: number
   depth: number
   /** Sources of the substitutions inside the words of the command being read. */

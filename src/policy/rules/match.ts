@@ -112,6 +112,7 @@ export const commandText = (argv: readonly string[]): string =>
 
 /** Whether one of our own rules holds for a command. */
 export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): boolean {
+  if (rule.exact === true && argv.length > rule.prefix.length) return false
   return rule.prefix.every((token, index) => {
     const word = argv[index]
     if (word === undefined) return false

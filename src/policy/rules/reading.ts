@@ -84,7 +84,9 @@ export const READING: readonly BuiltInRule[] = [
     ],
     action: 'allow',
     why: 'prints a version',
+    // `cargo -v build` and `npm version patch` do something else.
+    exact: true,
     match: ['node --version', 'go version'],
-    notMatch: ['node a.js'],
+    notMatch: ['node a.js', 'cargo -v build', 'npm version patch'],
   },
 ]

@@ -8,6 +8,8 @@ export type BuiltInRule = {
   readonly why: string
   /** No operator rule relaxes it. */
   readonly hard?: boolean
+  /** Nothing may follow the prefix. */
+  readonly exact?: boolean
   readonly match: readonly string[]
   readonly notMatch?: readonly string[]
 }

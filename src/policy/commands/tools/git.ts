@@ -1,8 +1,9 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, type Finding, refused, unseen } from '../finding.ts'
-import { isOpen, isStatic, show } from '../marks.ts'
+import { ANY, isOpen, isStatic, show } from '../marks.ts'
 import { type Option, type OptionSpec, parseOptions } from '../options.ts'
+import { absolute } from '../paths.ts'
 import type { Call, Handler } from '../walk.ts'
 
 const GLOBAL: OptionSpec = {
@@ -84,6 +85,8 @@ const OPTIONS: Readonly<Record<string, OptionSpec>> = {
       '--output-directory': 'write',
       '--gpg-sign': 'box: signs',
       '--no-index': 'box: compares any two files',
+      '--filters': 'box: lets settings start a program',
+      '--show-signature': 'box: starts a program that settings name',
       '--exclude-from': 'read',
       '--ignore-revs-file': 'read',
     },
@@ -99,6 +102,8 @@ const SHORT_PROGRAMS: Readonly<Record<string, Readonly<Record<string, string>>>>
   archive: { '-o': 'write' },
   'format-patch': { '-o': 'write' },
   commit: { '-F': 'read', '-t': 'read' },
+  config: { '-f': 'read' },
+  fsck: { '--lost-found': 'box: writes what it found' },
   blame: { '-S': 'read' },
   'ls-files': { '-X': 'read' },
 }
@@ -108,6 +113,7 @@ const git: Handler = (call) => {
   for (const option of options) judgeGlobal(call, option)
   const [sub, ...args] = operands
   if (sub === undefined) return undefined
+  judgePlace(call, options)
   call.node.canonical = ['git', sub, ...args]
   if (isOpen(sub))
     call.node.findings.push(unseen('git/dynamic', 'a git command that is known only when it runs'))
@@ -120,8 +126,21 @@ const git: Handler = (call) => {
       call.node.findings.push(asked('git/template', 'takes hooks from a template'))
     else applyOption(call, option)
   }
+  if (args.some((arg) => /%G[?GSKFPT]/.test(arg)))
+    call.node.findings.push(boxed('git/program', 'starts a program that settings name'))
   SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
   return undefined
+}
+
+/** SECURITY: the settings of a repository start programs, so one outside the workspace never gets the host. */
+function judgePlace({ walk, scope, node }: Call, options: readonly Option[]): void {
+  const moves = options.filter(({ name }) => name === '-C').map(({ value }) => value ?? '')
+  const { workspace } = walk.context
+  const starts = scope.cwds.length === 0 ? [ANY] : scope.cwds
+  const outside = starts
+    .map((cwd) => moves.reduce((at, move) => absolute(move, at), cwd))
+    .some((place) => place !== workspace && !place.startsWith(`${workspace}/`))
+  if (outside) node.findings.push(boxed('git/repository', 'uses a repository outside the workspace'))
 }
 
 function runsProgram(call: Call, option: Option): void {
@@ -213,6 +232,12 @@ const inner =
     runText(call, command.join(' '))
   }
 
+/** `git branch` with one of these only lists. */
+const BRANCH_LISTS = [
+  ...['-a', '--all', '-r', '--remotes', '-l', '--list', '-v', '-vv', '--show-current', '--sort', '--format'],
+  ...['--contains', '--no-contains', '--merged', '--no-merged', '--points-at', '--column'],
+]
+
 const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   push,
   'send-pack': push,
@@ -238,17 +263,20 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
     }
     if (/^(remove|rm|set-\w+)$/.test(operands[0] ?? ''))
       call.node.findings.push(boxed('git/remote', 'changes remotes'))
-    if (/^(update|prune)$/.test(operands[0] ?? ''))
+    if (/^(update|prune|show)$/.test(operands[0] ?? ''))
       call.node.findings.push(asked('git/network', 'talks to another machine'))
   },
   clean: (call, { options }) => {
     const dry = has(options, '-n', '--dry-run')
     if (!dry) call.node.findings.push(asked('git/clean', 'deletes files that git does not know'))
   },
-  branch: (call, { options }) => {
+  branch: (call, { options, operands }) => {
     if (has(options, '-D', '-d', '--delete', '-M', '-f', '--force'))
       call.node.findings.push(asked('git/branch', 'deletes or moves a branch'))
-    else if (has(options, '-m', '-c', '-u', '--set-upstream-to', '--edit-description'))
+    else if (
+      has(options, '-m', '-c', '-C', '-u', '--set-upstream-to', '--unset-upstream', '--edit-description') ||
+      (operands.length > 0 && !has(options, ...BRANCH_LISTS))
+    )
       call.node.findings.push(boxed('git/branch', 'changes branches'))
   },
   tag: (call, { options, operands }) => {
@@ -282,6 +310,8 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
     if (args.some((arg) => arg.startsWith('--prune')))
       call.node.findings.push(asked('git/gc', 'throws history away'))
   },
+  'verify-commit': note(boxed('git/program', 'starts a program that settings name')),
+  'verify-tag': note(boxed('git/program', 'starts a program that settings name')),
   mergetool: note(asked('git/program', 'starts a program that settings name')),
   maintenance: (call, { operands }) => {
     if (/^(start|register|stop|unregister)$/.test(operands[0] ?? ''))

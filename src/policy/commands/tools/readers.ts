@@ -1,7 +1,11 @@
+import { applyValue, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
 import { isStatic } from '../marks.ts'
 import type { Handler } from '../walk.ts'
 import { tools } from './tool.ts'
+
+const writes = (names: string): Readonly<Record<string, string>> =>
+  Object.fromEntries(names.split(' ').map((name) => [name, 'write']))
 
 /** Programs that show something. Whether they may run on the host is said in `rules/reading.ts`. */
 export const READERS: Readonly<Record<string, Handler>> = {
@@ -29,6 +33,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
         '--lesskey-file': 'read',
         '--lesskey-src': 'read',
         '--pager': 'program',
+        '--config-file': 'ask: settings that can start programs',
       },
       operands: 'read',
       also: pagerCommands,
@@ -136,7 +141,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
     ps: {
       short: 'opuUgGtCnPsFdbw',
       also: ({ node, args }) => {
-        if (args.some((arg) => /^[a-z]*e[a-z]*$/.test(arg)))
+        if (args.some((arg) => /^[a-z]*e[a-z]*$|^-\w*E/.test(arg)))
           node.findings.push(boxed('secrets/environment', 'prints environment variables'))
       },
     },
@@ -160,6 +165,12 @@ export const READERS: Readonly<Record<string, Handler>> = {
         '--local-file': 'box: a local page',
         '-o': 'write',
         '--output': 'write',
+        '--restore': 'ask: types keys that can run programs',
+        '--init-file': 'read',
+      },
+      also: (call, { operands }) => {
+        if (operands.some((operand) => operand.includes('/')))
+          call.node.findings.push(boxed('programs/page', 'formats a page from a file'))
       },
     },
     column: {
@@ -194,10 +205,18 @@ export const READERS: Readonly<Record<string, Handler>> = {
         '--xpath': 'data',
         '--schema': 'read',
         '--dtdvalid': 'read',
+        '--noent': 'box: reads what the document names',
+        '--xinclude': 'box: reads what the document names',
+        '--shell': 'ask: starts a shell',
       },
-      operands: 'read',
+      also: (call, { operands }) => {
+        for (const operand of operands) applyValue(call, operand.includes('://') ? 'url' : 'read', operand)
+        if (operands.some((operand) => operand.includes('://')))
+          call.node.findings.push(asked('network/request', 'talks to another machine'))
+      },
     },
     'ldd nm objdump readelf size otool': {
+      effects: { '--plugin': 'program' },
       operands: 'read',
       also: (call) => {
         // ldd may run the file that it examines.
@@ -220,7 +239,24 @@ export const READERS: Readonly<Record<string, Handler>> = {
       effects: { '-o': 'write', '-out': 'write', '-config': 'read' },
       operands: 'read',
     },
-    'cloc tokei scc': { operands: 'read' },
+    'cloc tokei scc': {
+      short: 'efist',
+      long: 'exclude include-ext exclude-dir exclude-ext include-lang exclude-lang match-f not-match-f match-d fullpath sort type languages by-percent',
+      effects: {
+        '--extract-with': 'program',
+        '--script-lang': 'data',
+        '--config': 'ask: settings that can start programs',
+        ...writes(
+          '--out --report-file --ignored --counted --found --categorized --sql --write-lang-def -o --output',
+        ),
+        '--format-multi': 'box: writes files',
+        '--read-lang-def': 'read',
+        '--force-lang-def': 'read',
+        '--list-file': 'read',
+        '--exclude-list-file': 'read',
+      },
+      operands: 'read',
+    },
   }),
 }
 
@@ -231,6 +267,19 @@ function jqFiles(call: Parameters<Handler>[0]): void {
     if (!/^--(rawfile|slurpfile)/.test(arg)) continue
     const file = args[index + 2]
     if (file !== undefined) READERS.cat?.({ ...call, args: [file] })
+  }
+  for (const arg of args) {
+    for (const match of arg.matchAll(/\bload(?:_\w+)?\s*\(\s*(?:"([^"]*)")?/g))
+      if (match[1] === undefined)
+        call.node.findings.push(asked('programs/jq', 'reads a file that it chooses itself'))
+      else touch(call, match[1], 'read')
+    if (/\bload(_\w+)?\s*\(/.test(arg)) call.node.findings.push(boxed('programs/jq', 'reads other files'))
+    if (/(^|;)\s*(import|include)\s+"/.test(arg))
+      call.node.findings.push(asked('programs/jq', 'loads modules or data from other files'))
+    if (call.name === 'yq' && /^(-s|--split-exp)/.test(arg))
+      call.node.findings.push(boxed('programs/jq', 'writes the parts of a document'))
+    if (/\b(str)?env\s*\(/.test(arg))
+      call.node.findings.push(boxed('secrets/environment', 'prints environment variables'))
   }
   if (
     args.some(

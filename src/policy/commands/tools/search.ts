@@ -18,7 +18,9 @@ const grep: Handler = (call) => {
   const { options, operands } = parseOptions(GREP, call.args)
   for (const option of options) applyOption(call, option)
   const given = options.some(({ name }) => ['-e', '--regexp', '-f', '--file'].includes(name))
-  const tree = options.some(({ name }) => RECURSIVE.has(name))
+  const tree = options.some(
+    ({ name, value }) => RECURSIVE.has(name) || (/^(-d|--directories)$/.test(name) && value === 'recurse'),
+  )
   for (const path of given ? operands : operands.slice(1)) touch(call, path, tree ? 'tree' : 'read')
   return undefined
 }
@@ -158,7 +160,7 @@ export const SEARCH: Readonly<Record<string, Handler>> = {
   fd,
   fdfind: fd,
   ...tools({
-    'rg ripgrep ag ack ugrep': {
+    'rg ripgrep': {
       short: 'ABCmeEgjMtTdr',
       long: 'after-context before-context context max-count max-depth glob iglob type type-not type-add color colors replace sort sortr threads encoding engine max-columns max-filesize context-separator field-match-separator regexp hyperlink-format',
       effects: {
@@ -172,8 +174,26 @@ export const SEARCH: Readonly<Record<string, Handler>> = {
         '--search-zip': 'box: starts decompressors',
         '-e': 'data',
       },
-      operands: 'pattern',
+      operands: 'pattern-tree',
       patternOptions: ['-e', '--regexp', '-f', '--file', '--files'],
+    },
+    'ag ack ugrep ug': {
+      short: 'ABCmegjMtTG',
+      long: 'after-context before-context context max-count max-depth glob type color replace sort output regexp',
+      effects: {
+        '--pager': 'program',
+        '--filter': 'program',
+        '--view': 'program',
+        '--config': 'ask: settings that can start programs',
+        '--ackrc': 'ask: settings that can start programs',
+        '-f': 'read',
+        '--file': 'read',
+        '--path-to-ignore': 'read',
+        '-e': 'data',
+        '--save-config': 'write',
+      },
+      operands: 'pattern-tree',
+      patternOptions: ['-e', '--regexp', '-f', '--file'],
     },
     'locate mlocate plocate mdfind': {
       short: 'dln',

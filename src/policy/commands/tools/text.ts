@@ -4,6 +4,7 @@ import { asked, boxed, denied, unseen } from '../finding.ts'
 import { ANY, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
+import { runFile } from '../run-file.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
@@ -42,7 +43,7 @@ function judgeSedCommand(call: Call, text: string): void {
     call.node.findings.push(asked('text/sed-exec', 'sed runs a shell command'))
     if (run[2]) runText(call, run[2])
   }
-  const file = /^([wWrR])\s+(\S+)/.exec(command)
+  const file = /^([wWrR])\s*(\S+)/.exec(command)
   if (file) touch(call, file[2] as string, /w/i.test(file[1] as string) ? 'write' : 'read')
 }
 
@@ -72,7 +73,10 @@ const sed: Handler = (call) => {
     .filter(({ name }) => name === '-e' || name === '--expression')
     .map(({ value }) => value ?? '')
   const given = scripts.length > 0 || options.some(({ name }) => name === '-f' || name === '--file')
-  for (const option of options) applyOption(call, option)
+  for (const option of options) {
+    applyOption(call, option)
+    if (option.name === '-f' || option.name === '--file') runFile(call, option.value ?? '', 'sed')
+  }
   for (const script of given ? scripts : operands.slice(0, 1)) judgeSedScript(call, script)
   for (const path of given ? operands : operands.slice(1)) touch(call, path, inPlace ? 'write' : 'read')
   return undefined
@@ -90,9 +94,14 @@ const AWK = {
     '--include': 'read',
     '-l': 'program',
     '--load': 'program',
-    '-o': 'box: writes a file',
-    '-p': 'box: writes a profile',
-    '-d': 'box: writes variables',
+    '-o': 'ask: writes a file',
+    '-p': 'ask: writes a profile',
+    '-d': 'ask: writes variables',
+    '-D': 'ask: starts a debugger',
+    '--pretty-print': 'ask: writes a file',
+    '--profile': 'ask: writes a profile',
+    '--dump-variables': 'ask: writes variables',
+    '--debug': 'ask: starts a debugger',
   },
 }
 const AWK_RUNS = /\bsystem\s*\(|\|\s*getline|\|&|\|\s*("|[a-zA-Z_])|\/inet6?\//
@@ -104,7 +113,9 @@ const awk: Handler = (call) => {
   const program = given ? '' : (operands[0] ?? '')
   if (given) call.node.findings.push(boxed('text/awk-file', 'awk runs a program from a file'))
   judgeAwk(call, program)
-  for (const path of given ? operands : operands.slice(1)) if (!/^\w+=/.test(path)) touch(call, path, 'read')
+  const inPlace = options.some(({ value }) => value === 'inplace')
+  for (const path of given ? operands : operands.slice(1))
+    if (!/^\w+=/.test(path)) touch(call, path, inPlace ? 'write' : 'read')
   return undefined
 }
 
@@ -121,11 +132,13 @@ function judgeAwk(call: Call, program: string): void {
       ...codeFindings(call.walk, program, 'awk'),
       asked('text/awk-run', 'awk starts other programs'),
     )
+  if (/\bARG[VC]\b[^;}\n]*=(?!=)/.test(program))
+    call.node.findings.push(unseen('text/awk-files', 'awk chooses itself which files it reads'))
   if (/\bENVIRON\b/.test(program))
     call.node.findings.push(boxed('text/awk-environment', 'awk reads environment variables'))
   for (const match of program.matchAll(/(?:print|printf)[^;}\n]*>+\s*"([^"]*)"/g))
     applyValue(call, 'write', match[1] as string)
-  if (/(?:print|printf)[^;}\n]*>\s*[a-zA-Z_(]/.test(program))
+  if (/(?:print|printf)[^;}\n]*>\s*[a-zA-Z_($]/.test(program))
     call.node.findings.push(unseen('text/awk-write', 'awk writes a file whose name it computes'))
   for (const match of program.matchAll(/getline\s*(?:\w+\s*)?<\s*"([^"]*)"/g))
     applyValue(call, 'read', match[1] as string)
@@ -187,7 +200,11 @@ export const TEXT: Readonly<Record<string, Handler>> = {
       operands: 'read',
     },
     'dos2unix unix2dos': { operands: 'write' },
-    envsubst: {},
+    envsubst: {
+      also: ({ node }) => {
+        node.findings.push(boxed('secrets/environment', 'prints environment variables'))
+      },
+    },
     yes: {
       also: ({ node }) => {
         node.findings.push(boxed('resource/endless', 'prints without end'))

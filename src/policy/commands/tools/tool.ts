@@ -1,10 +1,11 @@
 import { applyOption, applyValue, note } from '../effects.ts'
-import { type OptionSpec, type Parsed, parseOptions } from '../options.ts'
+import { boxed } from '../finding.ts'
+import { isUnlisted, type OptionSpec, type Parsed, parseOptions } from '../options.ts'
 import type { Call, Handler } from '../walk.ts'
 
 /**
  * What a program does with its operands: one effect for all, or a shape. `copy`: the last is written, the others are
- * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern; `pair`: the
+ * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern, `pattern-tree` the same for whole directories; `pair`: the
  * first is read, the second written; `data-write`: the first is data, the rest is written.
  */
 export type Operands =
@@ -18,6 +19,7 @@ export type Operands =
   | 'copy'
   | 'move'
   | 'pattern'
+  | 'pattern-tree'
   | 'pair'
   | 'data-write'
 
@@ -34,7 +36,13 @@ export function tool(spec: ToolSpec): Handler {
   return (call) => {
     const parsed = parseOptions(spec, call.args)
     if (parsed.open) note(call, 'an argument is known only when it runs')
-    for (const option of parsed.options) applyOption(call, option)
+    for (const option of parsed.options) {
+      applyOption(call, option)
+      if (isUnlisted(spec, option))
+        call.node.findings.push(
+          boxed('programs/option', `\`${option.name}\` is an option that is not known here`),
+        )
+    }
     applyOperands(call, spec, parsed)
     spec.also?.(call, parsed)
     return undefined
@@ -63,9 +71,11 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
         from: spec.operands === 'move' ? 'delete' : 'read',
       })
       return
-    case 'pattern': {
+    case 'pattern':
+    case 'pattern-tree': {
       const given = options.some((option) => spec.patternOptions?.includes(option.name))
-      for (const path of given ? operands : operands.slice(1)) applyValue(call, 'read', path)
+      const use = spec.operands === 'pattern' ? 'read' : 'tree'
+      for (const path of given ? operands : operands.slice(1)) applyValue(call, use, path)
       return
     }
     case 'pair':

@@ -1,0 +1,125 @@
+import { SandboxError } from '../model/errors.ts'
+import { type Plain, plainCopy } from './copy.ts'
+import { EvalPool } from './engine.ts'
+import type { EvalEnd, EvalJob } from './protocol.ts'
+
+export type EvalOptions = {
+  /** Global variables of the code; copied as JSON, own data properties only. */
+  readonly context?: Readonly<Record<string, unknown>>
+  readonly timeoutMs?: number
+  readonly memoryMb?: number
+  /** The most that the result may be as JSON text. */
+  readonly outputBytes?: number
+}
+
+/** The code itself threw, or is no code. The message is the guest's: one line, bounded, not to be trusted. */
+export class EvalThrew extends Error {
+  constructor(message: string) {
+    super(message)
+    this.name = 'EvalThrew'
+  }
+}
+
+const pool = new EvalPool()
+const TIMEOUT_MS = 5000
+const CONDITION_MS = 2000
+const TEMPLATE_MS = 1000
+const MEMORY_MB = 64
+const OUTPUT_BYTES = 2 ** 20
+const MESSAGE_CHARS = 500
+
+/** Starts the engine before it is needed (about 60 ms, once). Every function here also does it by itself. */
+export const loadEngine = (): Promise<void> => pool.warm()
+
+/**
+ * Evaluates code in a VM of its own and returns a copy of its value: `undefined` where that has no JSON form.
+ * Blocks the caller until the value or the deadline; promises are not waited for.
+ */
+export function safeEval(code: string, options: EvalOptions = {}): unknown {
+  return valueOf(pool.runSync(jobOf(code, options, {})), options)
+}
+
+/**
+ * The same without blocking, for code with `await` at its top or with `return`, as the body of an async function.
+ * The deadline holds for everything that it leaves pending, too.
+ */
+export async function safeEvalAsync(code: string, options: EvalOptions = {}): Promise<unknown> {
+  return valueOf(await pool.run(jobOf(code, options, { awaits: true })), options)
+}
+
+/** Whether the code's value is true in JavaScript's sense; false when it fails for any reason. */
+export function safeEvalCondition(code: string, options: EvalOptions = {}): boolean {
+  try {
+    const end = pool.runSync(jobOf(code, { timeoutMs: CONDITION_MS, ...options }, { as: 'truth' }))
+    return end.kind === 'value' && end.text === 'true'
+  } catch {
+    return false
+  }
+}
+
+/** Replaces every `{{expression}}` by its value, in 1000 ms for all of them; one that fails stays as it is. */
+export function safeInterpolate(template: string, context: Readonly<Record<string, unknown>>): string {
+  const deadline = performance.now() + TEMPLATE_MS
+  const job = jobOf('', { context }, { as: 'text' })
+  return template.replace(/\{\{([\s\S]*?)\}\}/g, (whole, expression: string) => {
+    const timeoutMs = deadline - performance.now()
+    if (timeoutMs <= 0) return whole
+    // In brackets it can only be an expression; the line break ends a comment.
+    const end = pool.runSync({ ...job, given: givenOf(context), code: `(${expression}\n)`, timeoutMs })
+    return end.kind === 'value' && end.text !== undefined ? end.text : whole
+  })
+}
+
+function jobOf(code: string, options: EvalOptions, form: Partial<Pick<EvalJob, 'awaits' | 'as'>>): EvalJob {
+  const { context = {}, timeoutMs = TIMEOUT_MS, memoryMb = MEMORY_MB, outputBytes = OUTPUT_BYTES } = options
+  if (typeof code !== 'string') throw new SandboxError('invalid-input', 'the code must be a string')
+  within('timeoutMs', timeoutMs, 1, 600_000)
+  within('memoryMb', memoryMb, 1, 1024)
+  within('outputBytes', outputBytes, 1, 2 ** 28)
+  const limits = { timeoutMs, memoryBytes: Math.floor(memoryMb * 2 ** 20), outputBytes }
+  return { code, given: givenOf(context), awaits: false, as: 'json', ...form, ...limits }
+}
+
+function within(name: string, value: unknown, least: number, most: number): void {
+  if (typeof value !== 'number' || !(value >= least && value <= most))
+    throw new SandboxError('invalid-input', `${name} takes a number from ${least} to ${most}`)
+}
+
+/** The context as text, with fresh numbers for `Math.random`. */
+function givenOf(context: Readonly<Record<string, unknown>>): string {
+  const copied = plainCopy(context)
+  if (typeof copied !== 'object' || copied === null || Array.isArray(copied))
+    throw new SandboxError('invalid-input', 'the context must be an object')
+  return JSON.stringify({ seed: [...crypto.getRandomValues(new Int32Array(4))], context: copied })
+}
+
+function valueOf(end: EvalEnd, { timeoutMs = TIMEOUT_MS, memoryMb = MEMORY_MB, outputBytes }: EvalOptions): unknown {
+  switch (end.kind) {
+    case 'value':
+      return resultOf(end.text)
+    case 'threw':
+      throw new EvalThrew(oneLine(end.message))
+    case 'timeout':
+      throw new SandboxError('timeout', `the code ran longer than ${timeoutMs} ms`)
+    case 'exhausted':
+      throw new SandboxError('resource-exhausted', EXHAUSTED[end.what](memoryMb, outputBytes ?? OUTPUT_BYTES))
+    case 'broken':
+      throw new SandboxError('internal', `the engine failed: ${oneLine(end.reason)}`)
+    default:
+      return end satisfies never
+  }
+}
+
+const EXHAUSTED = {
+  memory: (memoryMb: number) => `the code needs more than ${memoryMb} MB of memory`,
+  stack: () => 'the code calls itself too deeply',
+  output: (_: number, outputBytes: number) => `the value is larger than ${outputBytes} bytes`,
+} as const
+
+/** SECURITY: `JSON.parse` makes an own `__proto__`, which a careless merge would follow; the copy leaves it out. */
+function resultOf(text: string | undefined): Plain | undefined {
+  return text === undefined ? undefined : plainCopy(JSON.parse(text))
+}
+
+const oneLine = (text: string): string =>
+  text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ').slice(0, MESSAGE_CHARS)

@@ -1,0 +1,121 @@
+// PLATFORM: a thread is the only way to end what the engine cannot interrupt: it asks for the deadline between
+// bytecodes, and `new Array(4e9).join()` is one bytecode that ran for 515 seconds here.
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
+import { PRELUDE } from './prelude.ts'
+import type { EvalEnd, EvalJob, EvalReport } from './protocol.ts'
+import { EvalThread, type WasmModule } from './thread.ts'
+
+/** Made from the class itself: the same code in the source tree and in a bundle, and no file to be found. */
+const source = (): string => `'use strict'
+const { parentPort, workerData } = require('node:worker_threads')
+const Thread = ${EvalThread.toString()}
+const { module, prelude, port, signal } = workerData
+const thread = new Thread(module, prelude)
+const tell = (at) => { Atomics.store(signal, at, 1); Atomics.notify(signal, at) }
+port.on('message', (job) => { port.postMessage(thread.run(job)); tell(1) })
+tell(0)
+parentPort.postMessage('ready')
+`
+
+const READY = 0
+const ANSWERED = 1
+const START_MS = 30_000
+/** The engine ends nearly everything itself, at its deadline; only what is later than this costs the thread. */
+const GRACE_MS = 100
+// PLATFORM: one frame of the engine takes many times its size on the native stack.
+const STACK_MB = 64
+const HEAP_MB = 64
+
+const TIMEOUT: EvalReport = { end: { kind: 'timeout' }, retire: true }
+const broken = (reason: string): EvalReport => ({ end: { kind: 'broken', reason }, retire: true })
+
+/** One thread with one engine. It runs one job at a time; after `retire` or a hard stop it is `gone`. */
+export class EvalWorker {
+  readonly #worker: Worker
+  readonly #port: MessagePort
+  readonly #signal = new Int32Array(new SharedArrayBuffer(8))
+  readonly #ready: Promise<void>
+  #fail: (reason: string) => void = () => undefined
+  #gone = false
+
+  constructor(module: WasmModule) {
+    const { port1, port2 } = new MessageChannel()
+    this.#port = port1
+    this.#worker = new Worker(source(), {
+      eval: true,
+      env: {},
+      execArgv: [],
+      workerData: { module, prelude: PRELUDE, port: port2, signal: this.#signal },
+      transferList: [port2],
+      resourceLimits: { stackSizeMb: STACK_MB, maxOldGenerationSizeMb: HEAP_MB },
+    })
+    this.#ready = new Promise((resolve) => this.#worker.once('message', () => resolve()))
+    this.#worker.on('error', (error) => this.#died(error.message))
+    this.#worker.on('exit', () => this.#died('its thread ended'))
+    this.#port.unref()
+    this.#worker.unref()
+  }
+
+  get gone(): boolean {
+    return this.#gone
+  }
+
+  /** Resolves when the engine is loaded; a cold start is not the guest's time. */
+  async ready(): Promise<void> {
+    this.#worker.ref()
+    if (Atomics.load(this.#signal, READY) === 0 && !this.#gone) await this.#ready
+    this.#worker.unref()
+  }
+
+  /** Blocks this thread until the answer or the deadline. */
+  runSync(job: EvalJob): EvalEnd {
+    Atomics.wait(this.#signal, READY, 0, START_MS)
+    if (Atomics.load(this.#signal, READY) === 0) return this.#end(broken('its thread does not start'))
+    Atomics.store(this.#signal, ANSWERED, 0)
+    this.#port.postMessage(job)
+    Atomics.wait(this.#signal, ANSWERED, 0, job.timeoutMs + GRACE_MS)
+    const answer: { readonly message: EvalReport } | undefined = receiveMessageOnPort(this.#port)
+    return this.#end(answer?.message ?? TIMEOUT)
+  }
+
+  /** Leaves this thread free meanwhile. */
+  async run(job: EvalJob): Promise<EvalEnd> {
+    await Promise.race([this.ready(), this.#failure()])
+    this.#worker.ref()
+    let timer: NodeJS.Timeout | undefined
+    const report = await new Promise<EvalReport>((resolve) => {
+      this.#fail = (reason) => resolve(broken(reason))
+      if (this.#gone) resolve(broken('its thread ended'))
+      timer = setTimeout(() => resolve(TIMEOUT), job.timeoutMs + GRACE_MS)
+      this.#port.once('message', resolve)
+      this.#port.postMessage(job)
+    })
+    clearTimeout(timer)
+    this.#port.removeAllListeners('message')
+    this.#worker.unref()
+    return this.#end(report)
+  }
+
+  /** Ends the thread wherever it is. */
+  close(): void {
+    this.#gone = true
+    this.#port.close()
+    void this.#worker.terminate()
+  }
+
+  #failure(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#fail = () => resolve()
+    })
+  }
+
+  #died(reason: string): void {
+    this.#gone = true
+    this.#fail(reason)
+  }
+
+  #end({ end, retire }: EvalReport): EvalEnd {
+    if (retire) this.close()
+    return end
+  }
+}
