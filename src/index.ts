@@ -29,6 +29,15 @@ export {
   safeFetch,
   type UrlOptions,
 } from './egress/safe-fetch.ts'
+export {
+  type EvalOptions,
+  EvalThrew,
+  loadEngine,
+  safeEval,
+  safeEvalAsync,
+  safeEvalCondition,
+  safeInterpolate,
+} from './eval/safe-eval.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'

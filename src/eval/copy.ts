@@ -15,6 +15,15 @@ export function plainCopy(value: unknown): Plain | undefined {
   return copy(value, 0)
 }
 
+/** The same for what a guest answered as JSON text. */
+export function plainResult(text: string): Plain | undefined {
+  try {
+    return copy(JSON.parse(text), 0)
+  } catch (cause) {
+    throw new SandboxError('resource-exhausted', 'the value is nested too deeply', { cause })
+  }
+}
+
 function copy(value: unknown, depth: number): Plain | undefined {
   if (depth > MAX_DEPTH)
     throw new SandboxError('invalid-input', 'the context is nested too deeply or refers to itself')

@@ -1,8 +1,9 @@
 /**
  * Runs once inside the engine, before its memory is kept as the image of every fresh VM. It takes what it needs of
- * the language now, so that nothing a guest changes later reaches it, and answers with four functions that only the
+ * the language now, so that nothing a guest changes later reaches it, and answers with five functions that only the
  * host holds.
  *
+ * `unbox`: the engine puts the value of code with `await` at its top into a box; a promise in it is waited for.
  * `Math.random` is replaced: its state would be part of the image, and every evaluation would draw the same numbers.
  */
 export const PRELUDE = `(() => {
@@ -28,8 +29,9 @@ export const PRELUDE = `(() => {
     for (let i = 0; i < keys.length; i++)
       defineProperty(world, keys[i], { value: context[keys[i]], writable: true, enumerable: true, configurable: true })
   }
+  const unbox = async (box) => box.value
   const json = (value) => stringify(value)
   const truth = (value) => value ? 'true' : 'false'
   const shown = (value) => typeof value === 'object' && value !== null ? stringify(value) : text(value)
-  return [setup, json, truth, shown]
+  return [setup, unbox, json, truth, shown]
 })()`

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { type Plain, plainCopy } from './copy.ts'
+import { plainCopy, plainResult } from './copy.ts'
 import { EvalPool } from './engine.ts'
 import type { EvalEnd, EvalJob } from './protocol.ts'
 
@@ -36,7 +36,7 @@ export const loadEngine = (): Promise<void> => pool.warm()
  * Blocks the caller until the value or the deadline; promises are not waited for.
  */
 export function safeEval(code: string, options: EvalOptions = {}): unknown {
-  return valueOf(pool.runSync(jobOf(code, options, {})), options)
+  return answerOf(pool.runSync(jobOf(code, options, {})), options)
 }
 
 /**
@@ -44,7 +44,7 @@ export function safeEval(code: string, options: EvalOptions = {}): unknown {
  * The deadline holds for everything that it leaves pending, too.
  */
 export async function safeEvalAsync(code: string, options: EvalOptions = {}): Promise<unknown> {
-  return valueOf(await pool.run(jobOf(code, options, { awaits: true })), options)
+  return answerOf(await pool.run(jobOf(code, options, { awaits: true })), options)
 }
 
 /** Whether the code's value is true in JavaScript's sense; false when it fails for any reason. */
@@ -93,10 +93,13 @@ function givenOf(context: Readonly<Record<string, unknown>>): string {
   return JSON.stringify({ seed: [...crypto.getRandomValues(new Int32Array(4))], context: copied })
 }
 
-function valueOf(end: EvalEnd, { timeoutMs = TIMEOUT_MS, memoryMb = MEMORY_MB, outputBytes }: EvalOptions): unknown {
+function answerOf(
+  end: EvalEnd,
+  { timeoutMs = TIMEOUT_MS, memoryMb = MEMORY_MB, outputBytes }: EvalOptions,
+): unknown {
   switch (end.kind) {
     case 'value':
-      return resultOf(end.text)
+      return end.text === undefined ? undefined : plainResult(end.text)
     case 'threw':
       throw new EvalThrew(oneLine(end.message))
     case 'timeout':
@@ -115,11 +118,6 @@ const EXHAUSTED = {
   stack: () => 'the code calls itself too deeply',
   output: (_: number, outputBytes: number) => `the value is larger than ${outputBytes} bytes`,
 } as const
-
-/** SECURITY: `JSON.parse` makes an own `__proto__`, which a careless merge would follow; the copy leaves it out. */
-function resultOf(text: string | undefined): Plain | undefined {
-  return text === undefined ? undefined : plainCopy(JSON.parse(text))
-}
 
 const oneLine = (text: string): string =>
   text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ').slice(0, MESSAGE_CHARS)

@@ -7,18 +7,31 @@ import { EvalThread, type WasmModule } from './thread.ts'
 
 /** Made from the class itself: the same code in the source tree and in a bundle, and no file to be found. */
 const source = (): string => `'use strict'
-const { parentPort, workerData } = require('node:worker_threads')
+const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads')
 const Thread = ${EvalThread.toString()}
 const { module, prelude, port, signal } = workerData
 const thread = new Thread(module, prelude)
+// What fails here fails again in the next run, and is told there.
+const prepare = () => { try { thread.prepare() } catch {} }
 const tell = (at) => { Atomics.store(signal, at, 1); Atomics.notify(signal, at) }
-port.on('message', (job) => { port.postMessage(thread.run(job)); tell(1) })
+prepare()
 tell(0)
 parentPort.postMessage('ready')
+for (;;) {
+  Atomics.wait(signal, 1, 0)
+  Atomics.store(signal, 1, 0)
+  const job = receiveMessageOnPort(port)
+  if (!job) continue
+  port.postMessage(thread.run(job.message))
+  tell(2)
+  prepare()
+}
 `
 
+// Places in the shared signal. The thread waits on its own without an event loop: that wakes twice as fast.
 const READY = 0
-const ANSWERED = 1
+const ASKED = 1
+const ANSWERED = 2
 const START_MS = 30_000
 /** The engine ends nearly everything itself, at its deadline; only what is later than this costs the thread. */
 const GRACE_MS = 100
@@ -33,7 +46,7 @@ const broken = (reason: string): EvalReport => ({ end: { kind: 'broken', reason 
 export class EvalWorker {
   readonly #worker: Worker
   readonly #port: MessagePort
-  readonly #signal = new Int32Array(new SharedArrayBuffer(8))
+  readonly #signal = new Int32Array(new SharedArrayBuffer(12))
   readonly #ready: Promise<void>
   #fail: (reason: string) => void = () => undefined
   #gone = false
@@ -49,7 +62,10 @@ export class EvalWorker {
       transferList: [port2],
       resourceLimits: { stackSizeMb: STACK_MB, maxOldGenerationSizeMb: HEAP_MB },
     })
-    this.#ready = new Promise((resolve) => this.#worker.once('message', () => resolve()))
+    this.#ready = new Promise((resolve) => {
+      this.#worker.once('message', () => resolve())
+      this.#worker.once('exit', () => resolve())
+    })
     this.#worker.on('error', (error) => this.#died(error.message))
     this.#worker.on('exit', () => this.#died('its thread ended'))
     this.#port.unref()
@@ -71,24 +87,22 @@ export class EvalWorker {
   runSync(job: EvalJob): EvalEnd {
     Atomics.wait(this.#signal, READY, 0, START_MS)
     if (Atomics.load(this.#signal, READY) === 0) return this.#end(broken('its thread does not start'))
-    Atomics.store(this.#signal, ANSWERED, 0)
-    this.#port.postMessage(job)
-    Atomics.wait(this.#signal, ANSWERED, 0, job.timeoutMs + GRACE_MS)
-    const answer: { readonly message: EvalReport } | undefined = receiveMessageOnPort(this.#port)
-    return this.#end(answer?.message ?? TIMEOUT)
+    this.#ask(job)
+    return this.#end(this.#await(performance.now() + job.timeoutMs + GRACE_MS))
   }
 
   /** Leaves this thread free meanwhile. */
   async run(job: EvalJob): Promise<EvalEnd> {
-    await Promise.race([this.ready(), this.#failure()])
+    await this.ready()
+    if (this.#gone) return broken('its thread does not start').end
     this.#worker.ref()
     let timer: NodeJS.Timeout | undefined
     const report = await new Promise<EvalReport>((resolve) => {
       this.#fail = (reason) => resolve(broken(reason))
-      if (this.#gone) resolve(broken('its thread ended'))
-      timer = setTimeout(() => resolve(TIMEOUT), job.timeoutMs + GRACE_MS)
+      // An answer may lie there already when this thread was blocked for long.
+      timer = setTimeout(() => resolve(this.#answer() ?? TIMEOUT), job.timeoutMs + GRACE_MS)
       this.#port.once('message', resolve)
-      this.#port.postMessage(job)
+      this.#ask(job)
     })
     clearTimeout(timer)
     this.#port.removeAllListeners('message')
@@ -103,10 +117,25 @@ export class EvalWorker {
     void this.#worker.terminate()
   }
 
-  #failure(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#fail = () => resolve()
-    })
+  #ask(job: EvalJob): void {
+    this.#port.postMessage(job)
+    Atomics.store(this.#signal, ASKED, 1)
+    Atomics.notify(this.#signal, ASKED)
+  }
+
+  /** The sign of the answer before may come late, and without an answer: then it waits on. */
+  #await(deadline: number): EvalReport {
+    for (let left = deadline - performance.now(); left > 0; left = deadline - performance.now()) {
+      Atomics.wait(this.#signal, ANSWERED, 0, left)
+      Atomics.store(this.#signal, ANSWERED, 0)
+      const answer = this.#answer()
+      if (answer) return answer
+    }
+    return TIMEOUT
+  }
+
+  #answer(): EvalReport | undefined {
+    return receiveMessageOnPort(this.#port)?.message
   }
 
   #died(reason: string): void {
