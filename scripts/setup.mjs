@@ -126,6 +126,7 @@ function warm() {
     ['audit', 'verify'],
     ['check', 'command', 'ls | wc -l'],
     ['check', 'url', 'http://127.0.0.1/'],
+    ['eval', '1'],
     ['run', '-c', 'true'],
     ['run', '--', 'true'],
   ]

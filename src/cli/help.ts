@@ -10,6 +10,7 @@ usage: ringfence <command> [options]
   doctor   which walls this host has, what each keeps, and how to get more
   policy   write, check and describe a policy file
   audit    read and verify the trail
+  eval     evaluate JavaScript that can reach nothing of this machine
   wasm     meter and run WebAssembly with fuel, a deadline and named grants
 
 Every command knows --json, --config FILE, --quiet and --help.
@@ -127,6 +128,17 @@ examples:
   ringfence wasm meter skill.wasm -o metered.wasm
 `
 
+const EVAL = `usage: ringfence eval EXPR [--context JSON] [--async] [--timeout MS] [--memory MB]
+
+Evaluates JavaScript in an engine of its own: no files, no network, no process, a deadline and a memory ceiling. Prints the
+value as JSON. Exit 124 when a limit stopped it, 1 when the code threw.
+
+examples:
+  ringfence eval '1 + 2'
+  ringfence eval 'items.filter(i => i.price > 10)' --context '{"items":[{"price":12}]}'
+  ringfence eval --async 'await Promise.resolve(3)' --timeout 200
+`
+
 const HELP: Readonly<Record<string, string>> = {
   run: RUN,
   auto: AUTO,
@@ -135,6 +147,7 @@ const HELP: Readonly<Record<string, string>> = {
   policy: POLICY,
   audit: AUDIT,
   wasm: WASM,
+  eval: EVAL,
 }
 
 export const helpText = (command: string): string =>

@@ -13,6 +13,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   policy: async () => (await import('./policy.ts')).policy,
   audit: async () => (await import('./trail.ts')).trail,
   wasm: async () => (await import('./wasm.ts')).wasm,
+  eval: async () => (await import('./eval.ts')).evaluate,
 }
 
 async function main(argv: readonly string[]): Promise<number> {
