@@ -10,7 +10,11 @@ const shared = {
 
 // Every file costs a look-up: what `run` needs lies in three. The judgement is apart because not every command judges.
 const CHUNKS = [
-  { name: 'core', test: /src\/(model|host|audit|backends|supervisor)\/|src\/compose|policy\/(plan|grants)/, priority: 3 },
+  {
+    name: 'core',
+    test: /src\/(model|host|audit|backends|supervisor)\/|src\/compose|policy\/(plan|grants)/,
+    priority: 3,
+  },
   { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },
   { name: 'wasm', test: /src\/(wasm|eval)\/|quickjs/, priority: 1 },
 ]

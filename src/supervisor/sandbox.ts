@@ -6,6 +6,7 @@ import { type Event, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import { redact } from '../model/redact.ts'
+import { approvedUnchanged } from './approvals.ts'
 import type { AskedCommand } from './gate.ts'
 
 export type ExecOptions = {
@@ -117,7 +118,7 @@ export class Sandbox implements AsyncDisposable {
 
   async #decide(asked: AskedCommand, execId: string, options: ExecOptions): Promise<Decision> {
     const decision = await this.#parts.judge(asked, options.cwd)
-    const approved = decision.action === 'ask' ? ((await options.approve?.(decision)) ?? false) : undefined
+    const approved = decision.action === 'ask' ? await this.#approve(asked, decision, options) : undefined
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
     const { action, reason, rules } = decision
     await this.#write(
@@ -142,6 +143,18 @@ export class Sandbox implements AsyncDisposable {
       })
     }
     return decision
+  }
+
+  /** SECURITY: an approval is for this program as it is; one that changes while a person thinks needs another. */
+  async #approve(
+    command: AskedCommand,
+    decision: Decision,
+    { approve, cwd, env }: ExecOptions,
+  ): Promise<boolean> {
+    const { plan } = this.#parts
+    if (!approve) return false
+    const asked = { command, cwd: cwd ?? plan.cwd, env: { ...plan.env, ...env }, decision }
+    return approvedUnchanged(asked, () => approve(decision))
   }
 
   /** Files are touched by the host's hand: like a command, on record before it happens. */
