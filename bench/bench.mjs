@@ -18,6 +18,7 @@ const options = {
   env: { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') },
   cwd: workspace,
 }
+const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const cliEnv = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
 
 /** Starts a process, throws its output away, and waits. */
@@ -58,7 +59,6 @@ async function sameBwrap() {
 
 async function ours() {
   const sandbox = await Sandbox.create({ workspace }, options)
-  const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
   return [
     ['plain spawn', () => started('/bin/true', [])],
     ['raw bwrap, the same mounts', await sameBwrap()],
@@ -105,20 +105,32 @@ async function srt() {
   ]
 }
 
-function codex() {
+function codexBinary() {
   const vendor = join(here, 'node_modules', '@openai')
-  if (!existsSync(vendor)) return []
-  const native = readdirSync(vendor, { recursive: true })
+  if (!existsSync(vendor)) return undefined
+  const found = readdirSync(vendor, { recursive: true })
     .map(String)
     .find((path) => path.endsWith('/bin/codex') && path.includes('vendor'))
-  // It refuses to work from a temporary directory.
+  return found && join(vendor, found)
+}
+
+/** It refuses to work from a temporary directory. */
+function codexEnv() {
   const home = join(here, '.codex')
   mkdirSync(home, { recursive: true })
-  const env = { ...process.env, CODEX_HOME: home }
+  return { ...process.env, CODEX_HOME: home }
+}
+
+function codex() {
+  const native = codexBinary()
+  if (!native) return []
   const args = ['sandbox', '--', 'true']
   return [
-    ...(native ? [['codex sandbox, native binary', () => started(join(vendor, native), args, { env })]] : []),
-    ['codex sandbox, npm command', () => started(join(here, 'node_modules', '.bin', 'codex'), args, { env })],
+    ['codex sandbox, native binary', () => started(native, args, { env: codexEnv() })],
+    [
+      'codex sandbox, npm command',
+      () => started(join(here, 'node_modules', '.bin', 'codex'), args, { env: codexEnv() }),
+    ],
   ]
 }
 
@@ -213,6 +225,7 @@ async function fileCost() {
     )
 }
 
+/** What agents ask for all day. */
 const LINES = [
   'ls -la',
   'git status',
@@ -224,20 +237,48 @@ const LINES = [
   'cd src && node -e "console.log(1)"',
 ]
 
-function judgement() {
+/** Warm, in one process, on one core. */
+function judgeWarm() {
   const policy = compilePolicy({})
   const context = { workspace, home: base }
   const times = []
-  for (let i = 0; i < 20_000; i++) {
+  for (let i = 0; i < 40_000; i++) {
     const start = process.hrtime.bigint()
     judgeLine(policy, LINES[i % LINES.length], context)
-    if (i >= 4000) times.push(Number(process.hrtime.bigint() - start) / 1e3)
+    if (i >= 20_000) times.push(Number(process.hrtime.bigint() - start) / 1e3)
   }
   times.sort((a, b) => a - b)
   const total = times.reduce((sum, value) => sum + value, 0)
+  const at = (share) => times[Math.floor(times.length * share)].toFixed(0)
   console.log(
-    `\njudging a line: p50 ${times[times.length >> 1].toFixed(0)} µs, p99 ${times[Math.floor(times.length * 0.99)].toFixed(0)} µs, ${Math.round((times.length / total) * 1e6)} a second`,
+    `\njudging an ordinary line, warm: p50 ${at(0.5)} µs, p99 ${at(0.99)} µs, ${Math.round((times.length / total) * 1e6)} a second`,
   )
+}
+
+/** One judgement as a process of its own, beside the peer that has such a command. */
+async function judgeCold() {
+  const rules = join(base, 'peer.rules')
+  writeFileSync(rules, 'prefix_rule(pattern=["git", "push"], decision="prompt")\n')
+  const peer = codexBinary()
+  const line = ['git', 'status']
+  const rows = await usable([
+    [
+      'ringfence check command',
+      () => started(process.execPath, [ringfence, 'check', 'command', 'git status'], { env: cliEnv }),
+    ],
+    ...(peer
+      ? [
+          [
+            'codex execpolicy check',
+            () =>
+              started(peer, ['execpolicy', 'check', '--rules', rules, '--', ...line], { env: codexEnv() }),
+          ],
+        ]
+      : []),
+  ])
+  const results = await measure(rows)
+  for (const [name, { median }] of results)
+    console.log(`one judgement as a process: ${name.padEnd(30)} ${median.toFixed(1).padStart(8)} ms`)
 }
 
 try {
@@ -246,7 +287,8 @@ try {
   table(results)
   aims(results)
   await fileCost()
-  judgement()
+  judgeWarm()
+  await judgeCold()
 } finally {
   rmSync(base, { recursive: true, force: true })
 }
