@@ -242,7 +242,7 @@ describe('an end at any moment', () => {
       }
     })
 
-  test('a cancel while the wall goes up leaves no process', async () => {
+  test('a cancel while the wall goes up leaves no process', { timeout: 600_000 }, async () => {
     const tries = process.env.RINGFENCE_FULL ? 2000 : 60
     await using sandbox = await Sandbox.create({ workspace }, options)
     const before = new Set(ours())
