@@ -116,7 +116,7 @@ function requestOf({ op, to, target, via }: Values, words: readonly string[]): P
   const [path] = words
   if (path === undefined || words.length > 1) {
     throw new SandboxError('invalid-input', 'check path needs exactly one path', {
-      hint: 'ringfence check path /work/a.txt --op read',
+      hint: 'ringfence check path /srv/project/a.txt --op read',
     })
   }
   return {
