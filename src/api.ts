@@ -4,6 +4,7 @@ import { canWrap } from './backends/backend.ts'
 import { agentPath, type ComposeOptions, compose, type Ringfence } from './compose.ts'
 import { writeAtomically } from './host/atomic-file.ts'
 import { SandboxError } from './model/errors.ts'
+import type { Plan } from './model/plan.ts'
 import type { NetworkMode, Preset, Spec } from './model/spec.ts'
 import type { Context } from './policy/commands/judge.ts'
 import { ExecPolicy as Rules } from './policy/exec-policy.ts'
@@ -43,6 +44,7 @@ export async function wrap(
   const ringfence = await compose(options)
   try {
     const plan = ringfence.gate.plan(spec)
+    refuseUnheldLimits(plan)
     const backend = await ringfence.registry.select(plan)
     if (!canWrap(backend))
       throw new SandboxError('unsupported', `${backend.name} cannot wrap a process of yours`)
@@ -51,6 +53,19 @@ export async function wrap(
   } finally {
     await ringfence.close()
   }
+}
+
+/** SECURITY: time and output are limited by whoever reads the process, and that is the caller here: refused, not ignored. */
+function refuseUnheldLimits({ limits }: Plan): void {
+  const unheld = (['wallMs', 'idleMs', 'outputBytes'] as const).filter((name) => limits[name] !== undefined)
+  if (unheld.length === 0) return
+  throw new SandboxError(
+    'unsupported',
+    `a wrapped process is yours: ${unheld.join(', ')} cannot be held for it`,
+    {
+      hint: 'leave them out and end the process yourself, or use Sandbox.create',
+    },
+  )
 }
 
 /** Seed 002's names for the network. */

@@ -194,6 +194,20 @@ describe('wrap and SandboxBuilder', () => {
     expect(existsSync(join(outside, 'f'))).toBe(true)
   })
 
+  test('a limit that nobody could hold is refused, not forgotten', async () => {
+    for (const limits of [{ wallMs: 10 }, { idleMs: 10 }, { outputBytes: 10 }])
+      await expect(wrap({ workspace, limits }, ['true'], options)).rejects.toMatchObject({
+        code: 'unsupported',
+      })
+    await expect(Sandbox.create({ workspace, template: 'x' }, options)).rejects.toMatchObject({
+      code: 'unsupported',
+    })
+    const network = { mode: 'offline', allowHosts: ['example.com'] }
+    await expect(Sandbox.create({ workspace, network }, options)).rejects.toMatchObject({
+      code: 'invalid-input',
+    })
+  })
+
   test('native leaves the command unchanged', async () => {
     const wrapped = await new SandboxBuilder('native', options).wrap(['echo', 'a b'])
     expect([wrapped.command, ...wrapped.args]).toEqual(['echo', 'a b'])

@@ -64,17 +64,6 @@ describe('an ordinary end', () => {
     expect(text((await run(launch, {})).stdout)).toBe('ONLY=this\n')
     expect(text((await run({ ...launch, file: '/bin/pwd' }, {})).stdout)).toBe('/usr\n')
   })
-
-  test.runIf(process.getuid?.() === 0)('another user when it is asked for', async () => {
-    const launch = {
-      file: '/usr/bin/id',
-      args: ['-u'],
-      env: ENV,
-      control: false,
-      runAs: { uid: 54321, gid: 54321 },
-    }
-    expect(text((await run(launch, {})).stdout)).toBe('54321\n')
-  })
 })
 
 describe('input', () => {

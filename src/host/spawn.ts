@@ -13,7 +13,6 @@ export type Launch = {
   readonly args: readonly string[]
   readonly env: Readonly<Record<string, string>>
   readonly cwd?: string
-  readonly runAs?: { readonly uid: number; readonly gid: number } | undefined
   /** Descriptor 3 is a control channel to a guest agent. */
   readonly control: boolean
 }
@@ -85,13 +84,12 @@ class Run {
   }
 
   #start(): ChildProcess {
-    const { file, args, env, cwd, runAs, control } = this.#launch
+    const { file, args, env, cwd, control } = this.#launch
     const piped = this.#passesThrough() ? 'inherit' : 'pipe'
     const stdin = this.#io.stdin === 'inherit' ? 'inherit' : this.#io.stdin === undefined ? 'ignore' : 'pipe'
     return spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
       ...(cwd === undefined ? {} : { cwd }),
-      ...(runAs ? { uid: runAs.uid, gid: runAs.gid } : {}),
       stdio: control ? [stdin, piped, piped, 'pipe'] : [stdin, piped, piped],
       // A process group of its own: what is killed while it starts other processes takes them along.
       detached: true,

@@ -58,6 +58,7 @@ export function planFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan |
 }
 
 function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
+  refuseUnbuilt(spec)
   const preset = spec.preset ?? 'workspace-write'
   const mounts = [...grantedMounts(policy, spec, facts, preset)]
   const sockets = grantedSockets(spec, facts)
@@ -89,6 +90,22 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     waived,
     agentId: spec.agentId,
   })
+}
+
+/** Fields of the contract that nothing honours yet: refused by name, never ignored. */
+function refuseUnbuilt(spec: Spec): void {
+  if (spec.template !== undefined)
+    throw new SandboxError('unsupported', `there is no template \`${spec.template}\``, {
+      hint: 'leave the field out',
+    })
+  if (spec.network?.allowHosts?.length && spec.network.mode !== undefined && spec.network.mode !== 'fetch')
+    throw new SandboxError(
+      'invalid-input',
+      `allowed hosts have no meaning in network mode \`${spec.network.mode}\``,
+      {
+        hint: 'use network mode fetch, or leave the hosts out',
+      },
+    )
 }
 
 function startingPoint(workspace: PathFact | undefined, facts: Facts): string {

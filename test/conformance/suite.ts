@@ -28,13 +28,13 @@ async function attackWith(
   limited: boolean,
 ): Promise<{ result: ExecResult; workspace: string }> {
   const workspace = freshWorkspace(world)
-  const limits = { ...(limited ? attack.limits : {}), ...(attack.limits && !limited ? {} : {}) }
+  const limits = limited ? { wallMs: 20_000, ...attack.limits } : {}
   const plan = planOf({
     backend: backend.name,
     workspace,
     read: backend.name === 'native' ? [] : [world.probe],
     ...attack.spec,
-    limits: backend.name === 'native' && !limited ? {} : { wallMs: 20_000, ...limits },
+    limits,
   })
   const sandbox = await backend.open(plan)
   try {

@@ -18,8 +18,6 @@ export type World = {
   readonly outside: readonly string[]
   readonly env: Readonly<Record<string, string>>
   readonly port: number
-  /** How many connections reached the host's listener. */
-  readonly connections: () => number
   readonly pid: number
   readonly shm: number
   readonly abstract: string
@@ -43,7 +41,7 @@ export async function makeWorld(): Promise<World> {
   }
   const workspace = join(base, 'workspace')
   mkdirSync(workspace)
-  const { server, port, count } = await listener()
+  const { server, port } = await listener()
   const abstract = `rf-world-${process.pid}-${port}`
   const socket = await abstractListener(abstract)
   const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
@@ -53,7 +51,6 @@ export async function makeWorld(): Promise<World> {
     outside,
     env: { RF_SECRET: SECRET },
     port,
-    connections: count,
     pid: sleeper.pid as number,
     shm,
     abstract,
@@ -80,14 +77,10 @@ function plantedElsewhere(): string[] {
   })
 }
 
-async function listener(): Promise<{ server: Server; port: number; count: () => number }> {
-  let connections = 0
-  const server = createServer((socket) => {
-    connections++
-    socket.end('hello')
-  })
+async function listener(): Promise<{ server: Server; port: number }> {
+  const server = createServer((socket) => socket.end('hello'))
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  return { server, port: (server.address() as { port: number }).port, count: () => connections }
+  return { server, port: (server.address() as { port: number }).port }
 }
 
 async function abstractListener(name: string): Promise<{ close: () => void }> {
