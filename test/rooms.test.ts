@@ -13,7 +13,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   model: [],
   policy: ['model', 'npm:unbash'],
   host: ['model', 'npm:smol-toml'],
-  store: ['model'],
+  store: ['model', 'npm:libsql', 'npm:pg'],
   audit: ['model', 'store'],
   egress: ['model', 'host', 'policy'],
   backends: ['model', 'host'],
@@ -21,7 +21,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   eval: ['model'],
   skills: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval'],
   supervisor: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
-  server: ['model', 'audit', 'supervisor'],
+  server: ['model', 'audit', 'supervisor', 'npm:hono', 'npm:@hono/node-server', 'npm:ws'],
   client: ['model'],
   adapters: ['model', 'client'],
 }
