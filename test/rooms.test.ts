@@ -29,10 +29,12 @@ const INNER = Object.keys(ROOMS)
 /** What stands above the rooms: the composition root, the library and its front door, the seeds' names, the commands. */
 const ABOVE: Readonly<Record<string, readonly string[]>> = {
   'compose.ts': INNER,
+  // The server's half of the composition: apart, so that no command loads it but `serve`.
+  'serve.ts': [...INNER, 'compose.ts'],
   'api.ts': [...INNER, 'compose.ts'],
   'compat.ts': [...INNER, 'compose.ts', 'api.ts'],
   'index.ts': [...INNER, 'compose.ts', 'api.ts', 'compat.ts'],
-  cli: [...INNER, 'compose.ts'],
+  cli: [...INNER, 'compose.ts', 'serve.ts'],
 }
 const TABLE = { ...ROOMS, ...ABOVE }
 

@@ -6,6 +6,7 @@ import type { Event } from '../model/event.ts'
 import { openStore, storeFile } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
 import { loadVerifyKey } from './anchor.ts'
+import type { VerifyKey } from './chain.ts'
 import { openStoreTrail } from './open-store-trail.ts'
 import { checkProof } from './proof.ts'
 import { exportTrail } from './read.ts'
@@ -115,7 +116,7 @@ describe('the trail in a store', () => {
   test('a proof holds without the rest', async () => {
     await append(30)
     const proof = await new StoreTrailReader(home, store).proof(12)
-    expect(checkProof(proof, loadVerifyKey(home)!)).toMatchObject({ ok: true, seq: 12 })
+    expect(checkProof(proof, loadVerifyKey(home) as VerifyKey)).toMatchObject({ ok: true, seq: 12 })
   })
 
   test('what was acknowledged is in the file, and the file is private', async () => {

@@ -24,6 +24,12 @@ export type GateParts = {
   readonly newId: (prefix: string) => string
 }
 
+export type OpenSandboxOptions = {
+  readonly signal?: AbortSignal | undefined
+  /** An id that was given out before, by `newId`. */
+  readonly id?: string | undefined
+}
+
 /**
  * The one way in: spec → facts → decision → plan → `needs ⊆ claims` → backend. Every door of the product (library,
  * command line, server, adapters) comes through here.
@@ -54,10 +60,10 @@ export class Gate {
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
-  async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
+  async open(input: unknown, { signal, id }: OpenSandboxOptions = {}): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     const { plan, backend } = await this.#admitSpec(spec)
-    const sandbox = this.#sandbox(plan, backend, await this.#open(backend, plan, signal))
+    const sandbox = this.#sandbox(plan, backend, await this.#open(backend, plan, signal), id)
     sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
     return sandbox
   }
@@ -67,10 +73,10 @@ export class Gate {
     return this.#sandbox(plan, backend, undefined).admit(command)
   }
 
-  #sandbox(plan: Plan, backend: Backend, inside: BackendSandbox | undefined): Sandbox {
+  #sandbox(plan: Plan, backend: Backend, inside: BackendSandbox | undefined, id?: string): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
-    return new Sandbox({ id: newId('sb'), plan, backend, inside, trail, newId, judge })
+    return new Sandbox({ id: id ?? newId('sb'), plan, backend, inside, trail, newId, judge })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
