@@ -39,6 +39,7 @@ const TABLE: readonly Line[] = [
   ['trail-unwritable', 'failed', 503, 125],
   ['store-unwritable', 'failed', 503, 125],
   ['draining', 'failed', 503, 125],
+  ['unreachable', 'failed', 502, 125],
   ['internal', 'failed', 500, 125],
 ]
 

@@ -45,6 +45,7 @@ export const ERRORS = {
   'trail-unwritable': row('failed', 503),
   'store-unwritable': row('failed', 503),
   draining: row('failed', 503),
+  unreachable: row('failed', 502),
   internal: row('failed', 500),
 } as const satisfies Record<string, Row>
 

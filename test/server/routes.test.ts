@@ -11,11 +11,20 @@ afterAll(() => home.close())
 
 describe('a sandbox over HTTP', () => {
   test('is made, runs a command, and is gone', async () => {
-    const made = await home.call('POST', '/v1/sandboxes', { body: { metadata: { a: 'b' }, agent_id: 'agent-7' } })
+    const made = await home.call('POST', '/v1/sandboxes', {
+      body: { metadata: { a: 'b' }, agent_id: 'agent-7' },
+    })
     expect(made.status, made.text).toBe(201)
-    expect(made.json).toMatchObject({ state: 'ready', backend: 'bubblewrap', level: 'os', metadata: { a: 'b' } })
+    expect(made.json).toMatchObject({
+      state: 'ready',
+      backend: 'bubblewrap',
+      level: 'os',
+      metadata: { a: 'b' },
+    })
     const id = made.json.id as string
-    const ran = await home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'echo hi; echo no >&2; exit 3' } })
+    const ran = await home.call('POST', `/v1/sandboxes/${id}/exec`, {
+      body: { command: 'echo hi; echo no >&2; exit 3' },
+    })
     expect(ran.json).toMatchObject({
       sandbox_id: id,
       outcome: { kind: 'exited', code: 3 },
