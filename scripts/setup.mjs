@@ -29,6 +29,7 @@ const PACKAGES = [
   ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
   ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
+  ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
 ]
 
 const say = (text) => process.stdout.write(`${text}\n`)
