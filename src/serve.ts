@@ -22,7 +22,6 @@ import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
 import { beginInstance } from './supervisor/instance.ts'
 import { Keys } from './supervisor/keys.ts'
-import { liveOf } from './supervisor/live.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
@@ -142,7 +141,8 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: async (spec, how) => liveOf(await ringfence.gate.open(spec, how)),
+    open: (spec, how) => ringfence.gate.open(spec, how),
+    judge: (spec) => void ringfence.gate.plan(spec),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
       sandboxes: server.max_sandboxes ?? 1000,

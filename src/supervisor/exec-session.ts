@@ -1,8 +1,9 @@
+import type { TerminalSize } from '../backends/backend.ts'
 import type { Outcome } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { LiveSandbox, RunningExec, SpawnOptions, TerminalSize } from './live.ts'
+import type { LiveSandbox } from './live.ts'
 import { OutputLog } from './output-log.ts'
-import type { Executed } from './sandbox.ts'
+import type { Executed, RunningExec, SpawnOptions } from './sandbox.ts'
 
 /** What a caller wants to run. */
 export type ExecRequest = {
@@ -20,6 +21,7 @@ export type ExecRequest = {
 
 /** How much is kept for whoever comes back to a command. */
 const KEEP_BYTES = 1024 * 1024
+const PIECE_BYTES = 64 * 1024
 /** How much one answer holds at most. */
 export const ANSWER_BYTES = 8 * 1024 * 1024
 
@@ -52,17 +54,18 @@ export class ExecSession {
   async start(): Promise<void> {
     const { live, request, approve } = this.#parts
     this.#running = await live.spawn(request.command, {
-      cwd: request.cwd,
-      env: request.env,
-      ...(request.stdin === 'open' || request.terminal ? { stdin: true } : {}),
-      ...(request.stdin instanceof Uint8Array ? { input: request.stdin } : {}),
+      ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
+      ...(request.env === undefined ? {} : { env: request.env }),
+      ...(request.stdin || request.terminal ? { stdin: true } : {}),
       ...(request.terminal ? { terminal: request.terminal } : {}),
       ...(request.timeoutMs === undefined ? {} : { limits: { wallMs: request.timeoutMs } }),
       output: (stream, chunk) => this.log.push(stream, chunk),
       signal: this.#stop.signal,
       approve,
     })
-    this.#running.result.then(
+    const { result } = this.#running
+    if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)
+    result.then(
       (done) => {
         this.#done = done
         this.log.end()
@@ -72,6 +75,17 @@ export class ExecSession {
         this.log.end()
       },
     )
+  }
+
+  /** A command may end without reading all that it was given. */
+  async #feed(running: RunningExec, input: Uint8Array): Promise<void> {
+    try {
+      for (let at = 0; at < input.length; at += PIECE_BYTES)
+        await running.write(input.subarray(at, at + PIECE_BYTES))
+      running.endInput()
+    } catch {
+      // Its outcome says what became of it.
+    }
   }
 
   get id(): string {

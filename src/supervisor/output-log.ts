@@ -1,4 +1,4 @@
-import type { OutputStream } from './live.ts'
+import type { OutputStream } from '../backends/backend.ts'
 
 /** One piece of output; numbers start at 1 and have no holes. */
 export type OutputChunk = { readonly id: number; readonly stream: OutputStream; readonly data: Uint8Array }

@@ -45,6 +45,8 @@ export type SupervisorParts = {
     spec: Spec,
     options: { readonly id?: string; readonly signal?: AbortSignal },
   ) => Promise<LiveSandbox>
+  /** Throws what policy objects to in a spec. */
+  readonly judge: (spec: Spec) => void
   readonly questions: Questions
   readonly metrics: Metrics
   readonly limits: SupervisorLimits
@@ -439,10 +441,11 @@ export class Supervisor {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
-      if (!live.setAllowHosts) throw cannot(live, 'change its network while it runs')
-      await live.setAllowHosts(hosts)
       const spec = JSON.parse(entry.row.spec) as Spec
       const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
+      // SECURITY: a change is judged like a create, or it would be a way around the policy.
+      this.#parts.judge(changed)
+      await live.setAllowHosts(hosts)
       await this.#save(entry, { spec: JSON.stringify(changed) })
     })
     return { row: entry.row, managed: entry }

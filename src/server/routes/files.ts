@@ -1,5 +1,8 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { FileInfo, LiveSandbox } from '../../supervisor/live.ts'
+import type { LiveSandbox } from '../../supervisor/live.ts'
+
+type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
+
 import { bytesOf } from '../body.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
@@ -155,7 +158,7 @@ async function readFile(
         else controller.enqueue(value)
       },
       async cancel() {
-        await source.return?.()
+        await source.return?.(undefined)
       },
     })
     return new Response(stream, {
