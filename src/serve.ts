@@ -184,6 +184,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
       hosts: server.hosts ?? [],
       origins: server.origins ?? [],
       requestsPerSecond: server.requests_per_second ?? 2000,
+      wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
       allowInteractive: () => config.policy?.allow_interactive ?? false,
     },
     backends: () => backendsOf(ringfence),

@@ -75,6 +75,8 @@ export const configShape = object({
       /** Web pages that may call it, as `https://console.example.com`. */
       origins: optional(list(text())),
       requests_per_second: optional(positive(1_000_000)),
+      /** How many wrong keys an address may try in a second. */
+      wrong_keys_per_second: optional(positive(1_000_000)),
       max_sandboxes: optional(positive(1_000_000)),
       max_sandboxes_per_key: optional(positive(1_000_000)),
       max_creating: optional(positive(4096)),

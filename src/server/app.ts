@@ -42,9 +42,6 @@ export type Surface = {
 }
 export type Mount = (app: Hono<AppEnv>, surface: Surface) => void
 
-/** Wrong keys an address may try in a second. */
-const WRONG_KEYS = 20
-
 export function createApp(parts: ServerParts, version: string, mounts: readonly Mount[] = []): Hono<AppEnv> {
   const app = new Hono<AppEnv>()
   const surface = { parts, authenticate: authenticateWith(parts) }
@@ -117,7 +114,7 @@ const preflight = (origin: string, requestId: string): Response =>
 function authenticateWith(parts: ServerParts): Surface['authenticate'] {
   const auth = authenticator(parts.keys, parts.supervisor)
   const rate = new RateLimit(parts.settings.requestsPerSecond)
-  const wrong = new RateLimit(WRONG_KEYS)
+  const wrong = new RateLimit(parts.settings.wrongKeysPerSecond)
   return async (context, scope, sandboxId) => {
     const address = context.env?.incoming?.socket?.remoteAddress ?? ''
     try {

@@ -43,5 +43,7 @@ export type ServerSettings = {
   /** Other web pages that may call it. */
   readonly origins: readonly string[]
   readonly requestsPerSecond: number
+  /** How many wrong keys an address may try in a second. */
+  readonly wrongKeysPerSecond: number
   readonly allowInteractive: () => boolean
 }

@@ -89,7 +89,9 @@ describe('commands', () => {
     const events = await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}`, {
       headers: { accept: 'text/event-stream' },
     })
-    const out = [...events.text.matchAll(/event: stdout\ndata: "([^"]+)"/g)].map(([, text]) => atob(text as string))
+    const out = [...events.text.matchAll(/event: stdout\ndata: "([^"]+)"/g)].map(([, text]) =>
+      atob(text as string),
+    )
     expect(out.join('')).toBe('got one\ngot two\n')
     expect(events.text).toContain('event: end')
     const again = await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}?after=1`, {
