@@ -1,6 +1,6 @@
 import type { Spec } from '../model/spec.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
-import type { Seen } from '../supervisor/supervisor.ts'
+import type { Seen } from '../supervisor/nursery.ts'
 
 /** What callers get to see. */
 

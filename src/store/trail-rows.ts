@@ -30,13 +30,13 @@ export type TrailQuery = {
 }
 
 const COLUMNS = 8
-const ROWS = 64
+/** A few lengths of statement only, so that each is prepared once. */
+const ROWS = [128, 16, 4, 1] as const
 
 /** Appends records; the caller holds the chain's head in the same transaction. */
 export async function insertTrail(tx: Tx, chain: string, rows: readonly TrailRow[]): Promise<void> {
   for (let at = 0; at < rows.length; ) {
-    // Two lengths of statement only, so that each is prepared once.
-    const part = rows.length - at >= ROWS ? rows.slice(at, at + ROWS) : rows.slice(at, at + 1)
+    const part = rows.slice(at, at + (ROWS.find((size) => size <= rows.length - at) ?? 1))
     const params = part.flatMap((row): Value[] => [
       chain,
       row.seq,

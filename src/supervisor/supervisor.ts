@@ -4,26 +4,23 @@ import type { EventSink } from '../model/event.ts'
 import type { Spec } from '../model/spec.ts'
 import {
   changeSandbox,
-  findIdempotency,
   findSandbox,
   forgetIdempotency,
-  insertSandbox,
   listSandboxes,
-  removeSandbox,
   type SandboxChange,
   type SandboxRow,
-  saveIdempotency,
   unfinishedOf,
 } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { Admission, Quota } from './admission.ts'
 import { type ExecRequest, ExecSession } from './exec-session.ts'
 import type { Instance } from './instance.ts'
-import { hashSecret, isOperator, newSandboxToken, type Principal } from './keys.ts'
+import { isOperator, type Principal } from './keys.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
 import type { LiveSandbox } from './live.ts'
-import { Managed } from './managed.ts'
+import type { Managed } from './managed.ts'
 import type { Metrics } from './metrics.ts'
+import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.ts'
 import { Pool, type PoolSize } from './pool.ts'
 import type { Questions } from './questions.ts'
 
@@ -54,18 +51,6 @@ export type SupervisorParts = {
   readonly policyHash: () => string
 }
 
-export type CreateRequest = {
-  readonly spec: Spec
-  /** Absent: the operator's default; 0: never. */
-  readonly timeoutMs?: number | undefined
-  readonly idleMs?: number | undefined
-  readonly idempotency?: { readonly name: string; readonly request: string } | undefined
-}
-
-/** A sandbox as callers see it: its record, and its life while it has one. */
-export type Seen = { readonly row: SandboxRow; readonly managed?: Managed | undefined }
-export type Created = Seen & { readonly token?: string }
-
 /** Who asks, and what to tell while a command waits for a human. */
 export type ExecContext = { readonly onAsked?: (id: string) => void; readonly signal?: AbortSignal }
 
@@ -73,23 +58,36 @@ export type ExecContext = { readonly onAsked?: (id: string) => void; readonly si
 export class Supervisor {
   readonly #parts: SupervisorParts
   readonly #entries = new Map<string, Managed>()
-  readonly #opening: Admission
+  readonly #nursery: Nursery
   readonly #execs: Admission
   readonly #quota: Quota
   readonly #pool: Pool
-  /** Creates under a name that are on their way: a repeat waits for the first. */
-  readonly #named = new Map<string, Promise<Created>>()
   #draining = false
 
   constructor(parts: SupervisorParts) {
     this.#parts = parts
     const { limits } = parts
-    this.#opening = new Admission('creates', { running: limits.opening, waiting: limits.waiting })
     this.#execs = new Admission('commands', { running: limits.execs, waiting: limits.waiting })
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
     this.#pool = new Pool({ open: (spec) => open(spec, {}), policyHash }, parts.pool ?? [])
+    this.#nursery = new Nursery({
+      parts,
+      entries: this.#entries,
+      quota: this.#quota,
+      pool: this.#pool,
+      assertOpen: () => this.#assertOpen(),
+      save: (entry, change) => this.#save(entry, change),
+      stop: (entry, reason) => this.#stop(entry, reason),
+      endedByItself: (entry, why) => this.#endedByItself(entry, why),
+      get: (principal, id) => this.get(principal, id),
+    })
     this.#describeMetrics()
+  }
+
+  /** Makes a sandbox that is ready, or nothing at all. */
+  create(principal: Principal, request: CreateRequest): Promise<Created> {
+    return this.#nursery.create(principal, request)
   }
 
   get draining(): boolean {
@@ -116,125 +114,6 @@ export class Supervisor {
     await questions.forgetOld()
     this.#pool.fill()
     return left.length
-  }
-
-  async create(principal: Principal, request: CreateRequest): Promise<Created> {
-    this.#assertOpen()
-    const { idempotency } = request
-    if (!idempotency) return this.#create(principal, request)
-    const name = `${principal.tenant}\0${idempotency.name}`
-    const before = this.#named.get(name)
-    if (before) return this.#repeat(principal, request, (await before).row.id)
-    const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency.name)
-    if (known) return this.#repeat(principal, request, known.sandboxId)
-    // Somebody else may have begun while we looked.
-    const meanwhile = this.#named.get(name)
-    if (meanwhile) return this.#repeat(principal, request, (await meanwhile).row.id)
-    const made = this.#create(principal, request)
-    this.#named.set(name, made)
-    try {
-      return await made
-    } finally {
-      this.#named.delete(name)
-    }
-  }
-
-  /** The same name again: the same sandbox, if it is the same request. */
-  async #repeat(principal: Principal, { idempotency }: CreateRequest, id: string): Promise<Created> {
-    const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency?.name ?? '')
-    if (known && known.request !== idempotency?.request)
-      throw new SandboxError('conflict', 'this idempotency key was used for another request', {
-        hint: 'use a new key for a new request',
-      })
-    return this.get(principal, id)
-  }
-
-  async #create(principal: Principal, request: CreateRequest): Promise<Created> {
-    const { limits, metrics } = this.#parts
-    if (this.#entries.size >= limits.sandboxes)
-      throw new SandboxError('too-many-requests', `this server already holds ${limits.sandboxes} sandboxes`, {
-        hint: 'end some, or try again later',
-        retryAfterSecs: 5,
-      })
-    this.#quota.take(principal.keyId)
-    const started = monotonicMs()
-    try {
-      const made = await this.#opening.run(() => this.#provision(principal, request))
-      metrics.observe(
-        'ringfence_create_seconds',
-        'From request to ready.',
-        {},
-        (monotonicMs() - started) / 1000,
-      )
-      return made
-    } catch (error) {
-      this.#quota.give(principal.keyId)
-      metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
-      throw error
-    }
-  }
-
-  async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
-    this.#assertOpen()
-    const pooled = this.#pool.take(request.spec)
-    const token = newSandboxToken()
-    const row = this.#newRow(principal, request, { id: pooled?.id ?? this.#parts.newId('sb'), token })
-    const entry = new Managed(row, (reason) => void this.#stop(entry, reason).catch(() => {}))
-    entry.idleMs = request.idleMs
-    this.#entries.set(entry.id, entry)
-    try {
-      entry.move('provisioning')
-      await this.#parts.store.write(async (tx) => {
-        await insertSandbox(tx, entry.row)
-        if (request.idempotency)
-          await saveIdempotency(tx, principal.tenant, request.idempotency.name, {
-            request: request.idempotency.request,
-            sandboxId: entry.id,
-          })
-      })
-      entry.live =
-        pooled ?? (await this.#parts.open(request.spec, { id: entry.id, signal: entry.abort.signal }))
-      await this.#becomeReady(entry, request)
-      return { row: entry.row, managed: entry, token }
-    } catch (error) {
-      await this.#undo(entry, pooled)
-      throw error
-    }
-  }
-
-  async #becomeReady(entry: Managed, { timeoutMs }: CreateRequest): Promise<void> {
-    const live = entry.live as LiveSandbox
-    if (entry.abort.signal.aborted)
-      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
-    const ttl = timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
-    const expiresAt = ttl === undefined ? null : Date.now() + ttl
-    const { backend, level } = live
-    await Promise.all([live.recorded(), this.#save(entry, { state: 'ready', backend, level, expiresAt })])
-    // Stopped while the disk was written: the record above is undone by `#undo`.
-    if (entry.abort.signal.aborted)
-      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
-    entry.move('ready')
-    entry.ttl.set(ttl)
-    entry.touch()
-    void live.ended.then((why) => this.#endedByItself(entry, why)).catch(() => {})
-  }
-
-  /** A create that failed leaves nothing, not even its name. */
-  async #undo(entry: Managed, pooled: LiveSandbox | undefined): Promise<void> {
-    const stopped = entry.abort.signal.aborted
-    await (entry.live ?? pooled)?.close().catch(() => {})
-    this.#entries.delete(entry.id)
-    const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
-    await this.#parts.store
-      .write(async (tx) => {
-        await forgetIdempotency(tx, entry.id)
-        if (stopped) await changeSandbox(tx, entry.id, end)
-        else await removeSandbox(tx, entry.id)
-      })
-      .catch(() => {})
-    if (stopped) entry.row = { ...entry.row, ...end }
-    entry.move(stopped ? 'destroying' : 'failed')
-    if (stopped) entry.move('destroyed')
   }
 
   /** SECURITY: what belongs to another tenant does not exist. */
@@ -455,10 +334,10 @@ export class Supervisor {
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true
     const gone = new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
-    this.#opening.turnAway(gone)
+    this.#nursery.turnAway(gone)
     this.#execs.turnAway(gone)
     const until = monotonicMs() + deadlineMs
-    const busy = (): boolean => this.#execs.running > 0 || this.#opening.running > 0
+    const busy = (): boolean => this.#execs.running > 0 || this.#nursery.running > 0
     while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
     await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
     await this.#pool.close()
@@ -479,32 +358,6 @@ export class Supervisor {
     return this.#parts.trail.append({ event: 'SandboxState', sandbox_id: entry.id, ...agent, state, reason })
   }
 
-  #newRow(
-    principal: Principal,
-    { spec }: CreateRequest,
-    made: { readonly id: string; readonly token: string },
-  ): SandboxRow {
-    const { instance } = this.#parts
-    return {
-      id: made.id,
-      tenant: principal.tenant,
-      keyId: principal.keyId,
-      state: 'provisioning',
-      reason: null,
-      backend: null,
-      level: null,
-      spec: JSON.stringify(spec),
-      agentId: spec.agentId ?? null,
-      tokenHash: hashSecret(made.token),
-      layers: null,
-      instance: instance.id,
-      epoch: instance.epoch,
-      createdAt: Date.now(),
-      expiresAt: null,
-      endedAt: null,
-    }
-  }
-
   #describeMetrics(): void {
     const { metrics } = this.#parts
     metrics.onRead(() => {
@@ -516,7 +369,7 @@ export class Supervisor {
         'ringfence_creates_waiting',
         'Creates that wait for their turn.',
         {},
-        this.#opening.waiting,
+        this.#nursery.waiting,
       )
       metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
       metrics.gauge('ringfence_pool_ready', 'Sandboxes made beforehand.', {}, this.#pool.ready)
