@@ -206,6 +206,8 @@ struct session {
   int signals;
   int tunnel_port; /* 0: none */
 };
+/* How many processes of ours stand beside the commands. */
+size_t keepers(void);
 _Noreturn void serve_session(const struct session *session);
 /* stream.c: TCP streams between the host and the sandbox's loopback. */
 void stream_listen(int port);

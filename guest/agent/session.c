@@ -41,6 +41,8 @@ static const struct session *session;
 static struct command *commands;
 static int command_count;
 
+size_t keepers(void) { return (size_t)command_count; }
+
 static struct command *find_command(uint32_t id) {
   for (struct command *command = commands; command; command = command->next)
     if (command->id == id && !command->told) return command;

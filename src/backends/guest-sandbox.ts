@@ -28,6 +28,8 @@ export type GuestPlace = {
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   /** What the kernel counted for this sandbox so far. */
   readonly counts: () => KernelCounts
+  /** Called before a command starts and after it ended, with how many there are. */
+  readonly onCommands?: ((running: number) => void) | undefined
   /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
   readonly confine?: ((pid: number, limits: Limits) => Promise<Confinement>) | undefined
   readonly ended: Promise<string>
@@ -50,6 +52,7 @@ export class GuestSandbox implements BackendSandbox {
   readonly #plan: Plan
   readonly #place: GuestPlace
   #closed = false
+  #running = 0
 
   constructor(plan: Plan, place: GuestPlace) {
     this.#plan = plan
@@ -79,7 +82,7 @@ export class GuestSandbox implements BackendSandbox {
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
-    await guest.start(session, fieldsOf(command, io, guest.isConfined))
+    await this.#counted(() => guest.start(session, fieldsOf(command, io, guest.isConfined)), guest.result)
     return guest
   }
 
@@ -100,6 +103,20 @@ export class GuestSandbox implements BackendSandbox {
     await this.#place.close()
   }
 
+  /** A command counts from before it starts until it has ended, or failed to start. */
+  async #counted<T>(start: () => Promise<T>, ended: Promise<unknown>): Promise<T> {
+    this.#place.onCommands?.(++this.#running)
+    const release = (): void => this.#place.onCommands?.(--this.#running)
+    try {
+      const started = await start()
+      ended.then(release, release)
+      return started
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
   #assertOpen(): void {
     if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
   }
@@ -109,6 +126,7 @@ export class GuestSandbox implements BackendSandbox {
     const session = await this.#place.session()
     await session.ready
     const fields = ['builtin', ...argv.flatMap((word) => ['argv', word]), ...(input ? ['input'] : [])]
+    this.#place.onCommands?.(++this.#running)
     const guest = await session.start({ fields, onOutput: output })
     const stop = (): void => guest.kill()
     signal?.addEventListener('abort', stop, { once: true })
@@ -119,6 +137,7 @@ export class GuestSandbox implements BackendSandbox {
       if (lost !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${lost}`)
       return exit && !exit.signaled ? exit.code : 1
     } finally {
+      this.#place.onCommands?.(--this.#running)
       signal?.removeEventListener('abort', stop)
     }
   }

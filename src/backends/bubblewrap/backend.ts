@@ -139,8 +139,8 @@ class Bubblewrap implements Backend, Wrapper {
 
   /** A sandbox that stays: made when the first command comes, gone with its channel. */
   #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapPlace {
-    return new BubblewrapPlace(() => {
-      const group = this.#group(plan, SESSION_PROCESSES)
+    return new BubblewrapPlace(plan.limits.pids, () => {
+      const group = this.#group(plan)
       const vector = this.#vector(plan, 'stay', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
       const companion = startCompanion({
@@ -168,14 +168,13 @@ class Bubblewrap implements Backend, Wrapper {
   }
 
   /** Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for. */
-  #group(plan: Plan, ours?: number): Cgroup | undefined {
+  #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
     return Cgroup.create(
       this.#cgroupHost,
       `ringfence-${randomBytes(8).toString('hex')}`,
       Object.fromEntries(asked),
-      ours,
     )
   }
 
@@ -227,9 +226,6 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
   ...command.env,
 })
 
-/** The agent, bubblewrap, and a keeper for each of the first commands. */
-const SESSION_PROCESSES = 16
-
 /** One command alone is launched with its own streams; everything else goes through the session. */
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
@@ -262,12 +258,14 @@ type Opened = {
 class BubblewrapPlace implements GuestPlace {
   readonly ended: Promise<string>
   readonly #open: () => Opened
+  readonly #pids: number | undefined
   #opened: Opened | undefined
   #over = false
   #execs = 0
   #isEnded: (reason: string) => void = () => {}
 
-  constructor(open: () => Opened) {
+  constructor(pids: number | undefined, open: () => Opened) {
+    this.#pids = pids
     this.#open = open
     this.ended = new Promise((resolve) => {
       this.#isEnded = resolve
@@ -307,6 +305,11 @@ class BubblewrapPlace implements GuestPlace {
 
   layersOf(status: ReadonlyMap<string, string>): readonly string[] {
     return layersOf(status, this.#opened?.group !== undefined)
+  }
+
+  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  onCommands(running: number): void {
+    if (this.#pids !== undefined && !this.#over) this.#opened?.group?.allowPids(this.#pids + running)
   }
 
   counts(): KernelCounts {
