@@ -67,13 +67,13 @@ export class Session implements Speaker {
     channel.on('end', () => this.close('the sandbox ended'))
   }
 
-  /** Starts a command; resolves when it has a process. */
-  async start(request: GuestRequest): Promise<GuestProcess> {
+  /** Asks for a command; `started` tells when it has a process. */
+  start(request: GuestRequest): GuestProcess {
     const id = this.#newId()
     const guest = new GuestProcess(this, id, request)
     this.#listeners.set(id, guest)
     this.#write(fieldsFrame('command', id, request.fields))
-    return guest.started
+    return guest
   }
 
   /** A byte stream to a port on the sandbox's loopback. */
