@@ -22,6 +22,12 @@ export {
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
 export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
+export {
+  certificateBundle,
+  certificateEnvironment,
+  type ProxyEnvironmentOptions,
+  proxyEnvironment,
+} from './egress/environment.ts'
 export type { Connection } from './egress/passage.ts'
 export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {

@@ -24,6 +24,8 @@ export type Limits = {
   readonly idleMs: number
   /** The second half of a connection after the first has ended. */
   readonly halfOpenMs: number
+  /** How long a client that was sent away may take to go. */
+  readonly lingerMs: number
   readonly headerBytes: number
   readonly connections: number
 }
@@ -34,6 +36,7 @@ export const LIMITS: Limits = {
   connectMs: 10_000,
   idleMs: 300_000,
   halfOpenMs: 60_000,
+  lingerMs: 1000,
   headerBytes: 32 * 1024,
   connections: 2048,
 }

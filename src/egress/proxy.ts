@@ -80,6 +80,7 @@ export class EgressProxy {
     const client = new Source(stream)
     if (this.#clients.size >= this.#core.limits.connections) {
       sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
+      this.#linger(stream)
       return
     }
     this.#clients.add(stream)
@@ -87,6 +88,7 @@ export class EgressProxy {
     try {
       await this.#serve(client)
       if (!stream.writableEnded) stream.end()
+      this.#linger(stream)
     } catch {
       stream.destroy()
     }
@@ -150,6 +152,14 @@ export class EgressProxy {
     } catch (error) {
       sendAndClose(client, socksReplyOf(error))
     }
+  }
+
+  /** What was said last needs a moment to arrive; a client that then does not go is put out. */
+  #linger(stream: Duplex): void {
+    if (stream.destroyed) return
+    stream.resume()
+    const timer = setTimeout(() => stream.destroy(), this.#core.limits.lingerMs)
+    stream.once('close', () => clearTimeout(timer))
   }
 
   /** Judges, connects, says so, and joins the two; or refuses in the client's own words. */
@@ -231,6 +241,8 @@ function assertConnect(head: RequestHead): void {
   const plain = /:\d+$/.test(host) ? host : `${host}:${/:(\d+)$/.exec(head.target)?.[1]}`
   const named = parseTarget(plain, 'proxy-target')
   if (wanted.kind === 'blocked') return // The judgement says why.
+  // Node's own client names the proxy there. The header is not passed on, so it leads nowhere.
+  if (more.length === 0 && /^(127\.0\.0\.1|localhost|\[::1\])(:\d+)?$/i.test(host)) return
   const same =
     named.kind === 'ok' && named.value.host === wanted.value.host && named.value.port === wanted.value.port
   if (more.length > 0 || !same)

@@ -2,8 +2,6 @@ import { SandboxError } from '../model/errors.ts'
 import { headBytes } from './message.ts'
 import type { Source } from './source.ts'
 
-const LINGER_MS = 1000
-
 /** The status that a proxy's client sees. */
 function statusOf({ code, family }: SandboxError): number {
   if (code === 'timeout') return 504
@@ -39,12 +37,10 @@ export function refusal(error: unknown, status?: number, keep = false): Buffer {
   return Buffer.concat([head, Buffer.from(body)])
 }
 
-/** Says a last thing. What the client still sends is thrown away for a moment, or it would never read the answer. */
+/** Says a last thing. What the client still sends is thrown away, or it would never read the answer. */
 export function sendAndClose(client: Source, bytes: Buffer): void {
   const { stream } = client
   if (stream.destroyed) return
-  const timer = setTimeout(() => stream.destroy(), LINGER_MS)
-  stream.once('close', () => clearTimeout(timer))
   stream.end(bytes)
   client.flow(
     (_, release) => release?.(),
