@@ -210,7 +210,12 @@ export class EgressProxy {
     plain.on('error', () => client.stream.destroy())
     client.stream.once('close', () => plain.destroy())
     await this.#asOrigin(new Source(plain), passage, 'https')
-    plain.end()
+    // The stream below must not end before the last of the TLS above it is written.
+    if (!plain.destroyed)
+      await new Promise<void>((resolve) => {
+        plain.once('close', resolve)
+        plain.end(() => resolve())
+      })
   }
 
   async #asOrigin(client: Source, passage: Passage, scheme: 'http' | 'https'): Promise<void> {
