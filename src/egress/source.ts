@@ -8,7 +8,7 @@ export type Sink = (chunk: Buffer, release: (() => void) | undefined) => void
 /** How much may wait in a stream before its source is held. */
 const WAITING_BYTES = 256 * 1024
 const READ_BYTES = 256 * 1024
-const SPARE_BUFFERS = 16
+const SPARE_BUFFERS = 64
 
 /** Read buffers between two uses; larger than Node's own, so that bulk bytes need fewer turns. */
 const spare: Buffer[] = []
@@ -125,10 +125,15 @@ export class Source {
 /** Reads a plain socket into large buffers that are used again; `source` is set once the socket is there. */
 export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Socket): Source } {
   let source: Source | undefined
+  let next: Buffer | undefined
   const early: Buffer[] = []
+  const generate = (): Buffer => {
+    next = takeBuffer()
+    return next
+  }
   const onread: OnReadOpts = {
     // A function, because a buffer is in use until what was read into it has been written.
-    buffer: takeBuffer as unknown as Buffer,
+    buffer: generate as unknown as Buffer,
     callback: (size, memory) => {
       const buffer = memory as Buffer
       const chunk = buffer.subarray(0, size)
@@ -141,6 +146,11 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
     onread,
     attach: (socket) => {
       source = new Source(socket)
+      // The last buffer is never read into; without this each connection would cost a fresh one.
+      socket.once('close', () => {
+        if (next !== undefined) giveBuffer(next)
+        next = undefined
+      })
       for (const chunk of early) source.deliver(chunk, undefined)
       return source
     },
