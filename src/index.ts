@@ -21,6 +21,15 @@ export {
   sanitizeEnvVars,
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
+export {
+  certificateBundle,
+  certificateEnvironment,
+  type ProxyEnvironmentOptions,
+  proxyEnvironment,
+} from './egress/environment.ts'
+export type { Connection } from './egress/passage.ts'
+export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
   assertPublicUrl,
   type PublicUrl,
@@ -38,6 +47,7 @@ export {
   safeEvalCondition,
   safeInterpolate,
 } from './eval/safe-eval.ts'
+export { Secret } from './host/secret.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
@@ -53,4 +63,5 @@ export {
   type Spec,
 } from './model/spec.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
+export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'
