@@ -89,7 +89,8 @@ async function run(
   const grants = values.grant ?? []
   const identity = { skill, execId: newId('ex'), agentId: values['agent-id'] ?? env.RINGFENCE_AGENT_ID }
   // On record before it happens, like everything that acts.
-  await trail.append({ event: 'SkillRun', exec_id: identity.execId, skill, state: 'started', grants })
+  const who = identity.agentId === undefined ? {} : { agent_id: identity.agentId }
+  await trail.append({ event: 'SkillRun', ...who, exec_id: identity.execId, skill, state: 'started', grants })
   const sandbox = new WasmSandbox(limits)
   try {
     const result = await sandbox.run(bytes, input, {
@@ -135,8 +136,8 @@ function show(result: WasmResult, values: Values): void {
   else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
 }
 
-/** The module's own failures are 1; ours keep the codes that every command has. */
-function exitCodeOf(code: RunErrorCode): number {
+/** A run's own failures are 1; ours keep the codes that every command has. */
+export function exitCodeOf(code: RunErrorCode): number {
   switch (code) {
     case 'resource-exhausted':
     case 'timeout':

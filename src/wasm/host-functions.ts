@@ -75,11 +75,17 @@ async function fetchFor(parts: HostParts, params: Params, signal: AbortSignal): 
   if (target.kind === 'blocked') throw ssrf(parts, url, target.reason)
   const { host, port } = target.value
   if (!grantsHost(parts.grants, host, port)) throw denied(parts, 'NetConnect', `${host}:${port}`)
-  const verdict = judgeTarget(networkPolicyOf({}), target.value)
+  const verdict = judgeTarget(parts.network ?? networkPolicyOf({}), target.value)
   if (verdict.verdict === 'block') throw ssrf(parts, url, verdict.reason)
   if (!parts.fetcher) throw new HostRefusal('unsupported', 'no network is attached to this run')
-  const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
-  return { status, headers, body }
+  try {
+    const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
+    return { status, headers, body }
+  } catch (error) {
+    // What a name leads to is known only here.
+    if (error instanceof SandboxError && error.code === 'ssrf-blocked') throw ssrf(parts, url, error.message)
+    throw error
+  }
 }
 
 function requestOf(url: string, params: Params): FetchRequest {

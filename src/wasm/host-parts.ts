@@ -1,5 +1,6 @@
 import type { Json } from '../model/event.ts'
 import type { Capability } from '../policy/capability.ts'
+import type { NetworkPolicy } from '../policy/network.ts'
 
 /** The seeds' names for what a skill was stopped from doing. */
 export type ViolationType =
@@ -53,6 +54,8 @@ export type HostParts = {
   /** The directory that relative paths start from and that no path leaves. */
   readonly workspace?: string | undefined
   readonly fetcher?: Fetcher | undefined
+  /** Which addresses the operator permits; every public one when absent. */
+  readonly network?: NetworkPolicy | undefined
   readonly memory?: MemoryStore | undefined
   /** Declared variables; never the host's own environment. */
   readonly env?: Readonly<Record<string, string>> | undefined

@@ -21,7 +21,7 @@ export type RunError = {
   readonly code: RunErrorCode
   readonly message: string
   /** Of `resource-exhausted`: which. */
-  readonly resource?: 'fuel' | 'stack' | 'memory'
+  readonly resource?: 'fuel' | 'stack' | 'memory' | 'output' | 'pids' | 'disk' | 'cpu'
 }
 
 type Outcome = { readonly ok: Json } | { readonly error: RunError }
@@ -118,7 +118,8 @@ function jsonNumber(value: number | bigint | undefined): Json {
   return Number.isFinite(plain) ? plain : String(plain)
 }
 
-function looseJson(text: string): Json {
+/** The value of a program's output: JSON where it is that, else the text itself. */
+export function looseJson(text: string): Json {
   const value = text.trim() === '' ? null : parseJson(text)
   return value === undefined ? text : value
 }
@@ -151,10 +152,11 @@ function returned(text: string, violations: readonly SkillViolation[]): Outcome 
 }
 
 /** Messages are one line, whatever the guest writes. */
-const oneLine = (text: string): string =>
+export const oneLine = (text: string): string =>
   text.slice(0, 2000).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ')
 
-const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
+/** The code of a run that failed because of a violation. */
+export const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
   CapabilityDenied: 'capability-denied',
   PathTraversal: 'path-traversal',
   SsrfBlocked: 'ssrf-blocked',

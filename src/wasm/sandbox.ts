@@ -31,7 +31,7 @@ export type WasmSandboxOptions = {
 }
 
 /** What one run may use. */
-export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env'> & {
+export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env' | 'network'> & {
   /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text, or parsed. Without any, nothing is allowed. */
   readonly grants?: readonly string[] | readonly Capability[]
   readonly workspace?: string
@@ -135,7 +135,7 @@ export class WasmSandbox {
 }
 
 function hostParts(options: WasmRunOptions, violations: SkillViolation[]): HostParts {
-  const { grants = [], workspace, fetcher, memory, env, hostCall } = options
+  const { grants = [], workspace, fetcher, memory, env, network, hostCall } = options
   const parsed = grants.every((grant): grant is Capability => typeof grant !== 'string')
     ? (grants as readonly Capability[])
     : parseCapabilities(grants as readonly string[])
@@ -144,5 +144,14 @@ function hostParts(options: WasmRunOptions, violations: SkillViolation[]): HostP
     if (violations.length < 100) violations.push(violation)
   }
   const root = workspace === undefined ? undefined : resolve(workspace)
-  return { grants: parsed, workspace: root, fetcher, memory, env, tool: hostCall, onViolation: record }
+  return {
+    grants: parsed,
+    workspace: root,
+    fetcher,
+    memory,
+    env,
+    network,
+    tool: hostCall,
+    onViolation: record,
+  }
 }
