@@ -4,19 +4,16 @@ import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network.
 import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths.ts'
 import { readingsOf } from '../policy/paths-text.ts'
 import type { SkillViolation } from '../wasm/host-parts.ts'
+import { argumentsOf } from '../wasm/sandbox.ts'
 
 /** The input of a script: as arguments, and what in it names a place is judged before anything starts. */
 
 // Longer ones come by standard input alone; the kernel has a limit for arguments.
 const MAX_ARGUMENTS = 64 * 1024
 
-/** A text is one argument, a list one for each entry, anything else its JSON. */
-export function argumentsOf(input: Json): readonly string[] {
-  if (input === null) return []
-  const plain = (value: Json): string => (typeof value === 'string' ? value : JSON.stringify(value))
-  const args = (Array.isArray(input) ? input : [input]).map((value: Json) =>
-    plain(value).replaceAll('\0', ''),
-  )
+/** The arguments of a script; none when they are too long. */
+export function scriptArguments(input: Json): readonly string[] {
+  const args = argumentsOf(input)
   return args.reduce((sum, arg) => sum + Buffer.byteLength(arg) + 1, 0) > MAX_ARGUMENTS ? [] : args
 }
 

@@ -9,7 +9,7 @@ import type { NetworkPolicy } from '../policy/network.ts'
 import type { LogLine } from '../wasm/guest-protocol.ts'
 import type { SkillViolation, ViolationType } from '../wasm/host-parts.ts'
 import { CODE_OF, looseJson, oneLine, type RunError } from '../wasm/outcome.ts'
-import { argumentsOf, judgeInput } from './arguments.ts'
+import { judgeInput, scriptArguments } from './arguments.ts'
 import { undeclaredVariables } from './inspect.ts'
 import { mountsFor, type ScriptMounts } from './mounts.ts'
 import { BoundedOutput } from './output.ts'
@@ -120,7 +120,7 @@ function commandFor({ skill, input }: ScriptRun): readonly string[] {
   if (!program)
     throw new SandboxError('unsupported', `there is no ${name} on this host`, { hint: `install ${name}` })
   const unset = UNSET.flatMap((variable) => ['-u', variable])
-  return ['/usr/bin/env', ...unset, program, ...flags, `${PLACE}/${entry}`, ...argumentsOf(input)]
+  return ['/usr/bin/env', ...unset, program, ...flags, `${PLACE}/${entry}`, ...scriptArguments(input)]
 }
 
 function specFor(run: ScriptRun, { read, write }: ScriptMounts, staged: string): unknown {

@@ -15,6 +15,7 @@ import {
   type Params,
   textParam,
 } from './host-parts.ts'
+import { WasiFiles } from './wasi-files.ts'
 
 const MAX_KEY = 256
 const MAX_VALUE = 65_536
@@ -32,6 +33,7 @@ const ALIASES: Readonly<Record<string, string>> = {
 
 /** The host functions for one run. */
 export function createHostFunctions(parts: HostParts): HostFunctions {
+  const files = new WasiFiles(parts)
   const handlers: Readonly<Record<string, Handler>> = {
     ...createHostFiles(parts),
     net_fetch: (params, signal) => fetchFor(parts, params, signal),
@@ -53,6 +55,14 @@ export function createHostFunctions(parts: HostParts): HostFunctions {
         return replyOf(error)
       }
     },
+    files(method, params) {
+      try {
+        return { ok: files.call(method, params) }
+      } catch (error) {
+        return replyOf(error)
+      }
+    },
+    close: () => files.close(),
   }
 }
 

@@ -18,6 +18,10 @@ export type HostReply = { readonly ok: Json } | { readonly error: string; readon
 /** What a guest may ask of the host. Every function checks the capability, then the place, then acts. */
 export interface HostFunctions {
   call(method: string, params: Params, signal: AbortSignal): Promise<HostReply>
+  /** Files of a program for WASI; no guest can name these functions itself. */
+  files(method: string, params: Params): HostReply
+  /** Ends the run's open files. */
+  close(): void
 }
 /** Parameters as the guest wrote them. */
 export type Params = Readonly<Record<string, unknown>>

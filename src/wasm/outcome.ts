@@ -96,7 +96,9 @@ function outcomeOf(end: GuestEnd, violations: readonly SkillViolation[]): Outcom
     case 'exit':
       return end.code === 0
         ? { ok: looseJson(end.text) }
-        : failed('guest-error', `the program exited with code ${end.code}`)
+        : failed('guest-error', oneLine(end.said || `the program exited with code ${end.code}`))
+    case 'refused':
+      return failed(refusalCode(end.code, violations) ?? 'guest-error', oneLine(end.message))
     case 'exhausted':
       return exhausted(end.what)
     case 'timeout':
@@ -171,6 +173,11 @@ function returnedError(value: Json, violations: readonly SkillViolation[]): Outc
   const { error, code, ...rest } = value as { readonly [key: string]: Json }
   if (error === undefined || Object.keys(rest).length > 0) return undefined
   const message = oneLine(typeof error === 'string' ? error : JSON.stringify(error))
-  const known = violations.map(({ violationType }) => CODE_OF[violationType]).find((real) => real === code)
-  return failed(known ?? 'guest-error', message)
+  return failed(refusalCode(code, violations) ?? 'guest-error', message)
 }
+
+const refusalCode = (
+  code: Json | undefined,
+  violations: readonly SkillViolation[],
+): RunErrorCode | undefined =>
+  violations.map(({ violationType }) => CODE_OF[violationType]).find((real) => real === code)
