@@ -4,7 +4,7 @@ import { WasiDescriptors } from './wasi-descriptors.ts'
 import { WasiShim } from './wasi-shim.ts'
 
 /**
- * The text of the worker. PLATFORM: on Linux a thread has a priority of its own; guests get a low one, so that
+ * The text of the worker. PLATFORM: on Linux a thread has a priority of its own; guests get the lowest, so that
  * the host's loop comes first whatever they do.
  *
  * Made from the classes themselves, so that it is the same code in the source tree
@@ -17,7 +17,7 @@ const Wasi = ${WasiShim.toString()}
 const Files = ${WasiDescriptors.toString()}
 const Extism = ${ExtismShim.toString()}
 try {
-  require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 10)
+  require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 19)
 } catch {}
 const thread = new Thread({
   post: (message) => parentPort.postMessage(message),
