@@ -7,7 +7,9 @@ import type { Json } from '../model/event.ts'
 import type { MemoryStore } from '../wasm/host-parts.ts'
 
 /** What one agent may keep. */
-export const MEMORY_QUOTA = { keys: 1000, bytes: 1024 * 1024 } as const
+export type MemoryQuota = { readonly keys: number; readonly bytes: number }
+
+const QUOTA: MemoryQuota = { keys: 1000, bytes: 1024 * 1024 }
 
 const digest = (text: string): string => createHash('sha256').update(text).digest('hex')
 
@@ -15,7 +17,7 @@ const digest = (text: string): string => createHash('sha256').update(text).diges
  * The memory of one agent: a file for each key under the state directory, written whole or not at all. Names are
  * hashed, so that neither an agent nor a key can name a place of its own.
  */
-export function memoryOf(stateDir: string, agentId: string, quota = MEMORY_QUOTA): MemoryStore {
+export function memoryOf(stateDir: string, agentId: string, quota: MemoryQuota = QUOTA): MemoryStore {
   const dir = join(stateDir, 'memory', digest(agentId))
   const fileOf = (key: string): string => join(dir, `${digest(key)}.json`)
   return {
@@ -34,7 +36,7 @@ export function memoryOf(stateDir: string, agentId: string, quota = MEMORY_QUOTA
   }
 }
 
-const full = ({ keys, bytes }: { readonly keys: number; readonly bytes: number }): SandboxError =>
+const full = ({ keys, bytes }: MemoryQuota): SandboxError =>
   new SandboxError('resource-exhausted', `an agent keeps at most ${keys} keys and ${bytes} bytes`)
 
 function readKept(file: string): { readonly key: string; readonly value: Json } | undefined {
