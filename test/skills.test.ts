@@ -174,7 +174,11 @@ describe('the seed’s five tests', { timeout: 120_000 }, () => {
       cwd: workspace,
       encoding: 'utf8',
     })
-    expect(JSON.parse(out)).toEqual({ judged: 'ssrf-blocked', itself: 'guest-error', skills: 0, control: 1 })
+    expect(JSON.parse(out)).toEqual({ judged: 'ssrf-blocked', itself: 'ssrf-blocked', skills: 0, control: 1 })
+    // What the code tried by itself met the wall, and is on record.
+    expect(await violations('seed-4-hidden')).toMatchObject([
+      { violation_type: 'SsrfBlocked', details: 'connect 169.254.169.254:80' },
+    ])
   })
 
   it('5: the environment is not there', async () => {
