@@ -135,6 +135,7 @@ examples:
 `
 
 const WASM = `usage: ringfence wasm run FILE [--input JSON] [--fuel N] [--memory MB] [--timeout S] [--grant CAPABILITY]…
+                          [--call FUNCTION] [--workspace DIR] [--agent-id ID]
        ringfence wasm meter IN -o OUT
 
 Runs a WebAssembly module with nothing but what is granted: fuel is counted by Wasmtime's rules, a deadline ends it
@@ -143,6 +144,7 @@ wherever it is, memory has a ceiling. Exit 124 when a limit stopped it, 1 when i
 examples:
   ringfence wasm run skill.wasm --input '{"n": 3}' --fuel 100000
   ringfence wasm run skill.wasm --grant 'ToolInvoke(file_read)' --workspace data
+  ringfence wasm run plugin.wasm --call count_vowels --input '"some text"'
   ringfence wasm meter skill.wasm -o metered.wasm
 `
 

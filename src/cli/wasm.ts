@@ -4,8 +4,17 @@ import { compose, newId, type Ringfence } from '../compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
+import { networkPolicyOf } from '../policy/network.ts'
+import { memoryOf } from '../skills/memory.ts'
+import { publicFetcher } from '../wasm/host-fetch.ts'
 import { MAX_FRAMES, meterModule } from '../wasm/meter.ts'
-import { type RunErrorCode, type WasmResult, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import {
+  type RunErrorCode,
+  type WasmResult,
+  type WasmRunOptions,
+  WasmSandbox,
+  type WasmSandboxOptions,
+} from '../wasm/sandbox.ts'
 import { eventsOf } from '../wasm/skill-events.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 
@@ -16,6 +25,7 @@ const OPTIONS = {
   memory: { type: 'string' },
   timeout: { type: 'string' },
   grant: { type: 'string', multiple: true },
+  call: { type: 'string' },
   workspace: { type: 'string', short: 'w' },
   'agent-id': { type: 'string' },
 } as const
@@ -96,12 +106,24 @@ async function run(
     const result = await sandbox.run(bytes, input, {
       grants,
       workspace: resolve(cwd, values.workspace ?? '.'),
+      ...hostOf(ringfence, identity.agentId),
+      ...(values.call !== undefined && { call: values.call }),
     })
     await Promise.all(eventsOf(result, identity).map((event) => trail.append(event)))
     show(result, values)
     return 'ok' in result ? 0 : exitCodeOf(result.error.code)
   } finally {
     sandbox.close()
+  }
+}
+
+/** The same network and the same memory that a skill has. */
+function hostOf({ config, stateDir }: Ringfence, agentId = ''): WasmRunOptions {
+  const allowPrivate = config.network?.allow_private ?? []
+  return {
+    memory: memoryOf(stateDir, agentId),
+    network: networkPolicyOf({ allowPrivate }),
+    fetcher: publicFetcher({ allowPrivate }),
   }
 }
 
