@@ -20,6 +20,7 @@ import type { Event, EventSink } from './model/event.ts'
 import type { Plan } from './model/plan.ts'
 import type { Spec } from './model/spec.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import type { SkillRunner } from './skills/runner.ts'
 import type { PreparedEgress } from './supervisor/egress.ts'
 import { type AskedCommand, type CommandPlace, Gate } from './supervisor/gate.ts'
 
@@ -64,6 +65,14 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const egress = lazyEgress(config, trail, env)
   const gate = new Gate({ policy, registry, trail, judge, observe, host, newId, egress })
   return { config, stateDir, home, cwd, env, registry, gate, trail, judge, close: () => trail.close() }
+}
+
+/** Skills on these parts. Loaded when somebody has one, like the parser of commands. */
+export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
+  const { config, stateDir, cwd, env, trail, gate } = ringfence
+  const open = (spec: unknown) => gate.open(spec)
+  const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
+  return new (await import('./skills/runner.ts')).SkillRunner(parts)
 }
 
 const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>

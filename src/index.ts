@@ -1,5 +1,5 @@
 /** The library: what an agent builder imports. */
-export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, wrap } from './api.ts'
+export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, SkillRunner, wrap } from './api.ts'
 export { AuditTrail, openTrail } from './audit/trail.ts'
 export type { Backend, BackendSandbox, ExecIo, Probe, Wrapped } from './backends/backend.ts'
 export { type MockAnswer, mock } from './backends/mock/backend.ts'
@@ -64,4 +64,7 @@ export {
 } from './policy/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
 export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
+export type { Inspection } from './skills/inspect.ts'
+export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/runner.ts'
+export type { SkillUsage } from './skills/usage.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

@@ -154,6 +154,9 @@ int restrict_files(struct strings *writable, bool files);
 void load_filter(int fd);
 void describe_layers(int landlock, bool guarded);
 
+/* connects.c: which guarantee a connection to elsewhere violates; none when nobody wants to know. */
+extern const char *network_guarantee;
+
 /* guard.c: decides on changes that the kernel passes up to PID 1. */
 int guard_install(void);
 void guard_serve(int listener);

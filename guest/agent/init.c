@@ -57,6 +57,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "stay")) plan.stays = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
+  else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take_field(at, end), NULL, 10);
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take_field(at, end), NULL, 10);
@@ -205,6 +206,7 @@ _Noreturn void init(int config, int filter) {
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, FD_CLOEXEC);
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
+  guarded |= network_guarantee != NULL;
   if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
   serve_one(guarded, signals);
 }

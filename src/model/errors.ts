@@ -29,6 +29,8 @@ export const ERRORS = {
   'ssrf-blocked': row('denied', 422),
   'capability-denied': row('denied', 422),
   'approval-required': row('denied', 422),
+  'skill-changed': row('denied', 422),
+  'skill-not-found': row('invalid', 404),
   'missing-guarantee': row('unsupported', 501),
   'backend-unavailable': row('unsupported', 501),
   unsupported: row('unsupported', 501),
