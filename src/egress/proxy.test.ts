@@ -403,7 +403,8 @@ describe('many at once', () => {
     const answers = await Promise.all(
       Array.from({ length: count }, () => getThrough(port, 'a.example', server)),
     )
-    expect(answers.filter((answer) => answer.endsWith('hello'))).toHaveLength(count)
+    const wrong = answers.filter((answer) => !answer.endsWith('hello')).map((answer) => answer.slice(0, 200))
+    expect([...new Set(wrong)]).toEqual([])
     const idle = Array.from({ length: count }, () => connect(port, '127.0.0.1').on('error', () => undefined))
     await expect.poll(() => proxy.size).toBe(count)
     expect(await getThrough(port, 'a.example', server)).toMatch(/503 [\s\S]*too many connections/)
