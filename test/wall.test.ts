@@ -244,22 +244,25 @@ describe('an end at any moment', () => {
 
   test('a cancel while the wall goes up leaves no process', { timeout: 600_000 }, async () => {
     const tries = process.env.RINGFENCE_FULL ? 2000 : 60
-    await using sandbox = await Sandbox.create({ workspace }, options)
     const before = new Set(ours())
     for (let done = 0; done < tries; done++) {
+      await using sandbox = await Sandbox.create({ workspace }, options)
       const stop = new AbortController()
       setTimeout(() => stop.abort(), (done % 24) * 0.7)
-      const { outcome } = await sandbox.exec(['sleep', '60'], { signal: stop.signal })
+      // Both ways: a command alone, and one in a sandbox that stays.
+      const { outcome } = await sandbox.exec(['sleep', '60'], { signal: stop.signal, last: done % 2 === 0 })
       expect(outcome).toEqual({ kind: 'stopped', limit: 'cancelled' })
     }
     expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
   })
 
   test('a refusal while the wall goes up leaves no process', async () => {
-    await using sandbox = await Sandbox.create({ workspace }, options)
     const before = new Set(ours())
-    for (let done = 0; done < 30; done++)
-      await expect(sandbox.exec('rm -rf /')).rejects.toMatchObject({ code: 'forbidden-command' })
+    for (let done = 0; done < 30; done++) {
+      await using sandbox = await Sandbox.create({ workspace }, options)
+      const refused = sandbox.exec('rm -rf /', { last: done % 2 === 0 })
+      await expect(refused).rejects.toMatchObject({ code: 'forbidden-command' })
+    }
     expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
   })
 })

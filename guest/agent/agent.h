@@ -3,10 +3,11 @@
  *
  *   launch  runs on the host, just before bubblewrap: joins cgroups, opens the judged sources by inode,
  *           hands everything over by descriptor (so that no argument list shows a command or a secret).
- *   init    is PID 1 of the sandbox: finishes the mounts, drops every privilege, installs the fences, starts the
- *           command, decides on each change of the file system that the kernel passes up, reaps, reports.
+ *   init    is PID 1 of the sandbox: finishes the mounts, drops every privilege, installs the fences, starts
+ *           commands, decides on each change of the file system that the kernel passes up, reaps, reports.
  *
- * Both speak to the host over one control socket in frames: type (1 byte), length (4 bytes, little endian), payload.
+ * Both speak to the host over one control channel in frames: type (1 byte), id (4 bytes), length (4 bytes), payload;
+ * numbers are little endian. The id names a command or a stream; 0 is the sandbox itself.
  */
 #ifndef RINGFENCE_AGENT_H
 #define RINGFENCE_AGENT_H
@@ -27,6 +28,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+/* Told in the ready frame; the host refuses an agent of another version. */
+#define PROTOCOL_VERSION 2
+
 /* A list of strings that grows. */
 struct strings {
   char **items;
@@ -40,22 +44,64 @@ char **strings_vector(struct strings *list);
 /* On the clock that nobody can set. */
 int64_t milliseconds(void);
 
-/* report.c: frames to and from the host. */
+/* loop.c: waits for many descriptors at once. */
+struct watch {
+  int fd;
+  uint32_t events;
+  void (*ready)(struct watch *watch, uint32_t events);
+  void *owner;
+};
+
+enum { READABLE = 1, WRITABLE = 4 }; /* as epoll has them */
+void watch_start(struct watch *watch, int fd, uint32_t events, void (*ready)(struct watch *, uint32_t), void *owner);
+/* No events: not even the end is noticed. */
+void watch_for(struct watch *watch, uint32_t events);
+void watch_stop(struct watch *watch); /* closes it too */
+_Noreturn void loop(int tick, void (*on_tick)(void));
+
+/* wire.c: frames to and from the host. */
 enum frame_type {
   FRAME_ERROR = 'E',     /* text: set-up failed, nothing ran */
   FRAME_READY = 'R',     /* text: the effective layers, one key=value a line */
   FRAME_VIOLATION = 'V', /* guarantee NUL details */
   FRAME_LIMIT = 'L',     /* text: the limit that stopped the command */
   FRAME_EXIT = 'X',      /* kind (0 exited, 1 signaled), code */
+  FRAME_STARTED = 'A',   /* process number, or nothing for a stream */
+  FRAME_REFUSED = 'F',   /* text: why the command or the stream could not start */
+  FRAME_OUTPUT = 'O',    /* bytes of standard output */
+  FRAME_ERRORS = 'P',    /* bytes of standard error */
+  FRAME_TUNNEL = 'N',    /* the sandbox opened a stream to its proxy */
   FRAME_GO = 'G',        /* from the host: the command may start */
-  FRAME_SIGNAL = 'S',    /* from the host: signal number */
+  FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */
+  FRAME_KILL = 'K',      /* from the host: end the command with everything that it started */
+  FRAME_COMMAND = 'C',   /* from the host: fields as in the configuration */
+  FRAME_INPUT = 'I',     /* from the host: bytes of standard input; none is its end */
+  FRAME_RESIZE = 'Z',    /* from the host: columns, rows (2 bytes each) */
+  FRAME_CONNECT = 'T',   /* from the host: a stream to this port (2 bytes) of the sandbox's loopback */
+  FRAME_DATA = 'D',      /* both ways: bytes of a stream */
+  FRAME_END = 'Q',       /* both ways: no more bytes from this side */
+  FRAME_DROP = 'U',      /* both ways: the stream is gone */
+  FRAME_WINDOW = 'W',    /* both ways: so many more bytes (4 bytes) may be sent */
 };
 
+/* What one side may send before the other answers with a window. */
+enum { WINDOW = 256 * 1024, INPUT_WINDOW = 64 * 1024, CHUNK = 64 * 1024 };
+
 extern int control_fd;
-void report(enum frame_type type, const void *payload, size_t length);
+/* Where a started child says why it failed; the channel is not its to write on. */
+extern int child_socket;
+void report(enum frame_type type, uint32_t id, const void *payload, size_t length);
+void report_number(enum frame_type type, uint32_t id, uint32_t number);
 void report_violation(const char *guarantee, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Violations belong to the command that is being served. */
+void violations_of(uint32_t id, bool afresh);
 /* Reports why the sandbox could not be set up and ends: nothing runs behind half a wall. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* From now on frames are queued and never waited for. */
+void wire_open(void (*on_frame)(enum frame_type type, uint32_t id, char *payload, size_t length), void (*on_room)(void));
+bool wire_has_room(void);
+/* Reads from a descriptor straight into a frame. As read(2). */
+ssize_t wire_pump(enum frame_type type, uint32_t id, int fd, size_t most);
 
 /* walk.c: path resolution that never follows what changed since it was looked at. */
 #define MAX_LINKS 40
@@ -111,6 +157,9 @@ void describe_layers(int landlock, bool guarded);
 /* guard.c: decides on changes that the kernel passes up to PID 1. */
 int guard_install(void);
 void guard_serve(int listener);
+/* A copy of us that waits for somebody in our stead; it is no command. */
+pid_t fork_waiter(void);
+bool is_waiter(pid_t pid);
 
 /* usage.c: ceilings that the kernel does not hold by itself on this host. */
 struct ceilings {
@@ -126,6 +175,45 @@ void usage_note_write(int fd, const struct stat *stat, bool created);
 void usage_note_entry(void);
 /* The name of the limit that is passed, or NULL. */
 const char *usage_exceeded(void);
+
+/* command.c: one command, from its description to exec. */
+struct command_spec {
+  struct strings argv, env, rlimits;
+  const char *cwd;
+  bool builtin; /* argv names one of our own operations on files */
+  bool input;   /* standard input stays open */
+  bool held;    /* waits for the host's word before it starts */
+  unsigned short columns, rows; /* a terminal of this size, when not 0 */
+};
+
+void command_field(struct command_spec *spec, const char *name, char **at, const char *end);
+bool is_command_field(const char *name);
+const char *take_field(char **at, const char *end);
+/* In the child: becomes the command. What goes wrong before that is told on `socket`. */
+_Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, bool terminal);
+int receive_message(int socket, char *kind, char *text, size_t size, int *fd);
+bool send_message(int socket, char kind, const void *text, size_t length, int fd);
+/* files.c: operations on files that need no program inside the sandbox. Returns the exit code. */
+int run_builtin(char **argv);
+/* tree.c */
+void kill_tree(pid_t root);
+void kill_strays(bool (*is_known)(pid_t pid));
+
+/* session.c: many commands and streams over one channel. */
+struct session {
+  struct command_spec *defaults; /* environment, directory and ceilings that every command starts with */
+  bool guarded;
+  int signals;
+  int tunnel_port; /* 0: none */
+};
+/* How many processes of ours stand beside the commands. */
+size_t keepers(void);
+_Noreturn void serve_session(const struct session *session);
+/* stream.c: TCP streams between the host and the sandbox's loopback. */
+void stream_listen(int port);
+void stream_connect(uint32_t id, unsigned port);
+bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
+void streams_have_room(void);
 
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);

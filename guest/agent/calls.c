@@ -93,7 +93,7 @@ static int give(const struct call *call, int fd, int flags) {
 
 /* A fifo opens when its other side does. We must not wait here, so a copy of us does. */
 static int open_slowly(const struct call *call, const char *link, int flags) {
-  pid_t worker = fork();
+  pid_t worker = fork_waiter();
   if (worker < 0) return -errno;
   if (worker > 0) return SENT;
   int fd = openat(proc_fd, link, flags | O_CLOEXEC | O_NOCTTY);

@@ -179,7 +179,7 @@ void describe_layers(int landlock, bool guarded) {
   if (length <= 0) die("/proc/self/status: %s", strerror(errno));
   close(fd);
   status[length] = 0;
-  size_t used = (size_t)snprintf(text, sizeof text, "Landlock:\t%d\nGuard:\t%d\n", landlock, guarded);
+  size_t used = (size_t)snprintf(text, sizeof text, "Version:\t%d\nLandlock:\t%d\nGuard:\t%d\n", PROTOCOL_VERSION, landlock, guarded);
   static const char *const FIELDS[] = {"CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters"};
   for (char *line = strtok(status, "\n"); line; line = strtok(NULL, "\n"))
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
@@ -194,5 +194,5 @@ void describe_layers(int landlock, bool guarded) {
     ssize_t size = readlink(path, id, sizeof id - 1);
     if (size > 0) id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
   }
-  report(FRAME_READY, text, used);
+  report(FRAME_READY, 0, text, used);
 }

@@ -123,3 +123,20 @@ void guard_serve(int listener) {
   } else if ((answer.error = dispatch(&call, request.data.nr)) == SENT) return;
   ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
+
+/* Copies of us that wait; the oldest is forgotten first, since it will be gone by then. */
+enum { WAITERS = 256 };
+static pid_t waiters[WAITERS];
+static unsigned waiter_count;
+
+pid_t fork_waiter(void) {
+  pid_t pid = fork();
+  if (pid > 0) waiters[waiter_count++ % WAITERS] = pid;
+  return pid;
+}
+
+bool is_waiter(pid_t pid) {
+  for (size_t i = 0; i < WAITERS; i++)
+    if (waiters[i] == pid) return true;
+  return false;
+}

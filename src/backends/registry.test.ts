@@ -437,9 +437,9 @@ describe('the mock', () => {
 
   test('keeps files until it is closed', async () => {
     const sandbox = await mock().open(planned())
-    await sandbox.write('/a', Buffer.from('x'))
-    expect(Buffer.from(await sandbox.read('/a')).toString()).toBe('x')
-    await expect(sandbox.read('/b')).rejects.toMatchObject({ code: 'path-traversal' })
+    await sandbox.files.write('/a', [Buffer.from('x')])
+    expect(await sandbox.files.stat('/a')).toMatchObject({ kind: 'file', size: 1 })
+    await expect(sandbox.files.stat('/b')).rejects.toMatchObject({ code: 'file-not-found' })
     await sandbox.close()
     await sandbox.close()
     await expect(sandbox.exec({ argv: ['a'] })).rejects.toMatchObject({ code: 'wrong-state' })

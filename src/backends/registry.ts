@@ -177,7 +177,7 @@ export class OneShot {
     try {
       const plan = this.#plan()
       await this.#registry.assertCovers(this.#backend, plan)
-      sandbox = await this.#backend.open(plan, controller.signal)
+      sandbox = await this.#backend.open(plan, { signal: controller.signal })
       return { id, ...(await sandbox.exec({ argv }, { signal: controller.signal })) }
     } finally {
       this.#running.delete(id)

@@ -100,7 +100,7 @@ export class Cgroup {
   }
 
   /** Makes the group and reads every limit back; on failure nothing is left. */
-  static create(host: CgroupHost, name: string, limits: Limits): Cgroup | undefined {
+  static create(host: CgroupHost, name: string, limits: Limits, ours = OUR_PROCESSES): Cgroup | undefined {
     const wanted = LIMITS.filter((limit) => limits[limit] !== undefined && host.parents[limit])
     if (wanted.length === 0) return undefined
     const dirs = [...new Set(wanted.map((limit) => join(host.parents[limit] as string, name)))]
@@ -112,7 +112,7 @@ export class Cgroup {
         made.push(dir)
       }
       for (const limit of wanted)
-        setLimit(host, join(host.parents[limit] as string, name), limit, limits[limit] as number)
+        setLimit(host, join(host.parents[limit] as string, name), limit, ceilingOf(limits, limit, ours))
       return group
     } catch (cause) {
       for (const dir of made) rmdirSync(dir)
@@ -122,6 +122,34 @@ export class Cgroup {
         { cause },
       )
     }
+  }
+
+  /** A group below this one for one of its processes. PLATFORM: in version 2 a group with processes has no children. */
+  nested(name: string, limits: Limits): Cgroup | undefined {
+    if (this.#host.version === 2) return undefined
+    const parents = Object.fromEntries(
+      LIMITS.filter((limit) => this.#host.parents[limit]).map((limit) => [limit, this.#dirOf(limit)]),
+    )
+    return Cgroup.create({ ...this.#host, parents }, name, limits, 0)
+  }
+
+  /** Where a limit's group lies; the host's own when this group does not hold that limit. */
+  #dirOf(limit: CgroupLimit): string {
+    const parent = this.#host.parents[limit] as string
+    const own = join(parent, this.#name)
+    return this.dirs.includes(own) ? own : parent
+  }
+
+  /** Makes room for helpers of ours that live in the group, on top of what was asked for. */
+  allowPids(count: number): void {
+    const parent = this.#host.parents.pids
+    if (parent && this.dirs.includes(join(parent, this.#name)))
+      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + OUR_PROCESSES, PIDS_MAX)))
+  }
+
+  /** Moves a process in, whatever it starts later included. */
+  join(pid: number): void {
+    for (const dir of this.dirs) writeFileSync(join(dir, 'cgroup.procs'), String(pid))
   }
 
   /** How often the kernel killed for memory and refused a process. */
@@ -165,6 +193,12 @@ async function removeGroup(dir: string): Promise<void> {
   }
 }
 
+/** The agent and bubblewrap's own processes live in the group too. */
+const OUR_PROCESSES = 3
+
+const ceilingOf = (limits: Limits, limit: CgroupLimit, ours: number): number =>
+  (limits[limit] as number) + (limit === 'pids' ? ours : 0)
+
 const MB = 1024 * 1024
 const PERIOD_US = 100_000
 /** PLATFORM: the kernel's PID_MAX_LIMIT. */
@@ -173,8 +207,7 @@ const PIDS_MAX = 2 ** 22
 function setLimit(host: CgroupHost, dir: string, limit: CgroupLimit, value: number): void {
   switch (limit) {
     case 'pids':
-      // More than asked for: the agent and bubblewrap's own processes live in the group too.
-      put(join(dir, 'pids.max'), String(Math.min(value + 3, PIDS_MAX)))
+      put(join(dir, 'pids.max'), String(Math.min(value, PIDS_MAX)))
       break
     case 'memoryMb':
       setMemory(host, dir, value * MB)

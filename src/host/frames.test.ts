@@ -2,14 +2,15 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Frame, FrameReader, goFrame, signalFrame } from './frames.ts'
+import { type Frame, FrameReader, fieldsFrame, frame as hostFrame, numberFrame } from './frames.ts'
 
-/** A frame as guest/agent/report.c writes it. */
+/** A frame as guest/agent/wire.c writes it. */
 function frame(type: string, payload: string | Uint8Array, length?: number): Buffer {
   const body = Buffer.from(payload as string)
-  const header = Buffer.alloc(5)
+  const header = Buffer.alloc(9)
   header.write(type, 0, 'latin1')
-  header.writeUInt32LE(length ?? body.length, 1)
+  header.writeUInt32LE(0, 1)
+  header.writeUInt32LE(length ?? body.length, 5)
   return Buffer.concat([header, body])
 }
 
@@ -18,9 +19,10 @@ const read = (...chunks: readonly Uint8Array[]): Frame[] => {
   return chunks.flatMap((chunk) => reader.push(chunk))
 }
 
-const BROKEN: Frame = { kind: 'error', text: 'the guest agent sent a broken frame' }
+const BROKEN: Frame = { kind: 'error', id: 0, text: 'the guest agent sent a broken frame' }
 const status = (entries: Record<string, string>): Frame => ({
   kind: 'ready',
+  id: 0,
   status: new Map(Object.entries(entries)),
 })
 
@@ -28,26 +30,30 @@ const GOOD: readonly (readonly [string, Buffer, Frame])[] = [
   [
     'an error',
     frame('E', 'cannot open /w: No such file'),
-    { kind: 'error', text: 'cannot open /w: No such file' },
+    { kind: 'error', id: 0, text: 'cannot open /w: No such file' },
   ],
-  ['an empty error', frame('E', ''), { kind: 'error', text: '' }],
+  ['an empty error', frame('E', ''), { kind: 'error', id: 0, text: '' }],
   ['ready', frame('R', 'Seccomp:\t2\nns/pid:\tpid:[1]\n'), status({ Seccomp: '2', 'ns/pid': 'pid:[1]' })],
   ['ready with lines that say nothing', frame('R', 'a\n:\tb\nc:\td:\te\n\n'), status({ '': 'b' })],
   [
     'a violation',
     frame('V', 'fs.protect\0write /w/.git/config'),
-    { kind: 'violation', guarantee: 'fs.protect', details: 'write /w/.git/config' },
+    { kind: 'violation', id: 0, guarantee: 'fs.protect', details: 'write /w/.git/config' },
   ],
   [
     'a violation without details',
     frame('V', 'fs.write\0'),
-    { kind: 'violation', guarantee: 'fs.write', details: '' },
+    { kind: 'violation', id: 0, guarantee: 'fs.write', details: '' },
   ],
-  ['a limit', frame('L', 'memory'), { kind: 'limit', limit: 'memory' }],
-  ['an exit', frame('X', Uint8Array.of(0, 3)), { kind: 'exit', signaled: false, code: 3 }],
-  ['a signal', frame('X', Uint8Array.of(1, 9)), { kind: 'exit', signaled: true, code: 9 }],
-  ['the longest', frame('E', 'a'.repeat(4096)), { kind: 'error', text: 'a'.repeat(4096) }],
-  ['other letters than English', frame('E', 'Größe 大小 🦊'), { kind: 'error', text: 'Größe 大小 🦊' }],
+  ['a limit', frame('L', 'memory'), { kind: 'limit', id: 0, limit: 'memory' }],
+  ['an exit', frame('X', Uint8Array.of(0, 3)), { kind: 'exit', id: 0, signaled: false, code: 3 }],
+  ['a signal', frame('X', Uint8Array.of(1, 9)), { kind: 'exit', id: 0, signaled: true, code: 9 }],
+  ['the longest', frame('E', 'a'.repeat(4096)), { kind: 'error', id: 0, text: 'a'.repeat(4096) }],
+  [
+    'other letters than English',
+    frame('E', 'Größe 大小 🦊'),
+    { kind: 'error', id: 0, text: 'Größe 大小 🦊' },
+  ],
 ]
 
 describe('frames', () => {
@@ -72,21 +78,25 @@ describe('frames', () => {
   test('what is given is not kept: the caller may use its buffer again', () => {
     const reader = new FrameReader()
     const bytes = frame('E', 'abc')
-    const head = bytes.subarray(0, 6)
+    const head = bytes.subarray(0, 10)
     reader.push(head)
     head.fill(0xff)
-    expect(reader.push(bytes.subarray(6))).toEqual([{ kind: 'error', text: 'abc' }])
+    expect(reader.push(bytes.subarray(10))).toEqual([{ kind: 'error', id: 0, text: 'abc' }])
   })
 
   test('a signal to the agent is what it reads', () => {
-    expect([...signalFrame(15)]).toEqual([0x53, 4, 0, 0, 0, 15, 0, 0, 0])
-    expect([...goFrame()]).toEqual([0x47, 0, 0, 0, 0])
+    expect([...numberFrame('signal', 7, 15)]).toEqual([0x53, 7, 0, 0, 0, 4, 0, 0, 0, 15, 0, 0, 0])
+    expect([...hostFrame('go', 0)]).toEqual([0x47, 0, 0, 0, 0, 0, 0, 0, 0])
+    expect(fieldsFrame('command', 1, ['argv', 'a']).subarray(9).toString()).toBe('argv\0a\0')
   })
 })
 
 describe('hostile frames end the channel', () => {
   test.each([
     ['too long', frame('E', '', 4097)],
+    ['too much output', frame('O', '', 65_537)],
+    ['a window without a size', frame('W', '')],
+    ['an end that says more', frame('Q', 'x')],
     ['as long as a number can say', frame('E', '', 0xffffffff)],
     ['too long and of a type that is none', frame('Z', '', 0xffffffff)],
     ['an unknown type', frame('Z', 'x')],
@@ -103,7 +113,7 @@ describe('hostile frames end the channel', () => {
   ])('%s', (_, bytes) => {
     const reader = new FrameReader()
     expect(reader.push(Buffer.concat([frame('E', 'before'), bytes, frame('E', 'after')]))).toEqual([
-      { kind: 'error', text: 'before' },
+      { kind: 'error', id: 0, text: 'before' },
       BROKEN,
     ])
     expect(reader.push(frame('X', Uint8Array.of(0, 0)))).toEqual([])
@@ -156,7 +166,7 @@ describe('hostile frames end the channel', () => {
     for (let sent = 0; sent < 4000; sent += 40) reader.push(Buffer.alloc(1024 * 1024, 0x61).subarray(0, 40))
     collect()
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(32 * 1024 * 1024)
-    expect(reader.push(Buffer.alloc(96, 0x61))).toEqual([{ kind: 'error', text: 'a'.repeat(4096) }])
+    expect(reader.push(Buffer.alloc(96, 0x61))).toEqual([{ kind: 'error', id: 0, text: 'a'.repeat(4096) }])
   })
 })
 
@@ -179,12 +189,14 @@ describe('control characters never reach a terminal', () => {
 
   test('nor do those that turn the direction of reading or end a line', () => {
     const text = '\u202egnp.exe\u2066\u2028\u2029'
-    expect(read(frame('E', text))).toEqual([{ kind: 'error', text: '\ufffdgnp.exe\ufffd\ufffd\ufffd' }])
+    expect(read(frame('E', text))).toEqual([
+      { kind: 'error', id: 0, text: '\ufffdgnp.exe\ufffd\ufffd\ufffd' },
+    ])
   })
 
   test('bytes that are no text become the usual sign', () => {
     expect(read(frame('E', Uint8Array.of(0x61, 0xff, 0xc3)))).toEqual([
-      { kind: 'error', text: 'a\ufffd\ufffd' },
+      { kind: 'error', id: 0, text: 'a\ufffd\ufffd' },
     ])
   })
 })

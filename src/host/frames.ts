@@ -1,22 +1,43 @@
 import { type Guarantee, isGuarantee } from '../model/guarantee.ts'
 
 /**
- * The control channel to the guest agent: type (1 byte), length (4 bytes, little endian), payload.
+ * The channel to the guest agent: type (1 byte), id (4 bytes), length (4 bytes), payload; numbers little endian.
+ * The id names a command or a stream, 0 is the sandbox itself.
  * SECURITY: every byte is treated as hostile; a frame that is too long or of an unknown type ends the channel.
  */
 export type Frame =
-  | { readonly kind: 'error'; readonly text: string }
-  | { readonly kind: 'ready'; readonly status: ReadonlyMap<string, string> }
-  | { readonly kind: 'violation'; readonly guarantee: Guarantee; readonly details: string }
-  | { readonly kind: 'limit'; readonly limit: AgentLimit }
-  | { readonly kind: 'exit'; readonly signaled: boolean; readonly code: number }
+  | { readonly kind: 'error'; readonly id: number; readonly text: string }
+  | { readonly kind: 'ready'; readonly id: number; readonly status: ReadonlyMap<string, string> }
+  | {
+      readonly kind: 'violation'
+      readonly id: number
+      readonly guarantee: Guarantee
+      readonly details: string
+    }
+  | { readonly kind: 'limit'; readonly id: number; readonly limit: AgentLimit }
+  | { readonly kind: 'exit'; readonly id: number; readonly signaled: boolean; readonly code: number }
+  | { readonly kind: 'started'; readonly id: number; readonly pid: number }
+  | { readonly kind: 'refused'; readonly id: number; readonly text: string }
+  | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
+  | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
+  | { readonly kind: 'tunnel' | 'end' | 'drop'; readonly id: number }
+
+/** The agent says in its ready frame which protocol it speaks. */
+export const PROTOCOL_VERSION = '2'
+
+/** What one side may send on a stream, and the agent of a command's output, before the other makes room. */
+export const WINDOW = 256 * 1024
+/** What the host may send of a command's standard input. */
+export const INPUT_WINDOW = 64 * 1024
 
 /** The limits that the agent itself holds. */
 const AGENT_LIMITS = ['memory', 'pids', 'disk'] as const
 type AgentLimit = (typeof AGENT_LIMITS)[number]
 
-const HEADER = 5
-const MAX_PAYLOAD = 4096
+const HEADER = 9
+const MAX_TEXT = 4096
+const MAX_BYTES = 64 * 1024
+const BULK = new Set(['O', 'P', 'D'].map((type) => type.charCodeAt(0)))
 
 export class FrameReader {
   #rest: Buffer = Buffer.alloc(0)
@@ -26,56 +47,91 @@ export class FrameReader {
   push(chunk: Uint8Array): Frame[] {
     const frames: Frame[] = []
     if (this.#broken) return frames
-    this.#rest = this.#rest.length === 0 ? Buffer.from(chunk) : Buffer.concat([this.#rest, chunk])
-    while (this.#rest.length >= HEADER) {
-      const length = this.#rest.readUInt32LE(1)
-      if (length > MAX_PAYLOAD) return this.#break(frames)
-      if (this.#rest.length < HEADER + length) break
-      const frame = decode(this.#rest[0] as number, this.#rest.subarray(HEADER, HEADER + length))
+    this.#rest = this.#rest.length === 0 ? bufferOf(chunk) : Buffer.concat([this.#rest, chunk])
+    let at = 0
+    while (this.#rest.length - at >= HEADER) {
+      const type = this.#rest[at] as number
+      const length = this.#rest.readUInt32LE(at + 5)
+      if (length > (BULK.has(type) ? MAX_BYTES : MAX_TEXT)) return this.#break(frames)
+      if (this.#rest.length - at < HEADER + length) break
+      const payload = this.#rest.subarray(at + HEADER, at + HEADER + length)
+      const frame = decode(type, this.#rest.readUInt32LE(at + 1), payload)
       if (!frame) return this.#break(frames)
       frames.push(frame)
-      this.#rest = this.#rest.subarray(HEADER + length)
+      at += HEADER + length
     }
+    // What is kept must not hold on to a large piece for a few bytes.
+    this.#rest = at === this.#rest.length ? Buffer.alloc(0) : Buffer.from(this.#rest.subarray(at))
     return frames
   }
 
   #break(frames: Frame[]): Frame[] {
     this.#broken = true
     this.#rest = Buffer.alloc(0)
-    frames.push({ kind: 'error', text: 'the guest agent sent a broken frame' })
+    frames.push({ kind: 'error', id: 0, text: 'the guest agent sent a broken frame' })
     return frames
   }
 }
 
-function decode(type: number, payload: Buffer): Frame | undefined {
-  switch (String.fromCharCode(type)) {
-    case 'E':
-      return { kind: 'error', text: printable(payload) }
+const bufferOf = (chunk: Uint8Array): Buffer => Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+
+const TEXTS = new Map<string, 'error' | 'refused'>([
+  ['E', 'error'],
+  ['F', 'refused'],
+])
+const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
+  ['O', 'stdout'],
+  ['P', 'stderr'],
+  ['D', 'data'],
+])
+const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop'>([
+  ['N', 'tunnel'],
+  ['Q', 'end'],
+  ['U', 'drop'],
+])
+
+function decode(type: number, id: number, payload: Buffer): Frame | undefined {
+  const letter = String.fromCharCode(type)
+  const bytes = BYTES.get(letter)
+  if (bytes) return { kind: bytes, id, bytes: payload }
+  const text = TEXTS.get(letter)
+  if (text) return { kind: text, id, text: printable(payload) }
+  const sign = SIGNS.get(letter)
+  if (sign) return payload.length === 0 ? { kind: sign, id } : undefined
+  return decodeReport(letter, id, payload)
+}
+
+function decodeReport(letter: string, id: number, payload: Buffer): Frame | undefined {
+  switch (letter) {
     case 'R':
-      return { kind: 'ready', status: statusOf(payload) }
+      return { kind: 'ready', id, status: statusOf(payload) }
     case 'V':
-      return violationOf(payload)
+      return violationOf(id, payload)
     case 'L':
-      return limitOf(payload.toString('latin1'))
+      return limitOf(id, payload.toString('latin1'))
     case 'X':
       return payload.length === 2
-        ? { kind: 'exit', signaled: payload[0] === 1, code: payload[1] as number }
+        ? { kind: 'exit', id, signaled: payload[0] === 1, code: payload[1] as number }
         : undefined
+    case 'A':
+      return { kind: 'started', id, pid: payload.length === 4 ? payload.readUInt32LE(0) : 0 }
+    case 'W':
+      return payload.length === 4 ? { kind: 'window', id, bytes: payload.readUInt32LE(0) } : undefined
     default:
       return undefined
   }
 }
 
-function limitOf(text: string): Frame | undefined {
+function limitOf(id: number, text: string): Frame | undefined {
   const limit = AGENT_LIMITS.find((name) => name === text)
-  return limit && { kind: 'limit', limit }
+  return limit && { kind: 'limit', id, limit }
 }
 
-function violationOf(payload: Buffer): Frame | undefined {
+function violationOf(id: number, payload: Buffer): Frame | undefined {
   const end = payload.indexOf(0)
   const guarantee = payload.toString('latin1', 0, Math.max(0, end))
   if (!isGuarantee(guarantee)) return undefined
-  return { kind: 'violation', guarantee, details: printable(payload.subarray(end + 1)) }
+  return { kind: 'violation', id, guarantee, details: printable(payload.subarray(end + 1)) }
 }
 
 function statusOf(payload: Buffer): ReadonlyMap<string, string> {
@@ -92,18 +148,39 @@ function printable(bytes: Buffer, keep = ''): string {
 // Terminals obey C1 controls too; the others end lines or turn the direction of reading.
 const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
 
-/** Tells an agent that waits: the command may start. */
-export function goFrame(): Uint8Array {
-  const frame = Buffer.alloc(HEADER)
-  frame.write('G', 0, 'latin1')
-  return frame
+/** What the host may send. */
+const HOST_TYPES = {
+  go: 'G',
+  signal: 'S',
+  kill: 'K',
+  command: 'C',
+  input: 'I',
+  resize: 'Z',
+  connect: 'T',
+  data: 'D',
+  end: 'Q',
+  drop: 'U',
+  window: 'W',
+} as const
+export type HostFrame = keyof typeof HOST_TYPES
+
+/** One frame for the agent. */
+export function frame(type: HostFrame, id: number, payload: Uint8Array = NOTHING): Buffer {
+  const bytes = Buffer.allocUnsafe(HEADER + payload.length)
+  bytes.write(HOST_TYPES[type], 0, 'latin1')
+  bytes.writeUInt32LE(id, 1)
+  bytes.writeUInt32LE(payload.length, 5)
+  bytes.set(payload, HEADER)
+  return bytes
+}
+const NOTHING = new Uint8Array()
+
+export function numberFrame(type: HostFrame, id: number, value: number): Buffer {
+  const payload = Buffer.alloc(4)
+  payload.writeUInt32LE(value)
+  return frame(type, id, payload)
 }
 
-/** Tells a running agent: send this signal to the command's process group. */
-export function signalFrame(signal: number): Uint8Array {
-  const frame = Buffer.alloc(HEADER + 4)
-  frame.write('S', 0, 'latin1')
-  frame.writeUInt32LE(4, 1)
-  frame.writeUInt32LE(signal, HEADER)
-  return frame
-}
+/** The configuration's own language: each field and each value ends in NUL. */
+export const fieldsFrame = (type: HostFrame, id: number, fields: readonly string[]): Buffer =>
+  frame(type, id, Buffer.from(fields.map((field) => `${field}\0`).join('')))

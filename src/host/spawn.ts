@@ -3,9 +3,9 @@ import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
 import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Limits } from '../model/spec.ts'
 import { monotonicMs } from './clock.ts'
-import { type Frame, FrameReader, goFrame, signalFrame } from './frames.ts'
+import { type Frame, FrameReader, frame, numberFrame } from './frames.ts'
+import { type TimeLimits, Watchdog } from './watchdog.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
 export type Launch = {
@@ -18,9 +18,10 @@ export type Launch = {
 }
 
 export type RunIo = {
-  /** `inherit` passes our own standard streams through; bytes are written and the stream is closed. */
-  readonly stdin?: 'inherit' | Uint8Array | undefined
-  readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => void) | undefined
+  /** `inherit` passes our own standard streams through; bytes are written and the stream is closed; `pipe` is the caller's. */
+  readonly stdin?: 'inherit' | 'pipe' | Uint8Array | undefined
+  /** While a promise that it returned is pending, nothing more is read. */
+  readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown) | undefined
   readonly signal?: AbortSignal | undefined
   /** With a guest agent that waits: it gets the word when this resolves, and is ended when it rejects. */
   readonly permit?: Promise<unknown> | undefined
@@ -37,10 +38,8 @@ export type RunResult = {
   readonly frames: readonly Frame[]
 }
 
-type RunLimits = Pick<Limits, 'wallMs' | 'idleMs' | 'outputBytes'>
-
 /** Between asking and killing. */
-const GRACE_MS = 500
+export const GRACE_MS = 500
 /** Frames that are kept; an agent that sends more is not ours. */
 const MAX_FRAMES = 1024
 
@@ -48,32 +47,86 @@ const MAX_FRAMES = 1024
  * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
  * The only caller of `child_process`.
  */
-export async function run(launch: Launch, limits: RunLimits, io: RunIo = {}): Promise<RunResult> {
+export async function run(launch: Launch, limits: TimeLimits, io: RunIo = {}): Promise<RunResult> {
   return new Run(launch, limits, io).result
+}
+
+/** A process that the caller talks to while it runs, under the same limits. */
+export type RunningProcess = {
+  readonly pid: number
+  readonly result: Promise<RunResult>
+  write(data: Uint8Array): Promise<void>
+  endInput(): void
+  signal(signal: NodeJS.Signals): void
+}
+
+export function startProcess(launch: Launch, limits: TimeLimits, io: RunIo = {}): RunningProcess {
+  return new Run(launch, limits, io)
+}
+
+/** A process that speaks a protocol on descriptor 3 for as long as it lives. */
+export type Companion = {
+  readonly pid: number
+  readonly channel: Duplex
+  /** Resolves when the process and its first children are gone, with what it said on standard error. */
+  readonly exited: Promise<{
+    readonly code: number | null
+    readonly signal: string | null
+    readonly said: string
+  }>
+  readonly kill: () => void
+}
+
+const MAX_SAID = 8192
+
+/** Starts a process that stays, such as a sandbox with its agent. */
+export function startCompanion(launch: Launch): Companion {
+  const child = spawn(launch.file, launch.args, {
+    env: launch.env as NodeJS.ProcessEnv,
+    ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
+    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+    detached: true,
+  })
+  let said = ''
+  child.stderr?.on('data', (chunk: Buffer) => {
+    if (said.length < MAX_SAID) said += chunk.toString('utf8')
+  })
+  const exited = new Promise<Awaited<Companion['exited']>>((resolve, reject) => {
+    child.on('error', (cause) => reject(failure(launch, cause)))
+    child.on('close', (code, signal) => resolve({ code, signal, said }))
+  })
+  exited.catch(() => {})
+  const kill = (): void => {
+    try {
+      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+    } catch {
+      // Already gone.
+    }
+  }
+  return { pid: child.pid ?? 0, channel: child.stdio[3] as Duplex, exited, kill }
 }
 
 const failure = ({ file }: Launch, cause: Error): SandboxError =>
   new SandboxError('launch-failed', `cannot start ${file}: ${cause.message}`, { cause })
 
-class Run {
+class Run implements RunningProcess {
   readonly result: Promise<RunResult>
   readonly #launch: Launch
-  readonly #limits: RunLimits
+  readonly #limits: TimeLimits
   readonly #io: RunIo
   readonly #started = monotonicMs()
   readonly #reader = new FrameReader()
   readonly #frames: Frame[] = []
   readonly #chunks: Record<'stdout' | 'stderr', Uint8Array[]> = { stdout: [], stderr: [] }
   readonly #timers = new Set<NodeJS.Timeout>()
+  readonly #watchdog: Watchdog
   #child: ChildProcess
-  #stopped: StopLimit | undefined
-  #outputBytes = 0
-  #idle: NodeJS.Timeout | undefined
 
-  constructor(launch: Launch, limits: RunLimits, io: RunIo) {
+  constructor(launch: Launch, limits: TimeLimits, io: RunIo) {
     this.#launch = launch
     this.#limits = limits
     this.#io = io
+    this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason))
     try {
       this.#child = this.#start()
     } catch (cause) {
@@ -81,6 +134,26 @@ class Run {
       throw failure(launch, cause as Error)
     }
     this.result = this.#finish()
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0
+  }
+
+  write(data: Uint8Array): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const closed = (): void => reject(new SandboxError('wrong-state', 'the command no longer reads'))
+      if (!this.#child.stdin?.writable) return closed()
+      this.#child.stdin.write(data, (error) => (error ? closed() : resolve()))
+    })
+  }
+
+  endInput(): void {
+    this.#child.stdin?.end()
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#killGroup(signal)
   }
 
   #start(): ChildProcess {
@@ -108,11 +181,9 @@ class Run {
     this.#watchStreams()
     const refused = await this.#permitted(exit)
     if (refused) throw refused.error
-    this.#watchLimits()
-    if (child.stdin && this.#io.stdin instanceof Uint8Array) {
-      child.stdin.on('error', () => {})
-      child.stdin.end(this.#io.stdin)
-    }
+    this.#watchdog.start()
+    child.stdin?.on('error', () => {})
+    if (this.#io.stdin instanceof Uint8Array) child.stdin?.end(this.#io.stdin)
     try {
       const ended = await exit
       return { exit: ended, ...this.#collected() }
@@ -120,8 +191,7 @@ class Run {
       // Whoever left the process group may still hold the other ends.
       for (const stream of child.stdio) stream?.destroy()
       for (const timer of this.#timers) clearTimeout(timer)
-      clearTimeout(this.#idle)
-      this.#io.signal?.removeEventListener('abort', this.#cancel)
+      this.#watchdog.dispose()
     }
   }
 
@@ -134,7 +204,7 @@ class Run {
     )
     try {
       await this.#io.permit
-      ;(this.#child.stdio[3] as Duplex | null | undefined)?.write(goFrame(), () => {})
+      ;(this.#child.stdio[3] as Duplex | null | undefined)?.write(frame('go', 0), () => {})
       return undefined
     } catch (error) {
       this.#kill()
@@ -169,55 +239,38 @@ class Run {
       // However much was told before, how the command ended must not get lost.
       const room = frame.kind === 'exit' ? MAX_FRAMES + 1 : MAX_FRAMES
       if (this.#frames.length < room) this.#frames.push(frame)
-      if (frame.kind === 'limit') this.#stopped ??= frame.limit
+      if (frame.kind === 'limit') this.#watchdog.note(frame.limit)
     }
-  }
-
-  #watchLimits(): void {
-    const { wallMs } = this.#limits
-    if (wallMs !== undefined) this.#after(wallMs, () => this.#stop('wall'))
-    this.#restartIdle()
-    if (this.#io.signal?.aborted) this.#cancel()
-    this.#io.signal?.addEventListener('abort', this.#cancel, { once: true })
-  }
-
-  #restartIdle(): void {
-    const { idleMs } = this.#limits
-    if (idleMs === undefined) return
-    clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => this.#stop('idle'), idleMs)
   }
 
   #take(name: 'stdout' | 'stderr', chunk: Uint8Array): void {
-    this.#restartIdle()
-    const room = (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY) - this.#outputBytes
-    this.#outputBytes += chunk.length
-    const kept = chunk.length > room ? chunk.subarray(0, Math.max(0, room)) : chunk
-    if (kept.length > 0) {
-      if (typeof this.#io.output === 'function') this.#io.output(name, kept)
-      else if (this.#io.output === 'inherit') process[name].write(kept)
-      else this.#chunks[name].push(kept)
-    }
-    if (chunk.length > room) this.#stop('output')
+    const kept = this.#watchdog.admit(chunk)
+    if (kept.length === 0) return
+    if (typeof this.#io.output === 'function') this.#hold(name, this.#io.output(name, kept))
+    else if (this.#io.output === 'inherit') process[name].write(kept)
+    else this.#chunks[name].push(kept)
   }
 
-  readonly #cancel = (): void => this.#stop('cancelled')
+  /** A reader that needs time stops the pipe, and the pipe in the end the command. */
+  #hold(name: 'stdout' | 'stderr', taken: unknown): void {
+    if (!(taken instanceof Promise)) return
+    const stream = this.#child[name]
+    stream?.pause()
+    taken.then(
+      () => stream?.resume(),
+      () => this.#watchdog.stop('cancelled'),
+    )
+  }
 
-  /** INVARIANT: the first reason wins; later ones only follow from it. */
   #stop(reason: StopLimit): void {
-    if (this.#stopped) return
-    this.#stopped = reason
     // A flood does not deserve a grace: what it writes meanwhile is thrown away anyway.
-    if (reason === 'output') this.#kill()
-    else {
-      this.#signal(constants.signals.SIGTERM)
-      this.#after(GRACE_MS, () => this.#kill())
-    }
+    if (reason !== 'output') this.#signal(constants.signals.SIGTERM)
+    this.#after(reason === 'output' ? 0 : GRACE_MS, () => this.#kill())
   }
 
   #signal(signal: number): void {
     const control = this.#child.stdio[3] as Duplex | null | undefined
-    if (control) control.write(signalFrame(signal), () => {})
+    if (control) control.write(numberFrame('signal', 0, signal), () => {})
     else this.#killGroup('SIGTERM')
   }
 
@@ -244,10 +297,10 @@ class Run {
 
   #collected(): Omit<RunResult, 'exit'> {
     return {
-      stopped: this.#stopped,
+      stopped: this.#watchdog.reason,
       stdout: Buffer.concat(this.#chunks.stdout),
       stderr: Buffer.concat(this.#chunks.stderr),
-      truncated: this.#outputBytes > (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY),
+      truncated: this.#watchdog.truncated,
       durationMs: monotonicMs() - this.#started,
       frames: this.#frames,
     }

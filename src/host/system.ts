@@ -69,3 +69,27 @@ export function observeLayout(): {
     certificates: CERTIFICATES.filter((path) => existsSync(path)),
   }
 }
+
+/**
+ * The host's number of a process that a sandbox knows by another one, looked for below the sandbox's first process.
+ * SECURITY: only what is in the sandbox's own tree can be found, whatever number the sandbox gives.
+ */
+export function hostPidOf(root: number, inner: number): number | undefined {
+  const waiting = [root]
+  for (let seen = 0; waiting.length > 0 && seen < MAX_TREE; seen++) {
+    const pid = waiting.shift() as number
+    if (innerPid(pid) === inner) return pid
+    waiting.push(...childrenOf(pid))
+  }
+  return undefined
+}
+
+const MAX_TREE = 10_000
+
+const innerPid = (pid: number): number | undefined => {
+  const numbers = /^NSpid:\t(.*)$/m.exec(readText(`/proc/${pid}/status`) ?? '')?.[1]?.split('\t') ?? []
+  return numbers.length > 1 ? Number(numbers.at(-1)) : undefined
+}
+
+const childrenOf = (pid: number): readonly number[] =>
+  (readText(`/proc/${pid}/task/${pid}/children`) ?? '').split(' ').filter(Boolean).map(Number)

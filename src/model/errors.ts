@@ -17,6 +17,8 @@ export const ERRORS = {
   'no-command': row('invalid', 400),
   'already-wrapped': row('invalid', 409),
   'sandbox-not-found': row('invalid', 404),
+  'file-not-found': row('invalid', 404),
+  'file-exists': row('invalid', 409),
   'wrong-state': row('invalid', 409),
   'forbidden-host-path': row('denied', 422),
   'path-traversal': row('denied', 422),

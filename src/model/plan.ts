@@ -1,6 +1,9 @@
 import type { Guarantee, Level } from './guarantee.ts'
 import type { Limits, NetworkMode, Preset } from './spec.ts'
 
+/** In network mode `fetch` the sandbox's programs find their proxy on this port of its loopback. */
+export const PROXY_PORT = 3128
+
 /** An absolute host path with every symlink resolved. Only `host/` makes one. */
 export type RealPath = string & { readonly [real]: true }
 declare const real: unique symbol

@@ -1,4 +1,5 @@
-import type { Backend, BackendSandbox } from '../backends/backend.ts'
+import type { Duplex } from 'node:stream'
+import type { Backend, BackendSandbox, OpenOptions } from '../backends/backend.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -6,7 +7,7 @@ import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
-import { Sandbox } from './sandbox.ts'
+import { type Egress, Sandbox } from './sandbox.ts'
 
 /** A command before it is judged: a shell line, or a program with its arguments. */
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
@@ -22,6 +23,8 @@ export type GateParts = {
   readonly observe: (path: string) => Observed
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
+  /** Makes the way out for a sandbox with network mode `fetch`. */
+  readonly egress?: (plan: Plan, sandboxId: string) => Egress
 }
 
 /**
@@ -57,7 +60,11 @@ export class Gate {
   async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     const { plan, backend } = await this.#admitSpec(spec)
-    const sandbox = this.#sandbox(plan, backend, await this.#open(backend, plan, signal))
+    const id = this.#parts.newId('sb')
+    const egress = plan.network.mode === 'fetch' ? this.#parts.egress?.(plan, id) : undefined
+    const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
+    const inside = await this.#open(backend, plan, { signal, onTunnel })
+    const sandbox = this.#sandbox(plan, backend, inside, id, egress)
     sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
     return sandbox
   }
@@ -67,10 +74,16 @@ export class Gate {
     return this.#sandbox(plan, backend, undefined).admit(command)
   }
 
-  #sandbox(plan: Plan, backend: Backend, inside: BackendSandbox | undefined): Sandbox {
+  #sandbox(
+    plan: Plan,
+    backend: Backend,
+    inside: BackendSandbox | undefined,
+    id = this.#parts.newId('sb'),
+    egress?: Egress,
+  ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
-    return new Sandbox({ id: newId('sb'), plan, backend, inside, trail, newId, judge })
+    return new Sandbox({ id, plan, backend, inside, egress, trail, newId, judge })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
@@ -84,9 +97,9 @@ export class Gate {
     }
   }
 
-  async #open(backend: Backend, plan: Plan, signal?: AbortSignal): Promise<BackendSandbox> {
+  async #open(backend: Backend, plan: Plan, options: OpenOptions): Promise<BackendSandbox> {
     try {
-      return await backend.open(plan, signal)
+      return await backend.open(plan, options)
     } catch (error) {
       this.#parts.registry.invalidate(backend.name)
       throw error

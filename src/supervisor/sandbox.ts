@@ -1,12 +1,15 @@
-import type { Backend, BackendSandbox, ExecIo } from '../backends/backend.ts'
-import type { ExecResult, Outcome } from '../model/command.ts'
+import type { Duplex } from 'node:stream'
+import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type { Command, ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type Event, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import { redact } from '../model/redact.ts'
+import type { Limits } from '../model/spec.ts'
 import { approvedUnchanged } from './approvals.ts'
+import { SandboxFiles } from './files.ts'
 import type { AskedCommand } from './gate.ts'
 
 export type ExecOptions = {
@@ -16,6 +19,8 @@ export type ExecOptions = {
   readonly stdin?: 'inherit' | Uint8Array | string
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
+  /** For this command alone, on top of the sandbox's. */
+  readonly limits?: Limits
   /** Nothing comes after it: the sandbox is closed with the same stroke. */
   readonly last?: boolean
   /** Answers `ask`: true once a human has approved this very command. */
@@ -24,12 +29,38 @@ export type ExecOptions = {
 
 export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
 
+export type SpawnOptions = Omit<ExecOptions, 'stdin' | 'last'> & {
+  /** Keeps standard input open for `write`. */
+  readonly stdin?: boolean
+  /** Gives the command a terminal; everything it prints comes as `stdout`. */
+  readonly terminal?: TerminalSize
+}
+
+/** A command that is watched while it runs. */
+export type RunningExec = Omit<RunningCommand, 'result'> & {
+  readonly execId: string
+  readonly decision: Decision
+  readonly result: Promise<Executed>
+}
+
+/** The sandbox's way out in network mode `fetch`. */
+export interface Egress {
+  handle(stream: Duplex): void
+  /** Takes effect at once, also for connections that are open. */
+  setAllowHosts(hosts: readonly string[]): void
+  close(): Promise<void> | void
+}
+
+type Asking = Pick<ExecOptions, 'approve' | 'cwd' | 'env'>
+
 type Parts = {
   readonly id: string
   readonly plan: Plan
   readonly backend: Backend
   /** Absent when the caller starts the process itself. */
   readonly inside: BackendSandbox | undefined
+  /** Present in network mode `fetch`. */
+  readonly egress?: Egress | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
@@ -47,6 +78,7 @@ export class Sandbox implements AsyncDisposable {
   readonly #unwritten: Event[] = []
   readonly #closing: (() => Promise<void>)[] = []
   #failedLaunch: () => void = () => {}
+  #lost: string | undefined
   #state: 'ready' | 'destroyed' = 'ready'
 
   constructor(parts: Parts) {
@@ -57,9 +89,9 @@ export class Sandbox implements AsyncDisposable {
     this.plan = parts.plan
     this.files = new SandboxFiles(
       (operation, path) => this.#recordFile(operation, path),
-      () => this.#inside(),
-      (...command) => this.exec(command),
+      () => this.#inside().files,
     )
+    void parts.inside?.ended.then((reason) => this.#ended(reason))
     this.#unwritten.push(this.#event('SandboxState', { state: 'ready', ...summaryOf(parts) }))
   }
 
@@ -68,31 +100,119 @@ export class Sandbox implements AsyncDisposable {
     this.#assertAlive()
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
-    const argv: readonly [string, ...string[]] =
-      'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
-    const { cwd, env } = options
-    const placed = { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
     // The wall goes up while the command is judged and recorded; it starts only after both.
     const permit = this.#decide(asked, execId, options)
     try {
       // Settles only when nothing of the command is left, also when the permit was refused.
-      const result = await this.#inside().exec(placed, ioOf(options, permit))
+      const result = await this.#inside().exec(placed(asked, options), ioOf(options, permit))
       const decision = await permit
       const events = this.#resultEvents(execId, result)
       await (options.last ? this.#end(events) : this.#write(...events))
       return { ...result, execId, decision }
     } catch (error) {
-      const decided = await permit.then(
-        () => true,
-        () => false,
-      )
-      if (error instanceof SandboxError && error.code === 'launch-failed') this.#failedLaunch()
-      if (decided)
-        await this.#write(
-          this.#event('Exec', { exec_id: execId, state: 'failed', reason: (error as Error).message }),
-        )
+      await this.#recordFailure(execId, permit, error)
       throw error
     }
+  }
+
+  /** Starts a command and hands it over while it runs. */
+  async spawn(command: string | readonly string[], options: SpawnOptions = {}): Promise<RunningExec> {
+    this.#assertAlive()
+    const asked = askedCommand(command)
+    const execId = this.#parts.newId('ex')
+    const permit = this.#decide(asked, execId, options)
+    try {
+      const { output, signal, limits, stdin, terminal } = options
+      const running = await this.#inside().start(placed(asked, options), {
+        permit,
+        output,
+        signal,
+        limits,
+        stdin,
+        terminal,
+      })
+      return this.#watched(running, execId, await permit)
+    } catch (error) {
+      await this.#recordFailure(execId, permit, error)
+      throw error
+    }
+  }
+
+  /** The end of a running command is on record before anybody hears of it. */
+  #watched(running: RunningCommand, execId: string, decision: Decision): RunningExec {
+    const result = running.result.then(
+      async (ended) => {
+        await this.#write(...this.#resultEvents(execId, ended))
+        return { ...ended, execId, decision }
+      },
+      async (error) => {
+        await this.#recordFailure(execId, Promise.resolve(), error)
+        throw error
+      },
+    )
+    result.catch(() => {})
+    return {
+      execId,
+      decision,
+      result,
+      pid: running.pid,
+      write: (data) => running.write(data),
+      endInput: () => running.endInput(),
+      signal: (signal) => running.signal(signal),
+      resize: (size) => running.resize(size),
+    }
+  }
+
+  async #recordFailure(execId: string, permit: Promise<unknown>, error: unknown): Promise<void> {
+    const decided = await permit.then(
+      () => true,
+      () => false,
+    )
+    if (error instanceof SandboxError && error.code === 'launch-failed') this.#failedLaunch()
+    const reason = redact((error as Error).message)
+    if (decided) await this.#write(this.#event('Exec', { exec_id: execId, state: 'failed', reason }))
+  }
+
+  /** A byte stream to a TCP port on the sandbox's own loopback. */
+  async connect(port: number): Promise<Duplex> {
+    if (!Number.isInteger(port) || port < 1 || port > 65_535)
+      throw new SandboxError('invalid-input', `\`${port}\` is no port`)
+    return this.#inside().connect(port)
+  }
+
+  /** The fences that are really in place, as the kernel reports them. */
+  layers(): Promise<readonly string[]> {
+    return this.#inside().layers()
+  }
+
+  /** Changes which hosts a running sandbox may reach, at once. */
+  async setAllowHosts(hosts: readonly string[]): Promise<void> {
+    this.#assertAlive()
+    const { egress } = this.#parts
+    if (!egress)
+      throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
+        hint: 'create it with network mode fetch',
+      })
+    await this.#write(
+      this.#event('PolicyDecision', {
+        subject: 'network',
+        allow_hosts: hosts,
+        action: 'allow',
+        reason: 'set by the operator',
+      }),
+    )
+    egress.setAllowHosts(hosts)
+  }
+
+  /** Resolves with the reason when the sandbox ended, by `close` or by itself. */
+  get ended(): Promise<string> {
+    return this.#parts.inside?.ended ?? new Promise(() => {})
+  }
+
+  #ended(reason: string): void {
+    if (this.#state !== 'ready') return
+    // Nothing can run in it any more; what is left of it is closed and written down by `close`.
+    this.#lost = reason
   }
 
   /** Judges and records a command that runs elsewhere. */
@@ -116,7 +236,7 @@ export class Sandbox implements AsyncDisposable {
     this.#closing.push(action)
   }
 
-  async #decide(asked: AskedCommand, execId: string, options: ExecOptions): Promise<Decision> {
+  async #decide(asked: AskedCommand, execId: string, options: Asking): Promise<Decision> {
     const decision = await this.#parts.judge(asked, options.cwd)
     const approved = decision.action === 'ask' ? await this.#approve(asked, decision, options) : undefined
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
@@ -146,11 +266,7 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** SECURITY: an approval is for this program as it is; one that changes while a person thinks needs another. */
-  async #approve(
-    command: AskedCommand,
-    decision: Decision,
-    { approve, cwd, env }: ExecOptions,
-  ): Promise<boolean> {
+  async #approve(command: AskedCommand, decision: Decision, { approve, cwd, env }: Asking): Promise<boolean> {
     const { plan } = this.#parts
     if (!approve) return false
     const asked = { command, cwd: cwd ?? plan.cwd, env: { ...plan.env, ...env }, decision }
@@ -158,8 +274,14 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Files are touched by the host's hand: like a command, on record before it happens. */
-  #recordFile(operation: 'read' | 'write', path: string): Promise<void> {
-    const fields = { subject: 'file', operation, path, action: 'sandbox', reason: 'inside the wall' }
+  #recordFile(operation: string, path: string): Promise<void> {
+    const fields = {
+      subject: 'file',
+      operation,
+      path: redact(path),
+      action: 'sandbox',
+      reason: 'inside the wall',
+    }
     return this.#write(this.#event('PolicyDecision', fields))
   }
 
@@ -193,7 +315,9 @@ export class Sandbox implements AsyncDisposable {
   async #end(events: readonly Event[]): Promise<void> {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()
-    const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed' }))
+    await this.#parts.egress?.close()
+    const why = this.#lost === undefined ? {} : { reason: redact(this.#lost) }
+    const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
     await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])
   }
 
@@ -246,70 +370,18 @@ function askedCommand(command: string | readonly string[]): AskedCommand {
   return { argv: [program, ...rest] }
 }
 
-function ioOf({ stdin, output, signal }: ExecOptions, permit: Promise<unknown>): ExecIo {
+function placed(asked: AskedCommand, { cwd, env }: Pick<ExecOptions, 'cwd' | 'env'>): Command {
+  const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
+  return { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
+}
+
+function ioOf({ stdin, output, signal, last, limits }: ExecOptions, permit: Promise<unknown>): ExecIo {
   return {
     permit,
+    last,
+    limits,
     stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin,
     output,
     signal,
-  }
-}
-
-/** Files as the sandbox sees them: each operation crosses the wall like a command, so it can reach no more than one. */
-export class SandboxFiles {
-  readonly #record: (operation: 'read' | 'write', path: string) => Promise<void>
-  readonly #inside: () => BackendSandbox
-  readonly #exec: (...command: string[]) => Promise<ExecResult>
-
-  constructor(
-    record: (operation: 'read' | 'write', path: string) => Promise<void>,
-    inside: () => BackendSandbox,
-    exec: (...command: string[]) => Promise<ExecResult>,
-  ) {
-    this.#record = record
-    this.#inside = inside
-    this.#exec = exec
-  }
-
-  async read(path: string): Promise<Uint8Array> {
-    await this.#record('read', path)
-    return this.#inside().read(path)
-  }
-
-  async write(path: string, data: Uint8Array | string): Promise<void> {
-    await this.#record('write', path)
-    return this.#inside().write(path, typeof data === 'string' ? Buffer.from(data) : data)
-  }
-
-  async list(path: string): Promise<readonly string[]> {
-    const result = await this.#run(path, 'find', path, '-mindepth', '1', '-maxdepth', '1', '-printf', '%f\\0')
-    return Buffer.from(result.stdout).toString('utf8').split('\0').slice(0, -1).sort()
-  }
-
-  async stat(path: string): Promise<{
-    readonly size: number
-    readonly mode: number
-    readonly kind: string
-    readonly modifiedMs: number
-  }> {
-    const result = await this.#run(path, 'stat', '-c', '%s %a %F\t%Y', '--', path)
-    const [head = '', time = '0'] = Buffer.from(result.stdout).toString('utf8').trim().split('\t')
-    const [size = '0', mode = '0', ...kind] = head.split(' ')
-    return {
-      size: Number(size),
-      mode: Number.parseInt(mode, 8),
-      kind: kind.join(' '),
-      modifiedMs: Number(time) * 1000,
-    }
-  }
-
-  async remove(path: string): Promise<void> {
-    await this.#run(path, 'rm', '-r', '--', path)
-  }
-
-  async #run(path: string, ...command: string[]): Promise<ExecResult> {
-    const result = await this.#exec(...command)
-    if (result.outcome.kind === 'exited' && result.outcome.code === 0) return result
-    throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`)
   }
 }

@@ -3,16 +3,32 @@ import { existsSync } from 'node:fs'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Frame } from '../../host/frames.ts'
-import { type RunResult, run } from '../../host/spawn.ts'
-import { caller, hostFingerprint, observeLayout, readText, systemProgram } from '../../host/system.ts'
+import { Session } from '../../host/session.ts'
+import { signalName } from '../../host/signals.ts'
+import { type Companion, type RunResult, run, startCompanion } from '../../host/spawn.ts'
+import {
+  caller,
+  hostFingerprint,
+  hostPidOf,
+  observeLayout,
+  readText,
+  systemProgram,
+} from '../../host/system.ts'
 import type { Command, ExecResult, Outcome, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
-import type { Backend, BackendSandbox, ExecIo, Probe, Wrapped, Wrapper } from '../backend.ts'
+import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
+import {
+  type Confinement,
+  type GuestPlace,
+  GuestSandbox,
+  type KernelCounts,
+  violationsOf,
+} from '../guest-sandbox.ts'
 import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
-import { layersOf, signalName } from './layers.ts'
+import { layersOf } from './layers.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
 
 export type BubblewrapParts = {
@@ -110,11 +126,32 @@ class Bubblewrap implements Backend, Wrapper {
     return this.#cgroups
   }
 
-  async open(plan: Plan): Promise<BackendSandbox> {
+  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
     if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
     const missing = this.#missing()
     if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
-    return new BubblewrapSandbox((command, io) => this.#exec(plan, command, io))
+    if (plan.network.mode === 'fetch' && !options.onTunnel)
+      throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
+    return new BubblewrapSandbox(plan, this.#place(plan, options), (command, io) =>
+      this.#exec(plan, command, io),
+    )
+  }
+
+  /** A sandbox that stays: made when the first command comes, gone with its channel. */
+  #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapPlace {
+    return new BubblewrapPlace(plan.limits.pids, () => {
+      const group = this.#group(plan)
+      const vector = this.#vector(plan, 'stay', group, CONTROL)
+      const env = launchEnvironment(vector, plan.env)
+      const companion = startCompanion({
+        file: this.#parts.agent,
+        args: ['launch'],
+        env,
+        cwd: '/',
+        control: true,
+      })
+      return { group, companion, session: new Session(companion.channel, onTunnel) }
+    })
   }
 
   async wrap(plan: Plan, command: Command): Promise<Wrapped> {
@@ -148,7 +185,7 @@ class Bubblewrap implements Backend, Wrapper {
 
   #vector(
     plan: Plan,
-    command: Command,
+    command: Command | 'stay',
     group: Cgroup | undefined,
     control: number,
     waits = false,
@@ -189,42 +226,119 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
   ...command.env,
 })
 
-/** Each command gets a fresh set of namespaces; the mounts are what they share. */
-class BubblewrapSandbox implements BackendSandbox {
-  readonly #run: (command: Command, io?: ExecIo) => Promise<ExecResult>
-  #closed = false
+/** One command alone is launched with its own streams; everything else goes through the session. */
+class BubblewrapSandbox extends GuestSandbox {
+  readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
+  readonly #place: GuestPlace & { readonly isOpen: boolean }
+  readonly #isTunneled: boolean
 
-  constructor(runCommand: (command: Command, io?: ExecIo) => Promise<ExecResult>) {
-    this.#run = runCommand
+  constructor(
+    plan: Plan,
+    place: BubblewrapPlace,
+    alone: (command: Command, io: ExecIo) => Promise<ExecResult>,
+  ) {
+    super(plan, place)
+    this.#alone = alone
+    this.#place = place
+    this.#isTunneled = plan.network.mode === 'fetch'
   }
 
-  exec(command: Command, io?: ExecIo): Promise<ExecResult> {
-    if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
-    return this.#run(command, io)
-  }
-
-  /** Files go through the wall like any command, so they can never reach more than one. */
-  async read(path: string): Promise<Uint8Array> {
-    const result = await this.exec({ argv: ['cat', '--', path] })
-    return succeeded(result, path).stdout
-  }
-
-  async write(path: string, data: Uint8Array): Promise<void> {
-    const result = await this.exec({ argv: ['sh', '-c', 'cat > "$1"', 'write', path] }, { stdin: data })
-    succeeded(result, path)
-  }
-
-  async close(): Promise<void> {
-    this.#closed = true
+  override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
+    const alone = io.last && !this.#place.isOpen && !this.#isTunneled && io.limits === undefined
+    return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }
 
-function succeeded(result: ExecResult, path: string): ExecResult {
-  if (result.outcome.kind === 'exited' && result.outcome.code === 0) return result
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
-  throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, {
-    hint: said || 'grant the path',
-  })
+type Opened = {
+  readonly group: Cgroup | undefined
+  readonly companion: Companion
+  readonly session: Session
+}
+
+class BubblewrapPlace implements GuestPlace {
+  readonly ended: Promise<string>
+  readonly #open: () => Opened
+  readonly #pids: number | undefined
+  #opened: Opened | undefined
+  #over = false
+  #execs = 0
+  #isEnded: (reason: string) => void = () => {}
+
+  constructor(pids: number | undefined, open: () => Opened) {
+    this.#pids = pids
+    this.#open = open
+    this.ended = new Promise((resolve) => {
+      this.#isEnded = resolve
+    })
+  }
+
+  get isOpen(): boolean {
+    return this.#opened !== undefined
+  }
+
+  async session(): Promise<Session> {
+    if (this.#over) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    if (!this.#opened) {
+      this.#opened = this.#open()
+      const { session, companion } = this.#opened
+      void session.ended.then((reason) => this.#isEnded(reason))
+      companion.exited.catch((error: Error) => session.close(error.message))
+    }
+    const { session } = this.#opened
+    try {
+      await session.ready
+    } catch (error) {
+      throw await this.#failure(error as Error)
+    }
+    return session
+  }
+
+  /** Why the wall could not be set up: the agent's word, or bubblewrap's. */
+  async #failure(error: Error): Promise<SandboxError> {
+    const { companion } = this.#opened as Opened
+    const { said } = await companion.exited
+    const text =
+      error.message === 'the sandbox ended' ? said.trim().split('\n')[0] || error.message : error.message
+    const { reason, fix } = diagnose(text)
+    return new SandboxError('launch-failed', `${SETUP_FAILED}${reason}`, { hint: fix })
+  }
+
+  layersOf(status: ReadonlyMap<string, string>): readonly string[] {
+    return layersOf(status, this.#opened?.group !== undefined)
+  }
+
+  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  onCommands(running: number): void {
+    if (this.#pids !== undefined && !this.#over) this.#opened?.group?.allowPids(this.#pids + running)
+  }
+
+  counts(): KernelCounts {
+    return this.#opened?.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+  }
+
+  async confine(pid: number, limits: Limits): Promise<Confinement> {
+    const { group, companion } = this.#opened as Opened
+    const host = hostPidOf(companion.pid, pid)
+    const name = `ringfence-exec-${++this.#execs}`
+    const own = host === undefined ? undefined : group?.nested(name, limits)
+    if (!own || host === undefined)
+      throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
+        hint: 'ask for memory, processors or processes when the sandbox is created',
+      })
+    own.join(host)
+    return { counts: () => own.counts(), release: () => own.remove() }
+  }
+
+  async close(): Promise<void> {
+    this.#over = true
+    this.#isEnded('closed')
+    if (!this.#opened) return
+    const { session, companion, group } = this.#opened
+    session.close()
+    companion.kill()
+    await companion.exited.catch(() => {})
+    await group?.remove()
+  }
 }
 
 function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
@@ -239,7 +353,7 @@ function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
     stderr: result.stderr,
     truncated: result.truncated,
     durationMs: result.durationMs,
-    violations: violationsOf(result.frames, outcome, counts),
+    violations: violationsOf(toldViolations(result.frames), outcome, counts),
     layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
   }
 }
@@ -265,22 +379,10 @@ function outcomeOf(result: RunResult, oomKills: number): Outcome {
     : { kind: 'exited', code: exit.code }
 }
 
-function violationsOf(
-  frames: readonly Frame[],
-  outcome: Outcome,
-  counts: { readonly oomKills: number; readonly pidsRefused: number },
-): readonly Violation[] {
-  const found: Violation[] = frames.flatMap((frame) =>
+const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>
+  frames.flatMap((frame) =>
     frame.kind === 'violation' ? [{ guarantee: frame.guarantee, details: frame.details }] : [],
   )
-  if (outcome.kind === 'stopped' && outcome.limit !== 'cancelled')
-    found.push({ guarantee: `limit.${outcome.limit}`, details: 'the limit stopped the command' })
-  else if (counts.oomKills > 0)
-    found.push({ guarantee: 'limit.memory', details: `the kernel ended ${counts.oomKills} processes` })
-  if (counts.pidsRefused > 0)
-    found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
-  return found
-}
 
 /** Turns what the kernel or bubblewrap said into what a person can do about it. */
 function diagnose(text: string): { readonly reason: string; readonly fix: string } {

@@ -84,6 +84,8 @@ const AGENT: Readonly<Record<string, number>> = {
   user: 2,
   'open-files': 0,
   wait: 0,
+  stay: 0,
+  tunnel: 1,
   memory: 1,
   disk: 1,
   processes: 1,

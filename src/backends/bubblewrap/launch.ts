@@ -1,6 +1,6 @@
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { Mount, Plan, Protection } from '../../model/plan.ts'
+import { type Mount, type Plan, PROXY_PORT, type Protection } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 
 /**
@@ -78,8 +78,12 @@ const PROC_HIDDEN = [
 ]
 const MB = 1024 * 1024
 
-/** The whole launch vector for one command. */
-export function launchVector(plan: Plan, command: Command, context: LaunchContext): readonly string[] {
+/** The whole launch vector for one command, or for a sandbox that stays and takes commands over its channel. */
+export function launchVector(
+  plan: Plan,
+  command: Command | 'stay',
+  context: LaunchContext,
+): readonly string[] {
   return [
     'bwrap',
     context.bwrap,
@@ -205,11 +209,12 @@ const stage = (index: number): string => `/.ringfence/${index}`
 const stagedMounts = (plan: Plan): string[] =>
   nested(plan).flatMap((mount, index) => bindTo(mount, stage(index)))
 
-function agentFields(plan: Plan, command: Command, context: LaunchContext): string[] {
+function agentFields(plan: Plan, command: Command | 'stay', context: LaunchContext): string[] {
   return [
-    ...command.argv.flatMap((value) => ['argv', value]),
+    ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waits ? ['wait'] : []),
-    ...['cwd', command.cwd ?? plan.cwd],
+    ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
+    ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
     ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),

@@ -1,9 +1,4 @@
 import { readlinkSync } from 'node:fs'
-import { constants } from 'node:os'
-
-const SIGNALS = new Map(Object.entries(constants.signals).map(([name, number]) => [number as number, name]))
-
-export const signalName = (number: number): string => SIGNALS.get(number) ?? `SIG${number}`
 
 const NAMESPACES = ['user', 'pid', 'mnt', 'ipc', 'uts', 'net', 'cgroup']
 

@@ -3,6 +3,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { GUARANTEE_NAMES } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, Probe } from '../backend.ts'
+import { mockFiles } from './files.ts'
 
 export type MockAnswer = Partial<Pick<ExecResult, 'outcome' | 'stdout' | 'stderr' | 'violations'>>
 
@@ -25,8 +26,11 @@ export function mock(answer: (command: Command) => MockAnswer = () => ({})): Bac
 }
 
 function mockSandbox(answer: (command: Command) => MockAnswer): BackendSandbox {
-  const files = new Map<string, Uint8Array>()
   let closed = false
+  let isEnded: (reason: string) => void = () => {}
+  const ended = new Promise<string>((resolve) => {
+    isEnded = resolve
+  })
   const alive = (): void => {
     if (closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
   }
@@ -34,30 +38,46 @@ function mockSandbox(answer: (command: Command) => MockAnswer): BackendSandbox {
     async exec(command, io) {
       alive()
       await io?.permit
-      const { outcome = { kind: 'exited', code: 0 }, stdout = new Uint8Array(), ...rest } = answer(command)
-      if (typeof io?.output === 'function') io.output('stdout', stdout)
-      const empty = {
-        stderr: new Uint8Array(),
-        truncated: false,
-        durationMs: 0,
-        violations: [],
-        layers: ['mock'],
+      const result = answered(answer, command)
+      if (typeof io?.output === 'function') io.output('stdout', result.stdout)
+      return result
+    },
+    async start(command, io) {
+      alive()
+      await io?.permit
+      const result = answered(answer, command)
+      if (typeof io?.output === 'function') io.output('stdout', result.stdout)
+      const nothing = (): void => {}
+      return {
+        pid: 1,
+        result: Promise.resolve(result),
+        write: async () => {},
+        endInput: nothing,
+        signal: nothing,
+        resize: nothing,
       }
-      return { ...empty, outcome, stdout, ...rest }
     },
-    async read(path) {
-      alive()
-      const data = files.get(path)
-      if (!data) throw new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`)
-      return data
+    files: mockFiles(alive),
+    connect: async (port) => {
+      throw new SandboxError('wrong-state', `nothing listens on port ${port}`)
     },
-    async write(path, data) {
-      alive()
-      files.set(path, data.slice())
-    },
+    layers: async () => ['mock'],
+    ended,
     async close() {
       closed = true
-      files.clear()
+      isEnded('closed')
     },
   }
+}
+
+function answered(answer: (command: Command) => MockAnswer, command: Command): ExecResult {
+  const empty = {
+    stderr: new Uint8Array(),
+    truncated: false,
+    durationMs: 0,
+    violations: [],
+    layers: ['mock'],
+  }
+  const { outcome = { kind: 'exited', code: 0 }, stdout = new Uint8Array(), ...rest } = answer(command)
+  return { ...empty, outcome, stdout, ...rest }
 }

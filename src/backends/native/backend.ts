@@ -1,9 +1,19 @@
-import { readFileSync, writeFileSync } from 'node:fs'
-import { type RunResult, run } from '../../host/spawn.ts'
+import { connectLoopback } from '../../host/loopback.ts'
+import { type Launch, type RunningProcess, type RunResult, run, startProcess } from '../../host/spawn.ts'
 import type { Command, ExecResult, Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
-import type { Backend, BackendSandbox, ExecIo, Probe, Wrapped, Wrapper } from '../backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  Probe,
+  RunningCommand,
+  StartIo,
+  Wrapped,
+  Wrapper,
+} from '../backend.ts'
+import { nativeFiles } from './files.ts'
 
 /**
  * No wall at all: the command runs on the host with the host's environment. Taken only by name, and audited.
@@ -35,19 +45,51 @@ export function native(hostEnv: Readonly<Record<string, string>>): Backend & Wra
 }
 
 function sandboxOf(plan: Plan, hostEnv: Readonly<Record<string, string>>): BackendSandbox {
+  let isEnded: (reason: string) => void = () => {}
+  const ended = new Promise<string>((resolve) => {
+    isEnded = resolve
+  })
+  const launchOf = (command: Command): Launch => {
+    const [file, ...args] = command.argv
+    const env = { ...plan.env, ...hostEnv, ...command.env }
+    return { file, args, env, cwd: command.cwd ?? plan.cwd, control: false }
+  }
   return {
-    async exec(command: Command, io?: ExecIo): Promise<ExecResult> {
-      await io?.permit
-      const [file, ...args] = command.argv
-      const env = { ...plan.env, ...hostEnv, ...command.env }
-      const launch = { file, args, env, cwd: command.cwd ?? plan.cwd, control: false }
-      const result = await run(launch, plan.limits, io).catch(missingProgram(file))
-      const { stdout, stderr, truncated, durationMs } = result
-      return { outcome: outcomeOf(result), stdout, stderr, truncated, durationMs, violations: [], layers: [] }
+    async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
+      await io.permit
+      const result = run(launchOf(command), { ...plan.limits, ...io.limits }, io)
+      return execResult(await result.catch(missingProgram(command.argv[0])))
     },
-    read: async (path) => readFileSync(path),
-    write: async (path, data) => writeFileSync(path, data),
-    close: async () => {},
+    async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
+      if (io.terminal) throw new SandboxError('unsupported', 'native has no terminals')
+      await io.permit
+      const { signal, output } = io
+      const streams = { signal, output, stdin: io.stdin ? ('pipe' as const) : undefined }
+      return runningOf(startProcess(launchOf(command), { ...plan.limits, ...io.limits }, streams), command)
+    },
+    files: nativeFiles((argv, io) => run(launchOf({ argv }), {}, io)),
+    connect: connectLoopback,
+    layers: async () => [],
+    ended,
+    close: async () => isEnded('closed'),
+  }
+}
+
+function execResult(result: RunResult): ExecResult {
+  const { stdout, stderr, truncated, durationMs } = result
+  return { outcome: outcomeOf(result), stdout, stderr, truncated, durationMs, violations: [], layers: [] }
+}
+
+function runningOf(running: RunningProcess, command: Command): RunningCommand {
+  const result = running.result.catch(missingProgram(command.argv[0])).then(execResult)
+  result.catch(() => {})
+  return {
+    pid: running.pid,
+    result,
+    write: (data) => running.write(data),
+    endInput: () => running.endInput(),
+    signal: (signal) => running.signal(signal),
+    resize: () => {},
   }
 }
 

@@ -1,0 +1,158 @@
+#include "agent.h"
+
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+static const char *const FIELD_NAMES[] = {"argv", "env", "rlimit", "cwd", "builtin", "input", "held", "terminal"};
+
+bool is_command_field(const char *name) {
+  for (size_t i = 0; i < sizeof FIELD_NAMES / sizeof *FIELD_NAMES; i++)
+    if (!strcmp(name, FIELD_NAMES[i])) return true;
+  return false;
+}
+
+const char *take_field(char **at, const char *end) {
+  if (*at >= end) die("configuration ends too early");
+  const char *item = *at;
+  *at += strnlen(*at, (size_t)(end - *at)) + 1;
+  if (*at > end) die("configuration ends too early");
+  return item;
+}
+
+/* The later value of a variable is the one that counts. */
+static void set_variable(struct strings *env, const char *entry) {
+  size_t name = strcspn(entry, "=") + 1;
+  for (size_t i = 0; i < env->count; i++)
+    if (!strncmp(env->items[i], entry, name)) {
+      env->items[i] = (char *)entry;
+      return;
+    }
+  strings_add(env, entry);
+}
+
+void command_field(struct command_spec *spec, const char *name, char **at, const char *end) {
+  if (!strcmp(name, "argv")) strings_add(&spec->argv, take_field(at, end));
+  else if (!strcmp(name, "env")) set_variable(&spec->env, take_field(at, end));
+  else if (!strcmp(name, "cwd")) spec->cwd = take_field(at, end);
+  else if (!strcmp(name, "builtin")) spec->builtin = true;
+  else if (!strcmp(name, "input")) spec->input = true;
+  else if (!strcmp(name, "held")) spec->held = true;
+  else if (!strcmp(name, "rlimit")) {
+    strings_add(&spec->rlimits, take_field(at, end));
+    strings_add(&spec->rlimits, take_field(at, end));
+  } else if (!strcmp(name, "terminal")) {
+    spec->columns = (unsigned short)atoi(take_field(at, end));
+    spec->rows = (unsigned short)atoi(take_field(at, end));
+  } else die("unknown field %s", name);
+}
+
+static const struct {
+  const char *name;
+  int resource;
+} RESOURCES[] = {{"nproc", RLIMIT_NPROC}, {"fsize", RLIMIT_FSIZE}, {"data", RLIMIT_DATA}, {"core", RLIMIT_CORE}, {"nofile", RLIMIT_NOFILE}};
+
+static void set_rlimits(const struct strings *rlimits) {
+  for (size_t i = 0; i + 1 < rlimits->count; i += 2) {
+    struct rlimit limit;
+    int resource = -1;
+    for (size_t n = 0; n < sizeof RESOURCES / sizeof *RESOURCES; n++)
+      if (!strcmp(rlimits->items[i], RESOURCES[n].name)) resource = RESOURCES[n].resource;
+    if (resource < 0 || getrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
+    limit.rlim_cur = strtoull(rlimits->items[i + 1], NULL, 10);
+    /* How many files are open is a program's own affair, as ever; the rest are ceilings. */
+    if (resource != RLIMIT_NOFILE) limit.rlim_max = limit.rlim_cur;
+    if (setrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
+  }
+}
+
+/* One message between us and a child: a kind, some bytes, perhaps a descriptor. */
+bool send_message(int socket, char kind, const void *text, size_t length, int fd) {
+  char space[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec data[2] = {{&kind, 1}, {(void *)text, length}};
+  struct msghdr message = {.msg_iov = data, .msg_iovlen = 2};
+  if (fd >= 0) {
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
+}
+
+/* Returns the length of the text, or -1 at the end. The text ends in NUL. */
+int receive_message(int socket, char *kind, char *text, size_t size, int *fd) {
+  char space[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec data[2] = {{kind, 1}, {text, size - 1}};
+  struct msghdr message = {.msg_iov = data, .msg_iovlen = 2, .msg_control = space, .msg_controllen = sizeof space};
+  ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  *fd = -1;
+  if (got < 1) return -1;
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  if (header && header->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(header), sizeof *fd);
+  text[got - 1] = 0;
+  return (int)got - 1;
+}
+
+/* Looks the program up as a shell would, so that a missing one says so in the usual way. */
+static void exec_program(struct command_spec *spec) {
+  char **argv = strings_vector(&spec->argv), **envp = strings_vector(&spec->env);
+  const char *path = "/usr/local/bin:/usr/bin:/bin";
+  for (char **entry = envp; *entry; entry++)
+    if (!strncmp(*entry, "PATH=", 5)) path = *entry + 5;
+  if (strchr(argv[0], '/')) {
+    execve(argv[0], argv, envp);
+    return;
+  }
+  int worst = ENOENT;
+  for (const char *at = path; *at;) {
+    size_t length = strcspn(at, ":");
+    char full[PATH_MAX];
+    snprintf(full, sizeof full, "%.*s/%s", (int)length, at, argv[0]);
+    execve(full, argv, envp);
+    if (errno != ENOENT && errno != ENOTDIR) worst = errno;
+    at += length + (at[length] == ':');
+  }
+  errno = worst;
+}
+
+/* SECURITY: until the host has put the process where it belongs, it is not the command. */
+static void wait_for_release(int socket) {
+  char kind, text[16];
+  int fd;
+  if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != 'G') _exit(125);
+}
+
+_Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, bool terminal) {
+  sigset_t none;
+  sigemptyset(&none);
+  child_socket = socket;
+  if (terminal) {
+    if (setsid() < 0 || ioctl(0, TIOCSCTTY, 0)) die("terminal: %s", strerror(errno));
+  } else setpgid(0, 0);
+  umask(022); /* PID 1 itself has none, because it creates files with modes that are already masked */
+  if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
+  set_rlimits(&spec->rlimits);
+  if (spec->held) wait_for_release(socket);
+  if (guarded) {
+    int listener = guard_install();
+    if (listener < 0) die("guard: %s", strerror(errno));
+    if (!send_message(socket, 'L', "", 0, listener)) _exit(125);
+  }
+  /* SECURITY: every descriptor but the standard three closes at exec; what does not exec closes them now. */
+  if (syscall(SYS_close_range, 3, ~0U, spec->builtin ? 0 : 4 /* CLOSE_RANGE_CLOEXEC */)) die("close_range: %s", strerror(errno));
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  signal(SIGPIPE, SIG_DFL);
+  if (spec->builtin) {
+    /* PID 1 reads the paths of its calls from its memory, as it does from any command's. */
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    _exit(run_builtin(strings_vector(&spec->argv)));
+  }
+  exec_program(spec);
+  dprintf(2, "ringfence: %s: %s\n", spec->argv.items[0], errno == ENOENT ? "command not found in the sandbox" : strerror(errno));
+  _exit(errno == ENOENT ? 127 : 126);
+}

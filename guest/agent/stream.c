@@ -1,0 +1,219 @@
+#include "agent.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+/*
+ * Streams between the host and the sandbox's own loopback: the host reaches a port in here, and connections to the
+ * proxy's port go out to the host. There is no other way out of the network namespace.
+ */
+
+enum { MAX_STREAMS = 4096 };
+
+struct stream {
+  uint32_t id;
+  struct watch socket;
+  bool connecting, heard_end, sent_end; /* the ends of both directions */
+  unsigned port;                        /* while connecting: where to */
+  bool sixth;                           /* and whether IPv6 is being tried */
+  int64_t credit;                       /* bytes that the host can still take */
+  char *waiting;                        /* what the other side has not read yet */
+  size_t waiting_length;
+  struct stream *next;
+};
+
+static struct stream *streams;
+static int stream_count;
+/* Ids that the host gives are below. */
+static uint32_t next_id = 0x80000000u;
+
+static struct stream *find_stream(uint32_t id) {
+  for (struct stream *stream = streams; stream; stream = stream->next)
+    if (stream->id == id) return stream;
+  return NULL;
+}
+
+static void forget(struct stream *stream) {
+  for (struct stream **at = &streams; *at; at = &(*at)->next)
+    if (*at == stream) {
+      *at = stream->next;
+      break;
+    }
+  watch_stop(&stream->socket);
+  free(stream->waiting);
+  free(stream);
+  stream_count--;
+}
+
+static void drop(struct stream *stream) {
+  report(FRAME_DROP, stream->id, "", 0);
+  forget(stream);
+}
+
+static void set_events(struct stream *stream) {
+  bool reads = !stream->sent_end && stream->credit > 0 && wire_has_room();
+  watch_for(&stream->socket, (reads ? READABLE : 0) | (stream->waiting_length || stream->connecting ? WRITABLE : 0));
+}
+
+/* Returns whether the stream is still there. */
+static bool push(struct stream *stream) {
+  ssize_t sent = stream->waiting_length ? send(stream->socket.fd, stream->waiting, stream->waiting_length, MSG_NOSIGNAL) : 0;
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) return drop(stream), false;
+  if (sent > 0) {
+    stream->waiting_length -= (size_t)sent;
+    memmove(stream->waiting, stream->waiting + sent, stream->waiting_length);
+    report_number(FRAME_WINDOW, stream->id, (uint32_t)sent);
+  }
+  if (stream->heard_end && !stream->waiting_length) shutdown(stream->socket.fd, SHUT_WR);
+  return true;
+}
+
+static bool pull(struct stream *stream) {
+  size_t most = stream->credit < CHUNK ? (size_t)stream->credit : CHUNK;
+  ssize_t got = wire_pump(FRAME_DATA, stream->id, stream->socket.fd, most);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (got < 0) return drop(stream), false;
+  stream->credit -= got;
+  if (got == 0) {
+    stream->sent_end = true;
+    report(FRAME_END, stream->id, "", 0);
+  }
+  return true;
+}
+
+static void stream_ready(struct watch *watch, uint32_t events);
+
+static int open_socket(unsigned port, bool sixth) {
+  struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  int fd = socket(sixth ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+  if (fd < 0) return -1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  int failed = sixth ? connect(fd, (struct sockaddr *)&six, sizeof six) : connect(fd, (struct sockaddr *)&four, sizeof four);
+  if (!failed || errno == EINPROGRESS) return fd;
+  close(fd);
+  return -1;
+}
+
+static void refuse(struct stream *stream) {
+  char text[64];
+  int length = snprintf(text, sizeof text, "nothing listens on port %u", stream->port);
+  report(FRAME_REFUSED, stream->id, text, (size_t)length);
+  forget(stream);
+}
+
+static void try_connect(struct stream *stream) {
+  int fd = open_socket(stream->port, stream->sixth);
+  if (fd < 0 && !stream->sixth) {
+    stream->sixth = true;
+    fd = open_socket(stream->port, true);
+  }
+  if (fd < 0) return refuse(stream);
+  watch_start(&stream->socket, fd, WRITABLE, stream_ready, stream);
+}
+
+static void connected(struct stream *stream) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(stream->socket.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error && !stream->sixth) {
+    watch_stop(&stream->socket);
+    stream->sixth = true;
+    return try_connect(stream);
+  }
+  if (error) return refuse(stream);
+  stream->connecting = false;
+  report(FRAME_STARTED, stream->id, "", 0);
+  set_events(stream);
+}
+
+static void stream_ready(struct watch *watch, uint32_t events) {
+  struct stream *stream = watch->owner;
+  if (stream->connecting) return connected(stream);
+  if ((events & WRITABLE) && !push(stream)) return;
+  if ((events & ~(uint32_t)WRITABLE) && !stream->sent_end && stream->credit > 0 && !pull(stream)) return;
+  if ((events & 0x18 /* EPOLLERR | EPOLLHUP */) && stream->sent_end) return drop(stream);
+  if (stream->sent_end && stream->heard_end && !stream->waiting_length) return forget(stream);
+  set_events(stream);
+}
+
+static struct stream *new_stream(uint32_t id) {
+  struct stream *stream = stream_count < MAX_STREAMS ? calloc(1, sizeof *stream) : NULL;
+  if (!stream) return NULL;
+  *stream = (struct stream){.id = id, .credit = WINDOW, .next = streams, .socket = {.fd = -1}};
+  streams = stream;
+  stream_count++;
+  return stream;
+}
+
+void stream_connect(uint32_t id, unsigned port) {
+  struct stream *stream = port && port < 65536 && !find_stream(id) ? new_stream(id) : NULL;
+  if (!stream) return report(FRAME_REFUSED, id, "bad stream", 10);
+  stream->connecting = true;
+  stream->port = port;
+  try_connect(stream);
+}
+
+static void accept_stream(struct watch *watch, uint32_t events) {
+  (void)events;
+  int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), on = 1;
+  if (fd < 0) return;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  struct stream *stream = new_stream(next_id);
+  if (!stream) {
+    close(fd);
+    return;
+  }
+  next_id = (next_id + 1) | 0x80000000u;
+  report(FRAME_TUNNEL, stream->id, "", 0);
+  watch_start(&stream->socket, fd, READABLE, stream_ready, stream);
+}
+
+void stream_listen(int port) {
+  static struct watch listening;
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+  if (fd < 0) die("tunnel: %s", strerror(errno));
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 256)) die("tunnel: %s", strerror(errno));
+  watch_start(&listening, fd, READABLE, accept_stream, NULL);
+}
+
+static void take_data(struct stream *stream, const char *payload, size_t length) {
+  if (!stream->waiting && !(stream->waiting = malloc(WINDOW))) _exit(125);
+  /* The host keeps to the window that it was given; one that does not is not ours. */
+  if (stream->waiting_length + length > WINDOW || stream->connecting) _exit(125);
+  memcpy(stream->waiting + stream->waiting_length, payload, length);
+  stream->waiting_length += length;
+  if (push(stream)) set_events(stream);
+}
+
+static uint32_t number_of(const char *payload, size_t length) {
+  uint32_t number = 0;
+  for (size_t i = 0; i < length && i < 4; i++) number |= (uint32_t)(unsigned char)payload[i] << (8 * i);
+  return number;
+}
+
+bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
+  struct stream *stream = find_stream(id);
+  if (!stream) return false;
+  if (type == FRAME_DROP) forget(stream);
+  else if (type == FRAME_DATA && !stream->heard_end) take_data(stream, payload, length);
+  else if (type == FRAME_WINDOW) {
+    stream->credit += number_of(payload, length);
+    if (stream->credit > (int64_t)WINDOW * 16) stream->credit = (int64_t)WINDOW * 16;
+    if (!stream->connecting) set_events(stream);
+  } else if (type == FRAME_END && !stream->heard_end) {
+    stream->heard_end = true;
+    if (!push(stream)) return true;
+    if (stream->sent_end && !stream->waiting_length) forget(stream);
+  }
+  return true;
+}
+
+void streams_have_room(void) {
+  for (struct stream *stream = streams; stream; stream = stream->next)
+    if (!stream->connecting) set_events(stream);
+}

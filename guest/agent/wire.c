@@ -1,0 +1,170 @@
+#include "agent.h"
+
+#include <stdarg.h>
+
+int control_fd = -1;
+int child_socket = -1;
+
+enum { HEADER = 9, MAX_PAYLOAD = 1 << 21, HIGH_WATER = 1 << 20 };
+
+/* Bytes that wait for their way out or in. */
+struct buffer {
+  char *bytes;
+  size_t start, end, room;
+};
+
+static struct buffer outgoing, incoming;
+static struct watch channel;
+static bool queued;
+static void (*frame_taker)(enum frame_type, uint32_t, char *, size_t);
+static void (*room_taker)(void);
+
+static char *reserve(struct buffer *buffer, size_t length) {
+  if (buffer->start == buffer->end) buffer->start = buffer->end = 0;
+  if (buffer->end + length > buffer->room && buffer->start > 0) {
+    memmove(buffer->bytes, buffer->bytes + buffer->start, buffer->end - buffer->start);
+    buffer->end -= buffer->start;
+    buffer->start = 0;
+  }
+  if (buffer->end + length > buffer->room) {
+    buffer->room = (buffer->end + length) * 2;
+    buffer->bytes = realloc(buffer->bytes, buffer->room);
+    if (!buffer->bytes) _exit(125);
+  }
+  return buffer->bytes + buffer->end;
+}
+
+static void put_number(char *at, uint32_t number) {
+  for (int i = 0; i < 4; i++) at[i] = (char)(number >> (8 * i));
+}
+
+static uint32_t get_number(const char *at) {
+  uint32_t number = 0;
+  for (int i = 0; i < 4; i++) number |= (uint32_t)(unsigned char)at[i] << (8 * i);
+  return number;
+}
+
+static void write_header(char *at, enum frame_type type, uint32_t id, size_t length) {
+  at[0] = (char)type;
+  put_number(at + 1, id);
+  put_number(at + 5, (uint32_t)length);
+}
+
+/* Whether everything is out. When the host is gone, so are we. */
+static bool flush(void) {
+  while (outgoing.start < outgoing.end) {
+    ssize_t sent = write(control_fd, outgoing.bytes + outgoing.start, outgoing.end - outgoing.start);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (sent <= 0) _exit(137);
+    outgoing.start += (size_t)sent;
+  }
+  return outgoing.start == outgoing.end;
+}
+
+static void send_queue(void) {
+  bool empty = flush();
+  if (queued) watch_for(&channel, empty ? READABLE : READABLE | WRITABLE);
+}
+
+void report(enum frame_type type, uint32_t id, const void *payload, size_t length) {
+  if (control_fd < 0) return;
+  char *at = reserve(&outgoing, HEADER + length);
+  write_header(at, type, id, length);
+  memcpy(at + HEADER, payload, length);
+  outgoing.end += HEADER + length;
+  send_queue();
+}
+
+void report_number(enum frame_type type, uint32_t id, uint32_t number) {
+  char bytes[4];
+  put_number(bytes, number);
+  report(type, id, bytes, sizeof bytes);
+}
+
+ssize_t wire_pump(enum frame_type type, uint32_t id, int fd, size_t most) {
+  char *at = reserve(&outgoing, HEADER + most);
+  ssize_t got = read(fd, at + HEADER, most);
+  if (got <= 0) return got;
+  write_header(at, type, id, (size_t)got);
+  outgoing.end += HEADER + (size_t)got;
+  send_queue();
+  return got;
+}
+
+bool wire_has_room(void) { return outgoing.end - outgoing.start < HIGH_WATER; }
+
+static void take_frames(void) {
+  while (incoming.end - incoming.start >= HEADER) {
+    char *at = incoming.bytes + incoming.start;
+    size_t length = get_number(at + 5);
+    if (length > MAX_PAYLOAD) _exit(125);
+    if (incoming.end - incoming.start < HEADER + length) return;
+    incoming.start += HEADER + length;
+    frame_taker((enum frame_type)(unsigned char)at[0], get_number(at + 1), at + HEADER, length);
+  }
+}
+
+static void hear(void) {
+  char *at = reserve(&incoming, CHUNK);
+  ssize_t got = read(control_fd, at, CHUNK);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) _exit(137); /* the host is gone, and so are we */
+  incoming.end += (size_t)got;
+  take_frames();
+}
+
+static void channel_ready(struct watch *watch, uint32_t events) {
+  (void)watch;
+  if (events & WRITABLE) {
+    bool had_room = wire_has_room();
+    send_queue();
+    if (!had_room && wire_has_room()) room_taker();
+  }
+  if (events & ~(uint32_t)WRITABLE) hear();
+}
+
+void wire_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), void (*on_room)(void)) {
+  frame_taker = on_frame;
+  room_taker = on_room;
+  fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) | O_NONBLOCK);
+  queued = true;
+  watch_start(&channel, control_fd, READABLE, channel_ready, NULL);
+  send_queue();
+}
+
+/* More than this for one command says nothing new and would let a guest flood the host. */
+enum { VIOLATIONS_REPORTED = 256 };
+
+static uint32_t violator;
+static int reported;
+
+void violations_of(uint32_t id, bool afresh) {
+  violator = id;
+  if (afresh) reported = 0;
+}
+
+void report_violation(const char *guarantee, const char *format, ...) {
+  if (reported++ >= VIOLATIONS_REPORTED) return;
+  char text[2048];
+  size_t used = strlen(guarantee) + 1;
+  memcpy(text, guarantee, used);
+  va_list arguments;
+  va_start(arguments, format);
+  int more = vsnprintf(text + used, sizeof text - used, format, arguments);
+  va_end(arguments);
+  size_t length = used + (more < 0 ? 0 : (size_t)more);
+  report(FRAME_VIOLATION, violator, text, length < sizeof text ? length : sizeof text - 1);
+}
+
+_Noreturn void die(const char *format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (child_socket >= 0) send_message(child_socket, 'F', text, strlen(text), -1);
+  else if (control_fd >= 0) report(FRAME_ERROR, 0, text, strlen(text));
+  else dprintf(2, "ringfence: launch-failed: %s\n", text);
+  _exit(125);
+}

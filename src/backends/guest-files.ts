@@ -1,0 +1,175 @@
+import { basename } from 'node:path/posix'
+import { type ErrorCode, SandboxError } from '../model/errors.ts'
+import type { FileChange, FileInfo, FileKind, GuestFiles, OutputTaker, WatchOptions } from './backend.ts'
+
+/** Runs one of the agent's own operations on files; resolves with its exit code. */
+export type RunBuiltin = (
+  argv: readonly [string, ...string[]],
+  io: {
+    readonly input?: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
+    readonly output: OutputTaker
+    readonly signal?: AbortSignal
+  },
+) => Promise<number>
+
+type Run = { readonly builtin: RunBuiltin; readonly isGranted: (path: string) => boolean }
+
+type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
+
+/** Files through the agent: every operation is a process behind the wall, so it can reach no more than a command. */
+export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): GuestFiles {
+  const run: Run = { builtin, isGranted }
+  const text = (argv: readonly [string, ...string[]], input?: Bytes): Promise<string> =>
+    collect(run, argv, input)
+  return {
+    read: (path, { offset = 0, length } = {}) =>
+      streamed(run, ['read', path, String(offset), length === undefined ? '' : String(length)]),
+    write: async (path, data) => void (await text(['write', path], data)),
+    list: async (path, depth = 1) => infosOf(await text(['list', path, String(depth)])),
+    stat: async (path) => infosOf(await text(['stat', path]))[0] as FileInfo,
+    makeDir: async (path) => void (await text(['mkdir', path])),
+    move: async (from, to) => void (await text(['move', from, to])),
+    remove: async (path) => void (await text(['remove', path])),
+    watch: (path, options) => watch(run, path, options),
+    pack: (path) => streamed(run, ['pack', path]),
+    unpack: async (path, data) => void (await text(['unpack', path], data)),
+  }
+}
+
+async function collect(run: Run, argv: readonly [string, ...string[]], input?: Bytes): Promise<string> {
+  const chunks: Uint8Array[] = []
+  await checked(run, argv, (chunk) => void chunks.push(chunk), input)
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+async function checked(
+  { builtin, isGranted }: Run,
+  argv: readonly [string, ...string[]],
+  onData: (chunk: Uint8Array) => unknown,
+  input?: Bytes,
+  signal?: AbortSignal,
+): Promise<void> {
+  let said = ''
+  const code = await builtin(argv, {
+    ...(input === undefined ? {} : { input }),
+    ...(signal === undefined ? {} : { signal }),
+    output: (stream, chunk) => {
+      if (stream === 'stdout') return onData(chunk)
+      if (said.length < 4096) said += Buffer.from(chunk).toString('utf8')
+      return undefined
+    },
+  })
+  if (code !== 0 && !signal?.aborted) throw fileError(said, argv[1] ?? '', isGranted)
+}
+
+const CODES: Readonly<Record<string, { readonly code: ErrorCode; readonly text: string }>> = {
+  ENOENT: { code: 'file-not-found', text: 'does not exist in the sandbox' },
+  ENOTDIR: { code: 'invalid-input', text: 'is not a directory' },
+  EISDIR: { code: 'invalid-input', text: 'is a directory' },
+  EEXIST: { code: 'file-exists', text: 'exists already' },
+  EINVAL: { code: 'invalid-input', text: 'is not a regular file' },
+  ENOSPC: { code: 'resource-exhausted', text: 'does not fit: the disk is full' },
+  EFBIG: { code: 'resource-exhausted', text: 'is larger than the disk limit' },
+}
+
+/** SECURITY: outside of what is granted, absent and denied read the same. */
+function fileError(said: string, path: string, isGranted: (path: string) => boolean): SandboxError {
+  const name = said.split(' ')[0] ?? ''
+  const known = Object.hasOwn(CODES, name) ? CODES[name] : undefined
+  if (known && isGranted(path)) return new SandboxError(known.code, `\`${path}\` ${known.text}`)
+  return new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, {
+    hint: 'grant the path, or choose one that is writable and not protected',
+  })
+}
+
+/** An operation's output while it comes; a reader that stops early ends the operation. */
+async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncGenerator<Uint8Array> {
+  const abort = new AbortController()
+  const queue: Uint8Array[] = []
+  let wake = (): void => {}
+  let release = (): void => {}
+  let over = false
+  const finished = checked(
+    run,
+    argv,
+    (chunk) => {
+      queue.push(Uint8Array.from(chunk))
+      wake()
+      return new Promise<void>((resolve) => {
+        release = resolve
+      })
+    },
+    undefined,
+    abort.signal,
+  ).finally(() => {
+    over = true
+    wake()
+  })
+  finished.catch(() => {})
+  try {
+    for (;;) {
+      while (queue.length > 0) {
+        yield queue.shift() as Uint8Array
+        release()
+      }
+      if (over) break
+      await new Promise<void>((resolve) => {
+        wake = resolve
+        if (over || queue.length > 0) resolve()
+      })
+    }
+    await finished
+  } finally {
+    release()
+    abort.abort()
+  }
+}
+
+const KINDS: Readonly<Record<string, FileKind>> = { f: 'file', d: 'dir', l: 'link' }
+
+/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files.c. */
+function infosOf(text: string): readonly FileInfo[] {
+  const parts = text.split('\0')
+  const infos: FileInfo[] = []
+  for (let i = 0; i + 2 < parts.length; i += 3) {
+    const [kind = '', mode = '0', uid = '0', gid = '0', size = '0', modified = '0'] = (parts[i] ?? '').split(
+      ' ',
+    )
+    const path = parts[i + 1] ?? ''
+    const target = parts[i + 2] ?? ''
+    infos.push({
+      name: basename(path),
+      path,
+      kind: KINDS[kind] ?? 'other',
+      size: Number(size),
+      mode: Number.parseInt(mode, 8),
+      uid: Number(uid),
+      gid: Number(gid),
+      modifiedMs: Number(modified),
+      ...(target === '' ? {} : { target }),
+    })
+  }
+  return infos
+}
+
+const CHANGES: Readonly<Record<string, FileChange['kind']>> = {
+  c: 'create',
+  d: 'remove',
+  w: 'write',
+  m: 'chmod',
+  r: 'rename',
+}
+
+async function watch(run: Run, path: string, options: WatchOptions): Promise<void> {
+  let rest = ''
+  const hear = (chunk: Uint8Array): void => {
+    const parts = (rest + Buffer.from(chunk).toString('utf8')).split('\0')
+    rest = parts.pop() ?? ''
+    for (const part of parts) {
+      const kind = CHANGES[part[0] ?? '']
+      if (part === '!') options.onReady?.()
+      else if (kind) options.onChange({ kind, name: part.slice(1) })
+    }
+  }
+  await checked(run, ['watch', path, options.recursive ? '1' : '0'], hear, undefined, options.signal)
+}

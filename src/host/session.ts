@@ -1,0 +1,155 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../model/errors.ts'
+import {
+  type Frame,
+  FrameReader,
+  fieldsFrame,
+  frame,
+  type HostFrame,
+  numberFrame,
+  PROTOCOL_VERSION,
+} from './frames.ts'
+import { GuestProcess, type GuestRequest } from './guest-process.ts'
+import { GuestStream } from './guest-stream.ts'
+
+/** Whoever is spoken to under one id. */
+export interface Listener {
+  hear(frame: Frame): void
+  /** The channel is gone. */
+  lose(reason: string): void
+}
+
+/** How a command or a stream speaks on the channel it shares. */
+export interface Speaker {
+  send(type: HostFrame, id: number, payload?: Uint8Array): void
+  sendNumber(type: HostFrame, id: number, value: number): void
+  forget(id: number): void
+}
+
+/** Ids from here on are the agent's own: streams that the sandbox opened. */
+const AGENT_IDS = 0x80000000
+const MAX_TUNNELS = 4096
+
+/**
+ * The host's side of the channel to a guest agent: many commands and streams at once.
+ * SECURITY: what comes in is hostile. It can end its own sandbox and nothing else; memory is bounded by the windows.
+ */
+export class Session implements Speaker {
+  /** The layers that the agent read from the kernel. Rejects when the sandbox could not be set up. */
+  readonly ready: Promise<ReadonlyMap<string, string>>
+  /** Resolves with the reason when the channel is gone. */
+  readonly ended: Promise<string>
+  readonly #channel: Duplex
+  readonly #reader = new FrameReader()
+  readonly #listeners = new Map<number, Listener>()
+  readonly #onTunnel: ((stream: Duplex) => void) | undefined
+  #nextId = 1
+  #tunnels = 0
+  #over: string | undefined
+  #isReady: (status: ReadonlyMap<string, string>) => void = () => {}
+  #isFailed: (error: Error) => void = () => {}
+  #isEnded: (reason: string) => void = () => {}
+
+  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void) {
+    this.#channel = channel
+    this.#onTunnel = onTunnel
+    this.ready = new Promise((resolve, reject) => {
+      this.#isReady = resolve
+      this.#isFailed = reject
+    })
+    this.ready.catch(() => {})
+    this.ended = new Promise((resolve) => {
+      this.#isEnded = resolve
+    })
+    channel.on('data', (chunk: Uint8Array) => this.#take(chunk))
+    channel.on('error', () => this.close('the channel to the sandbox broke'))
+    channel.on('close', () => this.close('the sandbox ended'))
+    channel.on('end', () => this.close('the sandbox ended'))
+  }
+
+  /** Asks for a command; `started` tells when it has a process. */
+  start(request: GuestRequest): GuestProcess {
+    const id = this.#newId()
+    const guest = new GuestProcess(this, id, request)
+    this.#listeners.set(id, guest)
+    this.#write(fieldsFrame('command', id, request.fields))
+    return guest
+  }
+
+  /** A byte stream to a port on the sandbox's loopback. */
+  async connect(port: number): Promise<Duplex> {
+    const id = this.#newId()
+    const stream = new GuestStream(this, id)
+    this.#listeners.set(id, stream)
+    const payload = Buffer.alloc(2)
+    payload.writeUInt16LE(port)
+    this.send('connect', id, payload)
+    await stream.connected
+    return stream
+  }
+
+  /** Ends the channel, and with it the agent and its sandbox. */
+  close(reason = 'closed'): void {
+    if (this.#over !== undefined) return
+    this.#over = reason
+    this.#channel.destroy()
+    for (const listener of this.#listeners.values()) listener.lose(reason)
+    this.#listeners.clear()
+    this.#isFailed(new SandboxError('launch-failed', reason))
+    this.#isEnded(reason)
+  }
+
+  send(type: HostFrame, id: number, payload?: Uint8Array): void {
+    this.#write(frame(type, id, payload))
+  }
+
+  sendNumber(type: HostFrame, id: number, value: number): void {
+    this.#write(numberFrame(type, id, value))
+  }
+
+  forget(id: number): void {
+    this.#listeners.delete(id)
+    if (id >= AGENT_IDS) this.#tunnels--
+  }
+
+  #write(bytes: Uint8Array): void {
+    if (this.#over === undefined) this.#channel.write(bytes, () => {})
+  }
+
+  #newId(): number {
+    if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
+    // Long-lived sandboxes come round; an id that is still in use is not given again.
+    do this.#nextId = this.#nextId >= AGENT_IDS - 1 ? 1 : this.#nextId + 1
+    while (this.#listeners.has(this.#nextId))
+    return this.#nextId
+  }
+
+  #take(chunk: Uint8Array): void {
+    for (const one of this.#reader.push(chunk)) this.#hear(one)
+  }
+
+  #hear(one: Frame): void {
+    if (one.kind === 'error') this.close(one.text)
+    else if (one.kind === 'ready') this.#greet(one.status)
+    else if (one.kind === 'tunnel') this.#tunnel(one.id)
+    else this.#listeners.get(one.id)?.hear(one)
+  }
+
+  #greet(status: ReadonlyMap<string, string>): void {
+    if (status.get('Version') === PROTOCOL_VERSION) this.#isReady(status)
+    else this.close('the guest agent is of another version; run `npm run setup`')
+  }
+
+  #tunnel(id: number): void {
+    const refused =
+      !this.#onTunnel || id < AGENT_IDS || this.#listeners.has(id) || this.#tunnels >= MAX_TUNNELS
+    if (refused) {
+      this.send('drop', id)
+      return
+    }
+    const stream = new GuestStream(this, id)
+    this.#tunnels++
+    this.#listeners.set(id, stream)
+    this.#onTunnel?.(stream)
+  }
+}

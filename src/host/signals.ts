@@ -1,0 +1,6 @@
+import { constants } from 'node:os'
+
+const SIGNALS = new Map(Object.entries(constants.signals).map(([name, number]) => [number as number, name]))
+
+/** The name of a signal that the kernel gives as a number. */
+export const signalName = (number: number): string => SIGNALS.get(number) ?? `SIG${number}`
