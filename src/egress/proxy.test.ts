@@ -412,3 +412,16 @@ describe('many at once', () => {
     await expect.poll(() => proxy.size).toBe(0)
   })
 })
+
+describe('a list that changes while somebody is asked', () => {
+  it('counts as it is when the connection is made', async () => {
+    let connected = 0
+    const server = await world.tcp(() => connected++)
+    const made: Awaited<ReturnType<World['proxy']>> = await world.proxy({
+      admit: () => made.proxy.setAllowHosts(['b.example']),
+    })
+    await expect(tunnelTo(made.port, `a.example:${server}`)).rejects.toThrow('not an allowed host')
+    expect(connected).toBe(0)
+    expect(world.events).toMatchObject([{ host: 'a.example', verdict: 'deny' }])
+  })
+})
