@@ -22,12 +22,6 @@ export {
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
 export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
-export {
-  certificateBundle,
-  certificateEnvironment,
-  type ProxyEnvironmentOptions,
-  proxyEnvironment,
-} from './egress/environment.ts'
 export type { Connection } from './egress/passage.ts'
 export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
@@ -62,6 +56,12 @@ export {
   parseSpec,
   type Spec,
 } from './model/spec.ts'
+export {
+  certificateBundle,
+  certificateEnvironment,
+  type ProxyEnvironmentOptions,
+  proxyEnvironment,
+} from './policy/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
 export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { certificateEnvironment, proxyEnvironment } from '../src/egress/environment.ts'
 import type { Connection } from '../src/egress/passage.ts'
+import { certificateEnvironment, proxyEnvironment } from '../src/policy/proxy-environment.ts'
 import { packageRoot } from './conformance/world.ts'
 
 /**

@@ -67,6 +67,7 @@ export class GuestSandbox implements BackendSandbox {
   async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
     const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
     const running = await this.start(command, { ...io, stdin: input !== undefined })
+    io.onStarted?.((signal) => running.signal(signal))
     if (input) {
       // A command need not read all that it is offered.
       await running.write(input).catch(() => {})

@@ -1,9 +1,7 @@
-import type { Credentials } from './credentials.ts'
-
 export type ProxyEnvironmentOptions = {
   /** Where the sandbox reaches the proxy; loopback unless told. */
   readonly host?: string
-  readonly credentials?: Credentials | undefined
+  readonly credentials?: { readonly user: string; readonly password: string } | undefined
   /** `guest/node/proxy.cjs` as the sandbox sees it; without it Node 20's `fetch` does not use the proxy. */
   readonly nodePreload?: string | undefined
   /** What `NODE_OPTIONS` holds already. */
