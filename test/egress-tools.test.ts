@@ -227,11 +227,23 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
       'https://elsewhere.example/',
     ]
     await expect(inside([...curl, ...fronted])).rejects.toThrow()
+    // A tunnel to port 443 that is not TLS, and TLS that names nobody.
+    await expect(inside([...curl, '--proxytunnel', 'http://www.outside.example:443/'])).rejects.toThrow()
+    const nameless = `
+      const { connect } = require('net')
+      const socket = connect(3128, '127.0.0.1', () => socket.write('CONNECT www.outside.example:443 HTTP/1.1\\r\\n\\r\\n'))
+      socket.once('data', () => {
+        const tls = require('tls').connect({ socket, servername: '' })
+        tls.on('secureConnect', () => console.log('in')).on('error', () => console.log('out'))
+      })`
+    expect(await inside(['node', '-e', nameless])).toBe('out\n')
     const { events, seen } = await since()
     expect(seen).toEqual([])
     expect(events.every(({ verdict }) => verdict === 'deny')).toBe(true)
-    expect(events.at(-1)?.reason).toBe(
+    expect(events.slice(-3).map(({ reason }) => reason)).toEqual([
       'TLS names `elsewhere.example` in a connection to `www.outside.example`',
-    )
+      'only TLS goes to port 443',
+      'TLS names no server',
+    ])
   })
 })

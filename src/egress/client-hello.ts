@@ -11,6 +11,7 @@ const HANDSHAKE = 22
 const CLIENT_HELLO = 1
 const SERVER_NAME = 0
 const MAX_HELLO = 64 * 1024
+const MAX_RECORDS = 64
 
 const NOT_TLS: Hello = { kind: 'not-tls' }
 const BAD: Hello = { kind: 'bad' }
@@ -41,6 +42,7 @@ function handshakeOf(bytes: Buffer): Buffer | Hello {
     if (size === 0 || size > 16_384) return BAD
     const part = bytes.subarray(at + 5, at + 5 + size)
     parts.push(part)
+    if (parts.length > MAX_RECORDS) return BAD
     have += part.length
     at += 5 + size
     const head = parts.length === 1 ? part : Buffer.concat(parts)

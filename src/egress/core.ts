@@ -88,11 +88,12 @@ export class Core {
     let passage: Passage | undefined
     try {
       const { resolve } = this.#parts
-      const judged = await resolveJudged(this.#policy, raw, kind, { resolve })
+      const policy = this.#policy
+      const judged = await resolveJudged(policy, raw, kind, { resolve })
       passage = new Passage(judged, protocol, this.limits.idleMs, this.#report, around)
       this.#open.add(passage)
       await this.#askOwner(passage)
-      this.#rejudge(passage)
+      if (policy !== this.#policy || this.#closed) this.#rejudge(passage)
       if (passage.signal.aborted) throw passage.signal.reason
       return passage
     } catch (error) {

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import type { Source } from './source.ts'
+import { Gathered, type Source } from './source.ts'
 
 /**
  * HTTP/1.1 heads, read strictly and written anew: what two parsers could read differently is refused, so that nobody
@@ -35,15 +35,15 @@ const malformed = (what: string): SandboxError => new SandboxError('invalid-inpu
 
 /** The text of one head without its blank line, or `undefined` at a clean end. `limit` counts bytes. */
 export async function readHead(source: Source, limit: number): Promise<string | undefined> {
-  let held: Buffer | undefined
+  const gathered = new Gathered()
   for (;;) {
     const chunk = await source.next()
     if (chunk === undefined) {
-      if (held === undefined) return undefined
+      if (gathered.length === 0) return undefined
       throw malformed('ends inside its head')
     }
-    const from = Math.max(0, (held?.length ?? 0) - 3)
-    held = held === undefined ? chunk : Buffer.concat([held, chunk])
+    const from = Math.max(0, gathered.length - 3)
+    const held = gathered.add(chunk)
     const end = held.indexOf('\r\n\r\n', from, 'latin1')
     if (end > limit || (end < 0 && held.length > limit)) throw tooLarge(limit)
     if (end < 0) continue

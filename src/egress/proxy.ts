@@ -106,7 +106,7 @@ export class EgressProxy {
     const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.handle(socket))
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject)
-      server.listen({ host, port, backlog: 1024 }, resolve)
+      server.listen({ host, port, backlog: 4096 }, resolve)
     })
     this.#servers.add(server)
     return { host, port: (server.address() as { port: number }).port }

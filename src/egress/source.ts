@@ -157,6 +157,35 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
   }
 }
 
+/** Bytes that come in pieces, as one. It grows by doubling, so that a client's one-byte pieces cost no more than others. */
+export class Gathered {
+  #memory: Buffer = Buffer.alloc(0)
+  #size = 0
+
+  /** Everything so far, with this piece. */
+  add(piece: Buffer): Buffer {
+    const size = this.#size + piece.length
+    if (this.#size === 0) this.#memory = piece
+    else if (size > this.#memory.length) {
+      const larger = Buffer.allocUnsafe(Math.max(size, this.#memory.length * 2))
+      larger.set(this.#memory.subarray(0, this.#size))
+      larger.set(piece, this.#size)
+      this.#memory = larger
+    } else this.#memory.set(piece, this.#size)
+    this.#size = size
+    return this.#memory.subarray(0, size)
+  }
+
+  get length(): number {
+    return this.#size
+  }
+
+  /** Everything so far. */
+  all(): Buffer {
+    return this.#memory.subarray(0, this.#size)
+  }
+}
+
 /** Does a finished write mean that the kernel has the bytes, so that their memory may be used again? */
 const givesBack = (stream: Duplex): boolean => stream instanceof Socket && !(stream instanceof TLSSocket)
 

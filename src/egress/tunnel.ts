@@ -3,7 +3,7 @@ import { SandboxError } from '../model/errors.ts'
 import { type Hello, readHello } from './client-hello.ts'
 import type { Core } from './core.ts'
 import type { Passage, Upstream } from './passage.ts'
-import { type Source, write } from './source.ts'
+import { Gathered, type Source, write } from './source.ts'
 
 /** Joins the two sides until both have ended. `client` has been told that it is connected. */
 export async function tunnel(
@@ -79,13 +79,12 @@ export async function judgeFirstFlight(core: Core, client: Source, passage: Pass
     () => passage.cut(new SandboxError('timeout', 'the client does not begin')),
     passage.judged.target.port === 443 ? core.limits.headerMs : core.limits.idleMs,
   )
-  const seen: Buffer[] = []
+  const seen = new Gathered()
   try {
     for (;;) {
       const chunk = await client.next()
       if (chunk === undefined) break
-      seen.push(chunk)
-      const hello = readHello(seen.length === 1 ? chunk : Buffer.concat(seen))
+      const hello = readHello(seen.add(chunk))
       if (hello.kind === 'more') continue
       judgeHello(core, passage, hello)
       break
@@ -93,7 +92,7 @@ export async function judgeFirstFlight(core: Core, client: Source, passage: Pass
   } finally {
     clearTimeout(timer)
   }
-  for (const chunk of seen.reverse()) client.unshift(chunk)
+  client.unshift(seen.all())
 }
 
 function judgeHello(core: Core, passage: Passage, hello: Hello): void {

@@ -80,7 +80,7 @@ export class World {
   }
 
   async #listen(server: Server, host: string, drop: () => void): Promise<number> {
-    await new Promise<void>((resolve) => server.listen(0, host, resolve))
+    await new Promise<void>((resolve) => server.listen({ port: 0, host, backlog: 4096 }, resolve))
     this.#ends.push(() => {
       drop()
       return new Promise((resolve) => server.close(resolve))
