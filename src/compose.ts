@@ -13,6 +13,7 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
+import { Review } from './host/review.ts'
 import { caller, hostMemoryMb, readText } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
@@ -93,6 +94,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     host,
     newId,
     egress: lazyEgress(() => now.config, trail, env),
+    review: (spec) => reviewFor(spec, stateDir),
   })
   const reload = async (): Promise<Config> => {
     const next = inForce(await configFor(options, env), home)
@@ -201,6 +203,13 @@ export function probePlanFor(
   const plan = planFor(policy, spec, facts)
   if (plan instanceof SandboxError) throw plan
   return plan
+}
+
+/** As many places for changes as the spec could have writable mounts. */
+function reviewFor(spec: Spec, stateDir: string): Review {
+  const count = 1 + (spec.write?.length ?? 0) + (spec.mounts?.length ?? 0)
+  const owner = spec.workspace === undefined ? undefined : hostPath(spec.workspace).fact
+  return Review.create(stateDir, agentPath(), count, owner)
 }
 
 /** The proxy is loaded when a sandbox wants one. */
