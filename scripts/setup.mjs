@@ -37,6 +37,10 @@ const PACKAGES = [
     'compiles C to WebAssembly in the tests',
   ],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
+  ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
+  ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
+  ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
+  ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],
 ]
 
 const say = (text) => process.stdout.write(`${text}\n`)

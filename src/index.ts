@@ -21,6 +21,9 @@ export {
   sanitizeEnvVars,
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
+export type { Connection } from './egress/passage.ts'
+export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
   assertPublicUrl,
   type PublicUrl,
@@ -38,6 +41,7 @@ export {
   safeEvalCondition,
   safeInterpolate,
 } from './eval/safe-eval.ts'
+export { Secret } from './host/secret.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
@@ -52,7 +56,14 @@ export {
   parseSpec,
   type Spec,
 } from './model/spec.ts'
+export {
+  certificateBundle,
+  certificateEnvironment,
+  type ProxyEnvironmentOptions,
+  proxyEnvironment,
+} from './policy/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
+export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
 export type { Inspection } from './skills/inspect.ts'
 export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/runner.ts'
 export type { SkillUsage } from './skills/usage.ts'

@@ -67,6 +67,7 @@ export class GuestSandbox implements BackendSandbox {
   async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
     const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
     const running = await this.start(command, { ...io, stdin: input !== undefined })
+    io.onStarted?.((signal) => running.signal(signal))
     if (input) {
       // A command need not read all that it is offered.
       await running.write(input).catch(() => {})
@@ -77,12 +78,12 @@ export class GuestSandbox implements BackendSandbox {
 
   async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
     this.#assertOpen()
-    // The place for it may be made while it is judged; it starts only after that.
-    const [session] = await settled(this.#place.session(), io.permit)
+    io.permit?.catch(() => {})
+    const session = await this.#session(io.permit)
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
-    await this.#counted(() => guest.start(session, fieldsOf(command, io, guest.isConfined)), guest.result)
+    await this.#counted(() => guest.start(session, fieldsOf(command, io, guest.isHeld)), guest.result)
     return guest
   }
 
@@ -101,6 +102,16 @@ export class GuestSandbox implements BackendSandbox {
   async close(): Promise<void> {
     this.#closed = true
     await this.#place.close()
+  }
+
+  /** What keeps the wall from going up is told only to those who may start something behind it. */
+  async #session(permit: Promise<unknown> | undefined): Promise<Session> {
+    try {
+      return await this.#place.session()
+    } catch (error) {
+      await permit
+      throw error
+    }
   }
 
   /** A command counts from before it starts until it has ended, or failed to start. */
@@ -127,11 +138,12 @@ export class GuestSandbox implements BackendSandbox {
     await session.ready
     const fields = ['builtin', ...argv.flatMap((word) => ['argv', word]), ...(input ? ['input'] : [])]
     this.#place.onCommands?.(++this.#running)
-    const guest = await session.start({ fields, onOutput: output })
+    const guest = session.start({ fields, onOutput: output })
     const stop = (): void => guest.kill()
     signal?.addEventListener('abort', stop, { once: true })
     if (signal?.aborted) stop()
     try {
+      await guest.started
       if (input) await feed(guest, input)
       const { exit, lost } = await guest.ended
       if (lost !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${lost}`)
@@ -147,13 +159,6 @@ const isGranted = (plan: Plan, path: string): boolean =>
   [...plan.mounts.map(({ target }) => target), '/tmp'].some(
     (root) => normalize(path) === root || normalize(path).startsWith(root === '/' ? '/' : `${root}/`),
   )
-
-/** Both, whichever fails first; the second may be nothing. */
-async function settled<T>(first: Promise<T>, second: Promise<unknown> | undefined): Promise<[T]> {
-  first.catch(() => {})
-  await second
-  return [await first]
-}
 
 async function feed(
   guest: GuestProcess,
@@ -221,14 +226,19 @@ class GuestCommand implements RunningCommand {
       this.#isFailed = reject
     })
     this.result.catch(() => {})
-    if (limits.diskMb !== undefined || (this.isConfined && !place.confine))
+    if (limits.diskMb !== undefined || (this.#isConfined && !place.confine))
       throw new SandboxError('unsupported', 'this backend cannot hold that limit for one command', {
         hint: 'ask for it when the sandbox is created',
       })
   }
 
+  /** Whether its process waits for our word. */
+  get isHeld(): boolean {
+    return this.#io.permit !== undefined || this.#isConfined
+  }
+
   /** Whether the kernel has to hold limits for this command alone. */
-  get isConfined(): boolean {
+  get #isConfined(): boolean {
     return KERNEL_LIMITS.some((name) => this.#limits[name] !== undefined)
   }
 
@@ -238,21 +248,32 @@ class GuestCommand implements RunningCommand {
 
   async start(session: Session, fields: readonly string[]): Promise<void> {
     this.#session = session
-    this.#guest = await session.start({ fields, onOutput: (stream, chunk) => this.#take(stream, chunk) })
-    if (this.isConfined) await this.#confine(this.#guest)
+    const guest = session.start({ fields, onOutput: (stream, chunk) => this.#take(stream, chunk) })
+    this.#guest = guest
+    if (this.isHeld) await this.#admit(guest)
+    await guest.started
     this.#watchdog.start()
     this.#guest.ended.then((end) => this.#finish(end)).catch(this.#isFailed)
   }
 
-  /** SECURITY: the command exists only once its own limits hold. */
-  async #confine(guest: GuestProcess): Promise<void> {
+  /**
+   * SECURITY: the command starts once it is permitted and its own limits hold. Its process is made meanwhile and
+   * waits; when it is refused, nothing of it is left.
+   */
+  async #admit(guest: GuestProcess): Promise<void> {
     try {
-      this.#confinement = await this.#place.confine?.(guest.pid, this.#limits)
+      await this.#io.permit
+      if (this.#isConfined) this.#confinement = await this.#confine((await guest.started).pid)
       guest.release()
     } catch (error) {
       guest.kill()
+      await guest.ended
       throw error
     }
+  }
+
+  #confine(pid: number): Promise<Confinement> | undefined {
+    return this.#place.confine?.(pid, this.#limits)
   }
 
   write(data: Uint8Array): Promise<void> {

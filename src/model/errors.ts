@@ -36,6 +36,7 @@ export const ERRORS = {
   unsupported: row('unsupported', 501),
   'resource-exhausted': row('failed', 500),
   timeout: row('failed', 504),
+  'fetch-failed': row('failed', 502),
   'launch-failed': row('failed', 500),
   'trail-unwritable': row('failed', 503),
   internal: row('failed', 500),

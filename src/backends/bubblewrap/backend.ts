@@ -51,6 +51,8 @@ const ALWAYS: readonly Guarantee[] = [
   'env.clean',
   'net.offline',
   'net.loopback',
+  'net.fetch',
+  'secrets.outside',
   'proc.hidden',
   'ipc.private',
   'kernel.filtered',
@@ -133,7 +135,7 @@ class Bubblewrap implements Backend, Wrapper {
     if (plan.network.mode === 'fetch' && !options.onTunnel)
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     return new BubblewrapSandbox(plan, this.#place(plan, options), (command, io) =>
-      this.#exec(plan, command, io),
+      this.#exec(plan, command, io, options.onTunnel),
     )
   }
 
@@ -207,13 +209,18 @@ class Bubblewrap implements Backend, Wrapper {
     return this.#parts.sabotage?.(vector) ?? vector
   }
 
-  async #exec(plan: Plan, command: Command, io: ExecIo = {}): Promise<ExecResult> {
+  async #exec(
+    plan: Plan,
+    command: Command,
+    io: ExecIo = {},
+    onTunnel?: OpenOptions['onTunnel'],
+  ): Promise<ExecResult> {
     const group = this.#group(plan)
     try {
       const vector = this.#vector(plan, command, group, CONTROL, io.permit !== undefined)
       const env = launchEnvironment(vector, environmentOf(plan, command))
       const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
-      const result = await run(launch, plan.limits, io)
+      const result = await run(launch, plan.limits, { ...io, onTunnel })
       return resultOf(result, group)
     } finally {
       await group?.remove()
@@ -230,7 +237,6 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
   readonly #place: GuestPlace & { readonly isOpen: boolean }
-  readonly #isTunneled: boolean
 
   constructor(
     plan: Plan,
@@ -240,11 +246,10 @@ class BubblewrapSandbox extends GuestSandbox {
     super(plan, place)
     this.#alone = alone
     this.#place = place
-    this.#isTunneled = plan.network.mode === 'fetch'
   }
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = io.last && !this.#place.isOpen && !this.#isTunneled && io.limits === undefined
+    const alone = io.last && !this.#place.isOpen && io.limits === undefined
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }

@@ -106,7 +106,12 @@ const capabilities = ({ uid }: LaunchContext): readonly string[] =>
 /** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
 function hostRoot(plan: Plan): string[] {
   const root = plan.mounts.filter((mount) => mount.target === '/')
-  return [...root.flatMap(bind), ...arg('--proc', '/proc', '--dev', '/dev'), ...stagedMounts(plan)]
+  return [
+    ...root.flatMap(bind),
+    ...arg('--proc', '/proc', '--dev', '/dev'),
+    ...files(plan),
+    ...stagedMounts(plan),
+  ]
 }
 
 function privateRoot(plan: Plan, context: LaunchContext): string[] {
@@ -129,6 +134,7 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
       ...varTmp(plan),
     ),
     ...etc(plan, context),
+    ...files(plan),
     ...outer(plan).flatMap(bind),
     ...stagedMounts(plan),
     ...arg('--remount-ro', '/'),
@@ -163,6 +169,8 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
       : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
   ]
 }
+
+const files = (plan: Plan): string[] => plan.files.flatMap(({ target, text }) => file(target, text))
 
 const RESOLVER = ['/etc/resolv.conf', '/etc/hosts']
 
