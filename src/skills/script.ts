@@ -72,11 +72,10 @@ export async function runScript(run: ScriptRun, open: OpenSandbox): Promise<Scri
       details: `EnvRead ${name}`,
       recorded: false,
     }))
-  const refusal = judgeInput(run.input, {
-    base: mounts.cwd ?? run.skill.dir,
-    roots: [...mounts.read, ...mounts.write, ...(mounts.cwd === undefined ? [run.skill.dir] : [])],
-    network: run.network,
-  })
+  // What of the workspace is not granted looks absent to the script; only what leads out of it is refused here.
+  const base = mounts.cwd ?? run.skill.dir
+  const roots = [...mounts.read, ...mounts.write, base]
+  const refusal = judgeInput(run.input, { base, roots, network: run.network })
   if (refusal) {
     const { code, message, violation } = refusal
     const violations = [{ ...violation, recorded: false }]
