@@ -12,7 +12,7 @@ const shared = {
 const CHUNKS = [
   {
     name: 'core',
-    test: /src\/(model|host|audit|backends|supervisor)\/|src\/compose|policy\/(plan|grants)/,
+    test: /src\/(model|host|backends)\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
     priority: 3,
   },
   { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },
@@ -25,7 +25,9 @@ const program = {
   format: 'cjs',
   outDir: 'dist/cli',
   dts: false,
-  noExternal: [/.*/],
+  // All but the native store engine, which finds its own binary.
+  noExternal: [/^(?!libsql$|pg-native$)/],
+  external: ['libsql', 'pg-native'],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
   outputOptions: { codeSplitting: { groups: CHUNKS } },
@@ -33,6 +35,14 @@ const program = {
 
 export default defineConfig([
   { ...shared, entry: { index: 'src/index.ts' }, format: 'esm', outDir: 'dist', dts: true },
+  {
+    ...shared,
+    platform: 'neutral',
+    entry: { client: 'src/client/index.ts' },
+    format: 'esm',
+    outDir: 'dist',
+    dts: true,
+  },
   { ...program, entry: { ringfence: 'src/cli/ringfence.ts' } },
   { ...program, entry: { warm: 'src/cli/warm.ts' } },
   { ...program, entry: { main: 'src/cli/main.ts' } },

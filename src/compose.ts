@@ -1,9 +1,10 @@
-import { randomBytes } from 'node:crypto'
+import { createHash, randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { type AuditTrail, openTrail } from './audit/trail.ts'
+import { pathsOf as trailPaths } from './audit/files.ts'
+import { openTrail } from './audit/trail.ts'
 import type { Backend, Probe } from './backends/backend.ts'
 import { bubblewrap } from './backends/bubblewrap/backend.ts'
 import { mock } from './backends/mock/backend.ts'
@@ -33,7 +34,11 @@ export type ComposeOptions = {
   readonly policy?: string | undefined
   readonly env?: NodeJS.ProcessEnv
   readonly cwd?: string
+  /** Where events go, when it is not the state directory's own trail. */
+  readonly trail?: TrailSink
 }
+
+export type TrailSink = EventSink & { readonly close: () => Promise<void> }
 
 export type Ringfence = {
   readonly config: Config
@@ -45,27 +50,87 @@ export type Ringfence = {
   readonly gate: Gate
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
+  /** Names the policy in force. */
+  readonly policyHash: () => string
+  /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
+  readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
   readonly close: () => Promise<void>
 }
 
+/** The environment of this process; read nowhere else. */
+export const environment = (): NodeJS.ProcessEnv => process.env
+
+/** What a configuration decides; replaced as a whole. */
+type InForce = {
+  readonly config: Config
+  readonly policy: SandboxPolicy
+  readonly judge: Ringfence['judge']
+  readonly hash: string
+}
+
 export async function compose(options: ComposeOptions = {}): Promise<Ringfence> {
-  const env = definedOnly(options.env ?? process.env)
-  const config = await configFor(options, env)
+  const env = definedOnly(options.env ?? environment())
   const stateDir = stateDirectory(env)
   const home = env.HOME ?? homedir()
   const cwd = options.cwd ?? process.cwd()
-  const policy = sandboxPolicyOf(config, home)
+  let now = inForce(await configFor(options, env), home)
   const observe = (path: string): Observed =>
-    hostPath(path, (name) => policy.blocked.includes(name.toLowerCase()))
-  const registry = registryFor(stateDir, env, policy, observe)
-  const trail = lazyTrail(stateDir)
-  const judge = judgeWith(config, home)
+    hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
+  const registry = registryFor(stateDir, env, () => now.policy, observe)
+  const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
+  const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
-  const egress = lazyEgress(config, trail, env)
-  const gate = new Gate({ policy, registry, trail, judge, observe, host, newId, egress })
-  return { config, stateDir, home, cwd, env, registry, gate, trail, judge, close: () => trail.close() }
+  const gate = new Gate({
+    // Read at each judgement, so that a reload holds for sandboxes that are already open.
+    get policy() {
+      return now.policy
+    },
+    registry,
+    trail,
+    judge,
+    observe,
+    host,
+    newId,
+    egress: lazyEgress(() => now.config, trail, env),
+  })
+  const reload = async (): Promise<Config> => {
+    const next = inForce(await configFor(options, env), home)
+    // A rule whose examples lie shows only when it is compiled.
+    await next.judge({ line: 'true' }, { workspace: '/', cwd: '/' })
+    now = next
+    return next.config
+  }
+  return {
+    config: now.config,
+    stateDir,
+    home,
+    cwd,
+    env,
+    registry,
+    gate,
+    trail,
+    judge,
+    policyHash: () => now.hash,
+    reload,
+    close: () => trail.close(),
+  }
 }
+
+function inForce(config: Config, home: string): InForce {
+  const { policy, commands, router, network, backends } = config
+  const text = JSON.stringify({ policy, commands, router, network, backends })
+  return {
+    config,
+    policy: sandboxPolicyOf(config, home),
+    judge: judgeWith(config, home),
+    hash: createHash('sha256').update(text).digest('hex').slice(0, 16),
+  }
+}
+
+/** The operator's database; empty means the embedded store. */
+export const databaseUrl = (config: Config, env: Readonly<Record<string, string>>): string =>
+  env.RINGFENCE_DATABASE_URL ?? config.server?.database_url ?? ''
 
 /** Skills on these parts. Loaded when somebody has one, like the parser of commands. */
 export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
@@ -103,10 +168,10 @@ export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).to
 function registryFor(
   stateDir: string,
   env: Readonly<Record<string, string>>,
-  policy: SandboxPolicy,
+  policy: () => SandboxPolicy,
   observe: (path: string) => Observed,
 ): SandboxRegistry {
-  const probePlan = (): Plan => probePlanFor(policy, observe, stateDir)
+  const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
   const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
   const local: readonly (readonly [Backend, number])[] = [
     [bubblewrap({ agent: agentPath(), probePlan }), 50],
@@ -140,13 +205,13 @@ export function probePlanFor(
 
 /** The proxy is loaded when a sandbox wants one. */
 function lazyEgress(
-  config: Config,
+  config: () => Config,
   trail: EventSink,
   env: Readonly<Record<string, string>>,
 ): (spec: Spec) => Promise<PreparedEgress> {
   return async (spec) => {
     const { egressWith } = await import('./supervisor/egress.ts')
-    const allowPrivate = config.network?.allow_private ?? []
+    const allowPrivate = config().network?.allow_private ?? []
     const nodePreload = (): string | undefined => readText(join(packageRoot(), 'guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
     return egressWith({ trail, allowPrivate, env, systemCertificates, nodePreload })(spec)
@@ -189,15 +254,33 @@ async function loadJudge(
 }
 
 /** Opened by the first event, so that a command which records nothing touches no disk. */
-function lazyTrail(stateDir: string): EventSink & { readonly close: () => Promise<void> } {
-  let open: Promise<AuditTrail> | undefined
+function lazyTrail(stateDir: string, database: () => string): TrailSink {
+  let open: Promise<TrailSink> | undefined
   return {
     async append(event: Event): Promise<void> {
-      open ??= openTrail({ home: stateDir })
+      open ??= anyTrail(stateDir, database)
       await (await open).append(event)
     },
     async close(): Promise<void> {
       await (await open)?.close()
+    },
+  }
+}
+
+/** Segment files, until a server has taken the trail over into its store. */
+async function anyTrail(stateDir: string, database: () => string): Promise<TrailSink> {
+  if (!existsSync(trailPaths(stateDir).store)) return openTrail({ home: stateDir })
+  const [{ openStore }, { openStoreTrail }] = await Promise.all([
+    import('./store/open.ts'),
+    import('./audit/open-store-trail.ts'),
+  ])
+  const store = await openStore({ stateDir, databaseUrl: database() })
+  const trail = await openStoreTrail({ home: stateDir, store })
+  return {
+    append: (event) => trail.append(event),
+    close: async () => {
+      await trail.close()
+      await store.close()
     },
   }
 }

@@ -13,7 +13,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   model: [],
   policy: ['model', 'npm:unbash'],
   host: ['model', 'npm:smol-toml'],
-  store: ['model'],
+  store: ['model', 'npm:libsql', 'npm:pg'],
   audit: ['model', 'store'],
   egress: ['model', 'host', 'policy'],
   backends: ['model', 'host'],
@@ -21,7 +21,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   eval: ['model'],
   skills: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval'],
   supervisor: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
-  server: ['model', 'audit', 'supervisor'],
+  server: ['model', 'audit', 'supervisor', 'npm:hono', 'npm:@hono/node-server', 'npm:ws'],
   client: ['model'],
   adapters: ['model', 'client'],
 }
@@ -29,10 +29,12 @@ const INNER = Object.keys(ROOMS)
 /** What stands above the rooms: the composition root, the library and its front door, the seeds' names, the commands. */
 const ABOVE: Readonly<Record<string, readonly string[]>> = {
   'compose.ts': INNER,
+  // The server's half of the composition: apart, so that no command loads it but `serve`.
+  'serve.ts': [...INNER, 'compose.ts'],
   'api.ts': [...INNER, 'compose.ts'],
   'compat.ts': [...INNER, 'compose.ts', 'api.ts'],
   'index.ts': [...INNER, 'compose.ts', 'api.ts', 'compat.ts'],
-  cli: [...INNER, 'compose.ts'],
+  cli: [...INNER, 'compose.ts', 'serve.ts'],
 }
 const TABLE = { ...ROOMS, ...ABOVE }
 

@@ -61,14 +61,27 @@ export function parseAnchors(text: string, key: VerifyKey, torn: 'refused' | 'sk
 }
 
 function parseSlot(text: string, key: VerifyKey): Anchor | string {
+  const anchor = parseAnchor(text, key)
+  if (typeof anchor === 'string') return anchor
+  // SECURITY: exactly our bytes, or another spelling of the same values would pass as unchanged.
+  return slotText(anchor) === text ? anchor : 'it is malformed'
+}
+
+/** An anchor as a store keeps it: its canonical text alone. A string says what is wrong. */
+export function parseAnchorText(text: string, key: VerifyKey): Anchor | string {
+  const anchor = parseAnchor(text, key)
+  if (typeof anchor === 'string') return anchor
+  return canonical(anchor as unknown as Json) === text ? anchor : 'it is malformed'
+}
+
+function parseAnchor(text: string, key: VerifyKey): Anchor | string {
   const anchor = jsonIn(text) as Partial<Anchor> | undefined
   const head = parseHead(anchor?.head, key)
   if (typeof head === 'string') return head
   const frontier = isFrontier(anchor?.frontier) ? anchor.frontier : []
   if (frontier.length !== frontierSize(head.count) || rootOf(frontier) !== head.root)
     return 'its frontier does not lead to its Merkle root'
-  // SECURITY: exactly our bytes, or another spelling of the same values would pass as unchanged.
-  return slotText({ frontier, head }) === text ? { frontier, head } : 'it is malformed'
+  return { frontier, head }
 }
 
 const isFrontier = (value: unknown): value is Frontier =>

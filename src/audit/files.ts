@@ -29,6 +29,8 @@ export const pathsOf = (home: string) => ({
   /** The record hashes, 32 bytes each: they let `verify` name the first record of a rewritten stretch. */
   leaves: `${home}/anchor/leaves.bin`,
   lock: `${home}/anchor/lock`,
+  /** Says that the trail lives in a store from now on. */
+  store: `${home}/anchor/store.json`,
   keys: `${home}/keys`,
   key: `${home}/keys/trail.json`,
 })

@@ -176,6 +176,10 @@ export class AuditTrail implements EventSink {
   /** The anchor as the last holder of the lock left it, with what a crash left beyond it moved aside. */
   #settled(): Anchored {
     const { home } = this.#options
+    if (sizeOf(pathsOf(home).store) !== undefined)
+      throw new SandboxError('trail-unwritable', 'a server has taken the trail over into its store', {
+        hint: 'run the command again',
+      })
     const last = this.#readAnchor()
     const { head } = last.anchor
     const size = sizeOf(segmentPath(home, head.segment)) ?? 0

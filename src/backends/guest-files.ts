@@ -87,7 +87,9 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
   const abort = new AbortController()
   const queue: Uint8Array[] = []
   let wake = (): void => {}
-  let release = (): void => {}
+  // Several chunks may be on their way at once; each holds back what comes after it until it is taken.
+  const held: (() => void)[] = []
+  const release = (): void => held.shift()?.()
   let over = false
   const finished = checked(
     run,
@@ -96,7 +98,7 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
       queue.push(Uint8Array.from(chunk))
       wake()
       return new Promise<void>((resolve) => {
-        release = resolve
+        held.push(resolve)
       })
     },
     undefined,
@@ -120,7 +122,7 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
     }
     await finished
   } finally {
-    release()
+    for (const resolve of held) resolve()
     abort.abort()
   }
 }

@@ -2,11 +2,13 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { loadVerifyKey } from '../audit/anchor.ts'
 import { type TrailRecord, type VerifyKey, verifyKeyOf } from '../audit/chain.ts'
-import { END, START, unwritable } from '../audit/files.ts'
-import { checkProof, proofOf } from '../audit/proof.ts'
-import { endOfTrail, exportTrail, readTail, readTrail, type TrailFilter } from '../audit/read.ts'
-import { verifyTrail } from '../audit/verify.ts'
+import { unwritable } from '../audit/files.ts'
+import { checkProof } from '../audit/proof.ts'
+import type { TrailFilter } from '../audit/read.ts'
+import { type TrailSource, trailSource } from '../audit/source.ts'
 import { SandboxError } from '../model/errors.ts'
+import { openStore } from '../store/open.ts'
+import type { Store } from '../store/sql.ts'
 import type { CliIo } from './io.ts'
 
 export const HELP = `ringfence audit: read and verify the trail
@@ -38,8 +40,6 @@ Examples:
   ringfence audit proof 41 > proof.json && ringfence audit proof --check proof.json
 `
 
-const FOLLOW_MS = 200
-
 const OPTIONS = {
   help: { type: 'boolean', short: 'h' },
   json: { type: 'boolean' },
@@ -65,6 +65,7 @@ type Call = {
   readonly rest: readonly string[]
   readonly io: CliIo
   readonly json: boolean
+  readonly trail: TrailSource
 }
 type Action = { readonly run: (call: Call) => number | Promise<number>; readonly takes: readonly Option[] }
 
@@ -79,7 +80,11 @@ const ACTIONS: Readonly<Record<string, Action>> = {
 }
 
 /** `ringfence audit …`: resolves to the exit code; throws `SandboxError` for what it cannot do. */
-export async function audit(args: readonly string[], io: CliIo): Promise<number> {
+export async function audit(
+  args: readonly string[],
+  io: CliIo,
+  store: () => Promise<Store> = () => openStore({ stateDir: io.home }),
+): Promise<number> {
   const { values, positionals } = parse(args)
   const [name, ...rest] = positionals
   if (values.help) {
@@ -93,10 +98,14 @@ export async function audit(args: readonly string[], io: CliIo): Promise<number>
   )
   if (stray !== undefined) throw usage(`\`audit ${name}\` does not take --${stray}`)
   if (rest.length > 0 && name !== 'proof') throw usage(`unexpected \`${rest[0]}\``)
+  let trail: TrailSource | undefined
   try {
-    return await action.run({ values, rest, io, json: io.json || values.json === true })
+    trail = await trailSource(io.home, store)
+    return await action.run({ values, rest, io, trail, json: io.json || values.json === true })
   } catch (error) {
     throw unwritable(error, io.home)
+  } finally {
+    await trail?.close()
   }
 }
 
@@ -111,44 +120,35 @@ function parse(args: readonly string[]) {
 const usage = (problem: string): SandboxError =>
   new SandboxError('invalid-input', problem, { hint: 'see `ringfence audit --help`' })
 
-async function tail({ io, values, json }: Call): Promise<number> {
-  const filter = filterOf(values)
-  const end = endOfTrail(io.home)
-  const last = readTail(io.home, wholeNumber(values.lines, '-n') ?? 10, filter, end)
-  for (const record of last) io.out(show(record, json))
-  let from = end === END ? START : end
-  while (values.follow && !io.signal?.aborted) {
-    await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS))
-    const to = endOfTrail(io.home)
-    if (to === END || (to.segment === from.segment && to.offset === from.offset)) continue
-    for (const record of readTrail(io.home, filter, { from, to })) io.out(show(record, json))
-    from = to
-  }
+async function tail({ io, values, json, trail }: Call): Promise<number> {
+  const count = wholeNumber(values.lines, '-n') ?? 10
+  const follow = values.follow ? (io.signal ?? new AbortController().signal) : undefined
+  for await (const record of trail.tail(count, filterOf(values), follow)) io.out(show(record, json))
   return 0
 }
 
-function query({ io, values, json }: Call): number {
+async function query({ io, values, json, trail }: Call): Promise<number> {
   const limit = wholeNumber(values.limit, '--limit')
   const filter = { ...filterOf(values), ...(limit === undefined ? {} : { limit }) }
-  for (const record of readTrail(io.home, filter)) io.out(show(record, json))
+  for await (const record of trail.query(filter)) io.out(show(record, json))
   return 0
 }
 
-async function verify({ io, values, json }: Call): Promise<number> {
+async function verify({ io, values, json, trail }: Call): Promise<number> {
   const against = values.against === undefined ? {} : { against: headFrom(values.against) }
-  const verdict = await verifyTrail(io.home, against)
+  const verdict = await trail.verify(against)
   if (json) io.out(`${JSON.stringify(verdict)}\n`)
   else if (verdict.ok) io.out(`ok: ${verdict.records} records, ${verdict.checkpoints} checkpoints\n`)
   else io.out(`bad: record ${verdict.seq}: ${verdict.problem}\n`)
   return verdict.ok ? 0 : 1
 }
 
-function exportLines({ io, values }: Call): number {
+async function exportLines({ io, values, trail }: Call): Promise<number> {
   if (values.output !== undefined) writeFileSync(values.output, '', { mode: 0o600 })
   const write = (text: string): void =>
     values.output === undefined ? io.out(text) : writeFileSync(values.output, text, { flag: 'a' })
   let held = ''
-  for (const line of exportTrail(io.home)) {
+  for await (const line of trail.lines()) {
     held += `${line}\n`
     if (held.length < 65_536) continue
     write(held)
@@ -158,13 +158,13 @@ function exportLines({ io, values }: Call): number {
   return 0
 }
 
-function proof({ io, values, rest, json }: Call): number {
+async function proof({ io, values, rest, json, trail }: Call): Promise<number> {
   const [seq, extra] = rest
   if (extra !== undefined) throw usage(`unexpected \`${extra}\``)
   if (values.check === undefined) {
     const wanted = wholeNumber(seq, 'SEQ')
     if (wanted === undefined) throw usage('say which record: `audit proof SEQ`')
-    io.out(`${JSON.stringify(proofOf(io.home, wanted))}\n`)
+    io.out(`${JSON.stringify(await trail.proof(wanted))}\n`)
     return 0
   }
   const verdict = checkProof(jsonIn(textFrom(values.check), values.check), trustedKey(io.home, values.key))

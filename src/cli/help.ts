@@ -14,6 +14,12 @@ usage: ringfence <command> [options]
   skill    inspect, run, list and count skills
   wasm     meter and run WebAssembly with fuel, a deadline and named grants
 
+  serve    a control plane for many sandboxes: HTTP, keys, approvals, events
+  sandbox  create, use and end sandboxes on a server
+  key      make, list and revoke API keys
+  approve  answer what a command waits for; also reject
+  reload   let a server read its configuration anew
+
 Every command knows --json, --config FILE, --quiet and --help.
 
 examples:
@@ -159,6 +165,71 @@ examples:
   ringfence eval --async 'await Promise.resolve(3)' --timeout 200
 `
 
+const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--database-url URL] [--tls-cert F --tls-key F]
+
+Serves /v1 (described at /openapi.json) until SIGTERM, which lets running commands end. SIGHUP reads the configuration
+anew. Records and the trail lie in an embedded store under the state directory, or in PostgreSQL. Anything but a
+loopback address needs TLS, or --insecure-bind behind a proxy of your own. --print-key makes an operator's key.
+
+examples:
+  ringfence serve
+  ringfence serve --port 8080 --database-url postgres://ringfence@localhost/ringfence
+  ringfence serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+`
+
+const SANDBOX = `usage: ringfence sandbox create [options]              prints the id
+       ringfence sandbox ls [--state S] [--limit N]
+       ringfence sandbox get|pause|resume|snapshot|fork|logs ID
+       ringfence sandbox exec ID [-c 'shell line' | -- argv…]
+       ringfence sandbox cp FILE ID:/path | ID:/path FILE
+       ringfence sandbox port ID PORT                   where a port inside is reached
+       ringfence sandbox rm ID…
+
+The server is RINGFENCE_URL (default http://127.0.0.1:4200), the key RINGFENCE_API_KEY.
+create takes --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --metadata, --cpus,
+--memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --agent-id.
+
+examples:
+  ringfence sandbox create --memory 512 --timeout 600
+  ringfence sandbox exec sb_0123 -c 'uname -a'
+  ringfence sandbox cp data.csv sb_0123:/tmp/data.csv
+  ringfence sandbox rm sb_0123
+`
+
+const KEY = `usage: ringfence key create [--scope create,exec,read,admin] [--tenant NAME] [--name TEXT] [--e2b]
+       ringfence key ls
+       ringfence key revoke ID
+
+Without RINGFENCE_URL it works on the local state. A key is printed once and kept as a hash. Without --scope it may
+create, exec and read; admin is the operator: it sees every tenant and answers approvals.
+
+examples:
+  ringfence key create
+  ringfence key create --scope read --tenant build --json
+  ringfence key create --e2b
+  ringfence key revoke key_0123
+`
+
+const APPROVE = `usage: ringfence approve [ID]
+       ringfence reject [ID]
+
+Answers a command that waits for a human, on the server of RINGFENCE_URL. Without an id: what waits.
+
+examples:
+  ringfence approve
+  ringfence approve ap_0123
+  ringfence reject ap_0123
+`
+
+const RELOAD = `usage: ringfence reload
+
+The server of RINGFENCE_URL reads its configuration anew, as a whole or not at all.
+
+examples:
+  ringfence reload
+  ringfence reload --json
+`
+
 const HELP: Readonly<Record<string, string>> = {
   run: RUN,
   auto: AUTO,
@@ -169,6 +240,12 @@ const HELP: Readonly<Record<string, string>> = {
   skill: SKILL,
   wasm: WASM,
   eval: EVAL,
+  serve: SERVE,
+  sandbox: SANDBOX,
+  key: KEY,
+  approve: APPROVE,
+  reject: APPROVE,
+  reload: RELOAD,
 }
 
 export const helpText = (command: string): string =>

@@ -15,6 +15,12 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   skill: async () => (await import('./skill.ts')).skill,
   wasm: async () => (await import('./wasm.ts')).wasm,
   eval: async () => (await import('./eval.ts')).evaluate,
+  serve: async () => (await import('./serve.ts')).serve,
+  sandbox: async () => (await import('./sandbox.ts')).sandbox,
+  key: async () => (await import('./key.ts')).key,
+  approve: async () => (await import('./answer.ts')).approve,
+  reject: async () => (await import('./answer.ts')).reject,
+  reload: async () => (await import('./answer.ts')).reload,
 }
 
 async function main(argv: readonly string[]): Promise<number> {

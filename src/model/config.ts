@@ -35,6 +35,17 @@ export const policyShape = object({
   rule: optional(list(ruleShape)),
 })
 
+/** Sandboxes that are made beforehand, for callers who ask for exactly these. */
+export const poolShape = object({
+  size: positive(1024),
+  backend: optional(text()),
+  template: optional(text()),
+  image: optional(text()),
+  network: optional(oneOf(...NETWORK_MODES)),
+  cpus: optional(number({ above: 0, max: 4096 })),
+  memory_mb: optional(positive(2 ** 30)),
+})
+
 export const configShape = object({
   policy: optional(policyShape),
   commands: optional(object({ allowed: optional(list(text())) })),
@@ -58,6 +69,24 @@ export const configShape = object({
       host: optional(text()),
       port: optional(number({ integer: true, min: 0, max: 65_535 })),
       database_url: optional(text({ empty: true })),
+      tls_cert: optional(text()),
+      tls_key: optional(text()),
+      /** Names by which the server may be called, beside its addresses and `localhost`; `*.example.com`. */
+      hosts: optional(list(text())),
+      /** Web pages that may call it, as `https://console.example.com`. */
+      origins: optional(list(text())),
+      requests_per_second: optional(positive(1_000_000)),
+      /** How many wrong keys an address may try in a second. */
+      wrong_keys_per_second: optional(positive(1_000_000)),
+      max_sandboxes: optional(positive(1_000_000)),
+      max_sandboxes_per_key: optional(positive(1_000_000)),
+      max_creating: optional(positive(4096)),
+      max_execs: optional(positive(100_000)),
+      max_waiting: optional(positive(1_000_000)),
+      default_timeout_secs: optional(positive(2 ** 31)),
+      approval_timeout_secs: optional(positive(2 ** 31)),
+      drain_secs: optional(positive(3600)),
+      pool: optional(list(poolShape, 64)),
     }),
   ),
 })

@@ -15,6 +15,15 @@ const TABLE: readonly Line[] = [
   ['file-not-found', 'invalid', 404, 2],
   ['file-exists', 'invalid', 409, 2],
   ['wrong-state', 'invalid', 409, 2],
+  ['unauthenticated', 'invalid', 401, 2],
+  ['forbidden', 'invalid', 403, 2],
+  ['not-found', 'invalid', 404, 2],
+  ['method-not-allowed', 'invalid', 405, 2],
+  ['conflict', 'invalid', 409, 2],
+  ['too-large', 'invalid', 413, 2],
+  ['wrong-host', 'invalid', 421, 2],
+  ['headers-too-large', 'invalid', 431, 2],
+  ['too-many-requests', 'invalid', 429, 2],
   ['forbidden-host-path', 'denied', 422, 126],
   ['path-traversal', 'denied', 422, 126],
   ['resource-limit-exceeded', 'denied', 422, 126],
@@ -33,6 +42,9 @@ const TABLE: readonly Line[] = [
   ['fetch-failed', 'failed', 502, 125],
   ['launch-failed', 'failed', 500, 125],
   ['trail-unwritable', 'failed', 503, 125],
+  ['store-unwritable', 'failed', 503, 125],
+  ['draining', 'failed', 503, 125],
+  ['unreachable', 'failed', 502, 125],
   ['internal', 'failed', 500, 125],
 ]
 
@@ -51,7 +63,7 @@ const EXIT_OF: Readonly<Record<ErrorFamily, number>> = {
   failed: 125,
 }
 const STATUS_OF: Readonly<Record<ErrorFamily, (status: number) => boolean>> = {
-  invalid: (status) => [400, 401, 403, 404, 409, 413, 429].includes(status),
+  invalid: (status) => [400, 401, 403, 404, 405, 409, 413, 421, 429, 431].includes(status),
   denied: (status) => status === 422,
   unsupported: (status) => status === 501,
   failed: (status) => status >= 500 && status !== 501,

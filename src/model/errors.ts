@@ -20,6 +20,15 @@ export const ERRORS = {
   'file-not-found': row('invalid', 404),
   'file-exists': row('invalid', 409),
   'wrong-state': row('invalid', 409),
+  unauthenticated: row('invalid', 401),
+  forbidden: row('invalid', 403),
+  'not-found': row('invalid', 404),
+  'method-not-allowed': row('invalid', 405),
+  conflict: row('invalid', 409),
+  'too-large': row('invalid', 413),
+  'wrong-host': row('invalid', 421),
+  'headers-too-large': row('invalid', 431),
+  'too-many-requests': row('invalid', 429),
   'forbidden-host-path': row('denied', 422),
   'path-traversal': row('denied', 422),
   'resource-limit-exceeded': row('denied', 422),
@@ -39,6 +48,9 @@ export const ERRORS = {
   'fetch-failed': row('failed', 502),
   'launch-failed': row('failed', 500),
   'trail-unwritable': row('failed', 503),
+  'store-unwritable': row('failed', 503),
+  draining: row('failed', 503),
+  unreachable: row('failed', 502),
   internal: row('failed', 500),
 } as const satisfies Record<string, Row>
 
@@ -50,6 +62,8 @@ export type ErrorDetail = {
   readonly hint?: string
   readonly cause?: unknown
   readonly reasons?: readonly string[]
+  /** When trying again may help. */
+  readonly retryAfterSecs?: number
 }
 
 /** What every edge throws: one line, lower case, no final period, user input in backticks, never a secret. */
@@ -57,6 +71,7 @@ export class SandboxError extends Error {
   readonly code: ErrorCode
   readonly hint: string | undefined
   readonly reasons: readonly string[]
+  readonly retryAfterSecs: number | undefined
 
   constructor(code: ErrorCode, message: string, detail: ErrorDetail = {}) {
     super(message, detail.cause === undefined ? undefined : { cause: detail.cause })
@@ -64,6 +79,7 @@ export class SandboxError extends Error {
     this.code = code
     this.hint = detail.hint
     this.reasons = detail.reasons ?? []
+    this.retryAfterSecs = detail.retryAfterSecs
   }
 
   get family(): ErrorFamily {

@@ -28,6 +28,12 @@ export type GateParts = {
   readonly egress?: (spec: Spec) => Promise<PreparedEgress>
 }
 
+export type OpenSandboxOptions = {
+  readonly signal?: AbortSignal | undefined
+  /** An id that was given out before, by `newId`. */
+  readonly id?: string | undefined
+}
+
 /**
  * The one way in: spec → facts → decision → plan → `needs ⊆ claims` → backend. Every door of the product (library,
  * command line, server, adapters) comes through here.
@@ -59,12 +65,14 @@ export class Gate {
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
-  async open(input: unknown, signal?: AbortSignal): Promise<Sandbox> {
+  async open(
+    input: unknown,
+    { signal, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+  ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
     try {
       const { plan, backend } = await this.#admitSpec(spec, prepared)
-      const id = this.#parts.newId('sb')
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, onTunnel })

@@ -300,6 +300,11 @@ export class Sandbox implements AsyncDisposable {
     return [...refusals, end]
   }
 
+  /** Puts on record that the sandbox exists, for callers to whom that alone matters. */
+  recorded(): Promise<void> {
+    return this.#write()
+  }
+
   /** Ends the sandbox. Twice is harmless. */
   async close(): Promise<void> {
     if (this.#state === 'ready') await this.#end([])

@@ -1,0 +1,103 @@
+import type { Json } from '../model/event.ts'
+import type { Store, Tx } from '../store/sql.ts'
+import { headOf, insertTrail, readHead, saveHead, type TrailRow } from '../store/trail-rows.ts'
+import { beginTrail, loadKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
+import { canonical } from './canonical.ts'
+import type { SigningKey } from './chain.ts'
+import { damaged, makeDirs, pathsOf, replaceFile, syncDir, textOf, unwritable } from './files.ts'
+import { createLock, type Lock } from './lock.ts'
+import { exportTrail } from './read.ts'
+import { rowOf, StoreTrail, type StoreTrailParts } from './store-trail.ts'
+import { verifyTrail } from './verify.ts'
+
+const LOCK_WAIT_MS = 10_000
+const IMPORT_ROWS = 4096
+
+/** Where a trail lives: `sqlite` is the state directory's own store. */
+export type TrailPlace = { readonly kind: Store['kind'] }
+
+/** Whether a store has taken the trail of this state directory over, and which kind. */
+export function trailPlace(home: string): TrailPlace | undefined {
+  const text = textOf(pathsOf(home).store)
+  if (text === undefined) return undefined
+  try {
+    const { kind } = JSON.parse(text) as { readonly kind?: unknown }
+    if (kind === 'sqlite' || kind === 'postgres') return { kind }
+  } catch {
+    // Said below.
+  }
+  throw damaged('the note of where the trail lives is unreadable')
+}
+
+/** Opens the trail in a store. At the first time it takes over what segment files hold, or nothing of it. */
+export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promise<StoreTrail> {
+  const { home, store } = parts
+  try {
+    makeDirs(home)
+    const lock = createLock(pathsOf(home).lock)
+    await acquire(lock)
+    try {
+      const now = parts.now?.() ?? new Date()
+      const key = loadKey(home) ?? beginTrail(home, now.toISOString())
+      await takeOver(home, store, key)
+      return new StoreTrail({ ...parts, key })
+    } finally {
+      lock.release()
+    }
+  } catch (error) {
+    throw unwritable(error, home)
+  }
+}
+
+/**
+ * The note is written last: without it segment files still count, so whatever they hold beyond the store is imported.
+ * With it the store alone counts, and one that lacks our head was emptied.
+ */
+async function takeOver(home: string, store: Store, key: SigningKey): Promise<void> {
+  const place = trailPlace(home)
+  if (place !== undefined && place.kind !== store.kind)
+    throw damaged(`the trail lives in ${place.kind}, and this store is ${store.kind}`)
+  if (place !== undefined) {
+    if ((await readHead(store, key.id)) === undefined) throw damaged('the store has lost the trail')
+    return
+  }
+  await importSegments(home, store, key)
+  replaceFile(pathsOf(home).store, `${canonical({ kind: store.kind })}\n`)
+  syncDir(pathsOf(home).anchor)
+}
+
+async function importSegments(home: string, store: Store, key: SigningKey): Promise<void> {
+  const verdict = await verifyTrail(home)
+  if (!verdict.ok) throw damaged(`record ${verdict.seq}: ${verdict.problem}`)
+  const anchored = parseAnchors(readAnchors(home) ?? '', key, 'skipped')
+  if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+  await store.write(async (tx) => {
+    const have = await countIn(tx, store, key)
+    let rows: TrailRow[] = []
+    for (const line of exportTrail(home)) {
+      const row = rowOf(line)
+      if (row.seq >= have) rows.push(row)
+      if (rows.length < IMPORT_ROWS) continue
+      await insertTrail(tx, key.id, rows)
+      rows = []
+    }
+    await insertTrail(tx, key.id, rows)
+    await saveHead(tx, key.id, canonical(anchored.anchor as unknown as Json))
+  })
+}
+
+async function countIn(tx: Tx, store: Store, key: SigningKey): Promise<number> {
+  const text = await headOf(tx, key.id, store.kind)
+  if (text === undefined) return 0
+  const anchor = parseAnchorText(text, key)
+  if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+  return anchor.head.count
+}
+
+async function acquire(lock: Lock): Promise<void> {
+  const deadline = performance.now() + LOCK_WAIT_MS
+  while (lock.tryAcquire() === undefined) {
+    if (performance.now() > deadline) throw damaged(`process ${lock.holderPid()} holds the trail`)
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+}

@@ -1,0 +1,127 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Store } from '../store/sql.ts'
+import { queryTrail, readHead, type TrailQuery, type TrailRow } from '../store/trail-rows.ts'
+import { loadVerifyKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
+import { type Head, parseHead, type TrailRecord, type VerifyKey } from './chain.ts'
+import { ChainVerifier } from './chain-verifier.ts'
+import { damaged } from './files.ts'
+import { frontierOf, pathOf, rootOf } from './merkle.ts'
+import type { Proof } from './proof.ts'
+import type { Verdict, VerifyOptions } from './verify.ts'
+
+const PAGE = 2048
+
+/** The reading side of a trail in a store. */
+export class StoreTrailReader {
+  readonly #home: string
+  readonly #store: Store
+  readonly #key: VerifyKey
+
+  constructor(home: string, store: Store) {
+    const key = loadVerifyKey(home)
+    if (key === undefined) throw damaged('the signing key is missing')
+    this.#home = home
+    this.#store = store
+    this.#key = key
+  }
+
+  /** The matching records, parsed, in the order that is asked for. */
+  async query(query: TrailQuery): Promise<TrailRecord[]> {
+    const rows = await queryTrail(this.#store, this.#key.id, query)
+    return rows.map(({ line }) => JSON.parse(line) as TrailRecord)
+  }
+
+  /** The canonical lines that the head covers. */
+  async *lines(): AsyncGenerator<string, void> {
+    const head = await this.head()
+    for await (const { line } of this.#rows(0, head.count)) yield line
+  }
+
+  async head(): Promise<Head> {
+    const text = await readHead(this.#store, this.#key.id)
+    const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)
+    if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+    return anchor.head
+  }
+
+  /** Checks every record against the signed head, the head against its copy outside, and one kept elsewhere. */
+  async verify(options: VerifyOptions = {}): Promise<Verdict> {
+    const against = options.against === undefined ? [] : [parseHead(options.against, this.#key)]
+    const wrong = against.find((head) => typeof head === 'string')
+    if (wrong !== undefined) return bad(0, `the head kept elsewhere is not of this trail: ${wrong}`)
+    const copy = this.#copiedHead()
+    if (typeof copy === 'string') return bad(0, `the copy of the signed head is not ours: ${copy}`)
+    const text = await readHead(this.#store, this.#key.id)
+    const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)
+    const verifier = new ChainVerifier(this.#key)
+    const end = typeof anchor === 'string' ? Number.MAX_SAFE_INTEGER : anchor.head.count
+    const found = await this.#walk(verifier, end, [copy, ...(against as Head[])])
+    if (found) return found
+    if (typeof anchor === 'string')
+      return bad(verifier.vouched, `the signed head cannot be trusted from here on: ${anchor}`)
+    return this.#conclude(verifier, anchor.head, [copy, ...(against as Head[])])
+  }
+
+  /** That one record is in the trail. */
+  async proof(seq: number): Promise<Proof> {
+    const head = await this.head()
+    if (seq >= head.count) throw new SandboxError('invalid-input', `the trail has no record ${seq}`)
+    const leaves: string[] = []
+    let record: TrailRecord | undefined
+    for await (const { line } of this.#rows(0, head.count)) {
+      const each = JSON.parse(line) as TrailRecord
+      if (leaves.length === seq) record = each
+      leaves.push(each.hash)
+    }
+    if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
+      throw damaged('its records are not those that were signed')
+    return { record, path: pathOf(leaves, seq), head, public_key: this.#key.x }
+  }
+
+  #copiedHead(): Head | string {
+    const anchored = parseAnchors(readAnchors(this.#home) ?? '', this.#key, 'skipped')
+    return typeof anchored === 'string' ? anchored : anchored.anchor.head
+  }
+
+  async #walk(verifier: ChainVerifier, end: number, kept: readonly Head[]): Promise<Verdict | undefined> {
+    for await (const { seq, line } of this.#rows(0, end)) {
+      if (seq !== verifier.count)
+        return bad(verifier.count, `it is missing: record ${seq} stands in its place`)
+      const problem = verifier.push(Buffer.from(line))
+      if (problem !== undefined) return bad(verifier.count, problem)
+      const other = kept.find((head) => head.count === verifier.count && head.hash !== verifier.hash)
+      if (other) return bad(verifier.count - 1, 'it is not the record that a head kept elsewhere names')
+    }
+    return undefined
+  }
+
+  async #conclude(verifier: ChainVerifier, head: Head, kept: readonly Head[]): Promise<Verdict> {
+    const { count, checkpoints } = verifier
+    if (count < head.count) return bad(count, `it is missing: the signed head covers ${head.count} records`)
+    const problem = verifier.headProblem(head)
+    if (problem !== undefined) return bad(verifier.vouched, `the signed head disagrees: ${problem}`)
+    const ahead = kept.find((other) => other.count > count)
+    if (ahead) return bad(count, `it is missing: a head kept elsewhere covers ${ahead.count} records`)
+    if (await this.#isForged(head.count)) return bad(count, 'it lies beyond the signed head')
+    return { ok: true, records: count, checkpoints }
+  }
+
+  /** Records and head move together: what lies beyond a head that has not moved came from elsewhere. */
+  async #isForged(count: number): Promise<boolean> {
+    const beyond = await queryTrail(this.#store, this.#key.id, { after: count - 1, limit: 1 })
+    return beyond.length > 0 && (await this.head()).count === count
+  }
+
+  async *#rows(from: number, to: number): AsyncGenerator<TrailRow, void> {
+    for (let after = from - 1; ; ) {
+      const rows = await queryTrail(this.#store, this.#key.id, { after, before: to, limit: PAGE })
+      yield* rows
+      const last = rows.at(-1)
+      if (last === undefined || rows.length < PAGE) return
+      after = last.seq
+      await new Promise<void>((resolve) => setImmediate(resolve))
+    }
+  }
+}
+
+const bad = (seq: number, problem: string): Verdict => ({ ok: false, seq, problem })

@@ -1,0 +1,190 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Event, EventSink, Json } from '../model/event.ts'
+import type { Store, Tx } from '../store/sql.ts'
+import { headOf, insertTrail, saveHead, type TrailRow } from '../store/trail-rows.ts'
+import {
+  type Anchor,
+  type Anchored,
+  parseAnchors,
+  parseAnchorText,
+  readAnchors,
+  writeAnchor,
+} from './anchor.ts'
+import { batchOf, type Entry } from './batch.ts'
+import { canonical } from './canonical.ts'
+import { membersOf, type SigningKey, type TrailRecord } from './chain.ts'
+import { damaged } from './files.ts'
+
+const CHECKPOINT_EVERY = 1000
+const RECORD_BYTES = 1024 * 1024
+const BATCH = 1024
+/** How far the copy of the head outside the store may lag behind. */
+const COPY_EVERY_MS = 1000
+
+export type StoreTrailParts = {
+  readonly home: string
+  readonly store: Store
+  readonly key: SigningKey
+  readonly now?: () => Date
+  readonly checkpointEvery?: number
+}
+
+type Waiting = { readonly entry: Entry; readonly settle: (error?: unknown) => void }
+type Listener = (rows: readonly TrailRow[]) => void
+
+/**
+ * The trail in a store: the same lines, chain and checkpoints as in segment files. The signed head moves in the very
+ * transaction that adds the records, so there is no crash to repair; a copy of it outside the store, at most a second
+ * old, shows a tail that was cut off together with its head.
+ */
+export class StoreTrail implements EventSink {
+  readonly #parts: StoreTrailParts
+  readonly #now: () => Date
+  readonly #queue: Waiting[] = []
+  readonly #listeners = new Set<Listener>()
+  #known: { readonly text: string; readonly anchor: Anchor } | undefined
+  #copied: Anchored | undefined
+  #copying: NodeJS.Timeout | undefined
+  #draining: Promise<void> | undefined
+  #state: 'open' | 'closed' = 'open'
+  #unsealed = false
+
+  constructor(parts: StoreTrailParts) {
+    this.#parts = parts
+    this.#now = parts.now ?? (() => new Date())
+  }
+
+  /** Names the chain in the store. */
+  get chain(): string {
+    return this.#parts.key.id
+  }
+
+  /** Resolves once the record and the head that covers it are on the disk; otherwise nothing was recorded. */
+  async append(event: Event): Promise<void> {
+    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
+    if (event.event === 'Checkpoint')
+      throw new SandboxError('invalid-input', 'only the trail makes checkpoints')
+    const members = membersOf(event)
+    let bytes = 0
+    for (const member of members.values()) bytes += Buffer.byteLength(member)
+    if (bytes > RECORD_BYTES)
+      throw new SandboxError('invalid-input', `the event is larger than ${RECORD_BYTES} bytes`)
+    this.#unsealed = true
+    await this.#enqueue({ kind: 'event', time: this.#now().toISOString(), members })
+  }
+
+  /** Called with what was just committed, in order. */
+  onCommitted(listener: Listener): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  async checkpoint(): Promise<void> {
+    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
+    await this.#seal()
+  }
+
+  /** Seals what was appended. Harmless when repeated. */
+  async close(): Promise<void> {
+    if (this.#state === 'closed') return
+    this.#state = 'closed'
+    if (this.#unsealed) await this.#seal()
+    await this.#draining
+    clearTimeout(this.#copying)
+    this.#copyHead()
+  }
+
+  async #seal(): Promise<void> {
+    this.#unsealed = false
+    await this.#enqueue({ kind: 'checkpoint', time: this.#now().toISOString() })
+  }
+
+  async #enqueue(entry: Entry): Promise<void> {
+    const settled = new Promise<void>((resolve, reject) => {
+      this.#queue.push({ entry, settle: (error) => (error === undefined ? resolve() : reject(error)) })
+    })
+    this.#draining ??= this.#drain()
+    await settled
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const batch: Waiting[] = []
+      try {
+        // Taken when the transaction begins, so that whoever came meanwhile is in it. On a second run: the same ones.
+        const rows = await this.#parts.store.write((tx) => {
+          if (batch.length === 0) batch.push(...this.#queue.splice(0, BATCH))
+          return this.#write(tx, batch)
+        })
+        for (const { settle } of batch) settle()
+        this.#tell(rows)
+      } catch (error) {
+        this.#known = undefined
+        if (batch.length === 0) batch.push(...this.#queue.splice(0))
+        for (const { settle } of batch) settle(error)
+      }
+    }
+    this.#draining = undefined
+  }
+
+  async #write(tx: Tx, batch: readonly Waiting[]): Promise<readonly TrailRow[]> {
+    const { store, key, checkpointEvery = CHECKPOINT_EVERY } = this.#parts
+    const anchor = this.#anchorIn(await headOf(tx, this.chain, store.kind))
+    const rules = { key, checkpointEvery, segmentBytes: Number.POSITIVE_INFINITY }
+    const next = batchOf(
+      anchor,
+      batch.map(({ entry }) => entry),
+      rules,
+    )
+    const rows = next.bytes.toString('utf8').split('\n').slice(0, -1).map(rowOf)
+    await insertTrail(tx, this.chain, rows)
+    const text = canonical(next.anchor as unknown as Json)
+    await saveHead(tx, this.chain, text)
+    this.#known = { text, anchor: next.anchor }
+    return rows
+  }
+
+  /** Another process may have appended in between, so the head is read each time; parsing it only when it moved. */
+  #anchorIn(text: string | undefined): Anchor {
+    if (text === undefined) throw damaged('the signed head is missing in the store')
+    if (this.#known?.text === text) return this.#known.anchor
+    const anchor = parseAnchorText(text, this.#parts.key)
+    if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+    return anchor
+  }
+
+  #tell(rows: readonly TrailRow[]): void {
+    this.#copying ??= setTimeout(() => this.#copyHead(), COPY_EVERY_MS).unref()
+    for (const listener of this.#listeners) listener(rows)
+  }
+
+  #copyHead(): void {
+    this.#copying = undefined
+    const { home, key } = this.#parts
+    try {
+      const text = readAnchors(home)
+      const kept = this.#copied?.text === text ? this.#copied : undefined
+      const last = kept ?? parseAnchors(text ?? '', key, 'skipped')
+      if (typeof last === 'string' || !this.#known) return
+      if (this.#known.anchor.head.count > last.anchor.head.count)
+        this.#copied = writeAnchor(home, last, this.#known.anchor)
+    } catch {
+      // The store's own head counts; a copy that cannot be written now is written later.
+    }
+  }
+}
+
+/** The row of one line. */
+export function rowOf(line: string): TrailRow {
+  const record = JSON.parse(line) as TrailRecord
+  const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)
+  return {
+    seq: record.seq,
+    time: record.time,
+    event: record.event,
+    agentId: text(record.agent_id),
+    sandboxId: text(record.sandbox_id),
+    execId: text(record.exec_id),
+    line,
+  }
+}

@@ -1,0 +1,41 @@
+import { parseOptions, usage } from './options.ts'
+import { print, server } from './remote.ts'
+
+/** `ringfence approve ID` and `ringfence reject ID`: a human's answer. Without an id: the open questions. */
+const answering =
+  (verb: 'approve' | 'reject') =>
+  async (args: readonly string[]): Promise<number> => {
+    const { values, positionals } = parseOptions(verb, args, {})
+    const [id, ...rest] = positionals
+    if (rest.length > 0) throw usage(verb, `unexpected \`${rest[0]}\``)
+    if (id === undefined) return showOpen(values.json)
+    const answered = await server().answer(id, verb === 'approve')
+    print(values.json, answered, () => `${answered.id}: ${answered.state}\n`)
+    return 0
+  }
+
+async function showOpen(json: boolean | undefined): Promise<number> {
+  const { items } = await server().approvals('pending')
+  print(json, items, () =>
+    items.length === 0
+      ? 'nothing waits for an answer\n'
+      : items.map((one) => `${one.id}  ${clean(one.command)}\n    ${clean(one.decision.reason)}\n`).join(''),
+  )
+  return 0
+}
+
+/** SECURITY: an agent wrote this; it must not steer the reader's terminal. */
+const clean = (text: string): string =>
+  text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd')
+
+export const approve = answering('approve')
+export const reject = answering('reject')
+
+/** `ringfence reload`: the server reads its configuration anew. */
+export async function reload(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('reload', args, {})
+  if (positionals.length > 0) throw usage('reload', `unexpected \`${positionals[0]}\``)
+  const done = await server().reload()
+  print(values.json, done, () => `reloaded; policy ${done.policy}\n`)
+  return 0
+}

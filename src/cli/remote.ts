@@ -1,0 +1,45 @@
+import { RingfenceClient } from '../client/client.ts'
+import { environment } from '../compose.ts'
+import { SandboxError } from '../model/errors.ts'
+
+/** The server that `RINGFENCE_URL` names; nothing when it names none. */
+export function namedServer(): RingfenceClient | undefined {
+  const { RINGFENCE_URL, RINGFENCE_API_KEY } = environment()
+  if (!RINGFENCE_URL) return undefined
+  if (!RINGFENCE_API_KEY)
+    throw new SandboxError('unauthenticated', 'RINGFENCE_API_KEY is not set', {
+      hint: 'make a key on the server with `ringfence key create`',
+    })
+  return new RingfenceClient({ url: RINGFENCE_URL, apiKey: RINGFENCE_API_KEY })
+}
+
+/** The named server, or the one that `serve` starts by default. */
+export function server(): RingfenceClient {
+  const { RINGFENCE_API_KEY } = environment()
+  const named = namedServer()
+  if (named) return named
+  if (!RINGFENCE_API_KEY)
+    throw new SandboxError('unauthenticated', 'RINGFENCE_API_KEY is not set', {
+      hint: 'make a key with `ringfence key create`, and set RINGFENCE_URL if the server is not on 127.0.0.1:4200',
+    })
+  return new RingfenceClient({ url: 'http://127.0.0.1:4200', apiKey: RINGFENCE_API_KEY })
+}
+
+/** Prints data as JSON, or as the text that people read. */
+export function print(json: boolean | undefined, value: unknown, text: () => string): void {
+  process.stdout.write(json ? `${JSON.stringify(value)}\n` : text())
+}
+
+/** Columns for people. */
+export function table(rows: readonly (readonly string[])[]): string {
+  const widths = (rows[0] ?? []).map((_, at) => Math.max(...rows.map((row) => (row[at] ?? '').length)))
+  return rows
+    .map(
+      (row) =>
+        `${row
+          .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+          .join('  ')
+          .trimEnd()}\n`,
+    )
+    .join('')
+}

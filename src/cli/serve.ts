@@ -1,0 +1,73 @@
+import { type RunningServer, startServer } from '../serve.ts'
+import { VERSION } from './help.ts'
+import { numberOption, parseOptions, usage } from './options.ts'
+
+const OPTIONS = {
+  host: { type: 'string' },
+  port: { type: 'string' },
+  'database-url': { type: 'string' },
+  'tls-cert': { type: 'string' },
+  'tls-key': { type: 'string' },
+  'insecure-bind': { type: 'boolean' },
+  /** For `npm start` and tests: makes a key for this run and prints it. */
+  'print-key': { type: 'boolean' },
+} as const
+
+/** `ringfence serve`: until SIGTERM or SIGINT, which drain; a second one does not wait. */
+export async function serve(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('serve', args, OPTIONS)
+  if (positionals.length > 0) throw usage('serve', `unexpected \`${positionals[0]}\``)
+  const say = (line: string): void => {
+    if (!values.quiet) process.stderr.write(`ringfence: ${line}\n`)
+  }
+  const stop = stopSignals()
+  const server = await startServer({
+    config: values.config,
+    policy: values.policy,
+    host: values.host,
+    port: numberOption('--port', values.port),
+    databaseUrl: values['database-url'],
+    tlsCert: values['tls-cert'],
+    tlsKey: values['tls-key'],
+    insecureBind: values['insecure-bind'],
+    version: VERSION,
+    log: say,
+  })
+  const onReload = (): void => void reload(server, say)
+  process.on('SIGHUP', onReload)
+  await announce(server, values.json === true, values['print-key'] === true)
+  if (server.recovered > 0) say(`${server.recovered} sandboxes of an earlier run had ended with it`)
+  await stop.first
+  say('shutting down; a second signal does not wait')
+  await Promise.race([server.drain(), stop.second.then(() => server.close())])
+  process.off('SIGHUP', onReload)
+  return 0
+}
+
+async function announce(server: RunningServer, json: boolean, printKey: boolean): Promise<void> {
+  const key = printKey
+    ? (await server.parts.keys.create({ name: 'start', scopes: ['create', 'exec', 'read', 'admin'] })).secret
+    : undefined
+  const told = { url: server.url, pid: process.pid, ...(key === undefined ? {} : { key }) }
+  process.stdout.write(
+    json
+      ? `${JSON.stringify(told)}\n`
+      : `listening on ${server.url}\n${key === undefined ? '' : `key: ${key}\n`}`,
+  )
+}
+
+async function reload(server: RunningServer, say: (line: string) => void): Promise<void> {
+  try {
+    say(`reloaded; policy ${(await server.reload()).policy}`)
+  } catch (error) {
+    say(`not reloaded, everything stays as it was: ${(error as Error).message}`)
+  }
+}
+
+function stopSignals(): { readonly first: Promise<void>; readonly second: Promise<void> } {
+  const waiting: (() => void)[] = []
+  const next = (): Promise<void> => new Promise((resolve) => waiting.push(resolve))
+  const [first, second] = [next(), next()]
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => waiting.shift()?.())
+  return { first, second }
+}

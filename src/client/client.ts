@@ -1,0 +1,143 @@
+import type { Decision } from '../model/decision.ts'
+import { RemoteSandbox } from './sandbox.ts'
+import { readEvents } from './sse.ts'
+import { Transport, type TransportOptions } from './transport.ts'
+import type { Approval, KeyInfo, Page, SandboxInfo, SandboxSpec, SandboxState, TrailRecord } from './types.ts'
+
+/**
+ * A Ringfence server, from Node or a browser:
+ *
+ *     const ringfence = new RingfenceClient({ url: 'http://127.0.0.1:4200', apiKey })
+ *     const sandbox = await ringfence.create({ agent_id: 'me' })
+ *     console.log((await sandbox.exec('echo hello')).stdout)
+ *     await sandbox.close()
+ */
+export class RingfenceClient {
+  readonly #transport: Transport
+
+  constructor(options: TransportOptions) {
+    this.#transport = new Transport(options)
+  }
+
+  get url(): string {
+    return this.#transport.url
+  }
+
+  /** Makes a sandbox. A repeat after a broken connection does not make a second one. */
+  async create(
+    spec: SandboxSpec = {},
+    options: { readonly idempotencyKey?: string } = {},
+  ): Promise<RemoteSandbox> {
+    const info = await this.#transport.json<SandboxInfo>({
+      method: 'POST',
+      path: '/v1/sandboxes',
+      json: spec,
+      headers: { 'idempotency-key': options.idempotencyKey ?? crypto.randomUUID() },
+      repeatable: true,
+    })
+    return new RemoteSandbox(this.#transport, info)
+  }
+
+  async get(id: string): Promise<RemoteSandbox> {
+    return new RemoteSandbox(this.#transport, await this.#get(`/v1/sandboxes/${encodeURIComponent(id)}`))
+  }
+
+  list(
+    query: {
+      readonly state?: SandboxState
+      readonly agent_id?: string
+      readonly cursor?: string
+      readonly limit?: number
+    } = {},
+  ): Promise<Page<SandboxInfo>> {
+    return this.#get('/v1/sandboxes', query)
+  }
+
+  evaluate(command: string | readonly string[], workspace?: string): Promise<Decision> {
+    const asked = typeof command === 'string' ? { command } : { argv: command }
+    const json = { ...asked, ...(workspace === undefined ? {} : { workspace }) }
+    return this.#transport.json({ method: 'POST', path: '/v1/policy/evaluate', json, repeatable: true })
+  }
+
+  approvals(state?: Approval['state']): Promise<Page<Approval>> {
+    return this.#get('/v1/approvals', { state })
+  }
+
+  answer(id: string, approve: boolean): Promise<Approval> {
+    const path = `/v1/approvals/${encodeURIComponent(id)}`
+    return this.#transport.json({ method: 'POST', path, json: { approve } })
+  }
+
+  audit(
+    query: {
+      readonly event?: string
+      readonly event_type?: 'sandbox'
+      readonly agent_id?: string
+      readonly sandbox_id?: string
+      readonly since?: string
+      readonly limit?: number
+      readonly cursor?: string
+    } = {},
+  ): Promise<Page<TrailRecord>> {
+    return this.#get('/v1/audit', query)
+  }
+
+  verifyAudit(): Promise<{ readonly ok: boolean; readonly records?: number; readonly problem?: string }> {
+    return this.#get('/v1/audit/verify')
+  }
+
+  /** The trail as it grows. */
+  async *events(
+    options: { readonly after?: number; readonly signal?: AbortSignal } = {},
+  ): AsyncGenerator<TrailRecord, void> {
+    let { after } = options
+    while (!options.signal?.aborted) {
+      const response = await this.#transport.send({
+        method: 'GET',
+        path: '/v1/events',
+        query: { after },
+        repeatable: true,
+        signal: options.signal,
+      })
+      try {
+        for await (const { data, id } of readEvents(response)) {
+          after = id ?? after
+          yield JSON.parse(data) as TrailRecord
+        }
+      } catch (error) {
+        if (options.signal?.aborted) return
+        if (after === undefined) throw error
+      }
+    }
+  }
+
+  backends(): Promise<{ readonly backends: readonly Readonly<Record<string, unknown>>[] }> {
+    return this.#get('/v1/backends')
+  }
+
+  /** The secret is in the answer, and only there. */
+  createKey(options: {
+    readonly name?: string
+    readonly scopes?: readonly string[]
+    readonly tenant?: string
+    readonly e2b?: boolean
+  }): Promise<KeyInfo & { readonly key: string }> {
+    return this.#transport.json({ method: 'POST', path: '/v1/keys', json: options })
+  }
+
+  keys(): Promise<Page<KeyInfo>> {
+    return this.#get('/v1/keys')
+  }
+
+  async revokeKey(id: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/keys/${encodeURIComponent(id)}` })
+  }
+
+  reload(): Promise<{ readonly policy: string }> {
+    return this.#transport.json({ method: 'POST', path: '/v1/reload', json: {} })
+  }
+
+  #get<T>(path: string, query: Readonly<Record<string, string | number | undefined>> = {}): Promise<T> {
+    return this.#transport.json({ method: 'GET', path, query, repeatable: true })
+  }
+}

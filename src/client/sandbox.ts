@@ -1,0 +1,286 @@
+import { SandboxError } from '../model/errors.ts'
+import { type Incoming, readEvents } from './sse.ts'
+import { fromProblem, type Transport } from './transport.ts'
+import type {
+  ExecEvent,
+  ExecOptions,
+  ExecResult,
+  FileInfo,
+  Page,
+  Problem,
+  SandboxInfo,
+  TrailRecord,
+} from './types.ts'
+
+const REATTACH_TRIES = 5
+
+const commandOf = (command: string | readonly string[]) =>
+  typeof command === 'string' ? { command } : { argv: command }
+
+/** One sandbox on a server. */
+export class RemoteSandbox {
+  readonly id: string
+  readonly files: RemoteFiles
+  readonly #transport: Transport
+  #info: SandboxInfo
+
+  constructor(transport: Transport, info: SandboxInfo) {
+    this.#transport = transport
+    this.#info = info
+    this.id = info.id
+    this.files = new RemoteFiles(transport, `/v1/sandboxes/${info.id}/files`)
+  }
+
+  /** As the server described it last. */
+  get info(): SandboxInfo {
+    return this.#info
+  }
+
+  async refresh(): Promise<SandboxInfo> {
+    this.#info = await this.#transport.json({ method: 'GET', path: this.#path(), repeatable: true })
+    return this.#info
+  }
+
+  /** Runs a shell line (text) or a program (list) and waits for its end. */
+  exec(command: string | readonly string[], { signal, ...options }: ExecOptions = {}): Promise<ExecResult> {
+    const json = { ...commandOf(command), ...options }
+    return this.#transport.json({ method: 'POST', path: this.#path('/exec'), json, signal })
+  }
+
+  /** Runs a command and yields what it prints. A broken connection is taken up again where it broke. */
+  async *stream(
+    command: string | readonly string[],
+    { signal, ...options }: ExecOptions = {},
+  ): AsyncGenerator<ExecEvent, void> {
+    const response = await this.#transport.send({
+      method: 'POST',
+      path: this.#path('/exec'),
+      json: { ...commandOf(command), ...options },
+      headers: { accept: 'text/event-stream' },
+      signal,
+    })
+    yield* this.#follow(response, signal)
+  }
+
+  /** The events of a command that runs or ran, from any point on. */
+  async *attach(execId: string, after = 0, signal?: AbortSignal): AsyncGenerator<ExecEvent, void> {
+    yield* this.#follow(await this.#reopen(execId, after, signal), signal)
+  }
+
+  /** A command's result so far. */
+  execResult(execId: string): Promise<ExecResult> {
+    return this.#transport.json({ method: 'GET', path: this.#path(`/execs/${execId}`), repeatable: true })
+  }
+
+  async write(execId: string, data: string, eof = false): Promise<void> {
+    await this.#transport.json({
+      method: 'POST',
+      path: this.#path('/stdin'),
+      json: { exec_id: execId, data, eof },
+    })
+  }
+
+  async signal(execId: string, signal = 'SIGTERM'): Promise<void> {
+    await this.#transport.json({
+      method: 'POST',
+      path: this.#path('/signal'),
+      json: { exec_id: execId, signal },
+    })
+  }
+
+  pause(): Promise<SandboxInfo> {
+    return this.#change('POST', '/pause', {})
+  }
+
+  resume(): Promise<SandboxInfo> {
+    return this.#change('POST', '/resume', {})
+  }
+
+  snapshot(name?: string): Promise<unknown> {
+    return this.#transport.json({ method: 'POST', path: this.#path('/snapshot'), json: name ? { name } : {} })
+  }
+
+  fork(): Promise<unknown> {
+    return this.#transport.json({ method: 'POST', path: this.#path('/fork'), json: {} })
+  }
+
+  /** Sets the deadline anew, counted from now; 0 means never. */
+  setTimeout(timeoutMs: number, onlyLonger = false): Promise<SandboxInfo> {
+    return this.#change('POST', '/timeout', { timeout_ms: timeoutMs, only_longer: onlyLonger })
+  }
+
+  setAllowHosts(hosts: readonly string[]): Promise<SandboxInfo> {
+    return this.#change('PUT', '/network', { allow_hosts: hosts })
+  }
+
+  logs(after?: number): Promise<Page<TrailRecord>> {
+    return this.#transport.json({
+      method: 'GET',
+      path: this.#path('/logs'),
+      query: { after },
+      repeatable: true,
+    })
+  }
+
+  /** Where a port inside is reached; every request needs the key. */
+  portUrl(port: number, path = '/'): string {
+    return `${this.#transport.url}${this.#path(`/ports/${port}`)}${path}`
+  }
+
+  /** Ends it. Twice is harmless. */
+  async close(): Promise<SandboxInfo> {
+    this.#info = await this.#transport.json({ method: 'DELETE', path: this.#path(), repeatable: true })
+    return this.#info
+  }
+
+  async #change(method: 'POST' | 'PUT', path: string, json: unknown): Promise<SandboxInfo> {
+    this.#info = await this.#transport.json({ method, path: this.#path(path), json })
+    return this.#info
+  }
+
+  #path(rest = ''): string {
+    return `/v1/sandboxes/${this.id}${rest}`
+  }
+
+  #reopen(execId: string, after: number, signal?: AbortSignal): Promise<Response> {
+    return this.#transport.send({
+      method: 'GET',
+      path: this.#path(`/execs/${execId}`),
+      query: { after },
+      headers: { accept: 'text/event-stream' },
+      repeatable: true,
+      signal,
+    })
+  }
+
+  async *#follow(first: Response, signal?: AbortSignal): AsyncGenerator<ExecEvent, void> {
+    let response = first
+    let execId: string | undefined
+    let last = 0
+    for (let tries = 0; tries <= REATTACH_TRIES && !signal?.aborted; tries++) {
+      try {
+        for await (const incoming of readEvents(response)) {
+          last = incoming.id ?? last
+          const event = eventOf(incoming)
+          if (event.type === 'start') {
+            const again = execId !== undefined
+            execId = event.exec_id
+            if (again) continue
+          }
+          yield event
+          if (event.type === 'end') return
+        }
+      } catch (error) {
+        if (error instanceof SandboxError || execId === undefined) throw error
+      }
+      if (execId === undefined) break
+      response = await this.#reopen(execId, last, signal)
+    }
+    if (!signal?.aborted)
+      throw new SandboxError('unreachable', 'the connection broke before the command ended')
+  }
+}
+
+function eventOf({ event, data }: Incoming): ExecEvent {
+  const value = JSON.parse(data) as unknown
+  switch (event) {
+    case 'start':
+      return { type: 'start', ...(value as { exec_id: string; pid: number }) }
+    case 'stdout':
+    case 'stderr':
+      return { type: event, data: bytesOf(value as string) }
+    case 'approval':
+      return { type: 'approval', ...(value as { id: string }) }
+    case 'gap':
+      return { type: 'gap' }
+    case 'end':
+      return { type: 'end', result: value as Omit<ExecResult, 'stdout' | 'stderr'> }
+    default:
+      throw fromProblem(value as Partial<Problem>)
+  }
+}
+
+function bytesOf(base64: string): Uint8Array {
+  const text = atob(base64)
+  const bytes = new Uint8Array(text.length)
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at)
+  return bytes
+}
+
+/** Files as the sandbox sees them. */
+export class RemoteFiles {
+  readonly #transport: Transport
+  readonly #path: string
+
+  constructor(transport: Transport, path: string) {
+    this.#transport = transport
+    this.#path = path
+  }
+
+  async read(path: string): Promise<Uint8Array> {
+    const response = await this.#transport.send({
+      method: 'GET',
+      path: this.#path,
+      query: { path },
+      repeatable: true,
+    })
+    return new Uint8Array(await response.arrayBuffer())
+  }
+
+  /** For files that should not be whole in memory. */
+  async readStream(path: string): Promise<ReadableStream<Uint8Array>> {
+    const { body } = await this.#transport.send({ method: 'GET', path: this.#path, query: { path } })
+    return body ?? new ReadableStream()
+  }
+
+  write(path: string, data: Uint8Array | string | ReadableStream<Uint8Array>): Promise<FileInfo> {
+    const bytes = typeof data === 'string' ? new TextEncoder().encode(data) : data
+    return this.#transport.json({
+      method: 'PUT',
+      path: this.#path,
+      query: { path },
+      bytes,
+      headers: { 'content-type': 'application/octet-stream' },
+      repeatable: !(bytes instanceof ReadableStream),
+    })
+  }
+
+  async list(path: string, depth?: number): Promise<readonly FileInfo[]> {
+    const query = { path, depth }
+    const page = await this.#transport.json<Page<FileInfo>>({
+      method: 'GET',
+      path: `${this.#path}/list`,
+      query,
+      repeatable: true,
+    })
+    return page.items
+  }
+
+  stat(path: string): Promise<FileInfo> {
+    return this.#transport.json({
+      method: 'GET',
+      path: `${this.#path}/stat`,
+      query: { path },
+      repeatable: true,
+    })
+  }
+
+  async remove(path: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: this.#path, query: { path } })
+  }
+
+  /** Changes as they happen, until the signal. */
+  async *watch(
+    path: string,
+    options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {},
+  ): AsyncGenerator<{ readonly kind: string; readonly name: string }, void> {
+    const response = await this.#transport.send({
+      method: 'GET',
+      path: `${this.#path}/watch`,
+      query: { path, recursive: options.recursive },
+      signal: options.signal,
+    })
+    for await (const { event, data } of readEvents(response))
+      if (event === 'change') yield JSON.parse(data) as { kind: string; name: string }
+  }
+}

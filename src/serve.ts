@@ -1,0 +1,289 @@
+import { accessSync, closeSync, constants, openSync, readFileSync, statfsSync } from 'node:fs'
+import { openStoreTrail } from './audit/open-store-trail.ts'
+import { StoreTrailReader } from './audit/store-read.ts'
+import type { StoreTrail } from './audit/store-trail.ts'
+import {
+  type ComposeOptions,
+  compose,
+  databaseUrl,
+  environment,
+  newId,
+  type Ringfence,
+  stateDirectory,
+} from './compose.ts'
+import { safeFetch } from './egress/safe-fetch.ts'
+import type { Config } from './model/config.ts'
+import type { Event } from './model/event.ts'
+import { parseSpec, type Spec } from './model/spec.ts'
+import { type Listening, type ListenOptions, listen } from './server/listen.ts'
+import type { ServerParts, SkillParts } from './server/parts.ts'
+import { openStore } from './store/open.ts'
+import type { Store } from './store/sql.ts'
+import { Feed } from './supervisor/feed.ts'
+import { beginInstance } from './supervisor/instance.ts'
+import { Keys } from './supervisor/keys.ts'
+import { Metrics } from './supervisor/metrics.ts'
+import type { PoolSize } from './supervisor/pool.ts'
+import { Questions } from './supervisor/questions.ts'
+import { Supervisor } from './supervisor/supervisor.ts'
+import { Webhooks } from './supervisor/webhooks.ts'
+
+/** The server's half of the composition: store, trail, supervisor, routes. */
+
+export type ServeOptions = ComposeOptions & {
+  readonly host?: string | undefined
+  readonly port?: number | undefined
+  readonly databaseUrl?: string | undefined
+  readonly tlsCert?: string | undefined
+  readonly tlsKey?: string | undefined
+  readonly insecureBind?: boolean | undefined
+  readonly log?: (line: string) => void
+  /** Other surfaces on the same port; see the seam in `server/app.ts`. */
+  readonly mounts?: ListenOptions['mounts']
+  readonly upgrades?: ListenOptions['upgrades']
+  readonly skills?: SkillParts
+  readonly version?: string
+}
+
+export type RunningServer = {
+  readonly url: string
+  readonly port: number
+  readonly parts: ServerParts
+  readonly store: Store
+  /** What an earlier life left unfinished and this one settled. */
+  readonly recovered: number
+  readonly reload: () => Promise<{ readonly policy: string }>
+  /** Takes no new work, lets commands end until the deadline, leaves nothing. */
+  readonly drain: () => Promise<void>
+  /** At once. */
+  readonly close: () => Promise<void>
+}
+
+export async function startServer(options: ServeOptions = {}): Promise<RunningServer> {
+  const env = options.env ?? environment()
+  const stateDir = stateDirectory(env)
+  const instance = beginInstance(stateDir)
+  const closing: (() => Promise<void> | void)[] = [() => instance.release()]
+  const undo = async (): Promise<void> => {
+    for (const close of closing.splice(0).reverse()) await close()
+  }
+  try {
+    let hash = (): string => ''
+    let trail: StoreTrail | undefined
+    const append = async (event: Event): Promise<void> => {
+      if (!trail) throw new Error('the trail is not open yet')
+      await trail.append({ ...event, policy: hash() })
+    }
+    const ringfence = await compose({ ...options, trail: { append, close: async () => {} } })
+    hash = ringfence.policyHash
+    const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
+    const store = await openStore({ stateDir, databaseUrl: database })
+    closing.push(() => store.close())
+    trail = await openStoreTrail({ home: stateDir, store })
+    const opened = trail
+    closing.push(() => opened.close())
+    const parts = partsOf(options, { ringfence, store, trail, instance })
+    closing.push(() => parts.webhooks.close())
+    const recovered = await parts.supervisor.recover()
+    parts.webhooks.deliver()
+    const listening = await listen(parts, listenOptions(options, ringfence.config))
+    closing.push(() => listening.close())
+    const close = once(async () => {
+      await parts.supervisor.drain(0)
+      await undo()
+    })
+    return {
+      url: listening.url,
+      port: listening.port,
+      parts,
+      store,
+      recovered,
+      reload: parts.reload,
+      drain: once(async () => {
+        await drain(parts, listening, (ringfence.config.server?.drain_secs ?? 30) * 1000)
+        await close()
+      }),
+      close,
+    }
+  } catch (error) {
+    await undo()
+    throw error
+  }
+}
+
+/** Answers go on while commands end; new connections and new work are refused. */
+async function drain(parts: ServerParts, _listening: Listening, deadlineMs: number): Promise<void> {
+  await parts.supervisor.drain(deadlineMs)
+  // The last answers are on their way.
+  await new Promise((resolve) => setTimeout(resolve, 50))
+}
+
+type Grown = {
+  readonly ringfence: Ringfence
+  readonly store: Store
+  readonly trail: StoreTrail
+  readonly instance: ReturnType<typeof beginInstance>
+}
+
+function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: Grown): ServerParts {
+  let config = ringfence.config
+  const server = config.server ?? {}
+  const metrics = new Metrics()
+  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const feed = new Feed(trail, reader)
+  const timeoutMs = (): number => (config.server?.approval_timeout_secs ?? 300) * 1000
+  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const supervisor = new Supervisor({
+    store,
+    trail: ringfence.trail,
+    instance,
+    newId,
+    questions,
+    metrics,
+    policyHash: ringfence.policyHash,
+    open: (spec, how) => ringfence.gate.open(spec, how),
+    judge: (spec) => void ringfence.gate.plan(spec),
+    pool: (server.pool ?? []).map(poolSize),
+    limits: {
+      sandboxes: server.max_sandboxes ?? 1000,
+      sandboxesPerKey: server.max_sandboxes_per_key ?? 200,
+      opening: server.max_creating ?? 8,
+      waiting: server.max_waiting ?? 1024,
+      execs: server.max_execs ?? 64,
+      defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
+    },
+  })
+  const allowPrivate = (): readonly string[] => config.network?.allow_private ?? []
+  const webhooks = new Webhooks({
+    store,
+    reader,
+    feed,
+    newId,
+    post: async (url, body, headers) =>
+      (
+        await safeFetch(url, {
+          method: 'POST',
+          body,
+          headers,
+          allowPrivate: allowPrivate(),
+          maxRedirects: 0,
+          timeoutMs: 10_000,
+          maxBytes: 65_536,
+        })
+      ).status,
+  })
+  return {
+    supervisor,
+    keys: new Keys(store, newId),
+    questions,
+    webhooks,
+    trail: reader,
+    feed,
+    metrics,
+    settings: {
+      hosts: server.hosts ?? [],
+      origins: server.origins ?? [],
+      requestsPerSecond: server.requests_per_second ?? 2000,
+      wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
+      allowInteractive: () => config.policy?.allow_interactive ?? false,
+    },
+    backends: () => backendsOf(ringfence),
+    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
+      ringfence.judge(command, { workspace, cwd }),
+    reload: async () => {
+      config = await ringfence.reload()
+      await ringfence.trail.append({
+        event: 'PolicyDecision',
+        subject: 'reload',
+        action: 'allow',
+        reason: 'reloaded',
+      })
+      return { policy: ringfence.policyHash() }
+    },
+    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
+    log: options.log ?? (() => {}),
+    ...(options.skills ? { skills: options.skills } : {}),
+  }
+}
+
+function poolSize({
+  size,
+  backend,
+  template,
+  image,
+  network,
+  cpus,
+  memory_mb,
+}: NonNullable<NonNullable<Config['server']>['pool']>[number]): PoolSize {
+  const limits = { ...(cpus && { cpus }), ...(memory_mb && { memoryMb: memory_mb }) }
+  const spec: Spec = parseSpec({
+    ...(backend && { backend }),
+    ...(template && { template }),
+    ...(image && { image }),
+    ...(network && { network: { mode: network } }),
+    ...(Object.keys(limits).length > 0 && { limits }),
+  })
+  return { spec, size }
+}
+
+async function backendsOf({ registry }: Ringfence): Promise<readonly unknown[]> {
+  return Promise.all(
+    registry.list().map(async ({ name, level, emulated, byNameOnly }) => {
+      const probe = await registry.probe(name)
+      const found = probe.available
+        ? {
+            guarantees: probe.guarantees,
+            start_ms: Math.round(probe.startMs * 10) / 10,
+            reason: null,
+            fix: null,
+          }
+        : { guarantees: [], start_ms: null, reason: probe.reason, fix: probe.fix }
+      return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
+    }),
+  )
+}
+
+const LEAST_FREE_BYTES = 16 * 1024 * 1024
+
+/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
+async function troubleOf(stateDir: string, store: Store, supervisor: Supervisor): Promise<readonly string[]> {
+  const problems: string[] = []
+  if (supervisor.draining) problems.push('the server is shutting down')
+  const attempt = async (what: string, work: () => unknown): Promise<void> => {
+    try {
+      await work()
+    } catch (error) {
+      problems.push(`${what}: ${(error as NodeJS.ErrnoException).code ?? (error as Error).message}`)
+    }
+  }
+  await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
+  await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
+  await attempt('the disk', () => {
+    const { bavail, bsize } = statfsSync(stateDir)
+    if (bavail * bsize < LEAST_FREE_BYTES) throw new Error('less than 16 MiB are free')
+  })
+  await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
+  return problems
+}
+
+function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOptions {
+  const cert = options.tlsCert ?? server.tls_cert
+  const key = options.tlsKey ?? server.tls_key
+  return {
+    host: options.host ?? server.host ?? '127.0.0.1',
+    port: options.port ?? server.port ?? 4200,
+    tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
+    insecureBind: options.insecureBind,
+    version: options.version ?? '0.1.0',
+    ...(options.mounts ? { mounts: options.mounts } : {}),
+    ...(options.upgrades ? { upgrades: options.upgrades } : {}),
+  }
+}
+
+function once(work: () => Promise<void>): () => Promise<void> {
+  let done: Promise<void> | undefined
+  return () => {
+    done ??= work()
+    return done
+  }
+}

@@ -1,0 +1,158 @@
+import { randomBytes } from 'node:crypto'
+import { type Context, Hono } from 'hono'
+import { SandboxError } from '../model/errors.ts'
+import type { Principal, Scope } from '../supervisor/keys.ts'
+import { authenticator, authorize } from './auth.ts'
+import { jsonBody, queryOf } from './body.ts'
+import { checkHost, checkOrigin, RateLimit } from './guard.ts'
+import { openApi } from './openapi.ts'
+import type { ServerParts } from './parts.ts'
+import { portRoutes } from './ports.ts'
+import { problem } from './problem.ts'
+import type { Bindings, Call, Route } from './route.ts'
+import { execRoutes } from './routes/execs.ts'
+import { fileRoutes } from './routes/files.ts'
+import { governanceRoutes } from './routes/governance.ts'
+import { sandboxRoutes } from './routes/sandboxes.ts'
+
+/** Every route of ours; `/openapi.json` describes exactly these. */
+export const ROUTES: readonly Route[] = [
+  ...sandboxRoutes,
+  ...execRoutes,
+  ...fileRoutes,
+  ...portRoutes,
+  ...governanceRoutes,
+]
+
+export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
+
+/**
+ * What another surface gets when it is mounted beside `/v1` (E2B's routes, `/mcp`, the console's files).
+ *
+ * THE SEAM: `compose.ts` passes `mounts`, each a function that adds its routes to the same Hono app. Before any of them
+ * runs, Host, Origin and rate were checked and a request id was given; whatever they throw is translated by the same
+ * `problem`. A surface authenticates with `authenticate(context, scope, sandboxId?)`, which takes `Authorization: Bearer`,
+ * `X-API-KEY` or, with a sandbox id, that sandbox's token, and then works with `parts` as the routes here do. A surface
+ * that speaks another error format catches its own errors and lets the rest pass. WebSocket upgrades of a surface go
+ * through `upgrades` (see `upgrade.ts`).
+ */
+export type Surface = {
+  readonly parts: ServerParts
+  readonly authenticate: (context: Context<AppEnv>, scope: Scope, sandboxId?: string) => Promise<Principal>
+}
+export type Mount = (app: Hono<AppEnv>, surface: Surface) => void
+
+export function createApp(parts: ServerParts, version: string, mounts: readonly Mount[] = []): Hono<AppEnv> {
+  const app = new Hono<AppEnv>()
+  const surface = { parts, authenticate: authenticateWith(parts) }
+  app.use('*', async (context, next) => guarded(context, next, parts))
+  const description = openApi(ROUTES, version)
+  app.get('/openapi.json', (context) => context.json(description))
+  for (const route of ROUTES) {
+    const handler = (context: Context<AppEnv>): Promise<Response> => serve(context, route, surface)
+    if (route.method === 'ALL') app.all(route.path, handler)
+    else app.on(route.method, route.path, handler)
+  }
+  for (const mount of mounts) mount(app, surface)
+  app.notFound((context) => {
+    const known = ROUTES.some((route) => pathFits(route.path, context.req.path))
+    const error = known
+      ? new SandboxError('method-not-allowed', `${context.req.method} is not known here`)
+      : new SandboxError('not-found', 'there is nothing here', { hint: 'see /openapi.json' })
+    return problem(error, context.get('requestId'))
+  })
+  app.onError((error, context) => problem(error, context.get('requestId') ?? 'unknown', parts.log))
+  return app
+}
+
+async function guarded(
+  context: Context<AppEnv>,
+  next: () => Promise<void>,
+  parts: ServerParts,
+): Promise<Response | void> {
+  const started = performance.now()
+  const given = context.req.header('x-request-id')
+  const requestId = given && /^[\w-]{1,64}$/.test(given) ? given : randomBytes(8).toString('hex')
+  context.set('requestId', requestId)
+  const { hosts, origins } = parts.settings
+  const host = context.req.header('host') ?? ''
+  checkHost(host, hosts)
+  const origin = context.req.header('origin')
+  checkOrigin(origin, host, origins)
+  if (context.req.method === 'OPTIONS' && origin !== undefined) return preflight(origin, requestId)
+  await next()
+  context.res.headers.set('x-request-id', requestId)
+  if (origin !== undefined) {
+    context.res.headers.set('access-control-allow-origin', origin)
+    context.res.headers.append('vary', 'origin')
+  }
+  const status = `${Math.floor(context.res.status / 100)}xx`
+  parts.metrics.count('ringfence_requests_total', 'Requests by status.', { status })
+  parts.metrics.observe(
+    'ringfence_request_seconds',
+    'Until the answer began.',
+    { method: context.req.method },
+    (performance.now() - started) / 1000,
+  )
+}
+
+/** Only pages that passed the check of their origin get this far. */
+const preflight = (origin: string, requestId: string): Response =>
+  new Response(null, {
+    status: 204,
+    headers: {
+      'access-control-allow-origin': origin,
+      'access-control-allow-methods': 'GET, POST, PUT, DELETE, PATCH',
+      'access-control-allow-headers':
+        'authorization, content-type, idempotency-key, last-event-id, x-api-key, x-request-id',
+      'access-control-max-age': '600',
+      vary: 'origin',
+      'x-request-id': requestId,
+    },
+  })
+
+function authenticateWith(parts: ServerParts): Surface['authenticate'] {
+  const auth = authenticator(parts.keys, parts.supervisor)
+  const rate = new RateLimit(parts.settings.requestsPerSecond)
+  const wrong = new RateLimit(parts.settings.wrongKeysPerSecond)
+  return async (context, scope, sandboxId) => {
+    const address = context.env?.incoming?.socket?.remoteAddress ?? ''
+    try {
+      const principal = await auth.principalOf(context.req.raw.headers, sandboxId)
+      rate.assert(principal.keyId)
+      authorize(principal, scope, sandboxId !== undefined)
+      return principal
+    } catch (error) {
+      if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)
+      throw error
+    }
+  }
+}
+
+/** Nobody in particular: for routes that need no key. */
+const NOBODY: Principal = { keyId: '', tenant: '', scopes: [] }
+
+async function serve(context: Context<AppEnv>, route: Route, surface: Surface): Promise<Response> {
+  const params = context.req.param() as Record<string, string>
+  const sandboxId = route.sandboxToken ? params.id : undefined
+  const principal =
+    route.scope === 'open' ? NOBODY : await surface.authenticate(context, route.scope, sandboxId)
+  const query = route.query?.parse(queryOf(new URL(context.req.url)), '')
+  const body = route.body ? await jsonBody(context.req.raw, route.body, route.maxBytes) : undefined
+  const call: Call = {
+    parts: surface.parts,
+    principal,
+    params,
+    query,
+    body,
+    request: context.req.raw,
+    env: context.env,
+    requestId: context.get('requestId'),
+  }
+  return route.handle(call)
+}
+
+function pathFits(pattern: string, path: string): boolean {
+  const source = pattern.replace(/:\w+/g, '[^/]+').replace(/\*$/, '.*')
+  return new RegExp(`^${source}$`).test(path)
+}

@@ -1,0 +1,55 @@
+import { SandboxError } from '../model/errors.ts'
+import { type Keys, matchesHash, type Principal, type Scope } from '../supervisor/keys.ts'
+import type { Supervisor } from '../supervisor/supervisor.ts'
+
+/**
+ * Who is asking: `Authorization: Bearer`, `X-API-KEY`, a sandbox's own token in either, or for web pages, whose sockets
+ * cannot send headers, the WebSocket subprotocol `bearer.<secret>`.
+ */
+export function secretIn(headers: Headers): string | undefined {
+  const bearer = /^Bearer ([\x21-\x7e]{1,256})$/i.exec(headers.get('authorization') ?? '')?.[1]
+  if (bearer) return bearer
+  const key = headers.get('x-api-key')
+  if (key && key.length <= 256) return key
+  return /(?:^|,\s*)bearer\.([\w-]{1,256})/.exec(headers.get('sec-websocket-protocol') ?? '')?.[1]
+}
+
+export type Authenticator = {
+  readonly principalOf: (headers: Headers, sandboxId: string | undefined) => Promise<Principal>
+}
+
+const unauthenticated = (): SandboxError =>
+  new SandboxError('unauthenticated', 'a valid API key is needed', {
+    hint: 'send `Authorization: Bearer rf_…`; make one with `ringfence key create`',
+  })
+
+/** SECURITY: a wrong key, a revoked key and another sandbox's token get the same answer. */
+export function authenticator(keys: Keys, supervisor: Pick<Supervisor, 'tokenHash'>): Authenticator {
+  return {
+    async principalOf(headers, sandboxId) {
+      const secret = secretIn(headers)
+      if (secret === undefined) throw unauthenticated()
+      if (!secret.startsWith('rfs_')) {
+        const principal = await keys.principalOf(secret)
+        if (principal) return principal
+        throw unauthenticated()
+      }
+      const known = sandboxId === undefined ? undefined : await supervisor.tokenHash(sandboxId)
+      if (!known || !matchesHash(secret, known.hash)) throw unauthenticated()
+      return {
+        keyId: known.keyId,
+        tenant: known.tenant,
+        scopes: ['exec', 'read'],
+        sandboxId: sandboxId as string,
+      }
+    },
+  }
+}
+
+/** Throws unless the principal may do this. */
+export function authorize(principal: Principal, scope: Scope, sandboxToken: boolean): void {
+  if (principal.sandboxId !== undefined && !sandboxToken)
+    throw new SandboxError('forbidden', 'a sandbox token does not open this')
+  if (!principal.scopes.includes('admin') && !principal.scopes.includes(scope))
+    throw new SandboxError('forbidden', `this key lacks the scope \`${scope}\``)
+}

@@ -1,0 +1,87 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Shape } from '../model/shape.ts'
+
+export const JSON_BYTES = 1024 * 1024
+const DEPTH = 64
+
+/** A JSON body, measured while it comes in: neither its size nor its depth can hurt. */
+export async function jsonBody<T>(request: Request, shape: Shape<T>, maxBytes = JSON_BYTES): Promise<T> {
+  const type = request.headers.get('content-type') ?? ''
+  const text = await textBody(request, maxBytes)
+  if (text !== '' && !/^application\/([\w.+-]+\+)?json\s*(;|$)/i.test(type))
+    throw new SandboxError('invalid-input', 'the body must be JSON', {
+      hint: 'send `Content-Type: application/json`',
+    })
+  return shape.parse(parseJson(text), '')
+}
+
+/** The whole body as text, never more than allowed. */
+export async function textBody(request: Request, maxBytes: number): Promise<string> {
+  const said = Number(request.headers.get('content-length') ?? 0)
+  if (said > maxBytes) throw tooLarge(maxBytes)
+  if (!request.body) return ''
+  const parts: Uint8Array[] = []
+  let size = 0
+  for await (const part of bytesOf(request.body)) {
+    size += part.length
+    if (size > maxBytes) throw tooLarge(maxBytes)
+    parts.push(part)
+  }
+  return Buffer.concat(parts).toString('utf8')
+}
+
+/** A web stream as an iterable that ends cleanly when the caller goes away. */
+export async function* bytesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array, void> {
+  const reader = body.getReader()
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done) return
+      yield value
+    }
+  } catch (cause) {
+    throw new SandboxError('invalid-input', 'the request ended before its body', { cause })
+  } finally {
+    await reader.cancel().catch(() => {})
+  }
+}
+
+const tooLarge = (maxBytes: number): SandboxError =>
+  new SandboxError('too-large', `the body is larger than ${maxBytes} bytes`)
+
+export function parseJson(text: string): unknown {
+  if (text.trim() === '') return {}
+  if (depthOf(text) > DEPTH) throw new SandboxError('invalid-input', `JSON nested deeper than ${DEPTH}`)
+  try {
+    return JSON.parse(text)
+  } catch {
+    throw new SandboxError('invalid-input', 'the body is not JSON')
+  }
+}
+
+/** Counted without parsing, because parsing is what a deep text attacks. */
+export function depthOf(text: string): number {
+  let depth = 0
+  let deepest = 0
+  let quoted = false
+  for (let at = 0; at < text.length; at++) {
+    const char = text.charCodeAt(at)
+    if (quoted) {
+      if (char === 92) at++
+      else if (char === 34) quoted = false
+    } else if (char === 34) quoted = true
+    else if (char === 123 || char === 91) deepest = Math.max(deepest, ++depth)
+    else if (char === 125 || char === 93) depth--
+  }
+  return deepest
+}
+
+/** Query parameters as an object; one that is given twice is refused. */
+export function queryOf(url: URL): Record<string, string> {
+  const out: Record<string, string> = Object.create(null)
+  for (const [name, value] of url.searchParams) {
+    if (Object.hasOwn(out, name)) throw new SandboxError('invalid-input', `\`${name}\` is given twice`)
+    out[name] = value
+  }
+  return out
+}

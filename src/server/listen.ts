@@ -1,0 +1,106 @@
+import { createServer, type Server } from 'node:http'
+import { createServer as createSecureServer } from 'node:https'
+import { type AddressInfo, isIP, type Socket } from 'node:net'
+import { getRequestListener } from '@hono/node-server'
+import { SandboxError } from '../model/errors.ts'
+import { createApp, type Mount } from './app.ts'
+import type { ServerParts } from './parts.ts'
+import { type UpgradeTaker, upgradeHandler } from './upgrade.ts'
+
+export type ListenOptions = {
+  readonly host: string
+  readonly port: number
+  readonly tls?: { readonly cert: Buffer; readonly key: Buffer } | undefined
+  /** The operator knows that keys would cross the network in the clear. */
+  readonly insecureBind?: boolean | undefined
+  readonly version: string
+  readonly mounts?: readonly Mount[]
+  readonly upgrades?: readonly UpgradeTaker[]
+}
+
+export type Listening = {
+  readonly url: string
+  readonly port: number
+  /** Takes no new connections; idle ones are closed, busy ones finish. */
+  readonly stop: () => void
+  readonly close: () => Promise<void>
+}
+
+const HEADER_BYTES = 16 * 1024
+const HEADERS_MS = 10_000
+const CHECK_MS = 1000
+const CONNECTIONS = 4096
+
+const isLoopback = (host: string): boolean =>
+  host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))
+
+export async function listen(parts: ServerParts, options: ListenOptions): Promise<Listening> {
+  if (!isLoopback(options.host) && !options.tls && !options.insecureBind)
+    throw new SandboxError('invalid-config', `refusing to serve keys in the clear on \`${options.host}\``, {
+      hint: 'give --tls-cert and --tls-key, or --insecure-bind behind a proxy of your own',
+    })
+  const server = serverOf(parts, options)
+  const sockets = new Set<Socket>()
+  server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause: NodeJS.ErrnoException) => reject(cannotListen(options, cause)))
+    server.listen(options.port, options.host, resolve)
+  })
+  server.on('error', () => {})
+  const { port } = server.address() as AddressInfo
+  const host = options.host.includes(':') ? `[${options.host}]` : options.host
+  return {
+    url: `${options.tls ? 'https' : 'http'}://${host}:${port}`,
+    port,
+    stop: () => {
+      server.close()
+      server.closeIdleConnections()
+    },
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        for (const socket of sockets) socket.destroy()
+      }),
+  }
+}
+
+function serverOf(parts: ServerParts, options: ListenOptions): Server {
+  const app = createApp(parts, options.version, options.mounts)
+  const listener = getRequestListener(app.fetch as Parameters<typeof getRequestListener>[0], {
+    overrideGlobalObjects: false,
+  })
+  // Slow or silent clients cost a socket and nothing else, and not for long. Bodies may take their time: files are large.
+  const limits = {
+    maxHeaderSize: HEADER_BYTES,
+    headersTimeout: HEADERS_MS,
+    requestTimeout: 0,
+    connectionsCheckingInterval: CHECK_MS,
+    keepAliveTimeout: 60_000,
+    noDelay: true,
+  }
+  const server = options.tls
+    ? createSecureServer(
+        { ...limits, ...options.tls, minVersion: 'TLSv1.2' },
+        (req, res) => void listener(req, res),
+      )
+    : createServer(limits, (req, res) => void listener(req, res))
+  server.maxConnections = CONNECTIONS
+  const upgrade = upgradeHandler(parts, options.upgrades)
+  server.on('upgrade', (request, socket, head) => void upgrade(request, socket, head))
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    const status =
+      error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
+    if (socket.writable) socket.end(`HTTP/1.1 ${status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`)
+    else socket.destroy()
+  })
+  return server
+}
+
+const cannotListen = ({ host, port }: ListenOptions, cause: NodeJS.ErrnoException): SandboxError =>
+  new SandboxError('invalid-config', `cannot listen on ${host}:${port}: ${cause.code}`, {
+    hint: cause.code === 'EADDRINUSE' ? 'choose another --port' : 'choose another --host or --port',
+    cause,
+  })

@@ -1,0 +1,121 @@
+import {
+  type ClientRequest,
+  request as httpRequest,
+  type IncomingMessage,
+  type OutgoingHttpHeaders,
+} from 'node:http'
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../model/errors.ts'
+import { type Call, type Route, route } from './route.ts'
+import { anyQuery } from './shapes.ts'
+
+/** What a program in the sandbox serves, for callers outside. */
+
+const HOP = [
+  'connection',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-authorization',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+]
+/** SECURITY: our keys and a console's cookies are not the sandbox's to see, nor are ours its to set. */
+const OURS = ['authorization', 'x-api-key', 'cookie', 'sec-websocket-protocol']
+
+export const portRoutes: readonly Route[] = [
+  '/v1/sandboxes/:id/ports/:port',
+  '/v1/sandboxes/:id/ports/:port/*',
+].map((path) =>
+  route({
+    method: 'ALL',
+    path,
+    summary: 'A port inside the sandbox; also for WebSockets',
+    scope: 'exec',
+    sandboxToken: true,
+    stream: true,
+    query: anyQuery,
+    answers: { 200: { description: 'whatever it answers' } },
+    handle: (call) => proxied(call as Call),
+  }),
+)
+
+export function portOf(text: string | undefined): number {
+  const port = Number(text)
+  if (!/^\d{1,5}$/.test(text ?? '') || port < 1 || port > 65_535)
+    throw new SandboxError('invalid-input', `\`${(text ?? '').slice(0, 16)}\` is not a port`)
+  return port
+}
+
+/** The path as the program inside sees it. */
+export const innerPath = (url: string): string =>
+  url.replace(/^\/v1\/sandboxes\/[^/?]+\/ports\/[^/?]+/, '').replace(/^(?!\/)/, '/')
+
+export function innerHeaders(headers: IncomingMessage['headers'], port: number): OutgoingHttpHeaders {
+  const kept = Object.entries(headers).filter(([name]) => ![...HOP, ...OURS, 'host'].includes(name))
+  return { ...Object.fromEntries(kept), host: `localhost:${port}` }
+}
+
+async function proxied(call: Call): Promise<Response> {
+  const port = portOf(call.params.port)
+  const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
+  const inside = await entry.ready().connect(port)
+  const end = entry.begin()
+  inside.once('close', end)
+  try {
+    const answer = await exchange(call.env.incoming, inside, port)
+    return toResponse(answer, inside)
+  } catch (cause) {
+    inside.destroy()
+    end()
+    throw new SandboxError('not-found', `nothing answers on port ${port} in this sandbox`, { cause })
+  }
+}
+
+function exchange(incoming: IncomingMessage, inside: Duplex, port: number): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const outgoing: ClientRequest = httpRequest({
+      method: incoming.method ?? 'GET',
+      path: innerPath(incoming.url ?? '/'),
+      headers: innerHeaders(incoming.headers, port),
+      createConnection: () => inside,
+    })
+    outgoing.on('response', resolve)
+    outgoing.on('error', reject)
+    outgoing.on('close', () => reject(new Error('closed')))
+    incoming.on('error', () => outgoing.destroy())
+    incoming.pipe(outgoing)
+  })
+}
+
+function toResponse(answer: IncomingMessage, inside: Duplex): Response {
+  const headers = new Headers()
+  for (let at = 0; at + 1 < answer.rawHeaders.length; at += 2) {
+    const [name, value] = [answer.rawHeaders[at] as string, answer.rawHeaders[at + 1] as string]
+    if (![...HOP, 'set-cookie', 'content-length'].includes(name.toLowerCase())) headers.append(name, value)
+  }
+  // SECURITY: a page from a sandbox is a stranger here: it gets an origin of its own and cannot act as our console.
+  headers.set('content-security-policy', 'sandbox allow-scripts allow-forms allow-popups')
+  const status = answer.statusCode ?? 502
+  if (status === 204 || status === 304) {
+    inside.destroy()
+    return new Response(null, { status, headers })
+  }
+  const source = answer[Symbol.asyncIterator]() as AsyncIterator<Uint8Array>
+  const body = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      try {
+        const { done, value } = await source.next()
+        if (done) controller.close()
+        else controller.enqueue(value)
+      } catch (error) {
+        controller.error(error)
+      }
+    },
+    cancel() {
+      inside.destroy()
+    },
+  })
+  return new Response(body, { status: status < 200 || status > 599 ? 502 : status, headers })
+}

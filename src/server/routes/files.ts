@@ -1,0 +1,223 @@
+import { SandboxError } from '../../model/errors.ts'
+import type { LiveSandbox } from '../../supervisor/live.ts'
+
+type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
+
+import { bytesOf } from '../body.ts'
+import { type Call, type Route, route } from '../route.ts'
+import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
+import { type SseEvent, sse } from '../sse.ts'
+import { pageOf } from '../views.ts'
+
+const fileSchema = {
+  type: 'object',
+  required: ['name', 'path', 'kind', 'size', 'mode'],
+  properties: {
+    name: { type: 'string' },
+    path: { type: 'string' },
+    kind: { enum: ['file', 'dir', 'link', 'other'] },
+    size: { type: 'integer' },
+    mode: { type: 'integer' },
+    uid: { type: 'integer' },
+    gid: { type: 'integer' },
+    modified_at: { type: 'string', format: 'date-time' },
+    target: { type: 'string' },
+  },
+}
+
+const fileJson = (info: FileInfo) => ({
+  name: info.name,
+  path: info.path,
+  kind: info.kind,
+  size: info.size,
+  mode: info.mode,
+  uid: info.uid,
+  gid: info.gid,
+  modified_at: new Date(info.modifiedMs).toISOString(),
+  ...(info.target === undefined ? {} : { target: info.target }),
+})
+
+/** Files as the sandbox sees them. The work counts as use of the sandbox. */
+async function within<T>(call: Call, path: string, work: (live: LiveSandbox) => Promise<T>): Promise<T> {
+  if (!path.startsWith('/'))
+    throw new SandboxError('path-not-absolute', `\`${path}\` is not an absolute path`)
+  const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
+  const live = entry.ready()
+  const end = entry.begin()
+  try {
+    return await work(live)
+  } finally {
+    end()
+  }
+}
+
+const base = { sandboxToken: true } as const
+
+export const fileRoutes: readonly Route[] = [
+  route({
+    ...base,
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'A file, as a stream',
+    scope: 'read',
+    query: readQuery,
+    answers: { 200: { description: 'its bytes', type: 'application/octet-stream' } },
+    handle: (call) => readFile(call as unknown as Call, call.query),
+  }),
+  route({
+    ...base,
+    method: 'PUT',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'Write a file from the body, as a stream',
+    scope: 'exec',
+    query: pathQuery,
+    stream: true,
+    answers: { 200: { description: 'written', schema: fileSchema } },
+    handle: (call) =>
+      within(call as unknown as Call, call.query.path, async (live) => {
+        const body = call.request.body
+        await live.files.write(call.query.path, body ? bytesOf(body) : empty())
+        return Response.json(fileJson(await live.files.stat(call.query.path)))
+      }),
+  }),
+  route({
+    ...base,
+    method: 'DELETE',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'Remove a file, or a directory with everything in it',
+    scope: 'exec',
+    query: pathQuery,
+    answers: { 204: { description: 'gone' } },
+    handle: (call) =>
+      within(call as unknown as Call, call.query.path, async (live) => {
+        await live.files.remove(call.query.path)
+        return new Response(null, { status: 204 })
+      }),
+  }),
+  route({
+    ...base,
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/list',
+    summary: 'What is in a directory',
+    scope: 'read',
+    query: filesQuery,
+    answers: { 200: { description: 'its entries', schema: pageOf(fileSchema) } },
+    handle: (call) =>
+      within(call as unknown as Call, call.query.path, async (live) => {
+        const found = await live.files.entries(call.query.path, call.query.depth)
+        return Response.json({ items: found.map(fileJson), next: null })
+      }),
+  }),
+  route({
+    ...base,
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/stat',
+    summary: 'What a path is; links are not followed',
+    scope: 'read',
+    query: pathQuery,
+    answers: { 200: { description: 'the file', schema: fileSchema } },
+    handle: (call) =>
+      within(call as unknown as Call, call.query.path, async (live) =>
+        Response.json(fileJson(await live.files.stat(call.query.path))),
+      ),
+  }),
+  route({
+    ...base,
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/watch',
+    summary: 'Changes in a directory, as events',
+    scope: 'read',
+    query: watchQuery,
+    answers: { 200: { description: 'events: ready, change', type: 'text/event-stream' } },
+    handle: (call) =>
+      within(call as unknown as Call, call.query.path, (live) =>
+        watched(live, call.query.path, call.query.recursive ?? false, call.request.signal),
+      ),
+  }),
+]
+
+async function* empty(): AsyncGenerator<Uint8Array, void> {}
+
+async function readFile(
+  call: Call,
+  { path, offset, length }: { readonly path: string; readonly offset?: number; readonly length?: number },
+): Promise<Response> {
+  return within(call, path, async (live) => {
+    const range = { ...(offset === undefined ? {} : { offset }), ...(length === undefined ? {} : { length }) }
+    const source = live.files.readStream(path, range)[Symbol.asyncIterator]()
+    // The first piece is awaited, so that a missing file is an answer and not a broken stream.
+    const first = await source.next()
+    const stream = new ReadableStream<Uint8Array>({
+      start(controller) {
+        if (first.done) controller.close()
+        else controller.enqueue(first.value)
+      },
+      async pull(controller) {
+        const { done, value } = await source.next()
+        if (done) controller.close()
+        else controller.enqueue(value)
+      },
+      async cancel() {
+        await source.return?.(undefined)
+      },
+    })
+    return new Response(stream, {
+      headers: {
+        'content-type': 'application/octet-stream',
+        // SECURITY: what a sandbox wrote is never shown as a page of ours.
+        'content-disposition': 'attachment',
+        'x-content-type-options': 'nosniff',
+      },
+    })
+  })
+}
+
+/** Resolves once the watch is in place. */
+async function watched(
+  live: LiveSandbox,
+  path: string,
+  recursive: boolean,
+  signal: AbortSignal,
+): Promise<Response> {
+  const queue: SseEvent[] = []
+  const stop = new AbortController()
+  let wake: () => void = () => {}
+  let over = false
+  const add = (event: SseEvent): void => {
+    if (queue.length < 10_000) queue.push(event)
+    wake()
+  }
+  await new Promise<void>((resolve, reject) => {
+    live.files
+      .watch(path, {
+        recursive,
+        signal: stop.signal,
+        onReady: () => {
+          add({ event: 'ready', data: { path } })
+          resolve()
+        },
+        onChange: (change) => add({ event: 'change', data: change }),
+      })
+      .catch(reject)
+      .finally(() => {
+        over = true
+        wake()
+      })
+  })
+  signal.addEventListener('abort', () => wake(), { once: true })
+  async function* events(): AsyncGenerator<SseEvent, void> {
+    try {
+      while (!signal.aborted && !(over && queue.length === 0)) {
+        const next = queue.shift()
+        if (next) yield next
+        else
+          await new Promise<void>((resolve) => {
+            wake = resolve
+          })
+      }
+    } finally {
+      stop.abort()
+    }
+  }
+  return sse(events())
+}

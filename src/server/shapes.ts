@@ -1,0 +1,269 @@
+import { SandboxError } from '../model/errors.ts'
+import { EVENT_NAMES } from '../model/event.ts'
+import { GUARANTEE_NAMES, LEVELS } from '../model/guarantee.ts'
+import {
+  boolean,
+  either,
+  type Infer,
+  list,
+  number,
+  object,
+  oneOf,
+  optional,
+  record,
+  type Shape,
+  text,
+} from '../model/shape.ts'
+import { limitsShape, mountShape, NETWORK_MODES, PRESETS, type Spec, specShape } from '../model/spec.ts'
+import type { ExecRequest } from '../supervisor/exec-session.ts'
+import { SCOPES } from '../supervisor/keys.ts'
+import { SHOWN_STATES } from '../supervisor/lifecycle.ts'
+
+/** What callers send. Each shape is the parser and, in `/openapi.json`, the description. */
+
+const ms = () => number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })
+const words = (max = 1024) => text({ max })
+const envShape = record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)
+
+/** Limits are named as everywhere; the spelling of the other JSON fields is understood too. */
+const LIMIT_NAMES: Readonly<Record<string, string>> = {
+  memory_mb: 'memoryMb',
+  disk_mb: 'diskMb',
+  wall_ms: 'wallMs',
+  idle_ms: 'idleMs',
+  output_bytes: 'outputBytes',
+}
+const limits: Shape<Infer<typeof limitsShape>> = {
+  schema: limitsShape.schema,
+  parse(value, at) {
+    if (typeof value !== 'object' || value === null || Array.isArray(value))
+      return limitsShape.parse(value, at)
+    const named = Object.entries(value).map(([name, one]) => [LIMIT_NAMES[name] ?? name, one] as const)
+    if (new Set(named.map(([name]) => name)).size < named.length)
+      throw new SandboxError('invalid-input', `${at}: a limit is given twice`)
+    return limitsShape.parse(Object.fromEntries(named), at)
+  },
+}
+
+export const createShape = object({
+  backend: optional(words()),
+  min_isolation: optional(oneOf(...LEVELS)),
+  preset: optional(oneOf(...PRESETS)),
+  template: optional(words()),
+  image: optional(words()),
+  workspace: optional(words(4096)),
+  read: optional(list(words(4096), 256)),
+  write: optional(list(words(4096), 256)),
+  deny: optional(list(words(4096), 256)),
+  mounts: optional(list(mountShape, 256)),
+  network: optional(
+    object({ mode: optional(oneOf(...NETWORK_MODES)), allow_hosts: optional(list(words(), 1024)) }),
+  ),
+  unix_sockets: optional(list(words(4096), 64)),
+  limits: optional(limits),
+  env: optional(envShape),
+  waive: optional(list(oneOf(...GUARANTEE_NAMES))),
+  metadata: optional(record(text({ empty: true, max: 4096 }))),
+  timeout_ms: optional(ms()),
+  idle_ms: optional(ms()),
+  agent_id: optional(text({ max: 256 })),
+})
+export type CreateBody = Infer<typeof createShape>
+
+/** The spec that a request asks for. */
+export function specOf(body: CreateBody): Spec {
+  const { network } = body
+  return specShape.parse(
+    JSON.parse(
+      JSON.stringify({
+        backend: body.backend,
+        minIsolation: body.min_isolation,
+        preset: body.preset,
+        template: body.template,
+        image: body.image,
+        workspace: body.workspace,
+        read: body.read,
+        write: body.write,
+        deny: body.deny,
+        mounts: body.mounts,
+        network: network && { mode: network.mode, allowHosts: network.allow_hosts },
+        unixSockets: body.unix_sockets,
+        limits: body.limits,
+        env: body.env,
+        waive: body.waive,
+        metadata: body.metadata,
+        agentId: body.agent_id,
+      }),
+    ),
+    '',
+  )
+}
+
+export const execShape = object({
+  argv: optional(list(text({ empty: true }), 4096)),
+  command: optional(text({ max: 1_000_000 })),
+  cwd: optional(words(4096)),
+  env: optional(envShape),
+  /** Text; `stdin_base64` for bytes. */
+  stdin: optional(text({ empty: true, max: 8 * 1024 * 1024 })),
+  stdin_base64: optional(text({ empty: true, max: 12 * 1024 * 1024 })),
+  /** Keeps standard input open for `POST …/stdin`. */
+  stdin_open: optional(boolean()),
+  timeout_ms: optional(number({ integer: true, min: 1, max: 2 ** 31 - 1 })),
+  background: optional(boolean()),
+})
+export type ExecBody = Infer<typeof execShape>
+
+export function execRequestOf(body: ExecBody): ExecRequest {
+  if ((body.argv === undefined) === (body.command === undefined))
+    throw new SandboxError('no-command', 'give either `argv` or `command`')
+  if (body.cwd !== undefined && !body.cwd.startsWith('/'))
+    throw new SandboxError('path-not-absolute', `\`${body.cwd}\` is not an absolute path`)
+  return {
+    command: (body.argv ?? body.command) as string | readonly string[],
+    cwd: body.cwd,
+    env: body.env,
+    stdin: stdinOf(body),
+    timeoutMs: body.timeout_ms,
+    background: body.background,
+  }
+}
+
+function stdinOf(body: ExecBody): Uint8Array | 'open' | undefined {
+  const given = [body.stdin, body.stdin_base64, body.stdin_open || undefined].filter(
+    (one) => one !== undefined,
+  )
+  if (given.length > 1)
+    throw new SandboxError('invalid-input', 'give one of `stdin`, `stdin_base64` and `stdin_open`')
+  if (body.stdin_open) return 'open'
+  if (body.stdin_base64 !== undefined) return bytesFrom(body.stdin_base64)
+  return body.stdin === undefined ? undefined : Buffer.from(body.stdin)
+}
+
+/** Bytes from base64; anything else is refused. */
+export function bytesFrom(text: string): Uint8Array {
+  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(text) || text.length % 4 !== 0)
+    throw new SandboxError('invalid-input', 'expected base64')
+  return Buffer.from(text, 'base64')
+}
+
+export const stdinShape = object({
+  exec_id: words(64),
+  data: optional(text({ empty: true, max: 1024 * 1024 })),
+  data_base64: optional(text({ empty: true, max: 1024 * 1024 })),
+  eof: optional(boolean()),
+})
+
+export const SIGNALS = [
+  'SIGHUP',
+  'SIGINT',
+  'SIGQUIT',
+  'SIGKILL',
+  'SIGUSR1',
+  'SIGUSR2',
+  'SIGTERM',
+  'SIGCONT',
+  'SIGSTOP',
+  'SIGTSTP',
+  'SIGWINCH',
+] as const
+export const signalShape = object({ exec_id: words(64), signal: optional(oneOf(...SIGNALS)) })
+
+export const timeoutShape = object({ timeout_ms: ms(), only_longer: optional(boolean()) })
+export const networkShape = object({ allow_hosts: list(words(), 1024) })
+export const snapshotShape = object({ name: optional(words(128)) })
+export const noBody = object({})
+
+export const evaluateShape = object({
+  command: optional(text({ max: 1_000_000 })),
+  argv: optional(list(text({ empty: true }), 4096)),
+  workspace: optional(words(4096)),
+  cwd: optional(words(4096)),
+})
+export const answerShape = object({ approve: boolean() })
+export const keyShape = object({
+  name: optional(text({ empty: true, max: 128 })),
+  scopes: optional(list(oneOf(...SCOPES), 4)),
+  tenant: optional({
+    ...text({ max: 64 }),
+    parse: (value: unknown, at: string) => tenantName(text({ max: 64 }).parse(value, at), at),
+  }),
+  e2b: optional(boolean()),
+})
+const tenantName = (name: string, at: string): string => {
+  if (!/^[\w.-]+$/.test(name)) throw new SandboxError('invalid-input', `${at}: a tenant is a word`)
+  return name
+}
+export const webhookShape = object({ url: words(2048), events: optional(list(oneOf(...EVENT_NAMES), 16)) })
+export const skillShape = object({ input: optional(either(record(anyJson()), anyJson())) })
+
+function anyJson(): Shape<unknown> {
+  return { schema: {}, parse: (value) => value }
+}
+
+/** Query parameters come as text. */
+const count = (max: number): Shape<number> => ({
+  schema: { type: 'integer', minimum: 1, maximum: max },
+  parse: (value, at) =>
+    number({ integer: true, min: 1, max }).parse(
+      /^\d{1,9}$/.test(String(value)) ? Number(value) : Number.NaN,
+      at,
+    ),
+})
+const position = (): Shape<number> => ({
+  schema: { type: 'integer', minimum: 0 },
+  parse: (value, at) =>
+    number({ integer: true, min: 0 }).parse(
+      /^\d{1,15}$/.test(String(value)) ? Number(value) : Number.NaN,
+      at,
+    ),
+})
+const moment = (): Shape<string> => ({
+  schema: { type: 'string', format: 'date-time' },
+  parse(value, at) {
+    const time = Date.parse(text({ max: 64 }).parse(value, at))
+    if (!Number.isFinite(time)) throw new SandboxError('invalid-input', `${at}: not a time`)
+    return new Date(time).toISOString()
+  },
+})
+const flag = (): Shape<boolean> => ({
+  schema: { type: 'boolean' },
+  parse: (value, at) => oneOf('true', 'false', '1', '0').parse(value, at) === 'true' || value === '1',
+})
+
+export const listQuery = object({
+  state: optional(oneOf(...SHOWN_STATES)),
+  agent_id: optional(text({ max: 256 })),
+  cursor: optional(text({ max: 256 })),
+  limit: optional(count(200)),
+})
+export const pathQuery = object({ path: words(4096) })
+export const readQuery = object({
+  path: words(4096),
+  offset: optional(position()),
+  length: optional(position()),
+})
+export const filesQuery = object({ path: words(4096), depth: optional(count(16)) })
+export const watchQuery = object({ path: words(4096), recursive: optional(flag()) })
+export const attachQuery = object({ after: optional(position()) })
+export const auditQuery = object({
+  event: optional(oneOf(...EVENT_NAMES)),
+  event_type: optional(text({ max: 64 })),
+  agent_id: optional(text({ max: 256 })),
+  sandbox_id: optional(words(64)),
+  exec_id: optional(words(64)),
+  since: optional(moment()),
+  limit: optional(count(1000)),
+  cursor: optional(position()),
+})
+export const eventsQuery = object({
+  after: optional(position()),
+  sandbox_id: optional(words(64)),
+  event: optional(oneOf(...EVENT_NAMES)),
+})
+export const approvalsQuery = object({
+  state: optional(oneOf('pending', 'approved', 'rejected', 'expired')),
+  limit: optional(count(200)),
+})
+export const logsQuery = object({ limit: optional(count(1000)), after: optional(position()) })
+export const anyQuery: Shape<Readonly<Record<string, string>>> = record(text({ empty: true }), /^/)

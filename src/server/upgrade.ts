@@ -1,0 +1,174 @@
+import type { IncomingMessage } from 'node:http'
+import type { Duplex } from 'node:stream'
+import { type WebSocket, WebSocketServer } from 'ws'
+import { SandboxError } from '../model/errors.ts'
+import { number, object, oneOf, optional, text } from '../model/shape.ts'
+import type { Principal } from '../supervisor/keys.ts'
+import { authenticator, authorize } from './auth.ts'
+import { parseJson } from './body.ts'
+import { checkHost, checkOrigin } from './guard.ts'
+import type { ServerParts } from './parts.ts'
+import { innerHeaders, innerPath, portOf } from './ports.ts'
+import { problem } from './problem.ts'
+
+/** A request that wants another protocol, after Host and Origin were checked. */
+export type Upgrade = {
+  readonly request: IncomingMessage
+  readonly socket: Duplex
+  readonly head: Buffer
+  readonly url: URL
+  readonly parts: ServerParts
+  readonly authenticate: (sandboxId: string) => Promise<Principal>
+}
+
+/** Takes an upgrade over, or leaves it to the next by answering false. */
+export type UpgradeTaker = (upgrade: Upgrade) => Promise<boolean>
+
+const MESSAGE_BYTES = 1024 * 1024
+
+export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker[] = []) {
+  const auth = authenticator(parts.keys, parts.supervisor)
+  const sockets = new WebSocketServer({
+    noServer: true,
+    maxPayload: MESSAGE_BYTES,
+    // The one with the secret is never echoed.
+    handleProtocols: (offered) => (offered.has('ringfence') ? 'ringfence' : false),
+  })
+  const takers: readonly UpgradeTaker[] = [ptyTaker(sockets), portTaker, ...others]
+  return async (request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> => {
+    socket.on('error', () => socket.destroy())
+    try {
+      const host = request.headers.host ?? ''
+      checkHost(host, parts.settings.hosts)
+      checkOrigin(request.headers.origin, host, parts.settings.origins)
+      const url = new URL(request.url ?? '/', 'http://localhost')
+      const authenticate = async (sandboxId: string): Promise<Principal> => {
+        const principal = await auth.principalOf(headersOf(request), sandboxId)
+        authorize(principal, 'exec', true)
+        return principal
+      }
+      const upgrade = { request, socket, head, url, parts, authenticate }
+      for (const take of takers) if (await take(upgrade)) return
+      throw new SandboxError('not-found', 'there is nothing here to upgrade to')
+    } catch (error) {
+      await refuse(socket, problem(error, 'upgrade', parts.log))
+    }
+  }
+}
+
+const headersOf = (request: IncomingMessage): Headers =>
+  new Headers(
+    Object.entries(request.headers).flatMap(([name, value]): [string, string][] =>
+      value === undefined ? [] : [[name, Array.isArray(value) ? value.join(', ') : value]],
+    ),
+  )
+
+async function refuse(socket: Duplex, answer: Response): Promise<void> {
+  const body = await answer.text()
+  const lines = [
+    `HTTP/1.1 ${answer.status} Refused`,
+    'connection: close',
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+  ]
+  socket.end(`${lines.join('\r\n')}\r\n\r\n${body}`)
+}
+
+/** `GET …/pty?cols=&rows=&command=`: bytes both ways; text messages are commands: `{"resize":{"cols","rows"}}`. */
+function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
+  return async ({ request, socket, head, url, parts, authenticate }) => {
+    const id = /^\/v1\/sandboxes\/([^/]+)\/pty$/.exec(url.pathname)?.[1]
+    if (id === undefined) return false
+    const principal = await authenticate(id)
+    if (!parts.settings.allowInteractive())
+      throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
+        hint: 'an operator can set `[policy] allow_interactive = true`',
+      })
+    const asked = ptyQuery.parse(Object.fromEntries(url.searchParams), '')
+    const terminal = { cols: sizeOf(asked.cols, 80), rows: sizeOf(asked.rows, 24) }
+    const command = asked.command ?? ['/bin/bash', '-l']
+    const { session } = await parts.supervisor.exec(principal, id, { command, cwd: asked.cwd, terminal })
+    sockets.handleUpgrade(request, socket, head, (client) => void converse(client, session))
+    return true
+  }
+}
+
+const ptyQuery = object({
+  cols: optional(text({ max: 5 })),
+  rows: optional(text({ max: 5 })),
+  command: optional(text({ max: 65_536 })),
+  cwd: optional(text({ max: 4096 })),
+  token: optional(text({ max: 256 })),
+})
+
+const sizeOf = (value: string | undefined, otherwise: number): number =>
+  value === undefined ? otherwise : size.parse(/^\d+$/.test(value) ? Number(value) : Number.NaN, 'size')
+const size = number({ integer: true, min: 1, max: 1000 })
+
+const messageShape = object({
+  resize: optional(object({ cols: size, rows: size })),
+  signal: optional(oneOf('SIGINT', 'SIGTERM', 'SIGKILL', 'SIGHUP')),
+})
+
+type Session = Awaited<ReturnType<ServerParts['supervisor']['exec']>>['session']
+
+async function converse(client: WebSocket, session: Session): Promise<void> {
+  const stop = new AbortController()
+  client.on('close', () => {
+    stop.abort()
+    if (session.state === 'running') session.signal('SIGHUP')
+  })
+  client.on('error', () => client.terminate())
+  client.on('message', (data, binary) => {
+    void takeMessage(session, data as Buffer, binary).catch(() => client.close(1008, 'not understood'))
+  })
+  for await (const chunk of session.log.follow(0, stop.signal)) {
+    if ('gap' in chunk) continue
+    // Waits until the bytes are on their way, so that a slow reader holds the program and not our memory.
+    await new Promise<void>((resolve) => client.send(chunk.data, { binary: true }, () => resolve()))
+  }
+  if (stop.signal.aborted) return
+  const outcome = await session.result.then(
+    (done) => done.outcome,
+    () => ({ kind: 'failed' }),
+  )
+  client.send(JSON.stringify({ end: outcome }), () => client.close(1000))
+}
+
+async function takeMessage(session: Session, data: Buffer, binary: boolean): Promise<void> {
+  if (binary) return session.write(data)
+  const { resize, signal } = messageShape.parse(parseJson(data.toString('utf8')), '')
+  if (resize) session.resize(resize)
+  if (signal) session.signal(signal)
+}
+
+/** WebSockets of programs inside: the bytes are passed on as they are. */
+const portTaker: UpgradeTaker = async ({ request, socket, head, url, parts, authenticate }) => {
+  const [, id, port] = /^\/v1\/sandboxes\/([^/]+)\/ports\/([^/]+)(?:\/|$)/.exec(url.pathname) ?? []
+  if (id === undefined) return false
+  const principal = await authenticate(id)
+  const number = portOf(port)
+  const entry = await parts.supervisor.use(principal, id)
+  const inside = await entry.ready().connect(number)
+  const end = entry.begin()
+  const over = (): void => {
+    end()
+    inside.destroy()
+    socket.destroy()
+  }
+  for (const stream of [inside, socket]) stream.once('close', over).once('error', over)
+  const protocols = (request.headers['sec-websocket-protocol'] ?? '')
+    .split(/,\s*/)
+    .filter((name) => name && !name.startsWith('bearer.'))
+  const headers = {
+    ...innerHeaders(request.headers, number),
+    connection: 'Upgrade',
+    upgrade: request.headers.upgrade ?? 'websocket',
+    ...(protocols.length > 0 ? { 'sec-websocket-protocol': protocols.join(', ') } : {}),
+  }
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${String(value)}`)
+  inside.write(`GET ${innerPath(request.url ?? '/')} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n`)
+  if (head.length > 0) inside.write(head)
+  inside.pipe(socket).pipe(inside)
+  return true
+}

@@ -1,0 +1,87 @@
+import type { Spec } from '../model/spec.ts'
+import { isEnded } from '../supervisor/lifecycle.ts'
+import type { Seen } from '../supervisor/nursery.ts'
+
+/** What callers get to see. */
+
+const timeOf = (ms: number | null): string | null => (ms === null ? null : new Date(ms).toISOString())
+
+export function sandboxJson({ row, managed }: Seen) {
+  const spec = JSON.parse(row.spec) as Spec
+  const plan = managed?.live?.plan
+  return {
+    id: row.id,
+    state: managed?.shown ?? row.state,
+    reason: row.reason,
+    backend: row.backend,
+    level: row.level,
+    created_at: timeOf(row.createdAt),
+    expires_at: isEnded(row.state) ? null : timeOf(row.expiresAt),
+    ended_at: timeOf(row.endedAt),
+    limits: plan?.limits ?? spec.limits ?? {},
+    network: {
+      mode: plan?.network.mode ?? spec.network?.mode ?? 'offline',
+      allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],
+    },
+    metadata: spec.metadata ?? {},
+    agent_id: row.agentId,
+    tenant: row.tenant,
+  }
+}
+
+const nullable = (type: string) => ({ type: [type, 'null'] })
+
+export const sandboxSchema = {
+  type: 'object',
+  required: ['id', 'state', 'backend', 'level', 'created_at', 'expires_at', 'limits', 'network', 'metadata'],
+  properties: {
+    id: { type: 'string' },
+    state: { type: 'string' },
+    reason: nullable('string'),
+    backend: nullable('string'),
+    level: nullable('string'),
+    created_at: { type: 'string', format: 'date-time' },
+    expires_at: nullable('string'),
+    ended_at: nullable('string'),
+    limits: { type: 'object' },
+    network: { type: 'object' },
+    metadata: { type: 'object' },
+    agent_id: nullable('string'),
+    tenant: { type: 'string' },
+    token: { type: 'string', description: 'opens this sandbox alone; shown once' },
+  },
+}
+
+export const execSchema = {
+  type: 'object',
+  required: ['sandbox_id', 'exec_id', 'outcome', 'stdout', 'stderr', 'truncated'],
+  properties: {
+    sandbox_id: { type: 'string' },
+    exec_id: { type: 'string' },
+    state: { enum: ['running', 'ended', 'failed'] },
+    backend: { type: 'string' },
+    level: { type: 'string' },
+    layers: { type: 'array', items: { type: 'string' } },
+    outcome: { type: ['object', 'null'] },
+    stdout: { type: 'string' },
+    stderr: { type: 'string' },
+    truncated: { type: 'boolean' },
+    duration_ms: { type: 'number' },
+    violations: { type: 'array' },
+    decision: { type: ['object', 'null'] },
+  },
+}
+
+export const pageOf = (item: object) => ({
+  type: 'object',
+  required: ['items', 'next'],
+  properties: { items: { type: 'array', items: item }, next: nullable('string') },
+})
+
+export const cursorOf = (row: { readonly createdAt: number; readonly id: string }): string =>
+  Buffer.from(`${row.createdAt} ${row.id}`).toString('base64url')
+
+export function cursorFrom(text: string): { readonly createdAt: number; readonly id: string } | undefined {
+  const [, at, id] = /^(\d{1,15}) (\w{1,64})$/.exec(Buffer.from(text, 'base64url').toString()) ?? []
+  return at && id ? { createdAt: Number(at), id } : undefined
+}

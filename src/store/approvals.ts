@@ -1,0 +1,115 @@
+import type { Row, Store, Tx, Value } from './sql.ts'
+
+export type ApprovalState = 'pending' | 'approved' | 'rejected' | 'expired'
+
+/** A question to a human, and its answer. */
+export type ApprovalRow = {
+  readonly id: string
+  readonly tenant: string
+  readonly sandboxId: string
+  readonly agentId: string | null
+  readonly command: string
+  readonly cwd: string
+  /** As JSON. */
+  readonly decision: string
+  readonly state: ApprovalState
+  readonly answeredBy: string | null
+  readonly askedAt: number
+  readonly expiresAt: number
+  readonly answeredAt: number | null
+  readonly instance: string
+}
+
+const toApproval = (row: Row): ApprovalRow => ({
+  id: row.id as string,
+  tenant: row.tenant as string,
+  sandboxId: row.sandbox_id as string,
+  agentId: row.agent_id as string | null,
+  command: row.command as string,
+  cwd: row.cwd as string,
+  decision: row.decision as string,
+  state: row.state as ApprovalState,
+  answeredBy: row.answered_by as string | null,
+  askedAt: row.asked_at as number,
+  expiresAt: row.expires_at as number,
+  answeredAt: row.answered_at as number | null,
+  instance: row.instance as string,
+})
+
+export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
+  await tx.run(
+    `INSERT INTO approvals (id, tenant, sandbox_id, agent_id, command, cwd, decision, state, answered_by,
+       asked_at, expires_at, answered_at, instance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    [
+      row.id,
+      row.tenant,
+      row.sandboxId,
+      row.agentId,
+      row.command,
+      row.cwd,
+      row.decision,
+      row.state,
+      row.answeredBy,
+      row.askedAt,
+      row.expiresAt,
+      row.answeredAt,
+      row.instance,
+    ],
+  )
+}
+
+/** Whether this answer is the one that counts: only a pending question can be answered. */
+export async function answerApproval(
+  tx: Tx,
+  id: string,
+  answer: { readonly state: ApprovalState; readonly by: string | null; readonly at: number },
+): Promise<boolean> {
+  const pending = await tx.run("SELECT id FROM approvals WHERE id = ? AND state = 'pending'", [id])
+  if (pending.length === 0) return false
+  await tx.run('UPDATE approvals SET state = ?, answered_by = ?, answered_at = ? WHERE id = ?', [
+    answer.state,
+    answer.by,
+    answer.at,
+    id,
+  ])
+  return true
+}
+
+/** Questions of an earlier life: nobody waits for them any more. */
+export async function expireApprovals(tx: Tx, instance: string, at: number): Promise<void> {
+  await tx.run(
+    "UPDATE approvals SET state = 'expired', answered_at = ? WHERE instance = ? AND state = 'pending'",
+    [at, instance],
+  )
+}
+
+export async function findApproval(store: Store, id: string): Promise<ApprovalRow | undefined> {
+  const rows = await store.read('SELECT * FROM approvals WHERE id = ?', [id])
+  return rows[0] && toApproval(rows[0])
+}
+
+export async function listApprovals(
+  store: Store,
+  query: {
+    readonly tenant?: string | undefined
+    readonly state?: string | undefined
+    readonly limit: number
+  },
+): Promise<ApprovalRow[]> {
+  const clauses: string[] = []
+  const params: Value[] = []
+  if (query.tenant !== undefined) {
+    clauses.push('tenant = ?')
+    params.push(query.tenant)
+  }
+  if (query.state !== undefined) {
+    clauses.push('state = ?')
+    params.push(query.state)
+  }
+  const where = clauses.length > 0 ? `WHERE ${clauses.join(' AND ')}` : ''
+  const rows = await store.read(`SELECT * FROM approvals ${where} ORDER BY asked_at DESC, id DESC LIMIT ?`, [
+    ...params,
+    query.limit,
+  ])
+  return rows.map(toApproval)
+}

@@ -1,0 +1,97 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Engine, Store, Tx } from './sql.ts'
+
+/** One step of the schema; statements that only one engine has stand under its name. */
+type Step = string | Readonly<Record<Engine['kind'], readonly string[]>>
+export type Migration = readonly Step[]
+
+const TABLES: Migration = [
+  `CREATE TABLE sandboxes (
+     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, key_id TEXT NOT NULL, state TEXT NOT NULL, reason TEXT,
+     backend TEXT, level TEXT, spec TEXT NOT NULL, agent_id TEXT, token_hash TEXT NOT NULL, layers TEXT,
+     instance TEXT NOT NULL, epoch BIGINT NOT NULL,
+     created_at BIGINT NOT NULL, expires_at BIGINT, ended_at BIGINT, changed_at BIGINT NOT NULL)`,
+  'CREATE INDEX sandboxes_page ON sandboxes (created_at, id)',
+  'CREATE INDEX sandboxes_tenant ON sandboxes (tenant, created_at, id)',
+  'CREATE INDEX sandboxes_owner ON sandboxes (instance, state)',
+  `CREATE TABLE keys (
+     id TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, name TEXT NOT NULL, start TEXT NOT NULL, scopes TEXT NOT NULL,
+     tenant TEXT NOT NULL, created_at BIGINT NOT NULL, revoked_at BIGINT)`,
+  `CREATE TABLE approvals (
+     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, sandbox_id TEXT NOT NULL, exec_id TEXT, agent_id TEXT,
+     command TEXT NOT NULL, cwd TEXT NOT NULL, decision TEXT NOT NULL, state TEXT NOT NULL, answered_by TEXT,
+     asked_at BIGINT NOT NULL, expires_at BIGINT NOT NULL, answered_at BIGINT, instance TEXT NOT NULL)`,
+  'CREATE INDEX approvals_page ON approvals (asked_at, id)',
+  'CREATE INDEX approvals_state ON approvals (state, instance)',
+  `CREATE TABLE webhooks (
+     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, url TEXT NOT NULL, secret TEXT NOT NULL, events TEXT NOT NULL,
+     position BIGINT NOT NULL, failures BIGINT NOT NULL, created_at BIGINT NOT NULL)`,
+  `CREATE TABLE idempotency (
+     tenant TEXT NOT NULL, name TEXT NOT NULL, request TEXT NOT NULL, sandbox_id TEXT NOT NULL,
+     created_at BIGINT NOT NULL, PRIMARY KEY (tenant, name))`,
+  `CREATE TABLE snapshots (
+     id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, name TEXT, sandbox_id TEXT, backend TEXT NOT NULL,
+     data TEXT NOT NULL, created_at BIGINT NOT NULL)`,
+  'CREATE INDEX snapshots_tenant ON snapshots (tenant, created_at, id)',
+  `CREATE TABLE trail (
+     chain TEXT NOT NULL, seq BIGINT NOT NULL, time TEXT NOT NULL, event TEXT NOT NULL, agent_id TEXT,
+     sandbox_id TEXT, exec_id TEXT, line TEXT NOT NULL, PRIMARY KEY (chain, seq))`,
+  'CREATE INDEX trail_sandbox ON trail (sandbox_id, seq)',
+  'CREATE INDEX trail_agent ON trail (agent_id, seq)',
+  'CREATE INDEX trail_event ON trail (event, seq)',
+  'CREATE TABLE trail_heads (chain TEXT PRIMARY KEY, anchor TEXT NOT NULL)',
+  // What is written stays written, also for our own mistakes; a forger meets the signed head.
+  {
+    sqlite: ['UPDATE', 'DELETE'].map(
+      (verb) => `CREATE TRIGGER trail_no_${verb.toLowerCase()} BEFORE ${verb} ON trail
+         BEGIN SELECT RAISE(ABORT, 'the trail is append-only'); END`,
+    ),
+    postgres: [
+      `CREATE FUNCTION trail_refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $body$ BEGIN RAISE EXCEPTION 'the trail is append-only'; END $body$`,
+      `CREATE TRIGGER trail_append_only BEFORE UPDATE OR DELETE ON trail
+         FOR EACH ROW EXECUTE FUNCTION trail_refuse()`,
+    ],
+  },
+]
+
+/** In order, for ever: a migration that was released is never changed. */
+export const MIGRATIONS: readonly Migration[] = [TABLES]
+
+const LOCK = 7_219_004
+
+/**
+ * Brings the schema up to date. Each migration and the note that it was done are one transaction, so a crash leaves
+ * it done or not done, and the next start goes on from there.
+ */
+export async function migrate(store: Store, migrations = MIGRATIONS, afterStep = () => {}): Promise<void> {
+  await store.write(async (tx) => {
+    await exclusive(store, tx)
+    await tx.run('CREATE TABLE IF NOT EXISTS migrations (version BIGINT PRIMARY KEY, at BIGINT NOT NULL)')
+  })
+  const have = Number((await store.read('SELECT MAX(version) AS version FROM migrations'))[0]?.version ?? 0)
+  if (have > migrations.length)
+    throw new SandboxError('store-unwritable', `the store was made by a newer version (schema ${have})`, {
+      hint: 'use that version, or another state directory',
+    })
+  for (let version = have + 1; version <= migrations.length; version++)
+    await apply(store, version, migrations[version - 1] as Migration, afterStep)
+}
+
+async function apply(store: Store, version: number, steps: Migration, afterStep: () => void): Promise<void> {
+  await store.write(async (tx) => {
+    await exclusive(store, tx)
+    const done = await tx.run('SELECT 1 AS done FROM migrations WHERE version = ?', [version])
+    if (done.length > 0) return
+    for (const step of steps) {
+      for (const sql of typeof step === 'string' ? [step] : step[store.kind]) await tx.run(sql)
+      afterStep()
+    }
+    await tx.run('INSERT INTO migrations (version, at) VALUES (?, ?)', [version, Date.now()])
+  })
+}
+
+/** Two servers that start at once take turns; in SQLite every writing transaction is alone anyway. */
+async function exclusive(store: Store, tx: Tx): Promise<void> {
+  if (store.kind === 'postgres') await tx.run('SELECT pg_advisory_xact_lock(?)', [LOCK])
+}

@@ -1,0 +1,42 @@
+import { mkdirSync } from 'node:fs'
+import { SandboxError } from '../model/errors.ts'
+import { asUnusable, GroupCommit } from './group-commit.ts'
+import { migrate } from './migrations.ts'
+import type { Engine, Store } from './sql.ts'
+
+export type StoreOptions = {
+  readonly stateDir: string
+  /** Empty: embedded SQLite in the state directory. */
+  readonly databaseUrl?: string | undefined
+}
+
+/** Where the embedded store of a state directory lies. */
+export const storeFile = (stateDir: string): string => `${stateDir}/ringfence.db`
+
+/** Opens the store and brings its schema up to date. */
+export async function openStore(options: StoreOptions): Promise<Store> {
+  try {
+    const store = new GroupCommit(await engineOf(options))
+    try {
+      await migrate(store)
+    } catch (error) {
+      await store.close()
+      throw error
+    }
+    return store
+  } catch (error) {
+    throw asUnusable(error)
+  }
+}
+
+async function engineOf({ stateDir, databaseUrl }: StoreOptions): Promise<Engine> {
+  if (!databaseUrl) {
+    mkdirSync(stateDir, { recursive: true, mode: 0o700 })
+    return (await import('./sqlite.ts')).openSqlite(storeFile(stateDir))
+  }
+  if (/^postgres(ql)?:\/\//.test(databaseUrl))
+    return (await import('./postgres.ts')).openPostgres(databaseUrl)
+  throw new SandboxError('invalid-config', 'database_url: only postgres:// is known', {
+    hint: 'leave it empty for the embedded store',
+  })
+}

@@ -1,0 +1,149 @@
+import type { Row, Store, Tx, Value } from './sql.ts'
+
+/** A sandbox as it is kept: who owns it, what it is, how it ended. Times are milliseconds since the epoch. */
+export type SandboxRow = {
+  readonly id: string
+  readonly tenant: string
+  readonly keyId: string
+  readonly state: string
+  readonly reason: string | null
+  readonly backend: string | null
+  readonly level: string | null
+  /** What was asked for, as JSON. */
+  readonly spec: string
+  readonly agentId: string | null
+  readonly tokenHash: string
+  readonly layers: string | null
+  readonly instance: string
+  readonly epoch: number
+  readonly createdAt: number
+  readonly expiresAt: number | null
+  readonly endedAt: number | null
+}
+
+export type SandboxChange = Partial<
+  Pick<SandboxRow, 'state' | 'reason' | 'backend' | 'level' | 'layers' | 'expiresAt' | 'endedAt' | 'spec'>
+>
+
+const COLUMN: Readonly<Record<keyof SandboxRow, string>> = {
+  id: 'id',
+  tenant: 'tenant',
+  keyId: 'key_id',
+  state: 'state',
+  reason: 'reason',
+  backend: 'backend',
+  level: 'level',
+  spec: 'spec',
+  agentId: 'agent_id',
+  tokenHash: 'token_hash',
+  layers: 'layers',
+  instance: 'instance',
+  epoch: 'epoch',
+  createdAt: 'created_at',
+  expiresAt: 'expires_at',
+  endedAt: 'ended_at',
+}
+const FIELDS = Object.keys(COLUMN) as readonly (keyof SandboxRow)[]
+const ALL = Object.values(COLUMN).join(', ')
+
+const toSandbox = (row: Row): SandboxRow =>
+  Object.fromEntries(FIELDS.map((field) => [field, row[COLUMN[field]] ?? null])) as unknown as SandboxRow
+
+export async function insertSandbox(tx: Tx, row: SandboxRow): Promise<void> {
+  await tx.run(`INSERT INTO sandboxes (${ALL}, changed_at) VALUES (${FIELDS.map(() => '?').join(', ')}, ?)`, [
+    ...FIELDS.map((field) => row[field]),
+    Date.now(),
+  ])
+}
+
+export async function changeSandbox(tx: Tx, id: string, change: SandboxChange): Promise<void> {
+  const fields = Object.keys(change) as (keyof SandboxChange)[]
+  const sets = [...fields.map((field) => `${COLUMN[field]} = ?`), 'changed_at = ?'].join(', ')
+  const values = fields.map((field) => change[field] ?? null)
+  await tx.run(`UPDATE sandboxes SET ${sets} WHERE id = ?`, [...values, Date.now(), id])
+}
+
+export async function removeSandbox(tx: Tx, id: string): Promise<void> {
+  await tx.run('DELETE FROM sandboxes WHERE id = ?', [id])
+}
+
+export async function findSandbox(store: Store, id: string): Promise<SandboxRow | undefined> {
+  const rows = await store.read(`SELECT ${ALL} FROM sandboxes WHERE id = ?`, [id])
+  return rows[0] && toSandbox(rows[0])
+}
+
+export type SandboxQuery = {
+  readonly tenant?: string | undefined
+  readonly states?: readonly string[] | undefined
+  readonly agentId?: string | undefined
+  /** The last entry of the page before. */
+  readonly after?: { readonly createdAt: number; readonly id: string } | undefined
+  readonly limit: number
+}
+
+/** A page, newest first; its cost does not grow with what lies behind it. */
+export async function listSandboxes(store: Store, query: SandboxQuery): Promise<SandboxRow[]> {
+  const clauses: string[] = []
+  const params: Value[] = []
+  const add = (clause: string, ...values: Value[]): void => {
+    clauses.push(clause)
+    params.push(...values)
+  }
+  if (query.tenant !== undefined) add('tenant = ?', query.tenant)
+  if (query.agentId !== undefined) add('agent_id = ?', query.agentId)
+  if (query.states) add(`state IN (${query.states.map(() => '?').join(',')})`, ...query.states)
+  if (query.after) add('(created_at, id) < (?, ?)', query.after.createdAt, query.after.id)
+  const where = clauses.length > 0 ? `WHERE ${clauses.join(' AND ')}` : ''
+  const rows = await store.read(
+    `SELECT ${ALL} FROM sandboxes ${where} ORDER BY created_at DESC, id DESC LIMIT ?`,
+    [...params, query.limit],
+  )
+  return rows.map(toSandbox)
+}
+
+/** What an instance left unfinished in an earlier life. */
+export async function unfinishedOf(
+  store: Store,
+  instance: string,
+  epoch: number,
+  ended: readonly string[],
+): Promise<SandboxRow[]> {
+  const rows = await store.read(
+    `SELECT ${ALL} FROM sandboxes
+     WHERE instance = ? AND epoch < ? AND state NOT IN (${ended.map(() => '?').join(',')})`,
+    [instance, epoch, ...ended],
+  )
+  return rows.map(toSandbox)
+}
+
+export type IdempotencyRow = { readonly request: string; readonly sandboxId: string }
+
+export async function findIdempotency(
+  store: Store,
+  tenant: string,
+  name: string,
+): Promise<IdempotencyRow | undefined> {
+  const rows = await store.read('SELECT request, sandbox_id FROM idempotency WHERE tenant = ? AND name = ?', [
+    tenant,
+    name,
+  ])
+  const row = rows[0]
+  return row && { request: row.request as string, sandboxId: row.sandbox_id as string }
+}
+
+export async function saveIdempotency(
+  tx: Tx,
+  tenant: string,
+  name: string,
+  { request, sandboxId }: IdempotencyRow,
+): Promise<void> {
+  await tx.run(
+    'INSERT INTO idempotency (tenant, name, request, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)',
+    [tenant, name, request, sandboxId, Date.now()],
+  )
+}
+
+/** A create that failed may be tried again under the same name. */
+export async function forgetIdempotency(tx: Tx, sandboxId: string): Promise<void> {
+  await tx.run('DELETE FROM idempotency WHERE sandbox_id = ?', [sandboxId])
+}

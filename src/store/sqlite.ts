@@ -1,0 +1,87 @@
+import { chmodSync, closeSync, openSync } from 'node:fs'
+import Database from 'libsql'
+import { SandboxError } from '../model/errors.ts'
+import type { Engine, Row, Tx, Value } from './sql.ts'
+
+type Statement = {
+  readonly reader: boolean
+  all(...params: Value[]): Row[]
+  run(...params: Value[]): unknown
+}
+type Connection = { prepare(sql: string): Statement; exec(sql: string): void; close(): void }
+
+/** How long a write waits for another process (`ringfence key create` beside a running server). */
+const BUSY_MS = 10_000
+
+/** Our statements are few and fixed; only lists of rows vary in length. */
+const STATEMENTS = 512
+
+/**
+ * Embedded SQLite: a connection that writes and one that reads what is committed. Calls are synchronous; a group commit
+ * costs the loop one sync of the disk.
+ */
+export function openSqlite(file: string): Engine {
+  // Made before SQLite would, so that nobody else can read it even for a moment.
+  closeSync(openSync(file, 'a', 0o600))
+  chmodSync(file, 0o600)
+  const writer = connect(file)
+  const reader = connect(file)
+  const tx: Tx = { run: async (sql, params = []) => writer.run(sql, params) }
+  return {
+    kind: 'sqlite',
+    read: async (sql, params = []) => reader.run(sql, params),
+    async begin() {
+      await untilFree(() => writer.run('BEGIN IMMEDIATE', []))
+      return tx
+    },
+    commit: async () => void writer.run('COMMIT', []),
+    rollback: async () => void writer.run('ROLLBACK', []),
+    async close() {
+      reader.close()
+      writer.close()
+    },
+  }
+}
+
+function connect(file: string) {
+  const database = new Database(file) as unknown as Connection
+  // FULL: a commit that was acknowledged survives a power loss. The waiting is ours, off the loop.
+  for (const pragma of ['journal_mode = WAL', 'synchronous = FULL', 'busy_timeout = 0', 'foreign_keys = ON'])
+    database.prepare(`PRAGMA ${pragma}`).all()
+  const statements = new Map<string, Statement>()
+  const prepared = (sql: string): Statement => {
+    const known = statements.get(sql)
+    if (known) return known
+    if (statements.size >= STATEMENTS) statements.clear()
+    const statement = database.prepare(sql)
+    statements.set(sql, statement)
+    return statement
+  }
+  return {
+    run(sql: string, params: readonly Value[]): readonly Row[] {
+      const statement = prepared(sql)
+      if (statement.reader) return statement.all(...params)
+      statement.run(...params)
+      return []
+    },
+    close: () => database.close(),
+  }
+}
+
+async function untilFree(attempt: () => unknown): Promise<void> {
+  const deadline = performance.now() + BUSY_MS
+  for (let pause = 1; ; pause = Math.min(pause * 2, 32)) {
+    try {
+      attempt()
+      return
+    } catch (error) {
+      if (!isBusy(error)) throw error
+      if (performance.now() > deadline)
+        throw new SandboxError('store-unwritable', 'another process holds the store', { cause: error })
+    }
+    await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random())))
+  }
+}
+
+const isBusy = (error: unknown): boolean =>
+  String((error as { readonly code?: unknown } | null)?.code).startsWith('SQLITE_BUSY')

@@ -1,0 +1,67 @@
+import type { Row, Store, Tx } from './sql.ts'
+
+/** Where events are sent to. `position` is the last record of the trail that was delivered. */
+export type WebhookRow = {
+  readonly id: string
+  readonly tenant: string
+  readonly url: string
+  /** SECURITY: kept as it is, because every delivery is signed with it; it opens nothing here. */
+  readonly secret: string
+  /** Names of events; empty means all. */
+  readonly events: readonly string[]
+  readonly position: number
+  readonly failures: number
+  readonly createdAt: number
+}
+
+const toWebhook = (row: Row): WebhookRow => ({
+  id: row.id as string,
+  tenant: row.tenant as string,
+  url: row.url as string,
+  secret: row.secret as string,
+  events: (row.events as string).split(' ').filter((name) => name !== ''),
+  position: row.position as number,
+  failures: row.failures as number,
+  createdAt: row.created_at as number,
+})
+
+export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
+  await tx.run(
+    `INSERT INTO webhooks (id, tenant, url, secret, events, position, failures, created_at)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+    [
+      row.id,
+      row.tenant,
+      row.url,
+      row.secret,
+      row.events.join(' '),
+      row.position,
+      row.failures,
+      row.createdAt,
+    ],
+  )
+}
+
+export async function listWebhooks(store: Store, tenant?: string): Promise<WebhookRow[]> {
+  const rows =
+    tenant === undefined
+      ? await store.read('SELECT * FROM webhooks ORDER BY created_at, id')
+      : await store.read('SELECT * FROM webhooks WHERE tenant = ? ORDER BY created_at, id', [tenant])
+  return rows.map(toWebhook)
+}
+
+export async function advanceWebhook(
+  tx: Tx,
+  id: string,
+  progress: { readonly position: number; readonly failures: number },
+): Promise<void> {
+  await tx.run('UPDATE webhooks SET position = ?, failures = ? WHERE id = ?', [
+    progress.position,
+    progress.failures,
+    id,
+  ])
+}
+
+export async function removeWebhook(tx: Tx, id: string): Promise<void> {
+  await tx.run('DELETE FROM webhooks WHERE id = ?', [id])
+}

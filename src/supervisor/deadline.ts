@@ -1,0 +1,74 @@
+import { monotonicMs } from '../host/clock.ts'
+
+/** Timers hold 31 bits; a longer wait is taken in steps. */
+const STEP_MS = 2 ** 31 - 1
+
+/** A moment on the clock that nobody can set. It can be held: what is held does not run out. */
+export class Deadline {
+  readonly #act: () => void
+  readonly #clock: () => number
+  #at: number | undefined
+  #held: number | undefined
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(act: () => void, clock = monotonicMs) {
+    this.#act = act
+    this.#clock = clock
+  }
+
+  /** Milliseconds left; nothing when there is no deadline. */
+  get leftMs(): number | undefined {
+    if (this.#held !== undefined) return this.#held
+    return this.#at === undefined ? undefined : Math.max(0, this.#at - this.#clock())
+  }
+
+  /** Counts from now; nothing means never. */
+  set(ms: number | undefined): void {
+    if (this.#held !== undefined) this.#held = ms
+    this.#at = ms === undefined ? undefined : this.#clock() + ms
+    this.#arm()
+  }
+
+  /** At least so long from now; never sooner than before. */
+  extend(ms: number): void {
+    const left = this.leftMs
+    if (left !== undefined && left < ms) this.set(ms)
+  }
+
+  hold(): void {
+    this.#held ??= this.leftMs
+    clearTimeout(this.#timer)
+  }
+
+  release(): void {
+    if (this.#held === undefined) return
+    const left = this.#held
+    this.#held = undefined
+    this.set(left)
+  }
+
+  cancel(): void {
+    this.#at = undefined
+    this.#held = undefined
+    clearTimeout(this.#timer)
+  }
+
+  #arm(): void {
+    clearTimeout(this.#timer)
+    if (this.#at === undefined || this.#held !== undefined) return
+    const left = this.#at - this.#clock()
+    if (left <= 0) this.#timer = setTimeout(this.#fire, 0)
+    else this.#timer = setTimeout(left > STEP_MS ? () => this.#arm() : this.#fire, Math.min(left, STEP_MS))
+    this.#timer.unref()
+  }
+
+  readonly #fire = (): void => {
+    // A timer may come a moment early.
+    if (this.#at === undefined || this.#held !== undefined) return
+    if (this.#at - this.#clock() > 0) this.#arm()
+    else {
+      this.#at = undefined
+      this.#act()
+    }
+  }
+}

@@ -1,0 +1,52 @@
+import { randomBytes } from 'node:crypto'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { createLock } from '../audit/lock.ts'
+import { writeAtomically } from '../host/atomic-file.ts'
+import { SandboxError } from '../model/errors.ts'
+
+/**
+ * Who owns what is found on a host. The id stays with the state directory; the epoch grows with each life. A sandbox is
+ * ours to reap only when it carries our id and an older epoch.
+ */
+export type Instance = { readonly id: string; readonly epoch: number; readonly release: () => void }
+
+/** Begins a new life; refuses while another server lives on the same state directory. */
+export function beginInstance(stateDir: string): Instance {
+  mkdirSync(stateDir, { recursive: true, mode: 0o700 })
+  const lock = createLock(join(stateDir, 'server.lock'))
+  if (lock.tryAcquire() === undefined)
+    throw new SandboxError(
+      'wrong-state',
+      `a server (process ${lock.holderPid()}) already uses \`${stateDir}\``,
+      {
+        hint: 'stop it first, or set RINGFENCE_HOME to another directory',
+      },
+    )
+  const file = join(stateDir, 'instance.json')
+  const last = existsSync(file)
+    ? parse(readFileSync(file, 'utf8'))
+    : { id: randomBytes(8).toString('hex'), epoch: 0 }
+  const next = { id: last.id, epoch: last.epoch + 1 }
+  writeAtomically(file, `${JSON.stringify(next)}\n`)
+  let held = true
+  return {
+    ...next,
+    release: () => {
+      if (held) lock.release()
+      held = false
+    },
+  }
+}
+
+function parse(text: string): { readonly id: string; readonly epoch: number } {
+  try {
+    const { id, epoch } = JSON.parse(text) as { readonly id?: unknown; readonly epoch?: unknown }
+    if (typeof id === 'string' && Number.isSafeInteger(epoch)) return { id, epoch: epoch as number }
+  } catch {
+    // Said below.
+  }
+  throw new SandboxError('invalid-config', 'instance.json in the state directory is unreadable', {
+    hint: 'restore it, or start with a new state directory',
+  })
+}

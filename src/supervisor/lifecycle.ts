@@ -1,0 +1,48 @@
+import { SandboxError } from '../model/errors.ts'
+
+/** The one table of a sandbox's states; every change goes through `move`. */
+
+export const STATES = [
+  'requested',
+  'provisioning',
+  'ready',
+  'paused',
+  'destroying',
+  'destroyed',
+  'failed',
+] as const
+export type State = (typeof STATES)[number]
+
+/** `executing` is shown while ready with work in flight; it is never a state of its own. */
+export type ShownState = State | 'executing'
+export const SHOWN_STATES = [...STATES, 'executing'] as const
+
+export const NEXT: Readonly<Record<State, readonly State[]>> = {
+  requested: ['provisioning', 'destroyed', 'failed'],
+  provisioning: ['ready', 'destroying', 'failed'],
+  ready: ['paused', 'destroying', 'failed'],
+  paused: ['ready', 'destroying', 'failed'],
+  destroying: ['destroyed', 'failed'],
+  destroyed: [],
+  failed: [],
+}
+
+/** Nothing of it is left. */
+export const ENDED: readonly State[] = ['destroyed', 'failed']
+
+export const isEnded = (state: string): boolean => ENDED.includes(state as State)
+
+/** Why a sandbox ended, in one word; a failure may add what was said. */
+export const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
+export type EndReason = (typeof END_REASONS)[number]
+
+export const mayMove = (from: State, to: State): boolean => NEXT[from].includes(to)
+
+/** The next state, or a refusal: there is no other way to change one. */
+export function move(id: string, from: State, to: State): State {
+  if (mayMove(from, to)) return to
+  throw new SandboxError('wrong-state', `sandbox ${id} is ${from}, so it cannot become ${to}`)
+}
+
+export const shown = (state: State, running: number): ShownState =>
+  state === 'ready' && running > 0 ? 'executing' : state

@@ -1,0 +1,221 @@
+import { monotonicMs } from '../host/clock.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Spec } from '../model/spec.ts'
+import {
+  changeSandbox,
+  findIdempotency,
+  forgetIdempotency,
+  insertSandbox,
+  removeSandbox,
+  type SandboxChange,
+  type SandboxRow,
+  saveIdempotency,
+} from '../store/sandboxes.ts'
+import { Admission, type Quota } from './admission.ts'
+import { hashSecret, newSandboxToken, type Principal } from './keys.ts'
+import type { EndReason } from './lifecycle.ts'
+import type { LiveSandbox } from './live.ts'
+import { Managed } from './managed.ts'
+import type { Pool } from './pool.ts'
+import type { SupervisorParts } from './supervisor.ts'
+
+export type CreateRequest = {
+  readonly spec: Spec
+  /** Absent: the operator's default; 0: never. */
+  readonly timeoutMs?: number | undefined
+  readonly idleMs?: number | undefined
+  readonly idempotency?: { readonly name: string; readonly request: string } | undefined
+}
+
+/** A sandbox as callers see it: its record, and its life while it has one. */
+export type Seen = { readonly row: SandboxRow; readonly managed?: Managed | undefined }
+export type Created = Seen & { readonly token?: string }
+
+/** What the nursery needs of the house around it. */
+export type NurseryParts = {
+  readonly parts: SupervisorParts
+  readonly entries: Map<string, Managed>
+  readonly quota: Quota
+  readonly pool: Pool
+  readonly assertOpen: () => void
+  readonly save: (entry: Managed, change: SandboxChange) => Promise<void>
+  readonly stop: (entry: Managed, reason: EndReason) => Promise<void>
+  readonly endedByItself: (entry: Managed, why: string) => Promise<void>
+  readonly get: (principal: Principal, id: string) => Promise<Seen>
+}
+
+/** How sandboxes come to be: each once, whole, or not at all. */
+export class Nursery {
+  readonly #house: NurseryParts
+  readonly #parts: SupervisorParts
+  readonly #opening: Admission
+  /** Creates under a name that are on their way: a repeat waits for the first. */
+  readonly #named = new Map<string, Promise<Created>>()
+
+  constructor(house: NurseryParts) {
+    this.#house = house
+    this.#parts = house.parts
+    const { limits } = house.parts
+    this.#opening = new Admission('creates', { running: limits.opening, waiting: limits.waiting })
+  }
+
+  get running(): number {
+    return this.#opening.running
+  }
+
+  get waiting(): number {
+    return this.#opening.waiting
+  }
+
+  turnAway(error: unknown): void {
+    this.#opening.turnAway(error)
+  }
+
+  async create(principal: Principal, request: CreateRequest): Promise<Created> {
+    this.#house.assertOpen()
+    const { idempotency } = request
+    if (!idempotency) return this.#create(principal, request)
+    const name = `${principal.tenant}\0${idempotency.name}`
+    const before = this.#named.get(name)
+    if (before) return this.#repeat(principal, request, (await before).row.id)
+    const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency.name)
+    if (known) return this.#repeat(principal, request, known.sandboxId)
+    // Somebody else may have begun while we looked.
+    const meanwhile = this.#named.get(name)
+    if (meanwhile) return this.#repeat(principal, request, (await meanwhile).row.id)
+    const made = this.#create(principal, request)
+    this.#named.set(name, made)
+    try {
+      return await made
+    } finally {
+      this.#named.delete(name)
+    }
+  }
+
+  /** The same name again: the same sandbox, if it is the same request. */
+  async #repeat(principal: Principal, { idempotency }: CreateRequest, id: string): Promise<Created> {
+    const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency?.name ?? '')
+    if (known && known.request !== idempotency?.request)
+      throw new SandboxError('conflict', 'this idempotency key was used for another request', {
+        hint: 'use a new key for a new request',
+      })
+    return this.#house.get(principal, id)
+  }
+
+  async #create(principal: Principal, request: CreateRequest): Promise<Created> {
+    const { limits, metrics } = this.#parts
+    if (this.#house.entries.size >= limits.sandboxes)
+      throw new SandboxError('too-many-requests', `this server already holds ${limits.sandboxes} sandboxes`, {
+        hint: 'end some, or try again later',
+        retryAfterSecs: 5,
+      })
+    this.#house.quota.take(principal.keyId)
+    const started = monotonicMs()
+    try {
+      const made = await this.#opening.run(() => this.#provision(principal, request))
+      metrics.observe(
+        'ringfence_create_seconds',
+        'From request to ready.',
+        {},
+        (monotonicMs() - started) / 1000,
+      )
+      return made
+    } catch (error) {
+      this.#house.quota.give(principal.keyId)
+      metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
+      throw error
+    }
+  }
+
+  async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
+    this.#house.assertOpen()
+    const pooled = this.#house.pool.take(request.spec)
+    const token = newSandboxToken()
+    const row = this.#newRow(principal, request, { id: pooled?.id ?? this.#parts.newId('sb'), token })
+    const entry = new Managed(row, (reason) => void this.#house.stop(entry, reason).catch(() => {}))
+    entry.idleMs = request.idleMs
+    this.#house.entries.set(entry.id, entry)
+    try {
+      entry.move('provisioning')
+      await this.#parts.store.write(async (tx) => {
+        await insertSandbox(tx, entry.row)
+        if (request.idempotency)
+          await saveIdempotency(tx, principal.tenant, request.idempotency.name, {
+            request: request.idempotency.request,
+            sandboxId: entry.id,
+          })
+      })
+      entry.live =
+        pooled ?? (await this.#parts.open(request.spec, { id: entry.id, signal: entry.abort.signal }))
+      await this.#becomeReady(entry, request)
+      return { row: entry.row, managed: entry, token }
+    } catch (error) {
+      await this.#undo(entry, pooled)
+      throw error
+    }
+  }
+
+  async #becomeReady(entry: Managed, { timeoutMs }: CreateRequest): Promise<void> {
+    const live = entry.live as LiveSandbox
+    if (entry.abort.signal.aborted)
+      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
+    const ttl = timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
+    const expiresAt = ttl === undefined ? null : Date.now() + ttl
+    const { backend, level } = live
+    await Promise.all([
+      live.recorded(),
+      this.#house.save(entry, { state: 'ready', backend, level, expiresAt }),
+    ])
+    // Stopped while the disk was written: the record above is undone by `#undo`.
+    if (entry.abort.signal.aborted)
+      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
+    entry.move('ready')
+    entry.ttl.set(ttl)
+    entry.touch()
+    void live.ended.then((why) => this.#house.endedByItself(entry, why)).catch(() => {})
+  }
+
+  /** A create that failed leaves nothing, not even its name. */
+  async #undo(entry: Managed, pooled: LiveSandbox | undefined): Promise<void> {
+    const stopped = entry.abort.signal.aborted
+    await (entry.live ?? pooled)?.close().catch(() => {})
+    this.#house.entries.delete(entry.id)
+    const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
+    await this.#parts.store
+      .write(async (tx) => {
+        await forgetIdempotency(tx, entry.id)
+        if (stopped) await changeSandbox(tx, entry.id, end)
+        else await removeSandbox(tx, entry.id)
+      })
+      .catch(() => {})
+    if (stopped) entry.row = { ...entry.row, ...end }
+    entry.move(stopped ? 'destroying' : 'failed')
+    if (stopped) entry.move('destroyed')
+  }
+
+  #newRow(
+    principal: Principal,
+    { spec }: CreateRequest,
+    made: { readonly id: string; readonly token: string },
+  ): SandboxRow {
+    const { instance } = this.#parts
+    return {
+      id: made.id,
+      tenant: principal.tenant,
+      keyId: principal.keyId,
+      state: 'provisioning',
+      reason: null,
+      backend: null,
+      level: null,
+      spec: JSON.stringify(spec),
+      agentId: spec.agentId ?? null,
+      tokenHash: hashSecret(made.token),
+      layers: null,
+      instance: instance.id,
+      epoch: instance.epoch,
+      createdAt: Date.now(),
+      expiresAt: null,
+      endedAt: null,
+    }
+  }
+}

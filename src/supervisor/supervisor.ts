@@ -1,0 +1,391 @@
+import { monotonicMs } from '../host/clock.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { EventSink } from '../model/event.ts'
+import type { Spec } from '../model/spec.ts'
+import {
+  changeSandbox,
+  findSandbox,
+  forgetIdempotency,
+  listSandboxes,
+  type SandboxChange,
+  type SandboxRow,
+  unfinishedOf,
+} from '../store/sandboxes.ts'
+import type { Store } from '../store/sql.ts'
+import { Admission, Quota } from './admission.ts'
+import { type ExecRequest, ExecSession } from './exec-session.ts'
+import type { Instance } from './instance.ts'
+import { isOperator, type Principal } from './keys.ts'
+import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
+import type { LiveSandbox } from './live.ts'
+import type { Managed } from './managed.ts'
+import type { Metrics } from './metrics.ts'
+import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.ts'
+import { Pool, type PoolSize } from './pool.ts'
+import type { Questions } from './questions.ts'
+
+export type SupervisorLimits = {
+  readonly sandboxes: number
+  readonly sandboxesPerKey: number
+  readonly opening: number
+  readonly waiting: number
+  readonly execs: number
+  readonly defaultTtlMs: number
+}
+
+export type SupervisorParts = {
+  readonly store: Store
+  readonly trail: EventSink
+  readonly instance: Instance
+  readonly newId: (prefix: string) => string
+  readonly open: (
+    spec: Spec,
+    options: { readonly id?: string; readonly signal?: AbortSignal },
+  ) => Promise<LiveSandbox>
+  /** Throws what policy objects to in a spec. */
+  readonly judge: (spec: Spec) => void
+  readonly questions: Questions
+  readonly metrics: Metrics
+  readonly limits: SupervisorLimits
+  readonly pool?: readonly PoolSize[]
+  readonly policyHash: () => string
+}
+
+/** Who asks, and what to tell while a command waits for a human. */
+export type ExecContext = { readonly onAsked?: (id: string) => void; readonly signal?: AbortSignal }
+
+/** The life of every sandbox of this server. No lock is held across sandboxes; each is changed by one hand at a time. */
+export class Supervisor {
+  readonly #parts: SupervisorParts
+  readonly #entries = new Map<string, Managed>()
+  readonly #nursery: Nursery
+  readonly #execs: Admission
+  readonly #quota: Quota
+  readonly #pool: Pool
+  #draining = false
+
+  constructor(parts: SupervisorParts) {
+    this.#parts = parts
+    const { limits } = parts
+    this.#execs = new Admission('commands', { running: limits.execs, waiting: limits.waiting })
+    this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
+    const { open, policyHash } = parts
+    this.#pool = new Pool({ open: (spec) => open(spec, {}), policyHash }, parts.pool ?? [])
+    this.#nursery = new Nursery({
+      parts,
+      entries: this.#entries,
+      quota: this.#quota,
+      pool: this.#pool,
+      assertOpen: () => this.#assertOpen(),
+      save: (entry, change) => this.#save(entry, change),
+      stop: (entry, reason) => this.#stop(entry, reason),
+      endedByItself: (entry, why) => this.#endedByItself(entry, why),
+      get: (principal, id) => this.get(principal, id),
+    })
+    this.#describeMetrics()
+  }
+
+  /** Makes a sandbox that is ready, or nothing at all. */
+  create(principal: Principal, request: CreateRequest): Promise<Created> {
+    return this.#nursery.create(principal, request)
+  }
+
+  get draining(): boolean {
+    return this.#draining
+  }
+
+  get live(): number {
+    return this.#entries.size
+  }
+
+  /** Settles what an earlier life of this instance left behind; others' sandboxes are not touched. */
+  async recover(): Promise<number> {
+    const { store, instance, trail, questions } = this.#parts
+    const left = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
+    const reason = 'crashed: the server ended while it was running'
+    for (const { id } of left)
+      await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'failed', reason })
+    await store.write(async (tx) => {
+      for (const row of left) {
+        await changeSandbox(tx, row.id, { state: 'failed', reason, endedAt: Date.now() })
+        if (row.state === 'requested' || row.state === 'provisioning') await forgetIdempotency(tx, row.id)
+      }
+    })
+    await questions.forgetOld()
+    this.#pool.fill()
+    return left.length
+  }
+
+  /** SECURITY: what belongs to another tenant does not exist. */
+  async get(principal: Principal, id: string): Promise<Seen> {
+    const managed = this.#entries.get(id)
+    const row = managed?.row ?? (await findSandbox(this.#parts.store, id))
+    if (!row || !mayUse(principal, row)) throw notFound(id)
+    return { row, managed }
+  }
+
+  /** What a sandbox's own token is checked against. */
+  async tokenHash(
+    id: string,
+  ): Promise<{ readonly hash: string; readonly tenant: string; readonly keyId: string } | undefined> {
+    const row = this.#entries.get(id)?.row ?? (await findSandbox(this.#parts.store, id))
+    return row && { hash: row.tokenHash, tenant: row.tenant, keyId: row.keyId }
+  }
+
+  async list(
+    principal: Principal,
+    query: {
+      readonly states?: readonly string[] | undefined
+      readonly agentId?: string | undefined
+      readonly after?: { readonly createdAt: number; readonly id: string } | undefined
+      readonly limit: number
+    },
+  ): Promise<readonly Seen[]> {
+    const tenant = isOperator(principal) ? undefined : principal.tenant
+    const states = query.states?.map((state) => (state === 'executing' ? 'ready' : state))
+    const rows = await listSandboxes(this.#parts.store, { ...query, states, tenant })
+    return rows.map((row) => {
+      const managed = this.#entries.get(row.id)
+      return { row: managed?.row ?? row, managed }
+    })
+  }
+
+  /** The sandbox in hand, for whoever may use it; one that has ended says so. */
+  async use(principal: Principal, id: string): Promise<Managed> {
+    const { row, managed } = await this.get(principal, id)
+    if (managed) return managed
+    throw new SandboxError(
+      'wrong-state',
+      `sandbox ${id} is ${row.state}${row.reason ? ` (${row.reason})` : ''}`,
+    )
+  }
+
+  /** Starts a command. Resolves once it runs; rejects when it is refused. */
+  async exec(
+    principal: Principal,
+    id: string,
+    request: ExecRequest,
+    context: ExecContext = {},
+  ): Promise<{ readonly session: ExecSession; readonly live: LiveSandbox }> {
+    this.#assertOpen()
+    const entry = await this.use(principal, id)
+    const live = entry.ready()
+    const end = entry.begin()
+    let leave: (() => void) | undefined
+    try {
+      // A command in the background must not keep others waiting for its end.
+      leave = request.background || request.terminal ? () => {} : await this.#execs.enter()
+      entry.ready()
+      const session = new ExecSession({
+        live,
+        request,
+        approve: (decision) =>
+          this.#parts.questions.ask({
+            tenant: entry.row.tenant,
+            sandboxId: entry.id,
+            agentId: entry.row.agentId ?? undefined,
+            command: request.command,
+            cwd: request.cwd ?? live.plan.cwd,
+            decision,
+            signal: entry.abort.signal,
+            ...context,
+          }),
+      })
+      await session.start()
+      entry.keep(session)
+      this.#follow(session, end, leave)
+      return { session, live }
+    } catch (error) {
+      end()
+      leave?.()
+      throw error
+    }
+  }
+
+  #follow(session: ExecSession, end: () => void, leave: () => void): void {
+    const { metrics } = this.#parts
+    session.result
+      .then(
+        ({ outcome, durationMs }) => {
+          metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: outcome.kind })
+          metrics.observe('ringfence_exec_seconds', 'How long commands ran.', {}, durationMs / 1000)
+        },
+        () => metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: 'failed' }),
+      )
+      .finally(() => {
+        end()
+        leave()
+      })
+  }
+
+  /** Ends a sandbox. Twice is harmless. */
+  async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<Seen> {
+    const { row, managed } = await this.get(principal, id)
+    if (!managed) return { row }
+    await this.#stop(managed, reason)
+    return { row: managed.row }
+  }
+
+  async #stop(entry: Managed, reason: EndReason, detail?: string): Promise<void> {
+    if (entry.state === 'requested' || entry.state === 'provisioning') {
+      entry.abort.abort()
+      return entry.gone
+    }
+    await entry.serially(async () => {
+      if (isEnded(entry.state)) return
+      entry.move('destroying')
+      entry.abort.abort()
+      const why = detail ? `${reason}: ${detail}` : reason
+      const noted = this.#note(entry, 'destroying', why)
+      for (const session of entry.execs.values()) session.cancel()
+      const closed = entry.live?.close()
+      // The sandbox goes in any case; that its record could not be written is said afterwards.
+      const [record, close] = await Promise.allSettled([noted, closed])
+      const state: State = close.status === 'fulfilled' && reason !== 'crashed' ? 'destroyed' : 'failed'
+      await this.#ended(entry, reason === 'oom' ? 'failed' : state, why)
+      if (record.status === 'rejected') throw record.reason
+    })
+  }
+
+  #endedByItself(entry: Managed, why: string): Promise<void> {
+    if (entry.state === 'destroying' || isEnded(entry.state)) return Promise.resolve()
+    return this.#stop(entry, /memory|oom/i.test(why) ? 'oom' : 'crashed', why)
+  }
+
+  async #ended(entry: Managed, state: State, reason: string): Promise<void> {
+    try {
+      await this.#save(entry, { state, reason, endedAt: Date.now() })
+    } finally {
+      entry.move(state)
+      this.#entries.delete(entry.id)
+      this.#quota.give(entry.row.keyId)
+      this.#parts.metrics.count('ringfence_sandboxes_ended_total', 'Sandboxes by why they ended.', {
+        reason: reason.split(':')[0] ?? reason,
+      })
+    }
+  }
+
+  /** Pausing holds the deadlines; a backend that cannot is named. */
+  async pause(principal: Principal, id: string): Promise<Seen> {
+    const entry = await this.use(principal, id)
+    await entry.serially(async () => {
+      const live = entry.ready()
+      if (!live.pause) throw cannot(live, 'pause')
+      await live.pause()
+      entry.move('paused')
+      entry.hold()
+      await Promise.all([
+        this.#note(entry, 'paused', 'asked'),
+        this.#save(entry, { state: 'paused', expiresAt: null }),
+      ])
+    })
+    return { row: entry.row, managed: entry }
+  }
+
+  async resume(principal: Principal, id: string): Promise<Seen> {
+    const entry = await this.use(principal, id)
+    await entry.serially(async () => {
+      if (entry.state !== 'paused' || !entry.live?.resume)
+        throw new SandboxError('wrong-state', `sandbox ${id} is ${entry.state}, not paused`)
+      await entry.live.resume()
+      entry.move('ready')
+      entry.release()
+      const left = entry.ttl.leftMs
+      const expiresAt = left === undefined ? null : Date.now() + left
+      await Promise.all([
+        this.#note(entry, 'ready', 'resumed'),
+        this.#save(entry, { state: 'ready', expiresAt }),
+      ])
+    })
+    return { row: entry.row, managed: entry }
+  }
+
+  /** Sets the deadline anew; 0 means never. With `onlyLonger` it never comes sooner than before. */
+  async setTimeout(principal: Principal, id: string, ms: number, onlyLonger = false): Promise<Seen> {
+    const entry = await this.use(principal, id)
+    await entry.serially(async () => {
+      if (entry.state !== 'ready' && entry.state !== 'paused') entry.ready()
+      if (onlyLonger) entry.ttl.extend(ms)
+      else entry.ttl.set(ms === 0 ? undefined : ms)
+      const left = entry.ttl.leftMs
+      await this.#save(entry, {
+        expiresAt: left === undefined || entry.state === 'paused' ? null : Date.now() + left,
+      })
+    })
+    return { row: entry.row, managed: entry }
+  }
+
+  /** Changes which hosts can be reached while it runs. */
+  async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<Seen> {
+    const entry = await this.use(principal, id)
+    await entry.serially(async () => {
+      const live = entry.ready()
+      const spec = JSON.parse(entry.row.spec) as Spec
+      const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
+      // SECURITY: a change is judged like a create, or it would be a way around the policy.
+      this.#parts.judge(changed)
+      await live.setAllowHosts(hosts)
+      await this.#save(entry, { spec: JSON.stringify(changed) })
+    })
+    return { row: entry.row, managed: entry }
+  }
+
+  /** Stops taking work, lets running commands end until the deadline, then ends everything. */
+  async drain(deadlineMs: number): Promise<void> {
+    this.#draining = true
+    const gone = new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
+    this.#nursery.turnAway(gone)
+    this.#execs.turnAway(gone)
+    const until = monotonicMs() + deadlineMs
+    const busy = (): boolean => this.#execs.running > 0 || this.#nursery.running > 0
+    while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
+    await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
+    await this.#pool.close()
+  }
+
+  #assertOpen(): void {
+    if (this.#draining)
+      throw new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
+  }
+
+  async #save(entry: Managed, change: SandboxChange): Promise<void> {
+    await this.#parts.store.write((tx) => changeSandbox(tx, entry.id, change))
+    entry.row = { ...entry.row, ...change }
+  }
+
+  #note(entry: Managed, state: State, reason: string): Promise<void> {
+    const agent = entry.row.agentId === null ? {} : { agent_id: entry.row.agentId }
+    return this.#parts.trail.append({ event: 'SandboxState', sandbox_id: entry.id, ...agent, state, reason })
+  }
+
+  #describeMetrics(): void {
+    const { metrics } = this.#parts
+    metrics.onRead(() => {
+      const states = new Map<string, number>()
+      for (const { shown } of this.#entries.values()) states.set(shown, (states.get(shown) ?? 0) + 1)
+      for (const state of ['provisioning', 'ready', 'executing', 'paused', 'destroying'])
+        metrics.gauge('ringfence_sandboxes', 'Sandboxes by state.', { state }, states.get(state) ?? 0)
+      metrics.gauge(
+        'ringfence_creates_waiting',
+        'Creates that wait for their turn.',
+        {},
+        this.#nursery.waiting,
+      )
+      metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
+      metrics.gauge('ringfence_pool_ready', 'Sandboxes made beforehand.', {}, this.#pool.ready)
+    })
+  }
+}
+
+const mayUse = (principal: Principal, row: SandboxRow): boolean =>
+  principal.sandboxId === undefined
+    ? isOperator(principal) || row.tenant === principal.tenant
+    : principal.sandboxId === row.id
+
+const notFound = (id: string): SandboxError =>
+  new SandboxError('sandbox-not-found', `there is no sandbox \`${id.slice(0, 64)}\``)
+
+export const cannot = (live: Pick<LiveSandbox, 'backend'>, what: string): SandboxError =>
+  new SandboxError('unsupported', `the backend \`${live.backend}\` cannot ${what}`, {
+    hint: 'choose a backend that can; see `ringfence doctor`',
+  })

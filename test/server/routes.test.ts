@@ -1,0 +1,142 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type House, house } from './house.ts'
+
+/** The whole way: HTTP, supervisor, gate, bubblewrap, trail. */
+
+let home: House
+beforeAll(async () => {
+  home = await house()
+})
+afterAll(() => home.close())
+
+describe('a sandbox over HTTP', () => {
+  test('is made, runs a command, and is gone', async () => {
+    const made = await home.call('POST', '/v1/sandboxes', {
+      body: { metadata: { a: 'b' }, agent_id: 'agent-7' },
+    })
+    expect(made.status, made.text).toBe(201)
+    expect(made.json).toMatchObject({
+      state: 'ready',
+      backend: 'bubblewrap',
+      level: 'os',
+      metadata: { a: 'b' },
+    })
+    const id = made.json.id as string
+    const ran = await home.call('POST', `/v1/sandboxes/${id}/exec`, {
+      body: { command: 'echo hi; echo no >&2; exit 3' },
+    })
+    expect(ran.json).toMatchObject({
+      sandbox_id: id,
+      outcome: { kind: 'exited', code: 3 },
+      stdout: 'hi\n',
+      stderr: 'no\n',
+      truncated: false,
+    })
+    const denied = await home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'rm -rf /' } })
+    expect(denied.status).toBe(422)
+    expect(denied.json).toMatchObject({ code: 'forbidden-command' })
+    const gone = await home.call('DELETE', `/v1/sandboxes/${id}`)
+    expect(gone.json).toMatchObject({ id, state: 'destroyed', reason: 'killed' })
+    expect((await home.call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(200)
+    const late = await home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv: ['true'] } })
+    expect(late).toMatchObject({ status: 409, json: { code: 'wrong-state' } })
+    const trail = await home.call('GET', `/v1/audit?agent_id=agent-7`)
+    expect(trail.json.items.map((one: { event: string }) => one.event)).toContain('Exec')
+    expect((await home.call('GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
+  })
+})
+
+const create = async (body: object = {}): Promise<string> => {
+  const made = await home.call('POST', '/v1/sandboxes', { body })
+  expect(made.status, made.text).toBe(201)
+  return made.json.id as string
+}
+
+describe('files', () => {
+  test('are written, read, listed, described and removed as streams', async () => {
+    const id = await create()
+    const big = Buffer.alloc(3 * 1024 * 1024, 'x')
+    const path = '/tmp/dir/big.bin'
+    const put = await home.call('PUT', `/v1/sandboxes/${id}/files?path=${path}`, { body: big })
+    expect(put.json, put.text).toMatchObject({ path, kind: 'file', size: big.length })
+    const got = await home.call('GET', `/v1/sandboxes/${id}/files?path=${path}`)
+    expect(got.text.length).toBe(big.length)
+    const part = await home.call('GET', `/v1/sandboxes/${id}/files?path=${path}&offset=10&length=5`)
+    expect(part.text).toBe('xxxxx')
+    const list = await home.call('GET', `/v1/sandboxes/${id}/files/list?path=/tmp/dir`)
+    expect(list.json.items).toMatchObject([{ name: 'big.bin' }])
+    expect((await home.call('DELETE', `/v1/sandboxes/${id}/files?path=${path}`)).status).toBe(204)
+    expect((await home.call('GET', `/v1/sandboxes/${id}/files?path=${path}`)).status).toBe(404)
+    expect((await home.call('GET', `/v1/sandboxes/${id}/files?path=relative`)).json).toMatchObject({
+      code: 'path-not-absolute',
+    })
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+  })
+})
+
+describe('commands', () => {
+  test('stream, take input, and can be taken up again from any point', async () => {
+    const id = await create()
+    const started = await home.call('POST', `/v1/sandboxes/${id}/exec`, {
+      body: { command: 'while read line; do echo "got $line"; done', stdin_open: true, background: true },
+    })
+    expect(started.status, started.text).toBe(202)
+    const exec = started.json.exec_id as string
+    const say = (data: string, eof = false) =>
+      home.call('POST', `/v1/sandboxes/${id}/stdin`, { body: { exec_id: exec, data, eof } })
+    await say('one\n')
+    await say('two\n', true)
+    const events = await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}`, {
+      headers: { accept: 'text/event-stream' },
+    })
+    const out = [...events.text.matchAll(/event: stdout\ndata: "([^"]+)"/g)].map(([, text]) =>
+      atob(text as string),
+    )
+    expect(out.join('')).toBe('got one\ngot two\n')
+    expect(events.text).toContain('event: end')
+    const again = await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}?after=1`, {
+      headers: { accept: 'text/event-stream' },
+    })
+    expect(again.text).not.toContain(btoa('got one\n'))
+    expect((await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}`)).json).toMatchObject({
+      state: 'ended',
+      stdout: 'got one\ngot two\n',
+      outcome: { kind: 'exited', code: 0 },
+    })
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+    // From the trail, once nothing of it is in memory.
+    expect((await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}`)).json).toMatchObject({
+      state: 'ended',
+      outcome: { kind: 'exited', code: 0 },
+    })
+  })
+
+  test('get signals, time limits and input given at once', async () => {
+    const id = await create()
+    const run = (body: object) => home.call('POST', `/v1/sandboxes/${id}/exec`, { body })
+    expect((await run({ argv: ['cat'], stdin: 'hello' })).json).toMatchObject({ stdout: 'hello' })
+    expect((await run({ argv: ['sleep', '60'], timeout_ms: 100 })).json).toMatchObject({
+      outcome: { kind: 'stopped', limit: 'wall' },
+    })
+    const sleeper = await run({ argv: ['sleep', '60'], background: true })
+    const exec_id = sleeper.json.exec_id as string
+    expect((await home.call('GET', `/v1/sandboxes/${id}`)).json.state).toBe('executing')
+    await home.call('POST', `/v1/sandboxes/${id}/signal`, { body: { exec_id, signal: 'SIGKILL' } })
+    const events = await home.call('GET', `/v1/sandboxes/${id}/execs/${exec_id}`, {
+      headers: { accept: 'text/event-stream' },
+    })
+    expect(events.text).toContain('"signal":"SIGKILL"')
+    expect((await run({ argv: ['true'], command: 'true' })).json).toMatchObject({ code: 'no-command' })
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+  })
+})
+
+describe('what a backend cannot', () => {
+  test.each(['pause', 'snapshot', 'fork'])('%s is 501 and names it', async (verb) => {
+    const id = await create()
+    const said = await home.call('POST', `/v1/sandboxes/${id}/${verb}`, { body: {} })
+    expect(said).toMatchObject({ status: 501, json: { code: 'unsupported' } })
+    expect(said.json.message).toContain('bubblewrap')
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+  })
+})

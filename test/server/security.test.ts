@@ -1,0 +1,307 @@
+import { connect, type Socket } from 'node:net'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { WebSocket } from 'ws'
+import { startServer } from '../../src/serve.ts'
+import { ROUTES } from '../../src/server/app.ts'
+import type { Route } from '../../src/server/route.ts'
+import { type Answer, FULL, type House, house } from './house.ts'
+
+/** Two tenants, every route: nobody sees the other, and everybody sees their own (or the proof would be empty). */
+
+let home: House
+const tenants: {
+  readonly key: string
+  readonly sandbox: string
+  readonly token: string
+  readonly exec: string
+}[] = []
+
+beforeAll(async () => {
+  home = await house(
+    '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
+  )
+  for (const tenant of ['red', 'blue']) {
+    const key = await home.key(['create', 'exec', 'read'], tenant)
+    const made = await home.call('POST', '/v1/sandboxes', {
+      key,
+      body: { agent_id: tenant, network: { mode: 'loopback' } },
+    })
+    const sandbox = made.json.id as string
+    const ran = await home.call('POST', `/v1/sandboxes/${sandbox}/exec`, {
+      key,
+      body: { command: `echo ${tenant}`, background: true },
+    })
+    await home.call('PUT', `/v1/sandboxes/${sandbox}/files?path=/tmp/own`, { key, body: tenant })
+    tenants.push({ key, sandbox, token: made.json.token, exec: ran.json.exec_id })
+  }
+})
+afterAll(() => home.close())
+
+/** A request that succeeds for the owner. */
+function sample(route: Route, own: (typeof tenants)[number]): { path: string; body?: unknown } {
+  const path = route.path
+    .replace('/v1/sandboxes/:id', `/v1/sandboxes/${own.sandbox}`)
+    .replace(':exec', own.exec)
+    .replace(':port', '1')
+    .replace('*', 'x')
+  const query = /files/.test(path) ? (/list|watch/.test(path) ? '?path=/tmp' : '?path=/tmp/own') : ''
+  const bodies: Readonly<Record<string, unknown>> = {
+    exec: { argv: ['true'] },
+    stdin: { exec_id: own.exec, data: 'x' },
+    signal: { exec_id: own.exec },
+    timeout: { timeout_ms: 60_000 },
+    network: { allow_hosts: [] },
+  }
+  const last = path.split('/').at(-1) ?? ''
+  const body = route.body ? (bodies[last] ?? {}) : route.method === 'PUT' ? 'text' : undefined
+  return { path: `${path}${query}`, ...(body === undefined ? {} : { body }) }
+}
+
+const ofSandbox = ROUTES.filter(({ path }) => path.startsWith('/v1/sandboxes/:id'))
+const methodOf = (route: Route): string => (route.method === 'ALL' ? 'GET' : route.method)
+
+/** Streams never end by themselves; their head is enough. */
+async function status(key: string, method: string, path: string, body?: unknown): Promise<number> {
+  const stop = new AbortController()
+  const raw = typeof body === 'string'
+  const response = await fetch(`${home.server.url}${path}`, {
+    method,
+    headers: {
+      'x-api-key': key,
+      ...(body === undefined || raw ? {} : { 'content-type': 'application/json' }),
+    },
+    signal: stop.signal,
+    ...(body === undefined ? {} : { body: raw ? body : JSON.stringify(body) }),
+  })
+  stop.abort()
+  return response.status
+}
+
+describe('two tenants', () => {
+  test.each(
+    ofSandbox
+      .filter(({ method }) => method !== 'DELETE')
+      .map((route) => [methodOf(route), route.path, route] as const),
+  )('%s %s: the other’s does not exist, one’s own does', async (method, _, route) => {
+    const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
+    for (const [own, other] of [
+      [red, blue],
+      [blue, red],
+    ] as const) {
+      const { path, body } = sample(route, own)
+      expect(await status(other.key, method, path, body)).toBe(404)
+      expect(await status(other.token, method, path, body)).toBe(401)
+      const mine = await status(own.key, method, path, body)
+      expect(mine, `${method} ${path}`).not.toBe(404)
+      expect([200, 201, 202, 204, 409, 501]).toContain(mine)
+      if (route.sandboxToken) expect(await status(own.token, method, path, body)).toBe(mine)
+      else expect(await status(own.token, method, path, body)).toBe(401)
+    }
+  })
+
+  test('deletes only one’s own', async () => {
+    const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
+    const made = await home.call('POST', '/v1/sandboxes', { key: red.key, body: {} })
+    const path = `/v1/sandboxes/${made.json.id}`
+    expect((await home.call('DELETE', path, { key: blue.key })).status).toBe(404)
+    expect((await home.call('GET', path, { key: red.key })).json.state).toBe('ready')
+    expect((await home.call('DELETE', path, { key: red.key })).json.state).toBe('destroyed')
+    expect((await home.call('DELETE', path, { key: blue.key })).status).toBe(404)
+  })
+
+  test('lists, trails and idempotency keys are apart', async () => {
+    const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
+    const list = await home.call('GET', '/v1/sandboxes', { key: red.key })
+    expect(list.json.items.map(({ tenant }: { tenant: string }) => tenant)).not.toContain('blue')
+    expect(list.json.items.length).toBeGreaterThan(0)
+    for (const path of ['/v1/audit', '/api/audit']) {
+      const { text } = await home.call('GET', `${path}?limit=1000`, { key: red.key })
+      expect(text).toContain(red.sandbox)
+      expect(text).not.toContain(blue.sandbox)
+    }
+    const headers = { 'idempotency-key': 'same' }
+    const one = await home.call('POST', '/v1/sandboxes', { key: red.key, body: {}, headers })
+    const two = await home.call('POST', '/v1/sandboxes', { key: blue.key, body: {}, headers })
+    expect(one.json.id).not.toBe(two.json.id)
+    expect(two.json.tenant).toBe('blue')
+    for (const [key, made] of [
+      [red.key, one],
+      [blue.key, two],
+    ] as const)
+      await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key })
+  })
+
+  test('terminals and sockets are apart too', async () => {
+    const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
+    const opens = (key: string, id: string): Promise<boolean> =>
+      new Promise((resolve) => {
+        const url = `${home.server.url.replace('http', 'ws')}/v1/sandboxes/${id}/pty?command=true`
+        const socket = new WebSocket(url, { headers: { authorization: `Bearer ${key}` } })
+        socket.once('open', () => resolve(true)).once('error', () => resolve(false))
+      })
+    expect(await opens(red.key, red.sandbox)).toBe(true)
+    expect(await opens(red.token, red.sandbox)).toBe(true)
+    expect(await opens(blue.key, red.sandbox)).toBe(false)
+    expect(await opens(blue.token, red.sandbox)).toBe(false)
+  })
+})
+
+describe('keys', () => {
+  const admin = ROUTES.filter(({ scope }) => scope === 'admin')
+  test('every route but the open ones needs one, and the right scope', async () => {
+    const scoped = {
+      create: await home.key(['create'], 'green'),
+      exec: await home.key(['exec'], 'green'),
+      read: await home.key(['read'], 'green'),
+    }
+    const own = { key: '', sandbox: 'sb_none', token: '', exec: 'ex_none' }
+    for (const route of ROUTES.filter(({ scope }) => scope !== 'open')) {
+      const { path, body } = sample(route, own)
+      for (const key of ['', 'rf_', `rf_${'0'.repeat(40)}`, 'Bearer', 'rfs_x'])
+        expect(await status(key, methodOf(route), path, body), `${route.path} ${key}`).toBe(401)
+      for (const [scope, key] of Object.entries(scoped))
+        if (scope !== route.scope)
+          expect(await status(key, methodOf(route), path, body), `${route.path} ${scope}`).toBe(403)
+    }
+    expect(admin.length).toBeGreaterThan(4)
+  })
+
+  test('a revoked one is out at once, and no secret is kept', async () => {
+    const made = await home.call('POST', '/v1/keys', { body: { name: 'short', scopes: ['read'] } })
+    const key = made.json.key as string
+    expect((await home.call('GET', '/v1/sandboxes', { key })).status).toBe(200)
+    await home.call('DELETE', `/v1/keys/${made.json.id}`)
+    expect((await home.call('GET', '/v1/sandboxes', { key })).status).toBe(401)
+    const rows = await home.server.store.read('SELECT * FROM keys')
+    expect(JSON.stringify(rows)).not.toContain(key.slice(8))
+    expect((await home.call('GET', '/v1/keys')).text).not.toContain(key.slice(8))
+  })
+
+  test('wrong keys are slowed down', async () => {
+    const other = await house()
+    const answers = await Promise.all(
+      Array.from({ length: 100 }, () => other.call('GET', '/v1/sandboxes', { key: `rf_${'1'.repeat(40)}` })),
+    )
+    expect(answers.map(({ status }) => status)).toContain(429)
+    expect((await other.call('GET', '/v1/sandboxes')).status).toBe(200)
+    await other.close()
+  })
+})
+
+describe('who calls from where', () => {
+  const raw = (text: string): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const socket = connect(home.server.port, '127.0.0.1', () => socket.write(text))
+      let said = ''
+      socket
+        .on('data', (chunk) => (said += chunk))
+        .on('close', () => resolve(said))
+        .on('error', reject)
+    })
+  const get = (host: string, more = ''): Promise<string> =>
+    raw(
+      `GET /v1/sandboxes HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${home.admin}\r\nConnection: close\r\n${more}\r\n`,
+    )
+
+  test.each([
+    ['localhost', 200],
+    ['127.0.0.1:4200', 200],
+    ['[::1]:4200', 200],
+    ['49983-sb.localhost', 200],
+    ['evil.example', 421],
+    ['localhost.evil.example', 421],
+    ['127.0.0.1.evil.example', 421],
+    ['localhost@evil.example', 400],
+  ])('Host %s → %i', async (host, code) => {
+    expect(await get(host)).toMatch(new RegExp(`^HTTP/1.1 ${code} `))
+  })
+
+  test.each([
+    ['http://evil.example', 403],
+    ['null', 403],
+    ['http://localhost.evil.example', 403],
+    ['http://localhost', 200],
+  ])('Origin %s → %i', async (origin, code) => {
+    expect(await get('localhost', `Origin: ${origin}\r\n`)).toMatch(new RegExp(`^HTTP/1.1 ${code} `))
+  })
+
+  test('a WebSocket from another page is refused', async () => {
+    const [red] = tenants
+    const said = await raw(
+      `GET /v1/sandboxes/${red?.sandbox}/pty HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\nAuthorization: Bearer ${red?.key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n`,
+    )
+    expect(said).toMatch(/^HTTP\/1.1 403 /)
+  })
+
+  test('not on every address without TLS', async () => {
+    await expect(
+      startServer({ host: '0.0.0.0', port: 0, env: { HOME: home.dir, RINGFENCE_HOME: `${home.dir}/other` } }),
+    ).rejects.toMatchObject({ code: 'invalid-config' })
+  })
+})
+
+describe('too much of anything', () => {
+  const post = (body: string | Uint8Array, headers: Record<string, string> = {}): Promise<Answer> =>
+    home.call('POST', '/v1/sandboxes', { body, headers: { 'content-type': 'application/json', ...headers } })
+
+  test.each<[string, () => Promise<Answer>, number]>([
+    ['a large body', () => post(`{"agent_id":"${'x'.repeat(2 * 1024 * 1024)}"}`), 413],
+    ['a deep one', () => post(`${'['.repeat(10_000)}${']'.repeat(10_000)}`), 400],
+    ['a deep one that is not closed', () => post('{"a":'.repeat(100_000)), 400],
+    ['not JSON', () => post('{'), 400],
+    ['another type', () => post('{}', { 'content-type': 'text/plain' }), 400],
+    ['a prototype', () => post('{"__proto__":{"admin":true}}'), 400],
+    ['a constructor', () => post('{"constructor":{}}'), 400],
+    ['a number that overflows', () => post('{"limits":{"memoryMb":18014398509481984}}'), 400],
+    ['a number that is none', () => post('{"limits":{"memoryMb":1e999}}'), 400],
+    ['NUL', () => post('{"agent_id":"a\\u0000b"}'), 400],
+    ['an unknown field', () => post('{"privileged":true}'), 400],
+    ['a limit twice', () => post('{"limits":{"memoryMb":1,"memory_mb":2}}'), 400],
+    ['a long id', () => home.call('GET', `/v1/sandboxes/${'x'.repeat(4000)}`), 404],
+    ['an id with a path', () => home.call('GET', '/v1/sandboxes/..%2f..%2fkeys'), 404],
+    ['a parameter twice', () => home.call('GET', '/v1/sandboxes?limit=1&limit=2'), 400],
+    ['another method', () => home.call('PATCH', '/v1/sandboxes'), 405],
+    ['nothing there', () => home.call('GET', '/v2'), 404],
+  ])('%s', async (_, ask, code) => {
+    const { status, json } = await ask()
+    expect(status, JSON.stringify(json)).toBe(code)
+    expect(json).toMatchObject({ code: expect.stringMatching(/^[a-z-]+$/), request_id: expect.any(String) })
+    expect(({} as Record<string, unknown>).admin).toBeUndefined()
+  })
+
+  test('large headers', async () => {
+    await expect(
+      home.call('GET', '/healthz', { headers: { 'x-long': 'y'.repeat(20_000) } }),
+    ).resolves.toMatchObject({ status: 431 })
+  })
+
+  test(`slow sockets do not hurt a healthy client`, async () => {
+    const count = FULL ? 2000 : 100
+    const sockets: Socket[] = []
+    for (let at = 0; at < count; at++) {
+      const socket = connect(home.server.port, '127.0.0.1')
+      socket.on('error', () => {})
+      socket.write(
+        at % 2
+          ? 'GET /v1/sandboxes HTTP/1.1\r\nHost: lo'
+          : 'POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{',
+      )
+      sockets.push(socket)
+    }
+    const drip = setInterval(() => {
+      for (const socket of sockets) socket.write('x')
+    }, 1000)
+    const times: number[] = []
+    for (let at = 0; at < (FULL ? 1000 : 50); at++) {
+      const start = performance.now()
+      expect((await home.call('GET', '/v1/sandboxes?limit=1')).status).toBe(200)
+      times.push(performance.now() - start)
+    }
+    clearInterval(drip)
+    for (const socket of sockets) socket.destroy()
+    times.sort((a, b) => a - b)
+    const p99 = times[Math.floor(times.length * 0.99)] as number
+    console.log(`${count} slow sockets: healthy p99 ${p99.toFixed(1)} ms`)
+    if (FULL) expect(p99).toBeLessThan(100)
+  })
+})
