@@ -30,6 +30,8 @@ export type SkillRunOptions = {
   /** What the caller holds itself: a skill that asks for more is refused. */
   readonly parent?: readonly string[]
   readonly agentId?: string | undefined
+  /** Only a skill that was inspected here, by its name; never a directory. */
+  readonly inspectedOnly?: boolean
   /** The directory that files are read and written in; the current one unless told. */
   readonly workspace?: string
   readonly signal?: AbortSignal
@@ -58,4 +60,21 @@ export type ListedSkill = {
   readonly version: string | undefined
   readonly runtime: string | undefined
   readonly state: 'unchanged' | 'changed' | 'missing'
+}
+
+/** The contract's shape of one run, as every door shows it. */
+export function resultJson(result: SkillResult): Record<string, unknown> {
+  const { skill, execId, hash, fuel, durationMs, violations, log, truncated, withheld } = result
+  return {
+    ...('ok' in result ? { ok: result.ok } : { error: result.error }),
+    fuel,
+    duration_ms: Math.round(durationMs * 1000) / 1000,
+    violations: violations.map(({ violationType, details }) => ({ violation_type: violationType, details })),
+    skill,
+    exec_id: execId,
+    hash,
+    truncated,
+    withheld,
+    log,
+  }
 }

@@ -55,7 +55,7 @@ export class SkillRunner implements AsyncDisposable {
 
   /** Runs a skill by its directory or by the name of an inspected one. Throws for what is refused before it runs. */
   async run(target: string, options: SkillRunOptions = {}): Promise<SkillResult> {
-    const skill = await this.#read(target)
+    const skill = await this.#read(target, options.inspectedOnly)
     const { name } = skill.manifest.skill
     const execId = this.#parts.newId('ex')
     const who = { exec_id: execId, skill: name, ...(options.agentId && { agent_id: options.agentId }) }
@@ -88,9 +88,9 @@ export class SkillRunner implements AsyncDisposable {
     }
   }
 
-  /** What the skills have used, by name. */
-  usage(): readonly SkillUsage[] {
-    return this.#usage.read()
+  /** What the skills have used, by name; in one agent's runs, or in all. */
+  usage(agentId?: string): readonly SkillUsage[] {
+    return this.#usage.read(agentId)
   }
 
   /** The inspected skills, and whether they are still what was inspected. */
@@ -122,12 +122,12 @@ export class SkillRunner implements AsyncDisposable {
    * The name of a skill that was inspected, or a directory with a skill.toml.
    * SECURITY: the name first: a directory of that name in the workspace must not take the skill's place.
    */
-  async #read(target: string): Promise<SkillPackage> {
+  async #read(target: string, inspectedOnly = false): Promise<SkillPackage> {
     const known = this.#register.all()
     const entry = Object.hasOwn(known, target) ? known[target] : undefined
     if (entry) return readSkill(entry.dir)
     const dir = resolve(this.#parts.cwd, target)
-    if (existsSync(join(dir, 'skill.toml'))) return readSkill(realpathSync(dir))
+    if (!inspectedOnly && existsSync(join(dir, 'skill.toml'))) return readSkill(realpathSync(dir))
     throw new SandboxError('skill-not-found', `there is no skill \`${target}\``, {
       hint: 'name a directory that holds skill.toml, or a skill of `ringfence skill list`',
     })
@@ -229,7 +229,8 @@ export class SkillRunner implements AsyncDisposable {
       trail.append({ event: 'SkillRun', ...who, state: 'ended', outcome, fuel, duration_ms }),
     ])
     const violations = result.violations.length
-    this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok' })
+    const agent = agentId ? { agent: agentId } : {}
+    this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok', ...agent })
   }
 
   /** A skill that did not run leaves its record too; what policy refused is a violation. */
