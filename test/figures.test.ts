@@ -26,16 +26,16 @@ async function best(attempts: number, measure: () => number | Promise<number>): 
 
 describe.skipIf(!full)('figures (RINGFENCE_FULL)', { timeout: 600_000 }, () => {
   const kernels = existsSync(spec) && existsSync(join(root, 'dist', 'bench', 'library.js'))
-  it.skipIf(!kernels)('metered kernels: a seventh slower at the most', async () => {
+  it.skipIf(!kernels)('metered kernels stay below 1.18; the aim of 1.15 is missed by a little', async () => {
     const ratio = await best(3, () => {
       const out = execFileSync(process.execPath, ['--no-liftoff', join(root, 'bench', 'kernels.mjs'), spec], {
         encoding: 'utf8',
-        env: { ROUNDS: '20' },
+        env: { ROUNDS: '8' },
       })
       const { results } = JSON.parse(out) as { results: readonly { ratio: number }[] }
       return Math.exp(results.reduce((sum, one) => sum + Math.log(one.ratio), 0) / results.length)
     })
-    // Issue 5 aims at 1.15, which is about what we see; a machine that is shared moves it by some hundredths.
+    // Issue 5 aims at 1.15. On a shared machine we saw 1.15 to 1.16, so this holds the line and does not claim the aim.
     expect(ratio).toBeLessThan(1.18)
   })
 
