@@ -9,6 +9,7 @@ import {
   environment,
   newId,
   type Ringfence,
+  skillParts,
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
@@ -202,7 +203,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     },
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
-    ...(options.skills ? { skills: options.skills } : {}),
+    skills: options.skills ?? skillParts(ringfence),
   }
 }
 
