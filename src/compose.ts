@@ -7,6 +7,7 @@ import { pathsOf as trailPaths } from './audit/files.ts'
 import { openTrail } from './audit/trail.ts'
 import type { Backend, Probe } from './backends/backend.ts'
 import { bubblewrap } from './backends/bubblewrap/backend.ts'
+import { lazy } from './backends/lazy.ts'
 import { mock } from './backends/mock/backend.ts'
 import { native } from './backends/native/backend.ts'
 import { SandboxRegistry } from './backends/registry.ts'
@@ -14,7 +15,7 @@ import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
-import { caller, hostMemoryMb, readText } from './host/system.ts'
+import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -36,6 +37,10 @@ export type ComposeOptions = {
   readonly policy?: string | undefined
   readonly env?: NodeJS.ProcessEnv
   readonly cwd?: string
+  /** So many containers are kept ready for each kind of sandbox that was asked for; for those who stay. */
+  readonly warm?: number
+  /** Hears what takes long, such as the making of an image. */
+  readonly onProgress?: (text: string) => void
   /** Where events go, when it is not the state directory's own trail. */
   readonly trail?: TrailSink
 }
@@ -79,7 +84,9 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   let now = inForce(await configFor(options, env), home)
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
-  const registry = registryFor(stateDir, env, () => now.policy, observe)
+  const closing: (() => Promise<void>)[] = []
+  const registry = registryFor(options, { stateDir, env, policy: () => now.policy, observe, closing })
+  orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
@@ -116,7 +123,10 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     policyHash: () => now.hash,
     reload,
-    close: () => trail.close(),
+    close: async () => {
+      for (const close of closing.splice(0)) await close().catch(() => {})
+      await trail.close()
+    },
   }
 }
 
@@ -190,21 +200,112 @@ export function stateDirectory(env: Readonly<Record<string, string | undefined>>
 /** Ids are unguessable; their prefix says what they name. */
 export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).toString('hex')}`
 
-function registryFor(
-  stateDir: string,
-  env: Readonly<Record<string, string>>,
-  policy: () => SandboxPolicy,
-  observe: (path: string) => Observed,
-): SandboxRegistry {
+type RegistryParts = {
+  readonly stateDir: string
+  readonly env: Readonly<Record<string, string>>
+  readonly policy: () => SandboxPolicy
+  readonly observe: (path: string) => Observed
+  readonly closing: (() => Promise<void>)[]
+}
+
+/** Without an order of the operator's the host's own tools come first: `run` is about them. */
+const PRIORITY = { bubblewrap: 50, docker: 30, gvisor: 20, native: 0, mock: 0 } as const
+
+function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
+  const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
   const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
-  const local: readonly (readonly [Backend, number])[] = [
-    [bubblewrap({ agent: agentPath(), probePlan }), 50],
-    [native(env), 0],
-    [mock(), 0],
+  const local: readonly Backend[] = [
+    bubblewrap({ agent: agentPath(), probePlan }),
+    lazyDocker(options, parts, probePlan),
+    lazyGvisor(options, parts, probePlan),
+    native(env),
+    mock(),
   ]
-  for (const [backend, priority] of local) registry.register(backend, priority)
+  for (const backend of local) registry.register(backend, PRIORITY[backend.name as keyof typeof PRIORITY])
   return registry
+}
+
+/** `[backends] order`: what stands in it comes first, in that order; the rest keeps its place behind. */
+function orderBy(registry: SandboxRegistry, order: readonly string[] | undefined): void {
+  for (const [index, name] of (order ?? []).entries()) {
+    const backend = registry.get(name)
+    if (backend) registry.register(backend, ORDERED - index)
+  }
+}
+const ORDERED = 1000
+
+/** Sockets of container engines: the one that was named, or the usual places. SECURITY: only local ones. */
+export function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {
+  const named = env.RINGFENCE_DOCKER_SOCKET ?? /^unix:\/\/(\/.+)$/.exec(env.DOCKER_HOST ?? '')?.[1]
+  if (named !== undefined) return [named]
+  const own = env.XDG_RUNTIME_DIR ? [join(env.XDG_RUNTIME_DIR, 'podman', 'podman.sock')] : []
+  return ['/run/docker.sock', '/var/run/docker.sock', '/run/podman/podman.sock', ...own]
+}
+
+/** Who made a container: this state directory, and this process. */
+function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
+  const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
+  const stat = readText('/proc/self/stat') ?? ''
+  return { owner, epoch: `${process.pid}-${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]}` }
+}
+
+function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir, env, closing } = parts
+  const sockets = engineSockets(env)
+  const face = {
+    name: 'docker',
+    level: 'container',
+    byNameOnly: false,
+    emulated: false,
+    runsImages: true,
+  } as const
+  return lazy(
+    face,
+    () => hostFingerprint([...sockets, agentPath()]),
+    async () => {
+      const [{ docker }, { ImageStore }] = await Promise.all([
+        import('./backends/docker/backend.ts'),
+        import('./backends/images/store.ts'),
+      ])
+      const images = new ImageStore(stateDir)
+      const { warm: ready = 0, onProgress } = options
+      const backend = docker({
+        agent: agentPath(),
+        probePlan,
+        images,
+        stateDir,
+        sockets,
+        ready,
+        onProgress,
+        ...labelsOf(stateDir),
+      })
+      closing.push(() => backend.close())
+      return backend
+    },
+  )
+}
+
+function lazyGvisor(options: ComposeOptions, { stateDir }: RegistryParts, probePlan: () => Plan): Backend {
+  const face = {
+    name: 'gvisor',
+    level: 'gvisor',
+    byNameOnly: false,
+    emulated: false,
+    runsImages: true,
+  } as const
+  return lazy(
+    face,
+    () => hostFingerprint([systemProgram('runsc') ?? 'runsc', agentPath()]),
+    async () => {
+      const [{ gvisor }, { ImageStore }] = await Promise.all([
+        import('./backends/gvisor/backend.ts'),
+        import('./backends/images/store.ts'),
+      ])
+      const { onProgress } = options
+      return gvisor({ agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, onProgress })
+    },
+  )
 }
 
 /** The smallest real sandbox: nothing granted, everything switched on. */

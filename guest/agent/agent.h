@@ -1,10 +1,11 @@
 /*
- * The guest agent: one static program with two roles.
+ * The guest agent: one static program with three roles.
  *
  *   launch  runs on the host, just before bubblewrap: joins cgroups, opens the judged sources by inode,
  *           hands everything over by descriptor (so that no argument list shows a command or a secret).
  *   init    is PID 1 of the sandbox: finishes the mounts, drops every privilege, installs the fences, starts
  *           commands, decides on each change of the file system that the kernel passes up, reaps, reports.
+ *   guest   is PID 1 of a container that an engine made: the same without the mounts, configured over the channel.
  *
  * Both speak to the host over one control channel in frames: type (1 byte), id (4 bytes), length (4 bytes), payload;
  * numbers are little endian. The id names a command or a stream; 0 is the sandbox itself.
@@ -82,12 +83,18 @@ enum frame_type {
   FRAME_END = 'Q',       /* both ways: no more bytes from this side */
   FRAME_DROP = 'U',      /* both ways: the stream is gone */
   FRAME_WINDOW = 'W',    /* both ways: so many more bytes (4 bytes) may be sent */
+  FRAME_WAITING = 'H',   /* nothing: a container is up and waits for its configuration */
+  FRAME_CONFIGURE = 'Y', /* from the host, to one that waits: the configuration */
+  FRAME_FILTER = 'B',    /* from the host, to one that waits: the seccomp filter */
+  FRAME_EXPECT = 'M',    /* from the host, to one that waits: `is` or `not`, path, device, inode, of each mount */
 };
 
 /* What one side may send before the other answers with a window. */
 enum { WINDOW = 256 * 1024, INPUT_WINDOW = 64 * 1024, CHUNK = 64 * 1024 };
 
 extern int control_fd;
+/* Where frames go when that is another descriptor; -1 when it is the same. */
+extern int control_out;
 /* Where a started child says why it failed; the channel is not its to write on. */
 extern int child_socket;
 void report(enum frame_type type, uint32_t id, const void *payload, size_t length);
@@ -225,5 +232,9 @@ int list_changes(const char *upper);
 
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);
+/* The rest of it, where the mounts are there and the privileges gone. */
+_Noreturn void serve_inside(char *config, size_t length, int filter);
+/* guest.c */
+_Noreturn void guest(void);
 
 #endif

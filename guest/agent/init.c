@@ -66,9 +66,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else die("configuration: unknown field %s", name);
 }
 
-static void parse_config(int fd) {
-  size_t length;
-  char *at = read_config(fd, &length);
+static void parse_config(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) parse_field(take_field(&at, end), &at, end);
   if ((!plan.command.argv.count && !plan.stays) || !plan.command.cwd) die("configuration: no command");
@@ -188,18 +186,8 @@ static _Noreturn void serve_one(bool guarded, int signals) {
   loop(counts ? ceilings.tick : -1, check_ceilings);
 }
 
-_Noreturn void init(int config, int filter) {
+static _Noreturn void serve(int landlock) {
   sigset_t blocked;
-  parse_config(config);
-  umask(0);
-  walk_setup();
-  forbid_user_namespaces(plan.uid);
-  finish_mounts();
-  check_guarded();
-  if (plan.uid) become_user(plan.uid, plan.gid);
-  drop_privileges();
-  int landlock = restrict_files(&plan.writable, !plan.open_files);
-  load_filter(filter);
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGCHLD);
   sigprocmask(SIG_BLOCK, &blocked, NULL);
@@ -211,4 +199,28 @@ _Noreturn void init(int config, int filter) {
   guarded |= network_guarantee != NULL;
   if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
   serve_one(guarded, signals);
+}
+
+_Noreturn void init(int config, int filter) {
+  size_t length;
+  char *text = read_config(config, &length);
+  parse_config(text, length);
+  umask(0);
+  walk_setup();
+  forbid_user_namespaces(plan.uid);
+  finish_mounts();
+  check_guarded();
+  if (plan.uid) become_user(plan.uid, plan.gid);
+  drop_privileges();
+  int landlock = restrict_files(&plan.writable, !plan.open_files);
+  load_filter(filter);
+  serve(landlock);
+}
+
+_Noreturn void serve_inside(char *config, size_t length, int filter) {
+  parse_config(config, length);
+  check_guarded();
+  int landlock = restrict_files(&plan.writable, !plan.open_files);
+  load_filter(filter);
+  serve(landlock);
 }

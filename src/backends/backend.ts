@@ -114,6 +114,8 @@ export interface Backend {
   /** Chosen only when it is asked for by name. */
   readonly byNameOnly: boolean
   readonly emulated: boolean
+  /** Whether a plan may name an image as its root file system. */
+  readonly runsImages?: boolean
   probe(): Promise<Probe>
   /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
   fingerprint?(): string
@@ -123,6 +125,8 @@ export interface Backend {
 
 export type OpenOptions = {
   readonly signal?: AbortSignal | undefined
+  /** Whose sandbox it is. What was made beforehand for one owner is never another's. */
+  readonly owner?: string | undefined
   /** In network mode `fetch`: takes over one connection that the sandbox made to its proxy. */
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
 }

@@ -72,14 +72,7 @@ export class SandboxRegistry {
 
   /** The first backend, by priority, that is available here and covers everything the plan needs. */
   async select(plan: Plan): Promise<Backend> {
-    if (plan.image)
-      throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
-        hint: 'leave out --image',
-      })
-    const candidates =
-      plan.backend === undefined
-        ? this.list().filter((backend) => isAutomatic(backend, plan))
-        : [this.#named(plan.backend)]
+    const candidates = this.#candidates(plan)
     const gaps: Gap[] = []
     for (const backend of candidates) {
       const gap = await this.#gap(backend, plan)
@@ -87,6 +80,19 @@ export class SandboxRegistry {
       gaps.push(gap)
     }
     throw refusal(plan, gaps)
+  }
+
+  #candidates(plan: Plan): readonly Backend[] {
+    const found =
+      plan.backend === undefined
+        ? this.list().filter((backend) => isAutomatic(backend, plan))
+        : [this.#named(plan.backend)]
+    if (plan.image === undefined) return found
+    const able = found.filter((backend) => backend.runsImages)
+    if (able.length > 0) return able
+    throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
+      hint: 'leave out --image, or choose --backend docker or gvisor',
+    })
   }
 
   /** Throws unless this very backend keeps everything the plan needs. */

@@ -20,7 +20,7 @@ export type Frame =
   | { readonly kind: 'refused'; readonly id: number; readonly text: string }
   | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
-  | { readonly kind: 'tunnel' | 'end' | 'drop'; readonly id: number }
+  | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting'; readonly id: number }
 
 /** The agent says in its ready frame which protocol it speaks. */
 export const PROTOCOL_VERSION = '2'
@@ -84,7 +84,8 @@ const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
   ['P', 'stderr'],
   ['D', 'data'],
 ])
-const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop'>([
+const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop' | 'waiting'>([
+  ['H', 'waiting'],
   ['N', 'tunnel'],
   ['Q', 'end'],
   ['U', 'drop'],
@@ -161,6 +162,9 @@ const HOST_TYPES = {
   end: 'Q',
   drop: 'U',
   window: 'W',
+  configure: 'Y',
+  filter: 'B',
+  expect: 'M',
 } as const
 export type HostFrame = keyof typeof HOST_TYPES
 

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { constants } from 'node:os'
-import type { Duplex } from 'node:stream'
+import { Duplex } from 'node:stream'
 import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { monotonicMs } from './clock.ts'
@@ -69,7 +69,7 @@ export function startProcess(launch: Launch, limits: TimeLimits, io: RunIo = {})
   return new Run(launch, limits, io)
 }
 
-/** A process that speaks a protocol on descriptor 3 for as long as it lives. */
+/** A process that speaks a protocol for as long as it lives, on descriptor 3 or on its standard streams. */
 export type Companion = {
   readonly pid: number
   readonly channel: Duplex
@@ -89,7 +89,7 @@ export function startCompanion(launch: Launch): Companion {
   const child = spawn(launch.file, launch.args, {
     env: launch.env as NodeJS.ProcessEnv,
     ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
-    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+    stdio: launch.control ? ['ignore', 'ignore', 'pipe', 'pipe'] : ['pipe', 'pipe', 'pipe'],
     detached: true,
   })
   let said = ''
@@ -108,7 +108,14 @@ export function startCompanion(launch: Launch): Companion {
       // Already gone.
     }
   }
-  return { pid: child.pid ?? 0, channel: child.stdio[3] as Duplex, exited, kill }
+  const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
+  return { pid: child.pid ?? 0, channel, exited, kill }
+}
+
+/** A companion without a control channel speaks on its standard input and output. */
+function standardStreams({ stdin, stdout }: ChildProcess): Duplex {
+  stdin?.on('error', () => {})
+  return Duplex.from({ readable: stdout as NodeJS.ReadableStream, writable: stdin as NodeJS.WritableStream })
 }
 
 const failure = ({ file }: Launch, cause: Error): SandboxError =>

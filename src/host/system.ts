@@ -43,6 +43,10 @@ export const caller = (): { readonly uid: number; readonly gid: number } => ({
   gid: process.getgid?.() ?? -1,
 })
 
+/** How many files a process of this host may have open at most. */
+export const descriptorLimit = (): number =>
+  Number(/^Max open files\s+\S+\s+(\d+)/m.exec(readText('/proc/self/limits') ?? '')?.[1] ?? 4096)
+
 export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 
 /** Where a system keeps its programs. Each mount costs half a millisecond, so only what is there. */
@@ -91,5 +95,5 @@ const innerPid = (pid: number): number | undefined => {
   return numbers.length > 1 ? Number(numbers.at(-1)) : undefined
 }
 
-const childrenOf = (pid: number): readonly number[] =>
+export const childrenOf = (pid: number): readonly number[] =>
   (readText(`/proc/${pid}/task/${pid}/children`) ?? '').split(' ').filter(Boolean).map(Number)

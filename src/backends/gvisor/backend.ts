@@ -1,0 +1,242 @@
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+import { cgroupHost } from '../../host/cgroup.ts'
+import { monotonicMs } from '../../host/clock.ts'
+import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
+import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
+import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
+import { containerFields } from '../guest-config.ts'
+import type { ImageStore } from '../images/store.ts'
+import { VesselPlace, VesselSandbox } from '../vessel.ts'
+import { type Bundle, bundleOf, type Root } from './launch.ts'
+import { Runsc, type RunscHost } from './runsc.ts'
+
+export type GvisorParts = {
+  readonly agent: string
+  readonly probePlan: () => Plan
+  readonly images: ImageStore
+  readonly stateDir: string
+  readonly runsc?: string
+  readonly onProgress?: ((text: string) => void) | undefined
+  /** Tests change a launch on purpose, to see that the proofs notice. */
+  readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
+}
+
+/**
+ * SECURITY: not `fs.protect` and not `limit.disk`: both need the kernel to pass calls up to the agent, and gVisor's does not.
+ * A plan that needs one of them is refused.
+ */
+const ALWAYS: readonly Guarantee[] = [
+  'fs.read',
+  'fs.write',
+  'env.clean',
+  'net.offline',
+  'net.loopback',
+  'net.fetch',
+  'secrets.outside',
+  'proc.hidden',
+  'ipc.private',
+  'kernel.filtered',
+  'kernel.separate',
+  'limit.wall',
+  'limit.idle',
+  'limit.memory',
+  'limit.pids',
+  'limit.output',
+  'cleanup',
+]
+
+/** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
+export function gvisor(parts: GvisorParts): Backend {
+  return new Gvisor(parts)
+}
+
+class Gvisor implements Backend {
+  readonly name = 'gvisor'
+  readonly level = 'gvisor'
+  readonly byNameOnly = false
+  readonly emulated = false
+  readonly runsImages = true
+  readonly #parts: GvisorParts
+  readonly #filter = encode(assemble(process.arch as Arch))
+
+  constructor(parts: GvisorParts) {
+    this.#parts = parts
+  }
+
+  async probe(): Promise<Probe> {
+    const missing = this.#missing()
+    if (missing) return { available: false, ...missing }
+    const started = monotonicMs()
+    try {
+      const sandbox = await this.open(this.#parts.probePlan())
+      try {
+        const { outcome } = await sandbox.exec({ argv: ['true'] })
+        if (outcome.kind !== 'exited' || outcome.code !== 0) throw new Error('the probe command failed')
+      } finally {
+        await sandbox.close()
+      }
+    } catch (error) {
+      const fix = error instanceof SandboxError ? error.hint : undefined
+      return { available: false, reason: (error as Error).message, fix: fix ?? 'runsc do true shows more' }
+    }
+    const guarantees = this.#limitsCpu ? [...ALWAYS, 'limit.cpu' as const] : ALWAYS
+    return { available: true, guarantees, startMs: monotonicMs() - started }
+  }
+
+  fingerprint(): string {
+    return hostFingerprint([this.#runsc ?? 'runsc', this.#parts.agent])
+  }
+
+  get #runsc(): string | undefined {
+    return this.#parts.runsc ?? systemProgram('runsc')
+  }
+
+  /** Without root there are no control groups for it, and processor time has no other ceiling. */
+  get #limitsCpu(): boolean {
+    return caller().uid === 0 && cgroupHost().parents.cpus !== undefined
+  }
+
+  #missing(): { reason: string; fix: string } | undefined {
+    if (process.platform !== 'linux') return { reason: 'gvisor needs Linux', fix: 'use another backend' }
+    if (!(process.arch in { x64: 1, arm64: 1 }))
+      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+    if (!this.#runsc) return { reason: 'runsc is not installed', fix: 'apt-get install runsc' }
+    if (!existsSync(this.#parts.agent))
+      return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    return undefined
+  }
+
+  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
+    if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
+    const missing = this.#missing()
+    if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
+    if (plan.network.mode === 'fetch' && !options.onTunnel)
+      throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
+    refuseUnfit(plan, this.name)
+    refuseUnkept(plan)
+    const vessel = await this.#start(plan, this.#root(plan), options.signal)
+    const orders = {
+      fields: containerFields(plan, { guards: false, counts: true }),
+      expected: [],
+      filter: this.#filter,
+    }
+    const place = new VesselPlace(plan, vessel, orders, { layersOf, onTunnel: options.onTunnel })
+    await place.ready()
+    return new VesselSandbox(plan, place, vessel)
+  }
+
+  #root(plan: Plan): Root {
+    if (plan.image === undefined) return hostRoot(plan)
+    const image = this.#parts.images.get(plan.image)
+    if (!image)
+      throw new SandboxError('invalid-input', `there is no image \`${plan.image}\` here`, {
+        hint: `make one: ringfence image build ${plan.image}`,
+      })
+    return imageRoot(this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress }))
+  }
+
+  async #start(plan: Plan, root: Root, signal: AbortSignal | undefined): Promise<Runsc> {
+    const { stateDir, agent, sabotage } = this.#parts
+    const user = userFor(plan)
+    const files = containerFiles(stateDir, plan, user)
+    const id = `ringfence-${basename(files).toLowerCase()}`
+    const rootless = caller().uid !== 0
+    try {
+      const cgroup = rootless ? undefined : `/${id}`
+      const bundle = bundleOf(plan, { agent, files, root, ...user, cgroup })
+      writeBundle(files, bundle, sabotage?.(bundle.config) ?? bundle.config)
+      const host: RunscHost = { runsc: this.#runsc as string, stateDir, rootless }
+      return await Runsc.start(host, { id, bundle: files, plan, signal })
+    } catch (error) {
+      rmSync(files, { recursive: true, force: true })
+      throw error
+    }
+  }
+}
+
+/** What this kernel cannot keep; the registry refuses it too, and a sandbox opened by hand must not be weaker. */
+function refuseUnkept(plan: Plan): void {
+  const unkept = plan.needs.filter((name) => name === 'fs.protect' || name === 'limit.disk')
+  if (unkept.length > 0 || plan.unixSockets.length > 0)
+    throw new SandboxError(
+      'missing-guarantee',
+      unkept.length > 0
+        ? `gvisor cannot keep: ${unkept.join(', ')}`
+        : 'gvisor cannot pass sockets of the host in',
+      { hint: unkept.map((name) => `--waive ${name}`).join(' ') || 'leave out --unix-socket' },
+    )
+}
+
+/** The host's programs and libraries, as behind bubblewrap. */
+function hostRoot(plan: Plan): Root {
+  const { links, programs, etc, certificates } = observeLayout()
+  const network = plan.network.mode === 'fetch' ? certificates : []
+  const kindOf = (path: string): 'dir' | 'file' => (lstatSync(path).isDirectory() ? 'dir' : 'file')
+  return {
+    links,
+    shown: [...programs, ...etc, ...network].map((path) => ({
+      source: path,
+      target: path,
+      kind: kindOf(path),
+    })),
+  }
+}
+
+/** An unpacked image, by its first level: what is mounted elsewhere gets no place in it. */
+const OWN = ['proc', 'dev', 'tmp', 'sys', '.ringfence']
+function imageRoot(dir: string): Root {
+  const names = readdirSync(dir).filter((name) => !OWN.includes(name))
+  const isLink = (name: string): boolean => lstatSync(join(dir, name)).isSymbolicLink()
+  return {
+    links: names.filter(isLink).map((name) => ({ path: `/${name}`, target: readlinkSync(join(dir, name)) })),
+    shown: names
+      .filter((name) => !isLink(name))
+      .map((name) => ({
+        source: join(dir, name),
+        target: `/${name}`,
+        kind: lstatSync(join(dir, name)).isDirectory() ? 'dir' : 'file',
+      })),
+  }
+}
+
+/** Mount points are made here, in a root of the sandbox's own, so that nobody makes them in somebody else's files. */
+function writeBundle(dir: string, { points, links }: Bundle, config: Record<string, unknown>): void {
+  const root = join(dir, 'root')
+  mkdirSync(root, { mode: 0o755 })
+  mkdirSync(join(root, 'etc'))
+  for (const { path, target } of links) symlinkSync(target, join(root, path))
+  for (const { path, kind } of points) makePoint(root, path, kind)
+  if (!existsSync(join(root, 'var', 'tmp'))) {
+    mkdirSync(join(root, 'var'), { recursive: true })
+    symlinkSync('../tmp', join(root, 'var', 'tmp'))
+  }
+  writeFileSync(join(dir, 'nothing'), '', { mode: 0 })
+  writeFileSync(join(dir, 'config.json'), JSON.stringify(config), { mode: 0o600 })
+}
+
+function makePoint(root: string, path: string, kind: 'dir' | 'file'): void {
+  const place = join(root, path)
+  if (existsSync(place)) return
+  mkdirSync(kind === 'dir' ? place : dirname(place), { recursive: true })
+  if (kind === 'file') writeFileSync(place, '')
+}
+
+const layersOf = (status: ReadonlyMap<string, string>): readonly string[] => [
+  'gvisor',
+  ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
+  ...(/^0+$/.test(status.get('CapEff') ?? '') ? ['no-capabilities'] : []),
+]
