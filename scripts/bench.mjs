@@ -7,11 +7,9 @@ import { root, setup } from './setup.mjs'
 setup()
 
 const bench = join(root, 'bench')
-if (
-  !existsSync(join(bench, 'node_modules', '@openai')) ||
-  !existsSync(join(bench, 'node_modules', '@anthropic-ai'))
-) {
-  process.stdout.write('peers: installing (about 450 MB)\n')
+const wanted = ['@openai', '@anthropic-ai', 'sql.js']
+if (wanted.some((name) => !existsSync(join(bench, 'node_modules', name)))) {
+  process.stdout.write('peers and modules: installing (about 530 MB)\n')
   const npm = spawnSync(
     'npm',
     ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'],
@@ -23,5 +21,7 @@ const missing = ['socat', 'rg'].filter((name) => !existsSync(`/usr/bin/${name}`)
 if (missing.length > 0 && process.getuid?.() === 0 && existsSync('/usr/bin/apt-get'))
   spawnSync('apt-get', ['install', '-y', '-qq', 'socat', 'ripgrep'], { stdio: 'ignore' })
 
-process.exitCode =
-  spawnSync(process.execPath, [join(bench, 'bench.mjs')], { cwd: root, stdio: 'inherit' }).status ?? 1
+for (const part of ['bench.mjs', 'proxy.mjs', 'skills.mjs']) {
+  const { status } = spawnSync(process.execPath, [join(bench, part)], { cwd: root, stdio: 'inherit' })
+  process.exitCode ||= status ?? 1
+}

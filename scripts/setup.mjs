@@ -28,8 +28,20 @@ const PACKAGES = [
   ['linux-libc-dev', ['/usr/include/linux/landlock.h'], 'builds the guest agent'],
   ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
   ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
+  ['clang', ['/usr/bin/clang'], 'compiles C to WebAssembly in the tests'],
+  ['lld', ['/usr/bin/wasm-ld'], 'links C to WebAssembly in the tests'],
+  ['wasi-libc', ['/usr/include/wasm32-wasi/stdio.h'], 'the C library of WebAssembly programs in the tests'],
+  [
+    'libclang-rt-dev-wasm32',
+    ['/usr/lib/llvm-14/lib/clang/14.0.6/lib/wasi/libclang_rt.builtins-wasm32.a'],
+    'compiles C to WebAssembly in the tests',
+  ],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
+  ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
+  ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
+  ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
+  ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],
 ]
 
 const say = (text) => process.stdout.write(`${text}\n`)

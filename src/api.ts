@@ -1,13 +1,14 @@
 import { readFileSync } from 'node:fs'
 import type { Wrapped } from './backends/backend.ts'
 import { canWrap } from './backends/backend.ts'
-import { agentPath, type ComposeOptions, compose, type Ringfence } from './compose.ts'
+import { agentPath, type ComposeOptions, compose, type Ringfence, skillRunner } from './compose.ts'
 import { writeAtomically } from './host/atomic-file.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Plan } from './model/plan.ts'
 import type { NetworkMode, Preset, Spec } from './model/spec.ts'
 import type { Context } from './policy/commands/judge.ts'
 import { ExecPolicy as Rules } from './policy/exec-policy.ts'
+import type { SkillRunner as OpenSkillRunner } from './skills/runner.ts'
 import type { Sandbox as OpenSandbox } from './supervisor/sandbox.ts'
 
 /** The seeds' API for callers in one process: create a sandbox, or wrap a command that the caller starts. */
@@ -26,6 +27,16 @@ export const Sandbox = {
       await ringfence.close()
       throw error
     }
+  },
+}
+
+export type SkillRunner = OpenSkillRunner
+
+export const SkillRunner = {
+  /** Inspects and runs skills under this configuration, until it is closed. */
+  async create(options: ComposeOptions = {}): Promise<OpenSkillRunner> {
+    const ringfence = await compose(options)
+    return skillRunner(ringfence, () => ringfence.close())
   },
 }
 

@@ -13,13 +13,16 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
-import { caller, hostMemoryMb } from './host/system.ts'
+import { caller, hostMemoryMb, readText } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Event, EventSink } from './model/event.ts'
 import type { Plan } from './model/plan.ts'
+import type { Spec } from './model/spec.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import type { SkillRunner } from './skills/runner.ts'
+import type { PreparedEgress } from './supervisor/egress.ts'
 import { type AskedCommand, type CommandPlace, Gate } from './supervisor/gate.ts'
 
 /** The composition root: the only file that reads the environment and knows every room. */
@@ -89,6 +92,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     observe,
     host,
     newId,
+    egress: lazyEgress(() => now.config, trail, env),
   })
   const reload = async (): Promise<Config> => {
     const next = inForce(await configFor(options, env), home)
@@ -127,6 +131,14 @@ function inForce(config: Config, home: string): InForce {
 /** The operator's database; empty means the embedded store. */
 export const databaseUrl = (config: Config, env: Readonly<Record<string, string>>): string =>
   env.RINGFENCE_DATABASE_URL ?? config.server?.database_url ?? ''
+
+/** Skills on these parts. Loaded when somebody has one, like the parser of commands. */
+export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
+  const { config, stateDir, cwd, env, trail, gate } = ringfence
+  const open = (spec: unknown) => gate.open(spec)
+  const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
+  return new (await import('./skills/runner.ts')).SkillRunner(parts)
+}
 
 const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
   Object.fromEntries(Object.entries(env).filter((entry): entry is [string, string] => entry[1] !== undefined))
@@ -191,11 +203,30 @@ export function probePlanFor(
   return plan
 }
 
+/** The proxy is loaded when a sandbox wants one. */
+function lazyEgress(
+  config: () => Config,
+  trail: EventSink,
+  env: Readonly<Record<string, string>>,
+): (spec: Spec) => Promise<PreparedEgress> {
+  return async (spec) => {
+    const { egressWith } = await import('./supervisor/egress.ts')
+    const allowPrivate = config().network?.allow_private ?? []
+    const nodePreload = (): string | undefined => readText(join(packageRoot(), 'guest', 'node', 'proxy.cjs'))
+    const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
+    return egressWith({ trail, allowPrivate, env, systemCertificates, nodePreload })(spec)
+  }
+}
+
 /** Beside the built code, found from the source tree as well as from `dist`. */
 export function agentPath(): string {
+  return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+}
+
+function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))
   while (!existsSync(join(dir, 'package.json')) && dir !== dirname(dir)) dir = dirname(dir)
-  return join(dir, 'dist', 'guest', 'ringfence-agent')
+  return dir
 }
 
 /** The parser behind a judgement is the largest part of us; it is loaded when a command comes. */

@@ -1,5 +1,5 @@
 /** The library: what an agent builder imports. */
-export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, wrap } from './api.ts'
+export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, SkillRunner, wrap } from './api.ts'
 export { AuditTrail, openTrail } from './audit/trail.ts'
 export type { Backend, BackendSandbox, ExecIo, Probe, Wrapped } from './backends/backend.ts'
 export { type MockAnswer, mock } from './backends/mock/backend.ts'
@@ -21,6 +21,9 @@ export {
   sanitizeEnvVars,
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
+export type { Connection } from './egress/passage.ts'
+export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
   assertPublicUrl,
   type PublicUrl,
@@ -38,6 +41,7 @@ export {
   safeEvalCondition,
   safeInterpolate,
 } from './eval/safe-eval.ts'
+export { Secret } from './host/secret.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
@@ -52,5 +56,15 @@ export {
   parseSpec,
   type Spec,
 } from './model/spec.ts'
+export {
+  certificateBundle,
+  certificateEnvironment,
+  type ProxyEnvironmentOptions,
+  proxyEnvironment,
+} from './policy/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
+export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
+export type { Inspection } from './skills/inspect.ts'
+export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/runner.ts'
+export type { SkillUsage } from './skills/usage.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

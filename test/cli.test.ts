@@ -227,11 +227,8 @@ describe('denied: 126', () => {
 
 describe('Ringfence cannot: 125', () => {
   test.each<[string, readonly string[], string, RegExp]>([
-    ['a brokered secret', ['run', '--secret', 'A=B@c', ...MARK], 'unsupported', /--secret/],
     ['a review', ['run', '--review', ...MARK], 'unsupported', /--review/],
-    ['some hosts', ['run', '--allow-host', 'example.com', ...MARK], 'unsupported', /--allow-host/],
     ['an image', ['run', '--image', 'debian', ...MARK], 'unsupported', /debian/],
-    ['a fetching network', ['run', '--network', 'fetch', ...MARK], 'missing-guarantee', /net\.fetch/],
     ['a virtual machine', ['run', '--min-isolation', 'microvm', ...MARK], 'backend-unavailable', /microvm/],
     ['a backend that there is not', ['run', '--backend', 'docker', ...MARK], 'backend-unavailable', /docker/],
     [

@@ -154,6 +154,9 @@ int restrict_files(struct strings *writable, bool files);
 void load_filter(int fd);
 void describe_layers(int landlock, bool guarded);
 
+/* connects.c: which guarantee a connection to elsewhere violates; none when nobody wants to know. */
+extern const char *network_guarantee;
+
 /* guard.c: decides on changes that the kernel passes up to PID 1. */
 int guard_install(void);
 void guard_serve(int listener);
@@ -206,6 +209,8 @@ struct session {
   int signals;
   int tunnel_port; /* 0: none */
 };
+/* How many processes of ours stand beside the commands. */
+size_t keepers(void);
 _Noreturn void serve_session(const struct session *session);
 /* stream.c: TCP streams between the host and the sandbox's loopback. */
 void stream_listen(int port);

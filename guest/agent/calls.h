@@ -28,6 +28,8 @@ int do_symlink(const struct call *call, uint64_t target_address, int dirfd, uint
 int do_truncate(const struct call *call, uint64_t address, off_t length);
 int do_chmod(const struct call *call, int dirfd, uint64_t address, mode_t mode, int flags);
 int do_fchmod(const struct call *call, int fd, mode_t mode);
+/* connects.c: 0 when the call may run by itself. */
+int tell_connect(const struct call *call, uint64_t address, uint64_t length);
 /* Somebody changed a umask: what we remember of one is worth nothing. */
 void forget_umask(void);
 

@@ -53,22 +53,29 @@ static void watch_open(struct sock_filter *code, int *at, int call, int flags_ar
   *at += (int)(sizeof block / sizeof *block);
 }
 
+static void watch_call(struct sock_filter *code, int *at, int call) {
+  code[(*at)++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1);
+  code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+}
+
+static void watch_files(struct sock_filter *code, int *at) {
+  watch_open(code, at, SYS_openat, 2);
+#ifdef SYS_open
+  watch_open(code, at, SYS_open, 1);
+#endif
+  for (size_t i = 0; i < sizeof WATCHED / sizeof *WATCHED; i++) watch_call(code, at, WATCHED[i]);
+  /* Its flags lie in memory where a filter cannot see them; callers fall back to openat. */
+  code[(*at)++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1);
+  code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+}
+
 /* Called in the child, before exec: it and everything it starts is watched. Returns the listener. */
 int guard_install(void) {
   struct sock_filter code[128];
   int at = 0;
   code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-  watch_open(code, &at, SYS_openat, 2);
-#ifdef SYS_open
-  watch_open(code, &at, SYS_open, 1);
-#endif
-  for (size_t i = 0; i < sizeof WATCHED / sizeof *WATCHED; i++) {
-    code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)WATCHED[i], 0, 1);
-    code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
-  }
-  /* Its flags lie in memory where a filter cannot see them; callers fall back to openat. */
-  code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1);
-  code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+  if (network_guarantee) watch_call(code, &at, SYS_connect), watch_call(code, &at, SYS_sendto);
+  if (protection.guarded.count > 0) watch_files(code, &at);
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {.len = (unsigned short)at, .filter = code};
   unsigned flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
@@ -120,6 +127,10 @@ void guard_serve(int listener) {
     /* Harmless and without a pointer: the one call that runs by itself. We only have to forget what we knew. */
     forget_umask();
     answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  } else if (request.data.nr == SYS_connect || request.data.nr == SYS_sendto) {
+    bool sends = request.data.nr == SYS_sendto;
+    answer.error = tell_connect(&call, call.args[sends ? 4 : 1], call.args[sends ? 5 : 2]);
+    if (!answer.error) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
   } else if ((answer.error = dispatch(&call, request.data.nr)) == SENT) return;
   ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }

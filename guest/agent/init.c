@@ -57,6 +57,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "stay")) plan.stays = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
+  else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take_field(at, end), NULL, 10);
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take_field(at, end), NULL, 10);
@@ -163,11 +164,9 @@ static void reap(struct watch *watch, uint32_t events) {
 }
 
 static void obey(enum frame_type type, uint32_t id, char *payload, size_t length) {
-  (void)id;
+  if (stream_frame(type, id, payload, length)) return;
   if (type == FRAME_SIGNAL && length == 4 && (unsigned char)payload[0] < 65) kill(-only_command, (unsigned char)payload[0]);
 }
-
-static void nothing_waits(void) {}
 
 static void check_ceilings(void) {
   const char *limit = usage_exceeded();
@@ -179,9 +178,10 @@ static void check_ceilings(void) {
 static _Noreturn void serve_one(bool guarded, int signals) {
   static struct watch children;
   if (plan.waits) wait_for_word();
+  if (plan.tunnel_port) stream_listen(plan.tunnel_port);
   start_only_command(guarded);
   watch_start(&children, signals, READABLE, reap, NULL);
-  if (control_fd >= 0) wire_open(obey, nothing_waits);
+  if (control_fd >= 0) wire_open(obey, streams_have_room);
   bool counts = ceilings.memory_bytes || ceilings.disk_bytes || ceilings.processes;
   loop(counts ? ceilings.tick : -1, check_ceilings);
 }
@@ -206,6 +206,7 @@ _Noreturn void init(int config, int filter) {
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, FD_CLOEXEC);
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
+  guarded |= network_guarantee != NULL;
   if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
   serve_one(guarded, signals);
 }

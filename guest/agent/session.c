@@ -26,6 +26,7 @@ struct command {
   struct watch listener; /* calls that the guard decides */
   struct watch in, out[2];
   bool terminal;
+  bool doomed;           /* to be ended as soon as it exists */
   bool ended;            /* its status is known */
   bool told;             /* and the host knows it */
   int status;
@@ -40,6 +41,8 @@ struct command {
 static const struct session *session;
 static struct command *commands;
 static int command_count;
+
+size_t keepers(void) { return (size_t)command_count; }
 
 static struct command *find_command(uint32_t id) {
   for (struct command *command = commands; command; command = command->next)
@@ -201,6 +204,7 @@ static void message_ready(struct watch *watch, uint32_t events) {
   if (kind == 'P') {
     memcpy(&command->child, text, sizeof command->child);
     report_number(FRAME_STARTED, command->id, (uint32_t)command->child);
+    if (command->doomed) kill_tree(command->keeper);
   }
   if (kind == 'F' && !command->told) {
     command->told = true;
@@ -379,7 +383,9 @@ static void frame_for(struct command *command, enum frame_type type, char *paylo
     case FRAME_INPUT: return take_input(command, payload, length);
     case FRAME_WINDOW: return widen(command, number_of(payload, length));
     case FRAME_SIGNAL: return send_signal(command, number_of(payload, length));
-    case FRAME_KILL: return kill_tree(command->keeper);
+    case FRAME_KILL:
+      command->doomed = true;
+      return kill_tree(command->keeper);
     case FRAME_RESIZE: return resize(command, (unsigned char *)payload, length);
     case FRAME_GO: send_message(command->messages.fd, 'G', "", 0, -1); return;
     default: return;

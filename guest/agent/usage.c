@@ -95,7 +95,7 @@ const char *usage_exceeded(void) {
   if (ceilings.disk_bytes && disk_used() > ceilings.disk_bytes) return "disk";
   if (!ceilings.memory_bytes && !ceilings.processes) return NULL;
   struct load load = processes_load();
-  if (ceilings.processes && load.processes > ceilings.processes) return "pids";
+  if (ceilings.processes && load.processes > ceilings.processes + keepers()) return "pids";
   if (ceilings.memory_bytes && memory_used(&load) > ceilings.memory_bytes) return "memory";
   return NULL;
 }

@@ -21,6 +21,8 @@ export type ExecIo = {
   readonly signal?: AbortSignal | undefined
   /** The command starts when this resolves, and never when it rejects; the place for it may be made ready meanwhile. */
   readonly permit?: Promise<unknown> | undefined
+  /** Gets the means to pass signals on to the command's process group. */
+  readonly onStarted?: ((send: (signal: NodeJS.Signals) => void) => void) | undefined
   /** Nothing comes after this command: the place may be made for it alone. */
   readonly last?: boolean | undefined
   /** For this command alone, on top of the plan's. */

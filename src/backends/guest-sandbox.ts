@@ -28,6 +28,8 @@ export type GuestPlace = {
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   /** What the kernel counted for this sandbox so far. */
   readonly counts: () => KernelCounts
+  /** Called before a command starts and after it ended, with how many there are. */
+  readonly onCommands?: ((running: number) => void) | undefined
   /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
   readonly confine?: ((pid: number, limits: Limits) => Promise<Confinement>) | undefined
   readonly ended: Promise<string>
@@ -50,6 +52,7 @@ export class GuestSandbox implements BackendSandbox {
   readonly #plan: Plan
   readonly #place: GuestPlace
   #closed = false
+  #running = 0
 
   constructor(plan: Plan, place: GuestPlace) {
     this.#plan = plan
@@ -64,6 +67,7 @@ export class GuestSandbox implements BackendSandbox {
   async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
     const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
     const running = await this.start(command, { ...io, stdin: input !== undefined })
+    io.onStarted?.((signal) => running.signal(signal))
     if (input) {
       // A command need not read all that it is offered.
       await running.write(input).catch(() => {})
@@ -74,12 +78,12 @@ export class GuestSandbox implements BackendSandbox {
 
   async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
     this.#assertOpen()
-    // The place for it may be made while it is judged; it starts only after that.
-    const [session] = await settled(this.#place.session(), io.permit)
+    io.permit?.catch(() => {})
+    const session = await this.#session(io.permit)
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
-    await guest.start(session, fieldsOf(command, io, guest.isConfined))
+    await this.#counted(() => guest.start(session, fieldsOf(command, io, guest.isHeld)), guest.result)
     return guest
   }
 
@@ -100,6 +104,30 @@ export class GuestSandbox implements BackendSandbox {
     await this.#place.close()
   }
 
+  /** What keeps the wall from going up is told only to those who may start something behind it. */
+  async #session(permit: Promise<unknown> | undefined): Promise<Session> {
+    try {
+      return await this.#place.session()
+    } catch (error) {
+      await permit
+      throw error
+    }
+  }
+
+  /** A command counts from before it starts until it has ended, or failed to start. */
+  async #counted<T>(start: () => Promise<T>, ended: Promise<unknown>): Promise<T> {
+    this.#place.onCommands?.(++this.#running)
+    const release = (): void => this.#place.onCommands?.(--this.#running)
+    try {
+      const started = await start()
+      ended.then(release, release)
+      return started
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
   #assertOpen(): void {
     if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
   }
@@ -109,16 +137,19 @@ export class GuestSandbox implements BackendSandbox {
     const session = await this.#place.session()
     await session.ready
     const fields = ['builtin', ...argv.flatMap((word) => ['argv', word]), ...(input ? ['input'] : [])]
-    const guest = await session.start({ fields, onOutput: output })
+    this.#place.onCommands?.(++this.#running)
+    const guest = session.start({ fields, onOutput: output })
     const stop = (): void => guest.kill()
     signal?.addEventListener('abort', stop, { once: true })
     if (signal?.aborted) stop()
     try {
+      await guest.started
       if (input) await feed(guest, input)
       const { exit, lost } = await guest.ended
       if (lost !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${lost}`)
       return exit && !exit.signaled ? exit.code : 1
     } finally {
+      this.#place.onCommands?.(--this.#running)
       signal?.removeEventListener('abort', stop)
     }
   }
@@ -128,13 +159,6 @@ const isGranted = (plan: Plan, path: string): boolean =>
   [...plan.mounts.map(({ target }) => target), '/tmp'].some(
     (root) => normalize(path) === root || normalize(path).startsWith(root === '/' ? '/' : `${root}/`),
   )
-
-/** Both, whichever fails first; the second may be nothing. */
-async function settled<T>(first: Promise<T>, second: Promise<unknown> | undefined): Promise<[T]> {
-  first.catch(() => {})
-  await second
-  return [await first]
-}
 
 async function feed(
   guest: GuestProcess,
@@ -202,14 +226,19 @@ class GuestCommand implements RunningCommand {
       this.#isFailed = reject
     })
     this.result.catch(() => {})
-    if (limits.diskMb !== undefined || (this.isConfined && !place.confine))
+    if (limits.diskMb !== undefined || (this.#isConfined && !place.confine))
       throw new SandboxError('unsupported', 'this backend cannot hold that limit for one command', {
         hint: 'ask for it when the sandbox is created',
       })
   }
 
+  /** Whether its process waits for our word. */
+  get isHeld(): boolean {
+    return this.#io.permit !== undefined || this.#isConfined
+  }
+
   /** Whether the kernel has to hold limits for this command alone. */
-  get isConfined(): boolean {
+  get #isConfined(): boolean {
     return KERNEL_LIMITS.some((name) => this.#limits[name] !== undefined)
   }
 
@@ -219,21 +248,32 @@ class GuestCommand implements RunningCommand {
 
   async start(session: Session, fields: readonly string[]): Promise<void> {
     this.#session = session
-    this.#guest = await session.start({ fields, onOutput: (stream, chunk) => this.#take(stream, chunk) })
-    if (this.isConfined) await this.#confine(this.#guest)
+    const guest = session.start({ fields, onOutput: (stream, chunk) => this.#take(stream, chunk) })
+    this.#guest = guest
+    if (this.isHeld) await this.#admit(guest)
+    await guest.started
     this.#watchdog.start()
     this.#guest.ended.then((end) => this.#finish(end)).catch(this.#isFailed)
   }
 
-  /** SECURITY: the command exists only once its own limits hold. */
-  async #confine(guest: GuestProcess): Promise<void> {
+  /**
+   * SECURITY: the command starts once it is permitted and its own limits hold. Its process is made meanwhile and
+   * waits; when it is refused, nothing of it is left.
+   */
+  async #admit(guest: GuestProcess): Promise<void> {
     try {
-      this.#confinement = await this.#place.confine?.(guest.pid, this.#limits)
+      await this.#io.permit
+      if (this.#isConfined) this.#confinement = await this.#confine((await guest.started).pid)
       guest.release()
     } catch (error) {
       guest.kill()
+      await guest.ended
       throw error
     }
+  }
+
+  #confine(pid: number): Promise<Confinement> | undefined {
+    return this.#place.confine?.(pid, this.#limits)
   }
 
   write(data: Uint8Array): Promise<void> {

@@ -11,6 +11,7 @@ usage: ringfence <command> [options]
   policy   write, check and describe a policy file
   audit    read and verify the trail
   eval     evaluate JavaScript that can reach nothing of this machine
+  skill    inspect, run, list and count skills
   wasm     meter and run WebAssembly with fuel, a deadline and named grants
 
   serve    a control plane for many sandboxes: HTTP, keys, approvals, events
@@ -122,7 +123,25 @@ examples:
   ringfence audit proof 12
 `
 
+const SKILL = `usage: ringfence skill inspect DIR
+       ringfence skill run DIR|NAME [--input JSON|TEXT] [--grant CAPABILITY]… [--workspace DIR] [--agent-id ID]
+       ringfence skill list
+       ringfence skill usage [NAME]
+
+A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. inspect shows what it asks for, red
+flags, what its code imports, sentences that try to talk to a model, and its hash; a skill that changes afterwards does
+not run until it is inspected again. run gives it what its manifest asks for, except red flags: those need --grant.
+Exit 124 when a limit stopped it, 1 when it failed by itself, 126 when it was refused.
+
+examples:
+  ringfence skill inspect examples/skills/word-count
+  ringfence skill run examples/skills/word-count --input '"one two three"' --json
+  ringfence skill run word-count --input 'one two' --agent-id build-bot
+  ringfence skill usage --json
+`
+
 const WASM = `usage: ringfence wasm run FILE [--input JSON] [--fuel N] [--memory MB] [--timeout S] [--grant CAPABILITY]…
+                          [--call FUNCTION] [--workspace DIR] [--agent-id ID]
        ringfence wasm meter IN -o OUT
 
 Runs a WebAssembly module with nothing but what is granted: fuel is counted by Wasmtime's rules, a deadline ends it
@@ -131,6 +150,7 @@ wherever it is, memory has a ceiling. Exit 124 when a limit stopped it, 1 when i
 examples:
   ringfence wasm run skill.wasm --input '{"n": 3}' --fuel 100000
   ringfence wasm run skill.wasm --grant 'ToolInvoke(file_read)' --workspace data
+  ringfence wasm run plugin.wasm --call count_vowels --input '"some text"'
   ringfence wasm meter skill.wasm -o metered.wasm
 `
 
@@ -217,6 +237,7 @@ const HELP: Readonly<Record<string, string>> = {
   doctor: DOCTOR,
   policy: POLICY,
   audit: AUDIT,
+  skill: SKILL,
   wasm: WASM,
   eval: EVAL,
   serve: SERVE,

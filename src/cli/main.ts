@@ -12,6 +12,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   doctor: async () => (await import('./doctor.ts')).doctor,
   policy: async () => (await import('./policy.ts')).policy,
   audit: async () => (await import('./trail.ts')).trail,
+  skill: async () => (await import('./skill.ts')).skill,
   wasm: async () => (await import('./wasm.ts')).wasm,
   eval: async () => (await import('./eval.ts')).evaluate,
   serve: async () => (await import('./serve.ts')).serve,

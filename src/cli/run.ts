@@ -2,11 +2,13 @@ import { constants } from 'node:os'
 import { resolve } from 'node:path'
 import { compose, type Ringfence } from '../compose.ts'
 import { exitCodeOf } from '../model/command.ts'
+import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { askPerson } from './ask.ts'
 import { explain } from './explain.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { isTerminal, runInTerminal, SignalPassage } from './terminal.ts'
 
 const OPTIONS = {
   preset: { type: 'string' },
@@ -75,11 +77,7 @@ function commandOf(
 
 /** Options of the contract that no backend of this version honours: refused by name, never ignored. */
 function refuseUnbuilt(values: Values): void {
-  const unbuilt = [
-    ['--secret', values.secret, 'brokered credentials need the egress proxy'],
-    ['--review', values.review, 'review before apply is not built yet'],
-    ['--allow-host', values['allow-host'], 'allowlisted egress needs the egress proxy'],
-  ] as const
+  const unbuilt = [['--review', values.review, 'review before apply is not built yet']] as const
   for (const [flag, value, why] of unbuilt) {
     if (value) throw new SandboxError('unsupported', `${flag}: ${why}`, { hint: 'leave the flag out' })
   }
@@ -96,7 +94,8 @@ function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown
     write: values.write,
     deny: values.deny,
     mounts: values.mount?.map(mountOf),
-    network: values.network === undefined ? undefined : { mode: values.network },
+    network: networkOf(values),
+    secrets: values.secret,
     unixSockets: values['unix-socket'],
     env: environmentOf(values, env),
     limits: limitsOf(values),
@@ -104,6 +103,12 @@ function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown
     image: values.image,
     agentId,
   })
+}
+
+function networkOf(values: Values): Record<string, unknown> | undefined {
+  const { network, 'allow-host': hosts } = values
+  if (network === undefined && hosts === undefined) return undefined
+  return defined({ mode: network, allowHosts: hosts })
 }
 
 const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
@@ -170,25 +175,29 @@ async function runIn(
   command: string | readonly string[],
   values: Values,
 ): Promise<number> {
-  const stop = new AbortController()
-  const onSignal = (): void => stop.abort()
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal)
+  const signals = new SignalPassage()
   const sandbox = await ringfence.gate.open(spec)
   sandbox.onClose(() => ringfence.close())
+  const approve = (decision: Decision): boolean | Promise<boolean> =>
+    values.yes === true || askPerson(decision, values.json === true)
   try {
-    const done = await sandbox.exec(command, {
-      last: true,
-      stdin: 'inherit',
-      output: values.json ? undefined : 'inherit',
-      signal: stop.signal,
-      approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
-    })
+    const done =
+      !values.json && isTerminal()
+        ? await runInTerminal(sandbox, command, { approve, signal: signals.stop })
+        : await sandbox.exec(command, {
+            last: true,
+            stdin: 'inherit',
+            output: values.json ? undefined : 'inherit',
+            signal: signals.stop,
+            onStarted: (send) => signals.passTo(send),
+            approve,
+          })
     if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
     else if (!values.quiet && process.stderr.isTTY) tellViolations(done)
     return exitCodeOf(done.outcome, constants.signals)
   } finally {
     await sandbox.close()
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.off(signal, onSignal)
+    signals.dispose()
   }
 }
 

@@ -4,8 +4,17 @@ import { compose, newId, type Ringfence } from '../compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
+import { networkPolicyOf } from '../policy/network.ts'
+import { memoryOf } from '../skills/memory.ts'
+import { publicFetcher } from '../wasm/host-fetch.ts'
 import { MAX_FRAMES, meterModule } from '../wasm/meter.ts'
-import { type RunErrorCode, type WasmResult, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import {
+  type RunErrorCode,
+  type WasmResult,
+  type WasmRunOptions,
+  WasmSandbox,
+  type WasmSandboxOptions,
+} from '../wasm/sandbox.ts'
 import { eventsOf } from '../wasm/skill-events.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 
@@ -16,6 +25,7 @@ const OPTIONS = {
   memory: { type: 'string' },
   timeout: { type: 'string' },
   grant: { type: 'string', multiple: true },
+  call: { type: 'string' },
   workspace: { type: 'string', short: 'w' },
   'agent-id': { type: 'string' },
 } as const
@@ -89,18 +99,31 @@ async function run(
   const grants = values.grant ?? []
   const identity = { skill, execId: newId('ex'), agentId: values['agent-id'] ?? env.RINGFENCE_AGENT_ID }
   // On record before it happens, like everything that acts.
-  await trail.append({ event: 'SkillRun', exec_id: identity.execId, skill, state: 'started', grants })
+  const who = identity.agentId === undefined ? {} : { agent_id: identity.agentId }
+  await trail.append({ event: 'SkillRun', ...who, exec_id: identity.execId, skill, state: 'started', grants })
   const sandbox = new WasmSandbox(limits)
   try {
     const result = await sandbox.run(bytes, input, {
       grants,
       workspace: resolve(cwd, values.workspace ?? '.'),
+      ...hostOf(ringfence, identity.agentId),
+      ...(values.call !== undefined && { call: values.call }),
     })
     await Promise.all(eventsOf(result, identity).map((event) => trail.append(event)))
     show(result, values)
     return 'ok' in result ? 0 : exitCodeOf(result.error.code)
   } finally {
     sandbox.close()
+  }
+}
+
+/** The same network and the same memory that a skill has. */
+function hostOf({ config, stateDir }: Ringfence, agentId = ''): WasmRunOptions {
+  const allowPrivate = config.network?.allow_private ?? []
+  return {
+    memory: memoryOf(stateDir, agentId),
+    network: networkPolicyOf({ allowPrivate }),
+    fetcher: publicFetcher({ allowPrivate }),
   }
 }
 
@@ -135,8 +158,8 @@ function show(result: WasmResult, values: Values): void {
   else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
 }
 
-/** The module's own failures are 1; ours keep the codes that every command has. */
-function exitCodeOf(code: RunErrorCode): number {
+/** A run's own failures are 1; ours keep the codes that every command has. */
+export function exitCodeOf(code: RunErrorCode): number {
   switch (code) {
     case 'resource-exhausted':
     case 'timeout':

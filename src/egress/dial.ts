@@ -1,5 +1,5 @@
 import { lookup } from 'node:dns/promises'
-import { connect, type LookupFunction, type Socket } from 'node:net'
+import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network.ts'
@@ -18,11 +18,20 @@ export type Dial = {
   /** The name behind the address for TLS; absent for plain TCP. */
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
   readonly signal: AbortSignal
+  /** How the plain socket is read; absent: as a stream. */
+  readonly onread?: OnReadOpts | undefined
 }
 
 /** Opens a socket to exactly this address. Nothing has been written to it when it is handed over. */
-export async function dial({ address, port, tls, signal }: Dial): Promise<Socket> {
-  const tcp = connect({ host: address, port, lookup: refuseLookup, autoSelectFamily: false })
+export async function dial({ address, port, tls, signal, onread }: Dial): Promise<Socket> {
+  const tcp = connect({
+    host: address,
+    port,
+    lookup: refuseLookup,
+    autoSelectFamily: false,
+    noDelay: true,
+    ...(onread === undefined ? {} : { onread, allowHalfOpen: true }),
+  })
   try {
     await opened(tcp, 'connect', signal)
     // SECURITY: the peer is asked of the kernel, before the first byte of the request or of TLS is sent.

@@ -1,17 +1,11 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
-import {
-  judgeAnswers,
-  judgeTarget,
-  type NetworkPolicy,
-  networkPolicyOf,
-  parseTarget,
-  type Target,
-} from '../policy/network.ts'
+import { type NetworkPolicy, networkPolicyOf, type Target } from '../policy/network.ts'
 import { MAX_REDIRECTS, redirectOf } from '../policy/network-walk.ts'
-import { dial, hostResolve, type Resolve } from './dial.ts'
+import { dial, type Resolve } from './dial.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
+import { resolveJudged } from './resolve.ts'
 
 /** What may be reached, and how its name is looked up. */
 export type UrlOptions = {
@@ -68,32 +62,10 @@ export async function assertPublicUrl(url: string | URL, options: UrlOptions = {
 type Resolved = { readonly target: Target & { readonly url: URL }; readonly addresses: readonly string[] }
 
 async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOptions): Promise<Resolved> {
-  const parsed = parseTarget(raw, 'url')
-  if (parsed.kind === 'blocked') throw ssrf(parsed.reason)
-  const target = parsed.value
+  const { target, addresses } = await resolveJudged(policy, raw, 'url', options)
   if (target.url === undefined) throw ssrf('address has no host')
-  const judged = judgeTarget(policy, target)
-  if (judged.verdict === 'block') throw ssrf(judged.reason)
-  const addresses = target.literal ? [target.host] : await lookUp(target.host, options)
-  const verdict = target.literal ? judged : judgeAnswers(policy, target, addresses)
-  if (verdict.verdict === 'block') throw ssrf(verdict.reason)
   return { target: { ...target, url: target.url }, addresses }
 }
-
-/** A look-up that fails blocks like an empty one; one that hangs ends with the fetch. */
-async function lookUp(
-  host: string,
-  { resolve = hostResolve, signal }: UrlOptions,
-): Promise<readonly string[]> {
-  const answers = (async () => [...(await resolve(host))])().catch(() => [])
-  return signal === undefined ? answers : Promise.race([answers, aborted(signal)])
-}
-
-const aborted = (signal: AbortSignal): Promise<never> =>
-  new Promise((_, reject) => {
-    if (signal.aborted) reject(signal.reason)
-    else signal.addEventListener('abort', () => reject(signal.reason), { once: true })
-  })
 
 /**
  * Fetches from the public internet only. Each hop is resolved once, every answer judged, the connection made to a
@@ -166,7 +138,9 @@ async function exchange(resolved: Resolved, sent: Sent, { ca, signal }: Bounded)
 function unreachable(host: string, cause: unknown): unknown {
   if (cause instanceof SandboxError) return cause
   const { code } = cause as NodeJS.ErrnoException
-  return new SandboxError('internal', `cannot fetch from \`${host}\`${code ? `: ${code}` : ''}`, { cause })
+  return new SandboxError('fetch-failed', `cannot fetch from \`${host}\`${code ? `: ${code}` : ''}`, {
+    cause,
+  })
 }
 
 async function responseOf(

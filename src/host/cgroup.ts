@@ -140,6 +140,13 @@ export class Cgroup {
     return this.dirs.includes(own) ? own : parent
   }
 
+  /** Makes room for helpers of ours that live in the group, on top of what was asked for. */
+  allowPids(count: number): void {
+    const parent = this.#host.parents.pids
+    if (parent && this.dirs.includes(join(parent, this.#name)))
+      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + OUR_PROCESSES, PIDS_MAX)))
+  }
+
   /** Moves a process in, whatever it starts later included. */
   join(pid: number): void {
     for (const dir of this.dirs) writeFileSync(join(dir, 'cgroup.procs'), String(pid))

@@ -1,12 +1,13 @@
 import { readFileSync } from 'node:fs'
 import { type Config, configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import { parseToml } from './toml.ts'
 
 /** Reads one configuration file, TOML or JSON. A broken file stops the start; it never drops rules. */
 export async function loadConfig(file: string): Promise<Config> {
   const text = readOrRefuse(file)
   try {
-    const data: unknown = file.endsWith('.json') ? JSON.parse(text) : (await import('smol-toml')).parse(text)
+    const data: unknown = file.endsWith('.json') ? JSON.parse(text) : await parseToml(text)
     return configShape.parse(data, '')
   } catch (cause) {
     const said = (cause as Error).message.split('\n')[0] ?? ''

@@ -51,6 +51,7 @@ export class GuestProcess implements Listener {
       this.#isStarted = resolve
       this.#isRefused = reject
     })
+    this.started.catch(() => {})
     this.ended = new Promise((resolve) => {
       this.#isEnded = resolve
     })

@@ -43,6 +43,7 @@ export class Session implements Speaker {
   readonly #reader = new FrameReader()
   readonly #listeners = new Map<number, Listener>()
   readonly #onTunnel: ((stream: Duplex) => void) | undefined
+  readonly #onReport: ((frame: Frame) => void) | undefined
   #nextId = 1
   #tunnels = 0
   #over: string | undefined
@@ -50,9 +51,11 @@ export class Session implements Speaker {
   #isFailed: (error: Error) => void = () => {}
   #isEnded: (reason: string) => void = () => {}
 
-  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void) {
+  /** `onReport` hears what concerns the sandbox itself, as one that runs a single command reports it. */
+  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void, onReport?: (frame: Frame) => void) {
     this.#channel = channel
     this.#onTunnel = onTunnel
+    this.#onReport = onReport
     this.ready = new Promise((resolve, reject) => {
       this.#isReady = resolve
       this.#isFailed = reject
@@ -67,13 +70,13 @@ export class Session implements Speaker {
     channel.on('end', () => this.close('the sandbox ended'))
   }
 
-  /** Starts a command; resolves when it has a process. */
-  async start(request: GuestRequest): Promise<GuestProcess> {
+  /** Asks for a command; `started` tells when it has a process. */
+  start(request: GuestRequest): GuestProcess {
     const id = this.#newId()
     const guest = new GuestProcess(this, id, request)
     this.#listeners.set(id, guest)
     this.#write(fieldsFrame('command', id, request.fields))
-    return guest.started
+    return guest
   }
 
   /** A byte stream to a port on the sandbox's loopback. */
@@ -129,6 +132,7 @@ export class Session implements Speaker {
   }
 
   #hear(one: Frame): void {
+    if (one.id === 0) this.#onReport?.(one)
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)
     else if (one.kind === 'tunnel') this.#tunnel(one.id)

@@ -5,6 +5,7 @@ import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { monotonicMs } from './clock.ts'
 import { type Frame, FrameReader, frame, numberFrame } from './frames.ts'
+import { Session } from './session.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
@@ -23,6 +24,10 @@ export type RunIo = {
   /** While a promise that it returned is pending, nothing more is read. */
   readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown) | undefined
   readonly signal?: AbortSignal | undefined
+  /** With a guest agent: takes over a connection that the sandbox made to its proxy. */
+  readonly onTunnel?: ((stream: Duplex) => void) | undefined
+  /** Gets the means to pass signals on to the command. */
+  readonly onStarted?: ((send: (signal: NodeJS.Signals) => void) => void) | undefined
   /** With a guest agent that waits: it gets the word when this resolves, and is ended when it rejects. */
   readonly permit?: Promise<unknown> | undefined
 }
@@ -182,6 +187,7 @@ class Run implements RunningProcess {
     const refused = await this.#permitted(exit)
     if (refused) throw refused.error
     this.#watchdog.start()
+    this.#io.onStarted?.((signal) => this.#signal(constants.signals[signal]))
     child.stdin?.on('error', () => {})
     if (this.#io.stdin instanceof Uint8Array) child.stdin?.end(this.#io.stdin)
     try {
@@ -231,7 +237,8 @@ class Run implements RunningProcess {
     }
     const control = this.#child.stdio[3] as Duplex | null | undefined
     control?.on('error', () => {})
-    control?.on('data', (chunk: Uint8Array) => this.#hear(this.#reader.push(chunk)))
+    if (control && this.#io.onTunnel) new Session(control, this.#io.onTunnel, (one) => this.#hear([one]))
+    else control?.on('data', (chunk: Uint8Array) => this.#hear(this.#reader.push(chunk)))
   }
 
   #hear(frames: Frame[]): void {

@@ -53,7 +53,8 @@ export const configShape = object({
   network: optional(object({ allow_private: optional(list(text())), allow_hosts: optional(list(text())) })),
   sandbox: optional(
     object({
-      wasm_fuel_limit: optional(positive(Number.MAX_SAFE_INTEGER)),
+      // 0 means that there is none: a way to switch WebAssembly off.
+      wasm_fuel_limit: optional(number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })),
       wasm_epoch_deadline: optional(positive(2 ** 31)),
       wasm_memory_limit_mb: optional(positive(4096)),
       wasm_stack_limit: optional(positive(2 ** 20)),

@@ -4,6 +4,7 @@ export const EVENT_NAMES = [
   'SandboxState',
   'Exec',
   'SandboxViolation',
+  'Connection',
   'Approval',
   'SkillRun',
   'Secret',

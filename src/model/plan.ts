@@ -24,6 +24,9 @@ export type Mount = PathFact & { readonly target: string; readonly mode: 'ro' | 
 /** A path inside a mount that the sandbox must not see. */
 export type Mask = PathFact & { readonly target: string }
 
+/** A text that the plan itself brings into the sandbox, read-only. */
+export type PlanFile = { readonly target: string; readonly text: string }
+
 /** Names that cannot be changed or created below the writable mounts (policy/protect.ts). */
 export type Protection = {
   /** Refused at any depth: `.git` itself may not be created, moved or replaced. */
@@ -50,6 +53,8 @@ type PlanFields = {
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
   readonly unixSockets: readonly Mount[]
+  /** Small files that the sandbox finds ready. */
+  readonly files: readonly PlanFile[]
   readonly env: Readonly<Record<string, string>>
   readonly limits: Limits
   /** Those of the limits that nobody asked for: nets that keep the host alive, held as cheaply as can be. */

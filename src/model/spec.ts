@@ -41,6 +41,8 @@ export const specShape = object({
   mounts: optional(list(mountShape)),
   network: optional(object({ mode: optional(oneOf(...NETWORK_MODES)), allowHosts: optional(list(text())) })),
   unixSockets: optional(list(text())),
+  /** `NAME=ENVVAR@HOST`: the sandbox holds a placeholder, the proxy the value. */
+  secrets: optional(list(text())),
   env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
   limits: optional(limitsShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),

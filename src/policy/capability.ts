@@ -175,3 +175,13 @@ export function grantsFile(grants: readonly Capability[], kind: FileKind, place:
 /** Is at least this much granted? */
 export const grantsAmount = (grants: readonly Capability[], kind: AmountKind, amount: number): boolean =>
   grants.some((held) => held.kind === kind && 'amount' in held && held.amount >= amount)
+
+/** The directory or file that a path grant begins with, before its first wildcard. */
+export function fixedPart(grant: Extract<Capability, { root: string }>): string | undefined {
+  const fixed: string[] = []
+  for (const token of grant.pattern) {
+    if (token.kind !== 'is' || /[*?]/.test(token.text)) break
+    fixed.push(token.text)
+  }
+  return fixed.length === 0 ? undefined : `${grant.root === 'absolute' ? '/' : ''}${fixed.join('/')}`
+}

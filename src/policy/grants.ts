@@ -12,6 +12,8 @@ export type SandboxPolicy = {
   readonly allowedPrefixes: readonly string[] | undefined
   readonly blocked: readonly string[]
   readonly networkModes: readonly NetworkMode[]
+  /** Hosts that sandboxes may ask for in mode `fetch`; empty: any public one. */
+  readonly allowHosts: readonly string[]
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
 }
 
@@ -33,6 +35,17 @@ export type Facts = {
   readonly cwd: string
   /** One for each path that `pathsOf` names. */
   readonly paths: ReadonlyMap<string, Observed>
+  /** What stands ready for network mode `fetch`. */
+  readonly egress?: EgressFacts | undefined
+}
+
+export type EgressFacts = {
+  /** What the sandbox sees instead of each secret, by the variable's name. */
+  readonly placeholders: Readonly<Record<string, string>>
+  /** The system's certificates with the proxy's own; present when the proxy ends TLS. */
+  readonly certificates?: string | undefined
+  /** Makes Node's own `fetch` use the proxy. */
+  readonly nodePreload?: string | undefined
 }
 
 type Asked = { readonly path: string; readonly mode: 'ro' | 'rw'; readonly target?: string | undefined }

@@ -154,6 +154,16 @@ function asciiHost(text: string): string | undefined {
 export const canonicalHost = (bytes: readonly number[]): string =>
   bytes.length === 4 ? bytes.join('.') : bytes.map((byte) => byte.toString(16).padStart(2, '0')).join('')
 
+/** Does some rule of the outer list admit everything that this one admits? */
+export const isCovered = (rule: HostRule, outer: readonly HostRule[]): boolean =>
+  outer.some(
+    (by) =>
+      (by.port === undefined || by.port === rule.port) &&
+      (by.kind === 'any' ||
+        (by.kind === rule.kind && by.host === rule.host) ||
+        (by.kind === 'below' && rule.kind !== 'any' && isBelow(rule.host, by.host))),
+  )
+
 /** The rule that admits this host and port, or `undefined`. Wildcards match whole labels, never the apex. */
 export function hostRuleFor(rules: readonly HostRule[], host: string, port: number): HostRule | undefined {
   return rules.find(

@@ -5,9 +5,10 @@ import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
 import { type Facts, factOf, grantedMounts, grantedSockets, masksFor, type SandboxPolicy } from './grants.ts'
 import { isWithin } from './paths-mount.ts'
+import { allowedHosts, egressEnvironment, egressFiles } from './plan-egress.ts'
 import { pinnedTo } from './protect.ts'
 
-export type { Facts, Observed, SandboxPolicy } from './grants.ts'
+export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants.ts'
 
 const BLOCKED = ['.ssh', '.aws', '.gnupg', 'secrets', 'credentials']
 
@@ -19,6 +20,7 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
     allowedPrefixes: policy.allowed_host_prefixes?.map(expand),
     blocked: policy.blocked_host_patterns ?? BLOCKED,
     networkModes: policy.allowed_network_modes ?? ['offline', 'loopback', 'fetch', 'full'],
+    allowHosts: config.network?.allow_hosts ?? [],
     max: {
       cpus: policy.max_cpus ?? 4096,
       memoryMb: policy.max_memory_mb ?? 2 ** 30,
@@ -77,9 +79,10 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     mounts,
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? pinnedTo(repositoriesOf(facts)) : undefined,
-    network: { mode, allowHosts: spec.network?.allowHosts ?? [] },
+    network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },
     unixSockets: sockets,
-    env: { ...baseEnvironment(facts), ...spec.env },
+    files: mode === 'fetch' ? egressFiles(facts) : [],
+    env: { ...baseEnvironment(facts), ...(mode === 'fetch' ? egressEnvironment(facts) : {}), ...spec.env },
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => spec.limits?.[name] === undefined),
     runAs:
@@ -92,20 +95,22 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   })
 }
 
-/** Fields of the contract that nothing honours yet: refused by name, never ignored. */
+/** Fields that nothing honours here, or not together: refused by name, never ignored. */
 function refuseUnbuilt(spec: Spec): void {
   if (spec.template !== undefined)
     throw new SandboxError('unsupported', `there is no template \`${spec.template}\``, {
       hint: 'leave the field out',
     })
-  if (spec.network?.allowHosts?.length && spec.network.mode !== undefined && spec.network.mode !== 'fetch')
+  const mode = spec.network?.mode
+  if (spec.secrets?.length && mode !== undefined && mode !== 'fetch')
     throw new SandboxError(
       'invalid-input',
-      `allowed hosts have no meaning in network mode \`${spec.network.mode}\``,
-      {
-        hint: 'use network mode fetch, or leave the hosts out',
-      },
+      `secrets are brokered only in network mode \`fetch\`, not \`${mode}\``,
     )
+  if (spec.network?.allowHosts?.length && mode !== undefined && mode !== 'fetch')
+    throw new SandboxError('invalid-input', `allowed hosts have no meaning in network mode \`${mode}\``, {
+      hint: 'use network mode fetch, or leave the hosts out',
+    })
 }
 
 function startingPoint(workspace: PathFact | undefined, facts: Facts): string {
@@ -129,7 +134,8 @@ const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
 })
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
-  const mode = spec.network?.mode ?? (spec.network?.allowHosts?.length ? 'fetch' : 'offline')
+  const reaches = spec.network?.allowHosts?.length || spec.secrets?.length
+  const mode = spec.network?.mode ?? (reaches ? 'fetch' : 'offline')
   if (policy.networkModes.includes(mode)) return mode
   throw new SandboxError('invalid-network-mode', `network mode \`${mode}\` is not permitted`, {
     hint: `permitted: ${policy.networkModes.join(', ')}`,

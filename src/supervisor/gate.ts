@@ -7,7 +7,8 @@ import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
-import { type Egress, Sandbox } from './sandbox.ts'
+import type { Egress, PreparedEgress } from './egress.ts'
+import { Sandbox } from './sandbox.ts'
 
 /** A command before it is judged: a shell line, or a program with its arguments. */
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
@@ -24,7 +25,7 @@ export type GateParts = {
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
-  readonly egress?: (plan: Plan, sandboxId: string) => Egress
+  readonly egress?: (spec: Spec) => Promise<PreparedEgress>
 }
 
 export type OpenSandboxOptions = {
@@ -49,11 +50,12 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown): Plan {
+  plan(input: unknown, egress?: PreparedEgress): Plan {
     const spec = parseSpec(input)
     const { policy, host, observe } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-    const plan = planFor(policy, spec, { ...host, stateDir: observe(host.stateDir), paths })
+    const facts = { ...host, stateDir: observe(host.stateDir), paths, egress: egress?.facts }
+    const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
     return plan
   }
@@ -68,13 +70,19 @@ export class Gate {
     { signal, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
-    const { plan, backend } = await this.#admitSpec(spec)
-    const egress = plan.network.mode === 'fetch' ? this.#parts.egress?.(plan, id) : undefined
-    const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
-    const inside = await this.#open(backend, plan, { signal, onTunnel })
-    const sandbox = this.#sandbox(plan, backend, inside, id, egress)
-    sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
-    return sandbox
+    const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
+    try {
+      const { plan, backend } = await this.#admitSpec(spec, prepared)
+      const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
+      const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
+      const inside = await this.#open(backend, plan, { signal, onTunnel })
+      const sandbox = this.#sandbox(plan, backend, inside, id, egress)
+      sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
+      return sandbox
+    } catch (error) {
+      await prepared?.close()
+      throw error
+    }
   }
 
   /** For a command that the caller starts itself: judged and on record like every other, or refused. */
@@ -95,9 +103,12 @@ export class Gate {
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
-  async #admitSpec(spec: Spec): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
+  async #admitSpec(
+    spec: Spec,
+    egress: PreparedEgress | undefined,
+  ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      const plan = this.plan(spec)
+      const plan = this.plan(spec, egress)
       return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)
@@ -119,6 +130,10 @@ export class Gate {
     return this.#parts.trail.append({ event: 'PolicyDecision', ...agent, subject: 'sandbox', action, reason })
   }
 }
+
+/** Whether a proxy will be wanted. */
+const reachesOut = ({ network, secrets }: Spec): boolean =>
+  network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>

@@ -9,6 +9,7 @@ import type { Plan } from '../model/plan.ts'
 import { redact } from '../model/redact.ts'
 import type { Limits } from '../model/spec.ts'
 import { approvedUnchanged } from './approvals.ts'
+import type { Egress } from './egress.ts'
 import { SandboxFiles } from './files.ts'
 import type { AskedCommand } from './gate.ts'
 
@@ -19,6 +20,7 @@ export type ExecOptions = {
   readonly stdin?: 'inherit' | Uint8Array | string
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
+  readonly onStarted?: ExecIo['onStarted']
   /** For this command alone, on top of the sandbox's. */
   readonly limits?: Limits
   /** Nothing comes after it: the sandbox is closed with the same stroke. */
@@ -41,14 +43,6 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly execId: string
   readonly decision: Decision
   readonly result: Promise<Executed>
-}
-
-/** The sandbox's way out in network mode `fetch`. */
-export interface Egress {
-  handle(stream: Duplex): void
-  /** Takes effect at once, also for connections that are open. */
-  setAllowHosts(hosts: readonly string[]): void
-  close(): Promise<void> | void
 }
 
 type Asking = Pick<ExecOptions, 'approve' | 'cwd' | 'env'>
@@ -380,11 +374,15 @@ function placed(asked: AskedCommand, { cwd, env }: Pick<ExecOptions, 'cwd' | 'en
   return { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
 }
 
-function ioOf({ stdin, output, signal, last, limits }: ExecOptions, permit: Promise<unknown>): ExecIo {
+function ioOf(
+  { stdin, output, signal, last, limits, onStarted }: ExecOptions,
+  permit: Promise<unknown>,
+): ExecIo {
   return {
     permit,
     last,
     limits,
+    onStarted,
     stdin: typeof stdin === 'string' && stdin !== 'inherit' ? Buffer.from(stdin) : stdin,
     output,
     signal,

@@ -1,6 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import { exportedFunction, type FunctionType, type ImportShape, type ModuleShape } from './decode.ts'
 import type { GuestEntry } from './guest-protocol.ts'
+import { EXTISM, systemImport } from './system-imports.ts'
 
 /** What a guest must export and may import. */
 
@@ -26,7 +27,6 @@ const HOST_IMPORTS: Readonly<Record<string, Signature>> = {
 }
 
 const HOST_MODULES: readonly string[] = ['ringfence', 'openfang']
-const WASI = 'wasi_snapshot_preview1'
 
 /** How a module is to be entered and what it imports; made once for each module. */
 export type GuestAbi = {
@@ -34,6 +34,8 @@ export type GuestAbi = {
   /** The types of `run`'s parameters. */
   readonly params: readonly number[]
   readonly initialize: boolean
+  /** The functions that a plug-in can be called by. */
+  readonly plugin: readonly string[]
   readonly imports: readonly { readonly module: string; readonly name: string }[]
 }
 
@@ -49,10 +51,35 @@ export function abiOf(shape: ModuleShape): GuestAbi {
   const initialize = isSignature(exportedFunction(shape, '_initialize'), signature([], []))
   const kind = kindOf(shape)
   const params = kind === 'run' ? (exportedFunction(shape, 'run')?.params ?? []) : []
-  return { kind, params, initialize, imports }
+  return { kind, params, initialize, imports, plugin: kind === 'plugin' ? pluginFunctions(shape) : [] }
+}
+
+/** Entries of a language's run time, which are not the plug-in's own. */
+const RUNTIME_ENTRY = /^_|^hs_|^(malloc|free|calloc|realloc|memory|asyncify_.*)$/
+
+/** Exported functions without parameters; 0, or nothing, is success. */
+function pluginFunctions(shape: ModuleShape): readonly string[] {
+  return shape.exports
+    .filter(({ name, kind }) => kind === 'function' && !RUNTIME_ENTRY.test(name))
+    .map(({ name }) => name)
+    .filter((name) => {
+      const type = exportedFunction(shape, name)
+      return isSignature(type, signature([], [I32])) || isSignature(type, signature([], []))
+    })
+}
+
+/** The function of a plug-in to call: the named one, or the only one. */
+export function pluginEntry({ plugin }: GuestAbi, wanted: string | undefined): GuestEntry {
+  const name = wanted ?? (plugin.length === 1 ? plugin[0] : undefined)
+  if (name !== undefined && plugin.includes(name)) return { kind: 'plugin', name }
+  const shown = plugin.slice(0, 20).join('`, `')
+  throw problem(
+    name === undefined ? `name a function to call: \`${shown}\`` : `there is no function \`${name}\``,
+  )
 }
 
 function kindOf(shape: ModuleShape): GuestEntry['kind'] {
+  if (shape.imports.some(({ module }) => module === EXTISM)) return 'plugin'
   const execute = exportedFunction(shape, 'execute')
   if (execute) {
     if (!isSignature(execute, REQUEST)) throw problem('`execute` must be of type (i32, i32) -> i64')
@@ -81,11 +108,9 @@ function checkImport(shape: ModuleShape, { module, name, kind, type }: ImportSha
   if (kind !== 'function')
     throw problem(`the module imports the ${kind} ${shown}; only functions can be imported`)
   const given = shape.types[type]
-  if (module === WASI) {
-    if (name !== 'proc_exit' && given?.results.join() !== String(I32))
-      throw problem(`${shown} must return i32`)
-    return
-  }
+  const system = systemImport(module, name, given)
+  if (system === 'fits') return
+  if (system === 'other-type') throw problem(`the module imports ${shown} with another type`)
   const wanted =
     HOST_MODULES.includes(module) && Object.hasOwn(HOST_IMPORTS, name) ? HOST_IMPORTS[name] : undefined
   if (wanted === undefined) throw problem(`the module imports ${shown}, which does not exist`)

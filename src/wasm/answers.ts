@@ -5,6 +5,9 @@ import type { HostFunctions, HostReply, Params } from './host-parts.ts'
 
 const refusal = (error: string, code = 'invalid-input'): HostReply => ({ error, code })
 
+/** INVARIANT: only the worker writes it; what a guest names goes to `call`, which knows no such name. */
+const FILES = 'wasi:'
+
 /** Answers a guest's questions; nothing that it writes makes this throw. */
 export function answererFor(host: HostFunctions, messageBytes: number): Answer {
   return async (method, text, signal) => {
@@ -25,6 +28,7 @@ async function answer(
   text: string,
   signal: AbortSignal,
 ): Promise<HostReply> {
+  if (method?.startsWith(FILES)) return host.files(method.slice(FILES.length), JSON.parse(text) as Params)
   if (method !== undefined) return host.call(method, namedParams(method, text), signal)
   const request = parsed(text)
   if (!isParams(request)) return refusal('the request is not a JSON object')

@@ -6,6 +6,8 @@ import type { WasmModule } from './engine.ts'
 export type GuestEntry =
   | { readonly kind: 'execute' }
   | { readonly kind: 'command' }
+  /** An exported function of an Extism plug-in. */
+  | { readonly kind: 'plugin'; readonly name: string }
   | { readonly kind: 'run'; readonly args: readonly (number | bigint)[] }
 
 /** What a guest may say. */
@@ -25,6 +27,13 @@ export type GuestJob = {
   readonly exports: { readonly meter: string; readonly work: string; readonly start: string }
   readonly initialize: boolean
   readonly input: string
+  readonly args: readonly string[]
+  /** `NAME=value` each. */
+  readonly env: readonly string[]
+  /** Directories that a program finds open, and where the host begins with their names. */
+  readonly preopens: readonly { readonly name: string; readonly base: string }[]
+  /** What is real instead of the same in every run. */
+  readonly real: { readonly clock: boolean; readonly random: boolean }
   readonly fuel: number
   readonly frames: number
   readonly limits: GuestLimits
@@ -42,7 +51,9 @@ export type GuestEnd =
   | { readonly kind: 'timeout' }
   | { readonly kind: 'trap'; readonly message: string }
   | { readonly kind: 'abi'; readonly message: string }
-  | { readonly kind: 'exit'; readonly code: number; readonly text: string }
+  | { readonly kind: 'exit'; readonly code: number; readonly text: string; readonly said?: string }
+  /** A host function refused something, and its interface has no other way to say so. */
+  | { readonly kind: 'refused'; readonly code: string; readonly message: string }
 
 /** What the thread knows at the end of a run. */
 export type GuestReport = {

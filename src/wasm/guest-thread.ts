@@ -1,27 +1,6 @@
 import type { WasmEngine, WasmFunction, WasmGlobal, WasmInstance, WasmMemory } from './engine.ts'
-import type { GuestEnd, GuestJob, GuestMessage, LogLine } from './guest-protocol.ts'
-
-/** What the thread gets from Node, so that the class below needs no import. */
-export type ThreadParts = {
-  readonly post: (message: GuestMessage) => void
-  readonly receive: () => { readonly message: string } | undefined
-  /** One word: 0 while the host thinks, 1 when its reply lies on the port. */
-  readonly signal: Int32Array
-  readonly wasi: new (
-    host: WasiHost,
-  ) => { readonly functions: Readonly<Record<string, unknown>>; readonly stdout: string }
-}
-
-/** What the system interface needs of the thread. */
-export type WasiHost = {
-  readonly memory: (at: number, length: number) => Uint8Array
-  readonly charge: (amount: number) => void
-  readonly log: (level: number, text: string) => void
-  readonly exit: (code: number) => never
-  readonly fuelUsed: () => number
-  readonly input: string
-  readonly messageBytes: number
-}
+import type { GuestHost, SystemInterface, ThreadParts } from './guest-host.ts'
+import type { GuestEnd, GuestJob, LogLine } from './guest-protocol.ts'
 
 /**
  * The guest's side of a run. Its text is the worker's source (worker-source.ts), so it uses nothing but its
@@ -37,7 +16,7 @@ export class GuestThread {
   #job!: GuestJob
   #instance: WasmInstance | undefined
   #meter: WasmGlobal | undefined
-  #wasi: { readonly stdout: string } | undefined
+  #system: SystemInterface | undefined
   /** Why a host function ended the run, and the fuel used until then. */
   #ended: { readonly end: GuestEnd; readonly fuel: number } | undefined
   #log: LogLine[] = []
@@ -76,7 +55,7 @@ export class GuestThread {
       end: what === undefined ? end : { kind: 'exhausted' as const, what },
       fuel: what === 'fuel' ? job.fuel : this.#fuelUsed(),
     }
-    this.#instance = this.#meter = this.#wasi = undefined
+    this.#instance = this.#meter = this.#system = undefined
     this.#parts.post({ kind: 'report', report: { ...result, log: this.#log, logDropped: this.#logDropped } })
   }
 
@@ -91,7 +70,12 @@ export class GuestThread {
     if (entry.kind === 'execute') return this.#execute()
     if (entry.kind === 'command') {
       this.#call('_start')
-      return { kind: 'exit', code: 0, text: this.#wasi?.stdout ?? '' }
+      return { kind: 'exit', code: 0, text: this.#system?.stdout ?? '' }
+    }
+    if (entry.kind === 'plugin') {
+      const code = (this.#call(entry.name) as number) | 0
+      const said = this.#system?.failure ?? ''
+      return { kind: 'exit', code, text: this.#system?.stdout ?? '', said }
     }
     const result = this.#call('run', ...entry.args)
     const values = result === undefined ? [] : Array.isArray(result) ? result : [result]
@@ -170,7 +154,8 @@ export class GuestThread {
 
   /** Host work costs fuel too, and nobody who has none left gets any. */
   #charge(amount: number): void {
-    if (this.#meter) this.#meter.value -= BigInt(amount) << 16n
+    // SECURITY: bounded, because the word has 64 bits: an amount that wraps around would cost nothing.
+    if (this.#meter) this.#meter.value -= BigInt(Math.min(amount, 2 ** 40)) << 16n
     const what = this.#exhausted()
     if (what !== undefined) this.#stop({ kind: 'exhausted', what })
   }
@@ -185,22 +170,35 @@ export class GuestThread {
   }
 
   #imports(): Record<string, Record<string, unknown>> {
-    const wasi = 'wasi_snapshot_preview1'
     const needed = this.#job.imports
-    const shim = needed.some(({ module }) => module === wasi)
-      ? new this.#parts.wasi(this.#wasiHost())
-      : undefined
-    this.#wasi = shim
-    const system = shim?.functions ?? {}
+    const rooms = this.#systems(new Set(needed.map(({ module }) => module)))
     const imports: Record<string, Record<string, unknown>> = Object.create(null)
     for (const { module, name } of needed) {
       const room = imports[module] ?? (Object.create(null) as Record<string, unknown>)
       imports[module] = room
-      if (module !== wasi) room[name] = this.#hostFunction(name)
+      const system = rooms[module]
+      if (system === undefined) room[name] = this.#hostFunction(name)
       // Not implemented (52): the program decides what to do without it.
       else room[name] = Object.hasOwn(system, name) ? system[name] : () => 52
     }
     return imports
+  }
+
+  /** The system interfaces that a module asks for; of two, a plug-in's own holds the result. */
+  #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
+    const { wasi, files, extism } = this.#parts
+    const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
+    const host = this.#guestHost()
+    this.#system = undefined
+    if (modules.has('wasi_snapshot_preview1')) {
+      this.#system = new wasi(host, new files(host))
+      rooms.wasi_snapshot_preview1 = this.#system.functions
+    }
+    if (modules.has('extism:host/env')) {
+      this.#system = new extism(host)
+      rooms['extism:host/env'] = this.#system.functions
+    }
+    return rooms
   }
 
   #hostFunction(name: string): WasmFunction {
@@ -246,15 +244,43 @@ export class GuestThread {
     this.#log.push({ level: ['trace', 'debug', 'info', 'warn', 'error'][level] ?? 'info', text: line })
   }
 
-  #wasiHost(): WasiHost {
+  /** Waits without a processor; the deadline comes first. */
+  #sleep(ms: number): void {
+    const remaining = this.#deadline - performance.now()
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.max(0, Math.min(ms, remaining)))
+    if (ms >= remaining) this.#stop({ kind: 'timeout' })
+  }
+
+  #askJson(method: string, params: Readonly<Record<string, unknown>>): unknown {
+    const text = JSON.stringify(params)
+    this.#charge(1000 + text.length)
+    const reply = this.#ask(method, text)
+    this.#charge(reply.length)
+    return JSON.parse(reply)
+  }
+
+  #guestHost(): GuestHost {
+    const { input, limits, args, env, preopens, real } = this.#job
+    const { fromBase64, toBase64, random } = this.#parts
     return {
       memory: (at, length) => this.#view(at, length, 'an argument'),
       charge: (amount) => this.#charge(amount),
       log: (level, text) => this.#addLog(level, text),
-      exit: (code) => this.#stop({ kind: 'exit', code, text: this.#wasi?.stdout ?? '' }),
+      exit: (code) => this.#stop({ kind: 'exit', code, text: this.#system?.stdout ?? '' }),
+      abort: (message) => this.#stop({ kind: 'abi', message }),
+      refuse: (code, message) => this.#stop({ kind: 'refused', code, message }),
       fuelUsed: () => this.#fuelUsed(),
-      input: this.#job.input,
-      messageBytes: this.#job.limits.messageBytes,
+      sleep: (ms) => this.#sleep(ms),
+      ask: (method, params) => this.#askJson(method, params),
+      fromBase64,
+      toBase64,
+      input,
+      messageBytes: limits.messageBytes,
+      args,
+      env,
+      preopens,
+      started: real.clock ? Date.now() : undefined,
+      random: real.random ? random : undefined,
     }
   }
 }

@@ -3,7 +3,7 @@ import { promisify } from 'node:util'
 import { observePath, openChecked, type PathObservation } from '../host/walk.ts'
 import { countNamesInside } from '../host/walk-names.ts'
 import type { Json } from '../model/event.ts'
-import { type FileKind, type FilePlace, grantsFile, grantsName } from '../policy/capability.ts'
+import { type FileKind, type FilePlace, fixedPart, grantsFile, grantsName } from '../policy/capability.ts'
 import {
   type AllowedRoot,
   DEFAULT_BLOCKED,
@@ -22,22 +22,23 @@ const MAX_ENTRIES = 1000
 const { O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY } = constants
 
 type FileHandler = (params: Params) => Promise<Json>
-type Use = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
+/** What a path is asked for. */
+export type FileUse = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
 
-const READ: Use = { kind: 'FileRead', tool: 'file_read', op: 'read' }
-const LIST: Use = { kind: 'FileRead', tool: 'file_list', op: 'read' }
-const WRITE: Use = { kind: 'FileWrite', tool: 'file_write', op: 'write' }
+export const READ: FileUse = { kind: 'FileRead', tool: 'file_read', op: 'read' }
+export const LIST: FileUse = { kind: 'FileRead', tool: 'file_list', op: 'read' }
+export const WRITE: FileUse = { kind: 'FileWrite', tool: 'file_write', op: 'write' }
 
 const closeFile = promisify(close)
 const statFile = promisify(fstat)
 const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
 
 /** One request: what it is for, in the guest's words, with what the run was given. */
-type Asked = { readonly parts: HostParts; readonly use: Use; readonly path: string }
+type Asked = { readonly parts: HostParts; readonly use: FileUse; readonly path: string }
 
 /** The three file functions for one run. */
 export function createHostFiles(parts: HostParts): Readonly<Record<string, FileHandler>> {
-  const asked = (use: Use, params: Params): Asked => ({ parts, use, path: textParam(params, 'path') })
+  const asked = (use: FileUse, params: Params): Asked => ({ parts, use, path: textParam(params, 'path') })
   return {
     file_read: async (params) => withFile(asked(READ, params), O_RDONLY, readAll),
     file_list: async (params) => withFile(asked(LIST, params), O_RDONLY | O_DIRECTORY, entriesOf),
@@ -65,6 +66,10 @@ async function withFile(asked: Asked, flags: number, action: (fd: number) => Pro
     await closeFile(fd)
   }
 }
+
+/** The place that a path leads to, if the run's grants and the judgement of paths let it be used so. */
+export const judgedPath = (parts: HostParts, use: FileUse, path: string): PathObservation =>
+  judged({ parts, use, path })
 
 const OUTSIDE = 'the path leads outside the workspace'
 
@@ -117,13 +122,9 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   const roots: AllowedRoot[] = workspace === undefined ? [] : [{ path: workspace, mode: 'rw' }]
   for (const grant of grants) {
     if (!('root' in grant) || grant.root !== 'absolute') continue
-    const fixed: string[] = []
-    for (const token of grant.pattern) {
-      if (token.kind !== 'is' || /[*?]/.test(token.text)) break
-      fixed.push(token.text)
-    }
+    const fixed = fixedPart(grant)
     // The grant has said who may write; a second answer here could take away what another grant gives.
-    if (fixed.length > 0) roots.push({ path: `/${fixed.join('/')}`, mode: 'rw' })
+    if (fixed !== undefined) roots.push({ path: fixed, mode: 'rw' })
   }
   return roots.flatMap((root) => {
     const observed = observePath(root.path)
@@ -133,7 +134,12 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
 }
 
 /** The same judgement that every other path gets: blocked and protected names, links, kinds. */
-function isAllowed(use: Use, path: string, observation: PathObservation, roots: readonly Root[]): boolean {
+function isAllowed(
+  use: FileUse,
+  path: string,
+  observation: PathObservation,
+  roots: readonly Root[],
+): boolean {
   const policy: PathPolicy = { allowed: roots, blocked: DEFAULT_BLOCKED, protected: DEFAULT_PROTECTED }
   const observed = roots.map((root) => root.observed)
   const namesInside = countNamesInside(observation, observed)
@@ -147,7 +153,8 @@ function traversal({ parts, path }: Asked, reason: string): HostRefusal {
   return new HostRefusal('path-traversal', reason)
 }
 
-function realOf(observation: PathObservation): string | undefined {
+/** The path that an observation has reached. */
+export function realOf(observation: PathObservation): string | undefined {
   if (observation.state === 'exists') return observation.real
   if (observation.state === 'unreadable') return undefined
   return `${observation.ancestor === '/' ? '' : observation.ancestor}/${observation.missing.join('/')}`

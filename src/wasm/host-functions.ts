@@ -15,6 +15,7 @@ import {
   type Params,
   textParam,
 } from './host-parts.ts'
+import { WasiFiles } from './wasi-files.ts'
 
 const MAX_KEY = 256
 const MAX_VALUE = 65_536
@@ -32,6 +33,7 @@ const ALIASES: Readonly<Record<string, string>> = {
 
 /** The host functions for one run. */
 export function createHostFunctions(parts: HostParts): HostFunctions {
+  const files = new WasiFiles(parts)
   const handlers: Readonly<Record<string, Handler>> = {
     ...createHostFiles(parts),
     net_fetch: (params, signal) => fetchFor(parts, params, signal),
@@ -53,6 +55,14 @@ export function createHostFunctions(parts: HostParts): HostFunctions {
         return replyOf(error)
       }
     },
+    files(method, params) {
+      try {
+        return { ok: files.call(method, params) }
+      } catch (error) {
+        return replyOf(error)
+      }
+    },
+    close: () => files.close(),
   }
 }
 
@@ -75,11 +85,17 @@ async function fetchFor(parts: HostParts, params: Params, signal: AbortSignal): 
   if (target.kind === 'blocked') throw ssrf(parts, url, target.reason)
   const { host, port } = target.value
   if (!grantsHost(parts.grants, host, port)) throw denied(parts, 'NetConnect', `${host}:${port}`)
-  const verdict = judgeTarget(networkPolicyOf({}), target.value)
+  const verdict = judgeTarget(parts.network ?? networkPolicyOf({}), target.value)
   if (verdict.verdict === 'block') throw ssrf(parts, url, verdict.reason)
   if (!parts.fetcher) throw new HostRefusal('unsupported', 'no network is attached to this run')
-  const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
-  return { status, headers, body }
+  try {
+    const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
+    return { status, headers, body }
+  } catch (error) {
+    // What a name leads to is known only here.
+    if (error instanceof SandboxError && error.code === 'ssrf-blocked') throw ssrf(parts, url, error.message)
+    throw error
+  }
 }
 
 function requestOf(url: string, params: Params): FetchRequest {

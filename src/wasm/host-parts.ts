@@ -1,5 +1,6 @@
 import type { Json } from '../model/event.ts'
 import type { Capability } from '../policy/capability.ts'
+import type { NetworkPolicy } from '../policy/network.ts'
 
 /** The seeds' names for what a skill was stopped from doing. */
 export type ViolationType =
@@ -17,6 +18,10 @@ export type HostReply = { readonly ok: Json } | { readonly error: string; readon
 /** What a guest may ask of the host. Every function checks the capability, then the place, then acts. */
 export interface HostFunctions {
   call(method: string, params: Params, signal: AbortSignal): Promise<HostReply>
+  /** Files of a program for WASI; no guest can name these functions itself. */
+  files(method: string, params: Params): HostReply
+  /** Ends the run's open files. */
+  close(): void
 }
 /** Parameters as the guest wrote them. */
 export type Params = Readonly<Record<string, unknown>>
@@ -53,6 +58,8 @@ export type HostParts = {
   /** The directory that relative paths start from and that no path leaves. */
   readonly workspace?: string | undefined
   readonly fetcher?: Fetcher | undefined
+  /** Which addresses the operator permits; every public one when absent. */
+  readonly network?: NetworkPolicy | undefined
   readonly memory?: MemoryStore | undefined
   /** Declared variables; never the host's own environment. */
   readonly env?: Readonly<Record<string, string>> | undefined

@@ -21,7 +21,7 @@ export type RunError = {
   readonly code: RunErrorCode
   readonly message: string
   /** Of `resource-exhausted`: which. */
-  readonly resource?: 'fuel' | 'stack' | 'memory'
+  readonly resource?: 'fuel' | 'stack' | 'memory' | 'output' | 'pids' | 'disk' | 'cpu'
 }
 
 type Outcome = { readonly ok: Json } | { readonly error: RunError }
@@ -96,7 +96,9 @@ function outcomeOf(end: GuestEnd, violations: readonly SkillViolation[]): Outcom
     case 'exit':
       return end.code === 0
         ? { ok: looseJson(end.text) }
-        : failed('guest-error', `the program exited with code ${end.code}`)
+        : failed('guest-error', oneLine(end.said || `the program exited with code ${end.code}`))
+    case 'refused':
+      return failed(refusalCode(end.code, violations) ?? 'guest-error', oneLine(end.message))
     case 'exhausted':
       return exhausted(end.what)
     case 'timeout':
@@ -118,7 +120,8 @@ function jsonNumber(value: number | bigint | undefined): Json {
   return Number.isFinite(plain) ? plain : String(plain)
 }
 
-function looseJson(text: string): Json {
+/** The value of a program's output: JSON where it is that, else the text itself. */
+export function looseJson(text: string): Json {
   const value = text.trim() === '' ? null : parseJson(text)
   return value === undefined ? text : value
 }
@@ -151,10 +154,11 @@ function returned(text: string, violations: readonly SkillViolation[]): Outcome 
 }
 
 /** Messages are one line, whatever the guest writes. */
-const oneLine = (text: string): string =>
+export const oneLine = (text: string): string =>
   text.slice(0, 2000).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ')
 
-const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
+/** The code of a run that failed because of a violation. */
+export const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
   CapabilityDenied: 'capability-denied',
   PathTraversal: 'path-traversal',
   SsrfBlocked: 'ssrf-blocked',
@@ -169,6 +173,11 @@ function returnedError(value: Json, violations: readonly SkillViolation[]): Outc
   const { error, code, ...rest } = value as { readonly [key: string]: Json }
   if (error === undefined || Object.keys(rest).length > 0) return undefined
   const message = oneLine(typeof error === 'string' ? error : JSON.stringify(error))
-  const known = violations.map(({ violationType }) => CODE_OF[violationType]).find((real) => real === code)
-  return failed(known ?? 'guest-error', message)
+  return failed(refusalCode(code, violations) ?? 'guest-error', message)
 }
+
+const refusalCode = (
+  code: Json | undefined,
+  violations: readonly SkillViolation[],
+): RunErrorCode | undefined =>
+  violations.map(({ violationType }) => CODE_OF[violationType]).find((real) => real === code)

@@ -66,13 +66,16 @@ export class WasmRunner {
     else this.#idle.push(worker)
   }
 
-  /** A thread that was ended during a run is replaced at once: the next run pays nothing for it. */
+  /**
+   * A thread that was ended during a run is replaced for whoever waits, or else by one spare: starting a thread takes
+   * this one some milliseconds, and twenty deadlines may fall together.
+   */
   #lost(worker: GuestWorker): void {
     this.#all.delete(worker)
     const place = this.#idle.indexOf(worker)
     // One that dies idle may be unable to start at all; its successor waits until somebody needs it.
     if (place !== -1) this.#idle.splice(place, 1)
-    else if (!this.#closed) this.#give(this.#start())
+    else if (!this.#closed && (this.#waiting.length > 0 || this.#idle.length === 0)) this.#give(this.#start())
   }
 }
 

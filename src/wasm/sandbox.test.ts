@@ -334,7 +334,7 @@ describe('programs for WASI', () => {
         { module: WASI, name: 'fd_read', params: [I32, I32, I32, I32], results: [I32] },
         { module: WASI, name: 'fd_write', params: [I32, I32, I32, I32], results: [I32] },
         { module: WASI, name: 'proc_exit', params: [I32] },
-        { module: WASI, name: 'path_open', params: [I32], results: [I32] },
+        { module: WASI, name: 'sock_shutdown', params: [I32, I32], results: [I32] },
       ],
       memory: { min: 1 },
       functions: [{ export: '_start', body }],
@@ -344,11 +344,11 @@ describe('programs for WASI', () => {
     expect(await sandbox().run(program(cat), { a: 1 })).toMatchObject({ ok: { a: 1 } })
     expect(await sandbox().run(program([...cat, op.i32(0), op.call(2)]), [2])).toMatchObject({ ok: [2] })
   })
-  it('fail with their exit code, and have no files', async () => {
+  it('fail with their exit code, and have no sockets', async () => {
     expect(await sandbox().run(program([op.i32(3), op.call(2)]))).toMatchObject({
       error: { code: 'guest-error', message: 'the program exited with code 3' },
     })
-    expect(await sandbox().run(program([op.i32(3), op.call(3), op.call(2)]))).toMatchObject({
+    expect(await sandbox().run(program([op.i32(3), op.i32(0), op.call(3), op.call(2)]))).toMatchObject({
       error: { message: 'the program exited with code 52' },
     })
   })

@@ -2,8 +2,8 @@ import { resolve } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import { number } from '../model/shape.ts'
-import { type Capability, parseCapabilities } from '../policy/capability.ts'
-import { runArguments } from './abi.ts'
+import { type Capability, fixedPart, grantsName, parseCapabilities } from '../policy/capability.ts'
+import { type GuestAbi, pluginEntry, runArguments } from './abi.ts'
 import { answererFor } from './answers.ts'
 import type { GuestEntry, GuestJob, LogLine } from './guest-protocol.ts'
 import type { RunEnd } from './guest-worker.ts'
@@ -31,10 +31,14 @@ export type WasmSandboxOptions = {
 }
 
 /** What one run may use. */
-export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env'> & {
+export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env' | 'network'> & {
   /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text, or parsed. Without any, nothing is allowed. */
   readonly grants?: readonly string[] | readonly Capability[]
   readonly workspace?: string
+  /** The function of an Extism plug-in, when it exports several. */
+  readonly call?: string
+  /** The arguments of a program for WASI, behind its name; what the input holds unless told. */
+  readonly args?: readonly string[]
   /** Answers methods that are not built in; each needs `ToolInvoke(method)`. */
   readonly hostCall?: HostParts['tool']
 }
@@ -96,12 +100,16 @@ export class WasmSandbox {
     this.#runner.warm()
     let job: GuestJob
     try {
-      job = this.#job(await this.#loaded(module), input)
+      job = this.#job(await this.#loaded(module), input, options)
     } catch (error) {
       if (error instanceof SandboxError) return done(error)
       throw error
     }
-    return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes)))
+    try {
+      return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes)))
+    } finally {
+      host.close()
+    }
   }
 
   async #loaded(module: Uint8Array | LoadedModule): Promise<LoadedModule> {
@@ -116,16 +124,19 @@ export class WasmSandbox {
     this.#runner.close()
   }
 
-  #job({ module, abi }: LoadedModule, input: Json): GuestJob {
-    const entry: GuestEntry =
-      abi.kind === 'run' ? { kind: 'run', args: runArguments(abi.params, input) } : { kind: abi.kind }
+  #job({ module, abi }: LoadedModule, input: Json, options: WasmRunOptions): GuestJob {
+    const { env = {} } = options
     return {
       module,
-      entry,
+      entry: entryOf(abi, input, options),
       imports: abi.imports,
       exports: METER_EXPORTS,
       initialize: abi.initialize,
-      input: JSON.stringify(input),
+      // A plug-in takes bytes: a text is itself, anything else its JSON.
+      input: abi.kind === 'plugin' && typeof input === 'string' ? input : JSON.stringify(input),
+      args: ['skill', ...(options.args ?? argumentsOf(input))],
+      env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
+      ...surroundings(options),
       fuel: this.#fuel,
       frames: this.#frames,
       limits: LIMITS,
@@ -134,15 +145,55 @@ export class WasmSandbox {
   }
 }
 
-function hostParts(options: WasmRunOptions, violations: SkillViolation[]): HostParts {
-  const { grants = [], workspace, fetcher, memory, env, hostCall } = options
-  const parsed = grants.every((grant): grant is Capability => typeof grant !== 'string')
+function entryOf(abi: GuestAbi, input: Json, { call }: WasmRunOptions): GuestEntry {
+  if (abi.kind === 'plugin') return pluginEntry(abi, call)
+  return abi.kind === 'run' ? { kind: 'run', args: runArguments(abi.params, input) } : { kind: abi.kind }
+}
+
+const capabilitiesOf = (grants: WasmRunOptions['grants'] = []): readonly Capability[] =>
+  grants.every((grant): grant is Capability => typeof grant !== 'string')
     ? (grants as readonly Capability[])
     : parseCapabilities(grants as readonly string[])
+
+/** What a program finds: open directories where a file is granted, and a real clock and chance where they are. */
+function surroundings({ grants, workspace }: WasmRunOptions): Pick<GuestJob, 'preopens' | 'real'> {
+  const held = capabilitiesOf(grants)
+  const named = (name: string): boolean => grantsName(held, 'ToolInvoke', name)
+  const files = held.filter(({ kind }) => kind === 'FileRead' || kind === 'FileWrite')
+  const here = ['file_read', 'file_write', 'file_list'].some(named) || files.length > 0
+  const roots = files.flatMap(
+    (grant) => ('root' in grant && grant.root === 'absolute' && fixedPart(grant)) || [],
+  )
+  const other = [...new Set(roots)].map((path) => ({ name: path, base: path }))
+  return {
+    preopens: [...(workspace !== undefined && here ? [{ name: '/', base: '' }] : []), ...other],
+    real: { clock: named('clock'), random: named('random') },
+  }
+}
+
+/** The arguments that an input stands for: a text is one, a list one for each entry, anything else its JSON. */
+export function argumentsOf(input: Json): readonly string[] {
+  if (input === null) return []
+  const plain = (value: Json): string => (typeof value === 'string' ? value : JSON.stringify(value))
+  return (Array.isArray(input) ? input : [input]).map((value: Json) => plain(value).replaceAll('\0', ''))
+}
+
+function hostParts(options: WasmRunOptions, violations: SkillViolation[]): HostParts {
+  const { grants = [], workspace, fetcher, memory, env, network, hostCall } = options
+  const parsed = capabilitiesOf(grants)
   const record = (violation: SkillViolation): void => {
     // A guest that asks a million times leaves a hundred records, not a million.
     if (violations.length < 100) violations.push(violation)
   }
   const root = workspace === undefined ? undefined : resolve(workspace)
-  return { grants: parsed, workspace: root, fetcher, memory, env, tool: hostCall, onViolation: record }
+  return {
+    grants: parsed,
+    workspace: root,
+    fetcher,
+    memory,
+    env,
+    network,
+    tool: hostCall,
+    onViolation: record,
+  }
 }

@@ -1,52 +1,73 @@
-import type { WasiHost } from './guest-thread.ts'
+import type { GuestHost, SystemFiles } from './guest-host.ts'
 
 /**
- * The part of WASI preview 1 that a program needs to start, read its input, write its output and end. There are
- * no files; clocks and random numbers are the same in every run, so that a run can be repeated.
+ * WASI preview 1 for programs: arguments, variables, standard streams, clocks, random numbers, waiting, and files
+ * through the host. Clocks and random numbers are the same in every run, so that a run can be repeated, unless the
+ * caller grants real ones.
  *
- * Its text is part of the worker's source: it uses nothing but its argument and the globals of JavaScript.
+ * Its text is part of the worker's source: it uses nothing but its arguments and the globals of JavaScript.
  */
 export class WasiShim {
-  readonly #host: WasiHost
+  readonly #host: GuestHost
+  readonly #files: SystemFiles
   readonly #input: Uint8Array
   #read = 0
-  readonly #output: number[] = []
+  readonly #output: Uint8Array[] = []
+  #outputBytes = 0
+  readonly #decoder = new TextDecoder()
   #line = ''
   #seed = 0x9e37_79b9
+  /** What the guest has slept, in nanoseconds. */
+  #slept = 0n
 
-  constructor(host: WasiHost) {
+  constructor(host: GuestHost, files: SystemFiles) {
     this.#host = host
+    this.#files = files
     this.#input = new TextEncoder().encode(host.input)
   }
 
   get stdout(): string {
-    return new TextDecoder().decode(Uint8Array.from(this.#output))
+    if (this.#line !== '') this.#host.log(3, this.#line)
+    this.#line = ''
+    const whole = new Uint8Array(this.#outputBytes)
+    let at = 0
+    for (const part of this.#output) {
+      whole.set(part, at)
+      at += part.length
+    }
+    return new TextDecoder().decode(whole)
   }
 
   get functions(): Readonly<Record<string, unknown>> {
-    const [ok, badFile, notSeekable] = [0, 8, 70]
+    const [ok, notSupported] = [0, 58]
+    const { args, env } = this.#host
     return {
-      args_sizes_get: (count: number, size: number) => this.#words(count, 0, size, 0),
-      environ_sizes_get: (count: number, size: number) => this.#words(count, 0, size, 0),
-      args_get: () => ok,
-      environ_get: () => ok,
+      ...this.#files.functions,
+      args_sizes_get: (count: number, size: number) => this.#sizes(args, count, size),
+      args_get: (list: number, at: number) => this.#strings(args, list, at),
+      environ_sizes_get: (count: number, size: number) => this.#sizes(env, count, size),
+      environ_get: (list: number, at: number) => this.#strings(env, list, at),
       fd_write: (fd: number, vectors: number, count: number, written: number) =>
-        fd === 1 || fd === 2 ? this.#write(fd, vectors, count, written) : badFile,
+        fd === 1 || fd === 2
+          ? this.#write(fd, vectors, count, written)
+          : this.#files.write(fd, vectors, count, written),
       fd_read: (fd: number, vectors: number, count: number, read: number) =>
-        fd === 0 ? this.#fill(vectors, count, read) : badFile,
-      fd_close: (fd: number) => (fd >= 0 && fd <= 2 ? ok : badFile),
-      fd_seek: (fd: number) => (fd >= 0 && fd <= 2 ? notSeekable : badFile),
-      fd_fdstat_get: (fd: number, at: number) => (fd >= 0 && fd <= 2 ? this.#stat(at) : badFile),
-      fd_fdstat_set_flags: () => ok,
-      fd_prestat_get: () => badFile,
-      fd_prestat_dir_name: () => badFile,
+        fd === 0 ? this.#fill(vectors, count, read) : this.#files.read(fd, vectors, count, read),
       clock_res_get: (_clock: number, at: number) => this.#long(at, 1n),
-      clock_time_get: (_clock: number, _precision: bigint, at: number) =>
-        this.#long(at, BigInt(this.#host.fuelUsed())),
+      clock_time_get: (clock: number, _precision: bigint, at: number) => this.#long(at, this.#now(clock)),
       random_get: (at: number, length: number) => this.#random(at, length),
-      sched_yield: () => ok,
+      poll_oneoff: (wanted: number, events: number, count: number, found: number) =>
+        this.#poll(wanted, events, count, found),
+      sched_yield: () => this.#free(ok),
+      proc_raise: () => this.#free(notSupported),
       proc_exit: (code: number) => this.#host.exit(code),
     }
+  }
+
+  /** A call that does nothing costs what a call costs. */
+  #free(answer: number): number {
+    this.#host.charge(100)
+    return answer
   }
 
   #data(at: number, length: number): DataView {
@@ -54,24 +75,67 @@ export class WasiShim {
     return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   }
 
-  #words(first: number, firstValue: number, second: number, secondValue: number): number {
-    this.#data(first, 4).setUint32(0, firstValue, true)
-    this.#data(second, 4).setUint32(0, secondValue, true)
-    return 0
-  }
-
   #long(at: number, value: bigint): number {
-    this.#data(at, 8).setBigUint64(0, value, true)
+    this.#host.charge(100)
+    this.#data(at, 8).setBigUint64(0, BigInt.asUintN(64, value), true)
     return 0
   }
 
-  #stat(at: number): number {
-    const view = this.#data(at, 24)
-    // A character device with all rights.
-    view.setUint32(0, 2, true)
-    view.setUint32(4, 0, true)
-    view.setBigUint64(8, -1n & 0xffff_ffff_ffff_ffffn, true)
-    view.setBigUint64(16, 0n, true)
+  #encoded(list: readonly string[]): Uint8Array[] {
+    return list.map((text) => new TextEncoder().encode(`${text}\0`))
+  }
+
+  #sizes(list: readonly string[], count: number, size: number): number {
+    const bytes = this.#encoded(list).reduce((sum, text) => sum + text.length, 0)
+    this.#host.charge(100 + list.length)
+    this.#data(count, 4).setUint32(0, list.length, true)
+    this.#data(size, 4).setUint32(0, bytes, true)
+    return 0
+  }
+
+  #strings(list: readonly string[], pointers: number, at: number): number {
+    let place = at >>> 0
+    for (const [index, text] of this.#encoded(list).entries()) {
+      this.#host.charge(100 + text.length)
+      this.#data((pointers >>> 0) + index * 4, 4).setUint32(0, place, true)
+      this.#host.memory(place, text.length).set(text)
+      place += text.length
+    }
+    return 0
+  }
+
+  /** The clock of a run: fuel stands for nanoseconds, unless the caller granted the real one. */
+  #now(clock: number): bigint {
+    const { started, fuelUsed } = this.#host
+    if (started === undefined) return BigInt(fuelUsed()) + this.#slept
+    const origin = clock === 0 ? started : performance.timeOrigin + started
+    return BigInt(Math.round((clock === 0 ? Date.now() : origin + performance.now()) * 1e6))
+  }
+
+  /** Waits for the earliest of the given times; what stands on a stream is always ready. */
+  #poll(wanted: number, events: number, count: number, found: number): number {
+    this.#host.charge(1000 + (count >>> 0) * 10)
+    if (count === 0 || count >>> 0 > 1024) return 28
+    const waits: { userdata: bigint; ns: number; type: number }[] = []
+    for (let index = 0; index < count; index++) {
+      const one = this.#data((wanted >>> 0) + index * 48, 48)
+      const type = one.getUint8(8)
+      const absolute = (one.getUint16(40, true) & 1) === 1
+      const until = one.getBigUint64(24, true)
+      const ns = type !== 0 ? 0n : absolute ? until - this.#now(one.getUint32(16, true)) : until
+      waits.push({ userdata: one.getBigUint64(0, true), ns: Math.max(0, Number(ns)), type })
+    }
+    const first = Math.min(...waits.map(({ ns }) => ns))
+    if (first > 0) this.#host.sleep(first / 1e6)
+    this.#slept += BigInt(Math.round(first))
+    const ready = waits.filter(({ ns }) => ns <= first)
+    for (const [index, { userdata, type }] of ready.entries()) {
+      const event = this.#data((events >>> 0) + index * 32, 32)
+      for (let at = 0; at < 32; at += 8) event.setBigUint64(at, 0n, true)
+      event.setBigUint64(0, userdata, true)
+      event.setUint8(10, type)
+    }
+    this.#data(found, 4).setUint32(0, ready.length, true)
     return 0
   }
 
@@ -94,17 +158,19 @@ export class WasiShim {
   #write(fd: number, vectors: number, count: number, written: number): number {
     const total = this.#each(vectors, count, (buffer) => {
       if (fd === 2) return this.#writeLog(buffer)
-      const room = Math.min(buffer.length, this.#host.messageBytes - this.#output.length)
-      for (let index = 0; index < room; index++) this.#output.push(buffer[index] as number)
-      return room
+      const part = buffer.slice(0, this.#host.messageBytes - this.#outputBytes)
+      if (part.length > 0) this.#output.push(part)
+      this.#outputBytes += part.length
+      return part.length
     })
     this.#data(written, 4).setUint32(0, total, true)
     // No space left on device: what was taken is full.
-    return this.#output.length >= this.#host.messageBytes && fd === 1 ? 51 : 0
+    return this.#outputBytes >= this.#host.messageBytes && fd === 1 ? 51 : 0
   }
 
   #writeLog(buffer: Uint8Array): number {
-    const lines = (this.#line + new TextDecoder().decode(buffer.slice(0, 65_536))).split('\n')
+    const text = this.#decoder.decode(buffer.slice(0, 65_536), { stream: true })
+    const lines = (this.#line + text).split('\n')
     this.#line = (lines.pop() ?? '').slice(0, 4096)
     for (const line of lines) this.#host.log(3, line)
     return buffer.length
@@ -122,8 +188,12 @@ export class WasiShim {
   }
 
   #random(at: number, length: number): number {
-    this.#host.charge(length >>> 0)
+    this.#host.charge(100 + (length >>> 0))
     const bytes = this.#host.memory(at, length)
+    if (this.#host.random !== undefined) {
+      this.#host.random(bytes)
+      return 0
+    }
     for (let index = 0; index < bytes.length; index++) {
       this.#seed ^= this.#seed << 13
       this.#seed ^= this.#seed >>> 17

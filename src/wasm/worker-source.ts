@@ -1,25 +1,34 @@
+import { ExtismShim } from './extism-shim.ts'
 import { GuestThread } from './guest-thread.ts'
+import { WasiDescriptors } from './wasi-descriptors.ts'
 import { WasiShim } from './wasi-shim.ts'
 
 /**
- * The text of the worker. PLATFORM: on Linux a thread has a priority of its own; guests get a low one, so that
+ * The text of the worker. PLATFORM: on Linux a thread has a priority of its own; guests get the lowest, so that
  * the host's loop comes first whatever they do.
  *
- * Made from the two classes themselves, so that it is the same code in the source tree
+ * Made from the classes themselves, so that it is the same code in the source tree
  * and in a bundle, and no file has to be found at run time.
  */
 export const workerSource = (): string => `'use strict'
 const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads')
 const Thread = ${GuestThread.toString()}
 const Wasi = ${WasiShim.toString()}
+const Files = ${WasiDescriptors.toString()}
+const Extism = ${ExtismShim.toString()}
 try {
-  require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 10)
+  require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 19)
 } catch {}
 const thread = new Thread({
   post: (message) => parentPort.postMessage(message),
   receive: () => receiveMessageOnPort(workerData.replies),
   signal: workerData.signal,
   wasi: Wasi,
+  files: Files,
+  extism: Extism,
+  random: (bytes) => { bytes.set(require('node:crypto').randomBytes(bytes.length)) },
+  fromBase64: (text) => new Uint8Array(Buffer.from(text, 'base64')),
+  toBase64: (bytes) => Buffer.from(bytes).toString('base64'),
 })
 parentPort.on('message', (job) => thread.run(job))
 parentPort.postMessage({ kind: 'ready' })

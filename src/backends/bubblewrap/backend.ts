@@ -51,6 +51,8 @@ const ALWAYS: readonly Guarantee[] = [
   'env.clean',
   'net.offline',
   'net.loopback',
+  'net.fetch',
+  'secrets.outside',
   'proc.hidden',
   'ipc.private',
   'kernel.filtered',
@@ -133,14 +135,14 @@ class Bubblewrap implements Backend, Wrapper {
     if (plan.network.mode === 'fetch' && !options.onTunnel)
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     return new BubblewrapSandbox(plan, this.#place(plan, options), (command, io) =>
-      this.#exec(plan, command, io),
+      this.#exec(plan, command, io, options.onTunnel),
     )
   }
 
   /** A sandbox that stays: made when the first command comes, gone with its channel. */
   #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapPlace {
-    return new BubblewrapPlace(() => {
-      const group = this.#group(plan, SESSION_PROCESSES)
+    return new BubblewrapPlace(plan.limits.pids, () => {
+      const group = this.#group(plan)
       const vector = this.#vector(plan, 'stay', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
       const companion = startCompanion({
@@ -168,14 +170,13 @@ class Bubblewrap implements Backend, Wrapper {
   }
 
   /** Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for. */
-  #group(plan: Plan, ours?: number): Cgroup | undefined {
+  #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
     return Cgroup.create(
       this.#cgroupHost,
       `ringfence-${randomBytes(8).toString('hex')}`,
       Object.fromEntries(asked),
-      ours,
     )
   }
 
@@ -208,13 +209,18 @@ class Bubblewrap implements Backend, Wrapper {
     return this.#parts.sabotage?.(vector) ?? vector
   }
 
-  async #exec(plan: Plan, command: Command, io: ExecIo = {}): Promise<ExecResult> {
+  async #exec(
+    plan: Plan,
+    command: Command,
+    io: ExecIo = {},
+    onTunnel?: OpenOptions['onTunnel'],
+  ): Promise<ExecResult> {
     const group = this.#group(plan)
     try {
       const vector = this.#vector(plan, command, group, CONTROL, io.permit !== undefined)
       const env = launchEnvironment(vector, environmentOf(plan, command))
       const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
-      const result = await run(launch, plan.limits, io)
+      const result = await run(launch, plan.limits, { ...io, onTunnel })
       return resultOf(result, group)
     } finally {
       await group?.remove()
@@ -227,14 +233,10 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
   ...command.env,
 })
 
-/** The agent, bubblewrap, and a keeper for each of the first commands. */
-const SESSION_PROCESSES = 16
-
 /** One command alone is launched with its own streams; everything else goes through the session. */
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
   readonly #place: GuestPlace & { readonly isOpen: boolean }
-  readonly #isTunneled: boolean
 
   constructor(
     plan: Plan,
@@ -244,11 +246,10 @@ class BubblewrapSandbox extends GuestSandbox {
     super(plan, place)
     this.#alone = alone
     this.#place = place
-    this.#isTunneled = plan.network.mode === 'fetch'
   }
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = io.last && !this.#place.isOpen && !this.#isTunneled && io.limits === undefined
+    const alone = io.last && !this.#place.isOpen && io.limits === undefined
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }
@@ -262,12 +263,14 @@ type Opened = {
 class BubblewrapPlace implements GuestPlace {
   readonly ended: Promise<string>
   readonly #open: () => Opened
+  readonly #pids: number | undefined
   #opened: Opened | undefined
   #over = false
   #execs = 0
   #isEnded: (reason: string) => void = () => {}
 
-  constructor(open: () => Opened) {
+  constructor(pids: number | undefined, open: () => Opened) {
+    this.#pids = pids
     this.#open = open
     this.ended = new Promise((resolve) => {
       this.#isEnded = resolve
@@ -307,6 +310,11 @@ class BubblewrapPlace implements GuestPlace {
 
   layersOf(status: ReadonlyMap<string, string>): readonly string[] {
     return layersOf(status, this.#opened?.group !== undefined)
+  }
+
+  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  onCommands(running: number): void {
+    if (this.#pids !== undefined && !this.#over) this.#opened?.group?.allowPids(this.#pids + running)
   }
 
   counts(): KernelCounts {

@@ -86,6 +86,7 @@ const AGENT: Readonly<Record<string, number>> = {
   wait: 0,
   stay: 0,
   tunnel: 1,
+  'tell-network': 1,
   memory: 1,
   disk: 1,
   processes: 1,
@@ -187,7 +188,7 @@ describe('the whole vector', () => {
       ...['file', '/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n'],
       ...['bind', 'rw', W, dev, ino, W],
       ...a('--remount-ro', '/'),
-      ...i('argv', 'echo', 'argv', 'a b', 'cwd', W, 'user', '1000', '1001'),
+      ...i('argv', 'echo', 'argv', 'a b', 'tell-network', 'net.offline', 'cwd', W, 'user', '1000', '1001'),
       ...i('mask', '/w/state', mask.dev, mask.ino),
       ...['kcore', 'keys', 'key-users', 'kallsyms', 'kmsg', 'timer_list', 'sched_debug'].flatMap((name) =>
         i('hide', `/proc/${name}`),

@@ -8,7 +8,7 @@ import type { Limits } from '../../model/spec.ts'
  *
  *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · filter HEX · init FIELD
  *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
- *   init:     env K=V · argv A · cwd D · guard D · protect-… · writable D · readonly D · mask … · rlimit …
+ *   init:     env K=V · argv A · cwd D · tell-network G · guard D · protect-… · writable D · readonly D · mask … · rlimit …
  *
  * The later mount wins, so the order below is the order of the wall: system, private places, grants, masks.
  */
@@ -106,7 +106,12 @@ const capabilities = ({ uid }: LaunchContext): readonly string[] =>
 /** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
 function hostRoot(plan: Plan): string[] {
   const root = plan.mounts.filter((mount) => mount.target === '/')
-  return [...root.flatMap(bind), ...arg('--proc', '/proc', '--dev', '/dev'), ...stagedMounts(plan)]
+  return [
+    ...root.flatMap(bind),
+    ...arg('--proc', '/proc', '--dev', '/dev'),
+    ...files(plan),
+    ...stagedMounts(plan),
+  ]
 }
 
 function privateRoot(plan: Plan, context: LaunchContext): string[] {
@@ -129,6 +134,7 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
       ...varTmp(plan),
     ),
     ...etc(plan, context),
+    ...files(plan),
     ...outer(plan).flatMap(bind),
     ...stagedMounts(plan),
     ...arg('--remount-ro', '/'),
@@ -163,6 +169,8 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
       : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
   ]
 }
+
+const files = (plan: Plan): string[] => plan.files.flatMap(({ target, text }) => file(target, text))
 
 const RESOLVER = ['/etc/resolv.conf', '/etc/hosts']
 
@@ -214,6 +222,8 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
     ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waits ? ['wait'] : []),
     ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
+    // Where there is no network, an attempt to reach one is worth a record.
+    ...(isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
     ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
@@ -226,6 +236,8 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
     ...limitFields(plan, context),
   ]
 }
+
+const isOffline = ({ network }: Plan): boolean => network.mode === 'offline' || network.mode === 'loopback'
 
 const writableTargets = (plan: Plan): readonly string[] =>
   plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => mount.target)

@@ -1,0 +1,161 @@
+import { compose, skillRunner } from '../compose.ts'
+import type { Json } from '../model/event.ts'
+import type { Inspection } from '../skills/inspect.ts'
+import type { SkillResult, SkillRunner } from '../skills/runner.ts'
+import type { Finding } from '../skills/scan.ts'
+import { parseOptions, usage } from './options.ts'
+import { exitCodeOf } from './wasm.ts'
+
+const OPTIONS = {
+  input: { type: 'string' },
+  grant: { type: 'string', multiple: true },
+  workspace: { type: 'string', short: 'w' },
+  'agent-id': { type: 'string' },
+} as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+type Call = {
+  readonly skills: SkillRunner
+  readonly values: Values
+  readonly target: string | undefined
+  readonly agentId: string | undefined
+}
+
+const ACTIONS: Readonly<Record<string, (call: Call) => Promise<number>>> = {
+  inspect,
+  run,
+  list,
+  usage: showUsage,
+}
+
+/** `ringfence skill inspect|run|list|usage`. */
+export async function skill(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('skill', args, OPTIONS)
+  const [name = '', target, ...more] = positionals
+  const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
+  if (!action) throw usage('skill', 'say `skill inspect`, `skill run`, `skill list` or `skill usage`')
+  if (more.length > 0) throw usage('skill', `unexpected \`${more[0]}\``)
+  if (target === undefined && (name === 'inspect' || name === 'run'))
+    throw usage('skill', `skill ${name} takes a directory or a name`)
+  const ringfence = await compose({ config: values.config, policy: values.policy })
+  const skills = await skillRunner(ringfence)
+  try {
+    const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
+    return await action({ skills, values, target, agentId })
+  } finally {
+    await skills.close()
+    await ringfence.close()
+  }
+}
+
+const print = (value: unknown): boolean => process.stdout.write(`${JSON.stringify(value)}\n`)
+const say = (line: string): boolean => process.stdout.write(`${line}\n`)
+
+async function inspect({ skills, values, target = '' }: Call): Promise<number> {
+  const found = await skills.inspect(target)
+  if (values.json) print(inspectionJson(found))
+  else showInspection(found)
+  return 0
+}
+
+function inspectionJson(found: Inspection & { readonly changed: boolean }): unknown {
+  const { redFlags, ...rest } = found
+  return { ...rest, red_flags: redFlags }
+}
+
+function showInspection(found: Inspection & { readonly changed: boolean }): void {
+  const { name, version, description, runtime, hash, asks, env, redFlags, imports, undeclared, findings } =
+    found
+  say(`${name}${version ? ` ${version}` : ''} (${runtime.type}, ${runtime.entry})`)
+  if (description) say(`  ${description}`)
+  say(`  sha256 ${hash}${found.changed ? '  (changed since the last inspection)' : ''}`)
+  const kinds = Object.entries(asks)
+  say(kinds.length === 0 ? 'asks for nothing' : 'asks for')
+  for (const [kind, wanted] of kinds) say(`  ${kind}: ${wanted.join(', ')}`)
+  if (env.length > 0) say(`sets ${env.join(', ')}`)
+  if (imports.length > 0) say(`imports ${imports.join(', ')}`)
+  if (undeclared.length > 0) say(`reads without declaring: ${undeclared.join(', ')}`)
+  const line = ({ severity, what, where }: Finding): string =>
+    `  ${severity}: ${what}${where ? ` (${where})` : ''}`
+  if (redFlags.length > 0) say('red flags, granted only with --grant')
+  for (const flag of redFlags) say(line(flag))
+  if (findings.length > 0) say('findings')
+  for (const finding of findings) say(line(finding))
+}
+
+async function run({ skills, values, target = '', agentId }: Call): Promise<number> {
+  const result = await skills.run(target, {
+    input: inputOf(values),
+    agentId,
+    ...(values.grant && { grants: values.grant }),
+    ...(values.workspace !== undefined && { workspace: values.workspace }),
+  })
+  if (values.json) print(resultJson(result))
+  else showResult(result, values)
+  return 'ok' in result ? 0 : exitCodeOf(result.error.code)
+}
+
+/** JSON, or else the text itself: a path need not be quoted twice. */
+function inputOf({ input }: Values): Json {
+  if (input === undefined) return null
+  try {
+    return JSON.parse(input) as Json
+  } catch {
+    return input
+  }
+}
+
+/** The contract's shape of one run. */
+export function resultJson(result: SkillResult): unknown {
+  const { skill: name, execId, hash, fuel, durationMs, violations, log, truncated, withheld } = result
+  return {
+    ...('ok' in result ? { ok: result.ok } : { error: result.error }),
+    fuel,
+    duration_ms: Math.round(durationMs * 1000) / 1000,
+    violations: violations.map(({ violationType, details }) => ({ violation_type: violationType, details })),
+    skill: name,
+    exec_id: execId,
+    hash,
+    truncated,
+    withheld,
+    log,
+  }
+}
+
+function showResult(result: SkillResult, values: Values): void {
+  const note = (line: string): void => {
+    if (!values.quiet) process.stderr.write(`${line}\n`)
+  }
+  for (const { level, text } of result.log) note(`${level}: ${text}`)
+  if ('ok' in result) say(typeof result.ok === 'string' ? result.ok : JSON.stringify(result.ok))
+  else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
+  if (result.truncated) note('ringfence: the output was cut')
+  for (const text of result.withheld) note(`ringfence: not granted: ${text}`)
+}
+
+async function list({ skills, values, target }: Call): Promise<number> {
+  const found = (await skills.list()).filter(({ name }) => target === undefined || name === target)
+  if (values.json) print(found)
+  else
+    for (const { name, version, runtime, state, dir } of found)
+      say(
+        `${name.padEnd(24)} ${(version ?? '').padEnd(10)} ${(runtime ?? '').padEnd(8)} ${state.padEnd(10)} ${dir}`,
+      )
+  return 0
+}
+
+async function showUsage({ skills, values, target }: Call): Promise<number> {
+  const all = skills.usage()
+  const none = { runs: 0, fuel: 0, duration_ms: 0, violations: 0 }
+  const one =
+    target === undefined
+      ? undefined
+      : (all.find((used) => used.skill === target) ?? { skill: target, ...none })
+  if (values.json) print(one ?? all)
+  else
+    for (const { skill: name, runs, fuel, duration_ms, violations } of one ? [one] : all)
+      say(
+        `${name.padEnd(24)} ${runs} runs  ${fuel} fuel  ${Math.round(duration_ms)} ms  ${violations} violations`,
+      )
+  return 0
+}

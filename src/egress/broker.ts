@@ -1,0 +1,177 @@
+import { randomBytes } from 'node:crypto'
+import type { Secret } from '../host/secret.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Target } from '../policy/network.ts'
+import type { SecretGrant } from '../policy/secret-grant.ts'
+import type { Rewrite } from './body.ts'
+import type { Scrub } from './exchange.ts'
+import type { Headers } from './message.ts'
+import { needlesOf, percentEncoded, Scrubber } from './scrub.ts'
+
+/** A secret as the proxy holds it: the sandbox knows only the placeholder. */
+export type BrokeredSecret = {
+  readonly grant: Pick<SecretGrant, 'name' | 'host' | 'port' | 'scheme'>
+  readonly placeholder: string
+  readonly value: Secret
+}
+
+/** What stands for a secret inside the sandbox; nobody can guess one. */
+export const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
+
+const MIN_BYTES = 8
+
+/** Binds a value to its place and gives it a placeholder. A value that cannot stand in a header is refused. */
+export function brokerSecret(grant: BrokeredSecret['grant'], value: Secret): BrokeredSecret {
+  value.use((bytes) => assertUsable(grant.name, bytes))
+  return { grant, value, placeholder: makePlaceholder() }
+}
+
+function assertUsable(name: string, bytes: Buffer): void {
+  if (bytes.length >= MIN_BYTES && bytes.every((byte) => byte >= 0x20 && byte !== 0x7f)) return
+  throw new SandboxError('invalid-config', `the value of \`${name}\` cannot be brokered`, {
+    hint: `it must have at least ${MIN_BYTES} bytes and no line breaks or control characters`,
+  })
+}
+
+/** A request as the broker lets it go. */
+export type Prepared = {
+  readonly headers: Headers
+  /** Puts the values into the finished head; absent when no placeholder stands in it. */
+  readonly fill?: (head: Buffer) => Buffer
+  readonly scrub: Scrub
+}
+
+type Message = { readonly path: string; readonly headers: Headers }
+
+// A packed answer, or a part of one, could carry the value where we do not see it.
+const HIDING = /^(accept-encoding|range|if-range)$/i
+const BASIC = /^basic +([A-Za-z0-9+/=]+)$/i
+
+/** Puts real values into requests to their own place, and keeps them from coming back. */
+export class Broker {
+  readonly #secrets: readonly BrokeredSecret[]
+
+  constructor(secrets: readonly BrokeredSecret[]) {
+    this.#secrets = secrets
+  }
+
+  /** Is TLS to this place ended here, because a value has to be put in? */
+  terminates(target: Target): boolean {
+    return this.#bound(target, 'https').length > 0
+  }
+
+  /**
+   * What to send; `undefined` where no secret is concerned. SECURITY: a placeholder on its way to any other place is an
+   * attempt to get a value out, or a mistake that would look like one; either way it is refused.
+   */
+  prepare(target: Target, scheme: 'http' | 'https', message: Message): Prepared | SandboxError | undefined {
+    const carried = this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
+    const bound = this.#bound(target, scheme)
+    for (const secret of carried) {
+      if (bound.includes(secret)) continue
+      const plain = secret.grant.host === target.host && scheme === 'http'
+      const where = plain ? 'over plain http' : `to \`${target.host}\`, which is not its host`
+      return new SandboxError(
+        'capability-denied',
+        `the placeholder of \`${secret.grant.name}\` is sent ${where}`,
+      )
+    }
+    if (bound.length === 0) return undefined
+    const headers = message.headers.filter(([name]) => !HIDING.test(name))
+    const scrub = scrubOf(bound)
+    const asked: Headers = [...headers, ['accept-encoding', 'identity']]
+    return carried.length === 0
+      ? { headers: asked, scrub }
+      : { headers: asked, scrub, fill: (head) => fill(head, carried) }
+  }
+
+  #bound(target: Target, scheme: 'http' | 'https'): readonly BrokeredSecret[] {
+    return this.#secrets.filter(
+      ({ grant }) => grant.host === target.host && grant.port === target.port && grant.scheme === scheme,
+    )
+  }
+}
+
+const basicOf = (value: string): string => {
+  const [, packed] = BASIC.exec(value) ?? []
+  return packed === undefined ? '' : Buffer.from(packed, 'base64').toString('latin1')
+}
+
+const carries = ({ path, headers }: Message, placeholder: string): boolean =>
+  path.includes(placeholder) ||
+  headers.some(
+    ([name, value]) =>
+      value.includes(placeholder) || name.includes(placeholder) || basicOf(value).includes(placeholder),
+  )
+
+/** The head with every placeholder in the query and in header values replaced. */
+function fill(head: Buffer, secrets: readonly BrokeredSecret[]): Buffer {
+  const lines = head.toString('latin1').split('\r\n')
+  const parts = lines.map((line, index) =>
+    index === 0 ? fillTarget(line, secrets) : fillField(line, secrets),
+  )
+  const out = Buffer.concat(
+    parts.flatMap((part, index) => (index === 0 ? [part] : [Buffer.from('\r\n'), part])),
+  )
+  for (const part of parts) part.fill(0)
+  return out
+}
+
+function fillTarget(line: string, secrets: readonly BrokeredSecret[]): Buffer {
+  const query = line.indexOf('?')
+  if (query < 0) return Buffer.from(line, 'latin1')
+  const asQuery = (bytes: Buffer): Buffer => Buffer.from(percentEncoded(bytes))
+  return Buffer.concat([
+    Buffer.from(line.slice(0, query), 'latin1'),
+    replaced(line.slice(query), secrets, asQuery),
+  ])
+}
+
+function fillField(line: string, secrets: readonly BrokeredSecret[]): Buffer {
+  const colon = line.indexOf(': ')
+  if (colon < 0) return Buffer.from(line, 'latin1')
+  const [name, value] = [line.slice(0, colon + 2), line.slice(colon + 2)]
+  const basic = basicOf(value)
+  if (!secrets.some(({ placeholder }) => basic.includes(placeholder)))
+    return Buffer.concat([Buffer.from(name, 'latin1'), replaced(value, secrets, (bytes) => bytes)])
+  const packed = replaced(basic, secrets, (bytes) => bytes)
+  const out = Buffer.from(`${name}Basic ${packed.toString('base64')}`, 'latin1')
+  packed.fill(0)
+  return out
+}
+
+function replaced(
+  text: string,
+  secrets: readonly BrokeredSecret[],
+  encode: (bytes: Buffer) => Buffer,
+): Buffer {
+  let parts: readonly (string | BrokeredSecret)[] = [text]
+  for (const secret of secrets)
+    parts = parts.flatMap((part) =>
+      typeof part !== 'string'
+        ? [part]
+        : part.split(secret.placeholder).flatMap((piece, index) => (index === 0 ? [piece] : [secret, piece])),
+    )
+  return Buffer.concat(
+    parts.map((part) =>
+      typeof part === 'string' ? Buffer.from(part, 'latin1') : encodedValue(part, encode),
+    ),
+  )
+}
+
+// Checked again at each use, because a value can be replaced while the sandbox runs.
+const encodedValue = ({ grant, value }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer =>
+  value.use((bytes) => {
+    assertUsable(grant.name, bytes)
+    return encode(bytes)
+  })
+
+function scrubOf(bound: readonly BrokeredSecret[]): Scrub {
+  const needles = () => bound.flatMap(({ value, placeholder }) => needlesOf(value, placeholder))
+  const once = (text: string): string => {
+    const rewrite: Rewrite = new Scrubber(needles())
+    const bytes = Buffer.concat([rewrite.push(Buffer.from(text, 'latin1')), rewrite.end()])
+    return bytes.toString('latin1')
+  }
+  return { text: once, body: () => new Scrubber(needles()) }
+}

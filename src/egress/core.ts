@@ -1,0 +1,161 @@
+import type { UrlVerdict } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import {
+  judgeAnswers,
+  judgeTarget,
+  type NetworkPolicy,
+  networkPolicyOf,
+  parseTarget,
+  type TargetKind,
+} from '../policy/network.ts'
+import type { Broker } from './broker.ts'
+import type { Resolve } from './dial.ts'
+import { type Connection, Passage, Pool, type Protocol } from './passage.ts'
+import { resolveJudged } from './resolve.ts'
+
+/** How long and how much; all have a value. */
+export type Limits = {
+  /** A whole head, handshake or first flight must be there by then. */
+  readonly headerMs: number
+  /** Between two requests of one connection. */
+  readonly keepAliveMs: number
+  readonly connectMs: number
+  /** A passage on which nothing moves. */
+  readonly idleMs: number
+  /** The second half of a connection after the first has ended. */
+  readonly halfOpenMs: number
+  /** How long a client that was sent away may take to go. */
+  readonly lingerMs: number
+  readonly headerBytes: number
+  readonly connections: number
+}
+
+export const LIMITS: Limits = {
+  headerMs: 10_000,
+  keepAliveMs: 60_000,
+  connectMs: 10_000,
+  idleMs: 300_000,
+  halfOpenMs: 60_000,
+  lingerMs: 1000,
+  headerBytes: 32 * 1024,
+  connections: 2048,
+}
+
+/** What an owner may put around each connection. */
+export type Hooks = {
+  /** A second judgement, after ours; it can only refuse. */
+  readonly policy?: ((connection: Connection) => Promise<UrlVerdict> | UrlVerdict) | undefined
+  /** Runs before the connection is made; when it rejects, there is none. The place to write a record. */
+  readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
+  /** Hears of every connection: of a refused one at once, of others when they end. */
+  readonly onConnection?: ((connection: Connection) => void) | undefined
+}
+
+export type Wanted = { readonly raw: string; readonly kind: TargetKind; readonly protocol: Protocol }
+
+export type CoreParts = {
+  readonly allowHosts: readonly string[]
+  readonly allowPrivate: readonly string[]
+  readonly resolve: Resolve
+  readonly limits: Limits
+  readonly hooks: Hooks
+  readonly broker: Broker | undefined
+  /** Certificates to trust upstream instead of the system's. */
+  readonly upstreamCa: string | undefined
+}
+
+/** What all three protocols share: the one judgement, the list of what is open, and the waiting connections. */
+export class Core {
+  readonly limits: Limits
+  readonly broker: Broker | undefined
+  readonly upstreamCa: string | undefined
+  readonly pool = new Pool()
+  readonly #parts: CoreParts
+  readonly #open = new Set<Passage>()
+  #policy: NetworkPolicy
+  #closed = false
+
+  constructor(parts: CoreParts) {
+    this.#parts = parts
+    this.limits = parts.limits
+    this.broker = parts.broker
+    this.upstreamCa = parts.upstreamCa
+    this.#policy = networkPolicyOf(parts)
+  }
+
+  /** Judges, asks the owner, and only then lets through. Every refusal is reported before it is thrown. */
+  async enter({ raw, kind, protocol }: Wanted, around?: Passage): Promise<Passage> {
+    let passage: Passage | undefined
+    try {
+      const { resolve } = this.#parts
+      const policy = this.#policy
+      const judged = await resolveJudged(policy, raw, kind, { resolve })
+      passage = new Passage(judged, protocol, this.limits.idleMs, this.#report, around)
+      this.#open.add(passage)
+      await this.#askOwner(passage)
+      if (policy !== this.#policy || this.#closed) this.#rejudge(passage)
+      if (passage.signal.aborted) throw passage.signal.reason
+      return passage
+    } catch (error) {
+      const refused =
+        error instanceof SandboxError
+          ? error
+          : new SandboxError('ssrf-blocked', 'the connection was not admitted')
+      if (passage === undefined) this.refuse({ raw, kind, protocol }, refused)
+      else passage.cut(refused)
+      throw refused
+    }
+  }
+
+  /** Reports a connection that is not made. */
+  refuse({ raw, kind, protocol }: Wanted, { message }: SandboxError): void {
+    const parsed = parseTarget(raw, kind)
+    const { host, port } = parsed.kind === 'ok' ? parsed.value : { host: printable(raw), port: 0 }
+    const nothing = { bytesIn: 0, bytesOut: 0, durationMs: 0 }
+    this.#parts.hooks.onConnection?.({ host, port, protocol, verdict: 'deny', reason: message, ...nothing })
+  }
+
+  /** May a TLS client name this server? Asked for connections to bare addresses. */
+  allowsName(name: string, port: number): boolean {
+    const parsed = parseTarget(`${name}:${port}`, 'proxy-target')
+    return parsed.kind === 'ok' && judgeTarget(this.#policy, parsed.value).verdict === 'allow'
+  }
+
+  /** Takes effect at once: what is open and no longer allowed is cut. */
+  setAllowHosts(allowHosts: readonly string[]): void {
+    this.#policy = networkPolicyOf({ allowHosts, allowPrivate: this.#parts.allowPrivate })
+    this.pool.clear()
+    for (const passage of [...this.#open]) this.#rejudge(passage)
+  }
+
+  close(): void {
+    this.#closed = true
+    this.pool.clear()
+    for (const passage of [...this.#open]) passage.cut(new SandboxError('wrong-state', 'the proxy is closed'))
+  }
+
+  readonly #report = (connection: Connection, passage: Passage): void => {
+    this.#open.delete(passage)
+    this.#parts.hooks.onConnection?.(connection)
+  }
+
+  async #askOwner(passage: Passage): Promise<void> {
+    const { policy, admit } = this.#parts.hooks
+    const view = passage.view('allow', passage.judged.reason)
+    const verdict = await policy?.(view)
+    if (verdict?.verdict === 'block') throw new SandboxError('ssrf-blocked', verdict.reason)
+    await admit?.(view)
+  }
+
+  /** SECURITY: the list may have changed while the owner was asked; what counts is the list at this moment. */
+  #rejudge(passage: Passage): void {
+    const { target, addresses } = passage.judged
+    const named = judgeTarget(this.#policy, target)
+    const verdict =
+      named.verdict === 'block' || target.literal ? named : judgeAnswers(this.#policy, target, addresses)
+    if (this.#closed) passage.cut(new SandboxError('wrong-state', 'the proxy is closed'))
+    else if (verdict.verdict === 'block') passage.cut(new SandboxError('ssrf-blocked', verdict.reason))
+  }
+}
+
+const printable = (raw: string): string => raw.slice(0, 256).replace(/[^\x21-\x7e]/g, '?')

@@ -1,0 +1,209 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../model/errors.ts'
+import { forwardBody, type Rewrite } from './body.ts'
+import type { Core } from './core.ts'
+import {
+  endToEnd,
+  type Framing,
+  headBytes,
+  keepsAlive,
+  parseResponse,
+  type RequestHead,
+  type ResponseHead,
+  readHead,
+  responseFraming,
+  valuesOf,
+} from './message.ts'
+import { dialJudged, type Passage, type Upstream } from './passage.ts'
+import type { Source } from './source.ts'
+
+/** What the proxy keeps from an answer, so that a value does not come in. */
+export type Scrub = {
+  /** Replaces the value in a header. */
+  text(value: string): string
+  body(): Rewrite
+}
+
+/** One request, judged and ready to be sent. */
+export type Outgoing = {
+  readonly head: RequestHead
+  readonly framing: Framing
+  readonly scheme: 'http' | 'https'
+  /** Makes the whole head as it goes out; the bytes are zeroed after they were written when they hold a secret. */
+  readonly bytes: () => Buffer
+  readonly secret: boolean
+  readonly scrub?: Scrub | undefined
+}
+
+/** What the client has seen of an exchange that failed. */
+export type Progress = { begun: boolean }
+
+/** Sends one request and its answer through. True: the client's connection serves another one. */
+export async function exchange(
+  core: Core,
+  client: Source,
+  passage: Passage,
+  outgoing: Outgoing,
+  progress: Progress,
+): Promise<boolean> {
+  // A connection that waited may just be closing; only what can be sent twice may meet that.
+  const repeatable = outgoing.framing.kind === 'none' && /^(GET|HEAD|OPTIONS)$/.test(outgoing.head.method)
+  const waiting = repeatable ? core.pool.take(passage, outgoing.scheme) : undefined
+  if (waiting !== undefined) {
+    try {
+      return await through(core, client, passage, outgoing, progress, waiting)
+    } catch (error) {
+      if (!(error instanceof StaleError)) throw error
+    }
+  }
+  return through(core, client, passage, outgoing, progress, await dialFor(core, passage, outgoing))
+}
+
+/** The connection ended before the first byte of an answer. */
+class StaleError extends SandboxError {
+  constructor() {
+    super('fetch-failed', 'the server closed the connection without an answer')
+  }
+}
+
+function dialFor(core: Core, passage: Passage, { scheme }: Outgoing): Promise<Upstream> {
+  const { target } = passage.judged
+  const { connectMs } = core.limits
+  if (scheme === 'http') return dialJudged(passage, { connectMs })
+  const tls = { host: target.host, literal: target.literal !== undefined, ca: core.upstreamCa }
+  return dialJudged(passage, { connectMs, tls })
+}
+
+async function through(
+  core: Core,
+  client: Source,
+  passage: Passage,
+  outgoing: Outgoing,
+  progress: Progress,
+  upstream: Upstream,
+): Promise<boolean> {
+  const stop = (): void => void upstream.socket.destroy()
+  client.stream.once('close', stop)
+  passage.signal.addEventListener('abort', stop, { once: true })
+  try {
+    sendHead(upstream, passage, outgoing)
+    const sent = { done: false, error: undefined as unknown }
+    const sending = forwardBody(client, upstream.socket, {
+      framing: outgoing.framing,
+      onBytes: passage.countOut,
+    })
+      .then(() => {
+        sent.done = true
+      })
+      .catch((error) => {
+        sent.error = error
+        // SECURITY: a request that breaks off must not look complete to the server.
+        if (error instanceof SandboxError && error.code === 'invalid-input') stop()
+      })
+    if (outgoing.framing.kind === 'none') await sending
+    const answer = await readAnswer(core, client.stream, passage, upstream).catch((error) => {
+      throw passage.signal.aborted ? passage.signal.reason : (sent.error ?? error)
+    })
+    if (outgoing.scrub) assertReadable(answer)
+    progress.begun = true
+    const reusable = await sendAnswer(client.stream, passage, outgoing, upstream, answer, () => sent.done)
+    const keep = sent.done && keepsAlive(outgoing.head) && reusable.client
+    if (sent.done && reusable.upstream) core.pool.give(passage, outgoing.scheme, upstream)
+    else stop()
+    return keep
+  } catch (error) {
+    stop()
+    throw error
+  } finally {
+    client.stream.off('close', stop)
+    passage.signal.removeEventListener('abort', stop)
+  }
+}
+
+function sendHead({ socket }: Upstream, passage: Passage, { bytes, secret }: Outgoing): void {
+  const head = bytes()
+  passage.countOut(head.length)
+  socket.write(head, () => secret && head.fill(0))
+}
+
+/** The head of the final answer; interim ones are passed on as they come. */
+async function readAnswer(
+  core: Core,
+  client: Duplex,
+  passage: Passage,
+  { source }: Upstream,
+): Promise<ResponseHead> {
+  for (;;) {
+    const text = await readHead(source, core.limits.headerBytes).catch((error) => {
+      throw new SandboxError('fetch-failed', `the answer is not valid: ${(error as Error).message}`)
+    })
+    if (text === undefined) throw new StaleError()
+    passage.countIn(text.length)
+    const head = parseAnswer(text)
+    if (head.status === 101) throw new SandboxError('fetch-failed', 'the answer changes the protocol')
+    if (head.status >= 200) return head
+    if (head.status === 100) client.write('HTTP/1.1 100 Continue\r\n\r\n')
+  }
+}
+
+function parseAnswer(text: string): ResponseHead {
+  try {
+    return parseResponse(text)
+  } catch {
+    throw new SandboxError('fetch-failed', 'the answer is not valid HTTP')
+  }
+}
+
+/** SECURITY: in packed content a value would not be found; it was asked for unpacked, so this is refused. */
+function assertReadable({ headers }: ResponseHead): void {
+  const packed = valuesOf(headers, 'content-encoding').some((coding) => !/^(identity)?$/i.test(coding))
+  if (packed)
+    throw new SandboxError('fetch-failed', 'the answer is packed and cannot be searched for secrets')
+}
+
+// Ours to write: they belong to this hop, or change when content is rewritten.
+const OURS = /^(content-length|alt-svc)$/i
+
+async function sendAnswer(
+  client: Duplex,
+  passage: Passage,
+  { head, scrub }: Outgoing,
+  upstream: Upstream,
+  answer: ResponseHead,
+  isSent: () => boolean,
+): Promise<{ readonly client: boolean; readonly upstream: boolean }> {
+  const framing = responseFraming(answer, head.method)
+  const body = framing.kind !== 'none'
+  const rewrite = scrub && body ? scrub.body() : undefined
+  // Rewritten content has another length; an old client then reads to the end of the connection.
+  const chunks = head.version === '1.1' && (framing.kind === 'chunked' || (rewrite !== undefined && body))
+  const plainChunked = framing.kind === 'chunked' && head.version === '1.0' && rewrite === undefined
+  const undelimited = body && !chunks && (framing.kind !== 'length' || rewrite !== undefined)
+  const alive = !undelimited && isSent() && keepsAlive(head)
+  const fields = endToEnd(answer.headers, OURS).map(([name, value]): [string, string] => [
+    name,
+    scrub ? scrub.text(value) : value,
+  ])
+  if (chunks) fields.push(['transfer-encoding', 'chunked'])
+  else if (!undelimited) fields.push(...lengthOf(answer, framing))
+  fields.push(['connection', alive ? 'keep-alive' : 'close'])
+  const reason = scrub ? scrub.text(answer.reason) : answer.reason
+  client.write(headBytes(`HTTP/1.1 ${answer.status} ${reason}`, fields))
+  await forwardBody(upstream.source, client, {
+    framing,
+    onBytes: passage.countIn,
+    rewrite: rewrite ?? (plainChunked ? asIs() : undefined),
+    chunks,
+  })
+  return { client: alive, upstream: framing.kind !== 'close' && keepsAlive(answer) && !upstream.source.over }
+}
+
+/** Content without its framing. */
+const asIs = (): Rewrite => ({ push: (bytes) => Buffer.from(bytes), end: () => Buffer.alloc(0) })
+
+/** A HEAD answer or a 304 tells a length without having a body. */
+function lengthOf({ headers, status }: ResponseHead, framing: Framing): [string, string][] {
+  if (framing.kind === 'length') return [['content-length', String(framing.bytes)]]
+  const told = headers.find(([name]) => name.toLowerCase() === 'content-length')
+  return told !== undefined && status !== 204 ? [['content-length', told[1]]] : []
+}

@@ -1,0 +1,255 @@
+import { createServer, type Server, type Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import { TLSSocket } from 'node:tls'
+import { SandboxError } from '../model/errors.ts'
+import { parseTarget } from '../policy/network.ts'
+import { Authority } from './authority.ts'
+import { Broker, type BrokeredSecret } from './broker.ts'
+import { Core, type Hooks, LIMITS, type Limits } from './core.ts'
+import type { Credentials } from './credentials.ts'
+import { hostResolve, type Resolve } from './dial.ts'
+import { serveHttp } from './http.ts'
+import { type RequestHead, requestFraming, valuesOf } from './message.ts'
+import { dialJudged, type Passage, type Protocol } from './passage.ts'
+import { refusal, sendAndClose } from './refusal.ts'
+import { rememberAnswers } from './resolve.ts'
+import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
+import { Source } from './source.ts'
+import { judgeFirstFlight, tunnel } from './tunnel.ts'
+
+export type EgressProxyOptions = Hooks & {
+  /** Who may be reached (`example.com`, `*.example.com`, `host:port`, `@registries`); empty: nobody. */
+  readonly allowHosts: readonly string[]
+  /** Private addresses, ranges or names that are opened on purpose. Metadata services never are. */
+  readonly allowPrivate?: readonly string[]
+  readonly resolve?: Resolve
+  readonly secrets?: readonly BrokeredSecret[]
+  /** What every client must show; wanted where others than the sandbox could reach the proxy. */
+  readonly credentials?: Credentials
+  readonly limits?: Partial<Limits>
+  /** Certificates to trust upstream, instead of the system's, where TLS is ended here. PEM. */
+  readonly upstreamCa?: string
+}
+
+const ANSWER_MS = 2000
+const CONNECTED = Buffer.from('HTTP/1.1 200 Connection established\r\n\r\n')
+const LOOPBACK = ['127.0.0.1', '::1']
+
+/**
+ * The only way out of a sandbox: HTTP CONNECT, absolute-form HTTP and SOCKS5 on any byte stream. Every connection is
+ * resolved once, judged, admitted by its owner, and made to the very address that was judged.
+ */
+export class EgressProxy {
+  readonly #core: Core
+  readonly #authority: Authority | undefined
+  readonly #credentials: Credentials | undefined
+  readonly #clients = new Set<Duplex>()
+  readonly #servers = new Set<Server>()
+  #closed = false
+
+  constructor(options: EgressProxyOptions) {
+    const secrets = options.secrets ?? []
+    this.#authority = secrets.some(({ grant }) => grant.scheme === 'https') ? new Authority() : undefined
+    this.#credentials = options.credentials
+    this.#core = new Core({
+      allowHosts: options.allowHosts,
+      allowPrivate: options.allowPrivate ?? [],
+      resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
+      limits: { ...LIMITS, ...options.limits },
+      hooks: { policy: options.policy, admit: options.admit, onConnection: options.onConnection },
+      broker: secrets.length > 0 ? new Broker(secrets) : undefined,
+      upstreamCa: options.upstreamCa,
+    })
+  }
+
+  /** The certificate that the sandbox must trust, PEM; absent when no TLS is ended here. */
+  get caCertificate(): string | undefined {
+    return this.#authority?.certificate
+  }
+
+  /** How many clients are connected. */
+  get size(): number {
+    return this.#clients.size
+  }
+
+  /** Serves one client until it is gone. Never rejects. */
+  async handle(stream: Duplex): Promise<void> {
+    // What ends a stream is seen by whoever reads it; an error nobody hears would end the process.
+    stream.on('error', () => undefined)
+    if (this.#closed) return void stream.destroy()
+    const client = new Source(stream)
+    if (this.#clients.size >= this.#core.limits.connections) {
+      sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
+      this.#linger(stream)
+      return
+    }
+    this.#clients.add(stream)
+    stream.once('close', () => this.#clients.delete(stream))
+    try {
+      await this.#serve(client)
+      if (!stream.writableEnded) stream.end()
+      this.#linger(stream)
+    } catch {
+      stream.destroy()
+    }
+  }
+
+  /** Listens on loopback, for tests and for clients that have no tunnel. */
+  async listen({
+    host = '127.0.0.1',
+    port = 0,
+  } = {}): Promise<{ readonly host: string; readonly port: number }> {
+    if (!LOOPBACK.includes(host))
+      throw new SandboxError('invalid-input', `the proxy does not listen on \`${host}\``, {
+        hint: `use ${LOOPBACK.join(' or ')}`,
+      })
+    const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => void this.handle(socket))
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject)
+      server.listen({ host, port, backlog: 4096 }, resolve)
+    })
+    this.#servers.add(server)
+    return { host, port: (server.address() as { port: number }).port }
+  }
+
+  /** Replaces the list. It counts at once, also for connections that are open. */
+  setAllowHosts(allowHosts: readonly string[]): void {
+    this.#core.setAllowHosts(allowHosts)
+  }
+
+  /** Ends everything. */
+  async close(): Promise<void> {
+    this.#closed = true
+    this.#core.close()
+    for (const client of this.#clients) client.destroy()
+    await Promise.all([...this.#servers].map((server) => new Promise((resolve) => server.close(resolve))))
+    this.#servers.clear()
+  }
+
+  async #serve(client: Source): Promise<void> {
+    const first = await this.#inTime(client, client.next())
+    if (first === undefined) return
+    client.unshift(first)
+    if (first[0] === 5) return this.#serveSocks(client)
+    const served = await serveHttp(this.#core, client, { kind: 'proxy', credentials: this.#credentials })
+    if (served !== undefined) await this.#serveConnect(client, served.connect)
+  }
+
+  async #serveConnect(client: Source, head: RequestHead): Promise<void> {
+    try {
+      assertConnect(head)
+    } catch (error) {
+      return sendAndClose(client, refusal(error))
+    }
+    await this.#open(client, { raw: head.target, protocol: 'connect' }, CONNECTED, refusal)
+  }
+
+  async #serveSocks(client: Source): Promise<void> {
+    try {
+      const raw = await this.#inTime(client, readSocks(client, this.#credentials))
+      if (raw === undefined) return
+      await this.#open(client, { raw, protocol: 'socks5' }, socksReply(SOCKS_REPLY.ok), socksReplyOf)
+    } catch (error) {
+      sendAndClose(client, socksReplyOf(error))
+    }
+  }
+
+  /** What was said last needs a moment to arrive; a client that then does not go is put out. */
+  #linger(stream: Duplex): void {
+    if (stream.destroyed) return
+    stream.resume()
+    const timer = setTimeout(() => stream.destroy(), this.#core.limits.lingerMs)
+    stream.once('close', () => clearTimeout(timer))
+  }
+
+  /** Judges, connects, says so, and joins the two; or refuses in the client's own words. */
+  async #open(
+    client: Source,
+    { raw, protocol }: { readonly raw: string; readonly protocol: Protocol },
+    connected: Buffer,
+    refused: (error: unknown) => Buffer,
+  ): Promise<void> {
+    let passage: Passage | undefined
+    try {
+      passage = await this.#core.enter({ raw, kind: 'proxy-target', protocol })
+      const { target } = passage.judged
+      if (this.#core.broker?.terminates(target)) return await this.#terminate(client, passage, connected)
+      if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, passage, connected)
+      const upstream = await dialJudged(passage, { connectMs: this.#core.limits.connectMs })
+      client.stream.write(connected)
+      await tunnel(this.#core, client, upstream, passage).catch(() => undefined)
+    } catch (error) {
+      passage?.close(error)
+      if (!client.stream.destroyed) sendAndClose(client, refused(passage?.signal.reason ?? error))
+    }
+  }
+
+  /** SECURITY: a tunnel to port 80 is read like every other request, so that `Host` cannot name somebody else. */
+  async #readAsHttp(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+    client.stream.write(connected)
+    await this.#asOrigin(client, passage, 'http')
+  }
+
+  /** Ends TLS here, because a secret has to be put into what is inside. */
+  async #terminate(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+    const { host } = passage.judged.target
+    client.stream.write(connected)
+    try {
+      await judgeFirstFlight(this.#core, client, passage)
+    } catch (error) {
+      passage.close(error)
+      client.stream.destroy()
+      return
+    }
+    const secureContext = (this.#authority as Authority).contextFor(host)
+    const plain = new TLSSocket(client.detach() as Socket, {
+      isServer: true,
+      secureContext,
+      ALPNProtocols: ['http/1.1'],
+    })
+    plain.on('error', () => client.stream.destroy())
+    client.stream.once('close', () => plain.destroy())
+    await this.#asOrigin(new Source(plain), passage, 'https')
+    // The stream below must not end before the last of the TLS above it is written.
+    if (!plain.destroyed)
+      await new Promise<void>((resolve) => {
+        plain.once('close', resolve)
+        plain.end(() => resolve())
+      })
+  }
+
+  async #asOrigin(client: Source, passage: Passage, scheme: 'http' | 'https'): Promise<void> {
+    const stop = (): void => void client.stream.destroy()
+    passage.signal.addEventListener('abort', stop, { once: true })
+    const { target } = passage.judged
+    await serveHttp(this.#core, client, { kind: 'origin', scheme, target, passage })
+    passage.close()
+  }
+
+  /** SECURITY: a client that sends a byte now and then is not waited for. */
+  async #inTime<T>(client: Source, work: Promise<T>): Promise<T> {
+    const timer = setTimeout(() => client.stream.destroy(), this.#core.limits.headerMs)
+    try {
+      return await work
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+}
+
+/** A CONNECT request has no body, and its `Host`, if any, names the same place. */
+function assertConnect(head: RequestHead): void {
+  if (requestFraming(head).kind !== 'none') throw new SandboxError('invalid-input', 'CONNECT has no body')
+  const [host, ...more] = valuesOf(head.headers, 'host')
+  if (host === undefined) return
+  const wanted = parseTarget(head.target, 'proxy-target')
+  const plain = /:\d+$/.test(host) ? host : `${host}:${/:(\d+)$/.exec(head.target)?.[1]}`
+  const named = parseTarget(plain, 'proxy-target')
+  if (wanted.kind === 'blocked') return // The judgement says why.
+  // Node's own client names the proxy there. The header is not passed on, so it leads nowhere.
+  if (more.length === 0 && /^(127\.0\.0\.1|localhost|\[::1\])(:\d+)?$/i.test(host)) return
+  const same =
+    named.kind === 'ok' && named.value.host === wanted.value.host && named.value.port === wanted.value.port
+  if (more.length > 0 || !same)
+    throw new SandboxError('ssrf-blocked', 'the host header names another place than the request')
+}

@@ -1,0 +1,101 @@
+import type { Secret } from '../host/secret.ts'
+import type { Rewrite } from './body.ts'
+
+/** Bytes to look for, and what stands in their place. */
+export type Needle = { readonly bytes: Buffer; readonly instead: Buffer }
+
+/** The forms in which a server may send a value back: as it is, escaped, in hexadecimal, inside base64. */
+export function needlesOf(value: Secret, placeholder: string): readonly Needle[] {
+  const instead = Buffer.from(placeholder)
+  return value.use((bytes) => {
+    const text = bytes.toString('latin1')
+    const forms = new Set([
+      text,
+      percentEncoded(bytes),
+      percentEncoded(bytes, /[A-Za-z0-9._~!*'()-]/),
+      JSON.stringify(text).slice(1, -1),
+      bytes.toString('hex'),
+      bytes.toString('hex').toUpperCase(),
+      ...[0, 1, 2].flatMap((offset) => insideBase64(bytes, offset)),
+    ])
+    return [...forms].map((form) => ({ bytes: Buffer.from(form, 'latin1'), instead }))
+  })
+}
+
+/** Every byte that is not plainly safe in a query, as `%XX`. */
+export function percentEncoded(bytes: Buffer, plain = /[A-Za-z0-9._~-]/): string {
+  let text = ''
+  for (const byte of bytes) {
+    const char = String.fromCharCode(byte)
+    text += plain.test(char) ? char : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`
+  }
+  return text
+}
+
+/** The characters that the value alone decides when it stands `offset` bytes into a group of three. */
+function insideBase64(bytes: Buffer, offset: number): readonly string[] {
+  const packed = Buffer.concat([Buffer.alloc(offset), bytes]).toString('base64')
+  const inside = packed.slice(Math.ceil((offset * 8) / 6), Math.floor(((offset + bytes.length) * 8) / 6))
+  return [inside, inside.replaceAll('+', '-').replaceAll('/', '_')]
+}
+
+const NOTHING = Buffer.alloc(0)
+
+/**
+ * Replaces needles in a stream, also where they lie across two pieces. It keeps back only what may be the start of a
+ * needle, so that an answer that comes in drops still comes in drops.
+ */
+export class Scrubber implements Rewrite {
+  readonly #needles: readonly Needle[]
+  #held = NOTHING
+
+  constructor(needles: readonly Needle[]) {
+    this.#needles = [...needles].sort((a, b) => b.bytes.length - a.bytes.length)
+  }
+
+  push(bytes: Buffer): Buffer {
+    const all = this.#held.length === 0 ? bytes : Buffer.concat([this.#held, bytes])
+    const out: Buffer[] = []
+    let at = 0
+    for (let hit = this.#find(all, at); hit !== undefined; hit = this.#find(all, at)) {
+      out.push(all.subarray(at, hit.at), hit.needle.instead)
+      at = hit.at + hit.needle.bytes.length
+    }
+    const end = this.#startOfNeedle(all, at)
+    out.push(all.subarray(at, end))
+    const held = Buffer.from(all.subarray(end))
+    if (this.#held.length > 0) this.#held.fill(0)
+    this.#held = held
+    return Buffer.concat(out)
+  }
+
+  /** The rest, which did not become a needle. */
+  end(): Buffer {
+    const rest = this.#held
+    this.#held = NOTHING
+    for (const { bytes } of this.#needles) bytes.fill(0)
+    return rest
+  }
+
+  #find(all: Buffer, from: number): { readonly at: number; readonly needle: Needle } | undefined {
+    let best: { readonly at: number; readonly needle: Needle } | undefined
+    for (const needle of this.#needles) {
+      const at = all.indexOf(needle.bytes, from)
+      if (at >= 0 && (best === undefined || at < best.at)) best = { at, needle }
+    }
+    return best
+  }
+
+  /** Where the longest end begins that could still become a needle. */
+  #startOfNeedle(all: Buffer, from: number): number {
+    const longest = this.#needles[0]?.bytes.length ?? 0
+    for (let at = Math.max(from, all.length - longest + 1); at < all.length; at++)
+      if (this.#needles.some(({ bytes }) => startsWith(bytes, all, at))) return at
+    return all.length
+  }
+}
+
+function startsWith(needle: Buffer, all: Buffer, at: number): boolean {
+  const size = all.length - at
+  return size < needle.length && all[at] === needle[0] && all.compare(needle, 0, size, at) === 0
+}

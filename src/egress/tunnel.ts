@@ -1,0 +1,112 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../model/errors.ts'
+import { type Hello, readHello } from './client-hello.ts'
+import type { Core } from './core.ts'
+import type { Passage, Upstream } from './passage.ts'
+import { Gathered, type Source, write } from './source.ts'
+
+/** Joins the two sides until both have ended. `client` has been told that it is connected. */
+export async function tunnel(
+  core: Core,
+  client: Source,
+  upstream: Upstream,
+  passage: Passage,
+): Promise<void> {
+  const { target } = passage.judged
+  const abort = (): void => {
+    client.stream.destroy()
+    upstream.socket.destroy()
+  }
+  passage.signal.addEventListener('abort', abort, { once: true })
+  if (passage.signal.aborted) abort()
+  try {
+    // A TLS server never speaks first; other servers do.
+    const held = target.port === 443
+    const inward = held ? undefined : pump(upstream.source, client.stream, passage.countIn)
+    inward?.catch(() => undefined)
+    await judgeFirstFlight(core, client, passage)
+    const outward = pump(client, upstream.socket, passage.countOut)
+    await bothEnded(core, [inward ?? pump(upstream.source, client.stream, passage.countIn), outward], passage)
+    passage.close()
+  } catch (error) {
+    passage.close(error)
+    throw error
+  } finally {
+    passage.signal.removeEventListener('abort', abort)
+    abort()
+  }
+}
+
+/** After one side has ended the other gets a while, not for ever. */
+async function bothEnded(core: Core, sides: readonly Promise<void>[], passage: Passage): Promise<void> {
+  await Promise.race(sides)
+  const timer = setTimeout(
+    () => passage.cut(new SandboxError('timeout', 'one side has ended and the other does not')),
+    core.limits.halfOpenMs,
+  )
+  try {
+    await Promise.all(sides)
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Everything from one side to the other, and then the end of it. */
+function pump(from: Source, to: Duplex, count: (bytes: number) => void): Promise<void> {
+  return new Promise((resolve, reject) => {
+    to.once('close', () => (from.over ? resolve() : reject(lost())))
+    from.flow(
+      (chunk, release) => {
+        count(chunk.length)
+        write(from, to, chunk, release)
+      },
+      () => {
+        if (from.failed) return reject(lost())
+        to.end(() => resolve())
+      },
+    )
+  })
+}
+
+const lost = (): SandboxError => new SandboxError('fetch-failed', 'the connection broke off')
+
+/**
+ * SECURITY: the client said where it goes, and the TLS that follows must say the same; otherwise an allowed name would
+ * open the way to every other name behind the same address.
+ */
+export async function judgeFirstFlight(core: Core, client: Source, passage: Passage): Promise<void> {
+  const timer = setTimeout(
+    () => passage.cut(new SandboxError('timeout', 'the client does not begin')),
+    passage.judged.target.port === 443 ? core.limits.headerMs : core.limits.idleMs,
+  )
+  const seen = new Gathered()
+  try {
+    for (;;) {
+      const chunk = await client.next()
+      if (chunk === undefined) break
+      const hello = readHello(seen.add(chunk))
+      if (hello.kind === 'more') continue
+      judgeHello(core, passage, hello)
+      break
+    }
+  } finally {
+    clearTimeout(timer)
+  }
+  client.unshift(seen.all())
+}
+
+function judgeHello(core: Core, passage: Passage, hello: Hello): void {
+  const { host, port, literal } = passage.judged.target
+  const refuse = (why: string): void => {
+    throw new SandboxError('ssrf-blocked', why)
+  }
+  if (hello.kind === 'bad') refuse('the start of TLS cannot be read')
+  else if (hello.kind !== 'hello') {
+    if (port === 443) refuse('only TLS goes to port 443')
+  } else if (literal !== undefined) {
+    if (hello.name !== undefined && !core.allowsName(hello.name, port))
+      refuse(`TLS names \`${hello.name}\`, which is not allowed`)
+  } else if (hello.name === undefined) {
+    if (port === 443) refuse('TLS names no server')
+  } else if (hello.name !== host) refuse(`TLS names \`${hello.name}\` in a connection to \`${host}\``)
+}

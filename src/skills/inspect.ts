@@ -1,0 +1,100 @@
+import type { Capability } from '../policy/capability.ts'
+import { type Ask, asksOf } from './manifest.ts'
+import type { SkillPackage } from './package.ts'
+import { type Finding, importsOf, injectionPhrases, tellingImports, variablesRead } from './scan.ts'
+
+/** Everything that a person should know of a skill before it runs. */
+export type Inspection = {
+  readonly name: string
+  readonly version: string | undefined
+  readonly description: string | undefined
+  readonly dir: string
+  readonly runtime: { readonly type: string; readonly entry: string }
+  readonly hash: string
+  readonly files: number
+  readonly bytes: number
+  /** By kind, as the manifest writes it. */
+  readonly asks: Readonly<Record<string, readonly string[]>>
+  readonly env: readonly string[]
+  /** Asks that reach further than a careful author needs. They are granted only when the caller names them. */
+  readonly redFlags: readonly Finding[]
+  readonly imports: readonly string[]
+  /** Variables that the code reads and the manifest does not declare. */
+  readonly undeclared: readonly string[]
+  readonly findings: readonly Finding[]
+}
+
+/** Looks at a skill without running anything of it. */
+export function inspectSkill(skill: SkillPackage): Inspection {
+  const { manifest, dir, hash, files } = skill
+  const asks = asksOf(manifest)
+  const imports = importsOf(skill)
+  const byKind: Record<string, string[]> = {}
+  for (const { kind, value } of asks) byKind[kind] = [...(byKind[kind] ?? []), value]
+  return {
+    name: manifest.skill.name,
+    version: manifest.skill.version,
+    description: manifest.skill.description,
+    dir,
+    runtime: { type: manifest.runtime.type, entry: manifest.runtime.entry },
+    hash,
+    files: files.length,
+    bytes: files.reduce((sum, { bytes }) => sum + bytes.length, 0),
+    asks: byKind,
+    env: Object.keys(manifest.env ?? {}),
+    redFlags: asks.flatMap((ask) => flagOf(ask) ?? []),
+    imports,
+    undeclared: undeclaredVariables(skill),
+    findings: [...injectionPhrases(skill), ...tellingImports(imports), ...manyTools(asks)],
+  }
+}
+
+const SECRET = /key|token|secret|passw|credential|auth|_url$|dsn/i
+
+const isWide = ({ kind, value }: Ask): boolean =>
+  kind === 'network' ? /^\*(:|$)/.test(value) : /^\*+$/.test(value) || value === '/**'
+
+/** Why an ask is a red flag, if it is one. */
+function flagOf(ask: Ask): Finding | undefined {
+  const { kind, value } = ask
+  const shown = `${kind} = ["${value}"]`
+  if (isWide(ask)) return { severity: 'critical', what: `${shown}: everything` }
+  if (kind === 'shell') return { severity: 'critical', what: `${shown}: runs programs` }
+  if ((kind === 'file_read' || kind === 'file_write') && value.startsWith('/'))
+    return { severity: 'warning', what: `${shown}: outside the workspace` }
+  if (kind === 'network' && value.startsWith('*.'))
+    return { severity: 'warning', what: `${shown}: every name below it` }
+  if (kind === 'env' && (value.includes('*') || SECRET.test(value)))
+    return { severity: 'warning', what: `${shown}: reads like a secret` }
+  return undefined
+}
+
+/** SECURITY: what is flagged is never granted by the manifest alone. */
+export function grantsOf(skill: SkillPackage): {
+  readonly granted: readonly Capability[]
+  readonly withheld: readonly Capability[]
+} {
+  const asks = asksOf(skill.manifest)
+  const flagged = asks.filter((ask) => flagOf(ask) !== undefined)
+  const granted = asks.filter((ask) => !flagged.includes(ask))
+  return {
+    granted: granted.map(({ capability }) => capability),
+    withheld: flagged.map(({ capability }) => capability),
+  }
+}
+
+const MANY_TOOLS = 10
+
+const manyTools = (asks: readonly Ask[]): readonly Finding[] =>
+  asks.filter(({ kind }) => kind === 'tools').length > MANY_TOOLS
+    ? [{ severity: 'info', what: `asks for more than ${MANY_TOOLS} tools` }]
+    : []
+
+/** Set for every script, so no manifest has to declare them. */
+const ALWAYS = ['PATH', 'HOME', 'LANG']
+
+/** Variables that the code names and that nobody declared; they are not there when it runs. */
+export function undeclaredVariables(skill: SkillPackage): readonly string[] {
+  const { env = {} } = skill.manifest
+  return variablesRead(skill).filter((name) => !ALWAYS.includes(name) && !Object.hasOwn(env, name))
+}

@@ -1,0 +1,57 @@
+import { createHash } from 'node:crypto'
+import { mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { writeAtomically } from '../host/atomic-file.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Json } from '../model/event.ts'
+import type { MemoryStore } from '../wasm/host-parts.ts'
+
+/** What one agent may keep. */
+export type MemoryQuota = { readonly keys: number; readonly bytes: number }
+
+const QUOTA: MemoryQuota = { keys: 1000, bytes: 1024 * 1024 }
+
+const digest = (text: string): string => createHash('sha256').update(text).digest('hex')
+
+/**
+ * The memory of one agent: a file for each key under the state directory, written whole or not at all. Names are
+ * hashed, so that neither an agent nor a key can name a place of its own.
+ */
+export function memoryOf(stateDir: string, agentId: string, quota: MemoryQuota = QUOTA): MemoryStore {
+  const dir = join(stateDir, 'memory', digest(agentId))
+  const fileOf = (key: string): string => join(dir, `${digest(key)}.json`)
+  return {
+    async recall(key) {
+      const kept = readKept(fileOf(key))
+      return kept?.key === key ? kept.value : undefined
+    },
+    async store(key, value) {
+      mkdirSync(dir, { recursive: true, mode: 0o700 })
+      const content = JSON.stringify({ key, value })
+      const others = sizesIn(dir, fileOf(key))
+      const bytes = others.reduce((sum, size) => sum + size, 0) + Buffer.byteLength(content)
+      if (others.length >= quota.keys || bytes > quota.bytes) throw full(quota)
+      writeAtomically(fileOf(key), content)
+    },
+  }
+}
+
+const full = ({ keys, bytes }: MemoryQuota): SandboxError =>
+  new SandboxError('resource-exhausted', `an agent keeps at most ${keys} keys and ${bytes} bytes`)
+
+function readKept(file: string): { readonly key: string; readonly value: Json } | undefined {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as { key: string; value: Json }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw error
+  }
+}
+
+/** What the other keys take. */
+const sizesIn = (dir: string, except: string): readonly number[] =>
+  readdirSync(dir)
+    .filter((name) => name.endsWith('.json'))
+    .map((name) => join(dir, name))
+    .filter((file) => file !== except)
+    .map((file) => statSync(file, { throwIfNoEntry: false })?.size ?? 0)

@@ -1,0 +1,114 @@
+import { createHash } from 'node:crypto'
+import {
+  chmodSync,
+  closeSync,
+  constants,
+  fstatSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { SandboxError } from '../model/errors.ts'
+import { type Manifest, parseManifest } from './manifest.ts'
+
+/** One file of a skill, by its path inside the skill. */
+export type SkillFile = { readonly path: string; readonly bytes: Uint8Array }
+
+/** A skill as it was read, all of it: what is inspected, hashed and run are the same bytes. */
+export type SkillPackage = {
+  readonly dir: string
+  readonly manifest: Manifest
+  /** SHA-256 over every path and every byte. */
+  readonly hash: string
+  readonly files: readonly SkillFile[]
+  readonly entry: SkillFile
+}
+
+const MAX_FILES = 2000
+const MAX_BYTES = 64 * 1024 * 1024
+const SKIPPED = ['.git']
+
+const broken = (message: string, hint = 'see docs/skills.md'): SandboxError =>
+  new SandboxError('invalid-input', message, { hint })
+
+/** Reads a skill's directory once. */
+export async function readSkill(dir: string): Promise<SkillPackage> {
+  const files: SkillFile[] = []
+  collect(dir, '', files, { bytes: 0 })
+  const source = files.find(({ path }) => path === 'skill.toml')
+  if (!source) throw broken(`\`${dir}\` holds no skill.toml`)
+  const manifest = await parseManifest(new TextDecoder().decode(source.bytes))
+  const entry = files.find(({ path }) => path === manifest.runtime.entry)
+  if (!entry) throw broken(`the entry \`${manifest.runtime.entry}\` is not in the skill`)
+  return { dir, manifest, files, entry, hash: hashOf(files) }
+}
+
+function collect(dir: string, below: string, files: SkillFile[], used: { bytes: number }): void {
+  for (const entry of entriesOf(join(dir, below))) {
+    const path = below === '' ? entry.name : `${below}/${entry.name}`
+    if (entry.isDirectory()) {
+      if (!SKIPPED.includes(entry.name)) collect(dir, path, files, used)
+      continue
+    }
+    if (!entry.isFile())
+      throw broken(`\`${path}\` is neither a file nor a directory`, 'a skill holds no links')
+    const bytes = readPlain(join(dir, path), path)
+    used.bytes += bytes.length
+    if (files.length >= MAX_FILES || used.bytes > MAX_BYTES)
+      throw broken(`a skill has at most ${MAX_FILES} files and ${MAX_BYTES / 1024 / 1024} MB`)
+    files.push({ path, bytes })
+  }
+}
+
+function entriesOf(dir: string): readonly import('node:fs').Dirent[] {
+  try {
+    return readdirSync(dir, { withFileTypes: true }).sort((a, b) => (a.name < b.name ? -1 : 1))
+  } catch (cause) {
+    throw new SandboxError('invalid-input', `\`${dir}\` cannot be read`, {
+      cause,
+      hint: 'name the directory that holds skill.toml',
+    })
+  }
+}
+
+/** SECURITY: what was a file a moment ago is opened as a file and not through a link. */
+function readPlain(file: string, path: string): Uint8Array {
+  const fd = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
+  try {
+    const stat = fstatSync(fd)
+    if (!stat.isFile() || stat.size > MAX_BYTES) throw broken(`\`${path}\` is not a file of a skill`)
+    return readFileSync(fd)
+  } finally {
+    closeSync(fd)
+  }
+}
+
+/** Lengths stand before the text, so that no byte can move from one file to the next. */
+function hashOf(files: readonly SkillFile[]): string {
+  const hash = createHash('sha256')
+  for (const { path, bytes } of files) {
+    hash.update(`${Buffer.byteLength(path)}:${path}${bytes.length}:`).update(bytes)
+  }
+  return hash.digest('hex')
+}
+
+/**
+ * Writes the files that were read to a new directory, so that what runs is what was hashed and a change of the
+ * original meanwhile reaches nobody. The caller removes it.
+ */
+export function stageSkill({ files }: SkillPackage): string {
+  const root = mkdtempSync(join(tmpdir(), 'ringfence-skill-'))
+  // The sandbox may run as another user than we are.
+  chmodSync(root, 0o755)
+  for (const { path, bytes } of files) {
+    const file = join(root, path)
+    mkdirSync(dirname(file), { recursive: true, mode: 0o755 })
+    writeFileSync(file, bytes, { mode: 0o644, flag: 'wx' })
+  }
+  return root
+}

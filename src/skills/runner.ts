@@ -1,0 +1,310 @@
+import { existsSync, realpathSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import type { Config } from '../model/config.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { EventSink, Json } from '../model/event.ts'
+import { type Capability, escalations, grantsName, parseCapabilities } from '../policy/capability.ts'
+import { networkPolicyOf } from '../policy/network.ts'
+import type { LogLine } from '../wasm/guest-protocol.ts'
+import { publicFetcher } from '../wasm/host-fetch.ts'
+import type { SkillViolation } from '../wasm/host-parts.ts'
+import { MAX_FRAMES } from '../wasm/meter.ts'
+import { type RunError, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import { grantsOf, type Inspection, inspectSkill } from './inspect.ts'
+import { memoryOf } from './memory.ts'
+import { readSkill, type SkillPackage } from './package.ts'
+import { SkillRegister } from './register.ts'
+import { type OpenSandbox, runScript } from './script.ts'
+import { Slots } from './slots.ts'
+import { type SkillUsage, UsageLog } from './usage.ts'
+
+/** What the composition root gives. */
+export type SkillRunnerParts = {
+  readonly config: Config
+  readonly stateDir: string
+  readonly cwd: string
+  /** The host's own variables; one of them is passed on only where the caller grants `EnvRead` of its name. */
+  readonly env: Readonly<Record<string, string>>
+  readonly trail: EventSink
+  readonly open: OpenSandbox
+  readonly newId: (prefix: string) => string
+  readonly wasm?: Pick<WasmSandboxOptions, 'runner'>
+  /** Called by `close`. */
+  readonly end?: () => Promise<void>
+}
+
+/** What a caller says about one run. */
+export type SkillRunOptions = {
+  readonly input?: Json
+  /** Added to what the manifest asks for; red flags are granted here or not at all. */
+  readonly grants?: readonly string[]
+  /** What the caller holds itself: a skill that asks for more is refused. */
+  readonly parent?: readonly string[]
+  readonly agentId?: string | undefined
+  /** The directory that files are read and written in; the current one unless told. */
+  readonly workspace?: string
+  readonly signal?: AbortSignal
+}
+
+/** How a run ended and what it used. */
+export type SkillResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
+  readonly skill: string
+  readonly execId: string
+  readonly hash: string
+  readonly fuel: number
+  readonly durationMs: number
+  readonly violations: readonly SkillViolation[]
+  readonly log: readonly LogLine[]
+  /** The output was longer than the limit and was cut. */
+  readonly truncated: boolean
+  /** What the manifest asked for and did not get. */
+  readonly withheld: readonly string[]
+}
+
+/** One skill as `list` shows it. */
+export type ListedSkill = {
+  readonly name: string
+  readonly dir: string
+  readonly hash: string
+  readonly version: string | undefined
+  readonly runtime: string | undefined
+  readonly state: 'unchanged' | 'changed' | 'missing'
+}
+
+type Run = {
+  readonly skill: SkillPackage
+  readonly input: Json
+  readonly grants: readonly Capability[]
+  readonly explicit: readonly Capability[]
+  readonly options: SkillRunOptions
+}
+type Ended = Omit<SkillResult, 'skill' | 'execId' | 'hash' | 'withheld' | 'violations'> & {
+  readonly violations: readonly (SkillViolation & { readonly recorded?: boolean })[]
+} & ({ readonly ok: Json } | { readonly error: RunError })
+
+/** Inspects, runs and counts skills. Every run is on record before and after. */
+export class SkillRunner implements AsyncDisposable {
+  readonly #parts: SkillRunnerParts
+  readonly #register: SkillRegister
+  readonly #usage: UsageLog
+  readonly #slots: Slots
+  #wasm: WasmSandbox | undefined
+
+  constructor(parts: SkillRunnerParts) {
+    this.#parts = parts
+    this.#register = new SkillRegister(parts.stateDir)
+    this.#usage = new UsageLog(parts.stateDir)
+    this.#slots = new Slots(parts.config.sandbox?.subprocess_max_concurrent ?? 10)
+  }
+
+  /** Reads a skill, says what it asks for, and remembers its hash: a later run notices a change. */
+  async inspect(target: string): Promise<Inspection & { readonly changed: boolean }> {
+    const skill = await this.#read(target)
+    const before = this.#register.of(skill)
+    const inspection = inspectSkill(skill)
+    this.#register.add(skill)
+    return { ...inspection, changed: before !== undefined && before.hash !== skill.hash }
+  }
+
+  /** Runs a skill by its directory or by the name of an inspected one. Throws for what is refused before it runs. */
+  async run(target: string, options: SkillRunOptions = {}): Promise<SkillResult> {
+    const skill = await this.#read(target)
+    const { name } = skill.manifest.skill
+    const execId = this.#parts.newId('ex')
+    const who = { exec_id: execId, skill: name, ...(options.agentId && { agent_id: options.agentId }) }
+    try {
+      this.#refuseChanged(skill)
+      const { granted, withheld, explicit } = this.#grants(skill, options)
+      const grants = granted.map(({ text }) => text)
+      await this.#parts.trail.append({
+        event: 'SkillRun',
+        ...who,
+        state: 'started',
+        skill_hash: skill.hash,
+        grants,
+      })
+      const run: Run = { skill, input: options.input ?? null, grants: granted, explicit, options }
+      const ended = await (skill.manifest.runtime.type === 'wasm' ? this.#runWasm(run) : this.#runScript(run))
+      const result: SkillResult = {
+        ...ended,
+        violations: ended.violations.map(({ violationType, details }) => ({ violationType, details })),
+        skill: name,
+        execId,
+        hash: skill.hash,
+        withheld: withheld.map(({ text }) => text),
+      }
+      await this.#record(result, ended, options.agentId)
+      return result
+    } catch (error) {
+      if (error instanceof SandboxError) await this.#recordRefusal(error, who)
+      throw error
+    }
+  }
+
+  /** What the skills have used, by name. */
+  usage(): readonly SkillUsage[] {
+    return this.#usage.read()
+  }
+
+  /** The inspected skills, and whether they are still what was inspected. */
+  async list(): Promise<readonly ListedSkill[]> {
+    const entries = Object.entries(this.#register.all()).sort(([a], [b]) => (a < b ? -1 : 1))
+    return Promise.all(
+      entries.map(async ([name, { dir, hash }]): Promise<ListedSkill> => {
+        const skill = await readSkill(dir).catch(() => undefined)
+        if (!skill) return { name, dir, hash, version: undefined, runtime: undefined, state: 'missing' }
+        const { skill: own, runtime } = skill.manifest
+        const state = skill.hash === hash ? 'unchanged' : 'changed'
+        return { name, dir, hash: skill.hash, version: own.version, runtime: runtime.type, state }
+      }),
+    )
+  }
+
+  /** Ends the threads of WebAssembly skills, and what belongs to the runner alone. Twice is harmless. */
+  async close(): Promise<void> {
+    this.#wasm?.close()
+    this.#wasm = undefined
+    await this.#parts.end?.()
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  /** A directory with a skill.toml, or the name of a skill that was inspected. */
+  async #read(target: string): Promise<SkillPackage> {
+    const dir = resolve(this.#parts.cwd, target)
+    if (existsSync(join(dir, 'skill.toml'))) return readSkill(realpathSync(dir))
+    const known = this.#register.all()
+    const entry = Object.hasOwn(known, target) ? known[target] : undefined
+    if (entry) return readSkill(entry.dir)
+    throw new SandboxError('skill-not-found', `there is no skill \`${target}\``, {
+      hint: 'name a directory that holds skill.toml, or a skill of `ringfence skill list`',
+    })
+  }
+
+  #refuseChanged(skill: SkillPackage): void {
+    const before = this.#register.of(skill)
+    if (before === undefined || before.hash === skill.hash) return
+    throw new SandboxError(
+      'skill-changed',
+      `\`${skill.manifest.skill.name}\` has changed since it was inspected`,
+      {
+        hint: 'look at it again with `ringfence skill inspect`',
+      },
+    )
+  }
+
+  #grants(
+    skill: SkillPackage,
+    { grants = [], parent }: SkillRunOptions,
+  ): {
+    readonly granted: readonly Capability[]
+    readonly withheld: readonly Capability[]
+    readonly explicit: readonly Capability[]
+  } {
+    const explicit = parseCapabilities(grants)
+    const asked = grantsOf(skill)
+    const own = parseCapabilities(Object.keys(skill.manifest.env ?? {}).map((name) => `EnvRead(${name})`))
+    const granted = [...asked.granted, ...explicit]
+    const more = parent === undefined ? [] : escalations(parseCapabilities(parent), granted)
+    if (more[0])
+      throw new SandboxError(
+        'capability-denied',
+        `privilege escalation: the skill asks for \`${more[0].text}\``,
+      )
+    return { granted: [...granted, ...own], withheld: escalations(explicit, asked.withheld), explicit }
+  }
+
+  /** The manifest's own variables, and those of the host that the caller grants by their exact name. */
+  #variables({ skill, explicit }: Run): Readonly<Record<string, string>> {
+    const named = Object.entries(this.#parts.env).filter(
+      ([name]) =>
+        explicit.some(({ text }) => !text.includes('*')) &&
+        grantsName(
+          explicit.filter(({ text }) => !text.includes('*')),
+          'EnvRead',
+          name,
+        ),
+    )
+    return { ...Object.fromEntries(named), ...skill.manifest.env }
+  }
+
+  async #runWasm(run: Run): Promise<Ended> {
+    const { skill, input, grants, options } = run
+    const { config, stateDir, cwd } = this.#parts
+    this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), ...this.#parts.wasm })
+    const allowPrivate = config.network?.allow_private ?? []
+    const result = await this.#wasm.run(skill.entry.bytes, input, {
+      grants,
+      workspace: resolve(cwd, options.workspace ?? '.'),
+      env: this.#variables(run),
+      memory: memoryOf(stateDir, options.agentId ?? ''),
+      network: networkPolicyOf({ allowPrivate }),
+      fetcher: publicFetcher({ allowPrivate }),
+      ...(skill.manifest.runtime.function !== undefined && { call: skill.manifest.runtime.function }),
+    })
+    return { ...result, truncated: false }
+  }
+
+  #runScript(run: Run): Promise<Ended> {
+    const { config, cwd, open } = this.#parts
+    const { options } = run
+    const { subprocess_timeout_secs = 60, subprocess_output_limit = 50_000 } = config.sandbox ?? {}
+    return this.#slots.use(async () => {
+      const script = {
+        ...run,
+        workspace: resolve(cwd, options.workspace ?? '.'),
+        variables: this.#variables(run),
+        network: networkPolicyOf({ allowPrivate: config.network?.allow_private ?? [] }),
+        limits: { timeoutMs: subprocess_timeout_secs * 1000, outputCharacters: subprocess_output_limit },
+        agentId: options.agentId,
+        signal: options.signal,
+      }
+      return { ...(await runScript(script, open)), fuel: 0 }
+    })
+  }
+
+  async #record(result: SkillResult, ended: Ended, agentId: string | undefined): Promise<void> {
+    const { skill, execId, fuel, durationMs } = result
+    const who = { exec_id: execId, skill, ...(agentId && { agent_id: agentId }) }
+    const { trail } = this.#parts
+    const own = ended.violations.filter(({ recorded }) => recorded !== true)
+    const outcome = 'ok' in result ? 'ok' : result.error.code
+    const duration_ms = Math.round(durationMs)
+    await Promise.all([
+      ...own.map(({ violationType, details }) =>
+        trail.append({ event: 'SandboxViolation', ...who, violation_type: violationType, details }),
+      ),
+      trail.append({ event: 'SkillRun', ...who, state: 'ended', outcome, fuel, duration_ms }),
+    ])
+    const violations = result.violations.length
+    this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok' })
+  }
+
+  /** A skill that did not run leaves its record too; what policy refused is a violation. */
+  async #recordRefusal(
+    { code, message, family }: SandboxError,
+    who: { readonly exec_id: string; readonly skill: string; readonly agent_id?: string },
+  ): Promise<void> {
+    const { trail } = this.#parts
+    await trail.append({ event: 'SkillRun', ...who, state: 'refused', outcome: code })
+    if (family === 'denied')
+      await trail.append({
+        event: 'SandboxViolation',
+        ...who,
+        violation_type: 'CapabilityDenied',
+        details: `${code}: ${message}`,
+      })
+  }
+}
+
+/** The ceilings of `[sandbox]`. */
+export function wasmLimits({ sandbox = {} }: Config): Required<Omit<WasmSandboxOptions, 'runner'>> {
+  return {
+    fuel: sandbox.wasm_fuel_limit ?? 10_000_000,
+    epochDeadline: sandbox.wasm_epoch_deadline ?? 10,
+    memoryMb: sandbox.wasm_memory_limit_mb ?? 64,
+    stack: Math.min(sandbox.wasm_stack_limit ?? 1024, MAX_FRAMES),
+  }
+}

@@ -1,0 +1,104 @@
+import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { memoryOf } from './memory.ts'
+import { BoundedOutput } from './output.ts'
+import { Slots } from './slots.ts'
+import { UsageLog } from './usage.ts'
+
+let dir: string
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'rf-stores-'))
+})
+afterEach(() => rmSync(dir, { recursive: true, force: true }))
+
+describe('memory', () => {
+  it('is kept for each agent, and for nobody else', async () => {
+    await memoryOf(dir, 'a').store('key', { n: 1 })
+    expect(await memoryOf(dir, 'a').recall('key')).toEqual({ n: 1 })
+    expect(await memoryOf(dir, 'b').recall('key')).toBeUndefined()
+    await memoryOf(dir, 'a').store('key', null)
+    expect(await memoryOf(dir, 'a').recall('key')).toBe(null)
+  })
+
+  it('lets no name choose a place', async () => {
+    const memory = memoryOf(dir, '../../x')
+    for (const key of ['../../escape', 'a/b', '', '\0', '__proto__']) {
+      await memory.store(key, key)
+      expect(await memory.recall(key)).toBe(key)
+    }
+    expect(readdirSync(dir)).toEqual(['memory'])
+  })
+
+  it('has quotas of keys and of bytes; replacing is not adding', async () => {
+    const memory = memoryOf(dir, 'a', { keys: 3, bytes: 200 })
+    for (const key of ['1', '2', '3', '3']) await memory.store(key, 'x')
+    await expect(memory.store('4', 'x')).rejects.toMatchObject({ code: 'resource-exhausted' })
+    await expect(memory.store('3', 'x'.repeat(200))).rejects.toMatchObject({ code: 'resource-exhausted' })
+    expect(await memory.recall('3')).toBe('x')
+  })
+})
+
+describe('usage', () => {
+  const run = { skill: 's', fuel: 10, duration_ms: 1.5, violations: 1, ok: true }
+  it('adds up by skill', () => {
+    const log = new UsageLog(dir)
+    expect(log.read()).toEqual([])
+    for (const skill of ['s', 'b', 's']) log.add({ ...run, skill })
+    expect(new UsageLog(dir).read()).toEqual([
+      { skill: 'b', runs: 1, fuel: 10, duration_ms: 1.5, violations: 1 },
+      { skill: 's', runs: 2, fuel: 20, duration_ms: 3, violations: 2 },
+    ])
+  })
+
+  it('survives a line that a crash has cut, and what comes after it', () => {
+    const log = new UsageLog(dir)
+    log.add(run)
+    const file = join(dir, 'skills', 'usage.jsonl')
+    for (let cut = 1; cut < 30; cut += 7) {
+      writeFileSync(file, `${readFileSync(file, 'utf8')}${JSON.stringify(run).slice(0, cut)}`)
+      log.add(run)
+    }
+    appendFileSync(file, '{"skill":"s","fuel":-1,"duration_ms":1,"violations":0,"ok":true}\n[]\n')
+    expect(log.read()).toMatchObject([{ skill: 's', runs: 6 }])
+  })
+})
+
+describe('slots', () => {
+  it('run so many at once, and the rest in order', async () => {
+    const slots = new Slots(3)
+    let [now, most] = [0, 0]
+    const order: number[] = []
+    const work = (n: number) =>
+      slots.use(async () => {
+        order.push(n)
+        most = Math.max(most, ++now)
+        await sleep(5)
+        now--
+        if (n % 4 === 0) throw new Error('its own')
+        return n
+      })
+    const done = await Promise.allSettled(Array.from({ length: 20 }, (_, n) => work(n)))
+    expect(most).toBe(3)
+    expect(order).toEqual(Array.from({ length: 20 }, (_, n) => n))
+    expect(done.filter(({ status }) => status === 'rejected').length).toBe(5)
+    expect(await slots.use(async () => 'free again')).toBe('free again')
+  })
+})
+
+describe('output', () => {
+  it('counts characters, whatever the chunks cut through', () => {
+    const bytes = Buffer.from('aä€𝄞'.repeat(10))
+    for (const size of [1, 2, 3, 5, 1000]) {
+      const output = new BoundedOutput(7)
+      for (let at = 0; at < bytes.length; at += size) output.take('stdout', bytes.subarray(at, at + size))
+      expect(output.result).toEqual({ stdout: 'aä€𝄞aä€', stderr: '', truncated: true })
+    }
+    const exact = new BoundedOutput(4)
+    exact.take('stdout', Buffer.from('ab'))
+    exact.take('stderr', Buffer.from('cd'))
+    expect(exact.result).toEqual({ stdout: 'ab', stderr: 'cd', truncated: false })
+  })
+})

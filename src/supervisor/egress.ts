@@ -1,0 +1,125 @@
+import type { Duplex } from 'node:stream'
+import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
+import type { Connection } from '../egress/passage.ts'
+import { EgressProxy } from '../egress/proxy.ts'
+import { Secret } from '../host/secret.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Event, EventSink } from '../model/event.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Spec } from '../model/spec.ts'
+import type { EgressFacts } from '../policy/plan.ts'
+import { certificateBundle } from '../policy/proxy-environment.ts'
+import { parseSecretGrant } from '../policy/secret-grant.ts'
+
+/** A sandbox's way out in network mode `fetch`. */
+export interface Egress {
+  handle(stream: Duplex): void
+  /** Takes effect at once, also for connections that are open. */
+  setAllowHosts(hosts: readonly string[]): void
+  close(): Promise<void> | void
+}
+
+/** Made before the plan, which has to say what the sandbox sees of it. */
+export type PreparedEgress = {
+  readonly facts: EgressFacts
+  /** Opens it for the hosts of the plan. */
+  start(plan: Plan, sandboxId: string): Egress
+  /** When there will be no sandbox after all. */
+  close(): Promise<void> | void
+}
+
+export type EgressParts = {
+  readonly trail: EventSink
+  readonly allowPrivate: readonly string[]
+  /** Where the values of secrets come from. */
+  readonly env: Readonly<Record<string, string>>
+  readonly systemCertificates: () => string
+  readonly nodePreload: () => string | undefined
+}
+
+/** The factory that the gate gets: one proxy for each sandbox, each connection on record. */
+export const egressWith =
+  (parts: EgressParts): ((spec: Spec) => PreparedEgress) =>
+  (spec) =>
+    new SandboxEgress(parts, spec)
+
+class SandboxEgress implements PreparedEgress, Egress {
+  readonly facts: EgressFacts
+  readonly #parts: EgressParts
+  readonly #proxy: EgressProxy
+  readonly #secrets: readonly BrokeredSecret[]
+  #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
+
+  constructor(parts: EgressParts, spec: Spec) {
+    this.#parts = parts
+    this.#secrets = (spec.secrets ?? []).map((text) => brokered(text, parts.env))
+    this.#proxy = new EgressProxy({
+      allowHosts: [],
+      allowPrivate: parts.allowPrivate,
+      secrets: this.#secrets,
+      admit: (connection) => this.#admit(connection),
+      onConnection: (connection) => void this.#note(connection).catch(() => {}),
+    })
+    const own = this.#proxy.caCertificate
+    this.facts = {
+      placeholders: Object.fromEntries(
+        this.#secrets.map(({ grant, placeholder }) => [grant.name, placeholder]),
+      ),
+      certificates: own && certificateBundle(parts.systemCertificates(), own),
+      nodePreload: parts.nodePreload(),
+    }
+  }
+
+  start(plan: Plan, sandboxId: string): Egress {
+    this.#names = {
+      sandbox_id: sandboxId,
+      ...(plan.agentId === undefined ? {} : { agent_id: plan.agentId }),
+    }
+    this.#proxy.setAllowHosts(plan.network.allowHosts)
+    return this
+  }
+
+  handle(stream: Duplex): void {
+    void this.#proxy.handle(stream)
+  }
+
+  setAllowHosts(hosts: readonly string[]): void {
+    this.#proxy.setAllowHosts(hosts)
+  }
+
+  async close(): Promise<void> {
+    await this.#proxy.close()
+    for (const { value } of this.#secrets) value.dispose()
+  }
+
+  /** Before the connection is made; when it cannot be written down, there is none. */
+  #admit({ host, port, address, protocol }: Connection): Promise<void> {
+    const where = { host, port, protocol, ...(address === undefined ? {} : { address }) }
+    return this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where })
+  }
+
+  async #note({ verdict, host, port, protocol, reason }: Connection): Promise<void> {
+    if (verdict === 'allow') return
+    await this.#parts.trail.append({
+      event: 'SandboxViolation',
+      ...this.#names,
+      violation_type: 'SsrfBlocked',
+      guarantee: 'net.fetch',
+      details: `connect to ${host}:${port} (${protocol}): ${reason}`,
+    })
+  }
+}
+
+function brokered(text: string, env: Readonly<Record<string, string>>): BrokeredSecret {
+  const grant = parseSecretGrant(text)
+  const value = env[grant.variable]
+  if (!value)
+    throw new SandboxError(
+      'invalid-input',
+      `the secret \`${grant.name}\` has no value: \`${grant.variable}\` is not set`,
+      {
+        hint: `set ${grant.variable} in the environment that starts ringfence`,
+      },
+    )
+  return brokerSecret(grant, new Secret(value))
+}
