@@ -9,6 +9,7 @@ import {
   environment,
   newId,
   type Ringfence,
+  skillRunner,
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
@@ -16,7 +17,7 @@ import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
-import type { ServerParts, SkillParts } from './server/parts.ts'
+import type { ServerParts } from './server/parts.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
@@ -25,6 +26,7 @@ import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
+import { SkillDesk } from './supervisor/skill-desk.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
@@ -41,7 +43,6 @@ export type ServeOptions = ComposeOptions & {
   /** Other surfaces on the same port; see the seam in `server/app.ts`. */
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
-  readonly skills?: SkillParts
   readonly version?: string
 }
 
@@ -202,7 +203,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     },
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
-    ...(options.skills ? { skills: options.skills } : {}),
+    skills: new SkillDesk(lazily(() => skillRunner(ringfence))),
   }
 }
 
@@ -277,6 +278,14 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     version: options.version ?? '0.1.0',
     ...(options.mounts ? { mounts: options.mounts } : {}),
     ...(options.upgrades ? { upgrades: options.upgrades } : {}),
+  }
+}
+
+function lazily<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined
+  return () => {
+    made ??= make()
+    return made
   }
 }
 

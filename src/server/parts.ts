@@ -4,6 +4,7 @@ import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
 import type { Questions } from '../supervisor/questions.ts'
+import type { SkillDesk } from '../supervisor/skill-desk.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
 
@@ -28,13 +29,7 @@ export type ServerParts = {
   /** Why work cannot be done right now; empty when it can. */
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
-  /** Skills are another room's; absent until it is composed in. */
-  readonly skills?: SkillParts
-}
-
-export type SkillParts = {
-  readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
-  readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>
+  readonly skills: SkillDesk
 }
 
 export type ServerSettings = {

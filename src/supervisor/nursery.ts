@@ -162,10 +162,10 @@ export class Nursery {
     const ttl = timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
     const expiresAt = ttl === undefined ? null : Date.now() + ttl
     const { backend, level } = live
-    await Promise.all([
-      live.recorded(),
-      this.#house.save(entry, { state: 'ready', backend, level, expiresAt }),
-    ])
+    // Ready means that the wall stands, not that it could be built.
+    const layers = JSON.stringify(await live.layers())
+    const change = { state: 'ready', backend, level, layers, expiresAt }
+    await Promise.all([live.recorded(), this.#house.save(entry, change)])
     // Stopped while the disk was written: the record above is undone by `#undo`.
     if (entry.abort.signal.aborted)
       throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)

@@ -80,6 +80,8 @@ export class Pool {
     const policy = this.#policy
     try {
       const live = await this.#parts.open(kind.spec)
+      // Backends build the wall when it is first needed; here that is now.
+      await live.layers()
       if (this.#closed || policy !== this.#policy) return await live.close()
       let alive = true
       void live.ended.then(() => {

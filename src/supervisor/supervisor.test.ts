@@ -39,6 +39,7 @@ class World {
       plan: { cwd: '/', limits: {}, network: { mode: 'offline', allowHosts: [] } },
       ended,
       recorded: async () => {},
+      layers: async () => [],
       pause: async () => {},
       resume: async () => {},
       close: async () => void this.open.delete(id),

@@ -285,9 +285,6 @@ const webhookRoutes: readonly Route[] = [
   }),
 ]
 
-const noSkills = (): SandboxError =>
-  new SandboxError('unsupported', 'this server runs no skills', { hint: 'see `ringfence skill --help`' })
-
 const skillRoutes: readonly Route[] = [
   route({
     method: 'GET',
@@ -295,8 +292,7 @@ const skillRoutes: readonly Route[] = [
     summary: 'What skills used',
     scope: 'read',
     answers: { 200: { description: 'a bare list', schema: { type: 'array', items: OBJECT } } },
-    handle: async ({ parts, principal }) =>
-      Response.json((await parts.skills?.usage(tenantOf(principal))) ?? []),
+    handle: async ({ parts }) => Response.json(await parts.skills.usage()),
   }),
   route({
     method: 'POST',
@@ -305,10 +301,8 @@ const skillRoutes: readonly Route[] = [
     scope: 'exec',
     body: skillShape,
     answers: { 200: { description: 'its result', schema: OBJECT } },
-    async handle({ parts, principal, params, body }) {
-      if (!parts.skills) throw noSkills()
-      return Response.json(await parts.skills.run(params.name as string, body.input, principal.tenant))
-    },
+    handle: async ({ parts, params, body }) =>
+      Response.json(await parts.skills.run(params.name as string, body.input, body.agent_id)),
   }),
 ]
 
