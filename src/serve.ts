@@ -1,4 +1,5 @@
 import { accessSync, closeSync, constants, openSync, readFileSync, statfsSync } from 'node:fs'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -130,6 +131,19 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
+  const delay = monitorEventLoopDelay({ resolution: 10 })
+  delay.enable()
+  metrics.onRead(() => {
+    for (const quantile of [50, 99])
+      metrics.gauge(
+        'ringfence_loop_delay_seconds',
+        'How late the event loop was since the last reading.',
+        { quantile: String(quantile / 100) },
+        Math.max(0, delay.percentile(quantile) / 1e9 - 0.01),
+      )
+    metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
+    delay.reset()
+  })
   const reader = new StoreTrailReader(ringfence.stateDir, store)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (config.server?.approval_timeout_secs ?? 300) * 1000

@@ -64,7 +64,7 @@ describe('kill -9', () => {
       await settled(server, journal)
       let over = false
       const clients = Array.from({ length: 6 }, () => load(server, journal, () => over))
-      await new Promise((resolve) => setTimeout(resolve, Math.random() * 300))
+      await new Promise((resolve) => setTimeout(resolve, Math.random() * (FULL ? 300 : 1200)))
       // Stopped first, so that nothing is born between the look and the blow.
       process.kill(server.pid, 'SIGSTOP')
       const children = descendants(server.pid)
