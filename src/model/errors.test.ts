@@ -32,6 +32,8 @@ const TABLE: readonly Line[] = [
   ['ssrf-blocked', 'denied', 422, 126],
   ['capability-denied', 'denied', 422, 126],
   ['approval-required', 'denied', 422, 126],
+  ['skill-changed', 'denied', 422, 126],
+  ['skill-not-found', 'invalid', 404, 2],
   ['missing-guarantee', 'unsupported', 501, 125],
   ['backend-unavailable', 'unsupported', 501, 125],
   ['unsupported', 'unsupported', 501, 125],
