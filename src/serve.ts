@@ -1,4 +1,4 @@
-import { accessSync, closeSync, constants, openSync, readFileSync, statfsSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
@@ -29,6 +29,7 @@ import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
 import { SkillDesk } from './supervisor/skill-desk.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
+import { troubleOf } from './supervisor/trouble.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
 /** The server's half of the composition: store, trail, supervisor, routes. */
@@ -256,29 +257,6 @@ async function backendsOf({ registry }: Ringfence): Promise<readonly unknown[]> 
       return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
     }),
   )
-}
-
-const LEAST_FREE_BYTES = 16 * 1024 * 1024
-
-/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
-async function troubleOf(stateDir: string, store: Store, supervisor: Supervisor): Promise<readonly string[]> {
-  const problems: string[] = []
-  if (supervisor.draining) problems.push('the server is shutting down')
-  const attempt = async (what: string, work: () => unknown): Promise<void> => {
-    try {
-      await work()
-    } catch (error) {
-      problems.push(`${what}: ${(error as NodeJS.ErrnoException).code ?? (error as Error).message}`)
-    }
-  }
-  await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
-  await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
-  await attempt('the disk', () => {
-    const { bavail, bsize } = statfsSync(stateDir)
-    if (bavail * bsize < LEAST_FREE_BYTES) throw new Error('less than 16 MiB are free')
-  })
-  await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
-  return problems
 }
 
 function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOptions {
