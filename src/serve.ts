@@ -14,6 +14,8 @@ import {
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
+import { cgroupHost } from './host/cgroup.ts'
+import { removeOrphanGroups } from './host/orphan-groups.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -87,6 +89,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const parts = partsOf(options, { ringfence, store, trail, instance })
     closing.push(() => parts.webhooks.close())
+    if (process.platform === 'linux') removeOrphanGroups(cgroupHost())
     const recovered = await parts.supervisor.recover()
     parts.webhooks.deliver()
     const listening = await listen(parts, listenOptions(options, ringfence.config))

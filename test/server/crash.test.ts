@@ -93,6 +93,36 @@ describe('kill -9', () => {
     }
   }, 3_600_000)
 
+  test.runIf(process.getuid?.() === 0)(
+    'control groups of the dead are removed by the next start',
+    async () => {
+      const groups = (): string[] =>
+        execFileSync(
+          'sh',
+          ['-c', 'ls -d /sys/fs/cgroup/*/ringfence-* /sys/fs/cgroup/ringfence-* 2>/dev/null || true'],
+          {
+            encoding: 'utf8',
+          },
+        )
+          .split('\n')
+          .filter((line) => line.includes(`-${pid}-`))
+      const home = place()
+      const server = await startProcess(home)
+      const { pid } = server
+      const made = await server.call('POST', '/v1/sandboxes', {
+        body: { limits: { memoryMb: 256, pids: 64 } },
+      })
+      expect(made.status, made.text).toBe(201)
+      expect(groups().length).toBeGreaterThan(0)
+      server.child.kill('SIGKILL')
+      await server.ended
+      const next = await startProcess(home)
+      expect(await until(() => groups().length === 0, 5000)).toBe(true)
+      next.child.kill('SIGTERM')
+      await next.ended
+    },
+  )
+
   async function killedWhileStarting(home: string, key: string | undefined): Promise<void> {
     const starting = startProcess(home, key ? { key } : {}).catch(() => undefined)
     await new Promise((resolve) => setTimeout(resolve, Math.random() * 400))
