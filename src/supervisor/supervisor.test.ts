@@ -39,6 +39,7 @@ class World {
       plan: { cwd: '/', limits: {}, network: { mode: 'offline', allowHosts: [] } },
       ended,
       recorded: async () => {},
+      layers: async () => [],
       pause: async () => {},
       resume: async () => {},
       close: async () => void this.open.delete(id),
@@ -271,7 +272,12 @@ describe('others', () => {
     }
     const making = supervisor.create(me, { spec: {} }).catch((error: unknown) => error)
     await opening
-    const [one] = await supervisor.list(me, { states: ['provisioning'], limit: 10 })
+    const look = async () => (await supervisor.list(me, { states: ['provisioning'], limit: 10 }))[0]
+    let one = await look()
+    while (!one) {
+      await new Promise((resolve) => setTimeout(resolve, 5))
+      one = await look()
+    }
     const stopping = supervisor.stop(me, one?.row.id as string)
     go()
     expect((await stopping).row.state).toBe('destroyed')

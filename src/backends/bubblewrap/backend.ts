@@ -1,8 +1,8 @@
-import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Frame } from '../../host/frames.ts'
+import { groupName } from '../../host/orphan-groups.ts'
 import { Session } from '../../host/session.ts'
 import { signalName } from '../../host/signals.ts'
 import { type Companion, type RunResult, run, startCompanion } from '../../host/spawn.ts'
@@ -173,11 +173,7 @@ class Bubblewrap implements Backend, Wrapper {
   #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
-    return Cgroup.create(
-      this.#cgroupHost,
-      `ringfence-${randomBytes(8).toString('hex')}`,
-      Object.fromEntries(asked),
-    )
+    return Cgroup.create(this.#cgroupHost, groupName(), Object.fromEntries(asked))
   }
 
   /** Whether the agent has to hold a limit: nobody asked for it, or there is no control group that could. */

@@ -1,0 +1,68 @@
+import { randomBytes } from 'node:crypto'
+import { readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
+import { join } from 'node:path'
+import type { CgroupHost } from './cgroup.ts'
+
+/**
+ * A control group outlives the process that made it. Its name says who that was: `ringfence-<pid namespace>-<pid>-<start>-…`;
+ * with its start time a pid is never the same twice.
+ */
+const NAME = /^ringfence-(\d+)-(\d+)-(\d+)-[0-9a-f]{16}$/
+
+let own: string | undefined
+
+/** A fresh name for a group of this process. */
+export function groupName(): string {
+  own ??= `${pidSpace()}-${process.pid}-${startOf(process.pid) ?? 0}`
+  return `ringfence-${own}-${randomBytes(8).toString('hex')}`
+}
+
+/**
+ * Removes the groups of processes that are dead. SECURITY: only with the owner's full name, never by prefix: another
+ * instance's groups, and those of another pid namespace, are not ours to judge. One that still holds processes stays.
+ */
+export function removeOrphanGroups(host: CgroupHost): number {
+  const space = pidSpace()
+  const orphans = [...new Set(Object.values(host.parents))].flatMap((parent) =>
+    namesIn(parent)
+      .filter((name) => isOrphan(name, space))
+      .map((name) => join(parent, name)),
+  )
+  return orphans.filter(removeTree).length
+}
+
+function isOrphan(name: string, space: string): boolean {
+  const [, itsSpace, pid, start] = NAME.exec(name) ?? []
+  return pid !== undefined && itsSpace === space && startOf(Number(pid)) !== start
+}
+
+function removeTree(dir: string): boolean {
+  try {
+    for (const name of namesIn(dir)) rmdirSync(join(dir, name))
+    rmdirSync(dir)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function namesIn(dir: string): string[] {
+  try {
+    return readdirSync(dir, { withFileTypes: true })
+      .filter((entry) => entry.isDirectory())
+      .map(({ name }) => name)
+  } catch {
+    return []
+  }
+}
+
+function startOf(pid: number): string | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]
+  } catch {
+    return undefined
+  }
+}
+
+const pidSpace = (): string => /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0'

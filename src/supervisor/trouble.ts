@@ -1,0 +1,30 @@
+import { accessSync, closeSync, constants, openSync, statfsSync } from 'node:fs'
+import type { Store } from '../store/sql.ts'
+import type { Supervisor } from './supervisor.ts'
+
+const LEAST_FREE_BYTES = 16 * 1024 * 1024
+
+/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
+export async function troubleOf(
+  stateDir: string,
+  store: Store,
+  supervisor: Pick<Supervisor, 'draining'>,
+): Promise<readonly string[]> {
+  const problems: string[] = []
+  if (supervisor.draining) problems.push('the server is shutting down')
+  const attempt = async (what: string, work: () => unknown): Promise<void> => {
+    try {
+      await work()
+    } catch (error) {
+      problems.push(`${what}: ${(error as NodeJS.ErrnoException).code ?? (error as Error).message}`)
+    }
+  }
+  await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
+  await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
+  await attempt('the disk', () => {
+    const { bavail, bsize } = statfsSync(stateDir)
+    if (bavail * bsize < LEAST_FREE_BYTES) throw new Error('less than 16 MiB are free')
+  })
+  await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
+  return problems
+}
