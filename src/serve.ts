@@ -10,7 +10,7 @@ import {
   environment,
   newId,
   type Ringfence,
-  skillRunner,
+  skillParts,
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
@@ -29,9 +29,8 @@ import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
-import { SkillDesk } from './supervisor/skill-desk.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
-import { troubleOf } from './supervisor/trouble.ts'
+import { assertRoom, troubleOf } from './supervisor/trouble.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
 /** The server's half of the composition: store, trail, supervisor, routes. */
@@ -162,6 +161,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     policyHash: ringfence.policyHash,
     open: (spec, how) => ringfence.gate.open(spec, how),
     judge: (spec) => void ringfence.gate.plan(spec),
+    assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
       sandboxes: server.max_sandboxes ?? 1000,
@@ -221,7 +221,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     },
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
-    skills: new SkillDesk(lazily(() => skillRunner(ringfence))),
+    skills: skillParts(ringfence),
   }
 }
 
@@ -273,14 +273,6 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     version: options.version ?? '0.1.0',
     ...(options.mounts ? { mounts: options.mounts } : {}),
     ...(options.upgrades ? { upgrades: options.upgrades } : {}),
-  }
-}
-
-function lazily<T>(make: () => Promise<T>): () => Promise<T> {
-  let made: Promise<T> | undefined
-  return () => {
-    made ??= make()
-    return made
   }
 }
 

@@ -147,6 +147,8 @@ void make_readonly(const char *path);
 void hide_path(const char *path);
 void mask_path(const char *path, const char *dev, const char *ino);
 void move_mount_to(const char *staged, const char *target, const char *mode);
+/* What is written below `target` lands in `changes/upper`; the original stays as it is. */
+void mount_overlay(const char *original, const char *changes, const char *target);
 void forbid_user_namespaces(bool but_one);
 void become_user(const char *uid, const char *gid);
 void drop_privileges(void);
@@ -217,6 +219,9 @@ void stream_listen(int port);
 void stream_connect(uint32_t id, unsigned port);
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
 void streams_have_room(void);
+
+/* review.c: lists what an overlay holds. */
+int list_changes(const char *upper);
 
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);

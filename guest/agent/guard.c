@@ -58,6 +58,21 @@ static void watch_call(struct sock_filter *code, int *at, int call) {
   code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
 }
 
+/* A connected socket sends without an address, and often: only a call that names one is of interest. */
+static void watch_sendto(struct sock_filter *code, int *at) {
+  const struct sock_filter block[] = {
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 6),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4) + 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  memcpy(code + *at, block, sizeof block);
+  *at += (int)(sizeof block / sizeof *block);
+}
+
 static void watch_files(struct sock_filter *code, int *at) {
   watch_open(code, at, SYS_openat, 2);
 #ifdef SYS_open
@@ -74,7 +89,7 @@ int guard_install(void) {
   struct sock_filter code[128];
   int at = 0;
   code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-  if (network_guarantee) watch_call(code, &at, SYS_connect), watch_call(code, &at, SYS_sendto);
+  if (network_guarantee) watch_call(code, &at, SYS_connect), watch_sendto(code, &at);
   if (protection.guarded.count > 0) watch_files(code, &at);
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {.len = (unsigned short)at, .filter = code};

@@ -10,7 +10,7 @@
 
 /* What the host asked for; every string points into the configuration that came by descriptor. */
 static struct {
-  struct strings readonly, hidden, masks, nested, writable;
+  struct strings readonly, hidden, masks, nested, overlays, writable;
   struct command_spec command;
   const char *uid, *gid;
   bool waits;      /* the host gives the word when the command may start */
@@ -26,7 +26,7 @@ static struct {
 } FIELDS[] = {
     {"readonly", 1, &plan.readonly},          {"mask", 3, &plan.masks},
     {"hide", 1, &plan.hidden},                {"nested", 3, &plan.nested},
-    {"writable", 1, &plan.writable},          {"guard", 1, &protection.guarded},
+    {"overlay", 3, &plan.overlays},           {"writable", 1, &plan.writable},          {"guard", 1, &protection.guarded},
     {"protect-root", 1, &protection.roots},   {"protect-inner", 1, &protection.inner},
     {"protect-name", 1, &protection.names},   {"protect-except", 1, &protection.except},
     {"protect-path", 1, &protection.pinned},
@@ -75,6 +75,8 @@ static void parse_config(int fd) {
 }
 
 static void finish_mounts(void) {
+  for (size_t i = 0; i + 2 < plan.overlays.count; i += 3)
+    mount_overlay(plan.overlays.items[i], plan.overlays.items[i + 1], plan.overlays.items[i + 2]);
   for (size_t i = 0; i + 2 < plan.nested.count; i += 3)
     move_mount_to(plan.nested.items[i], plan.nested.items[i + 1], plan.nested.items[i + 2]);
   for (size_t i = 0; i + 2 < plan.masks.count; i += 3)

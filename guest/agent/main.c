@@ -29,6 +29,7 @@ int main(int argc, char **argv) {
     control_fd = atoi(argv[4]);
     init(atoi(argv[2]), atoi(argv[3]));
   }
+  if (argc == 3 && !strcmp(argv[1], "changes")) return list_changes(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "version")) {
     puts("ringfence-agent 1");
     return 0;

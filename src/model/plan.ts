@@ -19,7 +19,12 @@ export type PathFact = {
 }
 
 /** One host path made visible in the sandbox. The backend must open the very inode that was judged. */
-export type Mount = PathFact & { readonly target: string; readonly mode: 'ro' | 'rw' }
+export type Mount = PathFact & {
+  readonly target: string
+  readonly mode: 'ro' | 'rw'
+  /** Writes land in this directory's `upper`, beside an empty `work`; the original stays as it is. */
+  readonly overlay?: PathFact
+}
 
 /** A path inside a mount that the sandbox must not see. */
 export type Mask = PathFact & { readonly target: string }

@@ -3,7 +3,15 @@ import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
-import { type Facts, factOf, grantedMounts, grantedSockets, masksFor, type SandboxPolicy } from './grants.ts'
+import {
+  type Facts,
+  factOf,
+  grantedMounts,
+  grantedSockets,
+  masksFor,
+  reviewedMounts,
+  type SandboxPolicy,
+} from './grants.ts'
 import { isWithin } from './paths-mount.ts'
 import { allowedHosts, egressEnvironment, egressFiles } from './plan-egress.ts'
 import { pinnedTo } from './protect.ts'
@@ -62,7 +70,8 @@ export function planFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan |
 function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   refuseUnbuilt(spec)
   const preset = spec.preset ?? 'workspace-write'
-  const mounts = [...grantedMounts(policy, spec, facts, preset)]
+  const granted = grantedMounts(policy, spec, facts, preset)
+  const mounts = spec.review ? reviewedMounts(granted, facts) : granted
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)

@@ -4,7 +4,6 @@ import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
 import type { Questions } from '../supervisor/questions.ts'
-import type { SkillDesk } from '../supervisor/skill-desk.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
 
@@ -29,7 +28,13 @@ export type ServerParts = {
   /** Why work cannot be done right now; empty when it can. */
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
-  readonly skills: SkillDesk
+  readonly skills: SkillParts
+}
+
+/** Skills by name, each tenant with its own sums. */
+export type SkillParts = {
+  readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
+  readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>
 }
 
 export type ServerSettings = {

@@ -1,6 +1,7 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, OpenOptions } from '../backends/backend.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
+import type { Review } from '../host/review.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
@@ -26,6 +27,8 @@ export type GateParts = {
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
   readonly egress?: (spec: Spec) => Promise<PreparedEgress>
+  /** Makes the place where a reviewed sandbox's changes wait. */
+  readonly review?: (spec: Spec) => Review
 }
 
 export type OpenSandboxOptions = {
@@ -50,11 +53,12 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown, egress?: PreparedEgress): Plan {
+  plan(input: unknown, egress?: PreparedEgress, review?: Review): Plan {
     const spec = parseSpec(input)
     const { policy, host, observe } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-    const facts = { ...host, stateDir: observe(host.stateDir), paths, egress: egress?.facts }
+    const overlays = review?.places()
+    const facts = { ...host, stateDir: observe(host.stateDir), paths, egress: egress?.facts, overlays }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
     return plan
@@ -71,16 +75,19 @@ export class Gate {
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
+    const review = spec.review ? this.#parts.review?.(spec) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, prepared)
+      const { plan, backend } = await this.#admitSpec(spec, prepared, review)
+      review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, id, egress)
+      const sandbox = this.#sandbox(plan, backend, inside, id, egress, review)
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
       await prepared?.close()
+      review?.drop()
       throw error
     }
   }
@@ -96,19 +103,21 @@ export class Gate {
     inside: BackendSandbox | undefined,
     id = this.#parts.newId('sb'),
     egress?: Egress,
+    review?: Review,
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
-    return new Sandbox({ id, plan, backend, inside, egress, trail, newId, judge })
+    return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
   async #admitSpec(
     spec: Spec,
     egress: PreparedEgress | undefined,
+    review: Review | undefined,
   ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      const plan = this.plan(spec, egress)
+      const plan = this.plan(spec, egress, review)
       return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)

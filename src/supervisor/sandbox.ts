@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -55,6 +56,8 @@ type Parts = {
   readonly inside: BackendSandbox | undefined
   /** Present in network mode `fetch`. */
   readonly egress?: Egress | undefined
+  /** Present when changes wait for a person's word. */
+  readonly review?: Review | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
@@ -67,6 +70,8 @@ export class Sandbox implements AsyncDisposable {
   readonly level: Level
   readonly plan: Plan
   readonly files: SandboxFiles
+  /** What was changed, when the spec asked for review: look, apply or drop. */
+  readonly review: Review | undefined
   readonly #parts: Parts
   /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
   readonly #unwritten: Event[] = []
@@ -81,6 +86,7 @@ export class Sandbox implements AsyncDisposable {
     this.backend = parts.backend.name
     this.level = parts.backend.level
     this.plan = parts.plan
+    this.review = parts.review
     this.files = new SandboxFiles(
       (operation, path) => this.#recordFile(operation, path),
       () => this.#inside().files,
@@ -315,6 +321,7 @@ export class Sandbox implements AsyncDisposable {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()
     await this.#parts.egress?.close()
+    if (this.review && (await this.review.changes()).length === 0) this.review.drop()
     const why = this.#lost === undefined ? {} : { reason: redact(this.#lost) }
     const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
     await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])

@@ -397,5 +397,10 @@ function diagnose(text: string): { readonly reason: string; readonly fix: string
     return { reason: 'user namespaces are switched off', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
   if (blocked && readText('/proc/sys/user/max_user_namespaces')?.trim() === '0')
     return { reason: 'user namespaces are switched off', fix: 'sysctl -w user.max_user_namespaces=15000' }
+  if (/Can't find source path \/proc\/self\/fd/.test(text))
+    return {
+      reason: 'the owner of the workspace cannot enter a directory above it',
+      fix: 'let others pass through those directories (chmod o+x), or make the workspace yours',
+    }
   return { reason: text.replace(/^bwrap: /, ''), fix: 'run `ringfence doctor` to see what this host lacks' }
 }

@@ -73,6 +73,7 @@ const AGENT: Readonly<Record<string, number>> = {
   mask: 3,
   hide: 1,
   nested: 3,
+  overlay: 3,
   writable: 1,
   rlimit: 2,
   guard: 1,

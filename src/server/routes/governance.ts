@@ -91,7 +91,8 @@ const skillRoutes: readonly Route[] = [
     summary: 'What skills used',
     scope: 'read',
     answers: { 200: { description: 'a bare list', schema: { type: 'array', items: OBJECT } } },
-    handle: async ({ parts }) => Response.json(await parts.skills.usage()),
+    handle: async ({ parts, principal }) =>
+      Response.json(await parts.skills.usage(isOperator(principal) ? undefined : principal.tenant)),
   }),
   route({
     method: 'POST',
@@ -100,8 +101,8 @@ const skillRoutes: readonly Route[] = [
     scope: 'exec',
     body: skillShape,
     answers: { 200: { description: 'its result', schema: OBJECT } },
-    handle: async ({ parts, params, body }) =>
-      Response.json(await parts.skills.run(params.name as string, body.input, body.agent_id)),
+    handle: async ({ parts, principal, params, body }) =>
+      Response.json(await parts.skills.run(params.name as string, body.input, principal.tenant)),
   }),
 ]
 
