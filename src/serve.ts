@@ -15,7 +15,7 @@ import {
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
 import { cgroupHost } from './host/cgroup.ts'
-import { removeOrphanGroups } from './host/orphan-groups.ts'
+import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -88,7 +88,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const parts = partsOf(options, { ringfence, store, trail, instance })
     closing.push(() => parts.webhooks.close())
-    if (process.platform === 'linux') removeOrphanGroups(cgroupHost())
+    reapOrphans()
     const recovered = await parts.supervisor.recover()
     parts.webhooks.deliver()
     const listening = await listen(parts, listenOptions(options, ringfence.config))
@@ -115,6 +115,18 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     throw error
   }
 }
+
+/** Now, and again a little later: what a crash left half-born may still be on its way. */
+function reapOrphans(): void {
+  if (process.platform !== 'linux') return
+  const reap = (): void => {
+    endOrphanProcesses()
+    removeOrphanGroups(cgroupHost())
+  }
+  reap()
+  for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+}
+const REAP_AGAIN_MS = [500, 2000, 4000]
 
 /** Answers go on while commands end; new connections and new work are refused. */
 async function drain(parts: ServerParts, _listening: Listening, deadlineMs: number): Promise<void> {
