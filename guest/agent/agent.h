@@ -226,5 +226,8 @@ int list_changes(const char *upper);
 
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);
+#ifdef RINGFENCE_TEST
+_Noreturn void serve_unfenced(int config);
+#endif
 
 #endif

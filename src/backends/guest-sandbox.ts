@@ -319,6 +319,7 @@ class GuestCommand implements RunningCommand {
     if (end.limit) this.#watchdog.note(end.limit)
     const counts = this.#counted()
     await this.#confinement?.release()
+    if (end.refused !== undefined) throw new SandboxError('invalid-input', end.refused)
     if (end.lost !== undefined && !this.#watchdog.reason && counts.oomKills === 0)
       throw new SandboxError('wrong-state', `the sandbox is gone: ${end.lost}`)
     const outcome = outcomeOf(end, this.#watchdog.reason, counts)
