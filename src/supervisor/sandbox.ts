@@ -62,6 +62,8 @@ type Parts = {
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  /** Throws when the operator's policy does not let a sandbox ask for these hosts. */
+  readonly judgeHosts: (hosts: readonly string[]) => void
 }
 
 /** One isolated place. Every command in it is judged before it runs and recorded before and after. */
@@ -194,6 +196,7 @@ export class Sandbox implements AsyncDisposable {
       throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
         hint: 'create it with network mode fetch',
       })
+    this.#parts.judgeHosts(hosts)
     await this.#write(
       this.#event('PolicyDecision', {
         subject: 'network',
