@@ -70,6 +70,7 @@ enum frame_type {
   FRAME_REFUSED = 'F',   /* text: why the command or the stream could not start */
   FRAME_OUTPUT = 'O',    /* bytes of standard output */
   FRAME_ERRORS = 'P',    /* bytes of standard error */
+  FRAME_USE = 'M',       /* r, w or x, and a path: what a watched command wanted */
   FRAME_TUNNEL = 'N',    /* the sandbox opened a stream to its proxy */
   FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */

@@ -47,6 +47,8 @@ export type RunResult = {
 export const GRACE_MS = 500
 /** Frames that are kept; an agent that sends more is not ours. */
 const MAX_FRAMES = 1024
+/** A watched command opens many files. */
+const MAX_USES = 65_536
 
 /**
  * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
@@ -255,7 +257,7 @@ class Run implements RunningProcess {
   #hear(frames: Frame[]): void {
     for (const frame of frames) {
       // However much was told before, how the command ended must not get lost.
-      const room = frame.kind === 'exit' ? MAX_FRAMES + 1 : MAX_FRAMES
+      const room = frame.kind === 'exit' || frame.kind === 'use' ? MAX_USES : MAX_FRAMES
       if (this.#frames.length < room) this.#frames.push(frame)
       if (frame.kind === 'limit') this.#watchdog.note(frame.limit)
     }

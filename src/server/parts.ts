@@ -31,7 +31,7 @@ export type ServerParts = {
   readonly skills: SkillParts
 }
 
-/** Skills by name, each tenant with its own sums. */
+/** Skills by name, each caller's apart; made by the composition root. */
 export type SkillParts = {
   readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
   readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>

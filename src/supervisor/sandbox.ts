@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
@@ -202,6 +203,11 @@ export class Sandbox implements AsyncDisposable {
       }),
     )
     egress.setAllowHosts(hosts)
+  }
+
+  /** The latest connections through the proxy, allowed and refused. */
+  get connections(): readonly Connection[] {
+    return this.#parts.egress?.connections ?? []
   }
 
   /** Resolves with the reason when the sandbox ended, by `close` or by itself. */

@@ -14,7 +14,7 @@ import {
   readText,
   systemProgram,
 } from '../../host/system.ts'
-import type { Command, ExecResult, Outcome, Violation } from '../../model/command.ts'
+import type { Command, ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
@@ -355,6 +355,7 @@ function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
     truncated: result.truncated,
     durationMs: result.durationMs,
     violations: violationsOf(toldViolations(result.frames), outcome, counts),
+    ...usesOf(result.frames),
     layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
   }
 }
@@ -378,6 +379,11 @@ function outcomeOf(result: RunResult, oomKills: number): Outcome {
   return exit.signaled
     ? { kind: 'signaled', signal: signalName(exit.code) }
     : { kind: 'exited', code: exit.code }
+}
+
+function usesOf(frames: readonly Frame[]): { readonly uses?: readonly Use[] } {
+  const uses = frames.flatMap((frame) => (frame.kind === 'use' ? [frame.use] : []))
+  return uses.length === 0 ? {} : { uses }
 }
 
 const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>

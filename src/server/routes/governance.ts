@@ -4,6 +4,7 @@ import { approvalJson } from '../../supervisor/questions.ts'
 import { type Route, route } from '../route.ts'
 import { answerShape, approvalsQuery, evaluateShape, noBody, skillShape } from '../shapes.ts'
 import { pageOf } from '../views.ts'
+import { tenantOf } from './trail.ts'
 
 /** Judging, asking, recording: everything about sandboxes that is not a sandbox. */
 

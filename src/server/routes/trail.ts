@@ -8,7 +8,7 @@ import { pageOf } from '../views.ts'
 /** What happened, for whoever may see it. */
 
 const OBJECT = { type: 'object' } as const
-const tenantOf = (principal: Principal): string | undefined =>
+export const tenantOf = (principal: Principal): string | undefined =>
   isOperator(principal) ? undefined : principal.tenant
 
 type AuditQuery = {
