@@ -166,6 +166,7 @@ const HOST_TYPES = {
   go: 'G',
   signal: 'S',
   kill: 'K',
+  freeze: 'B',
   command: 'C',
   input: 'I',
   resize: 'Z',

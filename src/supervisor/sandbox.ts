@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import { canFreeze, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
@@ -186,6 +187,23 @@ export class Sandbox implements AsyncDisposable {
   /** The fences that are really in place, as the kernel reports them. */
   layers(): Promise<readonly string[]> {
     return this.#inside().layers()
+  }
+
+  /** Everything in it stands still until `resume`. */
+  async pause(): Promise<void> {
+    await this.#freezable('pause').pause()
+    await this.#write(this.#event('SandboxState', { state: 'paused' }))
+  }
+
+  async resume(): Promise<void> {
+    await this.#freezable('resume').resume()
+    await this.#write(this.#event('SandboxState', { state: 'ready' }))
+  }
+
+  #freezable(what: string): BackendSandbox & Freezable {
+    const inside = this.#inside()
+    if (canFreeze(inside)) return inside
+    throw new SandboxError('unsupported', `${this.backend} cannot ${what} a sandbox`)
   }
 
   /** Changes which hosts a running sandbox may reach, at once. */
