@@ -71,10 +71,12 @@ enum frame_type {
   FRAME_REFUSED = 'F',   /* text: why the command or the stream could not start */
   FRAME_OUTPUT = 'O',    /* bytes of standard output */
   FRAME_ERRORS = 'P',    /* bytes of standard error */
+  FRAME_USE = 'M',       /* r, w or x, and a path: what a watched command wanted */
   FRAME_TUNNEL = 'N',    /* the sandbox opened a stream to its proxy */
   FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */
   FRAME_KILL = 'K',      /* from the host: end the command with everything that it started */
+  FRAME_FREEZE = 'B',    /* from the host: 1, everything stands still; 0, it goes on */
   FRAME_COMMAND = 'C',   /* from the host: fields as in the configuration */
   FRAME_INPUT = 'I',     /* from the host: bytes of standard input; none is its end */
   FRAME_RESIZE = 'Z',    /* from the host: columns, rows (2 bytes each) */
@@ -85,8 +87,8 @@ enum frame_type {
   FRAME_WINDOW = 'W',    /* both ways: so many more bytes (4 bytes) may be sent */
   FRAME_WAITING = 'H',   /* nothing: a container is up and waits for its configuration */
   FRAME_CONFIGURE = 'Y', /* from the host, to one that waits: the configuration */
-  FRAME_FILTER = 'B',    /* from the host, to one that waits: the seccomp filter */
-  FRAME_EXPECT = 'M',    /* from the host, to one that waits: `is` or `not`, path, device, inode, of each mount */
+  FRAME_FILTER = 'f',    /* from the host, to one that waits: the seccomp filter */
+  FRAME_EXPECT = 'e',    /* from the host, to one that waits: `is` or `not`, path, device, inode, of each mount */
 };
 
 /* What one side may send before the other answers with a window. */
@@ -236,5 +238,8 @@ _Noreturn void init(int config, int filter);
 _Noreturn void serve_inside(char *config, size_t length, int filter);
 /* guest.c */
 _Noreturn void guest(void);
+#ifdef RINGFENCE_TEST
+_Noreturn void serve_unfenced(int config);
+#endif
 
 #endif

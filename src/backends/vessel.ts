@@ -137,7 +137,7 @@ function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgro
 }
 
 /** A sandbox that can be frozen. */
-export class VesselSandbox extends GuestSandbox implements Freezable {
+export class VesselSandbox extends GuestSandbox {
   readonly #vessel: Vessel
 
   constructor(plan: Plan, place: VesselPlace, vessel: Vessel) {
@@ -145,11 +145,19 @@ export class VesselSandbox extends GuestSandbox implements Freezable {
     this.#vessel = vessel
   }
 
-  pause(): Promise<void> {
-    return this.#vessel.pause()
+  /** The agent stops the commands; then the kernel stops everything, the agent too. */
+  override async pause(): Promise<void> {
+    await super.pause()
+    try {
+      await this.#vessel.pause()
+    } catch (error) {
+      await super.resume()
+      throw error
+    }
   }
 
-  resume(): Promise<void> {
-    return this.#vessel.resume()
+  override async resume(): Promise<void> {
+    if (this.isPaused) await this.#vessel.resume()
+    await super.resume()
   }
 }

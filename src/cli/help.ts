@@ -124,6 +124,7 @@ const POLICY = `usage: ringfence policy init [FILE]      write a commented ringf
        ringfence policy test FILE        run every rule's examples, a line each; 1 when one lies
        ringfence policy explain [FILE]   what a file, or the policy in force here, permits
        ringfence policy schema           the JSON Schema of the file
+       ringfence policy learn [-o FILE] -- program…   run it, keep nothing of it, and write the policy that lets it pass
 
 examples:
   ringfence policy init

@@ -69,6 +69,8 @@ type PlanFields = {
   readonly needs: readonly Guarantee[]
   readonly waived: readonly Guarantee[]
   readonly agentId: string | undefined
+  /** What commands open and start is noted. */
+  readonly learns: boolean
 }
 
 /** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */

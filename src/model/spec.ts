@@ -50,6 +50,8 @@ export const specShape = object({
   template: optional(text()),
   /** Writes land in an overlay and wait for a person's word. */
   review: optional(boolean()),
+  /** Notes what commands open and start. */
+  learn: optional(boolean()),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

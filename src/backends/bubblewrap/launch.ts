@@ -249,6 +249,7 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
   return [
     ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waits ? ['wait'] : []),
+    ...(plan.learns ? ['learn'] : []),
     ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
     // Where there is no network, an attempt to reach one is worth a record.
     ...(isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
