@@ -15,7 +15,7 @@ import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
-import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
+import { caller, hostFingerprint, hostMemoryMb, lifeOf, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -37,8 +37,8 @@ export type ComposeOptions = {
   readonly policy?: string | undefined
   readonly env?: NodeJS.ProcessEnv
   readonly cwd?: string
-  /** So many containers are kept ready for each kind of sandbox that was asked for; for those who stay. */
-  readonly warm?: number
+  /** This process stays: what `[backends] ready` asks for is worth its cost. */
+  readonly stays?: boolean
   /** Hears what takes long, such as the making of an image. */
   readonly onProgress?: (text: string) => void
   /** Where events go, when it is not the state directory's own trail. */
@@ -85,7 +85,14 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
   const closing: (() => Promise<void>)[] = []
-  const registry = registryFor(options, { stateDir, env, policy: () => now.policy, observe, closing })
+  const registry = registryFor(options, {
+    stateDir,
+    env,
+    policy: () => now.policy,
+    observe,
+    ready: () => now.config.backends?.ready ?? 0,
+    closing,
+  })
   orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
@@ -205,6 +212,8 @@ type RegistryParts = {
   readonly env: Readonly<Record<string, string>>
   readonly policy: () => SandboxPolicy
   readonly observe: (path: string) => Observed
+  /** So many containers are kept ready for each kind of sandbox that was asked for. */
+  readonly ready: () => number
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -246,8 +255,7 @@ export function engineSockets(env: Readonly<Record<string, string>>): readonly s
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
-  const stat = readText('/proc/self/stat') ?? ''
-  return { owner, epoch: `${process.pid}-${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]}` }
+  return { owner, epoch: lifeOf(process.pid) }
 }
 
 function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
@@ -269,7 +277,8 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
         import('./backends/images/store.ts'),
       ])
       const images = new ImageStore(stateDir)
-      const { warm: ready = 0, onProgress } = options
+      const ready = options.stays ? parts.ready() : 0
+      const { onProgress } = options
       const backend = docker({
         agent: agentPath(),
         probePlan,

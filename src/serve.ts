@@ -78,8 +78,9 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
       if (!trail) throw new Error('the trail is not open yet')
       await trail.append({ ...event, policy: hash() })
     }
-    const ringfence = await compose({ ...options, trail: { append, close: async () => {} } })
+    const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
     hash = ringfence.policyHash
+    closing.push(() => ringfence.close())
     const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
     const store = await openStore({ stateDir, databaseUrl: database })
     closing.push(() => store.close())

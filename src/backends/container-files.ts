@@ -1,6 +1,6 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { caller } from '../host/system.ts'
+import { caller, isAlive, lifeOf } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 
@@ -21,7 +21,8 @@ export function userFor(plan: Plan): User {
 export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User): string {
   const run = join(stateDir, 'run')
   mkdirSync(run, { recursive: true, mode: 0o700 })
-  const dir = mkdtempSync(join(run, 'container-'))
+  sweep(run)
+  const dir = mkdtempSync(join(run, `container-${lifeOf(process.pid)}-`))
   const name = uid === 0 ? 'root' : 'agent'
   const write = (file: string, text: string): void => writeFileSync(join(dir, file), text, { mode: 0o444 })
   try {
@@ -32,6 +33,18 @@ export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User)
   } catch (cause) {
     rmSync(dir, { recursive: true, force: true })
     throw new SandboxError('launch-failed', `cannot write below ${stateDir}`, { cause })
+  }
+}
+
+const swept = new Set<string>()
+
+/** What processes that are dead left behind, once for each process that lives. */
+function sweep(run: string): void {
+  if (swept.has(run)) return
+  swept.add(run)
+  for (const name of readdirSync(run)) {
+    const life = /^container-(\d+-\d+)-/.exec(name)?.[1]
+    if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
   }
 }
 

@@ -1,6 +1,7 @@
 import { release } from 'node:os'
 import { compose } from '../compose.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
+import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
 
 type Row = {
@@ -32,8 +33,18 @@ export async function doctor(args: readonly string[]): Promise<number> {
       fix: probe.available ? null : probe.fix,
     })
   }
-  const report = { backends: rows, node: process.version, kernel: release() }
-  process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : table(rows, report))
+  const { ImageStore } = await import('../backends/images/store.ts')
+  const images = new ImageStore(ringfence.stateDir).list()
+  const report = {
+    backends: rows,
+    images: images.map(imageJson),
+    node: process.version,
+    kernel: release(),
+  }
+  const shown = images.map((one) => `  ${imageLine(one)}\n`).join('')
+  process.stdout.write(
+    values.json ? `${JSON.stringify(report)}\n` : `${table(rows, report)}${shown && `\nimages:\n${shown}`}`,
+  )
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 

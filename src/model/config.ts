@@ -63,7 +63,13 @@ export const configShape = object({
       subprocess_max_concurrent: optional(positive(10_000)),
     }),
   ),
-  backends: optional(object({ order: optional(list(text())) })),
+  backends: optional(
+    object({
+      order: optional(list(text())),
+      /** Containers that a server keeps ready for each kind of sandbox that was asked for. */
+      ready: optional(number({ integer: true, min: 0, max: 64 })),
+    }),
+  ),
   server: optional(
     object({
       host: optional(text()),

@@ -36,6 +36,8 @@ export type OpenSandboxOptions = {
   readonly signal?: AbortSignal | undefined
   /** An id that was given out before, by `newId`. */
   readonly id?: string | undefined
+  /** Whose it is. */
+  readonly owner?: string | undefined
 }
 
 /**
@@ -72,7 +74,7 @@ export class Gate {
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(
     input: unknown,
-    { signal, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, owner, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
@@ -82,7 +84,7 @@ export class Gate {
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
-      const inside = await this.#open(backend, plan, { signal, onTunnel })
+      const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
       const sandbox = this.#sandbox(plan, backend, inside, id, egress, review)
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox

@@ -41,7 +41,7 @@ export type SupervisorParts = {
   readonly newId: (prefix: string) => string
   readonly open: (
     spec: Spec,
-    options: { readonly id?: string; readonly signal?: AbortSignal },
+    options: { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string },
   ) => Promise<LiveSandbox>
   /** Throws while there is no room for the records of more work. */
   readonly assertRoom: () => void

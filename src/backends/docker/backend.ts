@@ -85,13 +85,13 @@ class Docker implements Backend {
     if (missing) return { available: false, ...missing }
     try {
       const images = this.#engineImages()
-      // The first use of an image is not what a start costs.
-      await images.idOf(undefined)
+      // Directories alone are loaded in no time, and the agent needs no program to look at one.
+      const empty = await images.empty()
       const started = monotonicMs()
-      const sandbox = await this.open(this.#parts.probePlan())
+      const plan = this.#parts.probePlan()
+      const sandbox = await this.#serve(plan, await this.#start(plan, images.engine, empty, undefined), {})
       try {
-        const { outcome } = await sandbox.exec({ argv: ['true'] })
-        if (outcome.kind !== 'exited' || outcome.code !== 0) throw new Error('the probe command failed')
+        await sandbox.files.stat('/tmp')
       } finally {
         await sandbox.close()
       }

@@ -1,7 +1,7 @@
 import { rmSync } from 'node:fs'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
 import type { AttachedStream, Engine } from '../../host/engine.ts'
-import { readText } from '../../host/system.ts'
+import { isAlive } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Vessel } from '../vessel.ts'
@@ -162,11 +162,4 @@ async function remove(engine: Engine, id: string): Promise<void> {
   if (status !== 409) return
   const wait = `/containers/${id}/wait?condition=removed`
   await engine.call({ method: 'POST', path: wait, deadlineMs: REMOVE_MS }, [404])
-}
-
-/** An epoch is `pid-start`: who began when. The number alone may be somebody else's by now. */
-function isAlive(epoch: string | undefined): boolean {
-  const [pid, start] = (epoch ?? '').split('-')
-  const stat = /^\d+$/.test(pid ?? '') ? readText(`/proc/${pid}/stat`) : undefined
-  return stat !== undefined && stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] === start
 }

@@ -1,6 +1,6 @@
 import type { Engine } from '../../host/engine.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { Image, ImageStore } from '../images/store.ts'
+import { type Image, type ImageStore, PROBE_IMAGE } from '../images/store.ts'
 
 const LOAD_MS = 10 * 60_000
 const REFERENCE = /^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,254}$/
@@ -28,6 +28,13 @@ export class EngineImages {
     const { status, body } = await this.#inspect(name as string)
     if (status === 404) throw unknown(name)
     return idIn(body)
+  }
+
+  /** The id of an image with nothing in it. */
+  async empty(): Promise<string> {
+    return this.#ensure(
+      this.#store.get(PROBE_IMAGE) ?? (await this.#store.build(PROBE_IMAGE, { kind: 'empty' })),
+    )
   }
 
   /** Podman speaks the same language with an accent. */

@@ -16,7 +16,7 @@ import {
 import { join } from 'node:path'
 import { writeAtomically } from '../../host/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { DEFAULT_PROGRAMS, hostTree } from './host-programs.ts'
+import { DEFAULT_PROGRAMS, hostTree, skeleton } from './host-programs.ts'
 import { packageTree } from './packages.ts'
 import { padding, tarFile, tarOf } from './tar.ts'
 import type { Tree, TreeEntry } from './tree.ts'
@@ -41,8 +41,11 @@ export type Image = {
 export type ImageSource =
   | { readonly kind: 'host'; readonly programs: readonly string[] }
   | { readonly kind: 'packages'; readonly packages: readonly string[] }
+  | { readonly kind: 'empty' }
 
 export const DEFAULT_IMAGE = 'default'
+/** Nothing but directories: enough to see that an engine works. */
+export const PROBE_IMAGE = 'probe'
 const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/
 
 export type BuildOptions = {
@@ -60,7 +63,7 @@ export class ImageStore {
   list(): readonly Image[] {
     if (!existsSync(this.#dir)) return []
     return readdirSync(this.#dir)
-      .filter((name) => name.endsWith('.json') && name !== 'index.json')
+      .filter((name) => name.endsWith('.json') && name !== `${PROBE_IMAGE}.json`)
       .sort()
       .flatMap((name) => this.get(name.slice(0, -'.json'.length)) ?? [])
   }
@@ -222,7 +225,8 @@ export class ImageStore {
 
   /** What no other image uses goes; the directory too. */
   #forget({ id, layer, manifest }: Image): void {
-    const used = new Set(this.list().flatMap((other) => [other.id, other.layer, other.manifest]))
+    const kept = [...this.list(), this.get(PROBE_IMAGE)].filter((other) => other !== undefined)
+    const used = new Set(kept.flatMap((other) => [other.id, other.layer, other.manifest]))
     for (const digest of [id, layer, manifest])
       if (!used.has(digest)) rmSync(this.#blob(digest), { force: true })
     if (!used.has(layer))
@@ -264,6 +268,7 @@ async function treeFor(
   source: ImageSource,
   say: (text: string) => void,
 ): Promise<{ readonly tree: Tree; readonly release: () => void }> {
+  if (source.kind === 'empty') return { tree: skeleton(), release: () => {} }
   if (source.kind === 'packages') return packageTree(source.packages, say)
   say('collecting this host’s programs')
   const { tree, missing } = hostTree(source.programs)
