@@ -65,8 +65,8 @@ export class Engine {
       })
       outgoing.on('response', (answer: IncomingMessage) => {
         done()
-        answer.resume()
-        reject(unusable(`it did not attach: status ${answer.statusCode}`))
+        const refused = (text: string): void => reject(refusal({ path }, answer.statusCode ?? 0, parsed(text)))
+        readBody(answer).then(refused, () => refused(''))
       })
       outgoing.on('error', (error) => {
         done()
@@ -204,7 +204,7 @@ function failure(error: Error, socket: string): SandboxError {
   return unusable(error.message)
 }
 
-function refusal(call: Call, status: number, body: unknown): SandboxError {
+function refusal(call: Pick<Call, 'path'>, status: number, body: unknown): SandboxError {
   const { message } = (typeof body === 'object' && body !== null ? body : {}) as { message?: unknown }
   const said = typeof message === 'string' ? message : `status ${status}`
   return new SandboxError(

@@ -52,9 +52,11 @@ export const caller = (): { readonly uid: number; readonly gid: number } => ({
   gid: process.getgid?.() ?? -1,
 })
 
-/** How many files a process of this host may have open at most. */
-export const descriptorLimit = (): number =>
-  Number(/^Max open files\s+\S+\s+(\d+)/m.exec(readText('/proc/self/limits') ?? '')?.[1] ?? 4096)
+/** The most that a process of this host may have: open files, or processes of its user. */
+export function hardLimit(name: 'open files' | 'processes', otherwise: number): number {
+  const text = readText('/proc/self/limits') ?? ''
+  return Number(new RegExp(`^Max ${name}\\s+\\S+\\s+(\\d+)`, 'm').exec(text)?.[1] ?? otherwise)
+}
 
 export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 

@@ -1,4 +1,5 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { release } from 'node:os'
 import { join } from 'node:path'
 import type { ExecResult } from '../../src/model/command.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
@@ -382,6 +383,26 @@ const megabytesIn = (dir: string): number =>
     .filter((entry) => entry.isFile())
     .reduce((sum, entry) => sum + statSync(join(entry.parentPath, entry.name)).size, 0) / 1048576
 
+/** What only the host's own kernel knows. */
+const KERNELS: readonly Attack[] = [
+  {
+    name: 'ask the kernel for its name',
+    script: () => 'uname -r; cat /proc/version /proc/sys/kernel/osrelease',
+    succeeded: (result) => stdout(result).includes(release()),
+  },
+  {
+    name: 'find when the machine was started',
+    script: () => 'cat /proc/sys/kernel/random/boot_id; grep btime /proc/stat',
+    succeeded: (result) => stdout(result).includes(contentOf('/proc/sys/kernel/random/boot_id').trim()),
+  },
+  {
+    name: 'see what the kernel is built of',
+    script: () => 'cat /proc/modules /proc/kallsyms /proc/slabinfo | head -c 100000 | wc -c',
+    succeeded: (result) => Number(stdout(result)) > 1000,
+    notApplicable: rootOnly,
+  },
+]
+
 /** Nothing here keeps these; the suite then only shows that a plan which needs one is refused. */
 const UNPROVEN: readonly Attack[] = []
 
@@ -405,7 +426,7 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'proc.hidden': PROCESSES,
   'ipc.private': IPC,
   'kernel.filtered': KERNEL,
-  'kernel.separate': UNPROVEN,
+  'kernel.separate': KERNELS,
   'limit.wall': [
     {
       name: 'run past the time limit, ignoring the request to end',

@@ -2,7 +2,7 @@ import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import { Engine } from '../../host/engine.ts'
-import { descriptorLimit, hostFingerprint } from '../../host/system.ts'
+import { hardLimit, hostFingerprint } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
@@ -178,7 +178,7 @@ class Docker implements Backend {
     const user = userFor(plan)
     const files = containerFiles(stateDir, plan, user)
     try {
-      const body = containerBody(plan, await this.#context(engine, image, files, user))
+      const body = containerBody(plan, await this.#context(image, files, user))
       return await Container.start(engine, sabotage?.(body) ?? body, plan.limits, { files, signal })
     } catch (error) {
       rmSync(files, { recursive: true, force: true })
@@ -186,7 +186,7 @@ class Docker implements Backend {
     }
   }
 
-  async #context(engine: Engine, image: string, files: string, user: User): Promise<ContainerContext> {
+  async #context(image: string, files: string, user: User): Promise<ContainerContext> {
     const { agent, owner, epoch } = this.#parts
     const profile = engineProfile(process.arch as Arch)
     const podman = await this.#engineImages().isPodman()
@@ -197,7 +197,9 @@ class Docker implements Backend {
       files,
       ...user,
       runtime: undefined,
-      descriptors: Math.min(descriptorLimit(), 65_536),
+      podman,
+      descriptors: Math.min(hardLimit('open files', 4096), 65_536),
+      processes: Math.min(hardLimit('processes', 16_384), 16_384),
       seccomp: podman ? join(files, 'seccomp.json') : profile,
       labels: { 'ringfence.owner': owner, 'ringfence.epoch': epoch },
     }

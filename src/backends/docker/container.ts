@@ -155,11 +155,24 @@ async function inspect(engine: Engine, id: string): Promise<Seen> {
   return { pid, running: State?.Running === true }
 }
 
-/** Gone when it resolves; that it went by itself, or is just going, is as good. */
+const REMOVE_TRIES = 20
+
+/**
+ * Gone when it resolves; that it went by itself, or is just going, is as good. PLATFORM: Podman calls it a failure when a
+ * container ends in the moment in which it is to be ended.
+ */
 async function remove(engine: Engine, id: string): Promise<void> {
   const path = `/containers/${id}?force=1&v=1`
-  const { status } = await engine.call({ method: 'DELETE', path, deadlineMs: REMOVE_MS }, [404, 409])
-  if (status !== 409) return
-  const wait = `/containers/${id}/wait?condition=removed`
-  await engine.call({ method: 'POST', path: wait, deadlineMs: REMOVE_MS }, [404])
+  for (let tries = 1; ; tries++) {
+    const { status } = await engine.call({ method: 'DELETE', path, deadlineMs: REMOVE_MS }, [404, 409, 500])
+    if (status === 409) {
+      const wait = `/containers/${id}/wait?condition=removed`
+      await engine.call({ method: 'POST', path: wait, deadlineMs: REMOVE_MS }, [404])
+      return
+    }
+    if (status !== 500) return
+    if (tries === REMOVE_TRIES)
+      throw new SandboxError('launch-failed', `the container engine does not remove ${id.slice(0, 12)}`)
+    await new Promise((resolve) => setTimeout(resolve, 10 * tries))
+  }
 }

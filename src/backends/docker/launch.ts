@@ -12,10 +12,14 @@ export type ContainerContext = {
   readonly uid: number
   readonly gid: number
   readonly runtime: string | undefined
+  /** Podman drops the options of a `/tmp` that is asked for in Docker's way; Docker has no other to make one executable. */
+  readonly podman: boolean
   /** The profile itself, or for Podman the path of a file with it. */
   readonly seccomp: string
   /** Open files a process may have at most: an engine cannot give more than the host lets it. */
   readonly descriptors: number
+  /** Likewise for the processes of one user. What the sandbox may have is another matter, and held elsewhere. */
+  readonly processes: number
   readonly labels: Readonly<Record<string, string>>
 }
 
@@ -59,8 +63,8 @@ export function containerBody(plan: Plan, context: ContainerContext): Record<str
     HostConfig: {
       ...isolation(context),
       ...resources(plan, context),
-      Mounts: mounts(plan, context),
-      Tmpfs: temporary(plan),
+      Mounts: [...mounts(plan, context), ...(context.podman ? [temporaryMount(plan)] : [])],
+      ...(context.podman ? {} : { Tmpfs: temporary(plan) }),
     },
   }
 }
@@ -90,7 +94,7 @@ function isolation({ runtime, seccomp }: ContainerContext): Record<string, unkno
   }
 }
 
-function resources({ limits }: Plan, { descriptors }: ContainerContext): Record<string, unknown> {
+function resources({ limits }: Plan, { descriptors, processes }: ContainerContext): Record<string, unknown> {
   const memory = (limits.memoryMb ?? 0) * MB
   return {
     ...(memory > 0 ? { Memory: memory, MemorySwap: memory } : {}),
@@ -99,6 +103,7 @@ function resources({ limits }: Plan, { descriptors }: ContainerContext): Record<
     ShmSize: shared(limits.memoryMb, limits.diskMb) * MB,
     Ulimits: [
       { Name: 'nofile', Soft: Math.min(1024, descriptors), Hard: descriptors },
+      { Name: 'nproc', Soft: processes, Hard: processes },
       { Name: 'core', Soft: 0, Hard: 0 },
     ],
   }
@@ -109,6 +114,12 @@ const shared = (memoryMb = 1024, diskMb = memoryMb): number => Math.max(1, Math.
 
 const temporary = ({ limits }: Plan): Record<string, string> => ({
   '/tmp': `rw,exec,nosuid,nodev,mode=1777,size=${shared(limits.memoryMb, limits.diskMb) * MB}`,
+})
+
+const temporaryMount = ({ limits }: Plan): Bind => ({
+  Type: 'tmpfs',
+  Target: '/tmp',
+  TmpfsOptions: { SizeBytes: shared(limits.memoryMb, limits.diskMb) * MB, Mode: 0o1777 },
 })
 
 type Bind = Record<string, unknown>

@@ -9,7 +9,6 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
-import { cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -37,9 +36,10 @@ export type GvisorParts = {
 
 /**
  * SECURITY: not `fs.protect` and not `limit.disk`: both need the kernel to pass calls up to the agent, and gVisor's does not.
+ * Not `limit.cpu`: as root a control group holds it, but time inside is gVisor's own and no attack could show it.
  * A plan that needs one of them is refused.
  */
-const ALWAYS: readonly Guarantee[] = [
+const CLAIMS: readonly Guarantee[] = [
   'fs.read',
   'fs.write',
   'env.clean',
@@ -93,8 +93,7 @@ class Gvisor implements Backend {
       const fix = error instanceof SandboxError ? error.hint : undefined
       return { available: false, reason: (error as Error).message, fix: fix ?? 'runsc do true shows more' }
     }
-    const guarantees = this.#limitsCpu ? [...ALWAYS, 'limit.cpu' as const] : ALWAYS
-    return { available: true, guarantees, startMs: monotonicMs() - started }
+    return { available: true, guarantees: CLAIMS, startMs: monotonicMs() - started }
   }
 
   fingerprint(): string {
@@ -103,11 +102,6 @@ class Gvisor implements Backend {
 
   get #runsc(): string | undefined {
     return this.#parts.runsc ?? systemProgram('runsc')
-  }
-
-  /** Without root there are no control groups for it, and processor time has no other ceiling. */
-  get #limitsCpu(): boolean {
-    return caller().uid === 0 && cgroupHost().parents.cpus !== undefined
   }
 
   #missing(): { reason: string; fix: string } | undefined {

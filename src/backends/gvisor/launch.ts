@@ -115,6 +115,8 @@ const shownMounts = ({ root, agent, files }: BundleContext): readonly Point[] =>
   ...root.shown.map(({ source, target, kind }) => bind(source, target, 'ro', kind)),
   bind(agent, AGENT_TARGET, 'ro', 'file'),
   ...['passwd', 'group'].map((name) => bind(`${files}/${name}`, `/etc/${name}`, 'ro', 'file')),
+  // gVisor's own does nothing; still, nobody needs it.
+  bind(`${files}/nothing`, '/proc/sysrq-trigger', 'ro', 'file'),
 ]
 
 function planMounts(plan: Plan, { files }: BundleContext): readonly Point[] {
