@@ -103,6 +103,8 @@ _Noreturn void guest(void) {
   /* Whoever sees this knows that the container is up; a container in waiting stops here. */
   report(FRAME_WAITING, 0, "", 0);
   read_orders();
+  /* SECURITY: we end whatever is left over in our pid namespace; in one that is not ours that would be the machine. */
+  if (getpid() != 1) die("the container shares the processes of the host");
   if (!told.config || told.filter < 0) die("configuration: not complete");
   umask(0);
   walk_setup();
