@@ -36,6 +36,13 @@ const PACKAGES = [
     ['/usr/lib/llvm-14/lib/clang/14.0.6/lib/wasi/libclang_rt.builtins-wasm32.a'],
     'compiles C to WebAssembly in the tests',
   ],
+  [
+    'docker.io',
+    ['/usr/sbin/dockerd', '/usr/bin/dockerd'],
+    'the tests run containers on a daemon of their own',
+  ],
+  ['podman', ['/usr/bin/podman'], 'the tests run containers on its socket too'],
+  ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a kernel of its own for each sandbox'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
   ['openssl', ['/usr/bin/openssl'], 'makes a certificate for the tests'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],

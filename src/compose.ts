@@ -295,7 +295,8 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
   )
 }
 
-function lazyGvisor(options: ComposeOptions, { stateDir }: RegistryParts, probePlan: () => Plan): Backend {
+function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir } = parts
   const face = {
     name: 'gvisor',
     level: 'gvisor',
@@ -311,8 +312,12 @@ function lazyGvisor(options: ComposeOptions, { stateDir }: RegistryParts, probeP
         import('./backends/gvisor/backend.ts'),
         import('./backends/images/store.ts'),
       ])
+      const ready = options.stays ? parts.ready() : 0
+      const images = new ImageStore(stateDir)
       const { onProgress } = options
-      return gvisor({ agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, onProgress })
+      const backend = gvisor({ agent: agentPath(), probePlan, images, stateDir, ready, onProgress })
+      parts.closing.push(() => backend.close())
+      return backend
     },
   )
 }

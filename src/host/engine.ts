@@ -65,7 +65,8 @@ export class Engine {
       })
       outgoing.on('response', (answer: IncomingMessage) => {
         done()
-        const refused = (text: string): void => reject(refusal({ path }, answer.statusCode ?? 0, parsed(text)))
+        const refused = (text: string): void =>
+          reject(refusal({ path }, answer.statusCode ?? 0, parsed(text)))
         readBody(answer).then(refused, () => refused(''))
       })
       outgoing.on('error', (error) => {

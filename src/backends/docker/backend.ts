@@ -12,12 +12,12 @@ import { containerFiles, refuseUnfit, type User, userFor } from '../container-fi
 import { containerFields, expectedMounts } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
+import { Waiting } from '../waiting.ts'
 import { Container } from './container.ts'
 import { EngineImages } from './engine-images.ts'
 import { type ContainerContext, containerBody } from './launch.ts'
 import { layersOf } from './layers.ts'
 import { engineProfile } from './seccomp-json.ts'
-import { Waiting } from './waiting.ts'
 
 export type DockerParts = {
   readonly agent: string
@@ -72,7 +72,7 @@ class Docker implements Backend {
   readonly runsImages = true
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
-  readonly #waiting: Waiting
+  readonly #waiting: Waiting<Container>
   #images: EngineImages | undefined
 
   constructor(parts: DockerParts) {

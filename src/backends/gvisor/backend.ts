@@ -1,4 +1,5 @@
 import {
+  cpSync,
   existsSync,
   lstatSync,
   mkdirSync,
@@ -20,6 +21,7 @@ import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
+import { Waiting } from '../waiting.ts'
 import { type Bundle, bundleOf, type Root } from './launch.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
 
@@ -29,6 +31,8 @@ export type GvisorParts = {
   readonly images: ImageStore
   readonly stateDir: string
   readonly runsc?: string
+  /** So many sandboxes are kept ready for each kind that was asked for. */
+  readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
   /** Tests change a launch on purpose, to see that the proofs notice. */
   readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
@@ -60,7 +64,7 @@ const CLAIMS: readonly Guarantee[] = [
 ]
 
 /** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
-export function gvisor(parts: GvisorParts): Backend {
+export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
   return new Gvisor(parts)
 }
 
@@ -73,8 +77,15 @@ class Gvisor implements Backend {
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 
+  readonly #waiting: Waiting<Runsc>
+
   constructor(parts: GvisorParts) {
     this.#parts = parts
+    this.#waiting = new Waiting(parts.ready ?? 0)
+  }
+
+  async close(): Promise<void> {
+    await this.#waiting.close()
   }
 
   async probe(): Promise<Probe> {
@@ -122,7 +133,9 @@ class Gvisor implements Backend {
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
     refuseUnkept(plan)
-    const vessel = await this.#start(plan, this.#root(plan), options.signal)
+    const vessel = await this.#waiting.take(plan, options.owner ?? '', () =>
+      this.#start(plan, this.#root(plan), options.signal),
+    )
     const orders = {
       fields: containerFields(plan, { guards: false, counts: true }),
       expected: [],
@@ -180,14 +193,8 @@ function hostRoot(plan: Plan): Root {
   const { links, programs, etc, certificates } = observeLayout()
   const network = plan.network.mode === 'fetch' ? certificates : []
   const kindOf = (path: string): 'dir' | 'file' => (lstatSync(path).isDirectory() ? 'dir' : 'file')
-  return {
-    links,
-    shown: [...programs, ...etc, ...network].map((path) => ({
-      source: path,
-      target: path,
-      kind: kindOf(path),
-    })),
-  }
+  const shown = [...programs, ...network].map((path) => ({ source: path, target: path, kind: kindOf(path) }))
+  return { links, copied: etc, shown }
 }
 
 /** An unpacked image, by its first level: what is mounted elsewhere gets no place in it. */
@@ -196,6 +203,7 @@ function imageRoot(dir: string): Root {
   const names = readdirSync(dir).filter((name) => !OWN.includes(name))
   const isLink = (name: string): boolean => lstatSync(join(dir, name)).isSymbolicLink()
   return {
+    copied: [],
     links: names.filter(isLink).map((name) => ({ path: `/${name}`, target: readlinkSync(join(dir, name)) })),
     shown: names
       .filter((name) => !isLink(name))
@@ -208,18 +216,26 @@ function imageRoot(dir: string): Root {
 }
 
 /** Mount points are made here, in a root of the sandbox's own, so that nobody makes them in somebody else's files. */
-function writeBundle(dir: string, { points, links }: Bundle, config: Record<string, unknown>): void {
+function writeBundle(dir: string, { points, links, copies }: Bundle, config: Record<string, unknown>): void {
   const root = join(dir, 'root')
   mkdirSync(root, { mode: 0o755 })
   mkdirSync(join(root, 'etc'))
   for (const { path, target } of links) symlinkSync(target, join(root, path))
   for (const { path, kind } of points) makePoint(root, path, kind)
+  for (const { source, path } of copies) copyInto(root, path, source)
   if (!existsSync(join(root, 'var', 'tmp'))) {
     mkdirSync(join(root, 'var'), { recursive: true })
     symlinkSync('../tmp', join(root, 'var', 'tmp'))
   }
   writeFileSync(join(dir, 'nothing'), '', { mode: 0 })
   writeFileSync(join(dir, 'config.json'), JSON.stringify(config), { mode: 0o600 })
+}
+
+/** What an image brings is mounted; then there is nothing to copy into, and our file is mounted over it. */
+function copyInto(root: string, path: string, source: string): void {
+  const place = join(root, path)
+  mkdirSync(dirname(place), { recursive: true })
+  cpSync(source, place, { recursive: true, verbatimSymlinks: true })
 }
 
 function makePoint(root: string, path: string, kind: 'dir' | 'file'): void {

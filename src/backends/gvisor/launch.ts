@@ -6,6 +6,8 @@ import type { Mount, Plan } from '../../model/plan.ts'
 export type Root = {
   /** `/bin -> usr/bin` and the like. */
   readonly links: readonly { readonly path: string; readonly target: string }[]
+  /** Small things that are copied: each mount has its price. */
+  readonly copied: readonly string[]
   /** Shown read-only. */
   readonly shown: readonly {
     readonly source: string
@@ -25,7 +27,9 @@ export type BundleContext = {
 }
 
 export type MountPoint = { readonly path: string; readonly kind: 'dir' | 'file' }
+export type Copy = { readonly source: string; readonly path: string }
 export type Bundle = {
+  readonly copies: readonly Copy[]
   readonly config: Record<string, unknown>
   readonly points: readonly MountPoint[]
   readonly links: Root['links']
@@ -52,6 +56,7 @@ export function bundleOf(plan: Plan, context: BundleContext): Bundle {
         ...(context.cgroup === undefined ? {} : { cgroupsPath: context.cgroup, resources: resources(plan) }),
       },
     },
+    copies: copiesOf(plan, context),
     points: mounts.map(({ destination, kind }) => ({ path: destination, kind })),
     links: context.root.links,
   }
@@ -111,17 +116,31 @@ function kernelMounts({ limits }: Plan): readonly Point[] {
   ]
 }
 
-const shownMounts = ({ root, agent, files }: BundleContext): readonly Point[] => [
+const shownMounts = ({ root, files }: BundleContext): readonly Point[] => [
   ...root.shown.map(({ source, target, kind }) => bind(source, target, 'ro', kind)),
-  bind(agent, AGENT_TARGET, 'ro', 'file'),
-  ...['passwd', 'group'].map((name) => bind(`${files}/${name}`, `/etc/${name}`, 'ro', 'file')),
   // gVisor's own does nothing; still, nobody needs it.
   bind(`${files}/nothing`, '/proc/sysrq-trigger', 'ro', 'file'),
 ]
 
-function planMounts(plan: Plan, { files }: BundleContext): readonly Point[] {
+/** The root is the sandbox's own and read-only, so what is small may as well lie in it. */
+const copiesOf = (plan: Plan, { root, agent, files }: BundleContext): readonly Copy[] => [
+  ...root.copied.map((path) => ({ source: path, path })),
+  { source: agent, path: AGENT_TARGET },
+  ...['passwd', 'group'].map((name) => ({ source: `${files}/${name}`, path: `/etc/${name}` })),
+  ...plan.files
+    .map(({ target }, index) => ({ source: `${files}/plan-${index}`, path: target }))
+    .filter(({ path }) => !isMounted(path, root)),
+]
+
+/** Whether a path lies in something that is mounted over the root. */
+const isMounted = (path: string, { shown }: Root): boolean =>
+  ['/dev', '/tmp', '/proc', ...shown.map(({ target }) => target)].some((dir) => path.startsWith(`${dir}/`))
+
+function planMounts(plan: Plan, { files, root }: BundleContext): readonly Point[] {
   return [
-    ...plan.files.map(({ target }, index) => bind(`${files}/plan-${index}`, target, 'ro', 'file')),
+    ...plan.files.flatMap(({ target }, index) =>
+      isMounted(target, root) ? [bind(`${files}/plan-${index}`, target, 'ro', 'file')] : [],
+    ),
     ...[...plan.mounts]
       .sort((a, b) => a.target.length - b.target.length)
       .map((mount: Mount) =>

@@ -1,27 +1,27 @@
 import { createHash } from 'node:crypto'
-import type { Plan } from '../../model/plan.ts'
-import type { Container } from './container.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Vessel } from './vessel.ts'
 
 /** Kinds that were asked for last; the containers of older ones go. */
 const KINDS = 16
 
-type Kind = { readonly ready: Promise<Container | undefined>[]; readonly start: () => Promise<Container> }
+type Kind<V> = { readonly ready: Promise<V | undefined>[]; readonly start: () => Promise<V> }
 
 /**
  * Containers that are up and whose agents wait for their configuration.
  * SECURITY: the key is everything in a plan with whose it is and the image, so that nobody gets a container that was made
  * for somebody or something else. One that was handed out never comes back.
  */
-export class Waiting {
+export class Waiting<V extends Vessel> {
   readonly #size: number
-  readonly #kinds = new Map<string, Kind>()
+  readonly #kinds = new Map<string, Kind<V>>()
   #closed = false
 
   constructor(size: number) {
     this.#size = size
   }
 
-  async take(plan: Plan, whose: string, start: () => Promise<Container>): Promise<Container> {
+  async take(plan: Plan, whose: string, start: () => Promise<V>): Promise<V> {
     if (this.#size === 0 || plan.files.length > 0) return start()
     const key = kindOf(plan, whose)
     const kind = this.#kinds.get(key) ?? { ready: [], start }
@@ -38,7 +38,7 @@ export class Waiting {
     await Promise.all([...this.#kinds.keys()].map((key) => this.#forget(key)))
   }
 
-  #fill(kind: Kind): void {
+  #fill(kind: Kind<V>): void {
     while (!this.#closed && kind.ready.length < this.#size) {
       // A failure costs nobody anything: whoever comes next makes its own and hears why.
       kind.ready.push(kind.start().catch(() => undefined))

@@ -1,0 +1,95 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { needsOf } from './elf.ts'
+import { ImageStore } from './store.ts'
+import { tarOf } from './tar.ts'
+import { addText, type Tree } from './tree.ts'
+import { unpackLayer } from './untar.ts'
+
+const dir = mkdtempSync(join(tmpdir(), 'rf-images-'))
+afterAll(() => rmSync(dir, { recursive: true, force: true }))
+
+describe('ELF', () => {
+  test('a program names its loader and libraries', () => {
+    const needs = needsOf(readFileSync('/bin/bash'))
+    expect(needs?.interpreter).toMatch(/ld-linux/)
+    expect(needs?.libraries).toContain('libc.so.6')
+  })
+  test('a text is none, and a broken file has no needs', () => {
+    expect(needsOf(Buffer.from('#!/bin/sh\n'))).toBeUndefined()
+    const broken = Buffer.from(readFileSync('/bin/bash').subarray(0, 64))
+    expect(needsOf(broken)).toEqual({ interpreter: undefined, libraries: [], paths: [] })
+  })
+  test('bytes at random do no harm', () => {
+    const file = readFileSync('/bin/true')
+    for (let round = 0; round < 300; round++) {
+      const bent = Buffer.from(file)
+      for (let at = 4; at < 600; at += 1 + ((round * 7) % 13)) bent[at] = (at * round) & 0xff
+      expect(() => needsOf(bent)).not.toThrow()
+    }
+  })
+})
+
+describe('tar', () => {
+  const tree: Tree = new Map()
+  const long = `/${'directory/'.repeat(15)}file`
+  addText(tree, long, 'deep')
+  addText(tree, '/a', 'x'.repeat(1000))
+  tree.set('/link', { kind: 'link', target: `/${'t'.repeat(150)}` })
+  const archive = join(dir, 'one.tar')
+  writeFileSync(archive, Buffer.concat([...tarOf(tree)]))
+
+  test('other tools read it', () => {
+    const names = execFileSync('tar', ['tf', archive], { encoding: 'utf8' }).split('\n')
+    expect(names).toContain('a')
+    expect(names).toContain(long.slice(1))
+  })
+  test('we read it', () => {
+    const into = mkdtempSync(join(dir, 'into-'))
+    unpackLayer(archive, into)
+    expect(readFileSync(join(into, long), 'utf8')).toBe('deep')
+    expect(readFileSync(join(into, 'a'), 'utf8')).toHaveLength(1000)
+  })
+  test('a name that leads out is refused', () => {
+    const bad: Tree = new Map([
+      ['/../out', { kind: 'file', mode: 0o644, modified: 0, content: { text: 'x' } }],
+    ])
+    writeFileSync(archive, Buffer.concat([...tarOf(bad)]))
+    expect(() => unpackLayer(archive, mkdtempSync(join(dir, 'bad-')))).toThrow(/no image of ours/)
+  })
+})
+
+describe('an image of this host’s programs', { timeout: 60_000 }, () => {
+  const programs = ['sh', 'ls', 'cat']
+  test('has the same digest each time, and is found again', async () => {
+    const first = await new ImageStore(join(dir, 'one')).build('a', { kind: 'host', programs })
+    const second = await new ImageStore(join(dir, 'two')).build('b', { kind: 'host', programs })
+    expect(second.digest).toBe(first.digest)
+    const again = await new ImageStore(join(dir, 'one')).build('a', { kind: 'host', programs })
+    expect(again).toEqual(first)
+  })
+  test('unpacks to a root whose programs run', async () => {
+    const store = new ImageStore(join(dir, 'one'))
+    const [image] = store.list()
+    const root = store.unpacked(image as NonNullable<typeof image>)
+    expect(readdirSync(root)).toContain('usr')
+    const loader = join(root, needsOf(readFileSync('/bin/ls'))?.interpreter ?? '')
+    expect(existsSync(loader)).toBe(true)
+  })
+  test('is removed with all that it held', () => {
+    const store = new ImageStore(join(dir, 'one'))
+    expect(store.remove('a')).toBe(true)
+    expect(store.remove('a')).toBe(false)
+    expect(readdirSync(join(dir, 'one', 'images', 'blobs', 'sha256'))).toEqual([])
+    expect(readdirSync(join(dir, 'one', 'images', 'roots'))).toEqual([])
+  })
+  test('a program that is not here, or a name that is none, is refused', async () => {
+    const store = new ImageStore(join(dir, 'one'))
+    await expect(store.build('a', { kind: 'host', programs: ['no-such-program'] })).rejects.toThrow(/has no/)
+    await expect(store.build('../a', { kind: 'host', programs })).rejects.toThrow(/no name/)
+    expect(store.get('../../etc/passwd')).toBeUndefined()
+  })
+})
