@@ -1,4 +1,5 @@
 import { accessSync, closeSync, constants, openSync, readFileSync, statfsSync } from 'node:fs'
+import { join } from 'node:path'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -7,6 +8,7 @@ import {
   compose,
   databaseUrl,
   environment,
+  guestFile,
   newId,
   type Ringfence,
   stateDirectory,
@@ -15,17 +17,22 @@ import { safeFetch } from './egress/safe-fetch.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
+import type { E2bParts } from './server/e2b/guest.ts'
+import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
 import type { ServerParts, SkillParts } from './server/parts.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
+import { Homes, openWithHomes } from './supervisor/homes.ts'
 import { beginInstance } from './supervisor/instance.ts'
 import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
+import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
+import { Templates } from './supervisor/templates.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
 /** The server's half of the composition: store, trail, supervisor, routes. */
@@ -82,11 +89,15 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     trail = await openStoreTrail({ home: stateDir, store })
     const opened = trail
     closing.push(() => opened.close())
-    const parts = partsOf(options, { ringfence, store, trail, instance })
+    const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+    const homes = new Homes(join(stateDir, 'homes'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
     closing.push(() => parts.webhooks.close())
     const recovered = await parts.supervisor.recover()
+    await homes.sweep()
     parts.webhooks.deliver()
-    const listening = await listen(parts, listenOptions(options, ringfence.config))
+    const e2b = e2bParts(ringfence, store, tokens)
+    const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
       await parts.supervisor.drain(0)
@@ -123,9 +134,20 @@ type Grown = {
   readonly store: Store
   readonly trail: StoreTrail
   readonly instance: ReturnType<typeof beginInstance>
+  readonly tokens: SandboxTokens
+  readonly homes: Homes
 }
 
-function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: Grown): ServerParts {
+/** What E2B's clients need beside the rest. */
+const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+  tokens,
+  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  networkModes: () => ringfence.networkModes(),
+  kernel: (file) => guestFile('kernels', file),
+})
+
+function partsOf(options: ServeOptions, grown: Grown): ServerParts {
+  const { ringfence, store, trail, instance, tokens, homes } = grown
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
@@ -141,7 +163,8 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: (spec, how) => ringfence.gate.open(spec, how),
+    open: openWithHomes(ringfence.gate, homes, newId),
+    tokenOf: (id) => tokens.access(id),
     judge: (spec) => void ringfence.gate.plan(spec),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
@@ -266,7 +289,7 @@ async function troubleOf(stateDir: string, store: Store, supervisor: Supervisor)
   return problems
 }
 
-function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOptions {
+function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -275,8 +298,8 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    ...(options.mounts ? { mounts: options.mounts } : {}),
-    ...(options.upgrades ? { upgrades: options.upgrades } : {}),
+    mounts: [e2bMount(e2b), ...(options.mounts ?? [])],
+    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 

@@ -32,6 +32,8 @@ export type OpenSandboxOptions = {
   readonly signal?: AbortSignal | undefined
   /** An id that was given out before, by `newId`. */
   readonly id?: string | undefined
+  /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
+  readonly own?: readonly string[] | undefined
 }
 
 /**
@@ -50,11 +52,17 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown, egress?: PreparedEgress): Plan {
+  plan(input: unknown, egress?: PreparedEgress, own?: readonly string[]): Plan {
     const spec = parseSpec(input)
     const { policy, host, observe } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-    const facts = { ...host, stateDir: observe(host.stateDir), paths, egress: egress?.facts }
+    const facts = {
+      ...host,
+      stateDir: observe(host.stateDir),
+      paths,
+      own: own && ownFacts(spec, own, observe),
+      egress: egress?.facts,
+    }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
     return plan
@@ -67,12 +75,16 @@ export class Gate {
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(
     input: unknown,
-    { signal, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
+    if (spec.private?.length && !own)
+      throw new SandboxError('unsupported', 'private directories exist only on a server', {
+        hint: 'name a workspace',
+      })
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, prepared)
+      const { plan, backend } = await this.#admitSpec(spec, prepared, own)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, onTunnel })
@@ -106,9 +118,10 @@ export class Gate {
   async #admitSpec(
     spec: Spec,
     egress: PreparedEgress | undefined,
+    own: readonly string[] | undefined,
   ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      const plan = this.plan(spec, egress)
+      const plan = this.plan(spec, egress, own)
       return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)
@@ -129,6 +142,14 @@ export class Gate {
     const agent = spec.agentId === undefined ? {} : { agent_id: spec.agentId }
     return this.#parts.trail.append({ event: 'PolicyDecision', ...agent, subject: 'sandbox', action, reason })
   }
+}
+
+function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {
+  return (spec.private ?? []).map((target, index) => {
+    const fact = observe(own[index] ?? '').fact
+    if (fact?.kind !== 'dir') throw new SandboxError('launch-failed', 'a private directory is missing')
+    return { target, fact }
+  })
 }
 
 /** Whether a proxy will be wanted. */

@@ -1,0 +1,138 @@
+import { randomUUID } from 'node:crypto'
+import { SandboxError } from '../../model/errors.ts'
+import { object, optional, record, text } from '../../model/shape.ts'
+import type { Managed } from '../../supervisor/managed.ts'
+import { jsonBody } from '../body.ts'
+import { ConnectError } from './errors.ts'
+import { type Guest, HOME, pathOf } from './guest.ts'
+import { Kernel, type KernelMessage, type Language, languageOf } from './kernel.ts'
+import { withoutNulls } from './shapes.ts'
+
+/** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */
+
+type CodeContext = {
+  readonly id: string
+  readonly language: Language
+  readonly cwd: string
+  kernel: Kernel | undefined
+  /** One execution at a time. */
+  tail: Promise<unknown>
+}
+
+const CONTEXTS = new WeakMap<Managed, Map<string, CodeContext>>()
+const MOST = 32
+const CODE_BYTES = 8 * 1024 * 1024
+
+const executeShape = withoutNulls(
+  object({
+    code: text({ empty: true, max: CODE_BYTES }),
+    context_id: optional(text({ max: 64 })),
+    language: optional(text({ max: 32 })),
+    env_vars: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
+  }),
+)
+const contextShape = withoutNulls(
+  object({ language: optional(text({ max: 32 })), cwd: optional(text({ max: 4096 })) }),
+)
+
+function contextsOf(entry: Managed): Map<string, CodeContext> {
+  const known = CONTEXTS.get(entry)
+  if (known) return known
+  const made = new Map<string, CodeContext>()
+  CONTEXTS.set(entry, made)
+  return made
+}
+
+function newContext(entry: Managed, id: string, language: Language, cwd = HOME): CodeContext {
+  const all = contextsOf(entry)
+  if (all.size >= MOST)
+    throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} contexts`)
+  const made: CodeContext = { id, language, cwd, kernel: undefined, tail: Promise.resolve() }
+  all.set(id, made)
+  return made
+}
+
+function contextFor({ entry }: Guest, id: string | undefined, language: string | undefined): CodeContext {
+  const all = contextsOf(entry)
+  if (id !== undefined) {
+    const found = all.get(id)
+    if (!found) throw new SandboxError('not-found', `there is no context \`${id}\``)
+    return found
+  }
+  const spoken = languageOf(language)
+  return all.get(`default-${spoken}`) ?? newContext(entry, `default-${spoken}`, spoken)
+}
+
+const shown = ({ id, language, cwd }: CodeContext) => ({ id, language, cwd })
+
+export async function interpreter(guest: Guest): Promise<Response> {
+  const { path, method } = guest.context.req
+  if (path === '/health') return Response.json({ status: 'ok' })
+  if (path === '/execute' && method === 'POST') return execute(guest)
+  if (path === '/contexts' && method === 'GET')
+    return Response.json([...contextsOf(guest.entry).values()].map(shown))
+  if (path === '/contexts' && method === 'POST') {
+    const { language, cwd } = await jsonBody(guest.request, contextShape)
+    return Response.json(shown(newContext(guest.entry, randomUUID(), languageOf(language), pathOf(cwd))))
+  }
+  const [, id, verb] = /^\/contexts\/([\w-]{1,64})(\/restart)?$/.exec(path) ?? []
+  if (id === undefined || method !== (verb ? 'POST' : 'DELETE'))
+    throw new SandboxError('not-found', 'there is nothing here')
+  const found = contextFor(guest, id, undefined)
+  found.kernel?.stop()
+  found.kernel = undefined
+  if (!verb) contextsOf(guest.entry).delete(id)
+  return new Response(null, { status: 204 })
+}
+
+/** SECURITY: each piece of code is judged and on record as the same code on a command line would be. */
+async function execute(guest: Guest): Promise<Response> {
+  const body = await jsonBody(guest.request, executeShape, CODE_BYTES)
+  const context = contextFor(guest, body.context_id, body.language)
+  const inline = context.language === 'python' ? ['python3', '-c'] : ['node', '-e']
+  await guest.live.admit({ argv: [...inline, body.code] as unknown as [string, ...string[]] })
+  const gone = new AbortController()
+  const end = guest.entry.begin()
+  const lines = new ReadableStream<Uint8Array>({
+    start(controller) {
+      const take = (message: KernelMessage): void => {
+        if (!gone.signal.aborted) controller.enqueue(Buffer.from(`${JSON.stringify(message)}\n`))
+      }
+      const done = inTurn(context, () => runIn(guest, context, body, take, gone.signal))
+      done
+        .catch((error: unknown) => {
+          const value = error instanceof Error ? error.message : String(error)
+          take({ type: 'error', name: 'SandboxError', value, traceback: '' })
+        })
+        .finally(() => {
+          end()
+          if (!gone.signal.aborted) controller.close()
+        })
+        .catch(() => {})
+    },
+    cancel() {
+      gone.abort()
+    },
+  })
+  return new Response(lines, {
+    headers: { 'content-type': 'application/x-ndjson', 'cache-control': 'no-store' },
+  })
+}
+
+function inTurn(context: CodeContext, work: () => Promise<void>): Promise<void> {
+  const done = context.tail.then(work, work)
+  context.tail = done.catch(() => {})
+  return done
+}
+
+async function runIn(
+  { surface, principal, entry }: Guest,
+  context: CodeContext,
+  { code, env_vars: env }: ReturnType<typeof executeShape.parse>,
+  take: (message: KernelMessage) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!context.kernel || context.kernel.isOver)
+    context.kernel = await Kernel.start({ surface, principal, entry, ...shown(context) })
+  await context.kernel.run({ code, env }, take, AbortSignal.any([signal, entry.abort.signal]))
+}

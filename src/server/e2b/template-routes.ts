@@ -1,0 +1,3 @@
+import type { RestRoute } from './control.ts'
+
+export const TEMPLATES: readonly RestRoute[] = []
