@@ -49,8 +49,8 @@ type PlanFields = {
   /** Where commands start, as the guest sees it. */
   readonly cwd: string
   readonly mounts: readonly Mount[]
-  /** The home directory, when the sandbox has one of its own. */
-  readonly home: string | undefined
+  /** The directories that are the sandbox's own; the first is its home. */
+  readonly own: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }

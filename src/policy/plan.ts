@@ -89,7 +89,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     image: spec.image,
     cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
     mounts,
-    home: own[0]?.target,
+    own: own.map(({ target }) => target),
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? pinnedTo(repositoriesOf(facts)) : undefined,
     network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },

@@ -14,7 +14,12 @@ import { Sandbox } from './sandbox.ts'
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 
 /** Where a command would run; relative paths in it are judged from there. */
-export type CommandPlace = { readonly workspace: string; readonly cwd: string }
+export type CommandPlace = {
+  readonly workspace: string
+  readonly cwd: string
+  /** Directories that are the sandbox's own, and as good as the workspace. */
+  readonly own?: readonly string[]
+}
 
 export type GateParts = {
   readonly policy: SandboxPolicy
@@ -69,7 +74,7 @@ export class Gate {
   }
 
   judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
-    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd })
+    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd, own: plan.own })
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */

@@ -48,22 +48,24 @@ export function streaming(request: Request, handle: StreamHandler, options: Stre
   const source = handle(gone.signal)
   let beat: NodeJS.Timeout | undefined
   const body = new ReadableStream<Uint8Array>({
-    start(controller) {
-      beat = setInterval(() => {
-        if ((controller.desiredSize ?? 0) > 0) controller.enqueue(envelope(options.keepalive))
-      }, beatOf(request))
-      beat.unref()
-    },
     async pull(controller) {
+      const keepAlive = (): void => {
+        if ((controller.desiredSize ?? 0) > 0) controller.enqueue(envelope(options.keepalive))
+      }
       const last = (end: unknown): void => {
         clearInterval(beat)
+        if (gone.signal.aborted) return
         controller.enqueue(envelope(end, END_OF_STREAM))
         controller.close()
       }
       try {
         const { done, value } = await source.next()
         if (done) last({})
-        else controller.enqueue(envelope(value))
+        else if (!gone.signal.aborted) {
+          controller.enqueue(envelope(value))
+          // Clients take the first message for the begin, so nothing else may come before it.
+          beat ??= setInterval(keepAlive, beatOf(request)).unref()
+        }
       } catch (error) {
         last({ error: connectProblem(error, options.log) })
       }

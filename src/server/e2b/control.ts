@@ -66,7 +66,7 @@ export async function aliveOf({
 }: RestCall): Promise<Seen & { readonly id: string }> {
   const id = fromE2bId(params.id ?? '')
   const seen = id === undefined ? undefined : await surface.parts.supervisor.get(principal, id)
-  if (!id || !seen?.managed)
+  if (!id || !seen?.managed || !['ready', 'paused'].includes(seen.managed.state))
     throw new SandboxError('sandbox-not-found', `there is no sandbox \`${(params.id ?? '').slice(0, 64)}\``)
   return { ...seen, id }
 }

@@ -63,7 +63,7 @@ export async function serveTarget(
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
     const guest = await traffic(surface, context, target.id, target.port === INTERPRETER_PORT)
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
-    return await passOn(guest.entry, context.env.incoming, target.port)
+    return await passOn(guest.entry, context.env.incoming, target.port).catch(() => closedPort(target))
   } catch (error) {
     if (error instanceof SandboxError && error.code === 'sandbox-not-found') return notRunning(target.id)
     return rpc && !(error instanceof Error && 'id' in error)
@@ -71,6 +71,12 @@ export async function serveTarget(
       : restProblem(error, surface.parts.log)
   }
 }
+
+const closedPort = ({ id, port }: Target): Response =>
+  Response.json(
+    { sandboxId: id, message: 'The sandbox is running but port is not open', port, code: 502 },
+    { status: 502 },
+  )
 
 const anyone = (id: string): Principal => ({ keyId: '', tenant: '', scopes: ['exec', 'read'], sandboxId: id })
 

@@ -103,7 +103,8 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
     const target = pathOf(asked)
     return reading(async () => {
       await asDirectory(live, target)
-      const found = await live.files.entries(target, Math.max(depth ?? 1, 1))
+      const found = [...(await live.files.entries(target, Math.max(depth ?? 1, 1)))]
+      found.sort((a, b) => (a.path < b.path ? -1 : 1))
       return { entries: await Promise.all(found.map((info) => entryOf(live, info))) }
     })
   },

@@ -3,9 +3,9 @@ import { SandboxError } from '../../model/errors.ts'
 import { object, optional, record, text } from '../../model/shape.ts'
 import type { Managed } from '../../supervisor/managed.ts'
 import { jsonBody } from '../body.ts'
-import { ConnectError } from './errors.ts'
+import { ConnectError, connectProblem } from './errors.ts'
 import { type Guest, HOME, pathOf } from './guest.ts'
-import { Kernel, type KernelMessage, type Language, languageOf } from './kernel.ts'
+import { Kernel, type Language, languageOf, type Taker } from './kernel.ts'
 import { withoutNulls } from './shapes.ts'
 
 /** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */
@@ -91,30 +91,41 @@ async function execute(guest: Guest): Promise<Response> {
   const context = contextFor(guest, body.context_id, body.language)
   const inline = context.language === 'python' ? ['python3', '-c'] : ['node', '-e']
   await guest.live.admit({ argv: [...inline, body.code] as unknown as [string, ...string[]] })
+  return lines(guest, (take, gone) => inTurn(context, () => runIn(guest, context, body, take, gone)))
+}
+
+/** Lines of JSON as they come; a slow reader holds the kernel and not our memory. */
+function lines(guest: Guest, run: (take: Taker, gone: AbortSignal) => Promise<void>): Response {
   const gone = new AbortController()
   const end = guest.entry.begin()
-  const lines = new ReadableStream<Uint8Array>({
+  let room: () => void = () => {}
+  const stream = new ReadableStream<Uint8Array>({
     start(controller) {
-      const take = (message: KernelMessage): void => {
-        if (!gone.signal.aborted) controller.enqueue(Buffer.from(`${JSON.stringify(message)}\n`))
+      const take: Taker = (message) => {
+        if (gone.signal.aborted) return undefined
+        controller.enqueue(Buffer.from(`${JSON.stringify(message)}\n`))
+        if ((controller.desiredSize ?? 1) > 0) return undefined
+        return new Promise((resolve) => {
+          room = resolve
+        })
       }
-      const done = inTurn(context, () => runIn(guest, context, body, take, gone.signal))
-      done
+      void run(take, gone.signal)
         .catch((error: unknown) => {
-          const value = error instanceof Error ? error.message : String(error)
-          take({ type: 'error', name: 'SandboxError', value, traceback: '' })
+          const { message: value } = connectProblem(error, guest.surface.parts.log)
+          void take({ type: 'error', name: 'SandboxError', value, traceback: '' })
         })
         .finally(() => {
           end()
           if (!gone.signal.aborted) controller.close()
         })
-        .catch(() => {})
     },
+    pull: () => room(),
     cancel() {
       gone.abort()
+      room()
     },
   })
-  return new Response(lines, {
+  return new Response(stream, {
     headers: { 'content-type': 'application/x-ndjson', 'cache-control': 'no-store' },
   })
 }
@@ -129,7 +140,7 @@ async function runIn(
   { surface, principal, entry }: Guest,
   context: CodeContext,
   { code, env_vars: env }: ReturnType<typeof executeShape.parse>,
-  take: (message: KernelMessage) => void,
+  take: Taker,
   signal: AbortSignal,
 ): Promise<void> {
   if (!context.kernel || context.kernel.isOver)

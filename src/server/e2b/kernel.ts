@@ -24,6 +24,9 @@ export type KernelParts = {
 /** What a kernel says about one execution, one line of JSON each. */
 export type KernelMessage = { readonly type: string; readonly [field: string]: unknown }
 
+/** While a promise that it returned is pending, the kernel is held back. */
+export type Taker = (message: KernelMessage) => Promise<void> | undefined
+
 const LINE_BYTES = 64 * 1024 * 1024
 const PATIENCE_MS = 2000
 const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution']
@@ -32,8 +35,9 @@ export class Kernel {
   readonly #session: ExecSession
   /** SECURITY: every line with it is the kernel's, the rest is what programs printed past it; it guards no secret. */
   readonly #mark: string
-  #take: ((message: KernelMessage) => void) | undefined
+  #take: Taker | undefined
   #rest = ''
+  readonly #decoder = new TextDecoder()
   #over = false
 
   private constructor(session: ExecSession, mark: string) {
@@ -65,13 +69,14 @@ export class Kernel {
   /** Runs one piece of code; what it says goes to `take` until the end of it. */
   async run(
     request: { readonly code: string; readonly env?: Readonly<Record<string, string>> | undefined },
-    take: (message: KernelMessage) => void,
+    take: Taker,
     signal: AbortSignal,
   ): Promise<void> {
     const ended = new Promise<void>((resolve) => {
       this.#take = (message) => {
-        take(message)
+        const held = take(message)
         if (message.type === 'end_of_execution') resolve()
+        return held
       }
     })
     const interrupt = (): void => this.#interrupt(ended)
@@ -101,35 +106,37 @@ export class Kernel {
   async #listen(): Promise<void> {
     for await (const chunk of this.#session.log.follow(0)) {
       if ('gap' in chunk) continue
-      const text = Buffer.from(chunk.data).toString('utf8')
-      if (chunk.stream === 'stderr') this.#take?.({ type: 'stderr', text, timestamp: Date.now() * 1000 })
-      else this.#hear(text)
+      if (chunk.stream === 'stdout') await this.#hear(this.#decoder.decode(chunk.data, { stream: true }))
+      else {
+        const text = Buffer.from(chunk.data).toString('utf8')
+        await this.#take?.({ type: 'stderr', text, timestamp: Date.now() * 1000 })
+      }
     }
     this.#over = true
-    this.#take?.({
+    await this.#take?.({
       type: 'error',
       name: 'KernelDied',
       value: 'the kernel ended; what it held is lost, and the next execution starts a new one',
       traceback: '',
     })
-    this.#take?.({ type: 'end_of_execution' })
+    await this.#take?.({ type: 'end_of_execution' })
   }
 
-  #hear(text: string): void {
+  async #hear(text: string): Promise<void> {
     const lines = (this.#rest + text).split('\n')
     this.#rest = lines.pop() ?? ''
     if (this.#rest.length > LINE_BYTES) this.stop()
-    for (const line of lines) this.#line(line)
+    for (const line of lines) await this.#line(line)
   }
 
   /** A mark in the middle of a line: something printed past the kernel, without a line break. */
-  #line(line: string): void {
+  async #line(line: string): Promise<void> {
     const at = line.indexOf(this.#mark)
     const raw = at === -1 ? `${line}\n` : line.slice(0, at)
-    if (raw !== '') this.#take?.({ type: 'stdout', text: raw, timestamp: Date.now() * 1000 })
+    if (raw !== '') await this.#take?.({ type: 'stdout', text: raw, timestamp: Date.now() * 1000 })
     if (at === -1) return
     const message = parsed(line.slice(at + this.#mark.length))
-    if (message) this.#take?.(message)
+    if (message) await this.#take?.(message)
   }
 }
 

@@ -63,6 +63,17 @@ function timeoutOf(request: Request): number | undefined {
   return Number.isInteger(ms) && ms > 0 && ms < 2 ** 31 ? ms : undefined
 }
 
+/** A question to a human is withdrawn before E2B's clients give up waiting for the begin of their command. */
+const ANSWER_MS = 45_000
+
+/** PLATFORM: a directory that is not there ends a command before it can say so. */
+async function checkDirectory({ live }: Guest, cwd: string): Promise<void> {
+  if (['/', '/tmp', ...live.plan.own].includes(cwd)) return
+  const info = await live.files.stat(cwd).catch(() => undefined)
+  if (!info || info.kind === 'file')
+    throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)
+}
+
 export async function* start(guest: Guest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
   const { surface, principal, entry, request } = guest
@@ -72,19 +83,21 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
+  const cwd = pathOf(process.cwd)
+  await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,
     entry.id,
     {
       command: [process.cmd, ...(process.args ?? [])],
-      cwd: pathOf(process.cwd),
+      cwd,
       env: process.envs,
       ...(pty ? { terminal: { cols: pty.size?.cols ?? 80, rows: pty.size?.rows ?? 24 } } : {}),
       ...(stdin === false || pty ? {} : { stdin: 'open' }),
       timeoutMs: timeoutOf(request),
       background: true,
     },
-    { signal: AbortSignal.any([signal, entry.abort.signal]) },
+    { signal: AbortSignal.any([signal, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]) },
   )
   KNOWN.set(session, { config: process, tag: tag || undefined, pty: pty !== undefined })
   yield* told(session, signal)
