@@ -65,19 +65,26 @@ globalThis.display = (...values) => {
   for (const value of values) show(value, false)
 }
 
-let interrupt = () => {}
-process.on('SIGINT', () => interrupt())
-
 /** The prompt hands what the code throws to its domain, not to whoever evaluates. */
 let thrown = () => {}
 server._domain.removeAllListeners('error')
 server._domain.on('error', (error) => thrown(error))
 
+// PLATFORM: Node breaks into code that never yields only while nobody listens to the signal.
+const deaf = () => {}
+process.on('SIGINT', deaf)
+
 function evaluate(code, name) {
+  let interrupt = deaf
   return new Promise((resolve, reject) => {
     thrown = reject
     interrupt = () => reject(Object.assign(new Error('interrupted'), { name: 'Interrupted' }))
+    process.removeListener('SIGINT', deaf)
     server.eval(code, server.context, name, (error, value) => (error ? reject(error) : resolve(value)))
+    process.on('SIGINT', interrupt)
+  }).finally(() => {
+    process.on('SIGINT', deaf)
+    process.removeListener('SIGINT', interrupt)
   })
 }
 
@@ -105,7 +112,6 @@ async function execute({ code, env = {} }, count) {
   } catch (error) {
     tellError(error)
   } finally {
-    interrupt = () => {}
     for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name]
     Object.assign(process.env, before)
   }

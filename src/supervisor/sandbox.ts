@@ -210,8 +210,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Judges and records a command that runs elsewhere. */
-  admit(command: AskedCommand): Promise<Decision> {
-    return this.#decide(command, this.#parts.newId('ex'), {})
+  admit(command: AskedCommand, asking: Asking = {}): Promise<Decision> {
+    return this.#decide(command, this.#parts.newId('ex'), asking)
   }
 
   #inside(): BackendSandbox {

@@ -6,6 +6,7 @@ import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
 import { type Guest, HOME, pathOf } from './guest.ts'
 import { Kernel, type Language, languageOf, type Taker } from './kernel.ts'
+import { ANSWER_MS } from './processes.ts'
 import { withoutNulls } from './shapes.ts'
 
 /** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */
@@ -86,12 +87,35 @@ export async function interpreter(guest: Guest): Promise<Response> {
 }
 
 /** SECURITY: each piece of code is judged and on record as the same code on a command line would be. */
+async function admit({ surface, entry, live }: Guest, context: CodeContext, code: string, gone: AbortSignal) {
+  const argv: [string, ...string[]] =
+    context.language === 'python' ? ['python3', '-c', code] : ['node', '-e', code]
+  const { cwd } = context
+  await live.admit(
+    { argv },
+    {
+      cwd,
+      approve: (decision) =>
+        surface.parts.questions.ask({
+          tenant: entry.row.tenant,
+          sandboxId: entry.id,
+          agentId: entry.row.agentId ?? undefined,
+          command: argv,
+          cwd,
+          decision,
+          signal: AbortSignal.any([gone, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
+        }),
+    },
+  )
+}
+
 async function execute(guest: Guest): Promise<Response> {
   const body = await jsonBody(guest.request, executeShape, CODE_BYTES)
   const context = contextFor(guest, body.context_id, body.language)
-  const inline = context.language === 'python' ? ['python3', '-c'] : ['node', '-e']
-  await guest.live.admit({ argv: [...inline, body.code] as unknown as [string, ...string[]] })
-  return lines(guest, (take, gone) => inTurn(context, () => runIn(guest, context, body, take, gone)))
+  return lines(guest, async (take, gone) => {
+    await admit(guest, context, body.code, gone)
+    await inTurn(context, () => runIn(guest, context, body, take, gone))
+  })
 }
 
 /** Lines of JSON as they come; a slow reader holds the kernel and not our memory. */
@@ -112,7 +136,8 @@ function lines(guest: Guest, run: (take: Taker, gone: AbortSignal) => Promise<vo
       void run(take, gone.signal)
         .catch((error: unknown) => {
           const { message: value } = connectProblem(error, guest.surface.parts.log)
-          void take({ type: 'error', name: 'SandboxError', value, traceback: '' })
+          void take({ type: 'error', name: 'SandboxError', value, traceback: value })
+          void take({ type: 'end_of_execution' })
         })
         .finally(() => {
           end()
@@ -137,13 +162,13 @@ function inTurn(context: CodeContext, work: () => Promise<void>): Promise<void> 
 }
 
 async function runIn(
-  { surface, principal, entry }: Guest,
+  { surface, entry }: Guest,
   context: CodeContext,
   { code, env_vars: env }: ReturnType<typeof executeShape.parse>,
   take: Taker,
   signal: AbortSignal,
 ): Promise<void> {
   if (!context.kernel || context.kernel.isOver)
-    context.kernel = await Kernel.start({ surface, principal, entry, ...shown(context) })
+    context.kernel = await Kernel.start({ surface, entry, ...shown(context) })
   await context.kernel.run({ code, env }, take, AbortSignal.any([signal, entry.abort.signal]))
 }

@@ -64,7 +64,7 @@ function timeoutOf(request: Request): number | undefined {
 }
 
 /** A question to a human is withdrawn before E2B's clients give up waiting for the begin of their command. */
-const ANSWER_MS = 45_000
+export const ANSWER_MS = 45_000
 
 /** PLATFORM: a directory that is not there ends a command before it can say so. */
 async function checkDirectory({ live }: Guest, cwd: string): Promise<void> {
