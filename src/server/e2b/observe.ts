@@ -29,9 +29,9 @@ export async function logsOf({ surface, principal, params, query }: RestCall): P
       message: event,
       fields: Object.fromEntries(Object.entries(rest).map(([name, value]) => [name, wordOf(value)])),
     }))
-  const logs = entries.map(({ timestamp, message, fields }) => ({
+  const logs = entries.map(({ timestamp, level, message, fields }) => ({
     timestamp,
-    line: JSON.stringify({ message, ...fields }),
+    line: JSON.stringify({ ...fields, timestamp, level, logger: 'ringfence', message }),
   }))
   return Response.json({ logs, logEntries: entries })
 }
