@@ -21,9 +21,13 @@ const home = mkdtempSync(join(tmpdir(), 'ringfence-bench-e2b-'))
 const env = { ...process.env, RINGFENCE_HOME: join(home, 'state') }
 const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const key = JSON.parse(
-  spawnSync(process.execPath, [ringfence, 'key', 'create', '--e2b', '--json'], { env, encoding: 'utf8' }).stdout,
+  spawnSync(process.execPath, [ringfence, 'key', 'create', '--e2b', '--json'], { env, encoding: 'utf8' })
+    .stdout,
 )
-const server = spawn(process.execPath, [ringfence, 'serve', '--port', '0'], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+const server = spawn(process.execPath, [ringfence, 'serve', '--port', '0'], {
+  env,
+  stdio: ['ignore', 'pipe', 'inherit'],
+})
 const url = await new Promise((resolve) => {
   let said = ''
   server.stdout.on('data', (chunk) => {
@@ -48,7 +52,9 @@ async function interactive() {
 
 const at = (values, share) => [...values].sort((a, b) => a - b)[Math.floor(values.length * share)] ?? 0
 const row = (name, values) =>
-  console.log(`${name.padEnd(52)} p50 ${at(values, 0.5).toFixed(1)} ms   p95 ${at(values, 0.95).toFixed(1)} ms`)
+  console.log(
+    `${name.padEnd(52)} p50 ${at(values, 0.5).toFixed(1)} ms   p95 ${at(values, 0.95).toFixed(1)} ms`,
+  )
 
 try {
   for (let warm = 0; warm < 5; warm++) await (await interactive()).sandbox.kill()
@@ -74,7 +80,10 @@ try {
   await sandbox.kill()
   const all = await Promise.allSettled(Array.from({ length: burst }, interactive))
   const fine = all.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
-  row(`burst of ${burst}, ${fine.length} fine`, fine.map(({ total }) => total))
+  row(
+    `burst of ${burst}, ${fine.length} fine`,
+    fine.map(({ total }) => total),
+  )
   await Promise.all(fine.map((one) => one.sandbox.kill()))
 } finally {
   server.kill('SIGTERM')

@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { existsSync } from 'node:fs'
-import { homedir } from 'node:os'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { pathsOf as trailPaths } from './audit/files.ts'
@@ -13,14 +13,16 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
+import { Review } from './host/review.ts'
 import { caller, hostMemoryMb, readText } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
-import type { Event, EventSink } from './model/event.ts'
+import type { Event, EventSink, Json } from './model/event.ts'
 import type { Plan } from './model/plan.ts'
 import type { Spec } from './model/spec.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import type { SkillParts } from './server/parts.ts'
 import type { SkillRunner } from './skills/runner.ts'
 import type { PreparedEgress } from './supervisor/egress.ts'
 import { type AskedCommand, type CommandPlace, Gate } from './supervisor/gate.ts'
@@ -95,6 +97,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     host,
     newId,
     egress: lazyEgress(() => now.config, trail, env),
+    review: (spec) => reviewFor(spec, stateDir),
   })
   const reload = async (): Promise<Config> => {
     const next = inForce(await configFor(options, env), home)
@@ -141,6 +144,28 @@ export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void
   const open = (spec: unknown) => gate.open(spec)
   const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
   return new (await import('./skills/runner.ts')).SkillRunner(parts)
+}
+
+/** Skills for a server: only inspected ones, by name, each run in an empty workspace that ends with it. */
+export function skillParts(ringfence: Ringfence): SkillParts {
+  let loaded: Promise<SkillRunner> | undefined
+  const skills = (): Promise<SkillRunner> => {
+    loaded ??= skillRunner(ringfence)
+    return loaded
+  }
+  return {
+    usage: async (tenant) => (await skills()).usage(tenant),
+    async run(name, input, tenant) {
+      const workspace = mkdtempSync(join(tmpdir(), 'ringfence-work-'))
+      const given = { input: (input ?? null) as Json, agentId: tenant, workspace, inspectedOnly: true }
+      try {
+        const { resultJson } = await import('./skills/contract.ts')
+        return resultJson(await (await skills()).run(name, given))
+      } finally {
+        rmSync(workspace, { recursive: true, force: true })
+      }
+    },
+  }
 }
 
 const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
@@ -204,6 +229,13 @@ export function probePlanFor(
   const plan = planFor(policy, spec, facts)
   if (plan instanceof SandboxError) throw plan
   return plan
+}
+
+/** As many places for changes as the spec could have writable mounts. */
+function reviewFor(spec: Spec, stateDir: string): Review {
+  const count = 1 + (spec.write?.length ?? 0) + (spec.mounts?.length ?? 0)
+  const owner = spec.workspace === undefined ? undefined : hostPath(spec.workspace).fact
+  return Review.create(stateDir, agentPath(), count, owner)
 }
 
 /** The proxy is loaded when a sandbox wants one. */

@@ -64,7 +64,7 @@ export {
 } from './policy/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
 export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
+export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/contract.ts'
 export type { Inspection } from './skills/inspect.ts'
-export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/runner.ts'
 export type { SkillUsage } from './skills/usage.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

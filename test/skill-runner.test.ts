@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { readTrail } from '../src/audit/read.ts'
 import { SkillRunner } from '../src/index.ts'
 import {
   BUMP_ALLOC,
@@ -202,5 +203,28 @@ describe('the network of a WebAssembly skill', () => {
     expect(await skills.run(dir, { input: fetching(`http://127.0.0.1:${port}/`) })).toMatchObject({
       error: { code: 'capability-denied' },
     })
+  })
+})
+
+describe('the network of a script', () => {
+  it('is the proxy for the hosts that are granted; another one is refused and on record', async () => {
+    const skills = await runner()
+    const source = `
+import sys, urllib.request, urllib.error
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=5).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+`
+    const dir = skill('proxied', 'python', source, '[capabilities]\nnetwork = ["api.example.com:443"]\n')
+    // Judged by its name: nothing is looked up and nothing leaves this machine.
+    expect(await skills.run(dir, { input: 'http://other.example/', agentId: 'proxied' })).toMatchObject({
+      ok: 403,
+    })
+    await skills.close()
+    const found = readTrail(join(place, 'state'), { eventType: 'sandbox', agentId: 'proxied' })
+    expect([...found]).toMatchObject([
+      { violation_type: 'SsrfBlocked', details: expect.stringContaining('other.example') },
+    ])
   })
 })

@@ -184,7 +184,7 @@ describe('the seed’s five tests', { timeout: 120_000 }, () => {
   it('5: the environment is not there', async () => {
     const source = "import os\nprint(os.environ.get('ANTHROPIC_API_KEY', 'not found'))\n"
     const dir = skill('variables', 'python', { 'main.py': source })
-    expect(await run(dir, '--agent-id', 'seed-5')).toMatchObject({ ok: 'not found\n' })
+    expect(await run(dir, '--agent-id', 'seed-5')).toMatchObject({ ok: 'not found' })
     expect(await violations('seed-5')).toMatchObject([
       { violation_type: 'CapabilityDenied', details: 'EnvRead ANTHROPIC_API_KEY' },
     ])
@@ -257,6 +257,14 @@ console.log(JSON.stringify({
 }))`
     const asks = '[capabilities]\nfile_read = ["data/*.csv"]\nfile_write = ["reports/**"]\n'
     writeFileSync(at('ws/private.txt'), 'private')
+    // Denied and absent read the same: the script starts, and finds neither.
+    const cat = skill('cat', 'python', { 'main.py': 'import sys\nprint(open(sys.argv[1]).read())\n' }, asks)
+    const [denied, absent] = [
+      await run(cat, '--input', 'private.txt'),
+      await run(cat, '--input', 'absent.txt'),
+    ]
+    const message = (result: Record<string, unknown>) => (result.error as { message: string }).message
+    expect(message(denied).replace('private', 'absent')).toBe(message(absent))
     const result = await run(skill('narrow', 'node', { 'main.mjs': source }, asks), '--agent-id', 'narrow')
     expect(result).toMatchObject({
       ok: { data: 22, other: ['data', 'reports'], outside: 'ENOENT', report: 'written' },
@@ -385,6 +393,15 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(listed.find(({ name }) => name === 'changing')?.state).toBe('changed')
     expect(await json('skill', 'inspect', dir)).toMatchObject({ changed: true })
     expect(await run('changing')).toMatchObject({ ok: 1 })
+  })
+
+  it('a directory in the workspace does not take an inspected skill’s place', async () => {
+    const dir = skill('genuine', 'python', { 'main.py': 'print("genuine")\n' })
+    await ringfence('skill', 'inspect', dir)
+    cpSync(dir, at('ws/genuine'), { recursive: true })
+    writeFileSync(at('ws/genuine/main.py'), 'print("another")\n')
+    expect(await run('genuine')).toMatchObject({ ok: 'genuine' })
+    expect(await run('./genuine')).toMatchObject({ ok: 'another' })
   })
 
   it('counts runs, fuel, time and violations', async () => {

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import {
   existsSync,
   mkdirSync,
@@ -211,6 +212,36 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
   it('may be libraries too: `run` is called after `_initialize`', async () => {
     const bytes = compileReactor('#include <stdlib.h>\nint run(int n) { return abs(n) * 2; }', ['run'])
     expect(await box.run(bytes, -21)).toMatchObject({ ok: 42 })
+  })
+})
+
+const RUSTC = '/usr/bin/rustc'
+const hasRust = existsSync(RUSTC) && existsSync('/usr/lib/rustlib/wasm32-wasi')
+const RUST = `
+use std::{collections::HashMap, env, fs, io::Read};
+fn main() {
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input).unwrap();
+    let mut counts: HashMap<char, usize> = HashMap::new();
+    for c in env::args().nth(1).unwrap().chars() { *counts.entry(c).or_default() += 1; }
+    let mut sorted: Vec<_> = counts.into_iter().collect();
+    sorted.sort();
+    fs::write("rust.txt", format!("{:?}", sorted)).unwrap();
+    assert!(fs::read_to_string("../secret").is_err());
+    println!("[{},{}]", input, fs::read_to_string("rust.txt").unwrap().len());
+}`
+const why = hasRust ? '' : ' (skipped: Debian’s rustc and libstd-rust-dev-wasm32 are not installed)'
+
+it.skipIf(!hasRust)(`programs in Rust${why}`, { timeout: 120_000 }, async () => {
+  const source = join(place, 'main.rs')
+  writeFileSync(source, RUST)
+  const out = join(place, 'rust.wasm')
+  execFileSync(RUSTC, ['--target', 'wasm32-wasi', '-O', '-C', 'strip=symbols', '-o', out, source], {
+    stdio: 'ignore',
+  })
+  expect(await box.run(readFileSync(out), 'hello', { workspace, grants: ALL })).toMatchObject({
+    ok: ['hello', 40],
+    violations: [{ violationType: 'PathTraversal', details: '../secret' }],
   })
 })
 

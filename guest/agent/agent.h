@@ -70,10 +70,12 @@ enum frame_type {
   FRAME_REFUSED = 'F',   /* text: why the command or the stream could not start */
   FRAME_OUTPUT = 'O',    /* bytes of standard output */
   FRAME_ERRORS = 'P',    /* bytes of standard error */
+  FRAME_USE = 'M',       /* r, w or x, and a path: what a watched command wanted */
   FRAME_TUNNEL = 'N',    /* the sandbox opened a stream to its proxy */
   FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */
   FRAME_KILL = 'K',      /* from the host: end the command with everything that it started */
+  FRAME_FREEZE = 'B',    /* from the host: 1, everything stands still; 0, it goes on */
   FRAME_COMMAND = 'C',   /* from the host: fields as in the configuration */
   FRAME_INPUT = 'I',     /* from the host: bytes of standard input; none is its end */
   FRAME_RESIZE = 'Z',    /* from the host: columns, rows (2 bytes each) */
@@ -147,6 +149,8 @@ void make_readonly(const char *path);
 void hide_path(const char *path);
 void mask_path(const char *path, const char *dev, const char *ino);
 void move_mount_to(const char *staged, const char *target, const char *mode);
+/* What is written below `target` lands in `changes/upper`; the original stays as it is. */
+void mount_overlay(const char *original, const char *changes, const char *target);
 void forbid_user_namespaces(bool but_one);
 void become_user(const char *uid, const char *gid);
 void drop_privileges(void);
@@ -218,7 +222,13 @@ void stream_connect(uint32_t id, unsigned port);
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
 void streams_have_room(void);
 
+/* review.c: lists what an overlay holds. */
+int list_changes(const char *upper);
+
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);
+#ifdef RINGFENCE_TEST
+_Noreturn void serve_unfenced(int config);
+#endif
 
 #endif

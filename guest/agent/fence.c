@@ -82,6 +82,18 @@ void move_mount_to(const char *staged, const char *path, const char *mode) {
   if (umount2(staged, MNT_DETACH)) die("cannot detach %s: %s", staged, strerror(errno));
 }
 
+void mount_overlay(const char *original, const char *changes, const char *path) {
+  char options[PATH_MAX], link[64];
+  int target = open_beneath(AT_FDCWD, path, O_PATH | O_DIRECTORY);
+  snprintf(link, sizeof link, "/proc/self/fd/%d", target);
+  snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", original, changes, changes);
+  if (target < 0 || mount("overlay", link, "overlay", MS_NOSUID | MS_NODEV, options))
+    die("cannot keep changes of %s apart: %s", path, strerror(errno));
+  close(target);
+  /* SECURITY: the layers themselves must not be in reach. */
+  if (umount2(original, MNT_DETACH) || umount2(changes, MNT_DETACH)) die("cannot detach %s: %s", changes, strerror(errno));
+}
+
 static void put(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));

@@ -2,12 +2,23 @@ import type { Decision } from '../model/decision.ts'
 
 /** Asks the person at the terminal. Where there is none the answer is no. */
 export async function askPerson(decision: Decision, json: boolean): Promise<boolean> {
-  if (json || !process.stdin.isTTY || !process.stderr.isTTY) return false
+  const answer = await ask(`ringfence asks: ${decision.reason}\nrun it in the sandbox? [y/N] `, json)
+  return /^y(es)?$/i.test(answer ?? '')
+}
+
+/** What becomes of the changes. Where nobody can say, they wait. */
+export async function askReview(json: boolean): Promise<'apply' | 'drop' | 'wait'> {
+  const answer = await ask('apply these changes? [a]pply, [d]rop, [w]ait ', json)
+  if (/^a(pply)?$/i.test(answer ?? '')) return 'apply'
+  return /^d(rop)?$/i.test(answer ?? '') ? 'drop' : 'wait'
+}
+
+async function ask(question: string, json: boolean): Promise<string | undefined> {
+  if (json || !process.stdin.isTTY || !process.stderr.isTTY) return undefined
   const { createInterface } = await import('node:readline/promises')
   const lines = createInterface({ input: process.stdin, output: process.stderr })
   try {
-    const answer = await lines.question(`ringfence asks: ${decision.reason}\nrun it in the sandbox? [y/N] `)
-    return /^y(es)?$/i.test(answer.trim())
+    return (await lines.question(question)).trim()
   } finally {
     lines.close()
   }

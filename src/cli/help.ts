@@ -5,6 +5,7 @@ const OVERVIEW = `ringfence — run an agent's commands behind a wall, and keep 
 usage: ringfence <command> [options]
 
   run      run one command in a sandbox
+  review   look at, apply or drop what a reviewed run changed
   auto     let policy choose: on the host, in a sandbox, ask, or refuse
   check    judge a command, a path or an address without running anything
   doctor   which walls this host has, what each keeps, and how to get more
@@ -46,7 +47,10 @@ what it may touch
   --mount SRC:DST[:ro]    show a host path somewhere else
   --unix-socket P         let it connect to this socket
   --env K[=V]             a variable; without a value it is taken from here
-  --network MODE          offline (default) | loopback | full
+  --network MODE          offline (default) | loopback | fetch | full
+  --allow-host H[:PORT]   a host it may reach through the proxy; also *.host, @registries, @github
+  --secret NAME=VAR@HOST  NAME holds a placeholder; the proxy puts the value of your VAR into requests to HOST
+  --review                changes wait until you have seen them
 
 limits
   --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
@@ -65,7 +69,22 @@ examples:
   ringfence run -- python3 -m pytest
   ringfence run --memory 512 --timeout 30 -- ./untrusted
   ringfence run --read /srv/data -c 'wc -l /srv/data/*.csv'
+  ringfence run --allow-host @registries -- npm install
+  ringfence run --review -c 'sed -i s/a/b/ *.txt'
   ringfence run --explain -- make
+`
+
+const REVIEW = `usage: ringfence review ls
+       ringfence review show ID
+       ringfence review apply ID [PATH…]
+       ringfence review drop ID
+
+Changes of \`run --review\` that wait. Each is applied whole or not at all, and only where the original is still as it
+was when the command started.
+
+examples:
+  ringfence review show rv_0123456789ab
+  ringfence review apply rv_0123456789ab src/main.ts
 `
 
 const AUTO = `usage: ringfence auto [options] -c 'shell line'
@@ -105,6 +124,7 @@ const POLICY = `usage: ringfence policy init [FILE]      write a commented ringf
        ringfence policy test FILE        run every rule's examples, a line each; 1 when one lies
        ringfence policy explain [FILE]   what a file, or the policy in force here, permits
        ringfence policy schema           the JSON Schema of the file
+       ringfence policy learn [-o FILE] -- program…   run it, keep nothing of it, and write the policy that lets it pass
 
 examples:
   ringfence policy init
@@ -232,6 +252,7 @@ examples:
 
 const HELP: Readonly<Record<string, string>> = {
   run: RUN,
+  review: REVIEW,
   auto: AUTO,
   check: CHECK,
   doctor: DOCTOR,

@@ -8,6 +8,7 @@ type Command = (args: readonly string[]) => Promise<number>
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   run: async () => (await import('./run.ts')).run,
   auto: async () => (await import('./auto.ts')).auto,
+  review: async () => (await import('./review.ts')).review,
   check: async () => (await import('./check.ts')).check,
   doctor: async () => (await import('./doctor.ts')).doctor,
   policy: async () => (await import('./policy.ts')).policy,

@@ -1,11 +1,12 @@
 import { constants } from 'node:os'
 import { resolve } from 'node:path'
 import { compose, type Ringfence } from '../compose.ts'
+import type { Review } from '../host/review.ts'
 import { exitCodeOf } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
-import { askPerson } from './ask.ts'
+import { askPerson, askReview } from './ask.ts'
 import { explain } from './explain.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { isTerminal, runInTerminal, SignalPassage } from './terminal.ts'
@@ -46,7 +47,6 @@ type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 export async function run(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('run', args, OPTIONS)
   const command = commandOf(values, positionals, args)
-  refuseUnbuilt(values)
   const ringfence = await compose({ config: values.config, policy: values.policy })
   try {
     const spec = specOf(values, ringfence)
@@ -75,14 +75,6 @@ function commandOf(
   return positionals
 }
 
-/** Options of the contract that no backend of this version honours: refused by name, never ignored. */
-function refuseUnbuilt(values: Values): void {
-  const unbuilt = [['--review', values.review, 'review before apply is not built yet']] as const
-  for (const [flag, value, why] of unbuilt) {
-    if (value) throw new SandboxError('unsupported', `${flag}: ${why}`, { hint: 'leave the flag out' })
-  }
-}
-
 function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown> {
   const agentId = values['agent-id'] ?? env.RINGFENCE_AGENT_ID
   return defined({
@@ -99,6 +91,7 @@ function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown
     unixSockets: values['unix-socket'],
     env: environmentOf(values, env),
     limits: limitsOf(values),
+    review: values.review,
     waive: values.waive,
     image: values.image,
     agentId,
@@ -192,13 +185,34 @@ async function runIn(
             onStarted: (send) => signals.passTo(send),
             approve,
           })
-    if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
+    const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
+    if (values.json)
+      process.stdout.write(`${JSON.stringify({ ...resultJson(sandbox, done), ...reviewed })}\n`)
     else if (!values.quiet && process.stderr.isTTY) tellViolations(done)
     return exitCodeOf(done.outcome, constants.signals)
   } finally {
     await sandbox.close()
     signals.dispose()
   }
+}
+
+/** Shows what was changed and does what the person says; where nobody can say, the changes wait. */
+async function reviewRun(
+  review: Review,
+  { cwd }: Ringfence,
+  values: Values,
+): Promise<Record<string, unknown>> {
+  const { changesText } = await import('./review.ts')
+  const changes = await review.changes()
+  if (changes.length === 0) review.drop()
+  if (!values.json) process.stderr.write(`${changesText(changes, cwd)}\n`)
+  const word = changes.length === 0 ? 'drop' : values.yes ? 'apply' : await askReview(values.json === true)
+  if (word === 'drop') review.drop()
+  const refused = word === 'apply' ? await review.apply() : []
+  for (const { path, why } of refused) process.stderr.write(`ringfence: not applied: ${path}: ${why}\n`)
+  const waits = word === 'wait' || refused.length > 0
+  if (waits) process.stderr.write(`the changes wait: ringfence review apply|drop ${review.id}\n`)
+  return { review: { ...(waits ? { id: review.id } : {}), applied: word === 'apply', refused, changes } }
 }
 
 function tellViolations(done: Executed): void {

@@ -1,7 +1,8 @@
 import { compose, skillRunner } from '../compose.ts'
 import type { Json } from '../model/event.ts'
+import { resultJson, type SkillResult } from '../skills/contract.ts'
 import type { Inspection } from '../skills/inspect.ts'
-import type { SkillResult, SkillRunner } from '../skills/runner.ts'
+import type { SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import { parseOptions, usage } from './options.ts'
 import { exitCodeOf } from './wasm.ts'
@@ -102,23 +103,6 @@ function inputOf({ input }: Values): Json {
     return JSON.parse(input) as Json
   } catch {
     return input
-  }
-}
-
-/** The contract's shape of one run. */
-export function resultJson(result: SkillResult): unknown {
-  const { skill: name, execId, hash, fuel, durationMs, violations, log, truncated, withheld } = result
-  return {
-    ...('ok' in result ? { ok: result.ok } : { error: result.error }),
-    fuel,
-    duration_ms: Math.round(durationMs * 1000) / 1000,
-    violations: violations.map(({ violationType, details }) => ({ violation_type: violationType, details })),
-    skill: name,
-    exec_id: execId,
-    hash,
-    truncated,
-    withheld,
-    log,
   }
 }
 

@@ -19,7 +19,12 @@ export type PathFact = {
 }
 
 /** One host path made visible in the sandbox. The backend must open the very inode that was judged. */
-export type Mount = PathFact & { readonly target: string; readonly mode: 'ro' | 'rw' }
+export type Mount = PathFact & {
+  readonly target: string
+  readonly mode: 'ro' | 'rw'
+  /** Writes land in this directory's `upper`, beside an empty `work`; the original stays as it is. */
+  readonly overlay?: PathFact
+}
 
 /** A path inside a mount that the sandbox must not see. */
 export type Mask = PathFact & { readonly target: string }
@@ -66,6 +71,8 @@ type PlanFields = {
   readonly needs: readonly Guarantee[]
   readonly waived: readonly Guarantee[]
   readonly agentId: string | undefined
+  /** What commands open and start is noted. */
+  readonly learns: boolean
 }
 
 /** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */

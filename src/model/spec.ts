@@ -1,5 +1,5 @@
 import { GUARANTEE_NAMES, LEVELS } from './guarantee.ts'
-import { type Infer, list, number, object, oneOf, optional, record, text } from './shape.ts'
+import { boolean, type Infer, list, number, object, oneOf, optional, record, text } from './shape.ts'
 
 /** What a caller asks for. Untrusted: only `parseSpec` makes one from outside data. */
 
@@ -50,6 +50,10 @@ export const specShape = object({
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
   image: optional(text()),
   template: optional(text()),
+  /** Writes land in an overlay and wait for a person's word. */
+  review: optional(boolean()),
+  /** Notes what commands open and start. */
+  learn: optional(boolean()),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

@@ -39,6 +39,8 @@ export type Facts = {
   readonly own?: readonly { readonly target: string; readonly fact: PathFact }[] | undefined
   /** What stands ready for network mode `fetch`. */
   readonly egress?: EgressFacts | undefined
+  /** Empty directories for overlays, as many as there may be writable mounts. */
+  readonly overlays?: readonly PathFact[] | undefined
 }
 
 export type EgressFacts = {
@@ -89,6 +91,24 @@ export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[]
     if (refused)
       throw new SandboxError('invalid-input', `\`${target}\` cannot be a private directory: ${refused}`)
     return { ...fact, target, mode: 'rw' }
+  })
+}
+
+/** With review every writable mount gets an overlay; what cannot have one is refused. */
+export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly Mount[] {
+  const writable = mounts.filter(({ mode }) => mode === 'rw')
+  for (const mount of writable) {
+    const outer = writable.some((other) => other !== mount && isWithin(mount.target, other.target))
+    if (mount.target === '/' || mount.kind !== 'dir' || outer)
+      throw new SandboxError('unsupported', `changes of \`${mount.target}\` cannot be reviewed`, {
+        hint: 'review covers writable directories that do not lie in one another',
+      })
+  }
+  return mounts.map((mount) => {
+    const overlay = facts.overlays?.[writable.indexOf(mount)]
+    if (mount.mode === 'rw' && !overlay)
+      throw new SandboxError('internal', 'no place for the changes was made')
+    return mount.mode === 'rw' && overlay ? { ...mount, overlay } : mount
   })
 }
 

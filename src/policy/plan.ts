@@ -11,6 +11,7 @@ import {
   grantedSockets,
   masksFor,
   ownMounts,
+  reviewedMounts,
   type SandboxPolicy,
 } from './grants.ts'
 import { isWithin } from './paths-mount.ts'
@@ -73,7 +74,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const preset = spec.preset ?? 'workspace-write'
   const granted = grantedMounts(policy, spec, facts, preset)
   const own = ownMounts(facts, preset)
-  const mounts = distinct([...granted, ...own])
+  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
@@ -107,6 +108,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     needs,
     waived,
     agentId: spec.agentId,
+    learns: spec.learn ?? false,
   })
 }
 

@@ -10,10 +10,12 @@ import type { ServerParts } from './parts.ts'
 import { portRoutes } from './ports.ts'
 import { problem } from './problem.ts'
 import type { Bindings, Call, Route } from './route.ts'
+import { keyRoutes, webhookRoutes } from './routes/access.ts'
 import { execRoutes } from './routes/execs.ts'
 import { fileRoutes } from './routes/files.ts'
 import { governanceRoutes } from './routes/governance.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
+import { trailRoutes } from './routes/trail.ts'
 
 /** Every route of ours; `/openapi.json` describes exactly these. */
 export const ROUTES: readonly Route[] = [
@@ -21,6 +23,9 @@ export const ROUTES: readonly Route[] = [
   ...execRoutes,
   ...fileRoutes,
   ...portRoutes,
+  ...trailRoutes,
+  ...keyRoutes,
+  ...webhookRoutes,
   ...governanceRoutes,
 ]
 

@@ -2,74 +2,21 @@ import { existsSync, realpathSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { EventSink, Json } from '../model/event.ts'
+import type { Json } from '../model/event.ts'
 import { type Capability, escalations, grantsName, parseCapabilities } from '../policy/capability.ts'
 import { networkPolicyOf } from '../policy/network.ts'
-import type { LogLine } from '../wasm/guest-protocol.ts'
 import { publicFetcher } from '../wasm/host-fetch.ts'
 import type { SkillViolation } from '../wasm/host-parts.ts'
 import { MAX_FRAMES } from '../wasm/meter.ts'
 import { type RunError, WasmSandbox, type WasmSandboxOptions } from '../wasm/sandbox.ts'
+import type { ListedSkill, SkillResult, SkillRunnerParts, SkillRunOptions } from './contract.ts'
 import { grantsOf, type Inspection, inspectSkill } from './inspect.ts'
 import { memoryOf } from './memory.ts'
 import { readSkill, type SkillPackage } from './package.ts'
 import { SkillRegister } from './register.ts'
-import { type OpenSandbox, runScript } from './script.ts'
+import { runScript } from './script.ts'
 import { Slots } from './slots.ts'
 import { type SkillUsage, UsageLog } from './usage.ts'
-
-/** What the composition root gives. */
-export type SkillRunnerParts = {
-  readonly config: Config
-  readonly stateDir: string
-  readonly cwd: string
-  /** The host's own variables; one of them is passed on only where the caller grants `EnvRead` of its name. */
-  readonly env: Readonly<Record<string, string>>
-  readonly trail: EventSink
-  readonly open: OpenSandbox
-  readonly newId: (prefix: string) => string
-  readonly wasm?: Pick<WasmSandboxOptions, 'runner'>
-  /** Called by `close`. */
-  readonly end?: () => Promise<void>
-}
-
-/** What a caller says about one run. */
-export type SkillRunOptions = {
-  readonly input?: Json
-  /** Added to what the manifest asks for; red flags are granted here or not at all. */
-  readonly grants?: readonly string[]
-  /** What the caller holds itself: a skill that asks for more is refused. */
-  readonly parent?: readonly string[]
-  readonly agentId?: string | undefined
-  /** The directory that files are read and written in; the current one unless told. */
-  readonly workspace?: string
-  readonly signal?: AbortSignal
-}
-
-/** How a run ended and what it used. */
-export type SkillResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
-  readonly skill: string
-  readonly execId: string
-  readonly hash: string
-  readonly fuel: number
-  readonly durationMs: number
-  readonly violations: readonly SkillViolation[]
-  readonly log: readonly LogLine[]
-  /** The output was longer than the limit and was cut. */
-  readonly truncated: boolean
-  /** What the manifest asked for and did not get. */
-  readonly withheld: readonly string[]
-}
-
-/** One skill as `list` shows it. */
-export type ListedSkill = {
-  readonly name: string
-  readonly dir: string
-  readonly hash: string
-  readonly version: string | undefined
-  readonly runtime: string | undefined
-  readonly state: 'unchanged' | 'changed' | 'missing'
-}
 
 type Run = {
   readonly skill: SkillPackage
@@ -108,7 +55,7 @@ export class SkillRunner implements AsyncDisposable {
 
   /** Runs a skill by its directory or by the name of an inspected one. Throws for what is refused before it runs. */
   async run(target: string, options: SkillRunOptions = {}): Promise<SkillResult> {
-    const skill = await this.#read(target)
+    const skill = await this.#read(target, options.inspectedOnly)
     const { name } = skill.manifest.skill
     const execId = this.#parts.newId('ex')
     const who = { exec_id: execId, skill: name, ...(options.agentId && { agent_id: options.agentId }) }
@@ -141,9 +88,9 @@ export class SkillRunner implements AsyncDisposable {
     }
   }
 
-  /** What the skills have used, by name. */
-  usage(): readonly SkillUsage[] {
-    return this.#usage.read()
+  /** What the skills have used, by name; in one agent's runs, or in all. */
+  usage(agentId?: string): readonly SkillUsage[] {
+    return this.#usage.read(agentId)
   }
 
   /** The inspected skills, and whether they are still what was inspected. */
@@ -171,13 +118,16 @@ export class SkillRunner implements AsyncDisposable {
     return this.close()
   }
 
-  /** A directory with a skill.toml, or the name of a skill that was inspected. */
-  async #read(target: string): Promise<SkillPackage> {
-    const dir = resolve(this.#parts.cwd, target)
-    if (existsSync(join(dir, 'skill.toml'))) return readSkill(realpathSync(dir))
+  /**
+   * The name of a skill that was inspected, or a directory with a skill.toml.
+   * SECURITY: the name first: a directory of that name in the workspace must not take the skill's place.
+   */
+  async #read(target: string, inspectedOnly = false): Promise<SkillPackage> {
     const known = this.#register.all()
     const entry = Object.hasOwn(known, target) ? known[target] : undefined
     if (entry) return readSkill(entry.dir)
+    const dir = resolve(this.#parts.cwd, target)
+    if (!inspectedOnly && existsSync(join(dir, 'skill.toml'))) return readSkill(realpathSync(dir))
     throw new SandboxError('skill-not-found', `there is no skill \`${target}\``, {
       hint: 'name a directory that holds skill.toml, or a skill of `ringfence skill list`',
     })
@@ -279,7 +229,8 @@ export class SkillRunner implements AsyncDisposable {
       trail.append({ event: 'SkillRun', ...who, state: 'ended', outcome, fuel, duration_ms }),
     ])
     const violations = result.violations.length
-    this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok' })
+    const agent = agentId ? { agent: agentId } : {}
+    this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok', ...agent })
   }
 
   /** A skill that did not run leaves its record too; what policy refused is a violation. */

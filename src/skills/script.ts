@@ -72,11 +72,10 @@ export async function runScript(run: ScriptRun, open: OpenSandbox): Promise<Scri
       details: `EnvRead ${name}`,
       recorded: false,
     }))
-  const refusal = judgeInput(run.input, {
-    base: mounts.cwd ?? run.skill.dir,
-    roots: [...mounts.read, ...mounts.write, ...(mounts.cwd === undefined ? [run.skill.dir] : [])],
-    network: run.network,
-  })
+  // What of the workspace is not granted looks absent to the script; only what leads out of it is refused here.
+  const base = mounts.cwd ?? run.skill.dir
+  const roots = [...mounts.read, ...mounts.write, base]
+  const refusal = judgeInput(run.input, { base, roots, network: run.network })
   if (refusal) {
     const { code, message, violation } = refusal
     const violations = [{ ...violation, recorded: false }]
@@ -123,14 +122,22 @@ function commandFor({ skill, input }: ScriptRun): readonly string[] {
   return ['/usr/bin/env', ...unset, program, ...flags, `${PLACE}/${entry}`, ...scriptArguments(input)]
 }
 
-function specFor(run: ScriptRun, { read, write }: ScriptMounts, staged: string): unknown {
+/** The whole workspace is the sandbox's own, so that it runs as the workspace's owner. */
+function filesFor({ read, write, cwd }: ScriptMounts): Record<string, unknown> {
+  const others = (paths: readonly string[]): readonly string[] => paths.filter((path) => path !== cwd)
+  if (cwd !== undefined && write.includes(cwd)) return { workspace: cwd, read, write: others(write) }
+  if (cwd !== undefined && write.length === 0 && read.includes(cwd))
+    return { preset: 'read-only', workspace: cwd, read: others(read) }
+  return { read, write }
+}
+
+function specFor(run: ScriptRun, mounts: ScriptMounts, staged: string): Record<string, unknown> {
   const hosts = run.grants.flatMap((grant) =>
     grant.kind === 'NetConnect' ? [grant.text.replace(/^\s*NetConnect\s*\(["']?|["']?\)\s*$/g, '')] : [],
   )
   return {
     mounts: [{ source: staged, target: PLACE, mode: 'ro' }],
-    read,
-    write,
+    ...filesFor(mounts),
     env: { PATH: '/usr/bin:/bin', HOME: '/tmp', LANG: 'en_US.UTF-8', ...run.variables },
     network: hosts.length > 0 ? { mode: 'fetch', allowHosts: hosts } : { mode: 'offline' },
     limits: {

@@ -1,6 +1,6 @@
 import { closeSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import { boolean, type Infer, number, object, text } from '../model/shape.ts'
+import { boolean, type Infer, number, object, optional, text } from '../model/shape.ts'
 
 /** What the runs of one skill have used. */
 export type SkillUsage = {
@@ -18,6 +18,8 @@ const runShape = object({
   duration_ms: amount(),
   violations: amount(),
   ok: boolean(),
+  /** Who ran it. */
+  agent: optional(text({ max: 256 })),
 })
 /** One run. */
 export type UsageRun = Infer<typeof runShape>
@@ -47,10 +49,11 @@ export class UsageLog {
     }
   }
 
-  /** The sums for each skill, by name. */
-  read(): readonly SkillUsage[] {
+  /** The sums for each skill, by name; of one agent's runs, or of all. */
+  read(agent?: string): readonly SkillUsage[] {
     const sums = new Map<string, SkillUsage>()
     for (const run of this.#lines()) {
+      if (agent !== undefined && run.agent !== agent) continue
       const sum = sums.get(run.skill) ?? { skill: run.skill, runs: 0, fuel: 0, duration_ms: 0, violations: 0 }
       sums.set(run.skill, {
         skill: run.skill,

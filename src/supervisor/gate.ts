@@ -1,12 +1,14 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, OpenOptions } from '../backends/backend.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
+import type { Review } from '../host/review.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
+import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 
@@ -31,6 +33,8 @@ export type GateParts = {
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
   readonly egress?: (spec: Spec) => Promise<PreparedEgress>
+  /** Makes the place where a reviewed sandbox's changes wait. */
+  readonly review?: (spec: Spec) => Review
 }
 
 export type OpenSandboxOptions = {
@@ -38,6 +42,13 @@ export type OpenSandboxOptions = {
   /** An id that was given out before, by `newId`. */
   readonly id?: string | undefined
   /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
+  readonly own?: readonly string[] | undefined
+}
+
+/** What was made ready for a spec before it is judged. */
+type Prepared = {
+  readonly egress?: PreparedEgress | undefined
+  readonly review?: Review | undefined
   readonly own?: readonly string[] | undefined
 }
 
@@ -57,7 +68,7 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown, egress?: PreparedEgress, own?: readonly string[]): Plan {
+  plan(input: unknown, { egress, review, own }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const { policy, host, observe } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
@@ -67,6 +78,7 @@ export class Gate {
       paths,
       own: own && ownFacts(spec, own, observe),
       egress: egress?.facts,
+      overlays: review?.places(),
     }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
@@ -88,16 +100,19 @@ export class Gate {
         hint: 'name a workspace',
       })
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
+    const review = spec.review ? this.#parts.review?.(spec) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, prepared, own)
+      const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own })
+      review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, id, egress)
+      const sandbox = this.#sandbox(plan, backend, inside, id, egress, review)
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
       await prepared?.close()
+      review?.drop()
       throw error
     }
   }
@@ -113,20 +128,23 @@ export class Gate {
     inside: BackendSandbox | undefined,
     id = this.#parts.newId('sb'),
     egress?: Egress,
+    review?: Review,
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
-    return new Sandbox({ id, plan, backend, inside, egress, trail, newId, judge })
+    const judgeHosts = (hosts: readonly string[]): void => {
+      allowedHosts(this.#parts.policy, { network: { allowHosts: hosts } })
+    }
+    return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge, judgeHosts })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
   async #admitSpec(
     spec: Spec,
-    egress: PreparedEgress | undefined,
-    own: readonly string[] | undefined,
+    prepared: Prepared,
   ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      const plan = this.plan(spec, egress, own)
+      const plan = this.plan(spec, prepared)
       return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)

@@ -1,5 +1,8 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import { canFreeze, type Freezable } from '../backends/backend.ts'
+import type { Connection } from '../egress/passage.ts'
+import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -55,9 +58,13 @@ type Parts = {
   readonly inside: BackendSandbox | undefined
   /** Present in network mode `fetch`. */
   readonly egress?: Egress | undefined
+  /** Present when changes wait for a person's word. */
+  readonly review?: Review | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  /** Throws when the operator's policy does not let a sandbox ask for these hosts. */
+  readonly judgeHosts: (hosts: readonly string[]) => void
 }
 
 /** One isolated place. Every command in it is judged before it runs and recorded before and after. */
@@ -67,6 +74,8 @@ export class Sandbox implements AsyncDisposable {
   readonly level: Level
   readonly plan: Plan
   readonly files: SandboxFiles
+  /** What was changed, when the spec asked for review: look, apply or drop. */
+  readonly review: Review | undefined
   readonly #parts: Parts
   /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
   readonly #unwritten: Event[] = []
@@ -81,6 +90,7 @@ export class Sandbox implements AsyncDisposable {
     this.backend = parts.backend.name
     this.level = parts.backend.level
     this.plan = parts.plan
+    this.review = parts.review
     this.files = new SandboxFiles(
       (operation, path) => this.#recordFile(operation, path),
       () => this.#inside().files,
@@ -179,6 +189,23 @@ export class Sandbox implements AsyncDisposable {
     return this.#inside().layers()
   }
 
+  /** Everything in it stands still until `resume`. */
+  async pause(): Promise<void> {
+    await this.#freezable('pause').pause()
+    await this.#write(this.#event('SandboxState', { state: 'paused' }))
+  }
+
+  async resume(): Promise<void> {
+    await this.#freezable('resume').resume()
+    await this.#write(this.#event('SandboxState', { state: 'ready' }))
+  }
+
+  #freezable(what: string): BackendSandbox & Freezable {
+    const inside = this.#inside()
+    if (canFreeze(inside)) return inside
+    throw new SandboxError('unsupported', `${this.backend} cannot ${what} a sandbox`)
+  }
+
   /** Changes which hosts a running sandbox may reach, at once. */
   async setAllowHosts(hosts: readonly string[]): Promise<void> {
     this.#assertAlive()
@@ -187,6 +214,7 @@ export class Sandbox implements AsyncDisposable {
       throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
         hint: 'create it with network mode fetch',
       })
+    this.#parts.judgeHosts(hosts)
     await this.#write(
       this.#event('PolicyDecision', {
         subject: 'network',
@@ -196,6 +224,11 @@ export class Sandbox implements AsyncDisposable {
       }),
     )
     egress.setAllowHosts(hosts)
+  }
+
+  /** The latest connections through the proxy, allowed and refused. */
+  get connections(): readonly Connection[] {
+    return this.#parts.egress?.connections ?? []
   }
 
   /** Resolves with the reason when the sandbox ended, by `close` or by itself. */
@@ -315,6 +348,7 @@ export class Sandbox implements AsyncDisposable {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()
     await this.#parts.egress?.close()
+    if (this.review && (await this.review.changes()).length === 0) this.review.drop()
     const why = this.#lost === undefined ? {} : { reason: redact(this.#lost) }
     const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
     await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])

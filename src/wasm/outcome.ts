@@ -123,7 +123,8 @@ function jsonNumber(value: number | bigint | undefined): Json {
 /** The value of a program's output: JSON where it is that, else the text itself. */
 export function looseJson(text: string): Json {
   const value = text.trim() === '' ? null : parseJson(text)
-  return value === undefined ? text : value
+  // A line's end belongs to the printing and not to the value.
+  return value === undefined ? text.replace(/\r?\n$/, '') : value
 }
 
 // Values are walked by recursion later on, here and at callers.

@@ -225,6 +225,60 @@ const NETWORK: readonly Attack[] = [
   },
 ]
 
+/** Asks the proxy, where there is one, and the host itself where there is none; the answer is the listener's. */
+const asking = (port: number, how: string, host = '127.0.0.1'): string =>
+  `curl -sS --max-time 5 --http0.9 --noproxy '' ${how} http://${host}:${port}/ 2>&1`
+const viaProxy = (form: string): string => `\${HTTP_PROXY:+${form} 127.0.0.1:3128}`
+const open = { network: { mode: 'fetch', allowHosts: ['*'] } }
+
+const THROUGH_PROXY: readonly Attack[] = [
+  {
+    name: "reach the host's loopback through the proxy",
+    spec: open,
+    script: ({ port }) => asking(port, viaProxy('-x')),
+    succeeded: says('hello'),
+  },
+  {
+    name: 'reach it through a tunnel',
+    spec: open,
+    script: ({ port }) => asking(port, viaProxy('-p -x')),
+    succeeded: says('hello'),
+  },
+  {
+    name: 'reach it by SOCKS',
+    spec: open,
+    script: ({ port }) => asking(port, viaProxy('--socks5-hostname')),
+    succeeded: says('hello'),
+  },
+  {
+    name: 'reach it by another spelling of its address',
+    spec: open,
+    script: ({ port }) =>
+      ['2130706433', '0x7f.1', '[::ffff:127.0.0.1]', 'localhost']
+        .map((host) => asking(port, viaProxy('-x'), host))
+        .join('\n'),
+    succeeded: says('hello'),
+  },
+]
+
+const brokering = { secrets: ['TOKEN=RF_BROKERED@api.example.com'] }
+
+const BROKERED: readonly Attack[] = [
+  {
+    name: 'print the variable',
+    spec: brokering,
+    script: () => 'echo "$TOKEN"; env',
+    succeeded: says(SECRET),
+  },
+  {
+    name: 'look for the value in every process and file of the sandbox',
+    spec: brokering,
+    script: () =>
+      `cat /proc/*/environ /proc/*/cmdline /dev/ringfence/* 2>/dev/null | tr '\\0' '\\n' | grep -a ${SECRET.slice(0, 6)}`,
+    succeeded: says(SECRET),
+  },
+]
+
 const PROCESSES: readonly Attack[] = [
   {
     name: 'see a host process',
@@ -344,7 +398,10 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   ],
   'net.offline': NETWORK,
   'net.loopback': NETWORK.map((attack) => ({ ...attack, spec: { network: { mode: 'loopback' } } })),
-  'net.fetch': UNPROVEN,
+  'net.fetch': [
+    ...NETWORK.map((attack) => ({ ...attack, spec: { network: { mode: 'fetch' } } })),
+    ...THROUGH_PROXY,
+  ],
   'proc.hidden': PROCESSES,
   'ipc.private': IPC,
   'kernel.filtered': KERNEL,
@@ -432,7 +489,7 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
     },
   ],
   'limit.fuel': UNPROVEN,
-  'secrets.outside': UNPROVEN,
+  'secrets.outside': BROKERED,
   cleanup: CLEANUP,
 }
 

@@ -3,7 +3,7 @@ import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
 import type { ExecResult } from '../../src/model/command.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
 import { type Attack, PROOFS, USES } from './proofs.ts'
-import { freshWorkspace, planOf, type World } from './world.ts'
+import { freshWorkspace, openFor, planOf, type World } from './world.ts'
 
 /**
  * The rule: what a backend claims it must prove; a plan that needs what it does not claim must be refused; and an
@@ -29,14 +29,13 @@ async function attackWith(
 ): Promise<{ result: ExecResult; workspace: string }> {
   const workspace = freshWorkspace(world)
   const limits = limited ? { wallMs: 20_000, ...attack.limits } : {}
-  const plan = planOf({
+  const sandbox = await openFor(backend, {
     backend: backend.name,
     workspace,
     read: backend.name === 'native' ? [] : [world.probe],
     ...attack.spec,
     limits,
   })
-  const sandbox = await backend.open(plan)
   try {
     return {
       result: await sandbox.exec({ argv: ['/bin/bash', '-c', attack.script(world, workspace)] }),

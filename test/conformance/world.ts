@@ -3,11 +3,13 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { createServer, type Server } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { hostPath } from '../../src/host/facts.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import type { Plan } from '../../src/model/plan.ts'
 import { parseSpec } from '../../src/model/spec.ts'
-import { pathsOf, planFor, sandboxPolicyOf } from '../../src/policy/plan.ts'
+import { type EgressFacts, pathsOf, planFor, sandboxPolicyOf } from '../../src/policy/plan.ts'
+import { egressWith } from '../../src/supervisor/egress.ts'
 
 export const SECRET = 's3cr3t-canary'
 
@@ -115,7 +117,7 @@ export function freshWorkspace(world: World): string {
 }
 
 /** Plans come from policy, here as everywhere. */
-export function planOf(spec: Record<string, unknown>): Plan {
+export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Plan {
   const policy = sandboxPolicyOf({}, homedir())
   const parsed = parseSpec(spec)
   const observe = (path: string) => hostPath(path, (name) => policy.blocked.includes(name))
@@ -127,10 +129,33 @@ export function planOf(spec: Record<string, unknown>): Plan {
     hostMemoryMb: 4096,
     cwd: '/',
     paths,
+    egress,
   }
   const plan = planFor(policy, parsed, facts)
   if (plan instanceof SandboxError) throw plan
   return plan
+}
+
+/** Opens a sandbox as the gate does: with a proxy of its own where the spec reaches out. */
+export async function openFor(backend: Backend, spec: Record<string, unknown>): Promise<BackendSandbox> {
+  // Without a wall there is nobody to broker: whoever wants a secret used puts it into the environment.
+  const { secrets, network, ...rest } = spec
+  if (backend.name === 'native')
+    return backend.open(planOf({ ...rest, env: secrets ? { TOKEN: SECRET } : {} }))
+  const { mode } = (network ?? {}) as { readonly mode?: string }
+  if (!secrets && mode !== 'fetch') return backend.open(planOf(spec))
+  const prepared = egressWith({
+    trail: { append: async () => {} },
+    allowPrivate: [],
+    env: { RF_BROKERED: SECRET },
+    systemCertificates: () => '',
+    nodePreload: () => undefined,
+  })(parseSpec(spec))
+  const plan = planOf(spec, prepared.facts)
+  const egress = prepared.start(plan, 'sb_conformance')
+  const sandbox = await backend.open(plan, { onTunnel: (stream) => egress.handle(stream) })
+  void sandbox.ended.then(() => egress.close())
+  return sandbox
 }
 
 export const exists = existsSync

@@ -295,7 +295,6 @@ describe('snapshots and templates', () => {
 
 describe('what is refused, in words', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
-    ['pause', (one) => one.pause(), /bubblewrap.*pause|pause.*bubblewrap/],
     ['fork', (one) => e2b.Sandbox.forkSandbox(one.sandboxId, 1000, 1, here.options), /fork/],
     [
       'auto-pause',
@@ -329,6 +328,28 @@ describe('what is refused, in words', () => {
     }, 'the question')
     await here.house.call('POST', `/v1/approvals/${id}`, { body: { approve: true } })
     expect((await asked).stdout).toContain('git')
+  })
+})
+
+describe('sleep', () => {
+  test('holds everything, and connecting wakes it', async () => {
+    const one = await e2b.Sandbox.create({ ...here.options, timeoutMs: 60_000 })
+    const ticks = await one.commands.run('while true; do date +%s%N; sleep 0.02; done', {
+      background: true,
+      timeoutMs: 0,
+    })
+    await until(() => ticks.stdout.length > 0, 'the first tick')
+    expect(await one.pause()).toBe(true)
+    expect(await one.pause()).toBe(false)
+    expect(await one.isRunning()).toBe(false)
+    await expect(one.commands.run('true')).rejects.toThrow()
+    const pages = e2b.Sandbox.list({ ...here.options, query: { state: ['paused'] } })
+    expect((await pages.nextItems()).map((seen: Loose) => seen.sandboxId)).toEqual([one.sandboxId])
+    const again = await e2b.Sandbox.connect(one.sandboxId, here.options)
+    expect((await again.commands.run('echo awake')).stdout).toBe('awake\n')
+    const before = ticks.stdout.length
+    await until(() => ticks.stdout.length > before, 'the next tick')
+    await again.kill()
   })
 })
 

@@ -1,8 +1,8 @@
-import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Frame } from '../../host/frames.ts'
+import { groupName } from '../../host/orphans.ts'
 import { Session } from '../../host/session.ts'
 import { signalName } from '../../host/signals.ts'
 import { type Companion, type RunResult, run, startCompanion } from '../../host/spawn.ts'
@@ -14,7 +14,7 @@ import {
   readText,
   systemProgram,
 } from '../../host/system.ts'
-import type { Command, ExecResult, Outcome, Violation } from '../../model/command.ts'
+import type { Command, ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
@@ -173,11 +173,7 @@ class Bubblewrap implements Backend, Wrapper {
   #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
-    return Cgroup.create(
-      this.#cgroupHost,
-      `ringfence-${randomBytes(8).toString('hex')}`,
-      Object.fromEntries(asked),
-    )
+    return Cgroup.create(this.#cgroupHost, groupName(), Object.fromEntries(asked))
   }
 
   /** Whether the agent has to hold a limit: nobody asked for it, or there is no control group that could. */
@@ -359,6 +355,7 @@ function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
     truncated: result.truncated,
     durationMs: result.durationMs,
     violations: violationsOf(toldViolations(result.frames), outcome, counts),
+    ...usesOf(result.frames),
     layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
   }
 }
@@ -384,6 +381,11 @@ function outcomeOf(result: RunResult, oomKills: number): Outcome {
     : { kind: 'exited', code: exit.code }
 }
 
+function usesOf(frames: readonly Frame[]): { readonly uses?: readonly Use[] } {
+  const uses = frames.flatMap((frame) => (frame.kind === 'use' ? [frame.use] : []))
+  return uses.length === 0 ? {} : { uses }
+}
+
 const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>
   frames.flatMap((frame) =>
     frame.kind === 'violation' ? [{ guarantee: frame.guarantee, details: frame.details }] : [],
@@ -401,5 +403,10 @@ function diagnose(text: string): { readonly reason: string; readonly fix: string
     return { reason: 'user namespaces are switched off', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
   if (blocked && readText('/proc/sys/user/max_user_namespaces')?.trim() === '0')
     return { reason: 'user namespaces are switched off', fix: 'sysctl -w user.max_user_namespaces=15000' }
+  if (/Can't find source path \/proc\/self\/fd/.test(text))
+    return {
+      reason: 'the owner of the workspace cannot enter a directory above it',
+      fix: 'let others pass through those directories (chmod o+x), or make the workspace yours',
+    }
   return { reason: text.replace(/^bwrap: /, ''), fix: 'run `ringfence doctor` to see what this host lacks' }
 }

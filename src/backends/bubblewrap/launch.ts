@@ -1,6 +1,6 @@
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { type Mount, type Plan, PROXY_PORT, type Protection } from '../../model/plan.ts'
+import { type Mount, type PathFact, type Plan, PROXY_PORT, type Protection } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 
 /**
@@ -94,14 +94,25 @@ export function launchVector(
     context.filter,
     ...arg(...NAMESPACES, ...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
     ...arg(...(context.uid === 0 ? [] : ['--uid', '0', '--gid', '0'])),
-    ...arg(...SESSION, '--cap-drop', 'ALL', ...capabilities(context).flatMap((name) => ['--cap-add', name])),
+    ...arg(
+      ...SESSION,
+      '--cap-drop',
+      'ALL',
+      ...capabilities(plan, context).flatMap((name) => ['--cap-add', name]),
+    ),
     ...(grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)),
     ...init(...agentFields(plan, command, context)),
   ]
 }
 
-const capabilities = ({ uid }: LaunchContext): readonly string[] =>
-  uid === 0 ? AGENT_CAPABILITIES : [...AGENT_CAPABILITIES, MAPPING_CAPABILITY]
+// An overlay works with the rights of whoever mounted it: it copies files up with their owners and modes.
+const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CAP_FSETID', 'CAP_MKNOD']
+
+const capabilities = (plan: Plan, { uid }: LaunchContext): readonly string[] => [
+  ...AGENT_CAPABILITIES,
+  ...(uid === 0 ? [] : [MAPPING_CAPABILITY]),
+  ...(overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
+]
 
 /** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
 function hostRoot(plan: Plan): string[] {
@@ -135,7 +146,8 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
     ),
     ...etc(plan, context),
     ...files(plan),
-    ...outer(plan).flatMap(bind),
+    ...outer(plan).flatMap((mount) => (mount.overlay ? [] : bind(mount))),
+    ...overlaid(plan).flatMap(stagedOverlay),
     ...stagedMounts(plan),
     ...arg('--remount-ro', '/'),
   ]
@@ -213,6 +225,22 @@ const nested = (plan: Plan): readonly Mount[] =>
     .filter((mount) => isNested(plan, mount))
     .sort((a, b) => a.target.length - b.target.length)
 
+const overlaid = (plan: Plan): readonly Mount[] => outer(plan).filter((mount) => mount.overlay)
+
+/** The original and the place for changes are staged; the agent puts them together and takes both away. */
+const stagedOverlay = (mount: Mount, index: number): string[] => [
+  ...bindTo({ ...mount, mode: 'ro' }, `/.ringfence/original-${index}`),
+  ...bindTo({ ...mount, ...(mount.overlay as PathFact), mode: 'rw' }, `/.ringfence/changes-${index}`),
+  ...arg('--dir', mount.target),
+]
+
+const overlayFields = (mount: Mount, index: number): string[] => [
+  'overlay',
+  `/.ringfence/original-${index}`,
+  `/.ringfence/changes-${index}`,
+  mount.target,
+]
+
 const stage = (index: number): string => `/.ringfence/${index}`
 
 const stagedMounts = (plan: Plan): string[] =>
@@ -222,12 +250,14 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
   return [
     ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waits ? ['wait'] : []),
+    ...(plan.learns ? ['learn'] : []),
     ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
     // Where there is no network, an attempt to reach one is worth a record.
     ...(isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
     ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
+    ...overlaid(plan).flatMap(overlayFields),
     ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),
     ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
     ...PROC_HIDDEN.flatMap((path) => ['hide', path]),

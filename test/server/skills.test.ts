@@ -1,0 +1,50 @@
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { readSkill } from '../../src/skills/package.ts'
+import { SkillRegister } from '../../src/skills/register.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { type House, house } from './house.ts'
+
+/** Skills over the server: inspected ones by name, each tenant with a memory and a usage of its own. */
+
+let home: House
+beforeAll(async () => {
+  home = await house()
+  const register = new SkillRegister(join(home.dir, 'state'))
+  for (const name of ['greet', 'slugify'])
+    register.add(await readSkill(join(packageRoot(), 'examples', 'skills', name)))
+})
+afterAll(() => home.close())
+
+describe('skills', () => {
+  test('run by name and are counted', async () => {
+    const [a, b] = [await home.key(['exec', 'read'], 'a'), await home.key(['exec', 'read'], 'b')]
+    const greet = (key: string) => home.call('POST', '/v1/skills/greet/run', { key, body: { input: 'Ada' } })
+    expect((await greet(a)).json).toMatchObject({ ok: { greeting: 'hello Ada', times: 1 }, violations: [] })
+    expect((await greet(a)).json).toMatchObject({ ok: { times: 2 } })
+    expect((await greet(b)).json).toMatchObject({ ok: { times: 1 } })
+    const slug = await home.call('POST', '/v1/skills/slugify/run', { key: b, body: { input: 'A Title' } })
+    expect(slug.json).toMatchObject({ ok: 'a-title', fuel: 0 })
+    expect((await home.call('GET', '/api/skills/usage', { key: a })).json).toMatchObject([
+      { skill: 'greet', runs: 2, violations: 0 },
+    ])
+    expect((await home.call('GET', '/api/skills/usage')).json).toMatchObject([
+      { skill: 'greet', runs: 3 },
+      { skill: 'slugify', runs: 1 },
+    ])
+  })
+
+  test('no directory of the server is a skill, whoever names it', async () => {
+    mkdirSync(join(home.dir, 'planted'))
+    writeFileSync(
+      join(home.dir, 'planted', 'skill.toml'),
+      '[skill]\nname = "planted"\n[runtime]\ntype = "python"\nentry = "main.py"\n',
+    )
+    writeFileSync(join(home.dir, 'planted', 'main.py'), 'print(1)\n')
+    for (const name of ['planted', '.%2Fplanted', encodeURIComponent(join(home.dir, 'planted'))]) {
+      const answer = await home.call('POST', `/v1/skills/${name}/run`, { body: {} })
+      expect([name, answer.status]).toEqual([name, 404])
+    }
+  })
+})
