@@ -155,11 +155,15 @@ type Grown = {
   readonly homes: Homes
 }
 
+/** What E2B gives its own sandboxes. */
+const DISK_MB = 10_240
+
 /** What E2B's clients need beside the rest. */
 const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
   tokens,
   templates: new Templates(store, join(ringfence.stateDir, 'templates')),
   networkModes: () => ringfence.networkModes(),
+  diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
   kernel: (file) => guestFile('kernels', file),
 })
 

@@ -86,7 +86,11 @@ export class Gate {
   }
 
   judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
-    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd, own: plan.own })
+    return this.#parts.judge(command, {
+      workspace: workspaceOf(plan),
+      cwd,
+      ...(plan.own.length > 0 ? { own: plan.own } : {}),
+    })
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */

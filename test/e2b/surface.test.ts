@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -316,6 +316,19 @@ describe('what is refused, in words', () => {
     const one = await e2b.Sandbox.create(strict.options)
     await expect(one.pty.create({ cols: 80, rows: 24, onData: () => {} })).rejects.toThrow(/switched off/)
     await strict.close()
+  })
+
+  test('more than its share of the disk, and nothing of it is left afterwards', async () => {
+    const small = await world('[policy]\nmax_disk_mb = 5\n')
+    const one = await e2b.Sandbox.create(small.options)
+    await expect(one.commands.run('head -c 20000000 /dev/zero > big; sleep 5')).rejects.toThrow(
+      /disk|exit|signal/,
+    )
+    const homes = join(small.house.dir, 'state', 'homes')
+    expect(readdirSync(homes)).toHaveLength(1)
+    await one.kill()
+    expect(readdirSync(homes)).toEqual([])
+    await small.close()
   })
 
   test('a question waits for a human', async () => {

@@ -59,12 +59,17 @@ function specFor(surface: E2bSurface, body: CreateBody, template: Template | und
     ...(network.allowOut ? { allowOut: network.allowOut } : {}),
   }
   const { cpus, memoryMb, env } = template?.data ?? {}
-  const limits = { ...(cpus ? { cpus } : {}), ...(memoryMb ? { memoryMb } : {}) }
+  // SECURITY: their directories lie on the host's disk, which also holds the records of everything.
+  const limits = {
+    diskMb: surface.e2b.diskMb(),
+    ...(cpus ? { cpus } : {}),
+    ...(memoryMb ? { memoryMb } : {}),
+  }
   return {
     private: PRIVATE,
     network: networkOf(surface.e2b.networkModes(), hosts),
     env: { ...env, ...body.envVars },
-    ...(Object.keys(limits).length > 0 ? { limits } : {}),
+    limits,
     metadata: { ...body.metadata, [OPTIONS]: JSON.stringify(options) },
   }
 }

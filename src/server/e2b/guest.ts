@@ -14,6 +14,8 @@ export type E2bParts = {
   readonly templates: Templates
   /** The network modes that the policy has. */
   readonly networkModes: () => readonly string[]
+  /** How much one of these sandboxes may keep on the disk. */
+  readonly diskMb: () => number
   /** The text of a program in guest/kernels. */
   readonly kernel: (file: string) => string
 }
