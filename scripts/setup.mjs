@@ -37,7 +37,6 @@ const PACKAGES = [
     'compiles C to WebAssembly in the tests',
   ],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
-  ['openssl', ['/usr/bin/openssl'], 'makes a certificate for the tests'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
