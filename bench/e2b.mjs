@@ -39,7 +39,7 @@ const url = await new Promise((resolve) => {
 const { Sandbox } = await import(
   pathToFileURL(createRequire(join(clients, 'package.json')).resolve('e2b')).href
 )
-const options = { apiKey: key.secret ?? key.key, apiUrl: url, sandboxUrl: url }
+const options = { apiKey: key.key, apiUrl: url, sandboxUrl: url }
 
 /** One sandbox from nothing to its first answer. */
 async function interactive() {

@@ -1,5 +1,12 @@
 import type { Duplex } from 'node:stream'
-import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  RunningCommand,
+  TerminalSize,
+  Usage,
+} from '../backends/backend.ts'
 import { canFreeze, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
@@ -187,6 +194,11 @@ export class Sandbox implements AsyncDisposable {
   /** The fences that are really in place, as the kernel reports them. */
   layers(): Promise<readonly string[]> {
     return this.#inside().layers()
+  }
+
+  /** What its processes use right now, where that can be told. */
+  usage(): Usage | undefined {
+    return this.#state === 'ready' ? this.#parts.inside?.usage?.() : undefined
   }
 
   /** Everything in it stands still until `resume`. */

@@ -368,7 +368,11 @@ describe('sleep', () => {
 
 describe('figures and records', () => {
   test('metrics and logs', async () => {
-    expect(await sandbox.getMetrics()).toEqual([])
+    await sandbox.commands.run('for i in $(seq 20000); do :; done')
+    const [figure] = await sandbox.getMetrics()
+    expect(figure.memUsed).toBeGreaterThan(100_000)
+    expect(figure.memTotal).toBeGreaterThan(figure.memUsed)
+    expect(figure.cpuUsedPct).toBeGreaterThan(0)
     const answer = await fetch(`${here.options.apiUrl}/v2/sandboxes/${sandbox.sandboxId}/logs`, {
       headers: { 'x-api-key': here.options.apiKey },
     })

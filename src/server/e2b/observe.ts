@@ -1,13 +1,42 @@
 import { SandboxError } from '../../model/errors.ts'
+import type { Managed } from '../../supervisor/managed.ts'
 import { aliveOf, type RestCall } from './control.ts'
 import { fromE2bId } from './ids.ts'
+import { infoOf } from './views.ts'
 
 /** What a sandbox uses, and what is on record about it. */
 
-/** Empty while nothing was measured: no figure is better than a wrong one. */
+type Sample = { readonly at: number; readonly cpuMs: number }
+const LAST = new WeakMap<Managed, Sample>()
+const MB = 1024 * 1024
+
+/**
+ * One figure: now. The processor's share counts from the last time that somebody asked. Empty where nothing can be
+ * measured: no figure is better than a wrong one.
+ */
 export async function metricsOf(call: RestCall): Promise<Response> {
-  await aliveOf(call)
-  return Response.json([])
+  const seen = await aliveOf(call)
+  const entry = seen.managed
+  const usage = entry?.live?.usage()
+  if (!entry || !usage) return Response.json([])
+  const at = Date.now()
+  const before = LAST.get(entry) ?? { at: seen.row.createdAt, cpuMs: 0 }
+  LAST.set(entry, { at, cpuMs: usage.cpuMs })
+  const { cpuCount, memoryMB, diskSizeMB } = infoOf(seen)
+  const share = (usage.cpuMs - before.cpuMs) / (Math.max(1, at - before.at) * cpuCount)
+  return Response.json([
+    {
+      timestamp: new Date(at).toISOString(),
+      timestampUnix: Math.floor(at / 1000),
+      cpuCount,
+      cpuUsedPct: Math.round(Math.min(1, Math.max(0, share)) * 10_000) / 100,
+      memUsed: usage.memoryBytes,
+      memTotal: memoryMB * MB,
+      memCache: 0,
+      diskUsed: 0,
+      diskTotal: diskSizeMB * MB,
+    },
+  ])
 }
 
 const LIMIT = 1000
