@@ -89,7 +89,7 @@ export class Gate {
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
-      ...(plan.own.length > 0 ? { own: plan.own } : {}),
+      own: plan.own,
     })
   }
 
