@@ -165,11 +165,6 @@ export const SABOTAGES: readonly Sabotage[] = [
     breaks: ['net.offline'],
     sabotage: (vector) => without('arg', '--unshare-net')([...vector, 'init', 'tunnel', 'init', '3128']),
   },
-  {
-    name: 'the first fence is down and Landlock allows everything',
-    breaks: ['fs.read', 'fs.write'],
-    sabotage: (vector) => withoutLandlock(insertArgs('--bind', '/var/tmp', '/var/tmp')(vector)),
-  },
 ]
 
 /** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */
