@@ -15,7 +15,7 @@ import {
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
 import { cgroupHost } from './host/cgroup.ts'
-import { removeOrphanGroups } from './host/orphan-groups.ts'
+import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -30,7 +30,7 @@ import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
-import { troubleOf } from './supervisor/trouble.ts'
+import { assertRoom, troubleOf } from './supervisor/trouble.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
 /** The server's half of the composition: store, trail, supervisor, routes. */
@@ -88,7 +88,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const parts = partsOf(options, { ringfence, store, trail, instance })
     closing.push(() => parts.webhooks.close())
-    if (process.platform === 'linux') removeOrphanGroups(cgroupHost())
+    reapOrphans()
     const recovered = await parts.supervisor.recover()
     parts.webhooks.deliver()
     const listening = await listen(parts, listenOptions(options, ringfence.config))
@@ -115,6 +115,18 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     throw error
   }
 }
+
+/** Now, and again a little later: what a crash left half-born may still be on its way. */
+function reapOrphans(): void {
+  if (process.platform !== 'linux') return
+  const reap = (): void => {
+    endOrphanProcesses()
+    removeOrphanGroups(cgroupHost())
+  }
+  reap()
+  for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+}
+const REAP_AGAIN_MS = [500, 2000, 4000]
 
 /** Answers go on while commands end; new connections and new work are refused. */
 async function drain(parts: ServerParts, _listening: Listening, deadlineMs: number): Promise<void> {
@@ -161,6 +173,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     policyHash: ringfence.policyHash,
     open: (spec, how) => ringfence.gate.open(spec, how),
     judge: (spec) => void ringfence.gate.plan(spec),
+    assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
       sandboxes: server.max_sandboxes ?? 1000,

@@ -75,6 +75,7 @@ enum frame_type {
   FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */
   FRAME_KILL = 'K',      /* from the host: end the command with everything that it started */
+  FRAME_FREEZE = 'B',    /* from the host: 1, everything stands still; 0, it goes on */
   FRAME_COMMAND = 'C',   /* from the host: fields as in the configuration */
   FRAME_INPUT = 'I',     /* from the host: bytes of standard input; none is its end */
   FRAME_RESIZE = 'Z',    /* from the host: columns, rows (2 bytes each) */
@@ -226,5 +227,8 @@ int list_changes(const char *upper);
 
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);
+#ifdef RINGFENCE_TEST
+_Noreturn void serve_unfenced(int config);
+#endif
 
 #endif

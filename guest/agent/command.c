@@ -89,7 +89,10 @@ int receive_message(int socket, char *kind, char *text, size_t size, int *fd) {
   char space[CMSG_SPACE(sizeof(int))] = {0};
   struct iovec data[2] = {{kind, 1}, {text, size - 1}};
   struct msghdr message = {.msg_iov = data, .msg_iovlen = 2, .msg_control = space, .msg_controllen = sizeof space};
-  ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  ssize_t got;
+  /* Whoever ends without hearing all that it was told resets the socket, once; what it said itself still waits. */
+  do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && (errno == ECONNRESET || errno == EINTR));
   *fd = -1;
   if (got < 1) return -1;
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);

@@ -29,6 +29,12 @@ int main(int argc, char **argv) {
     control_fd = atoi(argv[4]);
     init(atoi(argv[2]), atoi(argv[3]));
   }
+#ifdef RINGFENCE_TEST
+  if (argc == 4 && !strcmp(argv[1], "unfenced")) {
+    control_fd = atoi(argv[3]);
+    serve_unfenced(atoi(argv[2]));
+  }
+#endif
   if (argc == 3 && !strcmp(argv[1], "changes")) return list_changes(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "version")) {
     puts("ringfence-agent 1");

@@ -223,8 +223,10 @@ static void close_all_but(int fd) {
   syscall(SYS_close_range, fd + 1, ~0U, 0);
 }
 
-static _Noreturn void keep(pid_t child, int socket) {
+static _Noreturn void keep(pid_t child, int socket, bool terminal) {
   close_all_but(socket);
+  /* Whoever hears of it may signal its group at once. */
+  if (!terminal) setpgid(child, child);
   send_message(socket, 'P', &child, sizeof child, -1);
   for (;;) {
     int status;
@@ -267,7 +269,7 @@ static _Noreturn void become_keeper(struct command_spec *spec, struct ends *ends
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   pid_t child = fork();
   if (child < 0) die("cannot start a process: %s", strerror(errno));
-  if (child > 0) keep(child, ends->messages[1]);
+  if (child > 0) keep(child, ends->messages[1], spec->columns > 0);
   dup2(ends->in[0], 0);
   dup2(ends->out[1], 1);
   dup2(ends->errors[1], 2);
@@ -350,7 +352,7 @@ static void take_input(struct command *command, const char *payload, size_t leng
     if (length) report_number(FRAME_WINDOW, command->id, (uint32_t)length);
     return;
   }
-  memcpy(command->input + command->input_length, payload, length);
+  if (length) memcpy(command->input + command->input_length, payload, length);
   command->input_length += length;
   feed(command);
 }
@@ -375,7 +377,9 @@ static void widen(struct command *command, uint32_t more) {
 }
 
 static void send_signal(struct command *command, uint32_t signal) {
-  if (signal < 65 && command->child > 1) kill(-command->child, (int)signal);
+  if (signal >= 65 || command->child <= 1) return;
+  /* With a terminal it makes its group itself, a moment after it was born. */
+  if (kill(-command->child, (int)signal) && errno == ESRCH) kill(command->child, (int)signal);
 }
 
 static void frame_for(struct command *command, enum frame_type type, char *payload, size_t length) {
@@ -392,8 +396,12 @@ static void frame_for(struct command *command, enum frame_type type, char *paylo
   }
 }
 
+/* Every process but us. Nobody slips through: a fork that meets a signal starts over. */
+static void freeze(bool still) { kill(-1, still ? SIGSTOP : SIGCONT); }
+
 static void take_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   if (type == FRAME_COMMAND) return start_command(id, payload, length);
+  if (type == FRAME_FREEZE) return freeze(length == 1 && payload[0] == 1);
   if (type == FRAME_CONNECT) return stream_connect(id, length == 2 ? number_of(payload, 2) : 0);
   if (stream_frame(type, id, payload, length)) return;
   struct command *command = find_command(id);

@@ -134,8 +134,8 @@ static void stream_ready(struct watch *watch, uint32_t events) {
   if (stream->connecting) return connected(stream);
   if ((events & WRITABLE) && !push(stream)) return;
   if ((events & ~(uint32_t)WRITABLE) && !stream->sent_end && stream->credit > 0 && !pull(stream)) return;
-  if ((events & 0x18 /* EPOLLERR | EPOLLHUP */) && stream->sent_end) return drop(stream);
   if (stream->sent_end && stream->heard_end && !stream->waiting_length) return forget(stream);
+  if ((events & 0x18 /* EPOLLERR | EPOLLHUP */) && stream->sent_end) return drop(stream);
   set_events(stream);
 }
 

@@ -154,7 +154,7 @@ static long long octal(const char *field, size_t width) {
 
 static void skip(long long size) {
   char nothing[BLOCK];
-  for (long long left = (size + BLOCK - 1) / BLOCK; left > 0; left--)
+  for (long long left = size / BLOCK + (size % BLOCK != 0); left > 0; left--)
     if (!take_all(nothing, BLOCK)) errno = EIO, fail("tar");
 }
 
@@ -180,7 +180,7 @@ static void take_pax(long long size) {
   for (char *at = records, *end = records + size; at < end;) {
     char *key;
     long length = strtol(at, &key, 10);
-    if (length <= 0 || at + length > end || *key != ' ') return;
+    if (length <= 0 || length > end - at || *key != ' ') return;
     at[length - 1] = 0;
     if (!strncmp(key + 1, "path=", 5)) snprintf(long_name, sizeof long_name, "%s", key + 6);
     if (!strncmp(key + 1, "linkpath=", 9)) snprintf(long_link, sizeof long_link, "%s", key + 10);

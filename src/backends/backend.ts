@@ -147,6 +147,9 @@ export interface Freezable {
   resume(): Promise<void>
 }
 
+export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
+  'pause' in sandbox
+
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {
   readonly command: string

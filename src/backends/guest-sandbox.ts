@@ -12,6 +12,7 @@ import type { Limits } from '../model/spec.ts'
 import type {
   BackendSandbox,
   ExecIo,
+  Freezable,
   GuestFiles,
   OutputStream,
   RunningCommand,
@@ -46,12 +47,13 @@ const GRACE_MS = 500
 const LOST_MS = 5000
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
-export class GuestSandbox implements BackendSandbox {
+export class GuestSandbox implements BackendSandbox, Freezable {
   readonly files: GuestFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
   readonly #place: GuestPlace
   #closed = false
+  #paused = false
   #running = 0
 
   constructor(plan: Plan, place: GuestPlace) {
@@ -99,6 +101,21 @@ export class GuestSandbox implements BackendSandbox {
     return this.#place.layersOf(await (await this.#place.session()).ready)
   }
 
+  /** All processes stand still; nothing new starts until `resume`. */
+  async pause(): Promise<void> {
+    this.#assertOpen()
+    const session = await this.#place.session()
+    await session.ready
+    session.freeze(true)
+    this.#paused = true
+  }
+
+  async resume(): Promise<void> {
+    if (this.#closed || !this.#paused) throw new SandboxError('wrong-state', 'the sandbox is not paused')
+    ;(await this.#place.session()).freeze(false)
+    this.#paused = false
+  }
+
   async close(): Promise<void> {
     this.#closed = true
     await this.#place.close()
@@ -130,6 +147,8 @@ export class GuestSandbox implements BackendSandbox {
 
   #assertOpen(): void {
     if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    if (this.#paused)
+      throw new SandboxError('wrong-state', 'the sandbox is paused', { hint: 'resume it first' })
   }
 
   readonly #builtin: RunBuiltin = async (argv, { input, output, signal }) => {
@@ -319,6 +338,7 @@ class GuestCommand implements RunningCommand {
     if (end.limit) this.#watchdog.note(end.limit)
     const counts = this.#counted()
     await this.#confinement?.release()
+    if (end.refused !== undefined) throw new SandboxError('invalid-input', end.refused)
     if (end.lost !== undefined && !this.#watchdog.reason && counts.oomKills === 0)
       throw new SandboxError('wrong-state', `the sandbox is gone: ${end.lost}`)
     const outcome = outcomeOf(end, this.#watchdog.reason, counts)

@@ -39,6 +39,8 @@ type AgentLimit = (typeof AGENT_LIMITS)[number]
 const HEADER = 9
 const MAX_TEXT = 4096
 const MAX_BYTES = 64 * 1024
+/** SECURITY: a few bytes that wait for a slow reader must not keep the whole piece alive that they came in. */
+const SMALL = 4096
 const BULK = new Set(['O', 'P', 'D'].map((type) => type.charCodeAt(0)))
 
 export class FrameReader {
@@ -95,7 +97,7 @@ const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop'>([
 function decode(type: number, id: number, payload: Buffer): Frame | undefined {
   const letter = String.fromCharCode(type)
   const bytes = BYTES.get(letter)
-  if (bytes) return { kind: bytes, id, bytes: payload }
+  if (bytes) return { kind: bytes, id, bytes: payload.length < SMALL ? new Uint8Array(payload) : payload }
   const text = TEXTS.get(letter)
   if (text) return { kind: text, id, text: printable(payload) }
   const sign = SIGNS.get(letter)
@@ -164,6 +166,7 @@ const HOST_TYPES = {
   go: 'G',
   signal: 'S',
   kill: 'K',
+  freeze: 'B',
   command: 'C',
   input: 'I',
   resize: 'Z',

@@ -17,6 +17,8 @@ export type GuestEnd = {
   readonly violations: readonly Violation[]
   /** Set when the sandbox went away under the command. */
   readonly lost: string | undefined
+  /** Set when its process existed but could not become the command. */
+  readonly refused: string | undefined
 }
 
 const STEP = WINDOW / 4
@@ -32,9 +34,11 @@ export class GuestProcess implements Listener {
   readonly #onOutput: GuestRequest['onOutput']
   readonly #violations: Violation[] = []
   #limit: GuestEnd['limit']
+  #refused: string | undefined
   #inputRoom = INPUT_WINDOW
   #inputOpen = true
   #over = false
+  #exited = false
   #owed = 0
   #received = WINDOW
   #outputs: Promise<void> = Promise.resolve()
@@ -74,11 +78,14 @@ export class GuestProcess implements Listener {
 
   /** Whoever takes the output may be slow; the end comes after all of it. */
   #exit(exit: GuestEnd['exit']): void {
+    if (this.#exited) return
+    this.#exited = true
     this.#isStarted(this)
     void this.#outputs.then(() => this.#finish(exit, undefined))
   }
 
   #refuse(text: string): void {
+    this.#refused ??= text
     this.#finish(undefined, undefined)
     this.#isRefused(new SandboxError('invalid-input', text))
   }
@@ -97,7 +104,7 @@ export class GuestProcess implements Listener {
     this.#over = true
     this.#speaker.forget(this.#id)
     for (const wake of this.#waiting.splice(0)) wake()
-    this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost })
+    this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost, refused: this.#refused })
   }
 
   /** SECURITY: an agent that sends more than there was room for is cut off; memory is bounded by the window. */
@@ -107,9 +114,20 @@ export class GuestProcess implements Listener {
       this.lose('the agent sent more output than there was room for')
       return
     }
-    const taken = this.#onOutput(stream, bytes)
+    // Nothing costs no room: without this a flood of it would wait for a slow reader without end.
+    if (bytes.length === 0 || this.#exited) return
+    const taken = this.#taken(stream, bytes)
     if (taken instanceof Promise) this.#wait(taken, bytes.length)
     else this.#giveRoom(bytes.length)
+  }
+
+  /** A taker that throws has refused like one whose promise rejects. */
+  #taken(stream: 'stdout' | 'stderr', bytes: Uint8Array): unknown {
+    try {
+      return this.#onOutput(stream, bytes)
+    } catch (error) {
+      return Promise.reject(error)
+    }
   }
 
   #wait(taken: Promise<unknown>, bytes: number): void {

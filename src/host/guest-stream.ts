@@ -18,6 +18,7 @@ export class GuestStream extends Duplex implements Listener {
   /** SECURITY: the agent may not send more than it has room for. */
   #received = WINDOW
   #over = false
+  #heardEnd = false
   #waiting: (() => void) | undefined
   #isConnected: () => void = () => {}
   #isRefused: (error: Error) => void = () => {}
@@ -37,8 +38,8 @@ export class GuestStream extends Duplex implements Listener {
     if (frame.kind === 'started') this.#isConnected()
     else if (frame.kind === 'data') this.#arrive(frame.bytes)
     else if (frame.kind === 'window') this.#widen(frame.bytes)
-    else if (frame.kind === 'end') this.push(null)
-    else if (frame.kind === 'drop') this.#end(undefined)
+    else if (frame.kind === 'end') this.#hearEnd()
+    else if (frame.kind === 'drop') this.#drop()
     else if (frame.kind === 'refused') this.#end(new SandboxError('wrong-state', frame.text))
   }
 
@@ -55,7 +56,33 @@ export class GuestStream extends Duplex implements Listener {
     else this.destroy()
   }
 
+  /** Whoever has said everything and goes takes nothing back: what waits to be read stays. */
+  #drop(): void {
+    if (!this.#heardEnd) {
+      this.#end(undefined)
+      return
+    }
+    this.#over = true
+    this.#speaker.forget(this.#id)
+    this.#wake()
+  }
+
+  #wake(): void {
+    const waiting = this.#waiting
+    this.#waiting = undefined
+    waiting?.()
+  }
+
+  #hearEnd(): void {
+    this.#heardEnd = true
+    this.push(null)
+  }
+
   #arrive(bytes: Uint8Array): void {
+    if (this.#heardEnd) {
+      this.#end(new SandboxError('wrong-state', 'the agent sent more after the end'))
+      return
+    }
     this.#received -= bytes.length
     this.#consumed += bytes.length
     if (this.#received < 0)
@@ -76,9 +103,7 @@ export class GuestStream extends Duplex implements Listener {
 
   #widen(bytes: number): void {
     this.#credit = Math.min(this.#credit + bytes, WINDOW)
-    const waiting = this.#waiting
-    this.#waiting = undefined
-    waiting?.()
+    this.#wake()
   }
 
   override _write(chunk: Uint8Array, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {
@@ -89,7 +114,8 @@ export class GuestStream extends Duplex implements Listener {
       this.#speaker.send('data', this.#id, part)
       rest = rest.subarray(part.length)
     }
-    if (rest.length === 0) done()
+    // As with any connection: what is written to somebody who has gone is not heard.
+    if (rest.length === 0 || (this.#over && this.#heardEnd && !this.destroyed)) done()
     else if (this.#over) done(new SandboxError('wrong-state', 'the stream was closed'))
     else this.#waiting = () => this._write(rest, _encoding, done)
   }
@@ -105,9 +131,7 @@ export class GuestStream extends Duplex implements Listener {
       this.#speaker.forget(this.#id)
     }
     this.#over = true
-    const waiting = this.#waiting
-    this.#waiting = undefined
-    waiting?.()
+    this.#wake()
     done(error)
   }
 

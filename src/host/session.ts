@@ -29,6 +29,9 @@ export interface Speaker {
 /** Ids from here on are the agent's own: streams that the sandbox opened. */
 const AGENT_IDS = 0x80000000
 const MAX_TUNNELS = 4096
+/** SECURITY: what waits for an agent that does not read; each frame also costs its bookkeeping. */
+const MAX_UNSENT = 64 * 1024 * 1024
+const FRAME_COST = 512
 
 /**
  * The host's side of the channel to a guest agent: many commands and streams at once.
@@ -46,6 +49,7 @@ export class Session implements Speaker {
   readonly #onReport: ((frame: Frame) => void) | undefined
   #nextId = 1
   #tunnels = 0
+  #unsent = 0
   #over: string | undefined
   #isReady: (status: ReadonlyMap<string, string>) => void = () => {}
   #isFailed: (error: Error) => void = () => {}
@@ -77,6 +81,11 @@ export class Session implements Speaker {
     this.#listeners.set(id, guest)
     this.#write(fieldsFrame('command', id, request.fields))
     return guest
+  }
+
+  /** Everything in the sandbox stands still, or goes on. */
+  freeze(still: boolean): void {
+    this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
   }
 
   /** A byte stream to a port on the sandbox's loopback. */
@@ -116,7 +125,14 @@ export class Session implements Speaker {
   }
 
   #write(bytes: Uint8Array): void {
-    if (this.#over === undefined) this.#channel.write(bytes, () => {})
+    if (this.#over !== undefined) return
+    const cost = bytes.length + FRAME_COST
+    this.#unsent += cost
+    if (this.#unsent > MAX_UNSENT) this.close('the guest agent does not read')
+    else
+      this.#channel.write(bytes, () => {
+        this.#unsent -= cost
+      })
   }
 
   #newId(): number {
@@ -128,10 +144,17 @@ export class Session implements Speaker {
   }
 
   #take(chunk: Uint8Array): void {
-    for (const one of this.#reader.push(chunk)) this.#hear(one)
+    try {
+      for (const one of this.#reader.push(chunk)) this.#hear(one)
+    } catch (error) {
+      // Whoever listens may fail; that ends this sandbox and not the process that holds all of them.
+      this.close(`the channel failed: ${(error as Error).message}`)
+    }
   }
 
   #hear(one: Frame): void {
+    // What came in one piece with the end must not make anything new.
+    if (this.#over !== undefined) return
     if (one.id === 0) this.#onReport?.(one)
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)

@@ -194,7 +194,7 @@ const tenantName = (name: string, at: string): string => {
   return name
 }
 export const webhookShape = object({ url: words(2048), events: optional(list(oneOf(...EVENT_NAMES), 16)) })
-export const skillShape = object({ input: optional(anyJson()), agent_id: optional(text({ max: 256 })) })
+export const skillShape = object({ input: optional(anyJson()) })
 
 function anyJson(): Shape<unknown> {
   return { schema: {}, parse: (value) => value }

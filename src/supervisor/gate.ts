@@ -8,6 +8,7 @@ import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
+import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 
@@ -107,7 +108,10 @@ export class Gate {
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
-    return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge })
+    const judgeHosts = (hosts: readonly string[]): void => {
+      allowedHosts(this.#parts.policy, { network: { allowHosts: hosts } })
+    }
+    return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge, judgeHosts })
   }
 
   /** A spec that is refused, by policy or for want of a wall, is on record too. */

@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import { canFreeze, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
@@ -62,6 +63,8 @@ type Parts = {
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  /** Throws when the operator's policy does not let a sandbox ask for these hosts. */
+  readonly judgeHosts: (hosts: readonly string[]) => void
 }
 
 /** One isolated place. Every command in it is judged before it runs and recorded before and after. */
@@ -186,6 +189,23 @@ export class Sandbox implements AsyncDisposable {
     return this.#inside().layers()
   }
 
+  /** Everything in it stands still until `resume`. */
+  async pause(): Promise<void> {
+    await this.#freezable('pause').pause()
+    await this.#write(this.#event('SandboxState', { state: 'paused' }))
+  }
+
+  async resume(): Promise<void> {
+    await this.#freezable('resume').resume()
+    await this.#write(this.#event('SandboxState', { state: 'ready' }))
+  }
+
+  #freezable(what: string): BackendSandbox & Freezable {
+    const inside = this.#inside()
+    if (canFreeze(inside)) return inside
+    throw new SandboxError('unsupported', `${this.backend} cannot ${what} a sandbox`)
+  }
+
   /** Changes which hosts a running sandbox may reach, at once. */
   async setAllowHosts(hosts: readonly string[]): Promise<void> {
     this.#assertAlive()
@@ -194,6 +214,7 @@ export class Sandbox implements AsyncDisposable {
       throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
         hint: 'create it with network mode fetch',
       })
+    this.#parts.judgeHosts(hosts)
     await this.#write(
       this.#event('PolicyDecision', {
         subject: 'network',

@@ -43,6 +43,8 @@ export type SupervisorParts = {
     spec: Spec,
     options: { readonly id?: string; readonly signal?: AbortSignal },
   ) => Promise<LiveSandbox>
+  /** Throws while there is no room for the records of more work. */
+  readonly assertRoom: () => void
   /** Throws what policy objects to in a spec. */
   readonly judge: (spec: Spec) => void
   readonly questions: Questions
@@ -295,6 +297,7 @@ export class Supervisor {
   }
 
   #assertOpen(): void {
+    this.#parts.assertRoom()
     if (this.#draining)
       throw new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
   }

@@ -79,7 +79,9 @@ test('create, exec, cp, logs, port, ls, get, rm', async () => {
     metadata: { a: 'b' },
   })
   expect((await ringfence('sandbox', 'get', id)).out).toContain('bubblewrap')
-  expect(await ringfence('sandbox', 'pause', id)).toMatchObject({
+  expect(await ringfence('sandbox', 'pause', id)).toMatchObject({ code: 0 })
+  expect(await ringfence('sandbox', 'resume', id)).toMatchObject({ code: 0 })
+  expect(await ringfence('sandbox', 'snapshot', id)).toMatchObject({
     code: 125,
     err: expect.stringContaining('bubblewrap'),
   })

@@ -58,9 +58,17 @@ describe('kill -9', () => {
     const journal: Journal = { created: new Set(), deleted: new Set(), execs: new Map(), duplicates: 0 }
     let key: string | undefined
     let slowest = 0
+    let left: string[] = []
+    let killedAt = 0
+    // By their own parent's death, or by the next life: bubblewrap itself can be left behind half-born.
+    const reaped = async (): Promise<void> => {
+      expect(await until(() => !left.some(isAlive), 5000), 'orphans').toBe(true)
+      if (left.length > 0) slowest = Math.max(slowest, performance.now() - killedAt)
+    }
     for (let round = 0; round < times; round++) {
       const server = await startProcess(home, key ? { key } : {})
       key = server.key
+      await reaped()
       await settled(server, journal)
       let over = false
       const clients = Array.from({ length: 6 }, () => load(server, journal, () => over))
@@ -73,12 +81,13 @@ describe('kill -9', () => {
       await server.ended
       over = true
       await Promise.all(clients)
-      expect(await until(() => !children.some(isAlive), 5000), 'orphans').toBe(true)
-      slowest = Math.max(slowest, performance.now() - start)
+      left = children
+      killedAt = start
       // Sometimes again while it recovers.
       if (round % 4 === 3) await killedWhileStarting(home, key)
     }
     const last = await startProcess(home, key ? { key } : {})
+    await reaped()
     await settled(last, journal, true)
     expect(journal.duplicates).toBe(0)
     expect((await neighbour.call('GET', `/v1/sandboxes/${theirs}`)).json.state).toBe('ready')

@@ -14,7 +14,7 @@ beforeAll(async () => {
 })
 afterAll(() => home.close())
 
-type Own = { readonly id: string; state: 'ready' | 'destroyed' }
+type Own = { readonly id: string; state: 'ready' | 'paused' | 'destroyed' }
 
 /** Repeatable: a failure names its seed. */
 function random(seed: number): () => number {
@@ -59,6 +59,7 @@ async function sequence(key: string, seed: number, foreign: string[]): Promise<v
     const one = own[Math.floor(chance() * own.length)] as Own
     const at = `/v1/sandboxes/${one.id}`
     const alive = one.state === 'ready'
+    const pausable = backend === 'bubblewrap'
     const action = Math.floor(chance() * 9)
     steps.push(`${action}${alive ? '' : '†'}`)
     if (action === 0) await make()
@@ -68,10 +69,15 @@ async function sequence(key: string, seed: number, foreign: string[]): Promise<v
       one.state = 'destroyed'
     } else if (action === 3)
       expect(await call('GET', at, undefined, 200)).toMatchObject({ id: one.id, state: one.state })
-    else if (action === 4) await call('POST', `${at}/timeout`, { timeout_ms: 60_000 }, alive ? 200 : 409)
-    else if (action === 5) await call('POST', `${at}/pause`, {}, alive ? 501 : 409)
-    else if (action === 6) await call('POST', `${at}/resume`, {}, 409)
-    else if (action === 7) {
+    else if (action === 4)
+      await call('POST', `${at}/timeout`, { timeout_ms: 60_000 }, one.state === 'destroyed' ? 409 : 200)
+    else if (action === 5) {
+      await call('POST', `${at}/pause`, {}, alive ? (pausable ? 200 : 501) : 409)
+      if (alive && pausable) one.state = 'paused'
+    } else if (action === 6) {
+      await call('POST', `${at}/resume`, {}, one.state === 'paused' ? 200 : 409)
+      if (one.state === 'paused') one.state = 'ready'
+    } else if (action === 7) {
       const list = (await call('GET', '/v1/sandboxes?limit=200', undefined, 200)) as {
         items: { id: string; state: string }[]
       }

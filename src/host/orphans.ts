@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { CgroupHost } from './cgroup.ts'
 
 /**
- * A control group outlives the process that made it. Its name says who that was: `ringfence-<pid namespace>-<pid>-<start>-…`;
+ * What a killed process leaves behind says whose it was. A control group's name: `ringfence-<pid namespace>-<pid>-<start>-…`;
  * with its start time a pid is never the same twice.
  */
 const NAME = /^ringfence-(\d+)-(\d+)-(\d+)-[0-9a-f]{16}$/
@@ -29,6 +29,40 @@ export function removeOrphanGroups(host: CgroupHost): number {
       .map((name) => join(parent, name)),
   )
   return orphans.filter(removeTree).length
+}
+
+/** As the launcher names bubblewrap (guest/agent/launch.c). */
+const PROCESS = /^ringfence-bwrap-(\d+)-(\d+)-(\d+)$/
+
+/**
+ * Ends what the dead left running: bubblewrap waits for ever when its parent dies in the moment of its birth. Found by the
+ * owner that it names, and only when that owner is dead.
+ */
+export function endOrphanProcesses(): number {
+  const space = pidSpace()
+  const orphans = readdirSync('/proc').filter((pid) => {
+    if (!/^\d+$/.test(pid)) return false
+    const [, itsSpace, owner, start] = PROCESS.exec(programOf(pid)) ?? []
+    return owner !== undefined && itsSpace === space && startOf(Number(owner)) !== start
+  })
+  for (const pid of orphans) endProcess(Number(pid))
+  return orphans.length
+}
+
+function programOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')[0] ?? ''
+  } catch {
+    return ''
+  }
+}
+
+function endProcess(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL')
+  } catch {
+    // Gone, or another user's.
+  }
 }
 
 function isOrphan(name: string, space: string): boolean {

@@ -1,0 +1,199 @@
+import type { Duplex } from 'node:stream'
+import { describe, expect, test } from 'vitest'
+import { PROTOCOL_VERSION, WINDOW } from './frames.ts'
+import { Session } from './session.ts'
+import { AgentSide, number32, settle } from './testkit/agent-side.ts'
+
+/** Streams on a shared channel, with the agent's side played by the test. */
+
+const TUNNEL = 0x80000000
+
+async function meet(
+  onTunnel?: (stream: Duplex) => void,
+): Promise<{ agent: AgentSide; session: Session; connect: () => Promise<{ stream: Duplex; id: number }> }> {
+  const agent = new AgentSide()
+  const session = new Session(agent.host, onTunnel)
+  agent.say('R', 0, `Version:\t${PROTOCOL_VERSION}\n`)
+  await session.ready
+  const connect = async (): Promise<{ stream: Duplex; id: number }> => {
+    const coming = session.connect(8080)
+    await settle()
+    const id = agent.of('T').at(-1)?.id as number
+    agent.say('A', id)
+    return { stream: await coming, id }
+  }
+  return { agent, session, connect }
+}
+
+const textOf = async (stream: Duplex): Promise<string> => {
+  let text = ''
+  for await (const chunk of stream) text += chunk
+  return text
+}
+
+describe('a stream to a port of the sandbox', () => {
+  test('carries bytes both ways, half closed and closed', async () => {
+    const { agent, connect } = await meet()
+    const { stream, id } = await connect()
+    expect([...(agent.of('T')[0]?.payload ?? [])]).toEqual([0x90, 0x1f])
+    stream.end('request')
+    agent.say('D', id, 'ans').say('D', id, 'wer').say('Q', id)
+    expect(await textOf(stream)).toBe('answer')
+    await settle()
+    expect(agent.of('D').map(({ payload }) => payload.toString())).toEqual(['request'])
+    expect(agent.of('Q')).toHaveLength(1)
+    // Both ends are through: the id is free.
+    expect(stream.destroyed).toBe(true)
+  })
+
+  test('a refusal rejects, in the agent’s words', async () => {
+    const { agent, session } = await meet()
+    const coming = session.connect(9)
+    const told = expect(coming).rejects.toThrow('nothing listens on port 9')
+    await settle()
+    agent.say('F', agent.of('T')[0]?.id as number, 'nothing listens on port 9')
+    await told
+  })
+
+  test('writing waits for credit and never passes the window', async () => {
+    const { agent, connect } = await meet()
+    const { stream, id } = await connect()
+    let done = false
+    stream.write(Buffer.alloc(WINDOW * 2 + 5), () => {
+      done = true
+    })
+    await settle()
+    const sent = (): number => agent.of('D').reduce((sum, { payload }) => sum + payload.length, 0)
+    expect(sent()).toBe(WINDOW)
+    agent.say('W', id, number32(0xffffffff))
+    await settle()
+    expect(sent()).toBe(WINDOW * 2)
+    expect(done).toBe(false)
+    agent.say('W', id, number32(5))
+    await settle()
+    expect(done).toBe(true)
+  })
+
+  test('a reader that does not read gives no room; one that does gives it back', async () => {
+    const { agent, connect } = await meet()
+    const { stream, id } = await connect()
+    for (let sent = 0; sent < WINDOW; sent += 32_768) agent.say('D', id, Buffer.alloc(32_768))
+    await settle()
+    const given = (): number => agent.of('W').reduce((sum, { payload }) => sum + payload.readUInt32LE(0), 0)
+    const before = given()
+    expect(before).toBeLessThan(WINDOW)
+    stream.resume()
+    await settle()
+    expect(given()).toBe(WINDOW)
+  })
+
+  test.each([
+    [
+      'more than there is room for',
+      (agent: AgentSide, id: number) => {
+        for (let sent = 0; sent <= WINDOW * 2; sent += 65_536) agent.say('D', id, Buffer.alloc(65_536))
+      },
+    ],
+    [
+      'more after the end',
+      (agent: AgentSide, id: number) => agent.say('D', id, 'a').say('Q', id).say('D', id, 'b'),
+    ],
+    [
+      'the end twice and more',
+      (agent: AgentSide, id: number) => agent.say('Q', id).say('Q', id).say('D', id, 'b'),
+    ],
+  ])('%s ends the stream and nothing else', async (_, attack) => {
+    const { agent, session, connect } = await meet()
+    const { stream, id } = await connect()
+    attack(agent, id)
+    await settle()
+    expect(stream.destroyed).toBe(true)
+    expect(session.start({ fields: ['argv', 'x'], onOutput: () => {} })).toBeDefined()
+  })
+
+  test('dropped by the agent, dropped by us, lost with the channel', async () => {
+    const { agent, connect } = await meet()
+    const first = await connect()
+    agent.say('U', first.id)
+    await settle()
+    expect(first.stream.destroyed).toBe(true)
+    const second = await connect()
+    second.stream.destroy()
+    await settle()
+    expect(agent.of('U')).toMatchObject([{ id: second.id }])
+    const third = await connect()
+    const errors: Error[] = []
+    third.stream.on('error', (error) => errors.push(error))
+    agent.die()
+    await settle()
+    expect(errors[0]?.message).toContain('the sandbox is gone')
+  })
+
+  test('a writer that waits for credit is told when the stream goes', async () => {
+    const { agent, connect } = await meet()
+    const { stream, id } = await connect()
+    stream.on('error', () => {})
+    const told = new Promise((resolve) => stream.write(Buffer.alloc(WINDOW * 2), resolve))
+    await settle()
+    agent.say('U', id)
+    expect(await told).toBeInstanceOf(Error)
+  })
+})
+
+describe('a stream from the sandbox to its proxy', () => {
+  test('arrives with its first bytes and can be answered', async () => {
+    const { agent } = await meet((stream) => {
+      stream.on('data', (chunk: Buffer) => stream.end(`echo ${chunk}`))
+    })
+    agent.say('N', TUNNEL).say('D', TUNNEL, 'hi')
+    await settle()
+    expect(agent.of('D')[0]).toMatchObject({ id: TUNNEL, payload: Buffer.from('echo hi') })
+  })
+
+  test.each([
+    ['where nobody takes them', undefined, TUNNEL],
+    ['under an id of the host', () => {}, 5],
+  ])('is refused %s', async (_, taker, id) => {
+    const { agent } = await meet(taker)
+    agent.say('N', id)
+    await settle()
+    expect(agent.of('U')).toMatchObject([{ id }])
+  })
+
+  test('is refused under an id in use, and past the ceiling', async () => {
+    const taken: Duplex[] = []
+    const { agent } = await meet((stream) => taken.push(stream))
+    agent.say('N', TUNNEL).say('N', TUNNEL)
+    for (let more = 1; more <= 5000; more++) agent.say('N', TUNNEL + more)
+    await settle()
+    expect(taken).toHaveLength(4096)
+    expect(agent.of('U')).toHaveLength(5002 - 4096)
+    for (const stream of taken.splice(0)) stream.destroy()
+    agent.say('N', TUNNEL + 9000)
+    await settle()
+    expect(taken).toHaveLength(1)
+  })
+
+  test('a taker that fails ends its own sandbox', async () => {
+    const { agent, session } = await meet(() => {
+      throw new Error('no proxy')
+    })
+    agent.say('N', TUNNEL)
+    expect(await session.ended).toContain('no proxy')
+  })
+
+  test('an agent that asks and asks and never reads is cut off, within bounds', async () => {
+    const { agent, session } = await meet()
+    agent.deaf()
+    const flood = Buffer.concat(
+      Array.from({ length: 1000 }, (_, i) => Buffer.from([0x4e, i, i >> 8, 0, 0x80, 0, 0, 0, 0])),
+    )
+    const before = process.memoryUsage().rss
+    for (let sent = 0; sent < 400; sent++) {
+      agent.raw(flood)
+      await settle(1)
+    }
+    expect(await session.ended).toBe('the guest agent does not read')
+    expect(process.memoryUsage().rss - before).toBeLessThan(256 * 1024 * 1024)
+  })
+})
