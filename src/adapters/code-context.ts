@@ -8,18 +8,31 @@ import type { AgentSession } from './session.ts'
 export const LANGUAGES = ['python', 'javascript', 'bash'] as const
 export type Language = (typeof LANGUAGES)[number]
 
-const DIR = '/tmp/.ringfence/code'
+const DIR = '/tmp/.rf-agent/code'
+const READY_MS = 15_000
 /** What nobody prints by chance. */
 const END = '\u001e\u001dringfence-end '
 
 /** Reads a path a line, runs the file in one lasting namespace, shows the last expression, then says that it ended. */
-const DRIVERS: Readonly<
-  Record<'python' | 'javascript', { readonly argv: readonly string[]; readonly text: string }>
-> = {
+type Driver = {
+  readonly argv: readonly string[]
+  /** What it is told before anything else. */
+  readonly first: string
+  readonly file: string
+  /** The command as which policy judges a piece of code. */
+  readonly judged: readonly string[]
+  readonly text: string
+}
+const DRIVERS: Readonly<Record<'python' | 'javascript', Driver>> = {
   python: {
-    argv: ['python3', '-u', `${DIR}/driver.py`],
+    // Started empty and taught by its first line: policy asks about code from elsewhere, and this is ours.
+    argv: ['python3', '-u', '-q', '-i'],
+    first: `exec(open('${DIR}/driver.py').read())\n`,
+    file: `${DIR}/driver.py`,
+    judged: ['python3', '-c'],
     text: `import ast, sys, traceback
 space = {'__name__': '__main__'}
+sys.stdout.write('${END}ready\\n'); sys.stdout.flush()
 for line in sys.stdin:
     path, ok = line.rstrip('\\n'), 'ok'
     try:
@@ -37,7 +50,10 @@ for line in sys.stdin:
 `,
   },
   javascript: {
-    argv: ['node', `${DIR}/driver.cjs`],
+    argv: ['node', '-e', `require('${DIR}/driver.cjs')`],
+    first: '',
+    file: `${DIR}/driver.cjs`,
+    judged: ['node', '-e'],
     text: `const vm = require('node:vm'), fs = require('node:fs'), util = require('node:util')
 const context = vm.createContext(Object.assign(Object.create(null), globalThis, {
   console, require, process, Buffer, URL, TextEncoder, TextDecoder, setTimeout, clearTimeout, setInterval, clearInterval,
@@ -52,6 +68,7 @@ async function run(path) {
   fs.writeSync(1, '${END}' + ok + '\\n')
 }
 let queue = Promise.resolve()
+fs.writeSync(1, '${END}ready\\n')
 require('node:readline').createInterface({ input: process.stdin }).on('line', (path) => { queue = queue.then(() => run(path)) })
 `,
   },
@@ -81,18 +98,15 @@ export class CodeContext {
     const language = this.#language
     if (language === 'bash') return this.#session.shell('code').run(code, { timeoutMs }, call)
     const place = await this.#session.place()
+    const judged = [...DRIVERS[language].judged, code]
+    await this.#session.admit(judged, call)
     const process = await this.#driver(language, call)
     const path = `${DIR}/${language}-${++this.#runs}`
     await place.files.write(path, Buffer.from(code))
     await process.running.write(`${path}\n`)
-    const until = Date.now() + timeoutMs
-    let text = ''
-    while (!text.includes(END) && isRunning(process)) {
-      if (Date.now() >= until || call.signal?.aborted) return this.#giveUp(process, text, call)
-      await waitFor(process, 25, call.signal)
-      text += process.output.take()
-    }
-    return this.#answer(text, process)
+    const text = await untilEnd(process, timeoutMs, call)
+    const open = !text.includes(END) && isRunning(process)
+    return open ? this.#giveUp(process, text, call) : this.#answer(text, process)
   }
 
   #answer(text: string, process: Process): Result {
@@ -120,10 +134,20 @@ export class CodeContext {
   async #driver(language: 'python' | 'javascript', call: Call): Promise<Process> {
     if (this.#process && isRunning(this.#process)) return this.#process
     const place = await this.#session.place()
-    const { argv, text } = DRIVERS[language]
-    await place.files.write(argv.at(-1) as string, Buffer.from(text))
-    this.#process = await this.#session.start(argv, { stdinOpen: true }, call)
-    return this.#process
+    const { argv, first, file, text } = DRIVERS[language]
+    await place.files.write(file, Buffer.from(text))
+    const process = await this.#session.start(argv, { stdinOpen: true }, call)
+    if (first !== '') await process.running.write(first)
+    const said = await untilEnd(process, READY_MS, call)
+    if (!said.includes(END)) {
+      await process.running.signal('SIGKILL').catch(() => {})
+      throw new SandboxError(
+        'unsupported',
+        `${language} does not start in this sandbox: ${clip(said.trim(), 200)}`,
+      )
+    }
+    this.#process = process
+    return process
   }
 
   /** Ends the interpreter; the next run starts with nothing. */
@@ -135,19 +159,13 @@ export class CodeContext {
   }
 }
 
-/** What the model's word for a language means. */
-export function languageOf(name: string): Language {
-  const known: Readonly<Record<string, Language>> = {
-    py: 'python',
-    python3: 'python',
-    js: 'javascript',
-    node: 'javascript',
-    sh: 'bash',
-    shell: 'bash',
+/** What it says until it is done, or until the time is over. */
+async function untilEnd(process: Process, timeoutMs: number, call: Call): Promise<string> {
+  const until = Date.now() + timeoutMs
+  let text = process.output.take()
+  while (!text.includes(END) && isRunning(process) && Date.now() < until && !call.signal?.aborted) {
+    await waitFor(process, 25, call.signal)
+    text += process.output.take()
   }
-  const language = Object.hasOwn(known, name) ? (known[name] as Language) : name
-  if ((LANGUAGES as readonly string[]).includes(language)) return language as Language
-  throw new SandboxError('invalid-input', `unknown language \`${name.slice(0, 32)}\``, {
-    hint: `one of: ${LANGUAGES.join(', ')}`,
-  })
+  return text + process.output.take()
 }

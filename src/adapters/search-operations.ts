@@ -7,7 +7,7 @@ import { type Call, done, type Operation, operation, type Result, told } from '.
 import { READ_CHARS } from './results.ts'
 import type { AgentSession } from './session.ts'
 
-const DEPTH = 24
+const DEPTH = 16
 const MOST = 1000
 const where = optional(told(text({ max: 4096 }), 'where to begin; the workspace when absent'))
 

@@ -106,6 +106,14 @@ export class AgentSession implements AsyncDisposable {
     if (decision.action === 'ask') throw new Question(shown, decision.reason)
   }
 
+  /** For code that goes to an interpreter which runs already: judged like a command, and refused like one. */
+  async admit(command: readonly string[], call: Call): Promise<void> {
+    await this.#ask(await this.place(), command, call)
+    const { action, reason } = await (await this.place()).judge(command)
+    if (action === 'deny') throw new SandboxError('forbidden-command', reason)
+    if (action === 'ask' && !call.approved) throw new SandboxError('approval-required', reason)
+  }
+
   /** Ends the sandbox and everything in it; the next call gets a fresh one. */
   async reset(): Promise<void> {
     const old = this.#place

@@ -15,7 +15,7 @@ export class ShellState {
 
   constructor(session: AgentSession, name: string) {
     this.#session = session
-    this.#dir = `/tmp/.ringfence/shell-${name.replace(/[^\w-]/g, '_')}`
+    this.#dir = `/tmp/.rf-agent/shell-${name.replace(/[^\w-]/g, '_')}`
   }
 
   async run(line: string, options: { readonly timeoutMs?: number }, call: Call): Promise<Result> {
