@@ -1,9 +1,13 @@
+import { McpHttp } from './adapters/mcp-http.ts'
 import type { Place, PlaceEntry, Running, StartOptions } from './adapters/place.ts'
+import { remotePlace } from './adapters/remote-place.ts'
 import { AgentSession } from './adapters/session.ts'
 import { readTail } from './audit/read.ts'
 import type { FileInfo } from './backends/backend.ts'
+import { RingfenceClient } from './client/client.ts'
 import { type ComposeOptions, compose, type Ringfence } from './compose.ts'
 import { forwardPort, type PortForward } from './host/port-forward.ts'
+import type { Mount } from './server/app.ts'
 import type { Sandbox } from './supervisor/sandbox.ts'
 
 /** `ringfence/agents`: tools for models, on a sandbox of this process or on a server's. */
@@ -119,4 +123,34 @@ async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string
   } catch {
     // Its outcome says what became of it.
   }
+}
+
+/** `/mcp` beside `/v1`. Its tools call `/v1` with the caller's own key, so nothing is possible here that is not there. */
+export function mcpMount(
+  version: string,
+  extend?: ConstructorParameters<typeof McpHttp>[0]['extend'],
+): Mount {
+  const mcp = new McpHttp({ version, ...(extend && { extend }) })
+  return (app, { authenticate }) => {
+    app.all('/mcp', async (context) => {
+      const { keyId } = await authenticate(context, 'exec')
+      const headers = context.req.raw.headers
+      const host = headers.get('host') ?? 'localhost'
+      const bearer = /^Bearer (.+)$/i.exec(headers.get('authorization') ?? '')?.[1]
+      const apiKey = bearer ?? headers.get('x-api-key') ?? ''
+      const inside: typeof fetch = async (input, init) =>
+        app.request(String(input), {
+          ...init,
+          headers: { ...(init?.headers as Record<string, string>), host },
+        })
+      const client = new RingfenceClient({ url: `http://${host}`, apiKey, fetch: inside })
+      return mcp.handle(context.req.raw, { keyId, open: (agentId) => openRemote(client, agentId) })
+    })
+  }
+}
+
+async function openRemote(client: RingfenceClient, agentId: string): Promise<Place> {
+  const sandbox = await client.create({ agent_id: agentId })
+  const { stdout } = await sandbox.exec(['pwd'])
+  return remotePlace(client, sandbox, stdout.trim() || '/tmp')
 }

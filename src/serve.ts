@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { mcpMount } from './agents.ts'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -283,7 +284,7 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    ...(options.mounts ? { mounts: options.mounts } : {}),
+    mounts: [mcpMount(options.version ?? '0.1.0'), ...(options.mounts ?? [])],
     ...(options.upgrades ? { upgrades: options.upgrades } : {}),
   }
 }

@@ -35,7 +35,7 @@ const PROCESS_OUTPUT = {
 export function processResult(process: Process, max = READ_CHARS): Result {
   const output = clip(process.output.take(), max)
   const running = isRunning(process)
-  const { ended } = process
+  const ended = process.ended
   const state = running ? `process ${process.id} is running` : ended ? outcomeText(ended.outcome) : 'failed'
   const exit = ended?.outcome.kind === 'exited' ? ended.outcome.code : null
   return done([output, `[${state}]`].filter((part) => part !== '').join('\n'), {
