@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { mcpMount } from './agents.ts'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -310,7 +311,7 @@ function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bP
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    mounts: [e2bMount(e2b), ...(options.mounts ?? [])],
+    mounts: [mcpMount(options.version ?? '0.1.0'), e2bMount(e2b), ...(options.mounts ?? [])],
     upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
