@@ -16,10 +16,14 @@ export type McpCaller = {
   readonly open: (agentId: string) => Promise<Place>
 }
 
+type Transport = WebStandardStreamableHTTPServerTransport
+
 type Held = {
   readonly owner: string
   readonly session: AgentSession
-  readonly transport?: WebStandardStreamableHTTPServerTransport
+  readonly transport?: Transport
+  /** Who the client says it is. */
+  agent: string
   used: number
 }
 
@@ -50,41 +54,35 @@ export class McpHttp {
   /** Whatever is not a handshake is refused by the transport itself. */
   async #begin(sdk: McpSdk, request: Request, caller: McpCaller): Promise<Response> {
     if (this.#held.size >= MAX_SESSIONS) return Response.json(rpcError('too many sessions'), { status: 429 })
-    let agent = 'mcp'
-    const session = new AgentSession(() => caller.open(agent))
-    const transport = new sdk.WebStandardStreamableHTTPServerTransport({
+    const transport: Transport = new sdk.WebStandardStreamableHTTPServerTransport({
       sessionIdGenerator: () => crypto.randomUUID(),
       maxRequestBodySize: MAX_BODY,
-      onsessioninitialized: (id) => {
-        this.#held.set(`session:${id}`, { owner: caller.keyId, session, transport, used: Date.now() })
-      },
+      onsessioninitialized: (id) => void this.#held.set(`session:${id}`, held),
       onsessionclosed: (id) => this.#drop(`session:${id}`),
     })
-    const server = mcpServer(sdk, { ...this.#options, session, onClient: (name) => (agent = agentOf(name)) })
-    await server.connect(transport)
+    const held = heldFor(caller, transport)
+    await mcpServer(sdk, this.#serverOptions(held)).connect(transport)
     return transport.handleRequest(request)
   }
 
   /** The newest revision has no sessions: a key's requests share a sandbox, each through a server of its own. */
   #single(sdk: McpSdk, caller: McpCaller): McpHttpHandler {
     const name = `key:${createHash('sha256').update(caller.keyId).digest('hex')}`
-    let agent = 'mcp'
-    const held = this.#held.get(name) ?? {
-      owner: caller.keyId,
-      session: new AgentSession(() => caller.open(agent)),
-      used: Date.now(),
-    }
+    const held = this.#held.get(name) ?? heldFor(caller)
     held.used = Date.now()
     this.#held.set(name, held)
-    const options = {
-      ...this.#options,
-      session: held.session,
-      onClient: (client: string) => (agent = agentOf(client)),
-    }
+    const options = this.#serverOptions(held)
     return sdk.createMcpHandler(() => mcpServer(sdk, options), {
       legacy: 'reject',
       maxRequestBodySize: MAX_BODY,
     })
+  }
+
+  #serverOptions(held: Held): McpOptions {
+    const onClient = (name: string): void => {
+      held.agent = agentOf(name)
+    }
+    return { ...this.#options, session: held.session, onClient }
   }
 
   #sweep(): void {
@@ -101,6 +99,17 @@ export class McpHttp {
   async close(): Promise<void> {
     await Promise.all([...this.#held.keys()].map((id) => this.#drop(id)))
   }
+}
+
+function heldFor(caller: McpCaller, transport?: Transport): Held {
+  const held: Held = {
+    owner: caller.keyId,
+    session: new AgentSession(() => caller.open(held.agent)),
+    ...(transport && { transport }),
+    agent: 'mcp',
+    used: Date.now(),
+  }
+  return held
 }
 
 /** The name that the trail shows; a client's own word, so only its plain characters. */

@@ -92,15 +92,15 @@ async function callTool(
   context: ServerContext,
 ): Promise<CallToolResult | InputRequiredResult> {
   const { mcpReq } = context
-  onClient?.(server.getClientVersion()?.name ?? 'unknown')
+  const client = clientOf(sdk, server, context)
+  onClient?.(client.name)
   const answer = sdk.inputResponse(mcpReq.inputResponses, 'approve')
   if (answer.kind === 'elicit' && !saidYes(answer))
     return toolResult(failure(new SandboxError('approval-required', 'the person said no')))
-  const canAsk = server.getClientCapabilities()?.elicitation !== undefined
   try {
     const call = {
       signal: mcpReq.signal,
-      canAsk,
+      canAsk: client.canAsk,
       approved: answer.kind === 'elicit',
       progress: progressOf(context),
     }
@@ -108,6 +108,22 @@ async function callTool(
   } catch (error) {
     if (error instanceof Question) return question(sdk, error)
     return toolResult(failure(error))
+  }
+}
+
+/** The newest revision says with each request what older ones said in the handshake. */
+function clientOf(
+  sdk: McpSdk,
+  server: Server,
+  { mcpReq }: ServerContext,
+): { readonly name: string; readonly canAsk: boolean } {
+  const envelope = mcpReq.envelope as Readonly<Record<string, unknown>> | undefined
+  const info = envelope?.[sdk.CLIENT_INFO_META_KEY] as { readonly name?: string } | undefined
+  const able = envelope?.[sdk.CLIENT_CAPABILITIES_META_KEY] as { readonly elicitation?: object } | undefined
+  const { elicitation } = able ?? server.getClientCapabilities() ?? {}
+  return {
+    name: info?.name ?? server.getClientVersion()?.name ?? 'unknown',
+    canAsk: elicitation !== undefined,
   }
 }
 
