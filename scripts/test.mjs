@@ -13,6 +13,7 @@ setup()
 const bin = (name, file) => join(root, 'node_modules', name, file)
 const full = process.argv.includes('--full')
 installClients('test/e2b')
+installClients('test/adapters')
 if (full) installClients('test/e2b/more')
 let passed = 0
 let failed = 0
