@@ -74,6 +74,18 @@ function installPackages() {
   writeFileSync(stamp, wanted)
 }
 
+/** Clients of other people that only tests run, in a directory of their own; again when their list changed. */
+export function installClients(dir) {
+  const stamp = join(root, dir, 'node_modules', '.ringfence-list')
+  const wanted = hashOf([join(root, dir, 'package.json')])
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted) return
+  say(`clients in ${dir}: installing`)
+  run('npm', ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'], {
+    cwd: join(root, dir),
+  })
+  writeFileSync(stamp, wanted)
+}
+
 function installSystem() {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
   const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))

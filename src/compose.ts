@@ -55,6 +55,8 @@ export type Ringfence = {
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   /** Names the policy in force. */
   readonly policyHash: () => string
+  /** The network modes that it has. */
+  readonly networkModes: () => readonly string[]
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -116,6 +118,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     trail,
     judge,
     policyHash: () => now.hash,
+    networkModes: () => now.policy.networkModes,
     reload,
     close: () => trail.close(),
   }
@@ -257,6 +260,10 @@ function lazyEgress(
 export function agentPath(): string {
   return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 }
+
+/** The text of something that is shipped for the inside of sandboxes. */
+export const guestFile = (...names: readonly string[]): string =>
+  readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))

@@ -1,4 +1,7 @@
-import { accessSync, closeSync, constants, openSync, readFileSync, statfsSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { mcpMount } from './agents.ts'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -7,26 +10,35 @@ import {
   compose,
   databaseUrl,
   environment,
+  guestFile,
   newId,
   type Ringfence,
   skillParts,
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
+import { cgroupHost } from './host/cgroup.ts'
+import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
+import type { E2bParts } from './server/e2b/guest.ts'
+import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
-import type { ServerParts, SkillParts } from './server/parts.ts'
+import type { ServerParts } from './server/parts.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
+import { Homes, openWithHomes } from './supervisor/homes.ts'
 import { beginInstance } from './supervisor/instance.ts'
 import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
+import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
+import { Templates } from './supervisor/templates.ts'
+import { assertRoom, troubleOf } from './supervisor/trouble.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
 /** The server's half of the composition: store, trail, supervisor, routes. */
@@ -42,7 +54,6 @@ export type ServeOptions = ComposeOptions & {
   /** Other surfaces on the same port; see the seam in `server/app.ts`. */
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
-  readonly skills?: SkillParts
   readonly version?: string
 }
 
@@ -83,11 +94,16 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     trail = await openStoreTrail({ home: stateDir, store })
     const opened = trail
     closing.push(() => opened.close())
-    const parts = partsOf(options, { ringfence, store, trail, instance })
+    const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+    const homes = new Homes(join(stateDir, 'homes'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
     closing.push(() => parts.webhooks.close())
+    reapOrphans()
     const recovered = await parts.supervisor.recover()
+    await homes.sweep()
     parts.webhooks.deliver()
-    const listening = await listen(parts, listenOptions(options, ringfence.config))
+    const e2b = e2bParts(ringfence, store, tokens)
+    const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
       await parts.supervisor.drain(0)
@@ -112,6 +128,18 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
   }
 }
 
+/** Now, and again a little later: what a crash left half-born may still be on its way. */
+function reapOrphans(): void {
+  if (process.platform !== 'linux') return
+  const reap = (): void => {
+    endOrphanProcesses()
+    removeOrphanGroups(cgroupHost())
+  }
+  reap()
+  for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+}
+const REAP_AGAIN_MS = [500, 2000, 4000]
+
 /** Answers go on while commands end; new connections and new work are refused. */
 async function drain(parts: ServerParts, _listening: Listening, deadlineMs: number): Promise<void> {
   await parts.supervisor.drain(deadlineMs)
@@ -124,12 +152,40 @@ type Grown = {
   readonly store: Store
   readonly trail: StoreTrail
   readonly instance: ReturnType<typeof beginInstance>
+  readonly tokens: SandboxTokens
+  readonly homes: Homes
 }
 
-function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: Grown): ServerParts {
+/** What E2B gives its own sandboxes. */
+const DISK_MB = 10_240
+
+/** What E2B's clients need beside the rest. */
+const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+  tokens,
+  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  networkModes: () => ringfence.networkModes(),
+  diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
+  kernel: (file) => guestFile('kernels', file),
+})
+
+function partsOf(options: ServeOptions, grown: Grown): ServerParts {
+  const { ringfence, store, trail, instance, tokens, homes } = grown
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
+  const delay = monitorEventLoopDelay({ resolution: 10 })
+  delay.enable()
+  metrics.onRead(() => {
+    for (const quantile of [50, 99])
+      metrics.gauge(
+        'ringfence_loop_delay_seconds',
+        'How late the event loop was since the last reading.',
+        { quantile: String(quantile / 100) },
+        Math.max(0, delay.percentile(quantile) / 1e9 - 0.01),
+      )
+    metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
+    delay.reset()
+  })
   const reader = new StoreTrailReader(ringfence.stateDir, store)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (config.server?.approval_timeout_secs ?? 300) * 1000
@@ -142,8 +198,10 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: (spec, how) => ringfence.gate.open(spec, how),
+    open: openWithHomes(ringfence.gate, homes, newId),
+    tokenOf: (id) => tokens.access(id),
     judge: (spec) => void ringfence.gate.plan(spec),
+    assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
       sandboxes: server.max_sandboxes ?? 1000,
@@ -203,7 +261,7 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     },
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
-    skills: options.skills ?? skillParts(ringfence),
+    skills: skillParts(ringfence),
   }
 }
 
@@ -244,30 +302,7 @@ async function backendsOf({ registry }: Ringfence): Promise<readonly unknown[]> 
   )
 }
 
-const LEAST_FREE_BYTES = 16 * 1024 * 1024
-
-/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
-async function troubleOf(stateDir: string, store: Store, supervisor: Supervisor): Promise<readonly string[]> {
-  const problems: string[] = []
-  if (supervisor.draining) problems.push('the server is shutting down')
-  const attempt = async (what: string, work: () => unknown): Promise<void> => {
-    try {
-      await work()
-    } catch (error) {
-      problems.push(`${what}: ${(error as NodeJS.ErrnoException).code ?? (error as Error).message}`)
-    }
-  }
-  await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
-  await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
-  await attempt('the disk', () => {
-    const { bavail, bsize } = statfsSync(stateDir)
-    if (bavail * bsize < LEAST_FREE_BYTES) throw new Error('less than 16 MiB are free')
-  })
-  await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
-  return problems
-}
-
-function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOptions {
+function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -276,8 +311,8 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    ...(options.mounts ? { mounts: options.mounts } : {}),
-    ...(options.upgrades ? { upgrades: options.upgrades } : {}),
+    mounts: [mcpMount(options.version ?? '0.1.0'), e2bMount(e2b), ...(options.mounts ?? [])],
+    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 

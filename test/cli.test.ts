@@ -227,7 +227,6 @@ describe('denied: 126', () => {
 
 describe('Ringfence cannot: 125', () => {
   test.each<[string, readonly string[], string, RegExp]>([
-    ['a review', ['run', '--review', ...MARK], 'unsupported', /--review/],
     ['an image', ['run', '--image', 'debian', ...MARK], 'unsupported', /debian/],
     ['a virtual machine', ['run', '--min-isolation', 'microvm', ...MARK], 'backend-unavailable', /microvm/],
     ['a backend that there is not', ['run', '--backend', 'docker', ...MARK], 'backend-unavailable', /docker/],
@@ -386,7 +385,7 @@ describe('errors as JSON', () => {
     [['--json', 'run'], 2, 'no-command'],
     [['run', '--json', '--fast', ...MARK], 2, 'invalid-input'],
     [['run', '--json', '--workspace', '/', ...MARK], 126, 'forbidden-host-path'],
-    [['run', '--json', '--review', ...MARK], 125, 'unsupported'],
+    [['run', '--json', '--image', 'debian', ...MARK], 125, 'unsupported'],
     [['fly', '--json'], 2, 'invalid-input'],
   ])('%j', async (args, exit, code) => {
     const ran = await ringfence(args)
@@ -398,7 +397,7 @@ describe('errors as JSON', () => {
   })
 
   test('a flag of the command itself is not ours', async () => {
-    const ran = await ringfence(['run', '--review', '--', 'x', '--json'])
+    const ran = await ringfence(['run', '--image', 'debian', '--', 'x', '--json'])
     expect(errorOf(ran)).toBe('unsupported')
   })
 })

@@ -248,6 +248,26 @@ describe('wrap and SandboxBuilder', () => {
   })
 })
 
+describe('network mode fetch', () => {
+  test('an operator’s list bounds what can be asked for, at the start and later', async () => {
+    const config = join(workspace, '..', 'hosts.toml')
+    writeFileSync(config, '[network]\nallow_hosts = ["*.example.com"]\n')
+    const bounded = { ...options, config }
+    const ask = (hosts: readonly string[]) =>
+      Sandbox.create({ workspace, network: { allowHosts: hosts } }, bounded)
+    await expect(ask(['example.org'])).rejects.toMatchObject({ code: 'ssrf-blocked' })
+    await using sandbox = await ask(['a.example.com'])
+    await sandbox.setAllowHosts(['b.example.com'])
+    await expect(sandbox.setAllowHosts(['example.org'])).rejects.toMatchObject({ code: 'ssrf-blocked' })
+    await expect(sandbox.setAllowHosts(['*'])).rejects.toMatchObject({ code: 'ssrf-blocked' })
+  })
+
+  test('a sandbox without a way out cannot be given one', async () => {
+    await using sandbox = await Sandbox.create({ workspace }, options)
+    await expect(sandbox.setAllowHosts(['example.com'])).rejects.toMatchObject({ code: 'wrong-state' })
+  })
+})
+
 describe('the seeds’ other names', () => {
   test('sandboxExecute and executeStreaming', async () => {
     const done = await ringfence.sandboxExecute('echo out; exit 3', { workDir: workspace, compose: options })

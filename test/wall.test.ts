@@ -228,15 +228,16 @@ describe('the end', () => {
 })
 
 describe('an end at any moment', () => {
+  // Of this process, or of nobody any more; other tests have sandboxes of their own meanwhile.
   const ours = (): string[] =>
     readdirSync('/proc').filter((pid) => {
       if (!/^\d+$/.test(pid)) return false
       try {
         const status = readFileSync(`/proc/${pid}/stat`, 'latin1')
-        const [, parent] = /\((?:bwrap|ringfence-agent|exe)\) [^Z] (\d+)/.exec(status) ?? []
-        // Ours or nobody's: other tests run beside this one.
+        const parent = Number(/\) \S (\d+)/.exec(status)?.[1])
         return (
-          (Number(parent) === process.pid || parent === '1') &&
+          [1, process.pid].includes(parent) &&
+          /\((bwrap|ringfence-agent|exe)\) [^Z]/.test(status) &&
           readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('--args')
         )
       } catch {

@@ -70,10 +70,12 @@ enum frame_type {
   FRAME_REFUSED = 'F',   /* text: why the command or the stream could not start */
   FRAME_OUTPUT = 'O',    /* bytes of standard output */
   FRAME_ERRORS = 'P',    /* bytes of standard error */
+  FRAME_USE = 'M',       /* r, w or x, and a path: what a watched command wanted */
   FRAME_TUNNEL = 'N',    /* the sandbox opened a stream to its proxy */
   FRAME_GO = 'G',        /* from the host: the command may start */
   FRAME_SIGNAL = 'S',    /* from the host: signal number, to the process group */
   FRAME_KILL = 'K',      /* from the host: end the command with everything that it started */
+  FRAME_FREEZE = 'B',    /* from the host: 1, everything stands still; 0, it goes on */
   FRAME_COMMAND = 'C',   /* from the host: fields as in the configuration */
   FRAME_INPUT = 'I',     /* from the host: bytes of standard input; none is its end */
   FRAME_RESIZE = 'Z',    /* from the host: columns, rows (2 bytes each) */

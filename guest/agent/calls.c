@@ -4,7 +4,7 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-static int read_path(const struct call *call, uint64_t address, char *path) {
+int read_path(const struct call *call, uint64_t address, char *path) {
   size_t page = 4096, first = page - address % page;
   struct iovec to = {path, PATH_MAX};
   struct iovec from[2] = {{(void *)(uintptr_t)address, first}, {(void *)(uintptr_t)(address + first), PATH_MAX - first}};

@@ -30,6 +30,11 @@ int do_chmod(const struct call *call, int dirfd, uint64_t address, mode_t mode, 
 int do_fchmod(const struct call *call, int fd, mode_t mode);
 /* connects.c: 0 when the call may run by itself. */
 int tell_connect(const struct call *call, uint64_t address, uint64_t length);
+/* The path that a call's argument points to. Returns 0 or -errno. */
+int read_path(const struct call *call, uint64_t address, char *path);
+/* learn.c */
+extern bool learning;
+void note_use(const struct call *call, char kind, int dirfd, uint64_t address);
 /* Somebody changed a umask: what we remember of one is worth nothing. */
 void forget_umask(void);
 

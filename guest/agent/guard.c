@@ -84,11 +84,36 @@ static void watch_files(struct sock_filter *code, int *at) {
   code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
+/* Reading and starting are none of the guard's business, but whoever learns wants to hear of them. */
+static void learn_calls(struct sock_filter *code, int *at) {
+  watch_call(code, at, SYS_openat);
+  watch_call(code, at, SYS_execve);
+  watch_call(code, at, SYS_execveat);
+#ifdef SYS_open
+  watch_call(code, at, SYS_open);
+#endif
+}
+
+/* Whether the call was only to be noted. */
+static bool noted(const struct call *call, int number) {
+  const __u64 *a = call->args;
+  bool writes = false;
+  if (number == SYS_openat) note_use(call, (writes = a[2] & WRITE_INTENT) ? 'w' : 'r', (int)a[0], a[1]);
+#ifdef SYS_open
+  else if (number == SYS_open) note_use(call, (writes = a[1] & WRITE_INTENT) ? 'w' : 'r', AT_FDCWD, a[0]);
+#endif
+  else if (number == SYS_execve) note_use(call, 'x', AT_FDCWD, a[0]);
+  else if (number == SYS_execveat) note_use(call, 'x', (int)a[0], a[1]);
+  else return false;
+  return !writes;
+}
+
 /* Called in the child, before exec: it and everything it starts is watched. Returns the listener. */
 int guard_install(void) {
   struct sock_filter code[128];
   int at = 0;
   code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+  if (learning) learn_calls(code, &at);
   if (network_guarantee) watch_call(code, &at, SYS_connect), watch_sendto(code, &at);
   if (protection.guarded.count > 0) watch_files(code, &at);
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
@@ -138,7 +163,8 @@ void guard_serve(int listener) {
   if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &request)) return; /* the caller died meanwhile */
   struct call call = {listener, request.id, (pid_t)request.pid, request.data.args};
   struct seccomp_notif_resp answer = {.id = request.id};
-  if (request.data.nr == SYS_umask) {
+  if (learning && noted(&call, request.data.nr)) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  else if (request.data.nr == SYS_umask) {
     /* Harmless and without a pointer: the one call that runs by itself. We only have to forget what we knew. */
     forget_umask();
     answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;

@@ -1,4 +1,4 @@
-#include "agent.h"
+#include "calls.h"
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -56,6 +56,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "user")) plan.uid = take_field(at, end), plan.gid = take_field(at, end);
   else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "stay")) plan.stays = true;
+  else if (!strcmp(name, "learn")) learning = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
   else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
@@ -228,7 +229,7 @@ _Noreturn void init(int config, int filter) {
   int signals = watch_children();
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
-  guarded |= network_guarantee != NULL;
+  guarded |= network_guarantee != NULL || learning;
   if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
   serve_one(guarded, signals);
 }

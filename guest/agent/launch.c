@@ -179,10 +179,38 @@ static void close_inherited(void) {
   for (int fd = 3; fd < control_fd; fd++) close(fd);
 }
 
+/* When a process started, in ticks since boot: with its pid it is never the same twice. 0 when it is gone. */
+static unsigned long long start_of(pid_t pid) {
+  char path[64], stat[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? 0 : read(fd, stat, sizeof stat - 1);
+  if (fd >= 0) close(fd);
+  stat[length > 0 ? length : 0] = 0;
+  char *at = strrchr(stat, ')');
+  for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+  return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/*
+ * Whose sandbox this is: `ringfence-bwrap-<pid namespace>-<pid>-<start>`. Bubblewrap can be left waiting for ever when its
+ * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/orphans.ts).
+ */
+static char *owner_name(pid_t owner) {
+  static char name[128];
+  char space[64] = "";
+  ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+  char *number_in = length > 0 ? strpbrk(space, "0123456789") : NULL;
+  snprintf(name, sizeof name, "ringfence-bwrap-%llu-%d-%llu", number_in ? strtoull(number_in, NULL, 10) : 0ULL, owner,
+           start_of(owner));
+  return name;
+}
+
 _Noreturn void launch(void) {
   pid_t parent = getppid();
   die_with_parent(parent);
   read_vector();
+  char *owner = owner_name(parent);
   each_operation(find_control);
   close_inherited();
   /* Node marks its sockets close-on-exec in the child; this one goes all the way to init. */
@@ -196,7 +224,7 @@ _Noreturn void launch(void) {
   die_with_parent(parent); /* a change of user forgets it */
   char exe[64];
   snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
-  char *argv[] = {"bwrap", "--args", number(joined_file(&bwrap)), "--", exe, "init", number(config_fd),
+  char *argv[] = {owner, "--args", number(joined_file(&bwrap)), "--", exe, "init", number(config_fd),
                   number(filter_fd), number(control_fd), NULL};
   char *nothing[] = {NULL};
   /* SECURITY: bubblewrap runs on the host with an empty environment; a guest's LD_PRELOAD never reaches it. */

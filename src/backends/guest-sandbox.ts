@@ -12,11 +12,13 @@ import type { Limits } from '../model/spec.ts'
 import type {
   BackendSandbox,
   ExecIo,
+  Freezable,
   GuestFiles,
   OutputStream,
   RunningCommand,
   StartIo,
   TerminalSize,
+  Usage,
 } from './backend.ts'
 import { guestFiles, type RunBuiltin } from './guest-files.ts'
 
@@ -28,6 +30,7 @@ export type GuestPlace = {
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   /** What the kernel counted for this sandbox so far. */
   readonly counts: () => KernelCounts
+  readonly usage?: () => Usage | undefined
   /** Called before a command starts and after it ended, with how many there are. */
   readonly onCommands?: ((running: number) => void) | undefined
   /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
@@ -46,12 +49,13 @@ const GRACE_MS = 500
 const LOST_MS = 5000
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
-export class GuestSandbox implements BackendSandbox {
+export class GuestSandbox implements BackendSandbox, Freezable {
   readonly files: GuestFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
   readonly #place: GuestPlace
   #closed = false
+  #paused = false
   #running = 0
 
   constructor(plan: Plan, place: GuestPlace) {
@@ -99,6 +103,25 @@ export class GuestSandbox implements BackendSandbox {
     return this.#place.layersOf(await (await this.#place.session()).ready)
   }
 
+  usage(): Usage | undefined {
+    return this.#place.usage?.()
+  }
+
+  /** All processes stand still; nothing new starts until `resume`. */
+  async pause(): Promise<void> {
+    this.#assertOpen()
+    const session = await this.#place.session()
+    await session.ready
+    session.freeze(true)
+    this.#paused = true
+  }
+
+  async resume(): Promise<void> {
+    if (this.#closed || !this.#paused) throw new SandboxError('wrong-state', 'the sandbox is not paused')
+    ;(await this.#place.session()).freeze(false)
+    this.#paused = false
+  }
+
   async close(): Promise<void> {
     this.#closed = true
     await this.#place.close()
@@ -130,6 +153,8 @@ export class GuestSandbox implements BackendSandbox {
 
   #assertOpen(): void {
     if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    if (this.#paused)
+      throw new SandboxError('wrong-state', 'the sandbox is paused', { hint: 'resume it first' })
   }
 
   readonly #builtin: RunBuiltin = async (argv, { input, output, signal }) => {

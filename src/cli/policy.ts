@@ -5,8 +5,9 @@ import { SandboxError } from '../model/errors.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
 
-/** `ringfence policy init|validate|test|explain|schema`. */
+/** `ringfence policy init|validate|test|explain|schema|learn`. */
 export async function policy(args: readonly string[]): Promise<number> {
+  if (args[0] === 'learn') return (await import('./learn.ts')).learn(args.slice(1))
   const { values, positionals } = parseOptions('policy', args, { force: { type: 'boolean' } })
   const [verb, file] = positionals
   switch (verb) {
@@ -27,7 +28,7 @@ export async function policy(args: readonly string[]): Promise<number> {
       throw usage(
         'policy',
         verb === undefined
-          ? 'say what to do: init, validate, test, explain or schema'
+          ? 'say what to do: init, validate, test, explain, schema or learn'
           : `unknown: policy ${verb}`,
       )
   }

@@ -21,6 +21,8 @@ export async function serve(args: readonly string[]): Promise<number> {
     if (!values.quiet) process.stderr.write(`ringfence: ${line}\n`)
   }
   const stop = stopSignals()
+  // One sandbox's trouble must not end all the others; what nobody handled is a defect of ours and is said.
+  process.on('unhandledRejection', (error) => say(`unhandled: ${(error as Error)?.stack ?? error}`))
   const server = await startServer({
     config: values.config,
     policy: values.policy,

@@ -48,6 +48,8 @@ export type SandboxInfo = {
   readonly reason: string | null
   readonly backend: string | null
   readonly level: Level | null
+  /** The fences in place, as the kernel reports them. */
+  readonly layers: readonly string[]
   readonly created_at: string
   readonly expires_at: string | null
   readonly ended_at: string | null

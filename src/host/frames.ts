@@ -1,3 +1,4 @@
+import type { Use } from '../model/command.ts'
 import { type Guarantee, isGuarantee } from '../model/guarantee.ts'
 
 /**
@@ -19,6 +20,7 @@ export type Frame =
   | { readonly kind: 'started'; readonly id: number; readonly pid: number }
   | { readonly kind: 'refused'; readonly id: number; readonly text: string }
   | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
+  | { readonly kind: 'use'; readonly id: number; readonly use: Use }
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
   | { readonly kind: 'tunnel' | 'end' | 'drop'; readonly id: number }
 
@@ -115,6 +117,8 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
       return payload.length === 2
         ? { kind: 'exit', id, signaled: payload[0] === 1, code: payload[1] as number }
         : undefined
+    case 'M':
+      return useOf(id, payload)
     case 'A':
       return { kind: 'started', id, pid: payload.length === 4 ? payload.readUInt32LE(0) : 0 }
     case 'W':
@@ -122,6 +126,13 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
     default:
       return undefined
   }
+}
+
+const USES: Readonly<Record<string, Use['kind']>> = { r: 'read', w: 'write', x: 'start' }
+
+function useOf(id: number, payload: Buffer): Frame | undefined {
+  const kind = USES[payload.toString('latin1', 0, 1)]
+  return kind && { kind: 'use', id, use: { kind, path: payload.toString('utf8', 1) } }
 }
 
 function limitOf(id: number, text: string): Frame | undefined {
@@ -155,6 +166,7 @@ const HOST_TYPES = {
   go: 'G',
   signal: 'S',
   kill: 'K',
+  freeze: 'B',
   command: 'C',
   input: 'I',
   resize: 'Z',

@@ -83,6 +83,11 @@ export class Session implements Speaker {
     return guest
   }
 
+  /** Everything in the sandbox stands still, or goes on. */
+  freeze(still: boolean): void {
+    this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
+  }
+
   /** A byte stream to a port on the sandbox's loopback. */
   async connect(port: number): Promise<Duplex> {
     const id = this.#newId()

@@ -47,6 +47,8 @@ export type RunResult = {
 export const GRACE_MS = 500
 /** Frames that are kept; an agent that sends more is not ours. */
 const MAX_FRAMES = 1024
+/** A watched command opens many files. */
+const MAX_USES = 65_536
 
 /**
  * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
@@ -86,12 +88,15 @@ const MAX_SAID = 8192
 
 /** Starts a process that stays, such as a sandbox with its agent. */
 export function startCompanion(launch: Launch): Companion {
-  const child = spawn(launch.file, launch.args, {
-    env: launch.env as NodeJS.ProcessEnv,
-    ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
-    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
-    detached: true,
-  })
+  const child = born(
+    launch,
+    spawn(launch.file, launch.args, {
+      env: launch.env as NodeJS.ProcessEnv,
+      ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
+      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+      detached: true,
+    }),
+  )
   let said = ''
   child.stderr?.on('data', (chunk: Buffer) => {
     if (said.length < MAX_SAID) said += chunk.toString('utf8')
@@ -113,6 +118,13 @@ export function startCompanion(launch: Launch): Companion {
 
 const failure = ({ file }: Launch, cause: Error): SandboxError =>
   new SandboxError('launch-failed', `cannot start ${file}: ${cause.message}`, { cause })
+
+/** PLATFORM: without a free descriptor Node returns a child that has no streams, and says why only later. */
+function born(launch: Launch, child: ChildProcess): ChildProcess {
+  if ((child.stdio as unknown) !== undefined) return child
+  child.on('error', () => {})
+  throw failure(launch, new Error('too many open files'))
+}
 
 class Run implements RunningProcess {
   readonly result: Promise<RunResult>
@@ -136,7 +148,7 @@ class Run implements RunningProcess {
       this.#child = this.#start()
     } catch (cause) {
       // Too long or impossible arguments are refused on the spot, before there is a process.
-      throw failure(launch, cause as Error)
+      throw cause instanceof SandboxError ? cause : failure(launch, cause as Error)
     }
     this.result = this.#finish()
   }
@@ -165,13 +177,14 @@ class Run implements RunningProcess {
     const { file, args, env, cwd, control } = this.#launch
     const piped = this.#passesThrough() ? 'inherit' : 'pipe'
     const stdin = this.#io.stdin === 'inherit' ? 'inherit' : this.#io.stdin === undefined ? 'ignore' : 'pipe'
-    return spawn(file, args, {
+    const child = spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
       ...(cwd === undefined ? {} : { cwd }),
       stdio: control ? [stdin, piped, piped, 'pipe'] : [stdin, piped, piped],
       // A process group of its own: what is killed while it starts other processes takes them along.
       detached: true,
     })
+    return born(this.#launch, child)
   }
 
   /** What is to be counted has to come through our hands. */
@@ -244,7 +257,7 @@ class Run implements RunningProcess {
   #hear(frames: Frame[]): void {
     for (const frame of frames) {
       // However much was told before, how the command ended must not get lost.
-      const room = frame.kind === 'exit' ? MAX_FRAMES + 1 : MAX_FRAMES
+      const room = frame.kind === 'exit' || frame.kind === 'use' ? MAX_USES : MAX_FRAMES
       if (this.#frames.length < room) this.#frames.push(frame)
       if (frame.kind === 'limit') this.#watchdog.note(frame.limit)
     }

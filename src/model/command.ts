@@ -22,6 +22,9 @@ export type Violation = {
   readonly details: string
 }
 
+/** What a watched command wanted of the file system, whether it got it or not. */
+export type Use = { readonly kind: 'read' | 'write' | 'start'; readonly path: string }
+
 export type ExecResult = {
   readonly outcome: Outcome
   readonly stdout: Uint8Array
@@ -31,6 +34,8 @@ export type ExecResult = {
   readonly violations: readonly Violation[]
   /** The layers that the kernel reports for this run, read back and not wished for. */
   readonly layers: readonly string[]
+  /** Present when the sandbox was asked to learn. */
+  readonly uses?: readonly Use[]
 }
 
 /** The exit code of our own process for an outcome: the command's own, 128 + n for a signal, 124 for a limit. */

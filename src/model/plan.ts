@@ -54,6 +54,8 @@ type PlanFields = {
   /** Where commands start, as the guest sees it. */
   readonly cwd: string
   readonly mounts: readonly Mount[]
+  /** The directories that are the sandbox's own; the first is its home. */
+  readonly own: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
@@ -69,6 +71,8 @@ type PlanFields = {
   readonly needs: readonly Guarantee[]
   readonly waived: readonly Guarantee[]
   readonly agentId: string | undefined
+  /** What commands open and start is noted. */
+  readonly learns: boolean
 }
 
 /** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */

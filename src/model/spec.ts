@@ -43,6 +43,8 @@ export const specShape = object({
   unixSockets: optional(list(text())),
   /** `NAME=ENVVAR@HOST`: the sandbox holds a placeholder, the proxy the value. */
   secrets: optional(list(text())),
+  /** Fresh directories of the sandbox's own at these places in it; the first is its home. Whoever opens it makes them. */
+  private: optional(list(text(), 8)),
   env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
   limits: optional(limitsShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
@@ -50,6 +52,8 @@ export const specShape = object({
   template: optional(text()),
   /** Writes land in an overlay and wait for a person's word. */
   review: optional(boolean()),
+  /** Notes what commands open and start. */
+  learn: optional(boolean()),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

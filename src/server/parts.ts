@@ -28,10 +28,10 @@ export type ServerParts = {
   /** Why work cannot be done right now; empty when it can. */
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
-  /** Skills are another room's; absent until it is composed in. */
-  readonly skills?: SkillParts
+  readonly skills: SkillParts
 }
 
+/** Skills by name, each caller's apart; made by the composition root. */
 export type SkillParts = {
   readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
   readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>

@@ -3,7 +3,6 @@ import { EVENT_NAMES } from '../model/event.ts'
 import { GUARANTEE_NAMES, LEVELS } from '../model/guarantee.ts'
 import {
   boolean,
-  either,
   type Infer,
   list,
   number,
@@ -195,7 +194,7 @@ const tenantName = (name: string, at: string): string => {
   return name
 }
 export const webhookShape = object({ url: words(2048), events: optional(list(oneOf(...EVENT_NAMES), 16)) })
-export const skillShape = object({ input: optional(either(record(anyJson()), anyJson())) })
+export const skillShape = object({ input: optional(anyJson()) })
 
 function anyJson(): Shape<unknown> {
   return { schema: {}, parse: (value) => value }

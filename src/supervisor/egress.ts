@@ -16,6 +16,8 @@ export interface Egress {
   handle(stream: Duplex): void
   /** Takes effect at once, also for connections that are open. */
   setAllowHosts(hosts: readonly string[]): void
+  /** The latest connections, allowed and refused. */
+  readonly connections: readonly Connection[]
   close(): Promise<void> | void
 }
 
@@ -43,11 +45,15 @@ export const egressWith =
   (spec) =>
     new SandboxEgress(parts, spec)
 
+/** Older ones are in the trail. */
+const MAX_CONNECTIONS = 1000
+
 class SandboxEgress implements PreparedEgress, Egress {
   readonly facts: EgressFacts
   readonly #parts: EgressParts
   readonly #proxy: EgressProxy
   readonly #secrets: readonly BrokeredSecret[]
+  readonly connections: Connection[] = []
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
 
   constructor(parts: EgressParts, spec: Spec) {
@@ -98,7 +104,10 @@ class SandboxEgress implements PreparedEgress, Egress {
     return this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where })
   }
 
-  async #note({ verdict, host, port, protocol, reason }: Connection): Promise<void> {
+  async #note(connection: Connection): Promise<void> {
+    const { verdict, host, port, protocol, reason } = connection
+    this.connections.push(connection)
+    if (this.connections.length > MAX_CONNECTIONS) this.connections.shift()
     if (verdict === 'allow') return
     await this.#parts.trail.append({
       event: 'SandboxViolation',

@@ -130,55 +130,82 @@ export class Nursery {
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
     const pooled = this.#house.pool.take(request.spec)
-    const token = newSandboxToken()
-    const row = this.#newRow(principal, request, { id: pooled?.id ?? this.#parts.newId('sb'), token })
+    const id = pooled?.id ?? this.#parts.newId('sb')
+    const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()
+    const row = this.#newRow(principal, request, { id, token })
     const entry = new Managed(row, (reason) => void this.#house.stop(entry, reason).catch(() => {}))
     entry.idleMs = request.idleMs
     this.#house.entries.set(entry.id, entry)
     try {
       entry.move('provisioning')
-      await this.#parts.store.write(async (tx) => {
-        await insertSandbox(tx, entry.row)
-        if (request.idempotency)
-          await saveIdempotency(tx, principal.tenant, request.idempotency.name, {
-            request: request.idempotency.request,
-            sandboxId: entry.id,
-          })
-      })
-      entry.live =
-        pooled ?? (await this.#parts.open(request.spec, { id: entry.id, signal: entry.abort.signal }))
-      await this.#becomeReady(entry, request)
+      await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request))
+      this.#becomeReady(entry, request)
       return { row: entry.row, managed: entry, token }
     } catch (error) {
-      await this.#undo(entry, pooled)
+      await this.#undo(entry)
       throw error
     }
   }
 
-  async #becomeReady(entry: Managed, { timeoutMs }: CreateRequest): Promise<void> {
-    const live = entry.live as LiveSandbox
-    if (entry.abort.signal.aborted)
-      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
-    const ttl = timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
-    const expiresAt = ttl === undefined ? null : Date.now() + ttl
-    const { backend, level } = live
-    await Promise.all([
-      live.recorded(),
-      this.#house.save(entry, { state: 'ready', backend, level, expiresAt }),
-    ])
-    // Stopped while the disk was written: the record above is undone by `#undo`.
-    if (entry.abort.signal.aborted)
-      throw new SandboxError('wrong-state', `sandbox ${entry.id} was stopped while it started`)
+  /** One that stands already: it enters the records as ready, in one write. */
+  async #claim(entry: Managed, request: CreateRequest, pooled: LiveSandbox): Promise<void> {
+    entry.live = pooled
+    const change = await this.#standing(entry, request)
+    entry.row = { ...entry.row, ...change }
+    await Promise.all([pooled.recorded(), this.#insert(entry, request)])
+  }
+
+  /** The wall goes up while the disk is written; neither alone is an answer. */
+  async #raise(entry: Managed, request: CreateRequest): Promise<void> {
+    const { id, abort } = entry
+    const opened = this.#parts.open(request.spec, { id, signal: abort.signal }).then(async (live) => {
+      entry.live = live
+      return { live, change: await this.#standing(entry, request) }
+    })
+    const [written, raised] = await Promise.allSettled([this.#insert(entry, request), opened])
+    if (written.status === 'rejected') throw written.reason
+    if (raised.status === 'rejected') throw raised.reason
+    assertWanted(entry)
+    const { live, change } = raised.value
+    await Promise.all([live.recorded(), this.#house.save(entry, change)])
+  }
+
+  /** What is to be said of it once the wall stands: ready never means that it could be built. */
+  async #standing(entry: Managed, { timeoutMs }: CreateRequest): Promise<SandboxChange> {
+    const { backend, level } = entry.live as LiveSandbox
+    const layers = JSON.stringify(await (entry.live as LiveSandbox).layers())
+    const ttl = this.#ttlOf(timeoutMs)
+    return { state: 'ready', backend, level, layers, expiresAt: ttl === undefined ? null : Date.now() + ttl }
+  }
+
+  async #insert(entry: Managed, { idempotency }: CreateRequest): Promise<void> {
+    const { tenant, id } = entry.row
+    await this.#parts.store.write(async (tx) => {
+      await insertSandbox(tx, entry.row)
+      if (idempotency)
+        await saveIdempotency(tx, tenant, idempotency.name, { request: idempotency.request, sandboxId: id })
+    })
+  }
+
+  #ttlOf(timeoutMs: number | undefined): number | undefined {
+    return timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
+  }
+
+  #becomeReady(entry: Managed, { timeoutMs }: CreateRequest): void {
+    // Stopped while the disk was written: the record is undone by `#undo`.
+    assertWanted(entry)
     entry.move('ready')
-    entry.ttl.set(ttl)
+    entry.ttl.set(this.#ttlOf(timeoutMs))
     entry.touch()
-    void live.ended.then((why) => this.#house.endedByItself(entry, why)).catch(() => {})
+    void (entry.live as LiveSandbox).ended
+      .then((why) => this.#house.endedByItself(entry, why))
+      .catch(() => {})
   }
 
   /** A create that failed leaves nothing, not even its name. */
-  async #undo(entry: Managed, pooled: LiveSandbox | undefined): Promise<void> {
+  async #undo(entry: Managed): Promise<void> {
     const stopped = entry.abort.signal.aborted
-    await (entry.live ?? pooled)?.close().catch(() => {})
+    await entry.live?.close().catch(() => {})
     this.#house.entries.delete(entry.id)
     const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
     await this.#parts.store
@@ -218,4 +245,9 @@ export class Nursery {
       endedAt: null,
     }
   }
+}
+
+function assertWanted({ id, abort }: Managed): void {
+  if (abort.signal.aborted)
+    throw new SandboxError('wrong-state', `sandbox ${id} was stopped while it started`)
 }

@@ -18,6 +18,7 @@ type Kept = { readonly live: LiveSandbox; readonly usable: () => boolean }
 type Kind = { readonly spec: Spec; readonly size: number; readonly kept: Kept[]; opening: number }
 
 const RETRY_MS = 1000
+const REFILL_MS = 25
 
 /**
  * Sandboxes made beforehand. SECURITY: only ones that nobody ever used, and only for a spec that is the same in everything
@@ -52,7 +53,8 @@ export class Pool {
     if (!kind) return undefined
     for (let kept = kind.kept.shift(); kept; kept = kind.kept.shift()) {
       if (!kept.usable()) continue
-      setImmediate(() => this.fill())
+      // The caller's first command comes now; the next of the kind can wait for it.
+      setTimeout(() => this.fill(), REFILL_MS).unref()
       return kept.live
     }
     this.fill()
@@ -80,6 +82,8 @@ export class Pool {
     const policy = this.#policy
     try {
       const live = await this.#parts.open(kind.spec)
+      // Backends build the wall when it is first needed; here that is now.
+      await live.layers()
       if (this.#closed || policy !== this.#policy) return await live.close()
       let alive = true
       void live.ended.then(() => {

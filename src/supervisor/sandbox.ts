@@ -1,5 +1,14 @@
 import type { Duplex } from 'node:stream'
-import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  RunningCommand,
+  TerminalSize,
+  Usage,
+} from '../backends/backend.ts'
+import { canFreeze, type Freezable } from '../backends/backend.ts'
+import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
@@ -61,6 +70,8 @@ type Parts = {
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  /** Throws when the operator's policy does not let a sandbox ask for these hosts. */
+  readonly judgeHosts: (hosts: readonly string[]) => void
 }
 
 /** One isolated place. Every command in it is judged before it runs and recorded before and after. */
@@ -185,6 +196,28 @@ export class Sandbox implements AsyncDisposable {
     return this.#inside().layers()
   }
 
+  /** What its processes use right now, where that can be told. */
+  usage(): Usage | undefined {
+    return this.#state === 'ready' ? this.#parts.inside?.usage?.() : undefined
+  }
+
+  /** Everything in it stands still until `resume`. */
+  async pause(): Promise<void> {
+    await this.#freezable('pause').pause()
+    await this.#write(this.#event('SandboxState', { state: 'paused' }))
+  }
+
+  async resume(): Promise<void> {
+    await this.#freezable('resume').resume()
+    await this.#write(this.#event('SandboxState', { state: 'ready' }))
+  }
+
+  #freezable(what: string): BackendSandbox & Freezable {
+    const inside = this.#inside()
+    if (canFreeze(inside)) return inside
+    throw new SandboxError('unsupported', `${this.backend} cannot ${what} a sandbox`)
+  }
+
   /** Changes which hosts a running sandbox may reach, at once. */
   async setAllowHosts(hosts: readonly string[]): Promise<void> {
     this.#assertAlive()
@@ -193,6 +226,7 @@ export class Sandbox implements AsyncDisposable {
       throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
         hint: 'create it with network mode fetch',
       })
+    this.#parts.judgeHosts(hosts)
     await this.#write(
       this.#event('PolicyDecision', {
         subject: 'network',
@@ -202,6 +236,11 @@ export class Sandbox implements AsyncDisposable {
       }),
     )
     egress.setAllowHosts(hosts)
+  }
+
+  /** The latest connections through the proxy, allowed and refused. */
+  get connections(): readonly Connection[] {
+    return this.#parts.egress?.connections ?? []
   }
 
   /** Resolves with the reason when the sandbox ended, by `close` or by itself. */
@@ -216,8 +255,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Judges and records a command that runs elsewhere. */
-  admit(command: AskedCommand): Promise<Decision> {
-    return this.#decide(command, this.#parts.newId('ex'), {})
+  admit(command: AskedCommand, asking: Asking = {}): Promise<Decision> {
+    return this.#decide(command, this.#parts.newId('ex'), asking)
   }
 
   #inside(): BackendSandbox {

@@ -39,6 +39,7 @@ class World {
       plan: { cwd: '/', limits: {}, network: { mode: 'offline', allowHosts: [] } },
       ended,
       recorded: async () => {},
+      layers: async () => [],
       pause: async () => {},
       resume: async () => {},
       close: async () => void this.open.delete(id),
@@ -64,6 +65,7 @@ function begin(store: Store, world: World, epoch: number, instance = 'i1'): Supe
     newId,
     open: async (_, { id }) => world.live(id ?? newId('sb')),
     judge: () => {},
+    assertRoom: () => {},
     questions: new Questions({ store, trail, newId, instance, timeoutMs: () => 1000 }),
     metrics: new Metrics(),
     policyHash: () => 'p',
@@ -271,7 +273,12 @@ describe('others', () => {
     }
     const making = supervisor.create(me, { spec: {} }).catch((error: unknown) => error)
     await opening
-    const [one] = await supervisor.list(me, { states: ['provisioning'], limit: 10 })
+    const look = async () => (await supervisor.list(me, { states: ['provisioning'], limit: 10 }))[0]
+    let one = await look()
+    while (!one) {
+      await new Promise((resolve) => setTimeout(resolve, 5))
+      one = await look()
+    }
     const stopping = supervisor.stop(me, one?.row.id as string)
     go()
     expect((await stopping).row.state).toBe('destroyed')
@@ -304,6 +311,7 @@ describe('others', () => {
       instance: { id: 'full', epoch: 1, release: () => {} },
       open: async (_: unknown, { id }: { readonly id?: string }) => world.live(id ?? newId('sb')),
       judge: () => {},
+      assertRoom: () => {},
       questions: new Questions({ store, trail, newId, instance: 'full', timeoutMs: () => 1000 }),
       metrics: new Metrics(),
       policyHash: () => 'p',

@@ -12,8 +12,9 @@ import {
   unfinishedOf,
 } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
-import { Admission, Quota } from './admission.ts'
-import { type ExecRequest, ExecSession } from './exec-session.ts'
+import { Quota } from './admission.ts'
+import { type ExecContext, ExecDesk, type Started } from './exec-desk.ts'
+import type { ExecRequest } from './exec-session.ts'
 import type { Instance } from './instance.ts'
 import { isOperator, type Principal } from './keys.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
@@ -42,6 +43,10 @@ export type SupervisorParts = {
     spec: Spec,
     options: { readonly id?: string; readonly signal?: AbortSignal },
   ) => Promise<LiveSandbox>
+  /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
+  readonly tokenOf?: (id: string) => string
+  /** Throws while there is no room for the records of more work. */
+  readonly assertRoom: () => void
   /** Throws what policy objects to in a spec. */
   readonly judge: (spec: Spec) => void
   readonly questions: Questions
@@ -51,15 +56,12 @@ export type SupervisorParts = {
   readonly policyHash: () => string
 }
 
-/** Who asks, and what to tell while a command waits for a human. */
-export type ExecContext = { readonly onAsked?: (id: string) => void; readonly signal?: AbortSignal }
-
 /** The life of every sandbox of this server. No lock is held across sandboxes; each is changed by one hand at a time. */
 export class Supervisor {
   readonly #parts: SupervisorParts
   readonly #entries = new Map<string, Managed>()
   readonly #nursery: Nursery
-  readonly #execs: Admission
+  readonly #execs: ExecDesk
   readonly #quota: Quota
   readonly #pool: Pool
   #draining = false
@@ -67,7 +69,7 @@ export class Supervisor {
   constructor(parts: SupervisorParts) {
     this.#parts = parts
     const { limits } = parts
-    this.#execs = new Admission('commands', { running: limits.execs, waiting: limits.waiting })
+    this.#execs = new ExecDesk(parts)
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
     this.#pool = new Pool({ open: (spec) => open(spec, {}), policyHash }, parts.pool ?? [])
@@ -92,6 +94,11 @@ export class Supervisor {
 
   get draining(): boolean {
     return this.#draining
+  }
+
+  /** Every sandbox that has not ended. */
+  get liveIds(): readonly string[] {
+    return [...this.#entries.keys()]
   }
 
   get live(): number {
@@ -166,56 +173,9 @@ export class Supervisor {
     id: string,
     request: ExecRequest,
     context: ExecContext = {},
-  ): Promise<{ readonly session: ExecSession; readonly live: LiveSandbox }> {
+  ): Promise<Started> {
     this.#assertOpen()
-    const entry = await this.use(principal, id)
-    const live = entry.ready()
-    const end = entry.begin()
-    let leave: (() => void) | undefined
-    try {
-      // A command in the background must not keep others waiting for its end.
-      leave = request.background || request.terminal ? () => {} : await this.#execs.enter()
-      entry.ready()
-      const session = new ExecSession({
-        live,
-        request,
-        approve: (decision) =>
-          this.#parts.questions.ask({
-            tenant: entry.row.tenant,
-            sandboxId: entry.id,
-            agentId: entry.row.agentId ?? undefined,
-            command: request.command,
-            cwd: request.cwd ?? live.plan.cwd,
-            decision,
-            signal: entry.abort.signal,
-            ...context,
-          }),
-      })
-      await session.start()
-      entry.keep(session)
-      this.#follow(session, end, leave)
-      return { session, live }
-    } catch (error) {
-      end()
-      leave?.()
-      throw error
-    }
-  }
-
-  #follow(session: ExecSession, end: () => void, leave: () => void): void {
-    const { metrics } = this.#parts
-    session.result
-      .then(
-        ({ outcome, durationMs }) => {
-          metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: outcome.kind })
-          metrics.observe('ringfence_exec_seconds', 'How long commands ran.', {}, durationMs / 1000)
-        },
-        () => metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: 'failed' }),
-      )
-      .finally(() => {
-        end()
-        leave()
-      })
+    return this.#execs.start(await this.use(principal, id), request, context)
   }
 
   /** Ends a sandbox. Twice is harmless. */
@@ -344,6 +304,7 @@ export class Supervisor {
   }
 
   #assertOpen(): void {
+    this.#parts.assertRoom()
     if (this.#draining)
       throw new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
   }

@@ -36,9 +36,14 @@ const LONGEST_MS = 300_000
 export class Webhooks {
   readonly #parts: WebhookParts
   readonly #busy = new Set<string>()
+  /** Those for which something came while they were being served. */
+  readonly #again = new Set<string>()
   readonly #wait = new Map<string, number>()
   readonly #stop: () => void
   #closed = false
+  /** Whether there may be one at all: most servers have none, and every record asks. */
+  #any = true
+  #made = 0
 
   constructor(parts: WebhookParts) {
     this.#parts = parts
@@ -65,6 +70,8 @@ export class Webhooks {
       createdAt: Date.now(),
     }
     await store.write((tx) => insertWebhook(tx, row))
+    this.#made++
+    this.#any = true
     return row
   }
 
@@ -80,9 +87,11 @@ export class Webhooks {
 
   /** Looks for something to send; harmless to call often. */
   deliver(): void {
-    if (this.#closed) return
+    if (this.#closed || !this.#any) return
+    const since = this.#made
     void listWebhooks(this.#parts.store)
       .then((rows) => {
+        this.#any = rows.length > 0 || since !== this.#made
         for (const row of rows) void this.#run(row)
       })
       .catch(() => {})
@@ -94,7 +103,11 @@ export class Webhooks {
   }
 
   async #run(row: WebhookRow): Promise<void> {
-    if (this.#busy.has(row.id) || (this.#wait.get(row.id) ?? 0) > Date.now()) return
+    if ((this.#wait.get(row.id) ?? 0) > Date.now()) return
+    if (this.#busy.has(row.id)) {
+      this.#again.add(row.id)
+      return
+    }
     this.#busy.add(row.id)
     try {
       let position = row.position
@@ -111,6 +124,7 @@ export class Webhooks {
       setTimeout(() => this.deliver(), pause + 1).unref()
     } finally {
       this.#busy.delete(row.id)
+      if (this.#again.delete(row.id)) this.deliver()
     }
   }
 

@@ -289,3 +289,26 @@ describe('the rest', () => {
 async function until(done: () => boolean | Promise<boolean>): Promise<void> {
   while (!(await done())) await new Promise((resolve) => setTimeout(resolve, 20))
 }
+
+describe('the network of a running sandbox', () => {
+  test('is changed at once, on record, and only where there is one', async () => {
+    const sandbox = await client.create({ network: { mode: 'fetch', allow_hosts: ['one.example'] } })
+    const changed = await sandbox.setAllowHosts(['two.example'])
+    expect(changed.network).toEqual({ mode: 'fetch', allow_hosts: ['two.example'] })
+    const { items } = await client.audit({ sandbox_id: sandbox.id })
+    expect(items.find(({ subject }) => subject === 'network')).toMatchObject({ allow_hosts: ['two.example'] })
+    await expect(sandbox.setAllowHosts(['http://nonsense/'])).rejects.toMatchObject({
+      code: expect.any(String),
+    })
+    const offline = await client.create()
+    await expect(offline.setAllowHosts(['two.example'])).rejects.toThrow()
+    await Promise.all([sandbox.close(), offline.close()])
+  })
+})
+
+describe('skills', () => {
+  test('run by the name of an inspected one, never by a path', async () => {
+    for (const name of ['none', '..%2f..%2fetc', '%2ftmp'])
+      expect((await home.call('POST', `/v1/skills/${name}/run`, { body: {} })).status).toBe(404)
+  })
+})

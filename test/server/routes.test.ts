@@ -131,8 +131,30 @@ describe('commands', () => {
   })
 })
 
+describe('a pause', () => {
+  test('holds everything, and what was running goes on afterwards', async () => {
+    const id = await create()
+    const at = `/v1/sandboxes/${id}`
+    await home.call('POST', `${at}/exec`, {
+      body: { command: 'i=0; while sleep 0.05; do i=$((i+1)); echo $i > /tmp/n; done', background: true },
+    })
+    const count = async () =>
+      Number(
+        (await home.call('POST', `${at}/exec`, { body: { command: 'cat /tmp/n || echo 0' } })).json.stdout,
+      )
+    await expect.poll(count).toBeGreaterThan(2)
+    expect((await home.call('POST', `${at}/pause`, { body: {} })).json).toMatchObject({ state: 'paused' })
+    expect((await home.call('POST', `${at}/exec`, { body: { command: 'true' } })).status).toBe(409)
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    expect((await home.call('POST', `${at}/resume`, { body: {} })).json.state).not.toBe('paused')
+    const after = await count()
+    await expect.poll(count).toBeGreaterThan(after)
+    await home.call('DELETE', at)
+  })
+})
+
 describe('what a backend cannot', () => {
-  test.each(['pause', 'snapshot', 'fork'])('%s is 501 and names it', async (verb) => {
+  test.each(['snapshot', 'fork'])('%s is 501 and names it', async (verb) => {
     const id = await create()
     const said = await home.call('POST', `/v1/sandboxes/${id}/${verb}`, { body: {} })
     expect(said).toMatchObject({ status: 501, json: { code: 'unsupported' } })

@@ -1,8 +1,8 @@
-import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Frame } from '../../host/frames.ts'
+import { groupName } from '../../host/orphans.ts'
 import { Session } from '../../host/session.ts'
 import { signalName } from '../../host/signals.ts'
 import { type Companion, type RunResult, run, startCompanion } from '../../host/spawn.ts'
@@ -13,13 +13,23 @@ import {
   observeLayout,
   readText,
   systemProgram,
+  treeUsage,
 } from '../../host/system.ts'
-import type { Command, ExecResult, Outcome, Violation } from '../../model/command.ts'
+import type { Command, ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
-import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  OpenOptions,
+  Probe,
+  Usage,
+  Wrapped,
+  Wrapper,
+} from '../backend.ts'
 import {
   type Confinement,
   type GuestPlace,
@@ -173,11 +183,7 @@ class Bubblewrap implements Backend, Wrapper {
   #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
-    return Cgroup.create(
-      this.#cgroupHost,
-      `ringfence-${randomBytes(8).toString('hex')}`,
-      Object.fromEntries(asked),
-    )
+    return Cgroup.create(this.#cgroupHost, groupName(), Object.fromEntries(asked))
   }
 
   /** Whether the agent has to hold a limit: nobody asked for it, or there is no control group that could. */
@@ -321,6 +327,10 @@ class BubblewrapPlace implements GuestPlace {
     return this.#opened?.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
   }
 
+  usage(): Usage | undefined {
+    return this.#opened && treeUsage(this.#opened.companion.pid)
+  }
+
   async confine(pid: number, limits: Limits): Promise<Confinement> {
     const { group, companion } = this.#opened as Opened
     const host = hostPidOf(companion.pid, pid)
@@ -359,6 +369,7 @@ function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
     truncated: result.truncated,
     durationMs: result.durationMs,
     violations: violationsOf(toldViolations(result.frames), outcome, counts),
+    ...usesOf(result.frames),
     layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
   }
 }
@@ -382,6 +393,11 @@ function outcomeOf(result: RunResult, oomKills: number): Outcome {
   return exit.signaled
     ? { kind: 'signaled', signal: signalName(exit.code) }
     : { kind: 'exited', code: exit.code }
+}
+
+function usesOf(frames: readonly Frame[]): { readonly uses?: readonly Use[] } {
+  const uses = frames.flatMap((frame) => (frame.kind === 'use' ? [frame.use] : []))
+  return uses.length === 0 ? {} : { uses }
 }
 
 const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>

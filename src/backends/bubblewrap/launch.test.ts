@@ -86,6 +86,7 @@ const AGENT: Readonly<Record<string, number>> = {
   'open-files': 0,
   wait: 0,
   stay: 0,
+  learn: 0,
   tunnel: 1,
   'tell-network': 1,
   memory: 1,

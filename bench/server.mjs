@@ -1,0 +1,173 @@
+/**
+ * The control plane as its users meet it: through the SDK, over HTTP, with real sandboxes and every record on the disk
+ * before its answer. `FULL=1` runs the long ones too.
+ */
+import { spawn } from 'node:child_process'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import { RingfenceClient } from '../dist/client.js'
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-server-'))
+const full = process.env.FULL === '1' || process.env.RINGFENCE_FULL === '1'
+const rounds = Number(process.env.ROUNDS ?? 40)
+
+async function start(name, config) {
+  const home = join(base, name)
+  const file = join(base, `${name}.toml`)
+  writeFileSync(file, config)
+  const program = join(root, 'dist', 'cli', 'ringfence.cjs')
+  const child = spawn(
+    process.execPath,
+    [program, 'serve', '--json', '--print-key', '--port', '0', '--config', file],
+    {
+      env: { ...process.env, HOME: base, RINGFENCE_HOME: home },
+      stdio: ['ignore', 'pipe', 'ignore'],
+    },
+  )
+  const line = await new Promise((resolve) => createInterface({ input: child.stdout }).once('line', resolve))
+  const { url, key, pid } = JSON.parse(line)
+  const client = new RingfenceClient({ url, apiKey: key, retries: 8 })
+  const stop = () =>
+    new Promise((resolve) => {
+      child.once('exit', resolve)
+      child.kill('SIGTERM')
+    })
+  const metric = async (metric) => {
+    const text = await (await fetch(`${url}/metrics`, { headers: { authorization: `Bearer ${key}` } })).text()
+    return Number(new RegExp(`^${metric} (\\S+)$`, 'm').exec(text)?.[1] ?? Number.NaN)
+  }
+  return { client, pid, stop, metric }
+}
+
+const at = (times, share) =>
+  [...times].sort((a, b) => a - b)[Math.min(times.length - 1, Math.floor(times.length * share))]
+
+async function timed(work) {
+  const begin = performance.now()
+  await work()
+  return performance.now() - begin
+}
+
+const rows = []
+const row = (name, value, unit, aim) => {
+  rows.push([name, value, unit, aim])
+  const shown = `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit}`
+  console.log(`${name.padEnd(58)} ${shown.padStart(12)}   ${aim === undefined ? '' : `aim ≤ ${aim} ${unit}`}`)
+}
+
+/** Create and the first command, as ComputeSDK measures it. */
+async function interactive(client) {
+  const times = []
+  for (let round = 0; round < rounds; round++) {
+    let sandbox
+    times.push(
+      await timed(async () => {
+        sandbox = await client.create()
+        await sandbox.exec(['true'])
+      }),
+    )
+    await sandbox.close()
+  }
+  return times
+}
+
+async function burst(client, count) {
+  const times = []
+  const made = await Promise.all(
+    Array.from({ length: count }, async () => {
+      let sandbox
+      times.push(
+        await timed(async () => {
+          sandbox = await client.create()
+          await sandbox.exec(['true'])
+        }),
+      )
+      return sandbox
+    }),
+  )
+  await Promise.all(made.map((one) => one.close()))
+  return times
+}
+
+const leftovers = () => ({
+  processes: readdirSync('/proc').filter((name) => /^\d+$/.test(name) && isAgent(name)).length,
+  mounts: readFileSync('/proc/self/mountinfo', 'utf8').split('\n').length,
+})
+const isAgent = (pid) => {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('ringfence-agent')
+  } catch {
+    return false
+  }
+}
+const residentKb = (pid) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
+const descriptors = (pid) => readdirSync(`/proc/${pid}/fd`).length
+
+async function cycles(server, count) {
+  const before = leftovers()
+  let left = count
+  const worker = async () => {
+    while (left-- > 0) {
+      const sandbox = await server.client.create()
+      await sandbox.exec(['true'])
+      await sandbox.close()
+    }
+  }
+  const run = () => Promise.all(Array.from({ length: 4 }, worker))
+  left = Math.ceil(count / 5)
+  await run()
+  const [warm, fds] = [residentKb(server.pid), descriptors(server.pid)]
+  left = count
+  const ms = await timed(run)
+  row(`${count} create → exec → destroy, cycles a second`, count / (ms / 1000), '/s')
+  row('memory growth a cycle', Math.max(0, residentKb(server.pid) - warm) / count, 'KiB', 1)
+  row(
+    'event-loop delay p99 meanwhile',
+    (await server.metric('ringfence_loop_delay_seconds\\{quantile="0.99"\\}')) * 1000,
+    'ms',
+    20,
+  )
+  const after = leftovers()
+  row('left behind: processes', after.processes - before.processes, '', 0)
+  row('left behind: mounts', Math.max(0, after.mounts - before.mounts), '', 0)
+  row('left behind: descriptors', Math.max(0, descriptors(server.pid) - fds - 8), '', 0)
+}
+
+async function listing(client) {
+  const page = async () => {
+    const times = []
+    for (let round = 0; round < 30; round++) times.push(await timed(() => client.list({ limit: 10 })))
+    return at(times, 0.5)
+  }
+  return page()
+}
+
+try {
+  const server = await start('plain', '[server]\nmax_sandboxes_per_key = 500\nrequests_per_second = 100000\n')
+  await (await server.client.create()).close()
+  const few = await listing(server.client)
+  row('time to interactive, p50', at(await interactive(server.client), 0.5), 'ms', 40)
+  const warm = await server.client.create()
+  const times = []
+  for (let round = 0; round < rounds * 2; round++) times.push(await timed(() => warm.exec(['true'])))
+  row('exec in a warm sandbox, p50', at(times, 0.5), 'ms', 8)
+  row('exec in a warm sandbox, p99', at(times, 0.99), 'ms')
+  await warm.close()
+  row('burst of 100, p95', at(await burst(server.client, 100), 0.95), 'ms', 1500)
+  await cycles(server, full ? 10_000 : 300)
+  row('listing a page, few records, p50', few, 'ms')
+  row(`listing a page, ${full ? '10,000' : '500'} records, p50`, await listing(server.client), 'ms')
+  await server.stop()
+  const pooled = await start('pooled', '[server]\npool = [{ size = 4 }]\n')
+  await new Promise((resolve) => setTimeout(resolve, 1000))
+  row('time to interactive with a pool, p50', at(await interactive(pooled.client), 0.5), 'ms', 15)
+  await pooled.stop()
+  console.log('published elsewhere, for comparison: Daytona 186 ms, E2B 491 ms')
+} finally {
+  rmSync(base, { recursive: true, force: true })
+}
+process.exit(0)

@@ -1,0 +1,36 @@
+import { spawn } from 'node:child_process'
+import { readFileSync, readlinkSync } from 'node:fs'
+import { describe, expect, test } from 'vitest'
+import { endOrphanProcesses, groupName } from './orphans.ts'
+
+const space = /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0]
+const startOf = (pid: number): string =>
+  readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[19] as string
+
+/** A process that calls itself like a sandbox of somebody. */
+const called = (name: string) => spawn('/bin/sleep', ['60'], { argv0: name, stdio: 'ignore' })
+
+describe.runIf(process.platform === 'linux')('what the dead left', () => {
+  test('is ended by its owner’s name, and nothing else is', async () => {
+    const own = `ringfence-bwrap-${space}-${process.pid}-${startOf(process.pid)}`
+    const orphan = called(`ringfence-bwrap-${space}-${process.pid}-1`)
+    const others = [
+      called(own),
+      called(`ringfence-bwrap-1-4194303-1`),
+      called('ringfence-bwrap'),
+      called('bwrap'),
+    ]
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    const ended = new Promise((resolve) => orphan.once('exit', (_, signal) => resolve(signal)))
+    expect(endOrphanProcesses()).toBeGreaterThanOrEqual(1)
+    expect(await ended).toBe('SIGKILL')
+    expect(others.map(({ exitCode, signalCode }) => exitCode ?? signalCode)).toEqual([null, null, null, null])
+    for (const other of others) other.kill('SIGKILL')
+  })
+
+  test('groups name this process', () => {
+    expect(groupName()).toMatch(
+      new RegExp(`^ringfence-${space}-${process.pid}-${startOf(process.pid)}-[0-9a-f]{16}$`),
+    )
+  })
+})

@@ -1,0 +1,113 @@
+import { SandboxError } from '../../model/errors.ts'
+import { isOperator, type Principal } from '../../supervisor/keys.ts'
+import { type Call, type Route, route } from '../route.ts'
+import { auditQuery, eventsQuery } from '../shapes.ts'
+import { lastEventId, type SseEvent, sse } from '../sse.ts'
+import { pageOf } from '../views.ts'
+
+/** What happened, for whoever may see it. */
+
+const OBJECT = { type: 'object' } as const
+export const tenantOf = (principal: Principal): string | undefined =>
+  isOperator(principal) ? undefined : principal.tenant
+
+type AuditQuery = {
+  readonly event?: string
+  readonly event_type?: string
+  readonly agent_id?: string
+  readonly sandbox_id?: string
+  readonly exec_id?: string
+  readonly since?: string
+  readonly limit?: number
+  readonly cursor?: number
+}
+
+function audited({ parts, principal }: Call, query: AuditQuery, limit: number) {
+  const { event, event_type } = query
+  if (event_type !== undefined && event_type !== 'sandbox')
+    throw new SandboxError('invalid-input', 'event_type: the only one is `sandbox`')
+  const events = event_type === 'sandbox' ? ['SandboxViolation'] : event === undefined ? undefined : [event]
+  return parts.trail.query({
+    events,
+    agentId: query.agent_id,
+    sandboxId: query.sandbox_id,
+    execId: query.exec_id,
+    since: query.since,
+    after: query.cursor,
+    tenant: tenantOf(principal),
+    limit,
+  })
+}
+
+export const trailRoutes: readonly Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/audit',
+    summary: 'Records of the trail, oldest first',
+    scope: 'read',
+    query: auditQuery,
+    answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
+    async handle(call) {
+      const limit = call.query.limit ?? 100
+      const items = await audited(call as Call, call.query, limit)
+      return Response.json({ items, next: items.length === limit ? String(items.at(-1)?.seq) : null })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/audit/verify',
+    summary: 'Check the whole trail against its signed head',
+    scope: 'admin',
+    answers: { 200: { description: 'the verdict', schema: OBJECT } },
+    handle: async ({ parts }) => Response.json(await parts.trail.verify()),
+  }),
+  route({
+    method: 'GET',
+    path: '/api/audit',
+    summary: 'Records as a bare list',
+    scope: 'read',
+    query: auditQuery,
+    answers: { 200: { description: 'the records', schema: { type: 'array', items: OBJECT } } },
+    async handle(call) {
+      const records = await audited(call as Call, call.query, call.query.limit ?? 100)
+      return Response.json(
+        records.map((one) => ({
+          timestamp: one.time,
+          agent_id: one.agent_id ?? null,
+          event: one.event,
+          violation_type: one.violation_type ?? null,
+          details: one.details ?? null,
+          sandbox_id: one.sandbox_id ?? null,
+          hash: one.hash,
+          prev_hash: one.prev_hash,
+        })),
+      )
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/events',
+    summary: 'The trail as it grows, as events; goes on from `Last-Event-ID`',
+    scope: 'read',
+    query: eventsQuery,
+    answers: { 200: { description: 'one event a record', type: 'text/event-stream' } },
+    handle: ({ parts, principal, query, request }) => {
+      const stop = new AbortController()
+      request.signal.addEventListener('abort', () => stop.abort(), { once: true })
+      const records = parts.feed.follow(principal, {
+        after: lastEventId(request) ?? query.after,
+        sandboxId: query.sandbox_id,
+        events: query.event === undefined ? undefined : [query.event],
+        signal: stop.signal,
+      })
+      async function* events(): AsyncGenerator<SseEvent, void> {
+        try {
+          for await (const record of records) yield { event: record.event, data: record, id: record.seq }
+        } finally {
+          stop.abort()
+        }
+      }
+      return sse(events())
+    },
+  }),
+]

@@ -1,0 +1,86 @@
+import { Admission } from './admission.ts'
+import { type ExecRequest, ExecSession } from './exec-session.ts'
+import type { LiveSandbox } from './live.ts'
+import type { Managed } from './managed.ts'
+import type { SupervisorParts } from './supervisor.ts'
+
+/** Who asks, and what to tell while a command waits for a human. */
+export type ExecContext = { readonly onAsked?: (id: string) => void; readonly signal?: AbortSignal }
+
+/** A command that runs, and where. */
+export type Started = { readonly session: ExecSession; readonly live: LiveSandbox }
+
+/** Where commands wait for their turn, for a human, and for their end. */
+export class ExecDesk {
+  readonly #parts: SupervisorParts
+  readonly #admission: Admission
+
+  constructor(parts: SupervisorParts) {
+    this.#parts = parts
+    const { execs, waiting } = parts.limits
+    this.#admission = new Admission('commands', { running: execs, waiting })
+  }
+
+  get running(): number {
+    return this.#admission.running
+  }
+
+  get waiting(): number {
+    return this.#admission.waiting
+  }
+
+  turnAway(error: unknown): void {
+    this.#admission.turnAway(error)
+  }
+
+  /** Starts a command. Resolves once it runs; rejects when it is refused. */
+  async start(entry: Managed, request: ExecRequest, context: ExecContext): Promise<Started> {
+    const live = entry.ready()
+    const end = entry.begin()
+    let leave: (() => void) | undefined
+    try {
+      // A command in the background must not keep others waiting for its end.
+      leave = request.background || request.terminal ? () => {} : await this.#admission.enter()
+      entry.ready()
+      const session = new ExecSession({
+        live,
+        request,
+        approve: (decision) =>
+          this.#parts.questions.ask({
+            tenant: entry.row.tenant,
+            sandboxId: entry.id,
+            agentId: entry.row.agentId ?? undefined,
+            command: request.command,
+            cwd: request.cwd ?? live.plan.cwd,
+            decision,
+            signal: entry.abort.signal,
+            ...context,
+          }),
+      })
+      await session.start()
+      entry.keep(session)
+      this.#follow(session, end, leave)
+      return { session, live }
+    } catch (error) {
+      end()
+      leave?.()
+      throw error
+    }
+  }
+
+  #follow(session: ExecSession, end: () => void, leave: () => void): void {
+    const { metrics } = this.#parts
+    session.result
+      .then(
+        ({ outcome, durationMs }) => {
+          metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: outcome.kind })
+          metrics.observe('ringfence_exec_seconds', 'How long commands ran.', {}, durationMs / 1000)
+        },
+        () => metrics.count('ringfence_execs_total', 'Commands by how they ended.', { outcome: 'failed' }),
+      )
+      .finally(() => {
+        end()
+        leave()
+      })
+  }
+}

@@ -1,0 +1,40 @@
+import { accessSync, closeSync, constants, openSync, statfsSync } from 'node:fs'
+import { SandboxError } from '../model/errors.ts'
+import type { Store } from '../store/sql.ts'
+import type { Supervisor } from './supervisor.ts'
+
+/** Enough for the records of everything that runs, so that what was begun can also be ended on record. */
+const LEAST_FREE_BYTES = 16 * 1024 * 1024
+
+/** Refuses work while there is no room for its records: before it starts, never after it ran. */
+export function assertRoom(stateDir: string): void {
+  const { bavail, bsize } = statfsSync(stateDir)
+  if (bavail * bsize < LEAST_FREE_BYTES)
+    throw new SandboxError('store-unwritable', 'less than 16 MiB are free for records', {
+      hint: 'free some space; nothing runs without its record',
+      retryAfterSecs: 5,
+    })
+}
+
+/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
+export async function troubleOf(
+  stateDir: string,
+  store: Store,
+  supervisor: Pick<Supervisor, 'draining'>,
+): Promise<readonly string[]> {
+  const problems: string[] = []
+  if (supervisor.draining) problems.push('the server is shutting down')
+  const attempt = async (what: string, work: () => unknown): Promise<void> => {
+    try {
+      await work()
+    } catch (error) {
+      const code = error instanceof SandboxError ? undefined : (error as NodeJS.ErrnoException).code
+      problems.push(`${what}: ${code ?? (error as Error).message}`)
+    }
+  }
+  await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
+  await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
+  await attempt('the disk', () => assertRoom(stateDir))
+  await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
+  return problems
+}

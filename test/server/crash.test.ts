@@ -1,0 +1,311 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { Agent, request } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { FULL } from './house.ts'
+import { descendants, isAlive, type Process, startProcess, until } from './process.ts'
+
+/** The server as a process: killed at any moment, ended politely, out of room. Nothing acknowledged is lost. */
+
+const dirs: string[] = []
+const place = (): string => {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-crash-'))
+  dirs.push(dir)
+  return dir
+}
+afterAll(() => {
+  for (const dir of dirs) rmSync(dir, { recursive: true, force: true })
+})
+
+/** What clients were told. */
+type Journal = {
+  readonly created: Set<string>
+  readonly deleted: Set<string>
+  readonly execs: Map<string, string>
+  duplicates: number
+}
+
+async function load(server: Process, journal: Journal, stop: () => boolean): Promise<void> {
+  while (!stop()) {
+    try {
+      const made = await server.call('POST', '/v1/sandboxes', { body: {} })
+      if (made.status !== 201) continue
+      const id = made.json.id as string
+      if (journal.created.has(id)) journal.duplicates++
+      journal.created.add(id)
+      const ran = await server.call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv: ['true'] } })
+      if (ran.status === 200) journal.execs.set(ran.json.exec_id, id)
+      if (Math.random() < 0.3) continue
+      const gone = await server.call('DELETE', `/v1/sandboxes/${id}`)
+      if (gone.status === 200) journal.deleted.add(id)
+    } catch {
+      // The connection died with the server: nothing was acknowledged.
+      return
+    }
+  }
+}
+
+describe('kill -9', () => {
+  const times = FULL ? 200 : 4
+
+  test(`${times} times at a random moment under load`, async () => {
+    const home = place()
+    const neighbourHome = place()
+    const neighbour = await startProcess(neighbourHome)
+    const theirs = (await neighbour.call('POST', '/v1/sandboxes', { body: {} })).json.id as string
+    const journal: Journal = { created: new Set(), deleted: new Set(), execs: new Map(), duplicates: 0 }
+    let key: string | undefined
+    let slowest = 0
+    let left: string[] = []
+    let killedAt = 0
+    // By their own parent's death, or by the next life: bubblewrap itself can be left behind half-born.
+    const reaped = async (): Promise<void> => {
+      expect(await until(() => !left.some(isAlive), 5000), 'orphans').toBe(true)
+      if (left.length > 0) slowest = Math.max(slowest, performance.now() - killedAt)
+    }
+    for (let round = 0; round < times; round++) {
+      const server = await startProcess(home, key ? { key } : {})
+      key = server.key
+      await reaped()
+      await settled(server, journal)
+      let over = false
+      const clients = Array.from({ length: 6 }, () => load(server, journal, () => over))
+      await new Promise((resolve) => setTimeout(resolve, Math.random() * (FULL ? 300 : 1200)))
+      // Stopped first, so that nothing is born between the look and the blow.
+      process.kill(server.pid, 'SIGSTOP')
+      const children = descendants(server.pid)
+      process.kill(server.pid, 'SIGKILL')
+      const start = performance.now()
+      await server.ended
+      over = true
+      await Promise.all(clients)
+      left = children
+      killedAt = start
+      // Sometimes again while it recovers.
+      if (round % 4 === 3) await killedWhileStarting(home, key)
+    }
+    const last = await startProcess(home, key ? { key } : {})
+    await reaped()
+    await settled(last, journal, true)
+    expect(journal.duplicates).toBe(0)
+    expect((await neighbour.call('GET', `/v1/sandboxes/${theirs}`)).json.state).toBe('ready')
+    const ran = await neighbour.call('POST', `/v1/sandboxes/${theirs}/exec`, { body: { argv: ['true'] } })
+    expect(ran.json.outcome).toEqual({ kind: 'exited', code: 0 })
+    console.log(
+      `${times} kills: ${journal.created.size} creates, ${journal.execs.size} commands, ${journal.deleted.size} deletes acknowledged and kept; orphans gone in ${slowest.toFixed(0)} ms at most`,
+    )
+    for (const server of [last, neighbour]) {
+      server.child.kill('SIGTERM')
+      expect((await server.ended).code).toBe(0)
+    }
+  }, 3_600_000)
+
+  test.runIf(process.getuid?.() === 0)(
+    'control groups of the dead are removed by the next start',
+    async () => {
+      const groups = (): string[] =>
+        execFileSync(
+          'sh',
+          ['-c', 'ls -d /sys/fs/cgroup/*/ringfence-* /sys/fs/cgroup/ringfence-* 2>/dev/null || true'],
+          {
+            encoding: 'utf8',
+          },
+        )
+          .split('\n')
+          .filter((line) => line.includes(`-${pid}-`))
+      const home = place()
+      const server = await startProcess(home)
+      const { pid } = server
+      const made = await server.call('POST', '/v1/sandboxes', {
+        body: { limits: { memoryMb: 256, pids: 64 } },
+      })
+      expect(made.status, made.text).toBe(201)
+      expect(groups().length).toBeGreaterThan(0)
+      server.child.kill('SIGKILL')
+      await server.ended
+      const next = await startProcess(home)
+      expect(await until(() => groups().length === 0, 5000)).toBe(true)
+      next.child.kill('SIGTERM')
+      await next.ended
+    },
+  )
+
+  async function killedWhileStarting(home: string, key: string | undefined): Promise<void> {
+    const starting = startProcess(home, key ? { key } : {}).catch(() => undefined)
+    await new Promise((resolve) => setTimeout(resolve, Math.random() * 400))
+    const server = await starting
+    server?.child.kill('SIGKILL')
+    await server?.ended
+  }
+
+  /** Everything that was acknowledged is there, nothing hangs between two states, and the trail holds. */
+  async function settled(server: Process, journal: Journal, thorough = false): Promise<void> {
+    const created = [...journal.created].slice(thorough ? 0 : -30)
+    for (const id of created) {
+      const { status, json } = await server.call('GET', `/v1/sandboxes/${id}`)
+      expect(status, id).toBe(200)
+      expect(['destroyed', 'failed'], `${id} is ${json.state}`).toContain(json.state)
+      if (journal.deleted.has(id)) expect(json).toMatchObject({ state: 'destroyed', reason: 'killed' })
+      else if (json.state === 'failed') expect(json.reason).toMatch(/crashed/)
+    }
+    for (const [exec, id] of [...journal.execs].slice(thorough ? 0 : -30)) {
+      const { json } = await server.call('GET', `/v1/sandboxes/${id}/execs/${exec}`)
+      expect(json).toMatchObject({ state: 'ended', outcome: { kind: 'exited', code: 0 } })
+    }
+    expect((await server.call('GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
+  }
+})
+
+describe('SIGTERM', () => {
+  test('lets commands end, refuses new ones, leaves nothing, exits 0', async () => {
+    const server = await startProcess(place())
+    const { id } = (await server.call('POST', '/v1/sandboxes', { body: {} })).json
+    const running = server.call('POST', `/v1/sandboxes/${id}/exec`, {
+      body: { command: 'sleep 1; echo done' },
+    })
+    await until(async () => (await server.call('GET', `/v1/sandboxes/${id}`)).json.state === 'executing')
+    const children = descendants(server.pid)
+    expect(children.length).toBeGreaterThan(0)
+    server.child.kill('SIGTERM')
+    await until(async () => (await server.call('GET', '/readyz')).status === 503)
+    const late = await server.call('POST', '/v1/sandboxes', { body: {} })
+    expect(late).toMatchObject({ status: 503, json: { code: 'draining' } })
+    expect(late.headers.get('retry-after')).toBe('10')
+    expect((await running).json).toMatchObject({ stdout: 'done\n', outcome: { kind: 'exited', code: 0 } })
+    expect(await server.ended).toEqual({ code: 0, signal: null })
+    expect(children.filter(isAlive)).toEqual([])
+  })
+
+  test('a second one does not wait', async () => {
+    const server = await startProcess(place())
+    const { id } = (await server.call('POST', '/v1/sandboxes', { body: {} })).json
+    const running = server
+      .call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv: ['sleep', '60'] } })
+      .catch(() => undefined)
+    await until(async () => (await server.call('GET', `/v1/sandboxes/${id}`)).json.state === 'executing')
+    const children = descendants(server.pid)
+    server.child.kill('SIGTERM')
+    await until(() => server.said().includes('shutting down'))
+    server.child.kill('SIGTERM')
+    expect((await server.ended).code).toBe(0)
+    await running
+    expect(children.filter(isAlive)).toEqual([])
+  })
+
+  test('SIGHUP reloads, and a broken file changes nothing', async () => {
+    const home = place()
+    const file = join(home, 'c.toml')
+    writeFileSync(file, '')
+    const server = await startProcess(home, { args: ['--config', file] })
+    writeFileSync(file, 'nonsense = ')
+    server.child.kill('SIGHUP')
+    expect(await until(() => server.said().includes('not reloaded'))).toBe(true)
+    writeFileSync(file, '[policy]\nmax_cpus = 2\n')
+    server.child.kill('SIGHUP')
+    expect(await until(() => /reloaded; policy [0-9a-f]{16}/.test(server.said()))).toBe(true)
+    server.child.kill('SIGTERM')
+    expect((await server.ended).code).toBe(0)
+  })
+
+  test('a second server on the same state is refused', async () => {
+    const home = place()
+    const server = await startProcess(home)
+    await expect(startProcess(home)).rejects.toThrow(/already uses/)
+    server.child.kill('SIGTERM')
+    await server.ended
+  })
+})
+
+describe.runIf(process.getuid?.() === 0)('out of room', () => {
+  test('a full disk: refused before it starts, said why, and well again by itself', async () => {
+    const home = place()
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64m,mode=700', 'tmpfs', home])
+    try {
+      const server = await startProcess(home)
+      const { id } = (await server.call('POST', '/v1/sandboxes', { body: {} })).json
+      await server.call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv: ['true'] } })
+      const filler = join(home, 'filler')
+      execFileSync('sh', ['-c', `cat /dev/zero > ${filler} 2>/dev/null || true`])
+      const ready = await server.call('GET', '/readyz')
+      expect(ready).toMatchObject({ status: 503, json: { ready: false } })
+      const children = descendants(server.pid).length
+      const ran: number[] = []
+      for (let at = 0; at < 5; at++) {
+        const answer = await server.call('POST', `/v1/sandboxes/${id}/exec`, {
+          body: { command: `echo x >> /tmp/ran` },
+        })
+        ran.push(answer.status)
+      }
+      const made = await server.call('POST', '/v1/sandboxes', { body: {} })
+      expect([503]).toContain(made.status)
+      expect(ran.filter((status) => status !== 200 && status !== 503)).toEqual([])
+      expect(ran).toContain(503)
+      expect(descendants(server.pid).length).toBeLessThanOrEqual(children)
+      rmSync(filler)
+      expect(await until(async () => (await server.call('GET', '/readyz')).status === 200, 5000)).toBe(true)
+      // What was answered with 503 did not run.
+      const counted = await server.call('POST', `/v1/sandboxes/${id}/exec`, {
+        body: { command: 'wc -l < /tmp/ran || echo 0' },
+      })
+      expect(Number(counted.json.stdout)).toBe(ran.filter((status) => status === 200).length)
+      expect((await server.call('POST', '/v1/sandboxes', { body: {} })).status).toBe(201)
+      expect((await server.call('GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
+      server.child.kill('SIGTERM')
+      expect((await server.ended).code).toBe(0)
+    } finally {
+      execFileSync('umount', ['-l', home])
+    }
+  })
+
+  test('a read-only state directory stops the start and says so', async () => {
+    const home = place()
+    mkdirSync(join(home, 'state'))
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'ro', 'tmpfs', join(home, 'state')])
+    try {
+      await expect(startProcess(home)).rejects.toThrow(/EROFS|read-only|READONLY/)
+    } finally {
+      execFileSync('umount', [join(home, 'state')])
+    }
+  })
+
+  test('no descriptors left: said why, and well again', async () => {
+    const server = await startProcess(place(), { wrap: ['bash', '-c', 'ulimit -n 60; exec "$@"', 'sh'] })
+    // One connection from before, on which to ask.
+    const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+    const ask = (method: string, path: string): Promise<{ status: number; text: string }> =>
+      new Promise((resolve, reject) => {
+        const asked = request(
+          `${server.url}${path}`,
+          {
+            method,
+            agent,
+            headers: { authorization: `Bearer ${server.key}`, 'content-type': 'application/json' },
+          },
+          (response) => {
+            let text = ''
+            response
+              .on('data', (chunk) => (text += chunk))
+              .on('end', () => resolve({ status: response.statusCode ?? 0, text }))
+          },
+        )
+        asked.on('error', reject)
+        asked.end(method === 'POST' ? '{}' : undefined)
+      })
+    expect((await ask('GET', '/readyz')).status).toBe(200)
+    const { connect } = await import('node:net')
+    const port = Number(new URL(server.url).port)
+    const sockets = Array.from({ length: 80 }, () => connect(port, '127.0.0.1').on('error', () => {}))
+    expect(await until(async () => (await ask('GET', '/readyz')).status === 503, 5000)).toBe(true)
+    const made = await ask('POST', '/v1/sandboxes')
+    expect(made.status, made.text).toBeGreaterThanOrEqual(500)
+    expect(made.text).not.toContain('"internal"')
+    for (const socket of sockets) socket.destroy()
+    expect(await until(async () => (await ask('GET', '/readyz')).status === 200, 5000)).toBe(true)
+    expect((await ask('POST', '/v1/sandboxes')).status).toBe(201)
+    agent.destroy()
+    server.child.kill('SIGTERM')
+    expect((await server.ended).code).toBe(0)
+  })
+})
