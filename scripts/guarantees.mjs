@@ -54,6 +54,9 @@ ${table.join('\n')}
 \`native\` keeps \`limit.wall\`, \`limit.idle\` and \`limit.output\` for processes that stay in their group; it is taken only by name.
 \`mock\` runs nothing. \`kernel.separate\` and hostile code in general cannot be proven by tests, only attacked.
 
+\`seatbelt\` (macOS) is written to keep the paths, names, variables, network and times of a plan. It is **not run on macOS**:
+its profiles are held by golden tests and by an evaluator in the tests, so it stands in no row above.
+
 Fakes: the control-group layouts of version 2 are tested on made-up directories, because this kernel has its controllers on
 version 1; the arm64 filter is tested by interpreting it, not on such a machine.
 

@@ -10,6 +10,7 @@ import { bubblewrap } from './backends/bubblewrap/backend.ts'
 import { mock } from './backends/mock/backend.ts'
 import { native } from './backends/native/backend.ts'
 import { SandboxRegistry } from './backends/registry.ts'
+import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
@@ -203,6 +204,8 @@ function registryFor(
   const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
   const local: readonly (readonly [Backend, number])[] = [
     [bubblewrap({ agent: agentPath(), probePlan }), 50],
+    // Elsewhere it could only ever say that it is not there.
+    ...(process.platform === 'darwin' ? [[seatbelt({ platform: 'darwin', probePlan }), 40] as const] : []),
     [native(env), 0],
     [mock(), 0],
   ]

@@ -160,11 +160,6 @@ export const SABOTAGES: readonly Sabotage[] = [
     breaks: ['fs.protect'],
     sabotage: withoutValues('protect-name', 'CLAUDE.md', '.github/workflows'),
   },
-  {
-    name: 'the proxy’s port is open where there is no proxy',
-    breaks: ['net.offline'],
-    sabotage: (vector) => without('arg', '--unshare-net')([...vector, 'init', 'tunnel', 'init', '3128']),
-  },
 ]
 
 /** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */
