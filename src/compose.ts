@@ -10,6 +10,7 @@ import { bubblewrap } from './backends/bubblewrap/backend.ts'
 import { mock } from './backends/mock/backend.ts'
 import { native } from './backends/native/backend.ts'
 import { SandboxRegistry } from './backends/registry.ts'
+import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
@@ -54,6 +55,8 @@ export type Ringfence = {
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   /** Names the policy in force. */
   readonly policyHash: () => string
+  /** The network modes that it has. */
+  readonly networkModes: () => readonly string[]
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -115,6 +118,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     trail,
     judge,
     policyHash: () => now.hash,
+    networkModes: () => now.policy.networkModes,
     reload,
     close: () => trail.close(),
   }
@@ -200,6 +204,8 @@ function registryFor(
   const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
   const local: readonly (readonly [Backend, number])[] = [
     [bubblewrap({ agent: agentPath(), probePlan }), 50],
+    // Elsewhere it could only ever say that it is not there.
+    ...(process.platform === 'darwin' ? [[seatbelt({ platform: 'darwin', probePlan }), 40] as const] : []),
     [native(env), 0],
     [mock(), 0],
   ]
@@ -254,6 +260,10 @@ function lazyEgress(
 export function agentPath(): string {
   return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 }
+
+/** The text of something that is shipped for the inside of sandboxes. */
+export const guestFile = (...names: readonly string[]): string =>
+  readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))

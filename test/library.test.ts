@@ -14,7 +14,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { verifyTrail } from '../src/audit/verify.ts'
 import * as ringfence from '../src/index.ts'
-import { leftovers } from './conformance/proofs.ts'
+import { leftovers } from './conformance/leftovers.ts'
 import { packageRoot } from './conformance/world.ts'
 
 const { ExecPolicy, Sandbox, SandboxBuilder, wrap } = ringfence

@@ -115,7 +115,8 @@ examples:
 
 const DOCTOR = `usage: ringfence doctor [--json]
 
-Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it.
+Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it. Then
+what else is to be known about this host: what stops a wall, what weakens it, what is good to know.
 
 examples:
   ringfence doctor

@@ -9,6 +9,7 @@ export const here = dirname(fileURLToPath(import.meta.url))
 
 /** With install scripts off, like every package here. */
 export function installed(folder: string = here): void {
+  if (existsSync(join(folder, 'node_modules', '.ringfence-list'))) return
   if (existsSync(join(folder, 'node_modules', '.package-lock.json'))) return
   const args = ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
   execFileSync('npm', args, { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] })

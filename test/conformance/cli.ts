@@ -31,7 +31,7 @@ async function main(): Promise<number> {
     if (loud) process.stdout.write(text)
   }
   try {
-    if (process.argv.includes('--mutation')) return await mutate(world, control, show)
+    if (process.argv.includes('--mutation')) return await mutate(control, show)
     const rows = await runSuite(wall(), control, world, {
       only,
       onRow: (row) =>
@@ -52,16 +52,15 @@ async function main(): Promise<number> {
 }
 
 /** Each sabotage must be noticed by at least one proof of the guarantees that it breaks. */
-async function mutate(
-  world: Awaited<ReturnType<typeof makeWorld>>,
-  control: ReturnType<typeof native>,
-  show: (text: string) => void,
-): Promise<number> {
+async function mutate(control: ReturnType<typeof native>, show: (text: string) => void): Promise<number> {
   let missed = 0
   for (const { name, breaks, sabotage } of SABOTAGES) {
+    // What one attack left outside must not count for the next.
+    const world = await makeWorld()
     const rows = await runSuite(wall(sabotage), control, world, { only: breaks }).catch((error: Error) => [
       { guarantee: breaks[0] as Guarantee, attack: '', verdict: 'failed' as const, why: error.message },
     ])
+    await world.close()
     const caught = rows.find((row) => row.verdict === 'broken' || row.verdict === 'accepted')
     if (!caught) missed++
     show(
