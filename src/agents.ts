@@ -1,4 +1,5 @@
 import { McpHttp } from './adapters/mcp-http.ts'
+import type { McpOptions } from './adapters/mcp-server.ts'
 import type { Place, PlaceEntry, Running, StartOptions } from './adapters/place.ts'
 import { remotePlace } from './adapters/remote-place.ts'
 import { AgentSession } from './adapters/session.ts'
@@ -125,14 +126,13 @@ async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string
   }
 }
 
+export type McpMountOptions = { readonly path?: string; readonly extend?: McpOptions['extend'] }
+
 /** `/mcp` beside `/v1`. Its tools call `/v1` with the caller's own key, so nothing is possible here that is not there. */
-export function mcpMount(
-  version: string,
-  extend?: ConstructorParameters<typeof McpHttp>[0]['extend'],
-): Mount {
+export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOptions = {}): Mount {
   const mcp = new McpHttp({ version, ...(extend && { extend }) })
   return (app, { authenticate }) => {
-    app.all('/mcp', async (context) => {
+    app.all(path, async (context) => {
       const { keyId } = await authenticate(context, 'exec')
       const headers = context.req.raw.headers
       const host = headers.get('host') ?? 'localhost'

@@ -51,11 +51,19 @@ afterAll(async () => {
   rmSync(base, { recursive: true, force: true })
 })
 
-type Way = { readonly elicit?: boolean; readonly version?: string; readonly args?: readonly string[] }
+type Way = {
+  readonly apiKey?: string
+  readonly elicit?: boolean
+  readonly version?: string
+  readonly args?: readonly string[]
+}
 const answers: boolean[] = []
 const asked: string[] = []
 
-async function connect(kind: string, { elicit, version, args = [] }: Way = {}): Promise<Client> {
+async function connect(
+  kind: string,
+  { elicit, version, apiKey = key, args = [] }: Way = {},
+): Promise<Client> {
   const { Client, StreamableHTTPClientTransport } = await sdk<Sdk>('@modelcontextprotocol/client')
   const { StdioClientTransport } = await sdk<StdioSdk>('@modelcontextprotocol/client/stdio')
   const negotiation = version ? { versionNegotiation: { mode: { pin: version } } } : {}
@@ -78,7 +86,7 @@ async function connect(kind: string, { elicit, version, args = [] }: Way = {}): 
           stderr: 'inherit',
         })
       : new StreamableHTTPClientTransport(new URL(`${server.url}/mcp`), {
-          requestInit: { headers: { authorization: `Bearer ${key}` } },
+          requestInit: { headers: { authorization: `Bearer ${apiKey}` } },
         })
   await client.connect(transport)
   return client
@@ -192,6 +200,20 @@ describe.each([
     expect(opened.structuredContent).toEqual({ allowed: true, hosts: ['example.com'] })
     await client.close()
   })
+})
+
+test('over HTTP only a key that may approve can pass on the yes', async () => {
+  const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
+  const client = await connect('http', { elicit: true, apiKey: operator.secret })
+  answers.push(true)
+  const yes = await call(client, 'exec', { command: 'git push origin main' })
+  expect(yes.isError).toBeUndefined()
+  await client.close()
+  const other = await connect('http', { elicit: true })
+  answers.push(true)
+  const no = await call(other, 'exec', { command: 'git push origin main' })
+  expect(no.content[0]?.text).toMatch(/^error: forbidden/)
+  await other.close()
 })
 
 test('a client that cannot ask gets a refusal', async () => {
