@@ -34,7 +34,13 @@ const program = {
 } satisfies UserConfig
 
 export default defineConfig([
-  { ...shared, entry: { index: 'src/index.ts' }, format: 'esm', outDir: 'dist', dts: true },
+  {
+    ...shared,
+    entry: { index: 'src/index.ts', agents: 'src/agents.ts' },
+    format: 'esm',
+    outDir: 'dist',
+    dts: true,
+  },
   {
     ...shared,
     platform: 'neutral',

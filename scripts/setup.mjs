@@ -44,7 +44,6 @@ const PACKAGES = [
   ['podman', ['/usr/bin/podman'], 'the tests run containers on its socket too'],
   ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a kernel of its own for each sandbox'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
-  ['openssl', ['/usr/bin/openssl'], 'makes a certificate for the tests'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
@@ -79,6 +78,18 @@ function installPackages() {
   // No package of ours needs an install script, so none gets to run one. Not `npm ci`: it refuses where a registry
   // lacks the builds for other platforms, which we do not need.
   run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'])
+  writeFileSync(stamp, wanted)
+}
+
+/** Clients of other people that only tests run, in a directory of their own; again when their list changed. */
+export function installClients(dir) {
+  const stamp = join(root, dir, 'node_modules', '.ringfence-list')
+  const wanted = hashOf([join(root, dir, 'package.json')])
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted) return
+  say(`clients in ${dir}: installing`)
+  run('npm', ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'], {
+    cwd: join(root, dir),
+  })
   writeFileSync(stamp, wanted)
 }
 

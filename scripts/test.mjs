@@ -6,12 +6,15 @@ import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { root, setup } from './setup.mjs'
+import { installClients, root, setup } from './setup.mjs'
 
 setup()
 
 const bin = (name, file) => join(root, 'node_modules', name, file)
 const full = process.argv.includes('--full')
+installClients('test/e2b')
+installClients('test/adapters')
+if (full) installClients('test/e2b/more')
 let passed = 0
 let failed = 0
 

@@ -11,6 +11,7 @@ import { lazy } from './backends/lazy.ts'
 import { mock } from './backends/mock/backend.ts'
 import { native } from './backends/native/backend.ts'
 import { SandboxRegistry } from './backends/registry.ts'
+import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { probeMemory } from './host/probe-memory.ts'
@@ -59,6 +60,8 @@ export type Ringfence = {
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   /** Names the policy in force. */
   readonly policyHash: () => string
+  /** The network modes that it has. */
+  readonly networkModes: () => readonly string[]
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -129,6 +132,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     trail,
     judge,
     policyHash: () => now.hash,
+    networkModes: () => now.policy.networkModes,
     reload,
     close: async () => {
       for (const close of closing.splice(0)) await close().catch(() => {})
@@ -218,7 +222,7 @@ type RegistryParts = {
 }
 
 /** Without an order of the operator's the host's own tools come first: `run` is about them. */
-const PRIORITY = { bubblewrap: 50, docker: 30, gvisor: 20, native: 0, mock: 0 } as const
+const PRIORITY = { bubblewrap: 50, seatbelt: 40, docker: 30, gvisor: 20, native: 0, mock: 0 } as const
 
 function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
@@ -228,6 +232,8 @@ function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegi
     bubblewrap({ agent: agentPath(), probePlan }),
     lazyDocker(options, parts, probePlan),
     lazyGvisor(options, parts, probePlan),
+    // Elsewhere it could only ever say that it is not there.
+    ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
     native(env),
     mock(),
   ]
@@ -369,6 +375,10 @@ function lazyEgress(
 export function agentPath(): string {
   return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 }
+
+/** The text of something that is shipped for the inside of sandboxes. */
+export const guestFile = (...names: readonly string[]): string =>
+  readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))

@@ -4,6 +4,8 @@ export { AuditTrail, openTrail } from './audit/trail.ts'
 export type { Backend, BackendSandbox, ExecIo, Probe, Wrapped } from './backends/backend.ts'
 export { type MockAnswer, mock } from './backends/mock/backend.ts'
 export { SandboxRegistry } from './backends/registry.ts'
+export { seatbelt } from './backends/seatbelt/backend.ts'
+export { profileOf as seatbeltProfileOf, type SeatbeltContext } from './backends/seatbelt/launch.ts'
 export {
   DANGEROUS_PATTERNS,
   detectCapabilities,

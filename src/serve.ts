@@ -1,5 +1,7 @@
 import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { mcpMount } from './agents.ts'
 import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
@@ -8,6 +10,7 @@ import {
   compose,
   databaseUrl,
   environment,
+  guestFile,
   newId,
   type Ringfence,
   skillParts,
@@ -19,17 +22,22 @@ import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
+import type { E2bParts } from './server/e2b/guest.ts'
+import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
 import type { ServerParts } from './server/parts.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
+import { Homes, openWithHomes } from './supervisor/homes.ts'
 import { beginInstance } from './supervisor/instance.ts'
 import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
+import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
+import { Templates } from './supervisor/templates.ts'
 import { assertRoom, troubleOf } from './supervisor/trouble.ts'
 import { Webhooks } from './supervisor/webhooks.ts'
 
@@ -87,12 +95,16 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     trail = await openStoreTrail({ home: stateDir, store })
     const opened = trail
     closing.push(() => opened.close())
-    const parts = partsOf(options, { ringfence, store, trail, instance })
+    const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+    const homes = new Homes(join(stateDir, 'homes'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
     const recovered = await parts.supervisor.recover()
+    await homes.sweep()
     parts.webhooks.deliver()
-    const listening = await listen(parts, listenOptions(options, ringfence.config))
+    const e2b = e2bParts(ringfence, store, tokens)
+    const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
       await parts.supervisor.drain(0)
@@ -141,9 +153,24 @@ type Grown = {
   readonly store: Store
   readonly trail: StoreTrail
   readonly instance: ReturnType<typeof beginInstance>
+  readonly tokens: SandboxTokens
+  readonly homes: Homes
 }
 
-function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: Grown): ServerParts {
+/** What E2B gives its own sandboxes. */
+const DISK_MB = 10_240
+
+/** What E2B's clients need beside the rest. */
+const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+  tokens,
+  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  networkModes: () => ringfence.networkModes(),
+  diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
+  kernel: (file) => guestFile('kernels', file),
+})
+
+function partsOf(options: ServeOptions, grown: Grown): ServerParts {
+  const { ringfence, store, trail, instance, tokens, homes } = grown
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
@@ -172,7 +199,8 @@ function partsOf(options: ServeOptions, { ringfence, store, trail, instance }: G
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: (spec, how) => ringfence.gate.open(spec, how),
+    open: openWithHomes(ringfence.gate, homes, newId),
+    tokenOf: (id) => tokens.access(id),
     judge: (spec) => void ringfence.gate.plan(spec),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
@@ -275,7 +303,7 @@ async function backendsOf({ registry }: Ringfence): Promise<readonly unknown[]> 
   )
 }
 
-function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOptions {
+function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -284,8 +312,8 @@ function listenOptions(options: ServeOptions, { server = {} }: Config): ListenOp
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    ...(options.mounts ? { mounts: options.mounts } : {}),
-    ...(options.upgrades ? { upgrades: options.upgrades } : {}),
+    mounts: [mcpMount(options.version ?? '0.1.0'), e2bMount(e2b), ...(options.mounts ?? [])],
+    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 

@@ -14,8 +14,9 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { verifyTrail } from '../src/audit/verify.ts'
 import * as ringfence from '../src/index.ts'
-import { leftovers } from './conformance/proofs.ts'
+import { leftovers } from './conformance/leftovers.ts'
 import { packageRoot } from './conformance/world.ts'
+import { until } from './persistent.ts'
 
 const { ExecPolicy, Sandbox, SandboxBuilder, wrap } = ringfence
 
@@ -34,6 +35,19 @@ beforeAll(() => {
 })
 
 afterAll(() => rmSync(base, { recursive: true, force: true }))
+
+/** What `ps` would show of each process; one that ends meanwhile shows nothing. */
+function processList(): readonly string[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map((pid) => {
+      try {
+        return readFileSync(`/proc/${pid}/cmdline`, 'latin1')
+      } catch {
+        return ''
+      }
+    })
+}
 
 const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 
@@ -235,13 +249,9 @@ describe('wrap and SandboxBuilder', () => {
       cwd: wrapped.cwd,
       stdio: 'ignore',
     })
-    await new Promise((resolve) => setTimeout(resolve, 300))
-    const lines = readdirSync('/proc')
-      .filter((name) => /^\d+$/.test(name))
-      .map((pid) =>
-        existsSync(`/proc/${pid}/cmdline`) ? readFileSync(`/proc/${pid}/cmdline`, 'latin1') : '',
-      )
-    const bwrap = lines.filter((line) => line.startsWith('bwrap'))
+    // Until the command itself is there: by then every process of the wall is.
+    await until(() => processList().some((line) => line.startsWith('sleep\u00001.25')))
+    const bwrap = processList().filter((line) => line.startsWith('ringfence-bwrap'))
     expect(bwrap.length).toBeGreaterThan(0)
     expect(bwrap.join('\n')).not.toMatch(/hunter2|sleep/)
     child.kill('SIGKILL')

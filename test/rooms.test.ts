@@ -23,18 +23,20 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   supervisor: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
   server: ['model', 'audit', 'supervisor', 'npm:hono', 'npm:@hono/node-server', 'npm:ws'],
   client: ['model'],
-  adapters: ['model', 'client'],
+  adapters: ['model', 'client', 'npm:@modelcontextprotocol/server', 'npm:@modelcontextprotocol/server/stdio'],
 }
 const INNER = Object.keys(ROOMS)
 /** What stands above the rooms: the composition root, the library and its front door, the seeds' names, the commands. */
 const ABOVE: Readonly<Record<string, readonly string[]>> = {
   'compose.ts': INNER,
   // The server's half of the composition: apart, so that no command loads it but `serve`.
-  'serve.ts': [...INNER, 'compose.ts'],
+  'serve.ts': [...INNER, 'compose.ts', 'agents.ts'],
+  // The agents' front door: apart, so that whoever has no agent does not load it.
+  'agents.ts': [...INNER, 'compose.ts'],
   'api.ts': [...INNER, 'compose.ts'],
   'compat.ts': [...INNER, 'compose.ts', 'api.ts'],
   'index.ts': [...INNER, 'compose.ts', 'api.ts', 'compat.ts'],
-  cli: [...INNER, 'compose.ts', 'serve.ts'],
+  cli: [...INNER, 'compose.ts', 'agents.ts', 'serve.ts'],
 }
 const TABLE = { ...ROOMS, ...ABOVE }
 

@@ -1,5 +1,6 @@
 #include "agent.h"
 
+#include <linux/landlock.h>
 #include <time.h>
 
 void strings_add(struct strings *list, const char *item) {
@@ -37,6 +38,11 @@ int main(int argc, char **argv) {
   }
 #endif
   if (argc == 3 && !strcmp(argv[1], "changes")) return list_changes(argv[2]);
+  if (argc == 2 && !strcmp(argv[1], "landlock")) {
+    /* The version of its interface that this kernel has; -1 for none. For those who look what a host can do. */
+    printf("%ld\n", syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION));
+    return 0;
+  }
   if (argc == 2 && !strcmp(argv[1], "version")) {
     puts("ringfence-agent 1");
     return 0;

@@ -80,6 +80,15 @@ static bool has_inner(const struct segments *segments) {
   return false;
 }
 
+static bool has_name(const struct segments *segments, int start) {
+  for (size_t i = 0; i < protection.names.count; i++) {
+    bool whole;
+    matched(segments, start, protection.names.items[i], &whole);
+    if (whole) return true;
+  }
+  return false;
+}
+
 /* The same judgement as policy/protect.ts; test/wall.test.ts holds the two against each other. */
 bool is_protected(const char *path) {
   struct segments segments;
@@ -92,7 +101,7 @@ bool is_protected(const char *path) {
   if (is_pinned(path) || has_inner(&segments)) return true;
   int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)
-    if (listed(&protection.names, &segments, start)) return true;
+    if (has_name(&segments, start)) return true;
   return false;
 }
 
@@ -103,17 +112,26 @@ static bool leads_to_pinned(const char *path) {
   return false;
 }
 
+/* Whether the path ends in the middle of one of the patterns: `.github` of `.github/workflows`. */
+static bool ends_within(const struct strings *patterns, const struct segments *segments, int start) {
+  for (size_t i = 0; i < patterns->count; i++) {
+    bool whole;
+    int count = matched(segments, start, patterns->items[i], &whole);
+    if (count > 0 && start + count == segments->count) return true;
+  }
+  return false;
+}
+
 bool leads_to_protected(const char *path) {
   struct segments segments;
   if (depth_of_root(path) < 0) return false;
   if (leads_to_pinned(path)) return true;
   split(&segments, path);
   for (int start = 0; start < segments.count; start++)
-    for (size_t i = 0; i < protection.inner.count; i++) {
-      bool whole;
-      int count = matched(&segments, start, protection.inner.items[i], &whole);
-      if (count > 0 && start + count == segments.count) return true;
-    }
+    if (ends_within(&protection.inner, &segments, start)) return true;
+  int root = depth_of_root(path), dependency = dependency_depth(&segments, root);
+  for (int start = root; start < segments.count && start <= dependency; start++)
+    if (ends_within(&protection.names, &segments, start)) return true;
   return false;
 }
 

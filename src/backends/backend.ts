@@ -139,11 +139,15 @@ export interface BackendSandbox {
   connect(port: number): Promise<Duplex>
   /** The fences that are really in place, as the kernel reports them. */
   layers(): Promise<readonly string[]>
+  /** What its processes use right now; absent where that cannot be told. */
+  usage?(): Usage | undefined
   /** Resolves when the sandbox ended, by `close` or by itself; the text says why. */
   readonly ended: Promise<string>
   /** Idempotent. When it resolves, nothing of the sandbox is left on the host. */
   close(): Promise<void>
 }
+
+export type Usage = { readonly memoryBytes: number; readonly cpuMs: number }
 
 /** Optional powers of a sandbox. */
 export interface Freezable {

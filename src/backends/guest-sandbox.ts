@@ -18,6 +18,7 @@ import type {
   RunningCommand,
   StartIo,
   TerminalSize,
+  Usage,
 } from './backend.ts'
 import { guestFiles, type RunBuiltin } from './guest-files.ts'
 
@@ -29,6 +30,7 @@ export type GuestPlace = {
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   /** What the kernel counted for this sandbox so far. */
   readonly counts: () => KernelCounts
+  readonly usage?: () => Usage | undefined
   /** Called before a command starts and after it ended, with how many there are. */
   readonly onCommands?: ((running: number) => void) | undefined
   /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
@@ -99,6 +101,10 @@ export class GuestSandbox implements BackendSandbox, Freezable {
   async layers(): Promise<readonly string[]> {
     this.#assertOpen()
     return this.#place.layersOf(await (await this.#place.session()).ready)
+  }
+
+  usage(): Usage | undefined {
+    return this.#place.usage?.()
   }
 
   /** All processes stand still; nothing new starts until `resume`. */

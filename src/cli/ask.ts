@@ -6,6 +6,10 @@ export async function askPerson(decision: Decision, json: boolean): Promise<bool
   return /^y(es)?$/i.test(answer ?? '')
 }
 
+/** A plain yes or no; where there is nobody, no. */
+export const askYes = async (question: string, json: boolean): Promise<boolean> =>
+  /^y(es)?$/i.test((await ask(question, json)) ?? '')
+
 /** What becomes of the changes. Where nobody can say, they wait. */
 export async function askReview(json: boolean): Promise<'apply' | 'drop' | 'wait'> {
   const answer = await ask('apply these changes? [a]pply, [d]rop, [w]ait ', json)

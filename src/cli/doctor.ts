@@ -1,5 +1,7 @@
 import { release } from 'node:os'
-import { compose } from '../compose.ts'
+import { agentPath, compose } from '../compose.ts'
+import { diagnose, type HostNote } from '../host/diagnose.ts'
+import { observeHost } from '../host/host-state.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
 import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
@@ -33,6 +35,7 @@ export async function doctor(args: readonly string[]): Promise<number> {
       fix: probe.available ? null : probe.fix,
     })
   }
+  const notes = diagnose(await observeHost(agentPath()))
   const { ImageStore } = await import('../backends/images/store.ts')
   const images = new ImageStore(ringfence.stateDir).list()
   const report = {
@@ -40,11 +43,11 @@ export async function doctor(args: readonly string[]): Promise<number> {
     images: images.map(imageJson),
     node: process.version,
     kernel: release(),
+    notes,
   }
   const shown = images.map((one) => `  ${imageLine(one)}\n`).join('')
-  process.stdout.write(
-    values.json ? `${JSON.stringify(report)}\n` : `${table(rows, report)}${shown && `\nimages:\n${shown}`}`,
-  )
+  const text = `${table(rows, report)}${shown && `\nimages:\n${shown}`}${notesText(notes)}`
+  process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : text)
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 
@@ -65,6 +68,16 @@ function table(rows: readonly Row[], host: { readonly node: string; readonly ker
     ? `\n${best.name} keeps here:\n  ${wrap(best.guarantees)}\n`
     : '\nno wall on this host: nothing will be run\n'
   return `node ${host.node}, kernel ${host.kernel}\n\n  ${'backend'.padEnd(12)} ${'level'.padEnd(9)} ${'here'.padEnd(9)} ${'start'.padStart(9)}\n${lines.join('\n')}\n${kept}`
+}
+
+/** What is to be known about this host, with what to do about it. */
+function notesText(notes: readonly HostNote[]): string {
+  const lines = notes.map(({ weight, text, fix }) => {
+    const todo =
+      fix === undefined ? '' : `\n           fix: ${fix.trimEnd().replaceAll('\n', '\n           ')}`
+    return `  ${weight.padEnd(8)} ${text}${todo}\n`
+  })
+  return lines.length === 0 ? '' : `\nthis host:\n${lines.join('')}`
 }
 
 const wrap = (names: readonly string[]): string =>

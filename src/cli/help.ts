@@ -16,6 +16,9 @@ usage: ringfence <command> [options]
   skill    inspect, run, list and count skills
   wasm     meter and run WebAssembly with fuel, a deadline and named grants
 
+  mcp      tools for an agent over MCP, in one sandbox on this directory
+  hook     let policy judge what a coding agent does, before it does it
+
   serve    a control plane for many sandboxes: HTTP, keys, approvals, events
   sandbox  create, use and end sandboxes on a server
   key      make, list and revoke API keys
@@ -130,7 +133,8 @@ examples:
 
 const DOCTOR = `usage: ringfence doctor [--json]
 
-Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it.
+Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it. Then
+what else is to be known about this host: what stops a wall, what weakens it, what is good to know.
 
 examples:
   ringfence doctor
@@ -201,6 +205,31 @@ examples:
   ringfence eval '1 + 2'
   ringfence eval 'items.filter(i => i.price > 10)' --context '{"items":[{"price":12}]}'
   ringfence eval --async 'await Promise.resolve(3)' --timeout 200
+`
+
+const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID] [--preset P]
+                     [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL]
+
+An MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this directory;
+commands that policy asks about are put to the person at the client, where the client can. See docs/agents.md.
+
+examples:
+  ringfence mcp
+  claude mcp add ringfence -- ringfence mcp
+  ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
+`
+
+const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]
+       ringfence hook install claude-code|codex|gemini [--project] [--sandboxed | --wrap] [--yes]
+
+Reads the agent's tool call on standard input and answers in its own format. What policy lets run only in a sandbox is
+asked about (Claude Code) or refused; --sandboxed says that the agent's own sandbox is on, --wrap lets Claude Code run it
+through \`ringfence run\`. install shows the agent's settings and writes them after a yes.
+
+examples:
+  ringfence hook install claude-code --wrap
+  ringfence hook install codex --sandboxed
+  echo '{"tool_name":"Bash","tool_input":{"command":"rm -rf /"}}' | ringfence hook claude-code
 `
 
 const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--database-url URL] [--tls-cert F --tls-key F]
@@ -280,6 +309,8 @@ const HELP: Readonly<Record<string, string>> = {
   skill: SKILL,
   wasm: WASM,
   eval: EVAL,
+  mcp: MCP,
+  hook: HOOK,
   serve: SERVE,
   sandbox: SANDBOX,
   key: KEY,

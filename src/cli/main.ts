@@ -17,6 +17,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   skill: async () => (await import('./skill.ts')).skill,
   wasm: async () => (await import('./wasm.ts')).wasm,
   eval: async () => (await import('./eval.ts')).evaluate,
+  mcp: async () => (await import('./mcp.ts')).mcp,
+  hook: async () => (await import('./hook.ts')).hook,
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
   key: async () => (await import('./key.ts')).key,

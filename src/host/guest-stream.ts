@@ -65,6 +65,9 @@ export class GuestStream extends Duplex implements Listener {
     this.#over = true
     this.#speaker.forget(this.#id)
     this.#wake()
+    // Once all is read there is nobody to write to either: whoever feeds it hears the close.
+    if (this.readableEnded) this.destroy()
+    else this.once('end', () => this.destroy())
   }
 
   #wake(): void {

@@ -1,4 +1,4 @@
-import { connect } from 'node:net'
+import { type AddressInfo, connect, createServer } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 
@@ -8,5 +8,28 @@ export function connectLoopback(port: number): Promise<Duplex> {
     const socket = connect({ host: '127.0.0.1', port })
     socket.once('connect', () => resolve(socket))
     socket.once('error', () => reject(new SandboxError('wrong-state', `nothing listens on port ${port}`)))
+  })
+}
+
+export type LoopbackPort = { readonly port: number; readonly close: () => void }
+
+/** A port of its own on this machine's loopback; each connection is handed over. */
+export function listenLoopback(onStream: (stream: Duplex) => void): Promise<LoopbackPort> {
+  return new Promise((resolve, reject) => {
+    const open = new Set<Duplex>()
+    const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
+      open.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => open.delete(socket))
+      onStream(socket)
+    })
+    server.once('error', () => reject(new SandboxError('launch-failed', 'cannot listen on loopback')))
+    server.listen(0, '127.0.0.1', () => {
+      const close = (): void => {
+        server.close()
+        for (const socket of open) socket.destroy()
+      }
+      resolve({ port: (server.address() as AddressInfo).port, close })
+    })
   })
 }

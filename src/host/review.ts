@@ -144,10 +144,22 @@ export class Review {
   }
 }
 
-/** A file made now, in the kernel's own counting, which lags behind the clock by a few milliseconds. */
+/**
+ * Now, as the kernel dates files: it counts in steps of a few milliseconds. Waits for the next step, so that whatever was
+ * written before carries an earlier date.
+ */
 function clockOf(dir: string): string {
-  writeFileSync(join(dir, 'started'), '')
-  return String(statSync(join(dir, 'started'), { bigint: true }).ctimeNs)
+  const stamp = (): bigint => {
+    writeFileSync(join(dir, 'started'), '')
+    return statSync(join(dir, 'started'), { bigint: true }).ctimeNs
+  }
+  const first = stamp()
+  let now = first
+  while (now === first) {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1)
+    now = stamp()
+  }
+  return String(now)
 }
 
 const KINDS: Readonly<{ [kind: string]: Change['kind'] }> = { f: 'file', d: 'dir', l: 'link', w: 'other' }

@@ -129,6 +129,19 @@ describe('a stream to a port of the sandbox', () => {
     expect(errors[0]?.message).toContain('the sandbox is gone')
   })
 
+  test('what was sent before the end is read, also when the agent lets go at once', async () => {
+    const { agent, connect } = await meet()
+    const { stream, id } = await connect()
+    agent.say('D', id, 'all of ').say('D', id, 'it').say('Q', id).say('U', id)
+    await settle()
+    const written = new Promise((resolve) => stream.write('into the void', resolve))
+    expect(await textOf(stream)).toBe('all of it')
+    expect(await written).toBeFalsy()
+    await settle()
+    // Whoever feeds it must hear that it is over.
+    expect(stream.destroyed).toBe(true)
+  })
+
   test('a writer that waits for credit is told when the stream goes', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()

@@ -129,3 +129,23 @@ export function lifeOf(pid: number): string {
 
 export const isAlive = (life: string | undefined): boolean =>
   life !== undefined && /^\d+-\d+$/.test(life) && lifeOf(Number.parseInt(life, 10)) === life
+
+/** Jiffies of /proc; the kernel has used this value for user space for ever. */
+const TICK_MS = 10
+const PAGE_BYTES = 4096
+
+/** Memory in use and processor time of a process and everything below it, ended children included. */
+export function treeUsage(root: number): { readonly memoryBytes: number; readonly cpuMs: number } {
+  const waiting = [root]
+  let memoryBytes = 0
+  let cpuMs = 0
+  for (let seen = 0; waiting.length > 0 && seen < MAX_TREE; seen++) {
+    const pid = waiting.shift() as number
+    // The name before the bracket may hold anything.
+    const fields = (readText(`/proc/${pid}/stat`) ?? '').replace(/^.*\) /s, '').split(' ')
+    cpuMs += fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks || 0), 0) * TICK_MS
+    memoryBytes += Number(fields[21] ?? 0) * PAGE_BYTES
+    waiting.push(...childrenOf(pid))
+  }
+  return { memoryBytes, cpuMs }
+}

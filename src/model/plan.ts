@@ -54,6 +54,8 @@ type PlanFields = {
   /** Where commands start, as the guest sees it. */
   readonly cwd: string
   readonly mounts: readonly Mount[]
+  /** The directories that are the sandbox's own; the first is its home. */
+  readonly own: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }

@@ -43,6 +43,8 @@ export const specShape = object({
   unixSockets: optional(list(text())),
   /** `NAME=ENVVAR@HOST`: the sandbox holds a placeholder, the proxy the value. */
   secrets: optional(list(text())),
+  /** Fresh directories of the sandbox's own at these places in it; the first is its home. Whoever opens it makes them. */
+  private: optional(list(text(), 8)),
   env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
   limits: optional(limitsShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),

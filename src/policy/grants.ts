@@ -2,7 +2,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Mask, Mount, PathFact } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from './paths.ts'
-import { hardDenied, hasMountSyntax, isWithin } from './paths-mount.ts'
+import { hardDenied, hasMountSyntax, isWithin, refuseTarget } from './paths-mount.ts'
 
 /** Which host paths a spec gets, and what of them stays hidden. */
 
@@ -35,6 +35,8 @@ export type Facts = {
   readonly cwd: string
   /** One for each path that `pathsOf` names. */
   readonly paths: ReadonlyMap<string, Observed>
+  /** Directories that were made for this sandbox alone; where each goes in it. */
+  readonly own?: readonly { readonly target: string; readonly fact: PathFact }[] | undefined
   /** What stands ready for network mode `fetch`. */
   readonly egress?: EgressFacts | undefined
   /** Empty directories for overlays, as many as there may be writable mounts. */
@@ -80,6 +82,18 @@ export function grantedMounts(
   return distinct(asked.map((one) => mountOf(policy, one, facts)))
 }
 
+/** The sandbox's own directories: nothing of the host is in them, so only their places are judged. */
+export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[] {
+  if (own.length > 0 && preset === 'danger-full-access')
+    throw new SandboxError('invalid-input', 'danger-full-access has no private directories')
+  return own.map(({ target, fact }) => {
+    const refused = refuseTarget(target) ?? refusedTarget(target)
+    if (refused)
+      throw new SandboxError('invalid-input', `\`${target}\` cannot be a private directory: ${refused}`)
+    return { ...fact, target, mode: 'rw' }
+  })
+}
+
 /** With review every writable mount gets an overlay; what cannot have one is refused. */
 export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly Mount[] {
   const writable = mounts.filter(({ mode }) => mode === 'rw')
@@ -99,7 +113,7 @@ export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly
 }
 
 /** Two grants for one target: asking for the same thing twice is harmless, anything else is a contradiction. */
-function distinct(mounts: readonly Mount[]): readonly Mount[] {
+export function distinct(mounts: readonly Mount[]): readonly Mount[] {
   const byTarget = new Map<string, Mount>()
   for (const mount of mounts) {
     const other = byTarget.get(mount.target)

@@ -4,11 +4,13 @@ import type { Guarantee } from '../model/guarantee.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
 import {
+  distinct,
   type Facts,
   factOf,
   grantedMounts,
   grantedSockets,
   masksFor,
+  ownMounts,
   reviewedMounts,
   type SandboxPolicy,
 } from './grants.ts'
@@ -71,11 +73,13 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   refuseUnbuilt(spec)
   const preset = spec.preset ?? 'workspace-write'
   const granted = grantedMounts(policy, spec, facts, preset)
-  const mounts = spec.review ? reviewedMounts(granted, facts) : granted
+  const own = ownMounts(facts, preset)
+  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
-  const writes = mounts.some((mount) => mount.mode === 'rw')
+  // What nobody outside ever opens needs no protection from being planted.
+  const writes = granted.some((mount) => mount.mode === 'rw')
   const workspace = spec.workspace === undefined ? undefined : factOf(spec.workspace, facts)
   const asked = needsOf(preset, mode, spec.limits ?? {}, limits, writes)
   const { needs, waived } = split(spec, asked)
@@ -84,20 +88,23 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     minLevel: spec.minIsolation ?? (spec.backend === 'native' ? 'native' : 'os'),
     preset,
     image: spec.image,
-    cwd: startingPoint(workspace, facts),
+    cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
     mounts,
+    own: own.map(({ target }) => target),
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? pinnedTo(repositoriesOf(facts)) : undefined,
     network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },
     unixSockets: sockets,
     files: mode === 'fetch' ? egressFiles(facts) : [],
-    env: { ...baseEnvironment(facts), ...(mode === 'fetch' ? egressEnvironment(facts) : {}), ...spec.env },
+    env: {
+      ...baseEnvironment(facts),
+      ...(own[0] ? { HOME: own[0].target, USER: 'user', LOGNAME: 'user' } : {}),
+      ...(mode === 'fetch' ? egressEnvironment(facts) : {}),
+      ...spec.env,
+    },
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => spec.limits?.[name] === undefined),
-    runAs:
-      facts.uid === 0 && workspace && workspace.uid !== 0
-        ? { uid: workspace.uid, gid: workspace.gid }
-        : undefined,
+    runAs: ownerOf(facts, workspace ?? own[0]),
     needs,
     waived,
     agentId: spec.agentId,
@@ -123,8 +130,11 @@ function refuseUnbuilt(spec: Spec): void {
     })
 }
 
-function startingPoint(workspace: PathFact | undefined, facts: Facts): string {
-  if (!workspace) return '/tmp'
+/** Root's sandboxes run as the owner of their workspace, when that is somebody else. */
+const ownerOf = (facts: Facts, place: PathFact | undefined): Plan['runAs'] =>
+  facts.uid === 0 && place && place.uid !== 0 ? { uid: place.uid, gid: place.gid } : undefined
+
+function startingPoint(workspace: PathFact, facts: Facts): string {
   return isWithin(facts.cwd, workspace.real) ? facts.cwd : workspace.real
 }
 

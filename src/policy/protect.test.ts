@@ -39,6 +39,10 @@ describe('what a person, an editor, a shell or another agent would run later is 
     ['.claude/settings.json', '.claude'],
     ['.cursor/mcp.json', '.cursor'],
     ['.devcontainer/devcontainer.json', '.devcontainer'],
+    ['CLAUDE.md', 'CLAUDE.md'],
+    ['packages/a/agents.md', 'agents.md'],
+    ['.github/workflows', '.github/workflows'],
+    ['a/.github/Workflows/ci.yml', '.github/workflows'],
     // What is around the name does not matter.
     ['./.envrc', '.envrc'],
     ['//.envrc', '.envrc'],
@@ -73,7 +77,10 @@ describe('ordinary work is not', () => {
     'git/hooks/x',
     'hooks/pre-push',
     'config',
-    '.github/workflows/ci.yml',
+    '.github/CODEOWNERS',
+    '.github',
+    'node_modules/p/.github/workflows/ci.yml',
+    'node_modules/p/CLAUDE.md',
     'vscode/settings.json',
     '.vscode-test/x',
     'my.envrc',
@@ -107,7 +114,8 @@ describe('the table', () => {
   test('holds each entry once, and none that another makes needless', () => {
     const { roots, inner, names, exceptBelow } = PROTECTION
     for (const list of [roots, inner, names, exceptBelow]) expect(new Set(list).size).toBe(list.length)
-    for (const name of [...roots, ...names, ...exceptBelow]) expect(name).toMatch(/^[^/]+$/)
+    for (const name of [...roots, ...exceptBelow]) expect(name).toMatch(/^[^/]+$/)
+    for (const name of names) expect(name).toMatch(/^[^/]+(\/[^/]+)*$/)
     for (const pattern of inner) expect(pattern).toMatch(/^[^/]+(\/[^/]+)+$/)
   })
 })

@@ -82,6 +82,14 @@ export const PROTECTION: Protection = {
     '.roo',
     '.kiro',
     '.devcontainer',
+    // what they take for their instructions
+    'CLAUDE.md',
+    'AGENTS.md',
+    'GEMINI.md',
+    '.cursorrules',
+    // what runs on other machines after the next push
+    '.github/workflows',
+    '.gitlab-ci.yml',
   ],
   exceptBelow: ['node_modules', 'site-packages'],
   pinned: [],
@@ -100,6 +108,10 @@ export function pinnedTo(repositories: readonly string[]): Protection {
 
 const same = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase()
 
+/** Whether the pattern `a/b` stands in the path from `start` on. */
+const stands = (pattern: string, segments: readonly string[], start: number): boolean =>
+  pattern.split('/').every((part, index) => same(part, segments[start + index] ?? ''))
+
 /** Why changing this relative path is refused, or `undefined`. The guest agent holds the same rules in C. */
 export function protectedBy(protection: Protection, relative: string): string | undefined {
   const segments = relative.split('/').filter((segment) => segment !== '' && segment !== '.')
@@ -110,12 +122,12 @@ export function protectedBy(protection: Protection, relative: string): string | 
   if (last !== undefined && protection.roots.some((name) => same(name, last))) return last
   for (let start = 0; start < segments.length; start++) {
     for (const pattern of protection.inner) {
-      const parts = pattern.split('/')
-      if (parts.every((part, index) => same(part, segments[start + index] ?? ''))) return pattern
+      if (stands(pattern, segments, start)) return pattern
     }
     const name = segments[start] as string
     const below = dependency !== -1 && dependency < start
-    if (!below && protection.names.some((entry) => same(entry, name))) return name
+    const named = below ? undefined : protection.names.find((entry) => stands(entry, segments, start))
+    if (named !== undefined) return named.includes('/') ? named : name
   }
   return undefined
 }

@@ -45,12 +45,16 @@ export type Surface = {
   readonly parts: ServerParts
   readonly authenticate: (context: Context<AppEnv>, scope: Scope, sandboxId?: string) => Promise<Principal>
 }
-export type Mount = (app: Hono<AppEnv>, surface: Surface) => void
+export type Mount = ((app: Hono<AppEnv>, surface: Surface) => void) & {
+  /** Before our own routes: for a surface that tells its requests by more than their path. */
+  readonly early?: boolean
+}
 
 export function createApp(parts: ServerParts, version: string, mounts: readonly Mount[] = []): Hono<AppEnv> {
   const app = new Hono<AppEnv>()
   const surface = { parts, authenticate: authenticateWith(parts) }
   app.use('*', async (context, next) => guarded(context, next, parts))
+  for (const mount of mounts) if (mount.early) mount(app, surface)
   const description = openApi(ROUTES, version)
   app.get('/openapi.json', (context) => context.json(description))
   for (const route of ROUTES) {
@@ -58,7 +62,7 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
     if (route.method === 'ALL') app.all(route.path, handler)
     else app.on(route.method, route.path, handler)
   }
-  for (const mount of mounts) mount(app, surface)
+  for (const mount of mounts) if (!mount.early) mount(app, surface)
   app.notFound((context) => {
     const known = ROUTES.some((route) => pathFits(route.path, context.req.path))
     const error = known

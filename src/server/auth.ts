@@ -3,14 +3,16 @@ import { type Keys, matchesHash, type Principal, type Scope } from '../superviso
 import type { Supervisor } from '../supervisor/supervisor.ts'
 
 /**
- * Who is asking: `Authorization: Bearer`, `X-API-KEY`, a sandbox's own token in either, or for web pages, whose sockets
- * cannot send headers, the WebSocket subprotocol `bearer.<secret>`.
+ * Who is asking: `Authorization: Bearer`, `X-API-KEY`, a sandbox's own token in either or, as E2B's clients send it, in
+ * `X-Access-Token`; for web pages, whose sockets cannot send headers, the WebSocket subprotocol `bearer.<secret>`.
  */
 export function secretIn(headers: Headers): string | undefined {
   const bearer = /^Bearer ([\x21-\x7e]{1,256})$/i.exec(headers.get('authorization') ?? '')?.[1]
   if (bearer) return bearer
   const key = headers.get('x-api-key')
   if (key && key.length <= 256) return key
+  const access = headers.get('x-access-token')
+  if (access && access.length <= 256) return access
   return /(?:^|,\s*)bearer\.([\w-]{1,256})/.exec(headers.get('sec-websocket-protocol') ?? '')?.[1]
 }
 

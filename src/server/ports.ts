@@ -6,6 +6,7 @@ import {
 } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
+import type { Managed } from '../supervisor/managed.ts'
 import { type Call, type Route, route } from './route.ts'
 import { anyQuery } from './shapes.ts'
 
@@ -22,7 +23,14 @@ const HOP = [
   'upgrade',
 ]
 /** SECURITY: our keys and a console's cookies are not the sandbox's to see, nor are ours its to set. */
-const OURS = ['authorization', 'x-api-key', 'cookie', 'sec-websocket-protocol']
+const OURS = [
+  'authorization',
+  'x-api-key',
+  'x-access-token',
+  'e2b-traffic-access-token',
+  'cookie',
+  'sec-websocket-protocol',
+]
 
 export const portRoutes: readonly Route[] = [
   '/v1/sandboxes/:id/ports/:port',
@@ -58,13 +66,17 @@ export function innerHeaders(headers: IncomingMessage['headers'], port: number):
 }
 
 async function proxied(call: Call): Promise<Response> {
-  const port = portOf(call.params.port)
   const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
+  return passOn(entry, call.env.incoming, portOf(call.params.port))
+}
+
+/** Hands a request to a program inside and its answer back. */
+export async function passOn(entry: Managed, incoming: IncomingMessage, port: number): Promise<Response> {
   const inside = await entry.ready().connect(port)
   const end = entry.begin()
   inside.once('close', end)
   try {
-    const answer = await exchange(call.env.incoming, inside, port)
+    const answer = await exchange(incoming, inside, port)
     return toResponse(answer, inside)
   } catch (cause) {
     inside.destroy()

@@ -4,6 +4,7 @@ import { type WebSocket, WebSocketServer } from 'ws'
 import { SandboxError } from '../model/errors.ts'
 import { number, object, oneOf, optional, text } from '../model/shape.ts'
 import type { Principal } from '../supervisor/keys.ts'
+import type { Managed } from '../supervisor/managed.ts'
 import { authenticator, authorize } from './auth.ts'
 import { parseJson } from './body.ts'
 import { checkHost, checkOrigin } from './guard.ts'
@@ -143,12 +144,21 @@ async function takeMessage(session: Session, data: Buffer, binary: boolean): Pro
 }
 
 /** WebSockets of programs inside: the bytes are passed on as they are. */
-const portTaker: UpgradeTaker = async ({ request, socket, head, url, parts, authenticate }) => {
+const portTaker: UpgradeTaker = async (upgrade) => {
+  const { url, parts, authenticate } = upgrade
   const [, id, port] = /^\/v1\/sandboxes\/([^/]+)\/ports\/([^/]+)(?:\/|$)/.exec(url.pathname) ?? []
   if (id === undefined) return false
   const principal = await authenticate(id)
-  const number = portOf(port)
-  const entry = await parts.supervisor.use(principal, id)
+  await joinPort(upgrade, await parts.supervisor.use(principal, id), portOf(port))
+  return true
+}
+
+/** Joins the caller's socket with a program inside. */
+export async function joinPort(
+  { request, socket, head }: Upgrade,
+  entry: Managed,
+  number: number,
+): Promise<void> {
   const inside = await entry.ready().connect(number)
   const end = entry.begin()
   const over = (): void => {
@@ -170,5 +180,4 @@ const portTaker: UpgradeTaker = async ({ request, socket, head, url, parts, auth
   inside.write(`GET ${innerPath(request.url ?? '/')} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n`)
   if (head.length > 0) inside.write(head)
   inside.pipe(socket).pipe(inside)
-  return true
 }

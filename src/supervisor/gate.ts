@@ -16,7 +16,12 @@ import { Sandbox } from './sandbox.ts'
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 
 /** Where a command would run; relative paths in it are judged from there. */
-export type CommandPlace = { readonly workspace: string; readonly cwd: string }
+export type CommandPlace = {
+  readonly workspace: string
+  readonly cwd: string
+  /** Directories that are the sandbox's own, and as good as the workspace. */
+  readonly own?: readonly string[]
+}
 
 export type GateParts = {
   readonly policy: SandboxPolicy
@@ -38,6 +43,15 @@ export type OpenSandboxOptions = {
   readonly id?: string | undefined
   /** Whose it is. */
   readonly owner?: string | undefined
+  /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
+  readonly own?: readonly string[] | undefined
+}
+
+/** What was made ready for a spec before it is judged. */
+type Prepared = {
+  readonly egress?: PreparedEgress | undefined
+  readonly review?: Review | undefined
+  readonly own?: readonly string[] | undefined
 }
 
 /**
@@ -56,31 +70,45 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown, egress?: PreparedEgress, review?: Review): Plan {
+  plan(input: unknown, { egress, review, own }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const { policy, host, observe } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-    const overlays = review?.places()
-    const facts = { ...host, stateDir: observe(host.stateDir), paths, egress: egress?.facts, overlays }
+    const facts = {
+      ...host,
+      stateDir: observe(host.stateDir),
+      paths,
+      own: own && ownFacts(spec, own, observe),
+      egress: egress?.facts,
+      overlays: review?.places(),
+    }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
     return plan
   }
 
   judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
-    return this.#parts.judge(command, { workspace: workspaceOf(plan), cwd })
+    return this.#parts.judge(command, {
+      workspace: workspaceOf(plan),
+      cwd,
+      own: plan.own,
+    })
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(
     input: unknown,
-    { signal, owner, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, owner, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
+    if (spec.private?.length && !own)
+      throw new SandboxError('unsupported', 'private directories exist only on a server', {
+        hint: 'name a workspace',
+      })
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
     const review = spec.review ? this.#parts.review?.(spec) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, prepared, review)
+      const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own })
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
@@ -119,11 +147,10 @@ export class Gate {
   /** A spec that is refused, by policy or for want of a wall, is on record too. */
   async #admitSpec(
     spec: Spec,
-    egress: PreparedEgress | undefined,
-    review: Review | undefined,
+    prepared: Prepared,
   ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
     try {
-      const plan = this.plan(spec, egress, review)
+      const plan = this.plan(spec, prepared)
       return { plan, backend: await this.#parts.registry.select(plan) }
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)
@@ -144,6 +171,14 @@ export class Gate {
     const agent = spec.agentId === undefined ? {} : { agent_id: spec.agentId }
     return this.#parts.trail.append({ event: 'PolicyDecision', ...agent, subject: 'sandbox', action, reason })
   }
+}
+
+function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {
+  return (spec.private ?? []).map((target, index) => {
+    const fact = observe(own[index] ?? '').fact
+    if (fact?.kind !== 'dir') throw new SandboxError('launch-failed', 'a private directory is missing')
+    return { target, fact }
+  })
 }
 
 /** Whether a proxy will be wanted. */

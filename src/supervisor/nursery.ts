@@ -130,8 +130,9 @@ export class Nursery {
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
     const pooled = this.#house.pool.take(request.spec)
-    const token = newSandboxToken()
-    const row = this.#newRow(principal, request, { id: pooled?.id ?? this.#parts.newId('sb'), token })
+    const id = pooled?.id ?? this.#parts.newId('sb')
+    const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()
+    const row = this.#newRow(principal, request, { id, token })
     const entry = new Managed(row, (reason) => void this.#house.stop(entry, reason).catch(() => {}))
     entry.idleMs = request.idleMs
     this.#house.entries.set(entry.id, entry)

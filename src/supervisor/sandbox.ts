@@ -1,5 +1,12 @@
 import type { Duplex } from 'node:stream'
-import type { Backend, BackendSandbox, ExecIo, RunningCommand, TerminalSize } from '../backends/backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  RunningCommand,
+  TerminalSize,
+  Usage,
+} from '../backends/backend.ts'
 import { canFreeze, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
@@ -189,6 +196,11 @@ export class Sandbox implements AsyncDisposable {
     return this.#inside().layers()
   }
 
+  /** What its processes use right now, where that can be told. */
+  usage(): Usage | undefined {
+    return this.#state === 'ready' ? this.#parts.inside?.usage?.() : undefined
+  }
+
   /** Everything in it stands still until `resume`. */
   async pause(): Promise<void> {
     await this.#freezable('pause').pause()
@@ -243,8 +255,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Judges and records a command that runs elsewhere. */
-  admit(command: AskedCommand): Promise<Decision> {
-    return this.#decide(command, this.#parts.newId('ex'), {})
+  admit(command: AskedCommand, asking: Asking = {}): Promise<Decision> {
+    return this.#decide(command, this.#parts.newId('ex'), asking)
   }
 
   #inside(): BackendSandbox {

@@ -43,6 +43,8 @@ export type SupervisorParts = {
     spec: Spec,
     options: { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string },
   ) => Promise<LiveSandbox>
+  /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
+  readonly tokenOf?: (id: string) => string
   /** Throws while there is no room for the records of more work. */
   readonly assertRoom: () => void
   /** Throws what policy objects to in a spec. */
@@ -92,6 +94,11 @@ export class Supervisor {
 
   get draining(): boolean {
     return this.#draining
+  }
+
+  /** Every sandbox that has not ended. */
+  get liveIds(): readonly string[] {
+    return [...this.#entries.keys()]
   }
 
   get live(): number {

@@ -55,6 +55,20 @@ const withoutField =
     return kept.flat()
   }
 
+/** Removes a field of the agent where it has one of these values. */
+const withoutValues =
+  (field: string, ...values: readonly string[]) =>
+  (vector: readonly string[]): readonly string[] => {
+    const pairs = pairsOf(vector)
+    return pairs
+      .filter((pair, at) => {
+        const start = pair[1] === field && values.includes(pairs[at + 1]?.[1] ?? '')
+        const rest = pairs[at - 1]?.[1] === field && values.includes(pair[1] ?? '')
+        return pair[0] !== 'init' || !(start || rest)
+      })
+      .flat()
+  }
+
 const insertArgs =
   (...args: readonly string[]) =>
   (vector: readonly string[]): readonly string[] => {
@@ -140,6 +154,11 @@ export const SABOTAGES: readonly Sabotage[] = [
     name: 'the programs are writable',
     breaks: ['fs.write'],
     sabotage: (vector) => withoutLandlock(replaced('--ro-bind', '--bind')(vector)),
+  },
+  {
+    name: 'what agents take for instructions is not protected',
+    breaks: ['fs.protect'],
+    sabotage: withoutValues('protect-name', 'CLAUDE.md', '.github/workflows'),
   },
 ]
 

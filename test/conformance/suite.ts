@@ -2,7 +2,9 @@ import type { Backend } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
 import type { ExecResult } from '../../src/model/command.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
-import { type Attack, PROOFS, USES } from './proofs.ts'
+import type { Attack } from './attack.ts'
+import { PROOFS } from './proofs.ts'
+import { USES } from './uses.ts'
 import { freshWorkspace, openFor, planOf, type World } from './world.ts'
 
 /**
@@ -172,10 +174,11 @@ export async function runUses(
   const waive = GUARANTEE_NAMES.filter((name) => probe.available && !probe.guarantees.includes(name))
   for (const use of USES) {
     const workspace = freshWorkspace(world)
+    const script = typeof use.script === 'string' ? use.script : use.script(world)
     const sandbox = await backend.open(
-      planOf({ backend: backend.name, workspace, waive, limits: { wallMs: 20_000 } }),
+      planOf({ backend: backend.name, workspace, read: [world.probe], waive, limits: { wallMs: 20_000 } }),
     )
-    const result = await sandbox.exec({ argv: ['/bin/bash', '-c', use.script] })
+    const result = await sandbox.exec({ argv: ['/bin/bash', '-c', script] })
     const said = Buffer.from(result.stdout).toString('utf8') + Buffer.from(result.stderr).toString('utf8')
     rows.push({ name: use.name, ok: said.includes(use.says), said })
     await sandbox.close()

@@ -1,4 +1,5 @@
 import { execFileSync, spawn } from 'node:child_process'
+import { createSocket } from 'node:dgram'
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
@@ -23,6 +24,8 @@ export type World = {
   readonly pid: number
   readonly shm: number
   readonly abstract: string
+  /** A port for datagrams, and what came there so far. */
+  readonly datagrams: { readonly port: number; readonly heard: () => string }
   readonly probe: string
   readonly close: () => Promise<void>
 }
@@ -39,11 +42,14 @@ export async function makeWorld(): Promise<World> {
   const outside = [join(base, 'outside'), ...plantedElsewhere()]
   for (const dir of outside) {
     mkdirSync(dir, { recursive: true })
-    writeFileSync(join(dir, 'secret'), SECRET)
+    for (const name of ['.ssh', '.aws']) mkdirSync(join(dir, name))
+    for (const name of ['secret', '.ssh/id_rsa', '.aws/credentials', '.bashrc'])
+      writeFileSync(join(dir, name), SECRET)
   }
   const workspace = join(base, 'workspace')
   mkdirSync(workspace)
-  const { server, port } = await listener()
+  const { server, port, close: closeListeners } = await listener(outside)
+  const datagrams = await datagramListener()
   const abstract = `rf-world-${process.pid}-${port}`
   const socket = await abstractListener(abstract)
   const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
@@ -56,10 +62,13 @@ export async function makeWorld(): Promise<World> {
     pid: sleeper.pid as number,
     shm,
     abstract,
+    datagrams,
     probe,
     close: async () => {
       sleeper.kill('SIGKILL')
       server.close()
+      closeListeners()
+      datagrams.close()
       socket.close()
       execFileSync(probe, ['shm-remove', String(shm)])
       for (const dir of [base, ...outside]) rmSync(dir, { recursive: true, force: true })
@@ -79,10 +88,34 @@ function plantedElsewhere(): string[] {
   })
 }
 
-async function listener(): Promise<{ server: Server; port: number }> {
-  const server = createServer((socket) => socket.end('hello'))
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  return { server, port: (server.address() as { port: number }).port }
+/** On both of the host's loopback addresses, and on a socket in each directory outside. */
+async function listener(
+  outside: readonly string[],
+): Promise<{ server: Server; port: number; close: () => void }> {
+  const listening = (...where: readonly [number, string] | readonly [string]): Promise<Server> =>
+    new Promise((resolve) => {
+      const server = createServer((socket) => socket.on('error', () => {}).end('hello'))
+      const done = (): void => resolve(server)
+      if (where.length === 1) server.listen(where[0], done)
+      else server.listen(where[0], where[1], done)
+    })
+  const server = await listening(0, '127.0.0.1')
+  const { port } = server.address() as { port: number }
+  const others = await Promise.all([
+    listening(port, '127.0.0.2'),
+    ...outside.map((dir) => listening(join(dir, 'sock'))),
+  ])
+  return { server, port, close: () => others.forEach((other) => void other.close()) }
+}
+
+async function datagramListener(): Promise<{ port: number; heard: () => string; close: () => void }> {
+  const socket = createSocket('udp4')
+  let heard = ''
+  socket.on('message', (message) => {
+    heard += `${message}\n`
+  })
+  await new Promise<void>((resolve) => socket.bind(0, '127.0.0.1', resolve))
+  return { port: socket.address().port, heard: () => heard, close: () => void socket.close() }
 }
 
 async function abstractListener(name: string): Promise<{ close: () => void }> {

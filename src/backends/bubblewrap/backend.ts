@@ -13,13 +13,23 @@ import {
   observeLayout,
   readText,
   systemProgram,
+  treeUsage,
 } from '../../host/system.ts'
 import type { Command, ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
-import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
+import type {
+  Backend,
+  BackendSandbox,
+  ExecIo,
+  OpenOptions,
+  Probe,
+  Usage,
+  Wrapped,
+  Wrapper,
+} from '../backend.ts'
 import {
   type Confinement,
   type GuestPlace,
@@ -315,6 +325,10 @@ class BubblewrapPlace implements GuestPlace {
 
   counts(): KernelCounts {
     return this.#opened?.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+  }
+
+  usage(): Usage | undefined {
+    return this.#opened && treeUsage(this.#opened.companion.pid)
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {

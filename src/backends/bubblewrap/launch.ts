@@ -165,14 +165,15 @@ const tmpSize = (plan: Plan): string[] =>
   plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : []
 
 function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
-  const name = uid === 0 ? 'root' : 'agent'
+  const home = plan.own[0]
+  const name = home ? 'user' : uid === 0 ? 'root' : 'agent'
   const offline = plan.network.mode === 'offline' || plan.network.mode === 'loopback'
   const network = [...(offline ? [] : layout.certificates), ...(plan.network.mode === 'full' ? RESOLVER : [])]
   return [
     ...arg(...[...layout.etc, ...network].flatMap((path) => ['--ro-bind-try', path, path])),
     ...file(
       '/etc/passwd',
-      `${name}:x:${uid}:${gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
+      `${name}:x:${uid}:${gid}::${home ?? '/tmp'}:${home ? '/bin/bash' : '/bin/sh'}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
     ),
     ...file('/etc/group', `${name}:x:${gid}:\nnogroup:x:65534:\n`),
     ...file('/etc/nsswitch.conf', 'passwd: files\ngroup: files\nhosts: files dns\n'),

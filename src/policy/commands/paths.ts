@@ -194,7 +194,8 @@ function judge(walk: Walk, at: Place, use: PathUse): Finding | undefined {
   const shown = show(at.text) || '/'
   if (/^\/dev\/(tcp|udp)\//.test(at.text))
     return denied('network/shell-socket', `\`${shown}\` opens a network connection from the shell`)
-  const workspace = rootOf(walk.context.workspace)
+  const workspaces = [walk.context.workspace, ...(walk.context.own ?? [])].map(rootOf)
+  const workspace = workspaces.find((root) => inside(at, root)) ?? (workspaces[0] as readonly string[])
   const home = rootOf(walk.context.home)
   const roots = { workspace, home, inWorkspace: inside(at, workspace), inHome: inside(at, home) }
   const secret = judgeSecret(at, shown, use, roots)

@@ -6,6 +6,8 @@ import type { Scope, Stream } from './scope.ts'
 /** Where a line would run. */
 export type Context = {
   readonly workspace: string
+  /** Other directories that are as good as it. */
+  readonly own?: readonly string[]
   readonly home: string
   readonly cwd?: string
   readonly shell?: string

@@ -1,0 +1,92 @@
+/**
+ * Time to interactive as ComputeSDK measures it: from the call that creates a sandbox to the end of its first command,
+ * through E2B's unmodified client over HTTP. No pool; one after the other, then a burst.
+ */
+import { spawn, spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const rounds = Number(process.env.ROUNDS ?? 50)
+const burst = Number(process.env.BURST ?? 100)
+const clients = join(root, 'test', 'e2b')
+if (!existsSync(join(clients, 'node_modules', 'e2b'))) {
+  console.log('E2B’s client is not installed (npm test does it): nothing to measure')
+  process.exit(0)
+}
+const home = mkdtempSync(join(tmpdir(), 'ringfence-bench-e2b-'))
+const env = { ...process.env, RINGFENCE_HOME: join(home, 'state') }
+const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
+const key = JSON.parse(
+  spawnSync(process.execPath, [ringfence, 'key', 'create', '--e2b', '--json'], { env, encoding: 'utf8' })
+    .stdout,
+)
+const server = spawn(process.execPath, [ringfence, 'serve', '--port', '0'], {
+  env,
+  stdio: ['ignore', 'pipe', 'inherit'],
+})
+const url = await new Promise((resolve) => {
+  let said = ''
+  server.stdout.on('data', (chunk) => {
+    said += chunk
+    const found = /http:\/\/127\.0\.0\.1:\d+/.exec(said)
+    if (found) resolve(found[0])
+  })
+})
+const { Sandbox } = await import(
+  pathToFileURL(createRequire(join(clients, 'package.json')).resolve('e2b')).href
+)
+const options = { apiKey: key.key, apiUrl: url, sandboxUrl: url }
+
+/** One sandbox from nothing to its first answer. */
+async function interactive() {
+  const started = performance.now()
+  const sandbox = await Sandbox.create(options)
+  const created = performance.now()
+  await sandbox.commands.run('node -v')
+  return { sandbox, create: created - started, total: performance.now() - started }
+}
+
+const at = (values, share) => [...values].sort((a, b) => a - b)[Math.floor(values.length * share)] ?? 0
+const row = (name, values) =>
+  console.log(
+    `${name.padEnd(52)} p50 ${at(values, 0.5).toFixed(1)} ms   p95 ${at(values, 0.95).toFixed(1)} ms`,
+  )
+
+try {
+  for (let warm = 0; warm < 5; warm++) await (await interactive()).sandbox.kill()
+  const totals = []
+  const creates = []
+  for (let round = 0; round < rounds; round++) {
+    const { sandbox, create, total } = await interactive()
+    totals.push(total)
+    creates.push(create)
+    await sandbox.kill()
+  }
+  console.log('\nE2B’s client against our server (bubblewrap, no pool); published: Daytona 186, E2B 491 ms')
+  row('create', creates)
+  row('create + first command (`node -v`)', totals)
+  const { sandbox } = await interactive()
+  const warm = []
+  for (let round = 0; round < rounds; round++) {
+    const started = performance.now()
+    await sandbox.commands.run('true')
+    warm.push(performance.now() - started)
+  }
+  row('a command in a warm sandbox (`true`)', warm)
+  await sandbox.kill()
+  const all = await Promise.allSettled(Array.from({ length: burst }, interactive))
+  const fine = all.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
+  row(
+    `burst of ${burst}, ${fine.length} fine`,
+    fine.map(({ total }) => total),
+  )
+  await Promise.all(fine.map((one) => one.sandbox.kill()))
+} finally {
+  server.kill('SIGTERM')
+  await new Promise((resolve) => server.on('exit', resolve))
+  rmSync(home, { recursive: true, force: true })
+}

@@ -1,0 +1,72 @@
+import type { Outcome, Violation } from '../model/command.ts'
+import type { Decision } from '../model/decision.ts'
+
+/** The little that an agent's tools need of a sandbox, local or remote. Paths are guest paths. */
+export type Place = {
+  readonly id: string
+  /** Where commands start and relative paths begin. */
+  readonly workspace: string
+  readonly describe: () => Promise<PlaceDescription>
+  /** Judged and recorded before it starts; rejects when it is refused. */
+  readonly start: (command: string | readonly string[], options: StartOptions) => Promise<Running>
+  readonly files: PlaceFiles
+  readonly judge: (command: string | readonly string[], cwd?: string) => Promise<Decision>
+  /** Policy has the last word on the new list. */
+  readonly setAllowHosts: (hosts: readonly string[]) => Promise<void>
+  readonly portUrl: (port: number) => Promise<string>
+  /** The latest records of this sandbox, oldest first. */
+  readonly trail: (limit: number) => Promise<readonly Readonly<Record<string, unknown>>[]>
+  readonly close: () => Promise<void>
+}
+
+export type PlaceDescription = {
+  readonly backend: string
+  readonly level: string
+  readonly network: { readonly mode: string; readonly allowHosts: readonly string[] }
+  readonly agentId?: string
+}
+
+export type StartOptions = {
+  readonly cwd?: string | undefined
+  readonly env?: Readonly<Record<string, string>> | undefined
+  /** All of standard input, or `open` to write while it runs. */
+  readonly stdin?: string | undefined
+  readonly stdinOpen?: boolean | undefined
+  readonly terminal?: boolean | undefined
+  readonly timeoutMs?: number | undefined
+  readonly output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => void
+  /** Ends the command. */
+  readonly signal?: AbortSignal | undefined
+  /** A person said yes to this very command. */
+  readonly approved?: boolean | undefined
+}
+
+export type Ended = {
+  readonly outcome: Outcome
+  readonly truncated: boolean
+  readonly durationMs: number
+  readonly violations: readonly Violation[]
+}
+
+export type Running = {
+  readonly id: string
+  readonly write: (data: string) => Promise<void>
+  readonly endInput: () => Promise<void>
+  readonly signal: (name: string) => Promise<void>
+  readonly ended: Promise<Ended>
+}
+
+export type PlaceEntry = {
+  readonly name: string
+  readonly path: string
+  readonly kind: 'file' | 'dir' | 'link' | 'other'
+  readonly size: number
+}
+
+export type PlaceFiles = {
+  readonly read: (path: string) => Promise<Uint8Array>
+  readonly write: (path: string, data: Uint8Array) => Promise<void>
+  readonly list: (path: string, depth: number) => Promise<readonly PlaceEntry[]>
+  readonly stat: (path: string) => Promise<PlaceEntry>
+  readonly remove: (path: string) => Promise<void>
+}

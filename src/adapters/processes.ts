@@ -1,0 +1,77 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Capture } from './capture.ts'
+import type { Ended, Running } from './place.ts'
+
+/** Commands that go on between calls. */
+
+const MAX_RUNNING = 32
+const KEPT = 64
+
+export type Process = {
+  readonly id: number
+  readonly running: Running
+  readonly output: Capture
+  ended: Ended | undefined
+  failure: unknown
+}
+
+export class ProcessTable {
+  #next = 1
+  readonly #known = new Map<number, Process>()
+
+  assertRoom(): void {
+    const running = [...this.#known.values()].filter(isRunning).length
+    if (running >= MAX_RUNNING)
+      throw new SandboxError('resource-limit-exceeded', `${MAX_RUNNING} commands run already`, {
+        hint: 'end one of them with `process_kill`',
+      })
+  }
+
+  add(running: Running, output: Capture): Process {
+    const process: Process = { id: this.#next++, running, output, ended: undefined, failure: undefined }
+    running.ended.then(
+      (ended) => {
+        process.ended = ended
+      },
+      (error: unknown) => {
+        process.failure = error
+      },
+    )
+    this.#known.set(process.id, process)
+    for (const [id, old] of this.#known) {
+      if (this.#known.size <= KEPT) break
+      if (!isRunning(old)) this.#known.delete(id)
+    }
+    return process
+  }
+
+  get(id: number): Process {
+    const found = this.#known.get(id)
+    if (found) return found
+    const known = [...this.#known.keys()].join(', ')
+    throw new SandboxError('not-found', `there is no process ${id}`, {
+      hint: known ? `known: ${known}` : 'start one with `process_start`',
+    })
+  }
+
+  clear(): void {
+    this.#known.clear()
+  }
+}
+
+export const isRunning = (process: Process): boolean =>
+  process.ended === undefined && process.failure === undefined
+
+/** Until it says something or ends, `ms` at most. */
+export async function waitFor(process: Process, ms: number, signal?: AbortSignal): Promise<void> {
+  const until = Date.now() + ms
+  await settle()
+  while (isRunning(process) && Date.now() < until && !signal?.aborted) {
+    const pause = new Promise((resolve) => setTimeout(resolve, Math.min(50, ms)))
+    await Promise.race([pause, process.running.ended.catch(() => {})])
+    await settle()
+  }
+}
+
+/** Lets the last output and the end be noted. */
+const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))

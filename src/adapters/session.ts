@@ -1,0 +1,152 @@
+import type { Decision } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
+import { Capture } from './capture.ts'
+import { CodeContext, type Language } from './code-context.ts'
+import { type Call, Question } from './operation.ts'
+import type { Ended, Place, StartOptions } from './place.ts'
+import { type Process, ProcessTable } from './processes.ts'
+import { ShellState } from './shell-state.ts'
+
+/** How long a command may take unless the model says otherwise. */
+const DEFAULT_TIMEOUT_MS = 120_000
+const PROGRESS_MS = 1_000
+
+export type RunOptions = Omit<StartOptions, 'output' | 'signal' | 'approved' | 'stdinOpen' | 'terminal'>
+
+export type Finished = Ended & { readonly id: string; readonly stdout: string; readonly stderr: string }
+
+/**
+ * One agent at work: its sandbox, opened at the first need, and what it left running there. INVARIANT: nothing here
+ * reaches a sandbox but through `Place`, so every command is judged and on record.
+ */
+export class AgentSession implements AsyncDisposable {
+  readonly #open: () => Promise<Place>
+  readonly processes = new ProcessTable()
+  #place: Promise<Place> | undefined
+  #contexts = new Map<string, CodeContext>()
+  #shells = new Map<string, ShellState>()
+  #closed = false
+
+  constructor(open: () => Promise<Place>) {
+    this.#open = open
+  }
+
+  /** The sandbox. A failed opening is tried anew by the next call. */
+  async place(): Promise<Place> {
+    if (this.#closed) throw new SandboxError('wrong-state', 'this session is closed')
+    this.#place ??= this.#open()
+    try {
+      return await this.#place
+    } catch (error) {
+      this.#place = undefined
+      throw error
+    }
+  }
+
+  /** Runs a command to its end. */
+  async run(command: string | readonly string[], options: RunOptions, call: Call): Promise<Finished> {
+    const place = await this.place()
+    await this.#ask(place, command, call, options.cwd)
+    const [stdout, stderr] = [new Capture(), new Capture()]
+    let bytes = 0
+    const running = await place.start(command, {
+      timeoutMs: DEFAULT_TIMEOUT_MS,
+      ...options,
+      signal: call.signal,
+      approved: call.approved,
+      output(stream, chunk) {
+        bytes += chunk.length
+        const capture = stream === 'stdout' ? stdout : stderr
+        capture.push(chunk)
+      },
+    })
+    const ticks = call.progress && everySecond(call.progress, () => bytes)
+    try {
+      const ended = await running.ended
+      const truncated = ended.truncated || stdout.truncated || stderr.truncated
+      return { ...ended, truncated, id: running.id, stdout: stdout.text, stderr: stderr.text }
+    } finally {
+      clearInterval(ticks)
+    }
+  }
+
+  /** Starts a command that goes on after the call. */
+  async start(
+    command: string | readonly string[],
+    options: Omit<StartOptions, 'output' | 'signal' | 'approved'>,
+    call: Call,
+  ): Promise<Process> {
+    const place = await this.place()
+    await this.#ask(place, command, call, options.cwd)
+    this.processes.assertRoom()
+    const output = new Capture()
+    const running = await place.start(command, {
+      ...options,
+      approved: call.approved,
+      output: (_, chunk) => output.push(chunk),
+    })
+    return this.processes.add(running, output)
+  }
+
+  /** The shell whose directory and variables outlive a command. */
+  shell(name = 'default'): ShellState {
+    return take(this.#shells, name, () => new ShellState(this, name))
+  }
+
+  /** The interpreter whose variables outlive a run. */
+  code(language: Language, name = 'default'): CodeContext {
+    return take(this.#contexts, `${language}:${name}`, () => new CodeContext(this, language))
+  }
+
+  /** Where a person can be asked, the question comes before anything runs. */
+  async #ask(place: Place, command: string | readonly string[], call: Call, cwd?: string): Promise<void> {
+    if (!call.canAsk || call.approved) return
+    const decision: Decision = await place.judge(command, cwd)
+    const shown = typeof command === 'string' ? command : command.join(' ')
+    if (decision.action === 'ask') throw new Question(shown, decision.reason)
+  }
+
+  /** For code that goes to an interpreter which runs already: judged like a command, and refused like one. */
+  async admit(command: readonly string[], call: Call): Promise<void> {
+    await this.#ask(await this.place(), command, call)
+    const { action, reason } = await (await this.place()).judge(command)
+    if (action === 'deny') throw new SandboxError('forbidden-command', reason)
+    if (action === 'ask' && !call.approved) throw new SandboxError('approval-required', reason)
+  }
+
+  /** Ends the sandbox and everything in it; the next call gets a fresh one. */
+  async reset(): Promise<void> {
+    const old = this.#place
+    this.#place = undefined
+    this.#contexts = new Map()
+    this.#shells = new Map()
+    this.processes.clear()
+    await (await old?.catch(() => undefined))?.close().catch(() => {})
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    await this.reset()
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+}
+
+function take<T>(map: Map<string, T>, key: string, make: () => T): T {
+  const found = map.get(key)
+  if (found !== undefined) return found
+  if (map.size >= 16)
+    throw new SandboxError('resource-limit-exceeded', 'too many contexts', { hint: 'use one again' })
+  const made = make()
+  map.set(key, made)
+  return made
+}
+
+function everySecond(progress: NonNullable<Call['progress']>, bytes: () => number): NodeJS.Timeout {
+  const started = Date.now()
+  const say = (): void =>
+    progress(`running for ${Math.round((Date.now() - started) / 1000)} s, ${bytes()} bytes of output`)
+  return setInterval(say, PROGRESS_MS)
+}

@@ -1,0 +1,57 @@
+import { type Call, done, type Result } from './operation.ts'
+import { finishedResult } from './results.ts'
+import type { AgentSession } from './session.ts'
+
+/**
+ * A shell that remembers. Each line is a command of its own, judged and recorded exactly as the model wrote it; bash
+ * reads what the last one left (directory, variables, functions) before it and writes it down after it.
+ * SECURITY: a line typed into a shell that is already open would reach it unjudged.
+ */
+export class ShellState {
+  readonly #session: AgentSession
+  readonly #dir: string
+  #cwd: string | undefined
+  #ready = false
+
+  constructor(session: AgentSession, name: string) {
+    this.#session = session
+    this.#dir = `/tmp/.rf-agent/shell-${name.replace(/[^\w-]/g, '_')}`
+  }
+
+  async run(line: string, options: { readonly timeoutMs?: number }, call: Call): Promise<Result> {
+    const place = await this.#session.place()
+    if (!this.#ready) await place.files.write(`${this.#dir}/begin`, Buffer.from(script(this.#dir)))
+    this.#ready = true
+    const cwd = this.#cwd ?? place.workspace
+    const env = { BASH_ENV: `${this.#dir}/begin` }
+    const finished = await this.#session.run(line, { cwd, env, ...options }, call)
+    this.#cwd = await this.#lastDirectory(place.workspace)
+    return finishedResult(finished)
+  }
+
+  /** Forgets everything; files stay. */
+  async restart(): Promise<Result> {
+    const place = await this.#session.place()
+    await place.files.remove(this.#dir).catch(() => {})
+    this.#ready = false
+    this.#cwd = undefined
+    return done('the shell was restarted', { restarted: true })
+  }
+
+  async #lastDirectory(otherwise: string): Promise<string> {
+    const place = await this.#session.place()
+    try {
+      const text = Buffer.from(await place.files.read(`${this.#dir}/cwd`)).toString('utf8')
+      const path = text.replace(/\n$/, '')
+      return (await place.files.stat(path)).kind === 'dir' ? path : otherwise
+    } catch {
+      return otherwise
+    }
+  }
+}
+
+/** Read-only variables are bash's own and would only complain. */
+const script = (dir: string): string => `unset BASH_ENV
+if [ -f ${dir}/state ]; then . ${dir}/state >/dev/null 2>&1; fi
+trap '{ declare -p | grep -v "^declare -[a-zA-Z]*r"; declare -f; shopt -p; } >${dir}/state 2>/dev/null; pwd >${dir}/cwd' EXIT
+`

@@ -1,0 +1,156 @@
+import { McpHttp } from './adapters/mcp-http.ts'
+import type { McpOptions } from './adapters/mcp-server.ts'
+import type { Place, PlaceEntry, Running, StartOptions } from './adapters/place.ts'
+import { remotePlace } from './adapters/remote-place.ts'
+import { AgentSession } from './adapters/session.ts'
+import { readTail } from './audit/read.ts'
+import type { FileInfo } from './backends/backend.ts'
+import { RingfenceClient } from './client/client.ts'
+import { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+import { forwardPort, type PortForward } from './host/port-forward.ts'
+import type { Mount } from './server/app.ts'
+import type { Sandbox } from './supervisor/sandbox.ts'
+
+/** `ringfence/agents`: tools for models, on a sandbox of this process or on a server's. */
+
+export { aiSdkTools } from './adapters/ai-sdk.ts'
+export { anthropicTools } from './adapters/anthropic.ts'
+export { deepagentsSandbox } from './adapters/deepagents.ts'
+export { functionTools } from './adapters/functions.ts'
+export { openaiTools } from './adapters/openai.ts'
+export { OpenAiSandboxClient } from './adapters/openai-sandbox.ts'
+export type { Result } from './adapters/operation.ts'
+export { perform } from './adapters/operation.ts'
+export { OPERATIONS } from './adapters/operations.ts'
+export type { Place } from './adapters/place.ts'
+export { remotePlace } from './adapters/remote-place.ts'
+export { AgentSession } from './adapters/session.ts'
+
+const TERMINAL = { rows: 24, cols: 120 }
+
+/** A session whose sandbox is opened in this process at the first tool call, and closed with the session. */
+export function localSession(
+  spec: Readonly<Record<string, unknown>>,
+  options: ComposeOptions = {},
+): AgentSession {
+  return new AgentSession(async () => {
+    const ringfence = await compose(options)
+    try {
+      const sandbox = await ringfence.gate.open(spec)
+      sandbox.onClose(() => ringfence.close())
+      return localPlace(ringfence, sandbox)
+    } catch (error) {
+      await ringfence.close()
+      throw error
+    }
+  })
+}
+
+/** A sandbox of this process as a place for tools. */
+export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
+  const { plan } = sandbox
+  const ports = new Map<number, Promise<PortForward>>()
+  let allowHosts = plan.network.allowHosts
+  sandbox.onClose(async () => {
+    for (const port of ports.values()) (await port).close()
+  })
+  return {
+    id: sandbox.id,
+    workspace: plan.cwd,
+    describe: async () => ({
+      backend: sandbox.backend,
+      level: sandbox.level,
+      network: { mode: plan.network.mode, allowHosts },
+      ...(plan.agentId === undefined ? {} : { agentId: plan.agentId }),
+    }),
+    start: (command, options) => start(sandbox, command, options),
+    files: {
+      read: (path) => sandbox.files.read(path),
+      write: (path, data) => sandbox.files.write(path, data),
+      list: async (path, depth) => (await sandbox.files.entries(path, depth)).map(entryOf),
+      stat: async (path) => entryOf(await sandbox.files.stat(path)),
+      remove: (path) => sandbox.files.remove(path),
+    },
+    judge: (command, cwd) => ringfence.gate.judge(asked(command), plan, cwd),
+    async setAllowHosts(hosts) {
+      await sandbox.setAllowHosts(hosts)
+      allowHosts = hosts
+    },
+    async portUrl(port) {
+      const open = ports.get(port) ?? forwardPort(() => sandbox.connect(port))
+      ports.set(port, open)
+      return (await open).url
+    },
+    trail: async (limit) => readTail(ringfence.stateDir, limit, { sandboxId: sandbox.id }),
+    close: () => sandbox.close(),
+  }
+}
+
+const entryOf = ({ name, path, kind, size }: FileInfo): PlaceEntry => ({ name, path, kind, size })
+
+const asked = (command: string | readonly string[]) =>
+  typeof command === 'string' ? { line: command } : { argv: command as readonly [string, ...string[]] }
+
+async function start(
+  sandbox: Sandbox,
+  command: string | readonly string[],
+  { cwd, env, stdin, stdinOpen, terminal, timeoutMs, output, signal, approved }: StartOptions,
+): Promise<Running> {
+  const running = await sandbox.spawn(command, {
+    ...(cwd === undefined ? {} : { cwd }),
+    ...(env === undefined ? {} : { env }),
+    ...(signal === undefined ? {} : { signal }),
+    ...(timeoutMs === undefined ? {} : { limits: { wallMs: timeoutMs } }),
+    ...(stdinOpen || stdin !== undefined ? { stdin: true } : {}),
+    ...(terminal ? { terminal: TERMINAL } : {}),
+    approve: () => approved === true,
+    output,
+  })
+  if (stdin !== undefined) void feed(running, stdin)
+  return {
+    id: running.execId,
+    write: (data) => running.write(Buffer.from(data)),
+    endInput: async () => running.endInput(),
+    signal: async (name) => running.signal(name as NodeJS.Signals),
+    ended: running.result,
+  }
+}
+
+/** A command may end without reading all that it was given. */
+async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string): Promise<void> {
+  try {
+    await running.write(Buffer.from(text))
+    running.endInput()
+  } catch {
+    // Its outcome says what became of it.
+  }
+}
+
+export type McpMountOptions = { readonly path?: string; readonly extend?: McpOptions['extend'] }
+
+/** `/mcp` beside `/v1`. Its tools call `/v1` with the caller's own key, so nothing is possible here that is not there. */
+export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOptions = {}): Mount {
+  const mcp = new McpHttp({ version, ...(extend && { extend }) })
+  return (app, { authenticate }) => {
+    app.all(path, async (context) => {
+      const { keyId } = await authenticate(context, 'exec')
+      const headers = context.req.raw.headers
+      const host = headers.get('host') ?? 'localhost'
+      const bearer = /^Bearer (.+)$/i.exec(headers.get('authorization') ?? '')?.[1]
+      const apiKey = bearer ?? headers.get('x-api-key') ?? ''
+      const inside: typeof fetch = async (input, init) =>
+        app.request(String(input), {
+          ...init,
+          headers: { ...(init?.headers as Record<string, string>), host },
+        })
+      const client = new RingfenceClient({ url: `http://${host}`, apiKey, fetch: inside })
+      return mcp.handle(context.req.raw, { keyId, open: (agentId) => openRemote(client, agentId) })
+    })
+  }
+}
+
+async function openRemote(client: RingfenceClient, agentId: string): Promise<Place> {
+  const sandbox = await client.create({ agent_id: agentId })
+  const { stdout } = await sandbox.exec(['pwd'])
+  return remotePlace(client, sandbox, stdout.trim() || '/tmp')
+}

@@ -1,0 +1,96 @@
+import { existsSync, statSync } from 'node:fs'
+import { release } from 'node:os'
+import { cgroupHost } from './cgroup.ts'
+import { run } from './spawn.ts'
+import { readText, systemProgram } from './system.ts'
+
+/** What a host has and forbids, as far as it decides which walls can stand on it. Recorded ones are test data. */
+export type HostState = {
+  readonly platform: string
+  readonly kernel: string
+  readonly uid: number
+  readonly bwrap: { readonly version: string; readonly setuid: boolean } | undefined
+  /** Kernel settings; absent where this kernel has no such setting. */
+  readonly settings: Readonly<Partial<Record<Setting, string>>>
+  /** Whether an AppArmor profile for bwrap is loaded. */
+  readonly bwrapProfile: boolean
+  /** What we run in, when it is a container. */
+  readonly container: string | undefined
+  /** Effective capabilities of this process, as the kernel writes them. */
+  readonly capabilities: string
+  readonly cgroup: { readonly version: 1 | 2; readonly limits: readonly string[] }
+  /** The version of Landlock's interface; 0 without it. */
+  readonly landlock: number
+  readonly wsl: 1 | 2 | undefined
+}
+
+const SETTINGS = {
+  usernsClone: '/proc/sys/kernel/unprivileged_userns_clone',
+  maxUserns: '/proc/sys/user/max_user_namespaces',
+  apparmorUserns: '/proc/sys/kernel/apparmor_restrict_unprivileged_userns',
+} as const
+type Setting = keyof typeof SETTINGS
+
+/** Looks at this host. Nothing is changed. */
+export async function observeHost(agent: string): Promise<HostState> {
+  const settings = Object.entries(SETTINGS).flatMap(([name, path]) => {
+    const value = readText(path)?.trim()
+    return value === undefined ? [] : [[name, value] as const]
+  })
+  const linux = process.platform === 'linux'
+  return {
+    platform: process.platform,
+    kernel: release(),
+    uid: process.getuid?.() ?? -1,
+    bwrap: await observeBwrap(),
+    settings: Object.fromEntries(settings),
+    bwrapProfile: /^(bwrap|\/usr\/bin\/bwrap)\b/m.test(
+      readText('/sys/kernel/security/apparmor/profiles') ?? '',
+    ),
+    container: containerOf(),
+    capabilities: /^CapEff:\s*(\S+)/m.exec(readText('/proc/self/status') ?? '')?.[1] ?? '0',
+    cgroup: linux ? cgroupOf() : { version: 2, limits: [] },
+    landlock: linux ? Math.max(0, Number(await said(agent, 'landlock')) || 0) : 0,
+    wsl: wslOf(readText('/proc/version') ?? ''),
+  }
+}
+
+async function observeBwrap(): Promise<HostState['bwrap']> {
+  const path = systemProgram('bwrap')
+  if (path === undefined) return undefined
+  const version = /(\d+(\.\d+)+)/.exec(await said(path, '--version'))?.[1] ?? ''
+  return { version, setuid: (statSync(path).mode & 0o4000) !== 0 }
+}
+
+/** The first words of a program; none when it cannot be run. */
+async function said(file: string, argument: string): Promise<string> {
+  if (!existsSync(file)) return ''
+  const launch = { file, args: [argument], env: {}, cwd: '/', control: false }
+  try {
+    return Buffer.from((await run(launch, { wallMs: 2000, outputBytes: 4096 })).stdout).toString('utf8')
+  } catch {
+    return ''
+  }
+}
+
+function cgroupOf(): HostState['cgroup'] {
+  try {
+    const { version, parents } = cgroupHost()
+    return { version, limits: Object.keys(parents) }
+  } catch {
+    return { version: 2, limits: [] }
+  }
+}
+
+function containerOf(): string | undefined {
+  if (existsSync('/.dockerenv')) return 'Docker'
+  if (existsSync('/run/.containerenv')) return 'Podman'
+  const cgroup = readText('/proc/1/cgroup') ?? ''
+  if (/kubepods/.test(cgroup)) return 'Kubernetes'
+  if (/docker|containerd/.test(cgroup)) return 'Docker'
+  return /\/lxc[/.]/.test(cgroup) ? 'LXC' : undefined
+}
+
+/** PLATFORM: the first WSL translates system calls; only the second has a Linux kernel. */
+export const wslOf = (version: string): HostState['wsl'] =>
+  /microsoft-standard|WSL2/i.test(version) ? 2 : /microsoft/i.test(version) ? 1 : undefined

@@ -1,0 +1,166 @@
+import { timingSafeEqual } from 'node:crypto'
+import type { Context } from 'hono'
+import { SandboxError } from '../../model/errors.ts'
+import type { Principal } from '../../supervisor/keys.ts'
+import { claimedSandbox } from '../../supervisor/sandbox-tokens.ts'
+import type { AppEnv } from '../app.ts'
+import { passOn } from '../ports.ts'
+import { type Stream, streaming, unary } from './connect.ts'
+import { ConnectError, connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
+import * as filesystem from './filesystem.ts'
+import { awake, type E2bSurface, type Guest } from './guest.ts'
+import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf } from './ids.ts'
+import { interpreter } from './interpreter.ts'
+import * as processes from './processes.ts'
+import { download, signedSandbox, upload } from './transfer.ts'
+import { optionsOf, specOf } from './views.ts'
+import * as watchers from './watchers.ts'
+
+/** What E2B's clients say to a sandbox itself; told from the rest by header, token, signature or host name. */
+
+const UNARY = {
+  '/process.Process/': processes.UNARY,
+  '/filesystem.Filesystem/': { ...filesystem.UNARY, ...watchers.UNARY },
+} as const
+
+type StreamRow = {
+  readonly handle: (guest: Guest, gone: AbortSignal) => Stream
+  readonly keepalive: unknown
+}
+const STREAMS: Readonly<Record<string, StreamRow>> = {
+  '/process.Process/Start': { handle: processes.start, keepalive: processes.KEEPALIVE },
+  '/process.Process/Connect': { handle: processes.connect, keepalive: processes.KEEPALIVE },
+  '/process.Process/StreamInput': { handle: processes.streamInput, keepalive: {} },
+  '/filesystem.Filesystem/WatchDir': { handle: filesystem.watchDir, keepalive: filesystem.WATCH_KEEPALIVE },
+}
+
+/** The sandbox that a request speaks to, or nothing: then it is for somebody else. */
+export function routed(surface: E2bSurface, context: Context<AppEnv>): Target | undefined {
+  const direct = targetOf(context.req.header('host') ?? '', (name) => context.req.header(name))
+  if (direct) return direct
+  const path = context.req.path
+  if (!/^\/(files|health|process\.Process\/|filesystem\.Filesystem\/)/.test(path)) return undefined
+  // PLATFORM: E2B's clients 2.7 to 2.12 name no sandbox when they move files; their token does.
+  const claimed = claimedSandbox(context.req.header('x-access-token') ?? '')
+  if (claimed) return { id: claimed, port: ENVD_PORT }
+  const signed = path === '/files' ? signedFor(surface, context) : undefined
+  return signed === undefined ? undefined : { id: signed, port: ENVD_PORT }
+}
+
+function signedFor(surface: E2bSurface, context: Context<AppEnv>): string | undefined {
+  const query = new URL(context.req.url).searchParams
+  if (!query.has('signature')) return undefined
+  return signedSandbox(surface.parts.supervisor.liveIds, context.req.method, query, surface.e2b)
+}
+
+export async function serveTarget(
+  surface: E2bSurface,
+  context: Context<AppEnv>,
+  target: Target,
+): Promise<Response> {
+  const rpc = /^\/(process\.Process|filesystem\.Filesystem)\//.test(context.req.path)
+  try {
+    if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
+    const guest = await traffic(surface, context, target.id, target.port === INTERPRETER_PORT)
+    if (target.port === INTERPRETER_PORT) return await interpreter(guest)
+    return await passOn(guest.entry, context.env.incoming, target.port).catch(() => closedPort(target))
+  } catch (error) {
+    if (error instanceof SandboxError && error.code === 'sandbox-not-found') return notRunning(target.id)
+    return rpc && !(error instanceof Error && 'id' in error)
+      ? connectAnswer(connectProblem(error, surface.parts.log))
+      : restProblem(error, surface.parts.log)
+  }
+}
+
+const closedPort = ({ id, port }: Target): Response =>
+  Response.json(
+    { sandboxId: id, message: 'The sandbox is running but port is not open', port, code: 502 },
+    { status: 502 },
+  )
+
+const anyone = (id: string): Principal => ({ keyId: '', tenant: '', scopes: ['exec', 'read'], sandboxId: id })
+
+async function envd(surface: E2bSurface, context: Context<AppEnv>, id: string): Promise<Response> {
+  const { supervisor } = surface.parts
+  const entry = (await supervisor.get(anyone(id), id)).managed
+  const live = awake(entry, id)
+  const { path, method } = context.req
+  if (path === '/health') return new Response(null, { status: 204 })
+  const query = new URL(context.req.url).searchParams
+  const request = context.req.raw
+  const principal = await principalOf(surface, context, id, path === '/files' ? query : undefined)
+  const guest: Guest = { surface, context, request, principal, entry: entry as Guest['entry'], live }
+  if (path === '/files' && method === 'GET') return download(guest, query)
+  if (path === '/files' && method === 'POST') return upload(guest, query)
+  if (path === '/envs' && method === 'GET') return Response.json(live.plan.env)
+  if (path === '/metrics' && method === 'GET')
+    throw new SandboxError('unsupported', 'this is not measured here', {
+      hint: 'use the route of the sandbox',
+    })
+  return rpc(guest, path, method)
+}
+
+function rpc(guest: Guest, path: string, method: string): Response | Promise<Response> {
+  const { request, surface } = guest
+  const { log } = surface.parts
+  if (method === 'POST') {
+    const stream = Object.hasOwn(STREAMS, path) ? STREAMS[path] : undefined
+    if (stream)
+      return streaming(request, (gone) => stream.handle(guest, gone), { keepalive: stream.keepalive, log })
+    for (const [prefix, handlers] of Object.entries(UNARY)) {
+      const name = path.startsWith(prefix) ? path.slice(prefix.length) : ''
+      const handle = Object.hasOwn(handlers, name) ? handlers[name] : undefined
+      if (handle) return unary(request, (message) => handle(guest, message), log)
+    }
+  }
+  // Also E2B's own inner routes (`/init`, `/freeze` and the like), which are for its infrastructure alone.
+  throw new SandboxError('not-found', 'there is nothing here')
+}
+
+/** SECURITY: a signature opens one file in one way; everything else needs the sandbox's token. */
+async function principalOf(
+  surface: E2bSurface,
+  context: Context<AppEnv>,
+  id: string,
+  query: URLSearchParams | undefined,
+): Promise<Principal> {
+  const signed = query?.has('signature') && context.req.header('x-access-token') === undefined
+  if (!signed) return surface.authenticate(context, 'exec', id)
+  if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
+    throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
+  return anyone(id)
+}
+
+/**
+ * A port of the sandbox. SECURITY: the interpreter's always needs a token, the others' when their owner said so: whoever
+ * has the address of a preview may see it, as with E2B.
+ */
+async function traffic(
+  surface: E2bSurface,
+  context: Context<AppEnv>,
+  id: string,
+  guarded: boolean,
+): Promise<Guest> {
+  const principal = anyone(id)
+  const seen = await surface.parts.supervisor.get(principal, id)
+  const live = awake(seen.managed, id)
+  if (guarded || optionsOf(specOf(seen)).publicTraffic === false) {
+    const given = context.req.header('e2b-traffic-access-token')
+    if (given === undefined) await surface.authenticate(context, 'exec', id)
+    else if (!same(given, surface.e2b.tokens.traffic(id)))
+      throw new ConnectError('unauthenticated', 'the traffic token is wrong')
+  }
+  return {
+    surface,
+    context,
+    request: context.req.raw,
+    principal,
+    entry: seen.managed as Guest['entry'],
+    live,
+  }
+}
+
+export function same(one: string, other: string): boolean {
+  const [a, b] = [Buffer.from(one), Buffer.from(other)]
+  return a.length === b.length && timingSafeEqual(a, b)
+}

@@ -1,0 +1,77 @@
+import { posix } from 'node:path'
+import type { Context } from 'hono'
+import type { Principal } from '../../supervisor/keys.ts'
+import type { LiveSandbox } from '../../supervisor/live.ts'
+import type { Managed } from '../../supervisor/managed.ts'
+import type { SandboxTokens } from '../../supervisor/sandbox-tokens.ts'
+import type { Templates } from '../../supervisor/templates.ts'
+import type { AppEnv, Surface } from '../app.ts'
+import { ConnectError, NotRunning } from './errors.ts'
+
+/** What this surface needs beside the server's own parts. */
+export type E2bParts = {
+  readonly tokens: SandboxTokens
+  readonly templates: Templates
+  /** The network modes that the policy has. */
+  readonly networkModes: () => readonly string[]
+  /** How much one of these sandboxes may keep on the disk. */
+  readonly diskMb: () => number
+  /** The text of a program in guest/kernels. */
+  readonly kernel: (file: string) => string
+}
+
+export type E2bSurface = Surface & { readonly e2b: E2bParts }
+
+export const HOME = '/home/user'
+/** The directories that each of these sandboxes has to itself. */
+export const PRIVATE = [HOME, '/workspace'] as const
+
+/** One request to a running sandbox, after its token was checked. */
+export type Guest = {
+  readonly surface: E2bSurface
+  readonly context: Context<AppEnv>
+  readonly request: Request
+  readonly principal: Principal
+  readonly entry: Managed
+  readonly live: LiveSandbox
+}
+
+/** The sandbox when it is awake; otherwise the answer is the same for all reasons. */
+export function awake(entry: Managed | undefined, id: string): LiveSandbox {
+  if (entry?.state !== 'ready' || !entry.live) throw new NotRunning(id)
+  return entry.live
+}
+
+/** Work in flight counts as use of the sandbox. */
+export async function within<T>({ entry }: Guest, work: () => Promise<T>): Promise<T> {
+  const end = entry.begin()
+  try {
+    return await work()
+  } finally {
+    end()
+  }
+}
+
+/** Paths as E2B's clients write them: relative ones and `~` are below the home directory. */
+export function pathOf(text: string | undefined, otherwise = HOME): string {
+  if (text === undefined || text === '') return otherwise
+  if (text.includes('\0')) throw new ConnectError('invalid_argument', 'a path holds a NUL character')
+  const whole = text === '~' || text.startsWith('~/') ? `${HOME}${text.slice(1)}` : text
+  const path = posix.resolve(HOME, whole)
+  return path
+}
+
+/** There is one user in these sandboxes. */
+export function checkUser(name: string | undefined): void {
+  if (name === undefined || name === '' || name === 'user') return
+  throw new ConnectError(
+    'invalid_argument',
+    `there is no user \`${name.slice(0, 32)}\` in this sandbox; everything runs as \`user\``,
+  )
+}
+
+/** The user that a client names in `Authorization: Basic`. */
+export function basicUser(request: Request): string | undefined {
+  const text = /^Basic ([A-Za-z0-9+/=]{1,256})$/i.exec(request.headers.get('authorization') ?? '')?.[1]
+  return text && Buffer.from(text, 'base64').toString('utf8').split(':')[0]
+}

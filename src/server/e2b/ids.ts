@@ -1,0 +1,48 @@
+import { isIP } from 'node:net'
+
+/** Which sandbox a request is for. E2B's ids go into host names, so ours travel without the underscore. */
+
+export const toE2bId = (id: string): string => id.replace('_', '')
+
+/** Ours, or nothing when it cannot be one. */
+export const fromE2bId = (text: string): string | undefined => {
+  const bare = /^sb_?([0-9a-f]{20})$/.exec(text)?.[1]
+  return bare && `sb_${bare}`
+}
+
+export const ENVD_PORT = 49_983
+export const INTERPRETER_PORT = 49_999
+
+export type Target = { readonly id: string; readonly port: number }
+
+/**
+ * `<port>-<id>.<domain>`, or the two headers. SECURITY: headers count only where the name in `Host` says nothing about a
+ * sandbox, else a page that one sandbox serves could steer its own requests to another.
+ */
+export function targetOf(host: string, header: (name: string) => string | undefined): Target | undefined {
+  const named = /^(\d{1,5})-(sb[0-9a-f]{20})\./.exec(host.toLowerCase())
+  if (named) return target(named[2], named[1])
+  const id = header('e2b-sandbox-id')
+  return id !== undefined && isOurOwnName(host) ? target(id, header('e2b-sandbox-port')) : undefined
+}
+
+function target(id: string | undefined, port: string | undefined): Target | undefined {
+  const known = fromE2bId(id ?? '')
+  const number = Number(port ?? ENVD_PORT)
+  // An id that cannot be ours is still for this surface: it gets the answer of a sandbox that is gone.
+  return Number.isInteger(number) && number > 0 && number < 65_536
+    ? { id: known ?? (id ?? '').slice(0, 64), port: number }
+    : undefined
+}
+
+const isOurOwnName = (host: string): boolean => {
+  const name = host.replace(/:\d+$/, '').replace(/^\[|\]$/g, '')
+  return isIP(name) !== 0 || name === 'localhost' || /^(api|sandbox)\./.test(name)
+}
+
+/** What `getHost` puts after the id: the operator's wildcard name, or this machine's own. */
+export function domainOf(host: string, names: readonly string[]): string {
+  const port = /:\d+$/.exec(host)?.[0] ?? ''
+  const wildcard = names.find((name) => name.startsWith('*.'))
+  return wildcard === undefined ? `localhost${port}` : `${wildcard.slice(2)}${port}`
+}

@@ -1,0 +1,82 @@
+import type { Context, Hono } from 'hono'
+import { SandboxError } from '../../model/errors.ts'
+import type { AppEnv, Mount, Surface } from '../app.ts'
+import { bytesOf } from '../body.ts'
+import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
+import { joinPort } from '../upgrade.ts'
+import { CONTROL, serveRest } from './control.ts'
+import { routed, same, serveTarget } from './data-plane.ts'
+import { restProblem } from './errors.ts'
+import { awake, type E2bParts, type E2bSurface } from './guest.ts'
+import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
+import { TEMPLATES } from './template-routes.ts'
+import { optionsOf, specOf } from './views.ts'
+
+/**
+ * E2B's surface beside `/v1`: an unmodified E2B client works with `E2B_API_URL` and `E2B_SANDBOX_URL` set to this server.
+ * Mounted early, because a request for a sandbox is told by its headers and not by its path.
+ */
+export function e2bMount(e2b: E2bParts): Mount {
+  const mount = (app: Hono<AppEnv>, outer: Surface): void => {
+    const surface: E2bSurface = { ...outer, e2b }
+    app.use('*', async (context: Context<AppEnv>, next) => {
+      const target = routed(surface, context)
+      return target === undefined ? next() : serveTarget(surface, context, target)
+    })
+    app.put('/templates/:id/files/:hash', (context) => takeUpload(surface, context))
+    for (const route of [...CONTROL, ...TEMPLATES])
+      app.on(route.method, route.path, (context) => serveRest(surface, route, context))
+  }
+  return Object.assign(mount, { early: true })
+}
+
+/** SECURITY: opened by the address alone, which was signed for one tenant and one file. */
+async function takeUpload(surface: E2bSurface, context: Context<AppEnv>): Promise<Response> {
+  const { e2b, parts } = surface
+  const query = new URL(context.req.url).searchParams
+  const tenant = query.get('tenant') ?? ''
+  const hash = context.req.param('hash') ?? ''
+  try {
+    if (!same(query.get('signature') ?? '', e2b.tokens.sign(`${tenant} ${hash}`)))
+      throw new SandboxError('unauthenticated', 'the signature is wrong')
+    const { body } = context.req.raw
+    if (!body) throw new SandboxError('invalid-input', 'there is no file')
+    await e2b.templates.takeUpload(tenant, hash, limited(bytesOf(body), UPLOAD_BYTES))
+    return new Response('', { status: 200, headers: { 'content-length': '0' } })
+  } catch (error) {
+    return restProblem(error, parts.log)
+  }
+}
+
+const UPLOAD_BYTES = 1024 ** 3
+
+async function* limited(data: AsyncIterable<Uint8Array>, most: number): AsyncGenerator<Uint8Array, void> {
+  let size = 0
+  for await (const chunk of data) {
+    size += chunk.length
+    if (size > most) throw new SandboxError('too-large', `the file is larger than ${most} bytes`)
+    yield chunk
+  }
+}
+
+/** WebSockets of programs inside, by host name or headers. */
+export function e2bUpgrades({ tokens }: E2bParts): UpgradeTaker {
+  return async (upgrade: Upgrade) => {
+    const { headers } = upgrade.request
+    const one = (name: string): string | undefined => {
+      const value = headers[name]
+      return Array.isArray(value) ? value[0] : value
+    }
+    const target = targetOf(headers.host ?? '', one)
+    if (!target || target.port === ENVD_PORT || target.port === INTERPRETER_PORT) return false
+    const { id, port } = target
+    const principal = { keyId: '', tenant: '', scopes: ['exec' as const], sandboxId: id }
+    const seen = await upgrade.parts.supervisor.get(principal, id)
+    awake(seen.managed, id)
+    const given = one('e2b-traffic-access-token')
+    const open = optionsOf(specOf(seen)).publicTraffic !== false
+    if (!open && !(given !== undefined && same(given, tokens.traffic(id)))) await upgrade.authenticate(id)
+    await joinPort(upgrade, seen.managed as NonNullable<typeof seen.managed>, port)
+    return true
+  }
+}

@@ -1,0 +1,227 @@
+import { randomBytes } from 'node:crypto'
+import { SandboxError } from '../../model/errors.ts'
+import { cannot } from '../../supervisor/supervisor.ts'
+import type { Template } from '../../supervisor/templates.ts'
+import { cursorFrom, cursorOf } from '../views.ts'
+import { type Build, runBuild } from './build.ts'
+import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './control.ts'
+import { templateFor } from './create.ts'
+import { PRIVATE } from './guest.ts'
+import { fromE2bId, toE2bId } from './ids.ts'
+import { limitOf } from './listing.ts'
+import { buildShape, forkShape, newTemplateShape, snapshotShape } from './shapes.ts'
+import { ENVD_VERSION } from './views.ts'
+
+/** Templates, their builds, and snapshots, which are templates that a sandbox made. */
+
+const BUILDS = new Map<string, Build>()
+const MOST_BUILDS = 1000
+const newName = (prefix: string): string => `${prefix}${randomBytes(10).toString('hex')}`
+
+/** One name is one template; its second build replaces the first when it is ready. */
+async function request(call: RestCall): Promise<Response> {
+  const { surface, principal } = call
+  const body = await bodyOf(call, newTemplateShape)
+  const name = body.name ?? body.alias
+  if (!name || !/^[a-z0-9][\w.:/-]*$/i.test(name))
+    throw new SandboxError(
+      'invalid-input',
+      'a template needs a name of letters, digits, `-`, `_`, `.` and `:`',
+    )
+  const tags = (body.tags ?? []).filter((tag) => tag !== 'default')
+  if (tags.length > 0)
+    throw new SandboxError('unsupported', 'tags are not to be had here', {
+      hint: `name it \`${name}:${tags[0]}\``,
+    })
+  const before = await surface.e2b.templates.find(principal.tenant, name)
+  const build: Build = {
+    id: newName('bld'),
+    templateId: before?.id ?? newName('tpl'),
+    tenant: principal.tenant,
+    name,
+    cpus: body.cpuCount,
+    memoryMb: body.memoryMB,
+    log: [],
+    status: 'waiting',
+  }
+  for (const [id, old] of BUILDS) {
+    if (BUILDS.size < MOST_BUILDS) break
+    if (old.status !== 'building') BUILDS.delete(id)
+  }
+  BUILDS.set(build.id, build)
+  const names = { names: [name], aliases: [name], tags: ['default'] }
+  return Response.json(
+    { templateID: build.templateId, buildID: build.id, public: false, ...names },
+    { status: 202 },
+  )
+}
+
+function buildOf({ principal, params }: RestCall): Build {
+  const build = BUILDS.get(params.build ?? '')
+  if (!build || build.tenant !== principal.tenant || build.templateId !== params.id)
+    throw new SandboxError('not-found', 'there is no such build')
+  return build
+}
+
+async function start(call: RestCall): Promise<Response> {
+  const build = buildOf(call)
+  const body = await bodyOf(call, buildShape)
+  if (build.status !== 'waiting') throw new SandboxError('conflict', `the build is ${build.status}`)
+  void runBuild(call.surface, call.principal, build, body)
+  return nothing(202)
+}
+
+/** INVARIANT: only what comes after `logsOffset`; E2B's clients ask at once again while there is anything. */
+async function status(call: RestCall): Promise<Response> {
+  const build = buildOf(call)
+  const offset = Math.max(0, Number(call.query.get('logsOffset') ?? 0) || 0)
+  const entries = build.log.slice(offset, offset + 100)
+  return Response.json({
+    templateID: build.templateId,
+    buildID: build.id,
+    status: build.status,
+    logs: entries.map(({ message }) => message),
+    logEntries: entries,
+    ...(build.reason ? { reason: { ...build.reason, logEntries: [] } } : {}),
+  })
+}
+
+/** Where to put the files of a COPY: an address that opens this one file for a while, without a key. */
+async function uploadLink({ surface, principal, params, context, host }: RestCall): Promise<Response> {
+  const { tenant } = principal
+  const { present } = surface.e2b.templates.upload(tenant, params.hash ?? '')
+  const secure = 'encrypted' in (context.env?.incoming?.socket ?? {})
+  const base = `${secure ? 'https' : 'http'}://${host}/templates/${params.id}/files/${params.hash}`
+  const signature = surface.e2b.tokens.sign(`${tenant} ${params.hash}`)
+  return Response.json({ present, url: `${base}?tenant=${tenant}&signature=${signature}` }, { status: 201 })
+}
+
+const templateJson = ({ id, name, data, createdAt }: Template) => ({
+  templateID: id,
+  buildID: id,
+  cpuCount: data.cpus ?? 0,
+  memoryMB: data.memoryMb ?? 0,
+  diskSizeMB: 0,
+  public: false,
+  aliases: name === null ? [] : [name],
+  names: name === null ? [] : [name],
+  createdAt: new Date(createdAt).toISOString(),
+  updatedAt: new Date(createdAt).toISOString(),
+  createdBy: null,
+  lastSpawnedAt: null,
+  spawnCount: 0,
+  buildCount: 1,
+  envdVersion: ENVD_VERSION,
+  buildStatus: 'ready',
+})
+
+async function list({ surface, principal }: RestCall): Promise<Response> {
+  const found = await surface.e2b.templates.list({ tenant: principal.tenant, kind: 'template', limit: 1000 })
+  return Response.json(found.map(templateJson))
+}
+
+async function one({ surface, principal, params }: RestCall): Promise<Response> {
+  const found = await templateFor(surface, principal.tenant, params.id ?? '')
+  if (!found) throw new SandboxError('not-found', 'it is built in')
+  return Response.json({ ...templateJson(found), builds: [] })
+}
+
+async function alias({ surface, principal, params }: RestCall): Promise<Response> {
+  const found = await templateFor(surface, principal.tenant, params.alias ?? '')
+  return Response.json({ templateID: found?.id ?? params.alias, public: found === undefined })
+}
+
+async function remove({ surface, principal, params }: RestCall): Promise<Response> {
+  const found = await surface.e2b.templates.find(principal.tenant, params.id ?? '')
+  if (!found) throw new SandboxError('not-found', `there is no template \`${params.id}\``)
+  await surface.e2b.templates.remove(found)
+  return nothing()
+}
+
+async function tags(call: RestCall): Promise<Response> {
+  const found = await templateFor(call.surface, call.principal.tenant, call.params.id ?? '')
+  const createdAt = new Date(found?.createdAt ?? 0).toISOString()
+  return Response.json([{ tag: 'default', buildID: found?.id ?? 'base', createdAt }])
+}
+
+const noTags = (): Promise<Response> =>
+  Promise.reject(
+    new SandboxError('unsupported', 'tags are not to be had here', {
+      hint: 'give each build a name of its own',
+    }),
+  )
+
+/** The files of the sandbox's own directories; its processes are not in it. */
+async function snapshot(call: RestCall): Promise<Response> {
+  const { surface, principal } = call
+  const { name } = await bodyOf(call, snapshotShape)
+  const seen = await aliveOf(call)
+  const live = seen.managed?.ready()
+  if (!live) throw new SandboxError('wrong-state', 'the sandbox is not running')
+  const { env } = live.plan
+  const kept = await surface.e2b.templates.keep(live, PRIVATE, {
+    id: newName('snp'),
+    kind: 'snapshot',
+    tenant: principal.tenant,
+    name: name ?? null,
+    sandboxId: seen.id,
+    createdAt: Date.now(),
+    data: { env: ownVariables(env, JSON.parse(seen.row.spec)) },
+  })
+  return Response.json({ snapshotID: kept.id, names: name === undefined ? [] : [name] }, { status: 201 })
+}
+
+const ownVariables = (
+  env: Readonly<Record<string, string>>,
+  spec: { env?: object },
+): Record<string, string> =>
+  Object.fromEntries(Object.entries(env).filter(([key]) => key in (spec.env ?? {})))
+
+async function snapshots({ surface, principal, query }: RestCall): Promise<Response> {
+  const limit = limitOf(query)
+  const token = query.get('nextToken')
+  const sandbox = query.get('sandboxID')
+  const found = await surface.e2b.templates.list({
+    tenant: principal.tenant,
+    kind: 'snapshot',
+    idOrName: query.get('name') ?? undefined,
+    sandboxId: sandbox === null ? undefined : (fromE2bId(sandbox) ?? sandbox),
+    after: token === null ? undefined : cursorFrom(token),
+    limit: limit + 1,
+  })
+  const page = found.slice(0, limit)
+  const last = page.at(-1)
+  const next = found.length > limit && last ? { 'x-next-token': cursorOf(last) } : {}
+  const items = page.map(({ id, name, sandboxId }) => ({
+    snapshotID: id,
+    names: name === null ? [] : [name],
+    ...(sandboxId ? { sandboxID: toE2bId(sandboxId) } : {}),
+  }))
+  return Response.json(items, { headers: next })
+}
+
+/** A fork carries running processes over, which no backend here can do yet. */
+async function fork(call: RestCall): Promise<Response> {
+  await bodyOf(call, forkShape)
+  const { managed } = await aliveOf(call)
+  if (!managed) throw new SandboxError('wrong-state', 'the sandbox is not running')
+  throw cannot(managed.ready(), 'fork')
+}
+
+export const TEMPLATES: readonly RestRoute[] = [
+  { method: 'POST', path: '/v3/templates', scope: 'create', handle: request },
+  { method: 'POST', path: '/v2/templates', scope: 'create', handle: request },
+  { method: 'POST', path: '/v2/templates/:id/builds/:build', scope: 'create', handle: start },
+  { method: 'GET', path: '/templates/:id/builds/:build/status', scope: 'read', handle: status },
+  { method: 'GET', path: '/templates/:id/files/:hash', scope: 'create', handle: uploadLink },
+  { method: 'GET', path: '/templates', scope: 'read', handle: list },
+  { method: 'GET', path: '/templates/aliases/:alias', scope: 'read', handle: alias },
+  { method: 'POST', path: '/templates/tags', scope: 'create', handle: noTags },
+  { method: 'DELETE', path: '/templates/tags', scope: 'create', handle: noTags },
+  { method: 'GET', path: '/templates/:id/tags', scope: 'read', handle: tags },
+  { method: 'GET', path: '/templates/:id', scope: 'read', handle: one },
+  { method: 'DELETE', path: '/templates/:id', scope: 'create', handle: remove },
+  { method: 'POST', path: '/sandboxes/:id/snapshots', scope: 'create', handle: snapshot },
+  { method: 'GET', path: '/snapshots', scope: 'read', handle: snapshots },
+  { method: 'POST', path: '/sandboxes/:id/fork', scope: 'create', handle: fork },
+]

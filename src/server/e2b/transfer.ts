@@ -1,0 +1,127 @@
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { posix } from 'node:path'
+import { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
+import { SandboxError } from '../../model/errors.ts'
+import { bytesOf } from '../body.ts'
+import { reading } from './filesystem.ts'
+import { basicUser, checkUser, type E2bParts, type Guest, pathOf, within } from './guest.ts'
+import { parts } from './multipart.ts'
+
+/** `/files`: whole files in and out, as streams. */
+
+export async function download(guest: Guest, query: URLSearchParams): Promise<Response> {
+  checkUser(query.get('username') ?? basicUser(guest.request))
+  const path = pathOf(query.get('path') ?? undefined)
+  return within(guest, () =>
+    reading(async () => {
+      const source = guest.live.files.readStream(path)[Symbol.asyncIterator]()
+      // Two pieces are awaited: a missing file is an answer and not a broken stream, and a small one has its length.
+      const first = await source.next()
+      const second = first.done ? first : await source.next()
+      return second.done
+        ? whole(first.done ? undefined : first.value)
+        : streamed(source, [first.value, second.value])
+    }),
+  )
+}
+
+const HEADERS = {
+  'content-type': 'application/octet-stream',
+  // SECURITY: what a sandbox wrote is never shown as a page of ours.
+  'content-disposition': 'attachment',
+  'x-content-type-options': 'nosniff',
+}
+
+const whole = (bytes: Uint8Array | undefined): Response =>
+  new Response(bytes === undefined ? '' : Buffer.from(bytes), {
+    headers: { ...HEADERS, 'content-length': String(bytes?.length ?? 0) },
+  })
+
+function streamed(source: AsyncGenerator<Uint8Array>, ready: (Uint8Array | undefined)[]): Response {
+  const stream = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      const next = ready.shift() ?? (await source.next()).value
+      if (next) controller.enqueue(next)
+      else controller.close()
+    },
+    async cancel() {
+      await source.return(undefined)
+    },
+  })
+  return new Response(stream, { headers: HEADERS })
+}
+
+export async function upload(guest: Guest, query: URLSearchParams): Promise<Response> {
+  checkUser(query.get('username') ?? basicUser(guest.request))
+  const { request } = guest
+  for (const name of request.headers.keys())
+    if (name.startsWith('x-metadata-'))
+      throw new SandboxError('unsupported', 'files have no metadata here', { hint: 'leave `metadata` out' })
+  const type = request.headers.get('content-type') ?? ''
+  const asked = query.get('path') ?? undefined
+  return within(guest, async () => {
+    const written = /^multipart\/form-data\b/i.test(type)
+      ? await uploadForm(guest, type, asked)
+      : [await uploadOne(guest, pathOf(requirePath(asked)), plainBody(request))]
+    return Response.json(written)
+  })
+}
+
+function requirePath(path: string | undefined): string {
+  if (path) return path
+  throw new SandboxError('invalid-input', 'the address names no path')
+}
+
+async function uploadForm(guest: Guest, type: string, asked: string | undefined): Promise<unknown[]> {
+  const written: unknown[] = []
+  for await (const part of parts(rawBody(guest.request), type)) {
+    if (part.name !== 'file') continue
+    written.push(await uploadOne(guest, pathOf(requirePath(asked ?? part.filename)), part.data))
+  }
+  if (written.length === 0) throw new SandboxError('invalid-input', 'the form holds no file')
+  return written
+}
+
+async function uploadOne({ live }: Guest, path: string, data: AsyncIterable<Uint8Array>): Promise<unknown> {
+  await live.files.write(path, data)
+  return { name: posix.basename(path), path, type: 'file' }
+}
+
+async function* rawBody(request: Request): AsyncGenerator<Uint8Array, void> {
+  if (!request.body) return
+  yield* bytesOf(request.body)
+}
+
+function plainBody(request: Request): AsyncIterable<Uint8Array> {
+  const coding = request.headers.get('content-encoding') ?? 'identity'
+  if (coding === 'identity') return rawBody(request)
+  if (coding !== 'gzip') throw new SandboxError('invalid-input', `the coding \`${coding}\` is not known here`)
+  return unzipped(rawBody(request))
+}
+
+async function* unzipped(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void> {
+  try {
+    yield* Readable.from(data).pipe(createGunzip()) as AsyncIterable<Uint8Array>
+  } catch (cause) {
+    throw new SandboxError('invalid-input', 'the body is not gzip', { cause })
+  }
+}
+
+/** Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. */
+export function signedSandbox(
+  ids: readonly string[],
+  method: string,
+  query: URLSearchParams,
+  { tokens }: E2bParts,
+): string | undefined {
+  const given = Buffer.from(query.get('signature') ?? '')
+  const expires = query.get('signature_expiration')
+  if (expires !== null && !(Number(expires) * 1000 > Date.now())) return undefined
+  const words = [query.get('path') ?? '', method === 'GET' ? 'read' : 'write', query.get('username') ?? '']
+  return ids.find((id) => {
+    const text = [...words, tokens.access(id), ...(expires === null ? [] : [expires])].join(':')
+    const own = Buffer.from(`v1_${createHash('sha256').update(text).digest('base64').replace(/=+$/, '')}`)
+    return own.length === given.length && timingSafeEqual(own, given)
+  })
+}

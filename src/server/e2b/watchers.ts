@@ -1,0 +1,59 @@
+import { randomBytes } from 'node:crypto'
+import { object, text } from '../../model/shape.ts'
+import type { Managed } from '../../supervisor/managed.ts'
+import { ConnectError } from './errors.ts'
+import { type WatchEvent, watch, watchShape } from './filesystem.ts'
+import type { Guest } from './guest.ts'
+
+/** Watches that are asked for their events now and then, for clients that cannot hold a stream. */
+
+type Watcher = { readonly events: WatchEvent[]; readonly stop: AbortController }
+
+const WATCHERS = new WeakMap<Managed, Map<string, Watcher>>()
+const MOST = 64
+const KEPT = 10_000
+
+const idShape = object({ watcherId: text({ max: 64 }) })
+
+function watchersOf(entry: Managed): Map<string, Watcher> {
+  const known = WATCHERS.get(entry)
+  if (known) return known
+  const made = new Map<string, Watcher>()
+  WATCHERS.set(entry, made)
+  return made
+}
+
+function watcher({ entry }: Guest, message: unknown): readonly [string, Watcher] {
+  const { watcherId } = idShape.parse(message, '')
+  const found = watchersOf(entry).get(watcherId)
+  if (!found) throw new ConnectError('not_found', 'there is no such watcher')
+  entry.touch()
+  return [watcherId, found]
+}
+
+export const UNARY: Readonly<Record<string, (guest: Guest, message: unknown) => Promise<unknown>>> = {
+  async CreateWatcher(guest, message) {
+    const all = watchersOf(guest.entry)
+    if (all.size >= MOST)
+      throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} watchers`)
+    const made: Watcher = { events: [], stop: new AbortController() }
+    const signal = AbortSignal.any([made.stop.signal, guest.entry.abort.signal])
+    const take = (event: WatchEvent): void => {
+      if (made.events.length < KEPT) made.events.push(event)
+    }
+    const { over } = await watch(guest.live, watchShape.parse(message, ''), take, signal)
+    over.catch(() => {})
+    const watcherId = randomBytes(12).toString('hex')
+    all.set(watcherId, made)
+    return { watcherId }
+  },
+  async GetWatcherEvents(guest, message) {
+    return { events: watcher(guest, message)[1].events.splice(0) }
+  },
+  async RemoveWatcher(guest, message) {
+    const [id, found] = watcher(guest, message)
+    found.stop.abort()
+    watchersOf(guest.entry).delete(id)
+    return {}
+  },
+}

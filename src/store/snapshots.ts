@@ -1,0 +1,73 @@
+import type { Row, Store, Tx, Value } from './sql.ts'
+
+/** Something that a sandbox can start from: what a build made, or what another sandbox held. */
+export type SnapshotRow = {
+  readonly id: string
+  readonly kind: 'template' | 'snapshot'
+  readonly tenant: string
+  readonly name: string | null
+  readonly sandboxId: string | null
+  readonly backend: string
+  /** Everything else about it, as JSON. */
+  readonly data: string
+  readonly createdAt: number
+}
+
+const COLUMNS = 'id, kind, tenant, name, sandbox_id, backend, data, created_at'
+
+const toSnapshot = (row: Row): SnapshotRow => ({
+  id: row.id as string,
+  kind: row.kind as SnapshotRow['kind'],
+  tenant: row.tenant as string,
+  name: row.name as string | null,
+  sandboxId: row.sandbox_id as string | null,
+  backend: row.backend as string,
+  data: row.data as string,
+  createdAt: Number(row.created_at),
+})
+
+export async function putSnapshot(tx: Tx, row: SnapshotRow): Promise<void> {
+  await tx.run('DELETE FROM snapshots WHERE id = ?', [row.id])
+  await tx.run(`INSERT INTO snapshots (${COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, [
+    row.id,
+    row.kind,
+    row.tenant,
+    row.name,
+    row.sandboxId,
+    row.backend,
+    row.data,
+    row.createdAt,
+  ])
+}
+
+export async function removeSnapshot(tx: Tx, id: string): Promise<void> {
+  await tx.run('DELETE FROM snapshots WHERE id = ?', [id])
+}
+
+export type SnapshotQuery = {
+  readonly tenant: string
+  readonly kind?: SnapshotRow['kind'] | undefined
+  readonly idOrName?: string | undefined
+  readonly sandboxId?: string | undefined
+  readonly after?: { readonly createdAt: number; readonly id: string } | undefined
+  readonly limit: number
+}
+
+/** A page, newest first. */
+export async function listSnapshots(store: Store, query: SnapshotQuery): Promise<SnapshotRow[]> {
+  const clauses = ['tenant = ?']
+  const params: Value[] = [query.tenant]
+  const add = (clause: string, ...values: Value[]): void => {
+    clauses.push(clause)
+    params.push(...values)
+  }
+  if (query.kind) add('kind = ?', query.kind)
+  if (query.idOrName !== undefined) add('(id = ? OR name = ?)', query.idOrName, query.idOrName)
+  if (query.sandboxId !== undefined) add('sandbox_id = ?', query.sandboxId)
+  if (query.after) add('(created_at, id) < (?, ?)', query.after.createdAt, query.after.id)
+  const rows = await store.read(
+    `SELECT ${COLUMNS} FROM snapshots WHERE ${clauses.join(' AND ')} ORDER BY created_at DESC, id DESC LIMIT ?`,
+    [...params, query.limit],
+  )
+  return rows.map(toSnapshot)
+}

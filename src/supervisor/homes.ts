@@ -1,0 +1,78 @@
+import { randomBytes } from 'node:crypto'
+import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Spec } from '../model/spec.ts'
+import type { Gate } from './gate.ts'
+import type { Sandbox } from './sandbox.ts'
+
+/** The private directories of sandboxes: made before one opens, gone when it is closed. */
+export class Homes {
+  readonly #dir: string
+
+  constructor(dir: string) {
+    this.#dir = dir
+    mkdirSync(dir, { recursive: true, mode: 0o700 })
+  }
+
+  /** One directory for each place, all empty. */
+  make(id: string, count: number): readonly string[] {
+    const base = join(this.#dir, id)
+    mkdirSync(base, { mode: 0o700 })
+    return Array.from({ length: count }, (_, index) => {
+      const path = join(base, String(index))
+      mkdirSync(path, { mode: 0o755 })
+      return path
+    })
+  }
+
+  /** INVARIANT: only when nothing runs in the sandbox any more; what is walked here was written by it. */
+  async remove(id: string): Promise<void> {
+    await removeTree(join(this.#dir, id))
+  }
+
+  /** What an earlier life left. Moved aside first, so that a new sandbox never waits for the removal. */
+  sweep(): Promise<void> {
+    const left = readdirSync(this.#dir)
+    const aside = left.map((name) => {
+      const path = join(this.#dir, `.old-${randomBytes(6).toString('hex')}`)
+      renameSync(join(this.#dir, name), path)
+      return path
+    })
+    return Promise.all(aside.map(removeTree)).then(() => {})
+  }
+}
+
+async function removeTree(path: string): Promise<void> {
+  try {
+    await rm(path, { recursive: true, force: true })
+  } catch {
+    // A guest may take its own rights to a directory away; links are not followed.
+    openUp(path)
+    await rm(path, { recursive: true, force: true })
+  }
+}
+
+function openUp(path: string): void {
+  const stat = lstatSync(path, { throwIfNoEntry: false })
+  if (!stat?.isDirectory()) return
+  chmodSync(path, 0o700)
+  for (const name of readdirSync(path)) openUp(join(path, name))
+}
+
+type Opening = { readonly id?: string; readonly signal?: AbortSignal }
+
+/** The gate for sandboxes that may have private directories. */
+export const openWithHomes =
+  (gate: Pick<Gate, 'open'>, homes: Homes, newId: (prefix: string) => string) =>
+  async (spec: Spec, { id = newId('sb'), signal }: Opening): Promise<Sandbox> => {
+    if (!spec.private?.length) return gate.open(spec, { id, signal })
+    try {
+      const sandbox = await gate.open(spec, { id, signal, own: homes.make(id, spec.private.length) })
+      sandbox.onClose(() => homes.remove(id))
+      return sandbox
+    } catch (error) {
+      await homes.remove(id)
+      throw error
+    }
+  }

@@ -1,0 +1,119 @@
+import { createReadStream, existsSync, mkdirSync } from 'node:fs'
+import { open, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { SandboxError } from '../model/errors.ts'
+import {
+  listSnapshots,
+  putSnapshot,
+  removeSnapshot,
+  type SnapshotQuery,
+  type SnapshotRow,
+} from '../store/snapshots.ts'
+import type { Store } from '../store/sql.ts'
+import type { LiveSandbox } from './live.ts'
+
+/** What a sandbox that starts from it gets, beside its files. */
+export type TemplateData = {
+  readonly env?: Readonly<Record<string, string>>
+  readonly workdir?: string
+  readonly startCommand?: string
+  readonly readyCommand?: string
+  readonly cpus?: number
+  readonly memoryMb?: number
+  readonly tags?: readonly string[]
+  /** How many of the private directories are in the archive. */
+  readonly places: number
+}
+
+export type Template = Omit<SnapshotRow, 'data'> & { readonly data: TemplateData }
+
+const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(row.data) as TemplateData })
+
+/**
+ * Templates and snapshots: a record, and the private directories as tar archives.
+ * SECURITY: archives are packed and unpacked behind the wall; the host never walks a tree that a guest wrote.
+ */
+export class Templates {
+  readonly #store: Store
+  readonly #dir: string
+
+  constructor(store: Store, dir: string) {
+    this.#store = store
+    this.#dir = dir
+    mkdirSync(dir, { recursive: true, mode: 0o700 })
+  }
+
+  async list(query: SnapshotQuery): Promise<readonly Template[]> {
+    return (await listSnapshots(this.#store, query)).map(toTemplate)
+  }
+
+  async find(tenant: string, idOrName: string): Promise<Template | undefined> {
+    return (await this.list({ tenant, idOrName, limit: 1 }))[0]
+  }
+
+  /** Keeps what the sandbox holds now, and then the record of it. */
+  async keep(
+    live: LiveSandbox,
+    places: readonly string[],
+    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
+  ): Promise<Template> {
+    for (const [index, place] of places.entries()) await this.#write(record.id, index, live.files.pack(place))
+    const kept = { ...record, backend: live.backend, data: { ...record.data, places: places.length } }
+    await this.save(kept)
+    return kept
+  }
+
+  async save(template: Template): Promise<void> {
+    await this.#store.write((tx) => putSnapshot(tx, { ...template, data: JSON.stringify(template.data) }))
+  }
+
+  /** Puts the files of a template into a sandbox that is new. */
+  async restore(live: LiveSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
+    for (const [index, place] of places.slice(0, data.places).entries()) {
+      const file = this.#archive(id, index)
+      if (!existsSync(file))
+        throw new SandboxError('launch-failed', `the archive of template ${id} is missing`)
+      await live.files.unpack(place, createReadStream(file))
+    }
+  }
+
+  async remove({ id, data }: Template): Promise<void> {
+    await this.#store.write((tx) => removeSnapshot(tx, id))
+    for (let index = 0; index < data.places; index++) await rm(this.#archive(id, index), { force: true })
+  }
+
+  /** A file that a build brings along, by the hash that its client gave it. */
+  upload(tenant: string, hash: string): { readonly present: boolean; readonly path: string } {
+    if (!/^[0-9a-f]{16,128}$/.test(hash) || !/^[\w.-]+$/.test(tenant))
+      throw new SandboxError('invalid-input', 'not the hash of a file')
+    const path = join(this.#dir, `upload-${tenant}-${hash}`)
+    return { present: existsSync(path), path }
+  }
+
+  async takeUpload(tenant: string, hash: string, data: AsyncIterable<Uint8Array>): Promise<void> {
+    await written(this.upload(tenant, hash).path, data)
+  }
+
+  #archive(id: string, index: number): string {
+    return join(this.#dir, `${id}-${index}.tar`)
+  }
+
+  #write(id: string, index: number, data: AsyncIterable<Uint8Array>): Promise<void> {
+    return written(this.#archive(id, index), data)
+  }
+}
+
+/** A whole file on the disk, or none. */
+async function written(path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
+  const file = await open(`${path}.tmp`, 'w', 0o600)
+  try {
+    for await (const chunk of data) await file.writeFile(chunk)
+    await file.sync()
+    await file.close()
+    await rename(`${path}.tmp`, path)
+  } catch (error) {
+    await file.close().catch(() => {})
+    await rm(`${path}.tmp`, { force: true })
+    throw error
+  }
+}

@@ -1,0 +1,272 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { OPERATIONS } from '../../src/agents.ts'
+import { type RunningServer, startServer } from '../../src/serve.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { sdk } from './sdk.ts'
+
+/** The official client against `ringfence mcp` and against `/mcp`. */
+
+type ToolResult = {
+  readonly content: readonly { readonly type: string; readonly text?: string; readonly mimeType?: string }[]
+  readonly structuredContent?: Readonly<Record<string, unknown>>
+  readonly isError?: boolean
+}
+type Client = {
+  connect(transport: object): Promise<void>
+  close(): Promise<void>
+  listTools(): Promise<{
+    readonly tools: readonly { readonly name: string; readonly outputSchema?: object }[]
+  }>
+  callTool(call: { name: string; arguments?: object }, options?: object): Promise<ToolResult>
+  listResources(): Promise<{ readonly resources: readonly { readonly uri: string }[] }>
+  readResource(asked: { uri: string }): Promise<{ readonly contents: readonly { readonly text?: string }[] }>
+  setRequestHandler(method: string, handler: (request: { params: { message: string } }) => unknown): void
+  getNegotiatedProtocolVersion?(): string | undefined
+}
+type Sdk = {
+  readonly Client: new (info: object, options?: object) => Client
+  readonly StreamableHTTPClientTransport: new (url: URL, options?: object) => object
+}
+type StdioSdk = { readonly StdioClientTransport: new (options: object) => object }
+
+const base = mkdtempSync(join(tmpdir(), 'rf-mcp-'))
+const workspace = join(base, 'work')
+const stateDir = join(base, 'state')
+let server: RunningServer
+let key: string
+
+beforeAll(async () => {
+  mkdirSync(workspace)
+  server = await startServer({
+    env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'server') },
+    port: 0,
+  })
+  key = (await server.parts.keys.create({ name: 'mcp', scopes: ['create', 'exec', 'read'] })).secret
+}, 180_000)
+afterAll(async () => {
+  await server.close()
+  rmSync(base, { recursive: true, force: true })
+})
+
+type Way = {
+  readonly apiKey?: string
+  readonly elicit?: boolean
+  readonly version?: string
+  readonly args?: readonly string[]
+}
+const answers: boolean[] = []
+const asked: string[] = []
+
+async function connect(
+  kind: string,
+  { elicit, version, apiKey = key, args = [] }: Way = {},
+): Promise<Client> {
+  const { Client, StreamableHTTPClientTransport } = await sdk<Sdk>('@modelcontextprotocol/client')
+  const { StdioClientTransport } = await sdk<StdioSdk>('@modelcontextprotocol/client/stdio')
+  const negotiation = version ? { versionNegotiation: { mode: { pin: version } } } : {}
+  const client = new Client(
+    { name: 'the-tester', version: '1' },
+    { capabilities: elicit ? { elicitation: { form: {} } } : {}, ...negotiation },
+  )
+  if (elicit)
+    client.setRequestHandler('elicitation/create', ({ params }) => {
+      asked.push(params.message)
+      return { action: 'accept', content: { approve: answers.shift() ?? false } }
+    })
+  const transport =
+    kind === 'stdio'
+      ? new StdioClientTransport({
+          command: process.execPath,
+          args: [join(packageRoot(), 'dist', 'cli', 'ringfence.cjs'), 'mcp', ...args],
+          cwd: workspace,
+          env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: stateDir },
+          stderr: 'inherit',
+        })
+      : new StreamableHTTPClientTransport(new URL(`${server.url}/mcp`), {
+          requestInit: { headers: { authorization: `Bearer ${apiKey}` } },
+        })
+  await client.connect(transport)
+  return client
+}
+
+const call = (client: Client, name: string, args: object = {}): Promise<ToolResult> =>
+  client.callTool({ name, arguments: args })
+
+describe.each([
+  ['stdio', undefined],
+  ['stdio', '2026-07-28'],
+  ['http', undefined],
+  ['http', '2026-07-28'],
+])('%s, revision %s', (kind, version) => {
+  let client: Client
+  beforeAll(async () => {
+    client = await connect(kind, version ? { version } : {})
+  }, 180_000)
+  afterAll(() => client.close())
+
+  test('lists every operation with its output schema, twenty at most', async () => {
+    const { tools } = await client.listTools()
+    expect(tools.map(({ name }) => name)).toEqual(OPERATIONS.map(({ name }) => name))
+    expect(tools.length).toBeLessThanOrEqual(20)
+    expect(tools.every(({ outputSchema }) => outputSchema !== undefined)).toBe(true)
+  })
+
+  test('one sandbox for the session: files and variables stay', async () => {
+    await call(client, 'file_write', { path: 'a.txt', content: 'hello\n' })
+    const result = await call(client, 'exec', { command: 'cat a.txt; exit 4' })
+    expect(result.structuredContent).toMatchObject({ stdout: 'hello\n', exit_code: 4 })
+    await call(client, 'run_code', { code: 'n = 41' })
+    expect((await call(client, 'run_code', { code: 'n + 1' })).content[0]?.text).toContain('42')
+  })
+
+  test('mistakes are results', async () => {
+    for (const [name, args] of [
+      ['nonsense', {}],
+      ['exec', { command: 5 }],
+      ['file_read', { path: '/etc/shadow' }],
+    ] as const) {
+      const result = await call(client, name, args)
+      expect(result.isError).toBe(true)
+      expect(result.content[0]?.text).toMatch(/^error: /)
+    }
+    const big = await call(client, 'file_write', { path: 'b', content: 'x'.repeat(10 * 1024 * 1024) })
+    expect(big.content[0]?.text).toMatch(/longer than/)
+  })
+
+  test('progress while a command runs, and cancellation that ends it', async () => {
+    const heard: number[] = []
+    await client.callTool(
+      { name: 'exec', arguments: { command: 'sleep 1.5' } },
+      { onprogress: ({ progress }: { progress: number }) => heard.push(progress) },
+    )
+    expect(heard.length).toBeGreaterThan(0)
+    const stop = new AbortController()
+    const running = client.callTool(
+      { name: 'exec', arguments: { command: 'sleep 98.7' } },
+      { signal: stop.signal },
+    )
+    setTimeout(() => stop.abort(), 500)
+    await expect(running).rejects.toThrow()
+    let left = '1'
+    for (let tries = 0; tries < 40 && left !== '0'; tries++) {
+      const looked = await call(client, 'exec', {
+        command: "ps ax -o args | grep -c 'sleep 98[.]7'",
+      })
+      left = String(looked.structuredContent?.stdout).trim()
+    }
+    expect(left).toBe('0')
+  })
+
+  test('resources: the trail and files', async () => {
+    expect((await client.listResources()).resources.map(({ uri }) => uri)).toEqual(['ringfence://trail'])
+    const [trail] = (await client.readResource({ uri: 'ringfence://trail' })).contents
+    expect(trail?.text).toContain('cat a.txt; exit 4')
+    expect(trail?.text).toContain('"agent_id":"mcp/the-tester"')
+    const [file] = (await client.readResource({ uri: 'ringfence://file/a.txt' })).contents
+    expect(file?.text).toBe('hello\n')
+    await expect(client.readResource({ uri: 'ringfence://nothing' })).rejects.toThrow()
+  })
+})
+
+describe.each([
+  ['legacy', undefined],
+  ['newest', '2026-07-28'],
+])('approvals, %s revision', (_, version) => {
+  test('a person at the client is asked; yes runs it, no does not', async () => {
+    const client = await connect('stdio', { elicit: true, ...(version && { version }) })
+    asked.length = 0
+    answers.push(true, false)
+    const yes = await call(client, 'exec', { command: 'git push origin main' })
+    expect(yes.isError).toBeUndefined()
+    const no = await call(client, 'exec', { command: 'git push origin main' })
+    expect(no.content[0]?.text).toMatch(/^error: approval-required: the person said no/)
+    expect(asked).toHaveLength(2)
+    expect(asked[0]).toContain('git push origin main')
+    await client.close()
+  })
+
+  test('a host is opened by a person only', async () => {
+    const client = await connect('stdio', {
+      elicit: true,
+      args: ['--network', 'fetch'],
+      ...(version && { version }),
+    })
+    answers.push(false, true)
+    expect((await call(client, 'request_host', { host: 'example.com', why: 'docs' })).isError).toBe(true)
+    const opened = await call(client, 'request_host', { host: 'example.com', why: 'docs' })
+    expect(opened.structuredContent).toEqual({ allowed: true, hosts: ['example.com'] })
+    await client.close()
+  })
+})
+
+test('over HTTP only a key that may approve can pass on the yes', async () => {
+  const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
+  const client = await connect('http', { elicit: true, apiKey: operator.secret })
+  answers.push(true)
+  const yes = await call(client, 'exec', { command: 'git push origin main' })
+  expect(yes.isError).toBeUndefined()
+  await client.close()
+  const other = await connect('http', { elicit: true })
+  answers.push(true)
+  const no = await call(other, 'exec', { command: 'git push origin main' })
+  expect(no.content[0]?.text).toMatch(/^error: forbidden/)
+  await other.close()
+})
+
+test('a client that cannot ask gets a refusal', async () => {
+  const client = await connect('stdio')
+  const result = await call(client, 'exec', { command: 'git push origin main' })
+  expect(result.content[0]?.text).toMatch(/^error: approval-required/)
+  await client.close()
+})
+
+test('stdio works on the directory it was started in', async () => {
+  const client = await connect('stdio')
+  await call(client, 'exec', { command: 'echo here > made.txt' })
+  expect(readFileSync(join(workspace, 'made.txt'), 'utf8')).toBe('here\n')
+  writeFileSync(join(workspace, 'p.png'), Buffer.from('89504e470d0a1a0a', 'hex'))
+  expect((await call(client, 'view_image', { path: 'p.png' })).content[1]?.mimeType).toBe('image/png')
+  await client.close()
+})
+
+describe('/mcp and keys', () => {
+  const post = (headers: Record<string, string>, body: unknown): Promise<Response> =>
+    fetch(`${server.url}/mcp`, {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json, text/event-stream',
+        ...headers,
+      },
+      body: JSON.stringify(body),
+    })
+  const hello = {
+    jsonrpc: '2.0',
+    id: 1,
+    method: 'initialize',
+    params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'x', version: '1' } },
+  }
+
+  test('no key, a wrong key and a key without the scope are refused', async () => {
+    expect((await post({}, hello)).status).toBe(401)
+    expect((await post({ authorization: 'Bearer rf_nothing' }, hello)).status).toBe(401)
+    const { secret } = await server.parts.keys.create({ name: 'reader', scopes: ['read'] })
+    expect((await post({ authorization: `Bearer ${secret}` }, hello)).status).toBe(403)
+  })
+
+  test("another key's session does not exist", async () => {
+    const begun = await post({ authorization: `Bearer ${key}` }, hello)
+    const session = begun.headers.get('mcp-session-id') ?? ''
+    expect(session).not.toBe('')
+    await begun.text()
+    const other = (await server.parts.keys.create({ name: 'other', scopes: ['create', 'exec', 'read'] }))
+      .secret
+    const list = { jsonrpc: '2.0', id: 2, method: 'tools/list' }
+    const headers = { 'mcp-session-id': session, 'mcp-protocol-version': '2025-06-18' }
+    expect((await post({ ...headers, authorization: `Bearer ${other}` }, list)).status).toBe(404)
+    expect((await post({ ...headers, authorization: `Bearer ${key}` }, list)).status).toBe(200)
+  })
+})

@@ -1,0 +1,136 @@
+import { readlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import { type Attack, onlyInside, rootOnly, says } from './attack.ts'
+import { contentOf, exists, SECRET } from './world.ts'
+
+/** Reading and writing outside of what is granted. */
+export const READS: readonly Attack[] = [
+  {
+    name: 'read a file outside every grant',
+    script: ({ outside }) => outside.map((dir) => `cat ${dir}/secret`).join('\n'),
+    succeeded: says(SECRET),
+  },
+  {
+    name: 'read through a symlink planted in the workspace',
+    script: ({ outside }) => outside.map((dir, i) => `ln -s ${dir} link${i}; cat link${i}/secret`).join('\n'),
+    succeeded: says(SECRET),
+  },
+  {
+    name: 'read through /proc/self/root and /proc/1/root',
+    script: ({ outside }) =>
+      outside.map((dir) => `cat /proc/self/root${dir}/secret /proc/1/root${dir}/secret`).join('\n'),
+    succeeded: says(SECRET),
+  },
+  {
+    name: "read the system's password hashes",
+    script: () => 'cat /etc/shadow && echo got-it',
+    succeeded: says('got-it'),
+    notApplicable: rootOnly,
+  },
+  {
+    name: 'read keys where people keep them',
+    script: ({ outside }) =>
+      outside.map((dir) => `cat ${dir}/.ssh/id_rsa ${dir}/.aws/credentials`).join('\n'),
+    succeeded: says(SECRET),
+  },
+  {
+    name: 'link a file from outside into the workspace and read it there',
+    script: ({ outside }) => outside.map((dir, i) => `ln ${dir}/secret hard${i} && cat hard${i}`).join('\n'),
+    succeeded: says(SECRET),
+  },
+]
+
+function sameFiles(): string | undefined {
+  try {
+    if (readlinkSync('/proc/1/ns/mnt') === readlinkSync('/proc/self/ns/mnt')) return undefined
+  } catch {
+    // A container in which not even root may look.
+  }
+  return 'the first process of this machine sees other files than we do'
+}
+
+export const WRITES: readonly Attack[] = [
+  {
+    name: 'create a file outside every grant',
+    script: ({ outside }) => outside.map((dir) => `echo x > ${dir}/planted`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'planted'))),
+  },
+  {
+    name: 'write through a symlink planted in the workspace',
+    script: ({ outside }) =>
+      outside.map((dir, i) => `ln -s ${dir}/linked out${i}; echo x > out${i}`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'linked'))),
+  },
+  {
+    name: 'write through /proc/self/root',
+    script: ({ outside }) => outside.map((dir) => `echo x > /proc/self/root${dir}/proc`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'proc'))),
+  },
+  {
+    name: 'change a kernel setting (the value that it has)',
+    script: () =>
+      'cat /proc/sys/kernel/core_pattern > v && cat v > /proc/sys/kernel/core_pattern && echo got-it',
+    succeeded: says('got-it'),
+    notApplicable: rootOnly,
+  },
+  {
+    name: 'reach the magic system request file',
+    script: () => 'exec 9>>/proc/sysrq-trigger && echo got-it',
+    succeeded: says('got-it'),
+    notApplicable: () => (exists('/proc/sysrq-trigger') ? rootOnly() : 'this kernel has none'),
+  },
+  {
+    name: 'write where programs are',
+    script: (world) => `touch /usr/local/rf-${world.port} && echo got-it; rm -f /usr/local/rf-${world.port}`,
+    succeeded: says('got-it'),
+    notApplicable: rootOnly,
+  },
+  {
+    name: 'append to a shell start-up file outside',
+    script: ({ outside }) => outside.map((dir) => `echo PWNED >> ${dir}/.bashrc`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => contentOf(join(dir, '.bashrc')).includes('PWNED')),
+  },
+  {
+    name: 'link a file from outside into the workspace and write it there',
+    script: ({ outside }) =>
+      outside.map((dir, i) => `ln ${dir}/.bashrc rc${i} && echo LINKED >> rc${i}`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => contentOf(join(dir, '.bashrc')).includes('LINKED')),
+  },
+  {
+    name: 'write through /proc/1/root',
+    script: ({ outside }) => outside.map((dir) => `echo x > /proc/1/root${dir}/first`).join('\n'),
+    succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'first'))),
+    notApplicable: () => rootOnly() ?? sameFiles(),
+  },
+  {
+    name: 'make a control group',
+    script: ({ port }) =>
+      `for d in /sys/fs/cgroup /sys/fs/cgroup/pids; do mkdir $d/rf-${port} && echo got-it; rmdir $d/rf-${port}; done`,
+    succeeded: says('got-it'),
+    notApplicable: rootOnly,
+  },
+  {
+    name: 'name a program for the kernel to run when a control group is empty',
+    script: () =>
+      'for f in /sys/fs/cgroup/*/release_agent /sys/fs/cgroup/release_agent; do : >> $f && echo got-it; done',
+    succeeded: says('got-it'),
+    notApplicable: () =>
+      rootOnly() ??
+      (exists('/sys/fs/cgroup/pids/release_agent') ? undefined : 'control groups of version 2 have none'),
+  },
+  {
+    name: 'write to the program that keeps the sandbox',
+    script: () => 'for p in 1 $PPID; do : >> /proc/$p/exe && echo got-it; done',
+    succeeded: says('got-it'),
+    notApplicable: onlyInside('without a wall there is no such program'),
+  },
+]
+
+export const ENVIRONMENT: readonly Attack[] = [
+  { name: "read the host's variables", script: () => 'env; cat /proc/self/environ', succeeded: says(SECRET) },
+  {
+    name: "read every process's variables",
+    script: () => 'cat /proc/[0-9]*/environ',
+    succeeded: says(SECRET),
+  },
+]

@@ -1,0 +1,129 @@
+import { release } from 'node:os'
+import { type Attack, isRoot, onlyInside, rootOnly, says, stdout, unlessProbed, x64Only } from './attack.ts'
+import { contentOf, exists, SECRET } from './world.ts'
+
+/** Other processes and the kernel itself. */
+
+export const PROCESSES: readonly Attack[] = [
+  {
+    name: 'see a host process',
+    script: ({ pid }) => `grep -q sleep /proc/${pid}/comm && echo got-it`,
+    succeeded: says('got-it'),
+  },
+  {
+    name: 'signal a host process',
+    script: ({ pid }) => `kill -0 ${pid} && echo got-it`,
+    succeeded: says('got-it'),
+  },
+  {
+    name: 'read its environment',
+    script: ({ pid }) => `tr '\\0' '\\n' < /proc/${pid}/environ`,
+    succeeded: says(SECRET),
+  },
+  {
+    name: 'trace a host process',
+    script: ({ probe, pid }) => `${probe} trace ${pid}`,
+    succeeded: says('yes'),
+    notApplicable: rootOnly,
+  },
+  {
+    name: "trace the sandbox's first process and the keeper of the command",
+    script: ({ probe }) => `${probe} trace 1; ${probe} trace $PPID`,
+    succeeded: says('yes'),
+    notApplicable: onlyInside('without a wall the first process is the machine itself'),
+  },
+  {
+    name: 'open the memory and the variables of the same',
+    script: () =>
+      'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; cat /proc/$p/environ > /dev/null && echo got-it; done',
+    succeeded: says('got-it'),
+    notApplicable: onlyInside('without a wall the first process is the machine itself'),
+  },
+]
+
+const hasPython = (): string | undefined =>
+  exists('/usr/bin/python3') || exists('/usr/local/bin/python3')
+    ? undefined
+    : 'no program here to hold an abstract socket'
+
+export const IPC: readonly Attack[] = [
+  { name: 'read shared memory', script: ({ probe, shm }) => `${probe} shm ${shm}`, succeeded: says(SECRET) },
+  {
+    name: 'connect to an abstract socket',
+    script: ({ probe, abstract }) => `${probe} abstract ${abstract}`,
+    succeeded: says('yes'),
+    notApplicable: hasPython,
+  },
+  {
+    name: 'type into a terminal',
+    script: ({ probe }) => `${probe} tiocsti`,
+    succeeded: says('yes'),
+    notApplicable: () =>
+      contentOf('/proc/sys/dev/tty/legacy_tiocsti').trim() === '0'
+        ? 'this kernel has switched it off for all'
+        : undefined,
+  },
+  {
+    name: 'connect to a socket that has a path',
+    script: ({ probe, outside }) => outside.map((dir) => `${probe} unix ${dir}/sock`).join('\n'),
+    succeeded: says('yes'),
+  },
+]
+
+const syscall = (call: string, notApplicable?: Attack['notApplicable']): Attack => ({
+  name: `call ${call}`,
+  script: ({ probe }) => `${probe} call ${call}`,
+  succeeded: says('yes'),
+  ...(notApplicable ? { notApplicable } : {}),
+})
+
+export const KERNEL: readonly Attack[] = [
+  syscall('i386', x64Only),
+  syscall('x32', () => 'this kernel is built without x32'),
+  syscall('unshare-user'),
+  syscall('clone-user'),
+  syscall('clone3-user'),
+  syscall('mount', rootOnly),
+  syscall('open_tree', rootOnly),
+  syscall('userfaultfd'),
+  syscall('perf', () =>
+    Number(contentOf('/proc/sys/kernel/perf_event_paranoid')) > 2 && !isRoot
+      ? 'this kernel forbids it to users'
+      : undefined,
+  ),
+  syscall('io_uring', () =>
+    contentOf('/proc/sys/kernel/io_uring_disabled').trim() === '2'
+      ? 'this kernel has switched it off'
+      : undefined,
+  ),
+  syscall('bpf', rootOnly),
+  syscall('key'),
+  syscall('clock', rootOnly),
+  syscall('keyring', unlessProbed('call', 'keyring')),
+  syscall('unshare-net'),
+  syscall('handle', unlessProbed('call', 'handle')),
+  syscall('syslog', unlessProbed('call', 'syslog')),
+  syscall('hostname', rootOnly),
+  syscall('umount', onlyInside('it would take the machine apart')),
+  syscall('pivot_root', onlyInside('it would take the machine apart')),
+]
+
+/** What only the host's own kernel knows. */
+export const OTHER_KERNEL: readonly Attack[] = [
+  {
+    name: 'ask the kernel for its name',
+    script: () => 'uname -r; cat /proc/version /proc/sys/kernel/osrelease',
+    succeeded: (result) => stdout(result).includes(release()),
+  },
+  {
+    name: 'find when the machine was started',
+    script: () => 'cat /proc/sys/kernel/random/boot_id; grep btime /proc/stat',
+    succeeded: (result) => stdout(result).includes(contentOf('/proc/sys/kernel/random/boot_id').trim()),
+  },
+  {
+    name: 'see what the kernel is built of',
+    script: () => 'cat /proc/modules /proc/kallsyms /proc/slabinfo | head -c 100000 | wc -c',
+    succeeded: (result) => Number(stdout(result)) > 1000,
+    notApplicable: rootOnly,
+  },
+]

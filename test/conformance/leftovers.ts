@@ -1,0 +1,30 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { exists } from './world.ts'
+
+/** A sandbox's process that is our child or nobody's; those of other tests that run beside this one do not count. */
+function isOurOrphan(pid: string): boolean {
+  if (!/^\d+$/.test(pid)) return false
+  try {
+    const [, name, state, parent] =
+      /^\d+ \((.*)\) (\S) (\d+)/.exec(readFileSync(`/proc/${pid}/stat`, 'latin1')) ?? []
+    const ours = name === 'bwrap' || name === 'ringfence-agent'
+    return ours && state !== 'Z' && (parent === '1' || Number(parent) === process.pid)
+  } catch {
+    return false
+  }
+}
+
+/** What a sandbox may leave on the host: nothing. Counted before and after. */
+export function leftovers(): Readonly<Record<string, number>> {
+  const lines = (file: string): number => readFileSync(file, 'utf8').split('\n').length - 1
+  const cgroups = (dir: string): number =>
+    exists(dir)
+      ? readdirSync(dir, { recursive: true }).filter((name) => String(name).includes('ringfence-')).length
+      : 0
+  return {
+    mounts: lines('/proc/self/mountinfo'),
+    cgroups: cgroups('/sys/fs/cgroup/pids') + cgroups('/sys/fs/cgroup/memory'),
+    descriptors: readdirSync('/proc/self/fd').length,
+    processes: readdirSync('/proc').filter(isOurOrphan).length,
+  }
+}

@@ -1,0 +1,388 @@
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { client, get, type Loose, until, type World, world } from './kit.ts'
+
+let here: World
+let e2b: Loose
+let sandbox: Loose
+beforeAll(async () => {
+  here = await world(
+    '[policy]\nallow_interactive = true\n[network]\nallow_hosts = ["one.example", "*.two.example"]\n[server]\nhosts = ["*.sbx.test"]\n',
+  )
+  e2b = await client('e2b')
+  sandbox = await e2b.Sandbox.create(here.options)
+})
+afterAll(async () => {
+  await here.close()
+  expect(here.logs).toEqual([])
+})
+
+/** A request as a client would send it, without a client. */
+const rpc = (path: string, message: unknown, headers: Record<string, string> = {}): Promise<Response> =>
+  fetch(`${here.house.server.url}${path}`, {
+    method: 'POST',
+    headers: {
+      'content-type': 'application/json',
+      'e2b-sandbox-id': sandbox.sandboxId,
+      'e2b-sandbox-port': '49983',
+      'x-access-token': sandbox.envdAccessToken,
+      ...headers,
+    },
+    body: JSON.stringify(message),
+  })
+
+describe('lists', () => {
+  test('come in pages, by metadata, either way round', async () => {
+    const made = []
+    for (const index of [1, 2, 3])
+      made.push(await e2b.Sandbox.create({ ...here.options, metadata: { 'a b': 'ü&=1', n: String(index) } }))
+    const ids = made.map((one) => one.sandboxId)
+    const all = async (more: object): Promise<string[]> => {
+      const pages = e2b.Sandbox.list({ ...here.options, limit: 2, ...more })
+      const found: string[] = []
+      while (pages.hasNext) found.push(...(await pages.nextItems()).map((one: Loose) => one.sandboxId))
+      return found
+    }
+    const query = { metadata: { 'a b': 'ü&=1' } }
+    expect(await all({ query })).toEqual([...ids].reverse())
+    expect(await all({ query, order: 'asc' })).toEqual(ids)
+    expect(await all({ query: { metadata: { n: '2' } } })).toEqual([ids[1]])
+    expect(await all({ query: { ...query, state: ['paused'] } })).toEqual([])
+    const old = await fetch(`${here.options.apiUrl}/sandboxes?metadata=${encodeURIComponent('n=3')}`, {
+      headers: { 'x-api-key': here.options.apiKey },
+    })
+    expect(((await old.json()) as Loose[]).map((one) => one.sandboxID)).toEqual([ids[2]])
+    for (const one of made) await one.kill()
+    expect(await all({ query })).toEqual([])
+  })
+})
+
+describe('nobody gets at another’s', () => {
+  test('sandboxes and templates', async () => {
+    const stranger = { ...here.options, apiKey: await here.key('stranger') }
+    const id = sandbox.sandboxId
+    await expect(e2b.Sandbox.connect(id, stranger)).rejects.toThrow(/not found/)
+    await expect(e2b.Sandbox.getInfo(id, stranger)).rejects.toThrow(/not found/)
+    expect(await e2b.Sandbox.kill(id, stranger)).toBe(false)
+    await expect(e2b.Sandbox.setTimeout(id, 1000, stranger)).rejects.toThrow(/not found/)
+    const own = await e2b.Sandbox.create(stranger)
+    const health = await fetch(`${here.options.apiUrl}/files?path=x`, {
+      headers: { 'e2b-sandbox-id': id, 'x-access-token': own.envdAccessToken },
+    })
+    expect(health.status).toBe(401)
+    expect((await rpc('/process.Process/List', {}, { 'x-access-token': own.envdAccessToken })).status).toBe(
+      401,
+    )
+    expect((await rpc('/process.Process/List', {})).status).toBe(200)
+    await own.kill()
+    await expect(e2b.Sandbox.create({ ...here.options, apiKey: `e2b_${'0'.repeat(40)}` })).rejects.toThrow(
+      /401|key/i,
+    )
+    const reader = { ...here.options, apiKey: await here.key(undefined, ['read']) }
+    await expect(e2b.Sandbox.create(reader)).rejects.toThrow(/scope `create`/)
+  })
+
+  test('and a page that one sandbox serves cannot steer its requests to another', async () => {
+    const stray = await get(`${here.options.apiUrl}/health`, `3000-${sandbox.sandboxId}.sbx.test`, {
+      'e2b-sandbox-id': sandbox.sandboxId,
+      'e2b-sandbox-port': '49983',
+    })
+    // The name decides: this is port 3000, where nothing listens.
+    expect([stray.status, JSON.parse(stray.text).port]).toEqual([502, 3000])
+  })
+})
+
+describe('the data plane without a client', () => {
+  test('takes its sandbox from the token alone', async () => {
+    await sandbox.files.write('t.txt', 'by token')
+    const answer = await fetch(`${here.options.apiUrl}/files?path=t.txt`, {
+      headers: { 'x-access-token': sandbox.envdAccessToken },
+    })
+    expect(await answer.text()).toBe('by token')
+  })
+
+  test('takes its sandbox from the host name', async () => {
+    const host = `49983-${sandbox.sandboxId}.sbx.test`
+    expect((await get(`${here.options.apiUrl}/health`, host)).status).toBe(204)
+    const { text } = await get(`${here.options.apiUrl}/files?path=t.txt`, host, {
+      'x-access-token': sandbox.envdAccessToken,
+    })
+    expect(text).toBe('by token')
+  })
+
+  test('polls a watcher', async () => {
+    await sandbox.files.makeDir('polled')
+    const made = (await (
+      await rpc('/filesystem.Filesystem/CreateWatcher', { path: 'polled' })
+    ).json()) as Loose
+    await sandbox.files.write('polled/y', '1')
+    const seen: Loose[] = []
+    await until(async () => {
+      const answer = await rpc('/filesystem.Filesystem/GetWatcherEvents', { watcherId: made.watcherId })
+      seen.push(...((await answer.json()) as Loose).events)
+      return seen.some(({ name, type }) => name === 'y' && type === 'EVENT_TYPE_CREATE')
+    }, 'the event')
+    expect((await rpc('/filesystem.Filesystem/RemoveWatcher', { watcherId: made.watcherId })).status).toBe(
+      200,
+    )
+    const gone = await rpc('/filesystem.Filesystem/GetWatcherEvents', { watcherId: made.watcherId })
+    expect([gone.status, ((await gone.json()) as Loose).code]).toEqual([404, 'not_found'])
+  })
+
+  test('takes a stream of input', async () => {
+    const running = await sandbox.commands.run('cat', { background: true, stdin: true })
+    const piece = (message: unknown): Buffer => {
+      const body = Buffer.from(JSON.stringify(message))
+      const head = Buffer.alloc(5)
+      head.writeUInt32BE(body.length, 1)
+      return Buffer.concat([head, body])
+    }
+    const input = (text: string): unknown => ({
+      data: { input: { stdin: Buffer.from(text).toString('base64') } },
+    })
+    const answer = await fetch(`${here.options.apiUrl}/process.Process/StreamInput`, {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/connect+json',
+        'e2b-sandbox-id': sandbox.sandboxId,
+        'x-access-token': sandbox.envdAccessToken,
+      },
+      body: Buffer.concat([
+        piece({ start: { process: { pid: running.pid } } }),
+        piece(input('a')),
+        piece(input('b\n')),
+      ]),
+    })
+    expect(answer.status).toBe(200)
+    await answer.text()
+    await until(() => running.stdout === 'ab\n', 'the echo')
+    await running.closeStdin?.()
+    await running.kill()
+  })
+
+  test('has no inner routes, and is gone with its sandbox', async () => {
+    for (const path of ['/init', '/freeze', '/unfreeze']) expect((await rpc(path, {})).status).toBe(404)
+    const one = await e2b.Sandbox.create(here.options)
+    const running = one.commands.run('sleep 60', { timeoutMs: 0 })
+    running.catch(() => {})
+    await until(async () => (await one.commands.list()).length === 1, 'the command')
+    await one.kill()
+    await expect(running).rejects.toThrow()
+    const late = await rpc('/process.Process/List', {}, { 'e2b-sandbox-id': one.sandboxId })
+    expect([late.status, ((await late.json()) as Loose).code]).toEqual([502, 502])
+    await expect(one.files.read('x')).rejects.toThrow()
+  })
+})
+
+describe('what runs inside is reached from outside', () => {
+  // Programs that listen are asked about; from a file it is the sandbox's own affair.
+  const SERVER =
+    'require("http").createServer((q, s) => s.end(q.url + " " + (q.headers["x-access-token"] ?? "-"))).listen(3000)'
+  const serve = async (one: Loose): Promise<void> => {
+    await one.files.write('server.cjs', SERVER)
+    await one.commands.run('node server.cjs', { background: true, timeoutMs: 0 })
+  }
+
+  test('by the name that `getHost` gives', async () => {
+    await serve(sandbox)
+    const host = sandbox.getHost(3000)
+    expect(host).toMatch(/^3000-sb[0-9a-f]{20}\.sbx\.test:\d+$/)
+    const ask = () => get(`${here.options.apiUrl}/a?b`, host, { 'x-access-token': 'secret' })
+    await until(async () => (await ask()).status === 200, 'the server')
+    expect((await ask()).text).toBe('/a?b -')
+  })
+
+  test('or with a token, when its owner wants it so', async () => {
+    const closed = await e2b.Sandbox.create({ ...here.options, network: { allowPublicTraffic: false } })
+    await serve(closed)
+    const host = closed.getHost(3000)
+    const token = { 'e2b-traffic-access-token': closed.trafficAccessToken }
+    await until(async () => (await get(here.options.apiUrl, host, token)).status === 200, 'the server')
+    expect((await get(here.options.apiUrl, host)).status).toBe(401)
+    expect((await get(here.options.apiUrl, host, { 'e2b-traffic-access-token': 'rft_0' })).status).toBe(401)
+    await closed.kill()
+  })
+})
+
+describe('the network', () => {
+  const hostsOf = async (one: Loose): Promise<string[]> => {
+    const id = one.sandboxId.replace(/^sb/, 'sb_')
+    return (await here.house.call('GET', `/v1/sandboxes/${id}`)).json.network.allow_hosts
+  }
+
+  test('opens by name, within what the operator allows, also while it runs', async () => {
+    const one = await e2b.Sandbox.create({ ...here.options, network: { allowOut: ['one.example'] } })
+    expect(await hostsOf(one)).toEqual(['one.example'])
+    await one.updateNetwork({ allowOut: ['x.two.example'], denyOut: ['0.0.0.0/0'] })
+    expect(await hostsOf(one)).toEqual(['x.two.example'])
+    await expect(one.updateNetwork({ allowOut: ['evil.example'] })).rejects.toThrow(/not among the hosts/)
+    await one.updateNetwork({ allowInternetAccess: false })
+    expect(await hostsOf(one)).toEqual([])
+    await one.kill()
+  })
+
+  test('refuses in words what it cannot do', async () => {
+    const make = (network: object) => e2b.Sandbox.create({ ...here.options, network })
+    await expect(make({ allowOut: ['8.8.8.8'] })).rejects.toThrow(/address range/)
+    await expect(make({ allowOut: ['evil.example'] })).rejects.toThrow(/not among the hosts/)
+    await expect(make({ denyOut: ['bad.example'] })).rejects.toThrow(/denying/)
+    await expect(make({ egressProxy: { address: 'proxy.example:1080' } })).rejects.toThrow(/egressProxy/)
+  })
+})
+
+describe('snapshots and templates', () => {
+  test('a snapshot is where another sandbox starts', async () => {
+    await sandbox.files.write('kept.txt', 'kept')
+    await sandbox.commands.run('ln -s kept.txt link; mkdir -p /workspace/w; echo w > /workspace/w/f')
+    const made = await sandbox.createSnapshot({ name: 'mine' })
+    const pages = e2b.Sandbox.listSnapshots({ ...here.options, sandboxId: sandbox.sandboxId })
+    expect((await pages.nextItems()).map((one: Loose) => one.snapshotId)).toEqual([made.snapshotId])
+    const copy = await e2b.Sandbox.create(made.snapshotId, here.options)
+    expect((await copy.commands.run('cat link /workspace/w/f')).stdout).toBe('keptw\n')
+    await copy.kill()
+    expect(await e2b.Sandbox.deleteSnapshot(made.snapshotId, here.options)).toBe(true)
+    expect(await e2b.Sandbox.deleteSnapshot(made.snapshotId, here.options)).toBe(false)
+    await expect(e2b.Sandbox.create(made.snapshotId, here.options)).rejects.toThrow(/no template/)
+  })
+
+  test('a template is built from files and steps', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'rf-e2b-template-'))
+    writeFileSync(join(dir, 'app.txt'), 'app\n')
+    const { Template } = e2b
+    const template = Template({ fileContextPath: dir })
+      .fromBaseImage()
+      .setEnvs({ COLOUR: 'green' })
+      .copy('app.txt', 'app/')
+      .setWorkdir('/home/user/app')
+      .runCmd('cat app.txt > built.txt; echo "$COLOUR" >> built.txt')
+      .setStartCmd('touch /tmp/started; sleep 600', 'test -e /tmp/started')
+    const lines: string[] = []
+    const info = await Template.build(template, 'my-app:v1', {
+      ...here.options,
+      logsRefreshFrequency: 50,
+      onBuildLogs: (entry: Loose) => void lines.push(entry.message),
+    })
+    rmSync(dir, { recursive: true })
+    expect(lines.join('\n')).toContain('the template is ready')
+    const one = await e2b.Sandbox.create('my-app:v1', here.options)
+    expect(await one.files.read('app/built.txt')).toBe('app\ngreen\n')
+    expect((await one.commands.run('echo $COLOUR; ls /tmp/started')).stdout).toBe('green\n/tmp/started\n')
+    await one.kill()
+    expect(await Template.exists('my-app:v1', here.options)).toBe(true)
+    expect(await Template.exists('other', here.options)).toBe(false)
+    const listed = await fetch(`${here.options.apiUrl}/templates`, {
+      headers: { 'x-api-key': here.options.apiKey },
+    })
+    expect(((await listed.json()) as Loose[]).map((one) => one.templateID)).toEqual([info.templateId])
+  })
+
+  test('a build that fails says where, and an image is refused', async () => {
+    const { Template } = e2b
+    const options = { ...here.options, logsRefreshFrequency: 50 }
+    await expect(Template.build(Template().fromBaseImage().runCmd('exit 3'), 'bad', options)).rejects.toThrow(
+      /exit code 3/,
+    )
+    await expect(Template.build(Template().fromPythonImage('3'), 'py', options)).rejects.toThrow(
+      /cannot be used/,
+    )
+    await expect(
+      Template.build(Template().fromBaseImage().runCmd('id', { user: 'root' }), 'r', options),
+    ).rejects.toThrow(/no user `root`/)
+  })
+})
+
+describe('what is refused, in words', () => {
+  test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
+    ['fork', (one) => e2b.Sandbox.forkSandbox(one.sandboxId, 1000, 1, here.options), /fork/],
+    [
+      'auto-pause',
+      () => e2b.Sandbox.create({ ...here.options, lifecycle: { onTimeout: 'pause' } }),
+      /autoPause/,
+    ],
+    ['volumes', () => e2b.Sandbox.create({ ...here.options, volumeMounts: { '/v': 'v' } }), /volumeMounts/],
+    ['mcp', () => e2b.Sandbox.create({ ...here.options, mcp: { x: {} } }), /mcp/],
+    ['an unknown template', () => e2b.Sandbox.create('nope', here.options), /no template `nope`/],
+    ['another user', (one) => one.commands.run('id', { user: 'root' }), /no user `root`/],
+    ['metadata of files', (one) => one.files.write('m', 'x', { metadata: { a: 'b' } }), /metadata/],
+    ['a bad directory', (one) => one.commands.run('true', { cwd: '/nowhere' }), /nowhere|director/],
+  ])('%s', async (_, act, words) => {
+    await expect(act(sandbox)).rejects.toThrow(words)
+  })
+
+  test('a terminal, where the operator has none', async () => {
+    const strict = await world('')
+    const one = await e2b.Sandbox.create(strict.options)
+    await expect(one.pty.create({ cols: 80, rows: 24, onData: () => {} })).rejects.toThrow(/switched off/)
+    await strict.close()
+  })
+
+  test('more than its share of the disk, and nothing of it is left afterwards', async () => {
+    const small = await world('[policy]\nmax_disk_mb = 5\n')
+    const one = await e2b.Sandbox.create(small.options)
+    await expect(one.commands.run('head -c 20000000 /dev/zero > big; sleep 5')).rejects.toThrow(
+      /disk|exit|signal/,
+    )
+    const homes = join(small.house.dir, 'state', 'homes')
+    expect(readdirSync(homes)).toHaveLength(1)
+    await one.kill()
+    expect(readdirSync(homes)).toEqual([])
+    await small.close()
+  })
+
+  test('a question waits for a human', async () => {
+    const asked = sandbox.commands.run('git push origin main 2>&1 || true')
+    let id = ''
+    await until(async () => {
+      const { json } = await here.house.call('GET', '/v1/approvals?state=pending')
+      id = json.items[0]?.id ?? ''
+      return id !== ''
+    }, 'the question')
+    await here.house.call('POST', `/v1/approvals/${id}`, { body: { approve: true } })
+    expect((await asked).stdout).toContain('git')
+  })
+})
+
+describe('sleep', () => {
+  test('holds everything, and connecting wakes it', async () => {
+    const one = await e2b.Sandbox.create({ ...here.options, timeoutMs: 60_000 })
+    const ticks = await one.commands.run('while true; do date +%s%N; sleep 0.02; done', {
+      background: true,
+      timeoutMs: 0,
+    })
+    await until(() => ticks.stdout.length > 0, 'the first tick')
+    expect(await one.pause()).toBe(true)
+    expect(await one.pause()).toBe(false)
+    expect(await one.isRunning()).toBe(false)
+    await expect(one.commands.run('true')).rejects.toThrow()
+    const pages = e2b.Sandbox.list({ ...here.options, query: { state: ['paused'] } })
+    expect((await pages.nextItems()).map((seen: Loose) => seen.sandboxId)).toEqual([one.sandboxId])
+    const again = await e2b.Sandbox.connect(one.sandboxId, here.options)
+    expect((await again.commands.run('echo awake')).stdout).toBe('awake\n')
+    const before = ticks.stdout.length
+    await until(() => ticks.stdout.length > before, 'the next tick')
+    await again.kill()
+  })
+})
+
+describe('figures and records', () => {
+  test('metrics and logs', async () => {
+    await sandbox.commands.run('for i in $(seq 20000); do :; done')
+    const [figure] = await sandbox.getMetrics()
+    expect(figure.memUsed).toBeGreaterThan(100_000)
+    expect(figure.memTotal).toBeGreaterThan(figure.memUsed)
+    expect(figure.cpuUsedPct).toBeGreaterThan(0)
+    const answer = await fetch(`${here.options.apiUrl}/v2/sandboxes/${sandbox.sandboxId}/logs`, {
+      headers: { 'x-api-key': here.options.apiKey },
+    })
+    const { logEntries } = (await answer.json()) as Loose
+    expect(logEntries[0]).toMatchObject({ message: 'SandboxState', fields: { state: 'ready' } })
+  })
+
+  test('time runs out', async () => {
+    const one = await e2b.Sandbox.create({ ...here.options, timeoutMs: 1000 })
+    await until(async () => !(await one.isRunning()), 'the end')
+    await expect(one.getInfo()).rejects.toThrow(/not found/)
+  })
+})
