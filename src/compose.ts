@@ -222,7 +222,16 @@ type RegistryParts = {
 }
 
 /** Without an order of the operator's the host's own tools come first: `run` is about them. */
-const PRIORITY = { bubblewrap: 50, seatbelt: 40, docker: 30, gvisor: 20, native: 0, mock: 0 } as const
+const PRIORITY = {
+  bubblewrap: 50,
+  seatbelt: 40,
+  docker: 30,
+  gvisor: 20,
+  e2b: 10,
+  openshell: 5,
+  native: 0,
+  mock: 0,
+} as const
 
 function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
@@ -234,6 +243,8 @@ function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegi
     lazyGvisor(options, parts, probePlan),
     // Elsewhere it could only ever say that it is not there.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
+    lazyE2b(env),
+    lazyOpenShell(env, registry),
     native(env),
     mock(),
   ]
@@ -325,6 +336,53 @@ function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: ()
       parts.closing.push(() => backend.close())
       return backend
     },
+  )
+}
+
+/** As long as E2B keeps a sandbox in which nothing runs. */
+const REMOTE_IDLE_MS = 300_000
+
+/** SECURITY: the key stays on this side; no command and no record ever sees it. */
+function lazyE2b(env: Readonly<Record<string, string>>): Backend {
+  const { E2B_API_KEY: apiKey, E2B_DOMAIN: domain = 'e2b.app', E2B_SANDBOX_URL: sandboxUrl } = env
+  const apiUrl = (env.E2B_API_URL ?? `https://api.${domain}`).replace(/\/+$/, '')
+  const settings = apiKey ? { apiKey, apiUrl, sandboxUrl, domain, template: 'base' } : undefined
+  const face = { name: 'e2b', level: 'microvm', byNameOnly: true, emulated: false, runsImages: true } as const
+  return lazy(
+    face,
+    // Whether somebody else's machine answers is asked anew each time.
+    () => '',
+    async () => {
+      const { e2b } = await import('./backends/e2b/backend.ts')
+      // @ts-expect-error: E2B's package is a wish of the caller's, not one of ours
+      return e2b({ settings, sdk: () => import('e2b'), idleMs: REMOTE_IDLE_MS })
+    },
+  )
+}
+
+/** `RINGFENCE_OPENSHELL_MODE=mirror` stays on this host; `remote` asks the gateway. */
+function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxRegistry): Backend {
+  const named = (name: string): string | undefined => env[`RINGFENCE_OPENSHELL_${name}`]
+  const settings = {
+    mode: named('MODE') ?? (named('URL') === undefined ? undefined : 'remote'),
+    apiUrl: named('URL'),
+    apiKey: named('TOKEN'),
+    caFile: named('CA'),
+    certFile: named('CERT'),
+    keyFile: named('KEY'),
+    image: named('IMAGE'),
+  }
+  const face = {
+    name: 'openshell',
+    level: 'container',
+    byNameOnly: true,
+    emulated: false,
+    runsImages: true,
+  } as const
+  return lazy(
+    face,
+    () => '',
+    async () => (await import('./backends/openshell/backend.ts')).openshell(settings, registry),
   )
 }
 
