@@ -1,7 +1,7 @@
 import type { Backend } from './backend.ts'
 
 /** What is known of a backend without loading it. */
-export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'runsImages'>
+export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
 
 /**
  * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
