@@ -113,7 +113,9 @@ async function start(
   env: Record<string, string> = {},
 ): Promise<TestEngine> {
   const PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
-  const child = spawn(file, args, {
+  // In mounts of its own, with a /run of its own: whatever it leaves there goes with it.
+  const own = 'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" "$@"'
+  const child = spawn('unshare', ['--mount', '--propagation', 'slave', 'sh', '-c', own, file, ...args], {
     // PLATFORM: Podman's monitor writes a file called `oom` wherever it was started.
     cwd: dir,
     env: { PATH, HOME: dir, ...env },
