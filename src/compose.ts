@@ -96,7 +96,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     ready: () => now.config.backends?.ready ?? 0,
     closing,
   })
-  orderBy(registry, now.config.backends?.order)
+  // It governs servers; a command that runs here means the host's own tools.
+  if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
@@ -269,6 +270,10 @@ export function engineSockets(env: Readonly<Record<string, string>>): readonly s
   return ['/run/docker.sock', '/var/run/docker.sock', '/run/podman/podman.sock', ...own]
 }
 
+/** Where there is a wall for the host's own tools, a single command gets that one unless it asks for more. */
+const onRequest = ({ stays }: ComposeOptions): boolean =>
+  !stays && (process.platform === 'linux' || process.platform === 'darwin')
+
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
@@ -283,6 +288,7 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
     level: 'container',
     byNameOnly: false,
     emulated: false,
+    onRequest: onRequest(options),
     runsImages: true,
   } as const
   return lazy(
@@ -319,6 +325,7 @@ function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: ()
     level: 'gvisor',
     byNameOnly: false,
     emulated: false,
+    onRequest: onRequest(options),
     runsImages: true,
   } as const
   return lazy(

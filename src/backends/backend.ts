@@ -114,6 +114,8 @@ export interface Backend {
   /** Chosen only when it is asked for by name. */
   readonly byNameOnly: boolean
   readonly emulated: boolean
+  /** Chosen only when an image, a level above the default or its name asks for it: commands mean the host's own tools. */
+  readonly onRequest?: boolean
   /** Whether a plan may name an image as its root file system. */
   readonly runsImages?: boolean
   probe(): Promise<Probe>

@@ -1,7 +1,8 @@
+import { SandboxError } from '../model/errors.ts'
 import type { Backend } from './backend.ts'
 
 /** What is known of a backend without loading it. */
-export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'runsImages'>
+export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
 
 /**
  * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
@@ -9,14 +10,28 @@ export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 
  */
 export function lazy(face: Face, fingerprint: () => string, load: () => Promise<Backend>): Backend {
   let loaded: Promise<Backend> | undefined
-  const backend = (): Promise<Backend> => {
+  const backend = async (): Promise<Backend> => {
     loaded ??= load()
-    return loaded
+    try {
+      return await loaded
+    } catch (cause) {
+      // Out of descriptors, say. Another time it may work.
+      loaded = undefined
+      throw new SandboxError('backend-unavailable', `the backend \`${face.name}\` cannot be loaded`, {
+        cause,
+      })
+    }
   }
   return {
     ...face,
     fingerprint,
-    probe: async () => (await backend()).probe(),
+    probe: async () => {
+      try {
+        return await (await backend()).probe()
+      } catch (error) {
+        return { available: false, reason: (error as Error).message, fix: 'try again later' }
+      }
+    },
     open: async (plan, options) => (await backend()).open(plan, options),
   }
 }
