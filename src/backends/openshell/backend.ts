@@ -78,8 +78,8 @@ function mirror(registry: SandboxRegistry): Backend {
     ...FACE,
     level: 'os',
     runsImages: false,
-    probe: () => wall().probe(),
-    open: (plan, options) => wall().open(plan, options),
+    probe: async () => wall().probe(),
+    open: async (plan, options) => wall().open(plan, options),
   }
 }
 
