@@ -6,7 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
-import { parseSpec, type Spec } from '../model/spec.ts'
+import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
@@ -91,7 +91,8 @@ export class Gate {
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
-      own: plan.own,
+      // There a home is not somebody else's on this host.
+      own: isRemote(plan.backend) ? [...plan.own, ...REMOTE_HOMES] : plan.own,
     })
   }
 
@@ -184,6 +185,9 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
 /** Whether a proxy will be wanted. */
 const reachesOut = ({ network, secrets }: Spec): boolean =>
   network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
+
+/** Where E2B and OpenShell keep what belongs to a sandbox. */
+const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>
