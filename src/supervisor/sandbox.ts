@@ -298,7 +298,9 @@ export class Sandbox implements AsyncDisposable {
     }
     if (approved === false) {
       throw new SandboxError('approval-required', reason, {
-        hint: 'approve it with --yes, or add a rule to the policy',
+        hint: options.approve
+          ? 'nobody said yes; ask whoever is responsible, or have a rule added to the policy'
+          : 'approve it with --yes, or add a rule to the policy',
       })
     }
     return decision

@@ -234,10 +234,7 @@ export class Supervisor {
       await live.pause()
       entry.move('paused')
       entry.hold()
-      await Promise.all([
-        this.#note(entry, 'paused', 'asked'),
-        this.#save(entry, { state: 'paused', expiresAt: null }),
-      ])
+      await this.#save(entry, { state: 'paused', expiresAt: null })
     })
     return { row: entry.row, managed: entry }
   }
@@ -252,10 +249,7 @@ export class Supervisor {
       entry.release()
       const left = entry.ttl.leftMs
       const expiresAt = left === undefined ? null : Date.now() + left
-      await Promise.all([
-        this.#note(entry, 'ready', 'resumed'),
-        this.#save(entry, { state: 'ready', expiresAt }),
-      ])
+      await this.#save(entry, { state: 'ready', expiresAt })
     })
     return { row: entry.row, managed: entry }
   }
