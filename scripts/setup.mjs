@@ -48,6 +48,7 @@ const PACKAGES = [
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
+  ['chromium', ['/usr/bin/chromium'], 'the tests look at the console with it'],
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],
 ]
 
@@ -59,6 +60,7 @@ export function setup() {
   installSystem()
   buildAgent()
   build()
+  buildConsole()
 }
 
 function checkNode() {
@@ -162,6 +164,24 @@ function build() {
   rmSync(join(root, 'dist', 'cli'), { recursive: true, force: true })
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
   warm()
+  writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+/** The console's page, when something in it or in what it takes from the client has changed. */
+function buildConsole() {
+  const web = join(root, 'web')
+  if (!existsSync(join(web, 'vite.config.ts'))) return
+  const sources = [
+    ...filesIn(web),
+    ...filesIn(join(root, 'src', 'client')),
+    ...filesIn(join(root, 'src', 'model')),
+    join(root, 'package-lock.json'),
+  ]
+  const out = join(root, 'dist', 'web', 'index.html')
+  if (upToDate(out, sources)) return
+  say('console: building')
+  const vite = join(root, 'node_modules', 'vite', 'bin', 'vite.js')
+  run(process.execPath, [vite, 'build', '--logLevel', 'warn', '-c', join(web, 'vite.config.ts')])
   writeFileSync(`${out}.stamp`, hashOf(sources))
 }
 

@@ -56,6 +56,7 @@ if (process.argv.includes('--mutation'))
   step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])
 else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
+  step('types of the console', [bin('typescript', 'bin/tsc'), '--noEmit', '-p', 'web'])
   step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--diagnostic-level=error', '.'])
   vitest()
   if (full) step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])

@@ -62,6 +62,12 @@ export type Ringfence = {
   readonly policyHash: () => string
   /** The network modes that it has. */
   readonly networkModes: () => readonly string[]
+  /** The configuration as it is now. */
+  readonly current: () => Config
+  /** The file that an operator edits to change the policy; it may not exist yet. */
+  readonly policyFile: string
+  /** Judges a command and keeps the tree behind the decision. */
+  readonly inspect: (command: AskedCommand, place: CommandPlace) => Promise<unknown>
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -100,6 +106,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
+  const inspect: Ringfence['inspect'] = (command, place) => inspectWith(now.config, home, command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
   const gate = new Gate({
     // Read at each judgement, so that a reload holds for sandboxes that are already open.
@@ -134,6 +141,9 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     policyHash: () => now.hash,
     networkModes: () => now.policy.networkModes,
+    current: () => now.config,
+    policyFile: resolve(cwd, options.policy ?? configFileOf(options, env) ?? userConfig(env)),
+    inspect,
     reload,
     close: async () => {
       for (const close of closing.splice(0)) await close().catch(() => {})
@@ -174,6 +184,7 @@ export function skillParts(ringfence: Ringfence): SkillParts {
   }
   return {
     usage: async (tenant) => (await skills()).usage(tenant),
+    list: async () => (await skills()).details(),
     async run(name, input, tenant) {
       const workspace = mkdtempSync(join(tmpdir(), 'ringfence-work-'))
       const given = { input: (input ?? null) as Json, agentId: tenant, workspace, inspectedOnly: true }
@@ -191,14 +202,18 @@ const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
   Object.fromEntries(Object.entries(env).filter((entry): entry is [string, string] => entry[1] !== undefined))
 
 async function configFor(options: ComposeOptions, env: Readonly<Record<string, string>>): Promise<Config> {
-  const named = options.config ?? env.RINGFENCE_CONFIG
-  // SECURITY: never from the working directory, which an agent or a cloned repository may have written.
-  const found = named ?? [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
+  const found = configFileOf(options, env)
   const config: Config = found === undefined ? {} : await loadConfig(found)
   if (options.policy === undefined) return config
   const { policy, commands, router } = await loadConfig(options.policy)
   return { ...config, ...(policy && { policy }), ...(commands && { commands }), ...(router && { router }) }
 }
+
+/** SECURITY: never from the working directory, which an agent or a cloned repository may have written. */
+const configFileOf = (options: ComposeOptions, env: Readonly<Record<string, string>>): string | undefined =>
+  options.config ??
+  env.RINGFENCE_CONFIG ??
+  [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
 
 const userConfig = (env: Readonly<Record<string, string>>): string =>
   join(env.XDG_CONFIG_HOME ?? join(env.HOME ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
@@ -445,6 +460,9 @@ export function agentPath(): string {
 export const guestFile = (...names: readonly string[]): string =>
   readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
+/** A path in our own package. */
+export const packageFile = (...names: readonly string[]): string => join(packageRoot(), ...names)
+
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))
   while (!existsSync(join(dir, 'package.json')) && dir !== dirname(dir)) dir = dirname(dir)
@@ -473,6 +491,22 @@ async function loadJudge(
     'line' in command
       ? judgeLine(policy, command.line, { ...place, home })
       : judgeArgv(policy, command.argv, { ...place, home })
+}
+
+async function inspectWith(
+  config: Config,
+  home: string,
+  command: AskedCommand,
+  place: CommandPlace,
+): Promise<unknown> {
+  const [{ compilePolicy }, { inspectArgv, inspectLine }] = await Promise.all([
+    import('./policy/policy.ts'),
+    import('./policy/commands/judge.ts'),
+  ])
+  const policy = compilePolicy(config)
+  return 'line' in command
+    ? inspectLine(policy, command.line, { ...place, home })
+    : inspectArgv(policy, command.argv, { ...place, home })
 }
 
 /** Opened by the first event, so that a command which records nothing touches no disk. */

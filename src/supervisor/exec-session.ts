@@ -1,6 +1,7 @@
 import type { TerminalSize } from '../backends/backend.ts'
 import type { Outcome } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
+import { redact } from '../model/redact.ts'
 import type { LiveSandbox } from './live.ts'
 import { OutputLog } from './output-log.ts'
 import type { Executed, RunningExec, SpawnOptions } from './sandbox.ts'
@@ -90,6 +91,20 @@ export class ExecSession {
 
   get id(): string {
     return this.#alive.execId
+  }
+
+  /** What runs, as one line without secrets. */
+  get command(): string {
+    const { command } = this.#parts.request
+    return redact(typeof command === 'string' ? command : command.join(' '))
+  }
+
+  get isTerminal(): boolean {
+    return this.#parts.request.terminal !== undefined
+  }
+
+  get decision(): RunningExec['decision'] {
+    return this.#alive.decision
   }
 
   get pid(): number {

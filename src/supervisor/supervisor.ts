@@ -101,6 +101,16 @@ export class Supervisor {
     return [...this.#entries.keys()]
   }
 
+  /** The ones that this principal may see. */
+  liveOf(principal: Principal): readonly Managed[] {
+    return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
+  }
+
+  /** Every one, for our own figures. */
+  get all(): Iterable<Managed> {
+    return this.#entries.values()
+  }
+
   get live(): number {
     return this.#entries.size
   }
