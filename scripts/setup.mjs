@@ -54,10 +54,11 @@ const PACKAGES = [
 
 const say = (text) => process.stdout.write(`${text}\n`)
 
-export function setup() {
+/** With what the tests need, unless only the product is wanted. */
+export function setup({ tests = true } = {}) {
   checkNode()
   installPackages()
-  installSystem()
+  installSystem(tests)
   buildAgent()
   build()
   buildConsole()
@@ -95,9 +96,13 @@ export function installClients(dir) {
   writeFileSync(stamp, wanted)
 }
 
-function installSystem() {
+/** Without these there is no wall; the rest of the list is for the tests, and for backends that people choose. */
+const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
+
+function installSystem(tests) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))
+  const wanted = PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name))
+  const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length === 0) return
   for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
   const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
