@@ -42,6 +42,7 @@ import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
+import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
@@ -273,6 +274,7 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       requestsPerSecond: server.requests_per_second ?? 2000,
       wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
       allowInteractive: () => config.policy?.allow_interactive ?? false,
+      operatorRules: () => operatorRules(config),
       tls: Boolean(options.tlsCert ?? server.tls_cert),
       version: options.version ?? '0.1.0',
     },
@@ -314,6 +316,12 @@ async function doctorOf(ringfence: Ringfence): Promise<unknown> {
   const notes = diagnose(await observeHost(agentPath()))
   return { backends, node: process.version, kernel: release(), notes }
 }
+
+/** As the rules are named in decisions. */
+const operatorRules = ({ policy }: Config): OperatorRules => ({
+  ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
+  asksByDefault: policy?.default_action === 'ask',
+})
 
 async function backendsOf({ registry }: Ringfence, fresh = false): Promise<readonly unknown[]> {
   return Promise.all(

@@ -91,8 +91,7 @@ export class Gate {
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
-      // There a home is not somebody else's on this host.
-      own: isRemote(plan.backend) ? [...plan.own, ...REMOTE_HOMES] : plan.own,
+      own: ownOf(plan),
     })
   }
 
@@ -186,8 +185,17 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
 const reachesOut = ({ network, secrets }: Spec): boolean =>
   network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
 
-/** Where E2B and OpenShell keep what belongs to a sandbox. */
+/** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
 const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
+
+/** Directories that are the sandbox's own: its homes, and its `/tmp` while nothing of the host is shown in it. */
+function ownOf({ backend, own, mounts }: Plan): readonly string[] {
+  const isShared = backend === 'native' || mounts.some(({ target }) => isBelow(target, '/tmp'))
+  return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
+}
+
+const isBelow = (path: string, dir: string): boolean =>
+  path === '/' || path === dir || path.startsWith(`${dir}/`)
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>
