@@ -160,6 +160,13 @@ export interface Freezable {
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
 
+/** Commands stand still, but files can be read: what a snapshot needs. */
+export interface Still {
+  still<T>(work: () => Promise<T>): Promise<T>
+}
+
+export const canHoldStill = (sandbox: BackendSandbox): sandbox is BackendSandbox & Still => 'still' in sandbox
+
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {
   readonly command: string
