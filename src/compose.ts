@@ -14,9 +14,10 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
+import { ownEpoch } from './host/orphans.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
-import { caller, hostFingerprint, hostMemoryMb, lifeOf, readText, systemProgram } from './host/system.ts'
+import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -266,7 +267,7 @@ const onRequest = ({ stays }: ComposeOptions): boolean =>
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
-  return { owner, epoch: lifeOf(process.pid) }
+  return { owner, epoch: ownEpoch() }
 }
 
 function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {

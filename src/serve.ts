@@ -102,6 +102,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
+    reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
     parts.webhooks.deliver()
@@ -140,6 +141,10 @@ function reapOrphans(): void {
   }
   reap()
   for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+}
+/** In the background: an engine that hangs must not keep a server from starting. */
+function reapContainers({ registry }: Ringfence): void {
+  for (const backend of registry.list()) void backend.reap?.().catch(() => {})
 }
 const REAP_AGAIN_MS = [500, 2000, 4000]
 

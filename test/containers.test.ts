@@ -10,8 +10,9 @@ import { type DockerParts, docker } from '../src/backends/docker/backend.ts'
 import { gvisor } from '../src/backends/gvisor/backend.ts'
 import { native } from '../src/backends/native/backend.ts'
 import type { VesselSandbox } from '../src/backends/vessel.ts'
+import { ownEpoch } from '../src/host/orphans.ts'
 import { lifeOf } from '../src/host/system.ts'
-import { startDocker, type TestEngine, testImages, testState, whyNot } from './conformance/engines.ts'
+import { skipped, startDocker, type TestEngine, testImages, testState } from './conformance/engines.ts'
 import { isFine, type Row, runSuite } from './conformance/suite.ts'
 import { makeWorld, packageRoot, planOf } from './conformance/world.ts'
 
@@ -21,14 +22,6 @@ const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
 const run = promisify(execFile)
 
-/** In CI a test that cannot run is a failure. */
-function skipped(engine: Parameters<typeof whyNot>[0]): boolean {
-  const reason = whyNot(engine)
-  if (reason && process.env.CI) throw new Error(`${engine}: ${reason}`)
-  if (reason) process.stderr.write(`skipped: ${engine}: ${reason}\n`)
-  return reason !== undefined
-}
-
 const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = {}) =>
   docker({
     agent,
@@ -37,7 +30,7 @@ const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = 
     stateDir: testState(),
     sockets,
     owner: 'test',
-    epoch: lifeOf(process.pid),
+    epoch: ownEpoch(),
     ...more,
   })
 

@@ -26,6 +26,14 @@ export function whyNot(engine: 'docker' | 'podman' | 'gvisor'): string | undefin
   return undefined
 }
 
+/** In CI a test that cannot run is a failure. */
+export function skipped(engine: Parameters<typeof whyNot>[0]): boolean {
+  const reason = whyNot(engine)
+  if (reason && process.env.CI) throw new Error(`${engine}: ${reason}`)
+  if (reason) process.stderr.write(`skipped: ${engine}: ${reason}\n`)
+  return reason !== undefined
+}
+
 const CAP_SYS_ADMIN = 21n
 
 /** Root inside somebody else's container often is not. */

@@ -153,6 +153,11 @@ class Docker implements Backend {
     return this.#serve(plan, container, options)
   }
 
+  async reap(): Promise<void> {
+    const { owner, epoch } = this.#parts
+    if (this.#socket) await Container.sweep(this.#engineImages().engine, owner, epoch)
+  }
+
   async close(): Promise<void> {
     await this.#waiting.close()
   }

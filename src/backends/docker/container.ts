@@ -1,7 +1,7 @@
 import { rmSync } from 'node:fs'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
 import type { AttachedStream, Engine } from '../../host/engine.ts'
-import { isAlive } from '../../host/system.ts'
+import { isOver } from '../../host/orphans.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
 import { OUR_PROCESSES } from '../guest-config.ts'
@@ -71,8 +71,7 @@ export class Container implements Vessel {
     const { body } = await engine.call({ method: 'GET', path: `/containers/json?all=1&filters=${filters}` })
     for (const { Id, Labels } of (Array.isArray(body) ? body : []) as Listed[]) {
       const other = Labels?.['ringfence.epoch']
-      if (typeof Id === 'string' && ID.test(Id) && other !== epoch && !isAlive(other))
-        await remove(engine, Id)
+      if (typeof Id === 'string' && ID.test(Id) && other !== epoch && isOver(other)) await remove(engine, Id)
     }
   }
 

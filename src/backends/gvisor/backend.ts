@@ -84,6 +84,11 @@ class Gvisor implements Backend {
     this.#waiting = new Waiting(parts.ready ?? 0)
   }
 
+  async reap(): Promise<void> {
+    const runsc = this.#runsc
+    if (runsc) await Runsc.sweep({ runsc, stateDir: this.#parts.stateDir, rootless: caller().uid !== 0 })
+  }
+
   async close(): Promise<void> {
     await this.#waiting.close()
   }

@@ -1,9 +1,9 @@
-import { mkdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
 import { type Companion, run, startCompanion } from '../../host/spawn.ts'
-import { childrenOf, readText } from '../../host/system.ts'
+import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Vessel } from '../vessel.ts'
@@ -17,6 +17,8 @@ export type RunscSandbox = {
   readonly signal?: AbortSignal | undefined
 }
 
+/** `ringfence-container-<pid>-<start>-…`, in the name of its state. */
+const OF_A_LIFE = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
 const CALL_MS = 20_000
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 
@@ -59,6 +61,18 @@ export class Runsc implements Vessel {
       await runsc.destroy()
       throw error
     }
+  }
+
+  /** What processes that are dead left: a sandbox names the process that made it. */
+  static async sweep(host: RunscHost): Promise<void> {
+    const root = rootOf(host)
+    if (!existsSync(root)) return
+    const left = new Set(readdirSync(root).map((name) => OF_A_LIFE.exec(name)))
+    for (const found of left)
+      if (found && !isAlive(found[2])) {
+        const args = [...flags(host), 'delete', '--force', found[1] as string]
+        await run({ file: host.runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
+      }
   }
 
   /** The agent's first byte: then the mounts are there, and nothing of a guest is. */
