@@ -95,6 +95,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     policy: () => now.policy,
     observe,
     ready: () => now.config.backends?.ready ?? 0,
+    runtime: () => now.config.backends?.docker_runtime,
     closing,
   })
   // It governs servers; a command that runs here means the host's own tools.
@@ -220,6 +221,7 @@ type RegistryParts = {
   readonly observe: (path: string) => Observed
   /** So many containers are kept ready for each kind of sandbox that was asked for. */
   readonly ready: () => number
+  readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -300,6 +302,7 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
         sockets,
         ready,
         onProgress,
+        runtime: parts.runtime(),
         ...labelsOf(stateDir),
       })
       closing.push(() => backend.close())

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
@@ -7,6 +7,7 @@ import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Vessel } from '../vessel.ts'
+import { assertServed } from './own-kernel.ts'
 
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
 
@@ -95,26 +96,12 @@ export class Runsc implements Vessel {
     )
   }
 
-  /**
-   * SECURITY: runsc mounts by path. What its file server shows must be the very things that policy judged; inside,
-   * inodes have other numbers, so we look from here, before the agent gets its first word.
-   */
   #look(): void {
     const family = childrenOf(this.#companion.pid)
     const named = (word: string): number | undefined =>
       family.find((pid) => (readText(`/proc/${pid}/cmdline`) ?? '').split('\0').includes(word))
-    const gofer = named('gofer')
-    if (gofer === undefined)
-      throw new SandboxError('launch-failed', 'the file server of gvisor cannot be found')
     const { plan } = this.#sandbox
-    for (const { target, dev, ino } of plan.mounts) {
-      const seen = statSync(`/proc/${gofer}/root${GOFER_ROOT}${target}`, {
-        bigint: true,
-        throwIfNoEntry: false,
-      })
-      if (String(seen?.dev) !== dev || String(seen?.ino) !== ino)
-        throw new SandboxError('launch-failed', `${target} is no longer what policy judged: it was replaced`)
-    }
+    assertServed(named('gofer'), plan)
     const boot = named('boot')
     if (!this.#host.rootless && boot !== undefined) this.#group = groupOfProcess(boot, plan.limits)
     this.#assertLimits()
@@ -180,9 +167,6 @@ export class Runsc implements Vessel {
     throw new SandboxError('launch-failed', `runsc ${verb} failed: ${said}`)
   }
 }
-
-/** Where the file server keeps the root that it serves. */
-const GOFER_ROOT = ''
 
 const rootOf = ({ stateDir }: RunscHost): string => join(stateDir, 'run', 'runsc')
 
