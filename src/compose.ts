@@ -14,9 +14,10 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
+import { ownEpoch } from './host/orphans.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
-import { caller, hostFingerprint, hostMemoryMb, lifeOf, readText, systemProgram } from './host/system.ts'
+import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -100,6 +101,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     policy: () => now.policy,
     observe,
     ready: () => now.config.backends?.ready ?? 0,
+    runtime: () => now.config.backends?.docker_runtime,
     closing,
   })
   // It governs servers; a command that runs here means the host's own tools.
@@ -234,6 +236,7 @@ type RegistryParts = {
   readonly observe: (path: string) => Observed
   /** So many containers are kept ready for each kind of sandbox that was asked for. */
   readonly ready: () => number
+  readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -292,7 +295,7 @@ const onRequest = ({ stays }: ComposeOptions): boolean =>
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
-  return { owner, epoch: lifeOf(process.pid) }
+  return { owner, epoch: ownEpoch() }
 }
 
 function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
@@ -325,6 +328,7 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
         sockets,
         ready,
         onProgress,
+        runtime: parts.runtime(),
         ...labelsOf(stateDir),
       })
       closing.push(() => backend.close())

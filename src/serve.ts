@@ -47,6 +47,7 @@ import { Questions } from './supervisor/questions.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Sessions } from './supervisor/sessions.ts'
+import { judged, openFrom, Snapshots } from './supervisor/snapshots.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import { Templates } from './supervisor/templates.ts'
 import { assertRoom, troubleOf } from './supervisor/trouble.ts'
@@ -108,13 +109,15 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
     const homes = new Homes(join(stateDir, 'homes'))
-    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
+    const templates = new Templates(store, join(stateDir, 'templates'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
+    reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
     parts.webhooks.deliver()
-    const e2b = e2bParts(ringfence, store, tokens)
+    const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
@@ -150,6 +153,10 @@ function reapOrphans(): void {
   reap()
   for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
 }
+/** In the background: an engine that hangs must not keep a server from starting. */
+function reapContainers({ registry }: Ringfence): void {
+  for (const backend of registry.list()) void backend.reap?.().catch(() => {})
+}
 const REAP_AGAIN_MS = [500, 2000, 4000]
 
 /** Answers go on while commands end; new connections and new work are refused. */
@@ -166,22 +173,23 @@ type Grown = {
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
   readonly homes: Homes
+  readonly templates: Templates
 }
 
 /** What E2B gives its own sandboxes. */
 const DISK_MB = 10_240
 
 /** What E2B's clients need beside the rest. */
-const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
-  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  templates,
   networkModes: () => ringfence.networkModes(),
   diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
   kernel: (file) => guestFile('kernels', file),
 })
 
 function partsOf(options: ServeOptions, grown: Grown): ServerParts {
-  const { ringfence, store, trail, instance, tokens, homes } = grown
+  const { ringfence, store, trail, instance, tokens, homes, templates } = grown
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
@@ -210,9 +218,9 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openWithHomes(ringfence.gate, homes, newId),
+    open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
-    judge: (spec) => void ringfence.gate.plan(spec),
+    judge: (spec) => void ringfence.gate.plan(judged(spec)),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
@@ -263,6 +271,7 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
     doctor: () => doctorOf(ringfence),
+    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,
     webhooks,
     trail: reader,

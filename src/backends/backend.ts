@@ -121,6 +121,8 @@ export interface Backend {
   probe(): Promise<Probe>
   /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
   fingerprint?(): string
+  /** Removes what earlier lives of this installation left behind; others' things are not touched. */
+  reap?(): Promise<void>
   /** Brings a sandbox up. On failure it throws and leaves nothing behind. */
   open(plan: Plan, options?: OpenOptions): Promise<BackendSandbox>
 }
@@ -159,6 +161,13 @@ export interface Freezable {
 
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
+
+/** Commands stand still, but files can be read: what a snapshot needs. */
+export interface Still {
+  still<T>(work: () => Promise<T>): Promise<T>
+}
+
+export const canHoldStill = (sandbox: BackendSandbox): sandbox is BackendSandbox & Still => 'still' in sandbox
 
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {

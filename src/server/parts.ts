@@ -7,12 +7,14 @@ import type { OperatorRules } from '../supervisor/private-place.ts'
 import type { Questions } from '../supervisor/questions.ts'
 import type { Samples } from '../supervisor/samples.ts'
 import type { Sessions } from '../supervisor/sessions.ts'
+import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
 
 /** Everything that the server speaks for; `compose.ts` brings it together. */
 export type ServerParts = {
   readonly supervisor: Supervisor
+  readonly snapshots: Snapshots
   readonly keys: Keys
   readonly sessions: Sessions
   readonly samples: Samples
