@@ -92,6 +92,7 @@ export class Sandbox implements AsyncDisposable {
   #failedLaunch: () => void = () => {}
   #lost: string | undefined
   #state: 'ready' | 'destroyed' = 'ready'
+  #allowHosts: readonly string[] | undefined
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -247,6 +248,12 @@ export class Sandbox implements AsyncDisposable {
       }),
     )
     egress.setAllowHosts(hosts)
+    this.#allowHosts = hosts
+  }
+
+  /** The hosts that it may reach now. */
+  get allowHosts(): readonly string[] {
+    return this.#allowHosts ?? this.plan.network.allowHosts
   }
 
   /** The latest connections through the proxy, allowed and refused. */

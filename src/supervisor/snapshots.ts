@@ -36,14 +36,45 @@ export class Snapshots {
 
   /** A new sandbox of the same spec, judged anew, with the files of this moment. */
   async fork(principal: Principal, id: string, timeoutMs?: number): Promise<Created> {
+    const [one] = await this.forks(principal, id, 1, timeoutMs)
+    if (one?.status !== 'fulfilled') throw one?.reason
+    return one.value
+  }
+
+  /** Several of the same moment; each comes up or fails by itself. */
+  async forks(
+    principal: Principal,
+    id: string,
+    count: number,
+    timeoutMs?: number,
+  ): Promise<readonly PromiseSettledResult<Created>[]> {
     const { supervisor, templates } = this.#parts
     const entry = await supervisor.use(principal, id)
+    const { allowHosts } = entry.ready()
     const kept = await this.#keep(entry, null)
     try {
       const spec: Spec = { ...(JSON.parse(entry.row.spec) as Spec), template: kept.id }
-      return await supervisor.create(principal, { spec, timeoutMs, idleMs: entry.idleMs })
+      const request = { spec, timeoutMs, idleMs: entry.idleMs }
+      const one = async (): Promise<Created> => {
+        const made = await supervisor.create(principal, request)
+        await this.#narrow(principal, made, allowHosts)
+        return made
+      }
+      return await Promise.allSettled(Array.from({ length: count }, one))
     } finally {
       await templates.remove(kept)
+    }
+  }
+
+  /** SECURITY: what was taken from the first while it ran is not given to its copy. */
+  async #narrow(principal: Principal, made: Created, allowHosts: readonly string[]): Promise<void> {
+    const live = made.managed?.ready()
+    if (!live || live.allowHosts.join() === allowHosts.join()) return
+    try {
+      await live.setAllowHosts(allowHosts)
+    } catch (error) {
+      await this.#parts.supervisor.stop(principal, made.row.id).catch(() => {})
+      throw error
     }
   }
 

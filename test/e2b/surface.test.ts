@@ -295,7 +295,6 @@ describe('snapshots and templates', () => {
 
 describe('what is refused, in words', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
-    ['fork', (one) => e2b.Sandbox.forkSandbox(one.sandboxId, 1000, 1, here.options), /fork/],
     [
       'auto-pause',
       () => e2b.Sandbox.create({ ...here.options, lifecycle: { onTimeout: 'pause' } }),
@@ -371,6 +370,22 @@ describe('what is refused, in words', () => {
     await until(async () => (await pending()) !== undefined, 'the question')
     await here.house.call('POST', `/v1/approvals/${await pending()}`, { body: { approve: false } })
     expect((await other).json.code).toBe('approval-required')
+    await one.kill()
+  })
+})
+
+describe('forks', () => {
+  test('have the files of that moment and no more network than the first', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    await one.files.write('/home/user/kept', 'yes')
+    const made = await e2b.Sandbox.forkSandbox(one.sandboxId, 60_000, 2, here.options)
+    await one.files.write('/home/user/kept', 'changed')
+    for (const { sandboxId } of made) {
+      const copy = await e2b.Sandbox.connect(sandboxId, here.options)
+      expect(await copy.files.read('/home/user/kept')).toBe('yes')
+      expect(copy.sandboxId).not.toBe(one.sandboxId)
+      await copy.kill()
+    }
     await one.kill()
   })
 })
