@@ -77,20 +77,24 @@ type Parts = {
 const axeFile = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
 
 /** What axe finds serious or critical, a line each. The page's policy holds: the script comes in by the debugger. */
-export async function seriousIn({ page, context }: Seat): Promise<readonly string[]> {
+export async function seriousIn(
+  { page, context }: Seat,
+  rules?: readonly string[],
+): Promise<readonly string[]> {
   const session = await context.newCDPSession(page)
   await session.send('Page.setBypassCSP', { enabled: false })
   await page.evaluate(axeSource())
-  const found = await page.evaluate(async () => {
+  const found = await page.evaluate(async (only) => {
     const { axe } = globalThis as unknown as { axe: { run(options: unknown): Promise<AxeResults> } }
-    const { violations } = await axe.run({ resultTypes: ['violations'] })
+    const some = only === null ? {} : { runOnly: { type: 'rule', values: only } }
+    const { violations } = await axe.run({ resultTypes: ['violations'], ...some })
     return violations
       .filter(({ impact }) => impact === 'serious' || impact === 'critical')
       .map(
         ({ id, nodes }) =>
           `${id}: ${nodes.map(({ html, any }) => `${html.slice(0, 120)} ${any[0]?.message ?? ''}`).join(' | ')}`,
       )
-  })
+  }, rules ?? null)
   await session.detach()
   return found
 }

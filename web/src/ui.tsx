@@ -149,6 +149,12 @@ export function Dialog(props: {
     const element = dialog.current
     const before = document.activeElement
     if (element && !element.open) element.showModal()
+    // What is to be filled in, else the answer itself: Enter then means what the dialog asks.
+    const first = ['input:not([type=checkbox]), textarea', 'button[type=submit]', 'button:last-of-type']
+    first
+      .map((one) => element?.querySelector<HTMLElement>(one))
+      .find(Boolean)
+      ?.focus()
     return () => {
       if (before instanceof HTMLElement && before.isConnected) before.focus()
     }
@@ -416,14 +422,12 @@ export function useNow(): number {
   )
 }
 
-/** Loads something when its name changes; `again` loads it anew and keeps what is shown meanwhile. */
+/** Loads something when its name changes, or anew with `again`; what is shown stays until the answer is there. */
 export function useLoad<T>(
   name: string,
   load: () => Promise<T>,
 ): { readonly value?: T; readonly error?: string; readonly again: () => void } {
-  const [state, setState] = useState<{ readonly value?: T; readonly error?: string; readonly name?: string }>(
-    {},
-  )
+  const [state, setState] = useState<{ readonly value?: T; readonly error?: string }>({})
   const [turn, setTurn] = useState(0)
   const work = useRef(load)
   work.current = load
@@ -431,12 +435,12 @@ export function useLoad<T>(
   useEffect(() => {
     let over = false
     work.current().then(
-      (value) => !over && setState({ value, name }),
-      (error: unknown) => !over && setState((before) => ({ ...before, error: said(error), name })),
+      (value) => !over && setState({ value }),
+      (error: unknown) => !over && setState((before) => ({ ...before, error: said(error) })),
     )
     return () => {
       over = true
     }
   }, [name, turn])
-  return { ...(state.name === name ? state : {}), again: () => setTurn((before) => before + 1) }
+  return { ...state, again: () => setTurn((before) => before + 1) }
 }

@@ -42,14 +42,14 @@ export function Backends() {
             {value.notes.map(({ id, weight, text, fix }) => (
               <li key={id}>
                 <Badge word={weight} /> <span>{plain(text)}</span>
-                {fix && <Code text={fix} />}
+                {fix && (isCommand(fix) ? <Code text={fix} /> : <span className="dim"> → {plain(fix)}</span>)}
               </li>
             ))}
           </ul>
         </Panel>
       )}
       {value && (
-        <div className="columns">
+        <div className="columns even">
           {value.backends.map((backend) => (
             <BackendPanel key={backend.name} backend={backend} />
           ))}
@@ -57,6 +57,17 @@ export function Backends() {
       )}
     </Page>
   )
+}
+
+/** A line to paste, or a sentence to read. */
+const isCommand = (fix: string): boolean =>
+  /^(sudo|apt|sysctl|echo|ringfence|npm|modprobe|mkdir|mount|usermod|systemctl|docker)[\s-]/.test(fix)
+
+const WHAT: Readonly<Record<string, string>> = {
+  bubblewrap: 'Namespaces, system call filter and Landlock around the host’s own tools.',
+  native: 'No wall at all. Only by name, and on record.',
+  mock: 'In memory, for tests of callers. It runs nothing.',
+  seatbelt: 'A generated profile of macOS, closed by default.',
 }
 
 function BackendPanel({ backend }: { readonly backend: BackendView }) {
@@ -73,6 +84,7 @@ function BackendPanel({ backend }: { readonly backend: BackendView }) {
         </span>
       }
     >
+      {WHAT[backend.name] && <p className="dim">{WHAT[backend.name]}</p>}
       {backend.available ? (
         <>
           <p>
@@ -95,7 +107,12 @@ function BackendPanel({ backend }: { readonly backend: BackendView }) {
       ) : (
         <>
           <p>{plain(backend.reason ?? 'it is not here')}</p>
-          {backend.fix && <Code text={backend.fix} />}
+          {backend.fix &&
+            (isCommand(backend.fix) ? (
+              <Code text={backend.fix} />
+            ) : (
+              <p className="dim">{plain(backend.fix)}</p>
+            ))}
         </>
       )}
     </Panel>

@@ -78,7 +78,7 @@ export function Keys() {
                     <td className="mono">{oneLine(key.start)}…</td>
                     <td>{key.scopes.join(', ')}</td>
                     <td>{oneLine(key.tenant)}</td>
-                    <td className="num dim">{moment(key.created_at)}</td>
+                    <td className="nowrap dim">{moment(key.created_at)}</td>
                     <td className="row-actions">
                       {!key.revoked_at && (
                         <>

@@ -222,17 +222,13 @@ function Sandboxes() {
         count={shown.length}
         rowHeight={38}
         rowKey={(index) => (shown[index] as ConsoleSandbox).id}
-        head={
-          <>
-            {['State', 'Sandbox', 'Agent', 'Backend', 'Age', 'CPU', 'Memory', 'Egress', 'Last command'].map(
-              (name) => (
-                <span role="columnheader" key={name} className={`c-${name.toLowerCase().replace(' ', '-')}`}>
-                  {name}
-                </span>
-              ),
-            )}
-          </>
-        }
+        head={['State', 'Sandbox', 'Agent', 'Backend', 'Age', 'CPU', 'Memory', 'Egress', 'Last command'].map(
+          (name) => (
+            <span role="columnheader" key={name} className={`c-${name.toLowerCase().replace(' ', '-')}`}>
+              {name}
+            </span>
+          ),
+        )}
         row={(index) => {
           const one = shown[index] as ConsoleSandbox
           const age = one.ended_at

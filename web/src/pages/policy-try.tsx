@@ -162,7 +162,7 @@ function stagesOf(node: JudgedCommand, rules: number): readonly Stage[] {
           ? 'no rule knows it'
           : fixed
             ? 'not reached'
-            : `${node.rules.join(', ') || '–'}: ${node.reason}`,
+            : [[...new Set(node.rules)].join(', '), node.reason].filter(Boolean).join(': '),
       decides: !fixed && !own && !isDefault,
     },
     { name: 'default', said: isDefault ? node.reason : 'not reached', decides: isDefault },
@@ -198,13 +198,15 @@ function Steps({ result, rules }: { readonly result: Inspected; readonly rules: 
             </ol>
           </li>
         ))}
-        <li className="step verdict-step" data-turn={Math.min(nodes.length + 1, 12)} role="status">
-          <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}
-          {decision.rules.map((rule) => (
-            <code key={rule} className="rule">
-              {rule}
-            </code>
-          ))}
+        <li className="step verdict-step" data-turn={Math.min(nodes.length + 1, 12)}>
+          <div role="status">
+            <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}
+            {decision.rules.map((rule) => (
+              <code key={rule} className="rule">
+                {rule}
+              </code>
+            ))}
+          </div>
         </li>
       </ol>
     </Panel>

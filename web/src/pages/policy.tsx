@@ -32,6 +32,7 @@ export function Policy({ tab }: { readonly tab: string }) {
             ✕ {error}
           </p>
         )}
+        {!value && !error && <p className="dim">…</p>}
         {tab === '' && value && <Read description={value.description} />}
         {tab === 'try' && <PolicyTry rules={value?.description.rules.length ?? 0} />}
         {tab === 'edit' && who.operator && value && (

@@ -141,46 +141,48 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
           </div>
         )}
       </Panel>
-      <Panel title="Connections" aside={<span className="dim">newest first</span>}>
-        <div className="scroll-x">
-          <table>
-            <thead>
-              <tr>
-                <th scope="col">Time</th>
-                <th scope="col">Verdict</th>
-                <th scope="col">Host</th>
-                <th scope="col">Protocol</th>
-                <th scope="col" className="num">
-                  In
-                </th>
-                <th scope="col" className="num">
-                  Out
-                </th>
-                <th scope="col" className="num">
-                  Took
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {items.slice(0, 200).map((each, index) => (
-                <tr key={index}>
-                  <td className="num">{each.at ? clock(each.at) : '–'}</td>
-                  <td>
-                    <Badge word={each.verdict} title={each.reason} />
-                  </td>
-                  <td className="mono">
-                    {oneLine(each.host)}:{each.port}
-                  </td>
-                  <td>{each.protocol}</td>
-                  <td className="num">{bytes(each.bytes_in)}</td>
-                  <td className="num">{bytes(each.bytes_out)}</td>
-                  <td className="num">{millis(each.duration_ms)}</td>
+      {items.length > 0 && (
+        <Panel title="Connections" aside={<span className="dim">newest first</span>}>
+          <div className="scroll-x">
+            <table>
+              <thead>
+                <tr>
+                  <th scope="col">Time</th>
+                  <th scope="col">Verdict</th>
+                  <th scope="col">Host</th>
+                  <th scope="col">Protocol</th>
+                  <th scope="col" className="num">
+                    In
+                  </th>
+                  <th scope="col" className="num">
+                    Out
+                  </th>
+                  <th scope="col" className="num">
+                    Took
+                  </th>
                 </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      </Panel>
+              </thead>
+              <tbody>
+                {items.slice(0, 200).map((each, index) => (
+                  <tr key={index}>
+                    <td className="num">{each.at ? clock(each.at) : '–'}</td>
+                    <td>
+                      <Badge word={each.verdict} title={each.reason} />
+                    </td>
+                    <td className="mono">
+                      {oneLine(each.host)}:{each.port}
+                    </td>
+                    <td>{each.protocol}</td>
+                    <td className="num">{bytes(each.bytes_in)}</td>
+                    <td className="num">{bytes(each.bytes_out)}</td>
+                    <td className="num">{millis(each.duration_ms)}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </Panel>
+      )}
       {adding !== undefined && <Allow one={one} first={adding} onClose={() => setAdding(undefined)} />}
     </>
   )

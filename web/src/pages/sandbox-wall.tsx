@@ -102,7 +102,7 @@ function Mounts({ wall }: { readonly wall: Wall }) {
       {(wall.mounts ?? []).length === 0 && (
         <p className="dim">None: nothing of yours is in it. Its own {wall.cwd} goes with it.</p>
       )}
-      <div className="scroll-x">
+      <div className="scroll-x" hidden={(wall.mounts ?? []).length === 0}>
         <table>
           <thead>
             <tr>

@@ -106,8 +106,8 @@ function Skill({ skill, usage, runs, stops }: Props) {
                 <dd className="mono wrap">{values.map(oneLine).join(' ')}</dd>
               </div>
             ))}
-            {Object.keys(inspection?.asks ?? {}).length === 0 && <p className="dim">nothing at all</p>}
           </dl>
+          {Object.keys(inspection?.asks ?? {}).length === 0 && <p className="dim">nothing at all</p>}
         </div>
         <div>
           <h3>Red flags and findings</h3>
