@@ -10,7 +10,7 @@ import { addHostPath, type Tree } from './tree.ts'
 const NAME = /^[a-z0-9][a-z0-9+.-]+$/
 const MINUTES = 60_000
 /** What every image of packages begins with. */
-const BASE = ['bash', 'coreutils', 'libc-bin']
+const BASE = ['bash', 'coreutils', 'dash', 'libc-bin']
 const MERGED = ['bin', 'sbin', 'lib', 'lib64']
 
 /** Debian packages with what they depend on, fetched and unpacked in a private place; nothing is installed. */
@@ -81,5 +81,7 @@ function treeOf(root: string): Tree {
     }
   }
   walk('')
+  // Debian makes this link while it installs, and nothing is installed here.
+  if (!tree.has('/usr/bin/sh')) tree.set('/usr/bin/sh', { kind: 'link', target: 'dash' })
   return tree
 }
