@@ -3,7 +3,16 @@
  * Every row is measured in turn, round after round; medians count.
  */
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -15,12 +24,12 @@ const rounds = Number(process.env.ROUNDS ?? 15)
 const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
 const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-'))
 
-const started = (file, args) =>
+const started = (file, args, output = 'pipe') =>
   new Promise((resolve, reject) => {
-    const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(file, args, { stdio: ['ignore', output, output] })
     let said = ''
-    child.stdout.resume()
-    child.stderr.on('data', (chunk) => (said += chunk))
+    child.stdout?.resume()
+    child.stderr?.on('data', (chunk) => (said += chunk))
     child.on('error', reject)
     child.on('close', (code) =>
       code === 0 ? resolve() : reject(new Error(`${file}: ${said.slice(0, 300)}`)),
@@ -154,22 +163,34 @@ function plainBundle() {
 async function gvisorRows() {
   const backend = gvisor({ agent, probePlan, images: testImages(), stateDir: testState() })
   const plan = () => planOf({ backend: 'gvisor' })
+  const warm = gvisor({ agent, probePlan, images: testImages(), stateDir: testState(), ready: 1 })
   const standing = await backend.open(plan())
   const bundle = plainBundle()
+  const sleeper = join(base, 'sleeper')
+  cpSync(bundle, sleeper, { recursive: true, verbatimSymlinks: true })
+  const config = JSON.parse(readFileSync(join(sleeper, 'config.json'), 'utf8'))
+  config.process.args = ['/bin/sleep', '10000']
+  writeFileSync(join(sleeper, 'config.json'), JSON.stringify(config))
   let count = 0
   const flags = ['--root', join(base, 'runsc'), '--network=none']
+  await started('runsc', [...flags, 'run', '--detach', '--bundle', sleeper, 'sleeper'], 'ignore')
   try {
     const medians = await measure([
       ['runsc run', () => started('runsc', [...flags, 'run', '--bundle', bundle, `peer-${count++}`])],
       ['ringfence gvisor: create + first command', ...opened(backend, plan)],
+      ['ringfence gvisor: the same, made beforehand', ...opened(warm, plan, 700)],
+      ['runsc exec', () => started('runsc', [...flags, 'exec', 'sleeper', '/bin/true'])],
       ['ringfence gvisor: exec', () => standing.exec({ argv: ['true'] })],
     ])
     show('gvisor', medians, [
       ['ringfence gvisor: create + first command', 'runsc run', 1.1],
-      ['ringfence gvisor: exec', 'runsc run', 0.5],
+      ['ringfence gvisor: the same, made beforehand', 'runsc run', 0.1],
+      ['ringfence gvisor: exec', 'runsc exec', 0.1],
     ])
   } finally {
     await standing.close()
+    await warm.close()
+    await started('runsc', [...flags, 'delete', '--force', 'sleeper'])
   }
 }
 

@@ -33,9 +33,9 @@ export const PROCESSES: readonly Attack[] = [
     notApplicable: onlyInside('without a wall the first process is the machine itself'),
   },
   {
-    name: 'open the memory and the variables of the same',
+    name: 'open the memory, the variables and the descriptors of the same',
     script: () =>
-      'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; cat /proc/$p/environ > /dev/null && echo got-it; done',
+      'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; [ -n "$(tr -d "\\0" < /proc/$p/environ)" ] && echo got-it; for f in 3 4 5 100 101 102; do (exec 8<>/proc/$p/fd/$f) && echo got-it; done; done',
     succeeded: says('got-it'),
     notApplicable: onlyInside('without a wall the first process is the machine itself'),
   },

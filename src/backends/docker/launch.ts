@@ -56,6 +56,8 @@ export function containerBody(plan: Plan, context: ContainerContext): Record<str
     OpenStdin: true,
     // Our end of the input is the container's life: when we are gone, so is it.
     StdinOnce: true,
+    // Nothing in it has to say goodbye, so an engine that goes down need not wait for it.
+    StopSignal: 'SIGKILL',
     AttachStdin: true,
     AttachStdout: true,
     AttachStderr: true,

@@ -163,8 +163,14 @@ function hostRoot(plan: Plan): Root {
   const { links, programs, etc, certificates } = observeLayout()
   const network = plan.network.mode === 'fetch' ? certificates : []
   const kindOf = (path: string): 'dir' | 'file' => (lstatSync(path).isDirectory() ? 'dir' : 'file')
-  const shown = [...programs, ...network].map((path) => ({ source: path, target: path, kind: kindOf(path) }))
-  return { links, copied: etc, shown }
+  // A mount has its price, but to copy hundreds of links has a higher one.
+  const large = etc.filter((path) => kindOf(path) === 'dir')
+  const shown = [...programs, ...large, ...network].map((path) => ({
+    source: path,
+    target: path,
+    kind: kindOf(path),
+  }))
+  return { links, copied: etc.filter((path) => !large.includes(path)), shown }
 }
 
 /** An unpacked image, by its first level: what is mounted elsewhere gets no place in it. */

@@ -71,6 +71,32 @@ describe('tar', () => {
   })
 })
 
+/** Fetches from Debian's archive, so it is not for every run. */
+describe.runIf(process.env.RINGFENCE_FULL === '1' && existsSync('/usr/bin/apt-get'))(
+  'an image of Debian packages',
+  { timeout: 10 * 60_000 },
+  () => {
+    test('has the same digest each time, and a shell', async () => {
+      const source = { kind: 'packages', packages: ['jq'] } as const
+      const said: string[] = []
+      const onProgress = (text: string): void => void said.push(text)
+      const store = new ImageStore(join(dir, 'packages'))
+      const first = await store.build('jq', source, { onProgress })
+      const second = await new ImageStore(join(dir, 'packages-two')).build('jq', source)
+      expect(second.digest).toBe(first.digest)
+      expect(said.filter((text) => text.startsWith('unpacking')).length).toBeGreaterThan(5)
+      const root = store.unpacked(first)
+      const there = readdirSync(join(root, 'usr', 'bin'))
+      expect(there).toEqual(expect.arrayContaining(['sh', 'dash', 'bash', 'jq']))
+    })
+    test('no option of another program is a package', async () => {
+      const packages = ['--option=x']
+      const store = new ImageStore(join(dir, 'packages'))
+      await expect(store.build('x', { kind: 'packages', packages })).rejects.toThrow(/no package name/)
+    })
+  },
+)
+
 describe('an image of this host’s programs', { timeout: 60_000 }, () => {
   const programs = ['sh', 'ls', 'cat']
   test('has the same digest each time, and is found again', async () => {

@@ -1,4 +1,4 @@
-import { lstatSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs'
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { run } from '../../host/spawn.ts'
@@ -10,7 +10,7 @@ import { addHostPath, type Tree } from './tree.ts'
 const NAME = /^[a-z0-9][a-z0-9+.-]+$/
 const MINUTES = 60_000
 /** What every image of packages begins with. */
-const BASE = ['bash', 'coreutils', 'libc-bin']
+const BASE = ['bash', 'coreutils', 'dash', 'libc-bin']
 const MERGED = ['bin', 'sbin', 'lib', 'lib64']
 
 /** Debian packages with what they depend on, fetched and unpacked in a private place; nothing is installed. */
@@ -29,11 +29,7 @@ export async function packageTree(
     const root = join(dir, 'root')
     mkdirSync(debs)
     await program('apt-get', ['-qq', '-o', 'APT::Sandbox::User=root', 'download', ...all], debs)
-    mkdirSync(join(root, 'usr'), { recursive: true })
-    for (const name of MERGED) {
-      mkdirSync(join(root, 'usr', name))
-      symlinkSync(`usr/${name}`, join(root, name))
-    }
+    mkdirSync(root)
     for (const deb of readdirSync(debs).sort()) {
       onProgress(`unpacking ${deb.split('_')[0]}`)
       await program('dpkg-deb', ['-x', join(debs, deb), root], dir)
@@ -68,18 +64,25 @@ async function program(name: string, args: readonly string[], cwd: string): Prom
   throw new SandboxError('launch-failed', `${name} failed: ${said || result.exit.signal}`)
 }
 
+/** Packages still name `/bin/sh`; in the image that is `/usr/bin/sh`, and `/bin` a link. */
+const merged = (path: string): string => (MERGED.includes(path.split('/')[1] ?? '') ? `/usr${path}` : path)
+
 function treeOf(root: string): Tree {
   const tree = skeleton()
   const walk = (dir: string): void => {
     for (const name of readdirSync(join(root, dir)).sort()) {
-      const at = `${dir}/${name}`
-      if (lstatSync(join(root, at)).isDirectory()) {
+      const from = `${dir}/${name}`
+      const at = merged(from)
+      if (lstatSync(join(root, from)).isDirectory()) {
         if (!tree.has(at)) tree.set(at, { kind: 'dir', mode: 0o755 })
-        walk(at)
+        walk(from)
       } else if (!/^\/usr\/share\/(doc|man|info|locale|lintian)\//.test(at))
-        addHostPath(tree, join(root, at), at)
+        addHostPath(tree, join(root, from), at)
     }
   }
+  for (const name of MERGED) tree.set(`/${name}`, { kind: 'link', target: `usr/${name}` })
   walk('')
+  // Debian makes this link while it installs, and nothing is installed here.
+  if (!tree.has('/usr/bin/sh')) tree.set('/usr/bin/sh', { kind: 'link', target: 'dash' })
   return tree
 }
