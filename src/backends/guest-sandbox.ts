@@ -13,14 +13,13 @@ import type {
   BackendSandbox,
   ExecIo,
   Freezable,
-  GuestFiles,
   OutputStream,
   RunningCommand,
   StartIo,
   TerminalSize,
   Usage,
 } from './backend.ts'
-import { guestFiles, type RunBuiltin } from './guest-files.ts'
+import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestPlace = {
@@ -50,7 +49,7 @@ const LOST_MS = 5000
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
 export class GuestSandbox implements BackendSandbox, Freezable {
-  readonly files: GuestFiles
+  readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
   readonly #place: GuestPlace

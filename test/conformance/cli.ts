@@ -4,8 +4,11 @@ import type { Backend } from '../../src/backends/backend.ts'
 import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
 import { docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
+import { microvm } from '../../src/backends/microvm/backend.ts'
+import { Qemu } from '../../src/backends/microvm/qemu.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
+import { protectedBy } from '../../src/policy/protect.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { SABOTAGES } from './sabotage.ts'
 import { isFine, runSuite, runUses } from './suite.ts'
@@ -14,7 +17,7 @@ import { makeWorld, packageRoot, planOf } from './world.ts'
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
  *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation]
- *     [--backend bubblewrap|docker|podman|gvisor] [--runsc PATH]
+ *     [--backend bubblewrap|docker|podman|gvisor|microvm] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
@@ -29,6 +32,12 @@ async function tried(name: string): Promise<Tried> {
   if (name === 'gvisor') {
     const runsc = argument('--runsc')
     return { backend: gvisor({ ...shared, ...(runsc ? { runsc } : {}) }), close: async () => {} }
+  }
+  if (name === 'microvm') {
+    const preload = join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
+    const driver = new Qemu({ agent, preload, accelerator: 'tcg' })
+    const backend = microvm({ ...shared, driver, emulated: () => true, refuses: protectedBy })
+    return { backend, close: () => backend.close() }
   }
   const engine = await (name === 'podman' ? startPodman() : startDocker())
   const backend = docker({ ...shared, sockets: [engine.socket], owner: 'conformance', epoch: '0-0' })
