@@ -94,6 +94,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     policy: () => now.policy,
     observe,
     ready: () => now.config.backends?.ready ?? 0,
+    emulates: () => now.config.backends?.emulate ?? false,
     closing,
   })
   orderBy(registry, now.config.backends?.order)
@@ -218,20 +219,23 @@ type RegistryParts = {
   readonly observe: (path: string) => Observed
   /** So many containers are kept ready for each kind of sandbox that was asked for. */
   readonly ready: () => number
+  /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
+  readonly emulates: () => boolean
   readonly closing: (() => Promise<void>)[]
 }
 
 /** Without an order of the operator's the host's own tools come first: `run` is about them. */
-const PRIORITY = { bubblewrap: 50, seatbelt: 40, docker: 30, gvisor: 20, native: 0, mock: 0 } as const
+const PRIORITY = { bubblewrap: 50, seatbelt: 40, docker: 30, gvisor: 20, microvm: 10, native: 0, mock: 0 } as const
 
 function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
-  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
+  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir), parts.emulates)
   const local: readonly Backend[] = [
     bubblewrap({ agent: agentPath(), probePlan }),
     lazyDocker(options, parts, probePlan),
     lazyGvisor(options, parts, probePlan),
+    lazyMicrovm(options, parts, probePlan),
     // Elsewhere it could only ever say that it is not there.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
     native(env),
@@ -327,6 +331,43 @@ function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: ()
     },
   )
 }
+
+/** Guests count as run by the processor once one really did, in this life of the host. */
+function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir } = parts
+  const fingerprint = (): string =>
+    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
+  const memory = probeMemory<boolean>(stateDir)
+  const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
+  const face = {
+    name: 'microvm',
+    level: 'microvm',
+    byNameOnly: false,
+    get emulated() {
+      return emulated()
+    },
+    runsImages: true,
+  } as const
+  return lazy(face, fingerprint, async () => {
+    const [{ microvm }, { Qemu }, { ImageStore }, { protectedBy }] = await Promise.all([
+      import('./backends/microvm/backend.ts'),
+      import('./backends/microvm/qemu.ts'),
+      import('./backends/images/store.ts'),
+      import('./policy/protect.ts'),
+    ])
+    const ready = options.stays ? parts.ready() : 0
+    const shared = { agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, ready }
+    const onKvm = (): void => memory.save('kvm', fingerprint(), true)
+    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+    const { onProgress } = options
+    const backend = microvm({ ...shared, driver, emulated, refuses: protectedBy, onProgress })
+    parts.closing.push(() => backend.close())
+    return backend
+  })
+}
+
+const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
+const preloadPath = (): string => join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
 
 /** The smallest real sandbox: nothing granted, everything switched on. */
 export function probePlanFor(

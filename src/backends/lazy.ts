@@ -1,4 +1,5 @@
-import type { Backend } from './backend.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Backend, OpenOptions } from './backend.ts'
 
 /** What is known of a backend without loading it. */
 export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'runsImages'>
@@ -13,10 +14,11 @@ export function lazy(face: Face, fingerprint: () => string, load: () => Promise<
     loaded ??= load()
     return loaded
   }
-  return {
-    ...face,
+  const asked = {
     fingerprint,
     probe: async () => (await backend()).probe(),
-    open: async (plan, options) => (await backend()).open(plan, options),
-  }
+    open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
+  } satisfies Omit<Backend, keyof Face>
+  // Not spread: what a face says may change while the process lives.
+  return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked & Face
 }

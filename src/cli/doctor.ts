@@ -1,4 +1,5 @@
 import { release } from 'node:os'
+import type { Backend } from '../backends/backend.ts'
 import { agentPath, compose } from '../compose.ts'
 import { diagnose, type HostNote } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
@@ -31,7 +32,7 @@ export async function doctor(args: readonly string[]): Promise<number> {
       guarantees: probe.available ? probe.guarantees : [],
       emulated: backend.emulated,
       start_ms: probe.available ? Math.round(probe.startMs * 10) / 10 : null,
-      reason: probe.available ? (backend.byNameOnly ? 'only by name' : null) : probe.reason,
+      reason: probe.available ? noteOf(backend) : probe.reason,
       fix: probe.available ? null : probe.fix,
     })
   }
@@ -49,6 +50,11 @@ export async function doctor(args: readonly string[]): Promise<number> {
   const text = `${table(rows, report)}${shown && `\nimages:\n${shown}`}${notesText(notes)}`
   process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : text)
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
+}
+
+function noteOf({ byNameOnly, emulated }: Pick<Backend, 'byNameOnly' | 'emulated'>): string | null {
+  if (emulated) return 'emulated: slow, only by name'
+  return byNameOnly ? 'only by name' : null
 }
 
 function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {

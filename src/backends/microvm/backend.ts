@@ -140,6 +140,8 @@ class Microvm implements Backend {
   async #missing(): Promise<{ readonly reason: string; readonly fix: string } | undefined> {
     const { agent, driver } = this.#parts
     if (!existsSync(agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    const fix = 'ringfence image build --kind microvm'
+    if (!this.#images.hasKernel) return { reason: 'there is no kernel for guests yet', fix }
     const probe = await driver.probe()
     return probe.usable ? undefined : { reason: probe.reason, fix: probe.fix }
   }

@@ -54,6 +54,11 @@ export class GuestImages {
     this.#dir = join(parts.stateDir, 'images', 'microvm')
   }
 
+  /** Whether there is a kernel; without one it would have to be fetched. */
+  get hasKernel(): boolean {
+    return existsSync(join(this.#dir, 'kernel.json'))
+  }
+
   /** The machine for an image; whoever comes while it is being made waits for it. */
   async get(image: Image): Promise<GuestImage> {
     const making = this.#making.get(image.layer) ?? this.#make(image)

@@ -30,6 +30,8 @@ export type QemuParts = {
   readonly preload: string
   /** `auto` uses the processor's own virtualization where a guest really runs by it. */
   readonly accelerator: 'auto' | Accelerator
+  /** Called when a guest really ran by the processor. */
+  readonly onKvm?: (() => void) | undefined
 }
 
 const ENV = { PATH: '/usr/bin:/bin' }
@@ -72,7 +74,10 @@ export class Qemu implements Driver {
   async #choose(): Promise<Accelerator | undefined> {
     const { accelerator } = this.#parts
     if (accelerator === 'tcg') return 'tcg'
-    if (await probeKvm(program() as string)) return 'kvm'
+    if (await probeKvm(program() as string)) {
+      this.#parts.onKvm?.()
+      return 'kvm'
+    }
     return accelerator === 'auto' ? 'tcg' : undefined
   }
 
