@@ -100,16 +100,32 @@ function installSystem() {
   const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length === 0) return
   for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
-  const names = missing.map(([name]) => name)
-  const line = `apt-get install -y --no-install-recommends ${names.join(' ')}`
+  const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
+  const all = missing.map(([name]) => name)
   if (!existsSync('/usr/bin/apt-get'))
     return say(`install them with this system's package manager, then run this again`)
-  if (process.getuid() !== 0) return say(`as root, run: ${line}`)
-  say(`running: apt-get update && ${line}`)
+  if (process.getuid() !== 0) return say(`as root, run: ${line(all)}`)
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  say('running: apt-get update')
   run('apt-get', ['update', '-qq'], { env })
+  const names = all.filter((name) => isOffered(name, env))
+  for (const name of all.filter((one) => !names.includes(one)))
+    say(`system package not offered here: ${name}${name in ELSEWHERE ? `; ${ELSEWHERE[name]}` : ''}`)
+  if (names.length === 0) return
+  say(`running: ${line(names)}`)
   run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...names], { env })
 }
+
+/** Where to get what only some distributions have. Tests that need it say so and are skipped. */
+const ELSEWHERE = {
+  runsc: 'Debian has it since bookworm; elsewhere put a release of gVisor at /usr/local/bin/runsc',
+}
+
+/** One package that a distribution lacks must not keep the others out. */
+const isOffered = (name, env) =>
+  /Candidate: (?!\(none\))/.test(
+    spawnSync('apt-cache', ['policy', name], { env: { ...env, LC_ALL: 'C' }, encoding: 'utf8' }).stdout,
+  )
 
 /** The agent, and the attacks of the test suite that no shell can make. */
 function buildAgent() {

@@ -97,7 +97,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     emulates: () => now.config.backends?.emulate ?? false,
     closing,
   })
-  orderBy(registry, now.config.backends?.order)
+  // It governs servers; a command that runs here means the host's own tools.
+  if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
@@ -262,6 +263,10 @@ export function engineSockets(env: Readonly<Record<string, string>>): readonly s
   return ['/run/docker.sock', '/var/run/docker.sock', '/run/podman/podman.sock', ...own]
 }
 
+/** Where there is a wall for the host's own tools, a single command gets that one unless it asks for more. */
+const onRequest = ({ stays }: ComposeOptions): boolean =>
+  !stays && (process.platform === 'linux' || process.platform === 'darwin')
+
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
@@ -276,6 +281,7 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
     level: 'container',
     byNameOnly: false,
     emulated: false,
+    onRequest: onRequest(options),
     runsImages: true,
   } as const
   return lazy(
@@ -312,6 +318,7 @@ function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: ()
     level: 'gvisor',
     byNameOnly: false,
     emulated: false,
+    onRequest: onRequest(options),
     runsImages: true,
   } as const
   return lazy(
@@ -346,6 +353,7 @@ function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: (
     get emulated() {
       return emulated()
     },
+    onRequest: onRequest(options),
     runsImages: true,
   } as const
   return lazy(face, fingerprint, async () => {

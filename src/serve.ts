@@ -36,6 +36,7 @@ import { Metrics } from './supervisor/metrics.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import { Questions } from './supervisor/questions.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
+import { judged, openFrom, Snapshots } from './supervisor/snapshots.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import { Templates } from './supervisor/templates.ts'
 import { assertRoom, troubleOf } from './supervisor/trouble.ts'
@@ -97,13 +98,14 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
     const homes = new Homes(join(stateDir, 'homes'))
-    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
+    const templates = new Templates(store, join(stateDir, 'templates'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
     parts.webhooks.deliver()
-    const e2b = e2bParts(ringfence, store, tokens)
+    const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
@@ -155,22 +157,23 @@ type Grown = {
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
   readonly homes: Homes
+  readonly templates: Templates
 }
 
 /** What E2B gives its own sandboxes. */
 const DISK_MB = 10_240
 
 /** What E2B's clients need beside the rest. */
-const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
-  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  templates,
   networkModes: () => ringfence.networkModes(),
   diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
   kernel: (file) => guestFile('kernels', file),
 })
 
 function partsOf(options: ServeOptions, grown: Grown): ServerParts {
-  const { ringfence, store, trail, instance, tokens, homes } = grown
+  const { ringfence, store, trail, instance, tokens, homes, templates } = grown
   let config = ringfence.config
   const server = config.server ?? {}
   const metrics = new Metrics()
@@ -199,9 +202,9 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openWithHomes(ringfence.gate, homes, newId),
+    open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
-    judge: (spec) => void ringfence.gate.plan(spec),
+    judge: (spec) => void ringfence.gate.plan(judged(spec)),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
@@ -234,6 +237,7 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
   })
   return {
     supervisor,
+    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     keys: new Keys(store, newId),
     questions,
     webhooks,

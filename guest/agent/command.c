@@ -61,7 +61,10 @@ static void set_rlimits(const struct strings *rlimits) {
     for (size_t n = 0; n < sizeof RESOURCES / sizeof *RESOURCES; n++)
       if (!strcmp(rlimits->items[i], RESOURCES[n].name)) resource = RESOURCES[n].resource;
     if (resource < 0 || getrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
+    rlim_t most = limit.rlim_max;
     limit.rlim_cur = strtoull(rlimits->items[i + 1], NULL, 10);
+    /* The keepers of other commands are nobody's processes but ours. */
+    if (resource == RLIMIT_NPROC && (limit.rlim_cur += keepers()) > most) limit.rlim_cur = most;
     /* How many files are open is a program's own affair, as ever; the rest are ceilings. */
     if (resource != RLIMIT_NOFILE) limit.rlim_max = limit.rlim_cur;
     if (setrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));

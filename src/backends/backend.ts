@@ -114,6 +114,8 @@ export interface Backend {
   /** Chosen only when it is asked for by name. */
   readonly byNameOnly: boolean
   readonly emulated: boolean
+  /** Chosen only when an image, a level above the default or its name asks for it: commands mean the host's own tools. */
+  readonly onRequest?: boolean
   /** Whether a plan may name an image as its root file system. */
   readonly runsImages?: boolean
   probe(): Promise<Probe>
@@ -157,6 +159,13 @@ export interface Freezable {
 
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
+
+/** Commands stand still, but files can be read: what a snapshot needs. */
+export interface Still {
+  still<T>(work: () => Promise<T>): Promise<T>
+}
+
+export const canHoldStill = (sandbox: BackendSandbox): sandbox is BackendSandbox & Still => 'still' in sandbox
 
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {

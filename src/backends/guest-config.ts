@@ -34,6 +34,8 @@ export const watched = (plan: Plan): boolean =>
   )
 
 const MB = 1024 * 1024
+/** The agent, and the keeper of the command that asks. */
+export const OUR_PROCESSES = 2
 
 export type ContainerSide = {
   /** Whether the kernel inside passes calls up to the agent: without that, names cannot be protected there. */
@@ -58,7 +60,10 @@ export function containerFields(plan: Plan, { guards, counts }: ContainerSide): 
     ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
     ...(diskMb === undefined || !guards ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
-    ...(counts && pids !== undefined ? ['processes', String(pids)] : []),
+    // What is refused at once needs no counting; what slips through between two ticks is found by it.
+    ...(counts && pids !== undefined
+      ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + OUR_PROCESSES)]
+      : []),
     ...(watched(plan) ? ['tick', '25'] : []),
   ]
 }

@@ -16,6 +16,7 @@ import type {
   OutputStream,
   RunningCommand,
   StartIo,
+  Still,
   TerminalSize,
   Usage,
 } from './backend.ts'
@@ -48,7 +49,7 @@ const GRACE_MS = 500
 const LOST_MS = 5000
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
-export class GuestSandbox implements BackendSandbox, Freezable {
+export class GuestSandbox implements BackendSandbox, Freezable, Still {
   readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
@@ -119,6 +120,19 @@ export class GuestSandbox implements BackendSandbox, Freezable {
     if (this.#closed || !this.#paused) throw new SandboxError('wrong-state', 'the sandbox is not paused')
     ;(await this.#place.session()).freeze(false)
     this.#paused = false
+  }
+
+  /** The agent goes on, and so does what it does for us; everything else waits. */
+  async still<T>(work: () => Promise<T>): Promise<T> {
+    this.#assertOpen()
+    const session = await this.#place.session()
+    await session.ready
+    session.freeze(true)
+    try {
+      return await work()
+    } finally {
+      session.freeze(false)
+    }
   }
 
   get isPaused(): boolean {

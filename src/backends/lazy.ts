@@ -1,8 +1,9 @@
+import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
-import type { Backend, OpenOptions } from './backend.ts'
+import type { Backend, OpenOptions, Probe } from './backend.ts'
 
 /** What is known of a backend without loading it. */
-export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'runsImages'>
+export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
 
 /**
  * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
@@ -10,13 +11,27 @@ export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 
  */
 export function lazy(face: Face, fingerprint: () => string, load: () => Promise<Backend>): Backend {
   let loaded: Promise<Backend> | undefined
-  const backend = (): Promise<Backend> => {
+  const backend = async (): Promise<Backend> => {
     loaded ??= load()
-    return loaded
+    try {
+      return await loaded
+    } catch (cause) {
+      // Out of descriptors, say. Another time it may work.
+      loaded = undefined
+      throw new SandboxError('backend-unavailable', `the backend \`${face.name}\` cannot be loaded`, {
+        cause,
+      })
+    }
   }
   const asked = {
     fingerprint,
-    probe: async () => (await backend()).probe(),
+    probe: async (): Promise<Probe> => {
+      try {
+        return await (await backend()).probe()
+      } catch (error) {
+        return { available: false, reason: (error as Error).message, fix: 'try again later' }
+      }
+    },
     open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
   } satisfies Omit<Backend, keyof Face>
   // Not spread: what a face says may change while the process lives.

@@ -141,7 +141,10 @@ export class SandboxRegistry {
 }
 
 const isAutomatic = (backend: Backend, plan: Plan, emulates: boolean): boolean =>
-  !backend.byNameOnly && (emulates || !backend.emulated) && atLeast(backend.level, plan.minLevel)
+  !backend.byNameOnly &&
+  (emulates || !backend.emulated) &&
+  atLeast(backend.level, plan.minLevel) &&
+  (!backend.onRequest || plan.image !== undefined || !atLeast('os', plan.minLevel))
 
 export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarantee[]): readonly Guarantee[] =>
   needs.filter((name) => !claims.includes(name))

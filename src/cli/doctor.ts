@@ -52,9 +52,10 @@ export async function doctor(args: readonly string[]): Promise<number> {
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 
-function noteOf({ byNameOnly, emulated }: Pick<Backend, 'byNameOnly' | 'emulated'>): string | null {
+function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
   if (emulated) return 'emulated: slow, only by name'
-  return byNameOnly ? 'only by name' : null
+  if (byNameOnly) return 'only by name'
+  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
 }
 
 function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {

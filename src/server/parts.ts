@@ -4,12 +4,14 @@ import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
 import type { Questions } from '../supervisor/questions.ts'
+import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
 
 /** Everything that the server speaks for; `compose.ts` brings it together. */
 export type ServerParts = {
   readonly supervisor: Supervisor
+  readonly snapshots: Snapshots
   readonly keys: Keys
   readonly questions: Questions
   readonly webhooks: Webhooks

@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, type Freezable } from '../backends/backend.ts'
+import { canFreeze, canHoldStill, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
@@ -210,6 +210,15 @@ export class Sandbox implements AsyncDisposable {
   async resume(): Promise<void> {
     await this.#freezable('resume').resume()
     await this.#write(this.#event('SandboxState', { state: 'ready' }))
+  }
+
+  /** Its commands stand still while the work is done, so that what it reads belongs together. */
+  still<T>(work: () => Promise<T>): Promise<T> {
+    const inside = this.#inside()
+    if (canHoldStill(inside)) return inside.still(work)
+    throw new SandboxError('unsupported', `the backend \`${this.backend}\` cannot snapshot`, {
+      hint: 'choose a backend that can; see `ringfence doctor`',
+    })
   }
 
   #freezable(what: string): BackendSandbox & Freezable {

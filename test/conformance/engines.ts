@@ -1,8 +1,8 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { ImageStore } from '../../src/backends/images/store.ts'
 import { packageRoot } from './world.ts'
 
@@ -22,8 +22,22 @@ export function whyNot(engine: 'docker' | 'podman' | 'gvisor'): string | undefin
   const program = { docker: 'dockerd', podman: 'podman', gvisor: 'runsc' }[engine]
   if (!find(program)) return `${program} is not installed`
   if (engine !== 'gvisor' && process.getuid?.() !== 0) return `only root can start ${program}`
+  if (process.getuid?.() === 0 && !mayMount()) return 'this place may not mount file systems'
   return undefined
 }
+
+const CAP_SYS_ADMIN = 21n
+
+/** Root inside somebody else's container often is not. */
+function mayMount(): boolean {
+  const effective = /^CapEff:\s*([0-9a-f]+)/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1]
+  return ((BigInt(`0x${effective}`) >> CAP_SYS_ADMIN) & 1n) === 1n
+}
+
+const OVERLAY = 0x794c7630
+
+/** An overlay cannot lie on another; then files are copied. */
+const storage = (dir: string, overlay: string): string => (statfsSync(dir).type === OVERLAY ? 'vfs' : overlay)
 
 /** Made once for all tests of a working copy: what is in it is found by its content. */
 export const testState = (): string => join(packageRoot(), 'dist', 'test', 'state')
@@ -53,9 +67,14 @@ export function startDocker(): Promise<TestEngine> {
     ...places,
     ...network,
     '--storage-driver',
-    'overlay2',
+    storage(dir, 'overlay2'),
     '--cgroup-parent',
     'rf-docker',
+    // Where a containerd of the system runs, it is used; what we make there must not meet what others made.
+    '--containerd-namespace',
+    basename(dir),
+    '--containerd-plugins-namespace',
+    `${basename(dir)}-plugins`,
   ]
   return start(dir, socket, find('dockerd') as string, args)
 }
@@ -67,7 +86,14 @@ export function startPodman(): Promise<TestEngine> {
   // PLATFORM: crun knows no hybrid control groups; runc does.
   const settings = '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
   writeFileSync(join(dir, 'conf', 'containers.conf'), settings)
-  const args = ['--root', join(dir, 'data'), '--runroot', join(dir, 'run'), '--storage-driver', 'overlay']
+  const args = [
+    '--root',
+    join(dir, 'data'),
+    '--runroot',
+    join(dir, 'run'),
+    '--storage-driver',
+    storage(dir, 'overlay'),
+  ]
   return start(
     dir,
     socket,
@@ -87,7 +113,14 @@ async function start(
   env: Record<string, string> = {},
 ): Promise<TestEngine> {
   const PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
-  const child = spawn(file, args, { env: { PATH, HOME: dir, ...env }, stdio: ['ignore', 'ignore', 'pipe'] })
+  // In mounts of its own, with a /run of its own: whatever it leaves there goes with it.
+  const own = 'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" "$@"'
+  const child = spawn('unshare', ['--mount', '--propagation', 'slave', 'sh', '-c', own, file, ...args], {
+    // PLATFORM: Podman's monitor writes a file called `oom` wherever it was started.
+    cwd: dir,
+    env: { PATH, HOME: dir, ...env },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
   let said = ''
   child.stderr.on('data', (chunk: Buffer) => {
     said = (said + chunk.toString('utf8')).slice(-4000)

@@ -4,8 +4,8 @@ import type { AttachedStream, Engine } from '../../host/engine.ts'
 import { isAlive } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
+import { OUR_PROCESSES } from '../guest-config.ts'
 import type { Vessel } from '../vessel.ts'
-import { OUR_PROCESSES } from './launch.ts'
 
 const ID = /^[0-9a-f]{64}$/
 const REMOVE_MS = 60_000

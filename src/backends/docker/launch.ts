@@ -1,4 +1,5 @@
 import type { Mount, Plan } from '../../model/plan.ts'
+import { OUR_PROCESSES } from '../guest-config.ts'
 
 /** A plan in the engine's language: the body of `POST /containers/create`. Pure. */
 
@@ -25,8 +26,6 @@ export type ContainerContext = {
 
 const MB = 1024 * 1024
 export const AGENT_TARGET = '/.ringfence/agent'
-/** The agent and one keeper; with more commands the kernel is told to allow more. */
-export const OUR_PROCESSES = 2
 
 /** What the kernel shows of itself that is in no namespace. */
 const HIDDEN = [

@@ -1,4 +1,16 @@
-import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import {
+  closeSync,
+  existsSync,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  readSync,
+  realpathSync,
+  statSync,
+} from 'node:fs'
 import { dirname, join, posix } from 'node:path'
 import { observeLayout, systemProgram } from '../../host/system.ts'
 import { installedPackages, type Packages } from './dpkg.ts'
@@ -30,6 +42,20 @@ export function hostTree(programs: readonly string[]): {
   const missing = programs.filter((name) => !collector.program(name))
   collector.finish()
   return { tree, missing }
+}
+
+/** Counts up when the same host is to give another image. */
+const RECIPE = 2
+
+/** Changes whenever packages come or go, or one of the programs is replaced. Quick, where collecting them all is not. */
+export function hostStamp(programs: readonly string[]): string {
+  const hash = createHash('sha256').update(`${RECIPE}|${programs.join(' ')}`)
+  const places = programs.map((name) => systemProgram(name)).filter((path) => path !== undefined)
+  for (const path of ['/var/lib/dpkg/status', '/etc/ld.so.cache', ...places]) {
+    const stat = statSync(path, { throwIfNoEntry: false })
+    hash.update(`|${path}|${stat?.size}|${stat?.mtimeMs}|${stat?.ino}`)
+  }
+  return hash.digest('hex')
 }
 
 /** Directories, links and small files that every image has. */
@@ -75,9 +101,33 @@ class Collector {
       const place = this.#add(at)
       if (!lstatSync(place).isSymbolicLink()) {
         this.#packageOf(place)
+        this.#moduleOf(place)
+        this.#interpreterOf(place)
         return
       }
       at = posix.resolve(dirname(place), readlinkSync(place))
+    }
+  }
+
+  /**
+   * A program of Node brings its whole module as it lies there: npm can replace itself, and then the list of the package
+   * that once brought it names files of another version.
+   */
+  #moduleOf(path: string): void {
+    const root = /^.*?\/node_modules\/(@[^/]+\/)?[^/]+/.exec(path)?.[0]
+    if (root === undefined) return
+    for (const name of readdirSync(root, { recursive: true, encoding: 'utf8' }).sort())
+      this.#add(join(root, name))
+  }
+
+  /** `#!/usr/bin/env node` needs `node`. */
+  #interpreterOf(path: string): void {
+    const line = firstLine(path)
+    const [, program, argument] = /^#!\s*(\S+)(?:\s+(\S+))?/.exec(line) ?? []
+    const name = posix.basename((program?.endsWith('/env') ? argument : program) ?? '')
+    if (name && !this.#seen.has(`#!${name}`)) {
+      this.#seen.add(`#!${name}`)
+      this.program(name)
     }
   }
 
@@ -176,6 +226,16 @@ class Collector {
       const target = posix.resolve(dirname(path), entry.target)
       if (!existsSync(target)) this.#tree.delete(path)
     }
+  }
+}
+
+function firstLine(path: string): string {
+  const start = Buffer.alloc(256)
+  const file = openSync(path, 'r')
+  try {
+    return start.toString('latin1', 0, readSync(file, start)).split('\n')[0] as string
+  } finally {
+    closeSync(file)
   }
 }
 

@@ -1,9 +1,18 @@
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { needsOf } from './elf.ts'
+import { hostTree } from './host-programs.ts'
 import { ImageStore } from './store.ts'
 import { tarOf } from './tar.ts'
 import { addText, type Tree } from './tree.ts'
@@ -69,7 +78,7 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
     const second = await new ImageStore(join(dir, 'two')).build('b', { kind: 'host', programs })
     expect(second.digest).toBe(first.digest)
     const again = await new ImageStore(join(dir, 'one')).build('a', { kind: 'host', programs })
-    expect(again).toEqual(first)
+    expect(again).toMatchObject({ digest: first.digest, input: first.input })
   })
   test('unpacks to a root whose programs run', async () => {
     const store = new ImageStore(join(dir, 'one'))
@@ -85,6 +94,31 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
     expect(store.remove('a')).toBe(false)
     expect(readdirSync(join(dir, 'one', 'images', 'blobs', 'sha256'))).toEqual([])
     expect(readdirSync(join(dir, 'one', 'images', 'roots'))).toEqual([])
+  })
+  test('a program of Node comes with its whole module, whatever a package list says', () => {
+    const { tree } = hostTree(['npm'])
+    const root = dirname(dirname(realpathSync('/usr/bin/npm')))
+    const lacking = readdirSync(root, { recursive: true, encoding: 'utf8', withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name))
+      .filter((path) => !tree.has(path))
+    expect(lacking).toEqual([])
+    // Its first line asks for node.
+    expect(tree.has('/usr/bin/node')).toBe(true)
+  })
+  test('the default one is made anew when the host changed, and only then', async () => {
+    const store = (): ImageStore => new ImageStore(join(dir, 'default'))
+    const said: string[] = []
+    const onProgress = (text: string): void => void said.push(text)
+    const first = await store().default({ onProgress })
+    const told = said.length
+    expect(told).toBeGreaterThan(1)
+    expect((await store().default({ onProgress })).digest).toBe(first.digest)
+    expect(said.length).toBe(told)
+    const record = join(dir, 'default', 'images', 'default.json')
+    writeFileSync(record, JSON.stringify({ ...first, stamp: 'of another day' }))
+    expect((await store().default({ onProgress })).digest).toBe(first.digest)
+    expect(said.length).toBeGreaterThan(told)
   })
   test('a program that is not here, or a name that is none, is refused', async () => {
     const store = new ImageStore(join(dir, 'one'))

@@ -16,7 +16,7 @@ import {
 import { join } from 'node:path'
 import { writeAtomically } from '../../host/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { DEFAULT_PROGRAMS, hostTree, skeleton } from './host-programs.ts'
+import { DEFAULT_PROGRAMS, hostStamp, hostTree, skeleton } from './host-programs.ts'
 import { packageTree } from './packages.ts'
 import { padding, tarFile, tarOf } from './tar.ts'
 import type { Tree, TreeEntry } from './tree.ts'
@@ -36,6 +36,8 @@ export type Image = {
   readonly source: ImageSource
   /** Names the input as it was when the image was made. */
   readonly input: string
+  /** What a quick look at the host saw then; the same look says whether a longer one is worth it. */
+  readonly stamp?: string
 }
 
 export type ImageSource =
@@ -55,6 +57,7 @@ export type BuildOptions = {
 /** Images that this host made, by name. */
 export class ImageStore {
   readonly #dir: string
+  #default: Promise<Image> | undefined
 
   constructor(stateDir: string) {
     this.#dir = join(stateDir, 'images')
@@ -85,12 +88,14 @@ export class ImageStore {
         hint: 'small letters, digits, dots and dashes, such as `tools`',
       })
     const say = options.onProgress ?? (() => {})
+    // Before the longer look: what changes in between is seen next time.
+    const stamp = source.kind === 'host' ? { stamp: hostStamp(source.programs) } : {}
     const { tree, release } = await treeFor(source, say)
     try {
       const input = inputOf(tree)
       const known = this.get(name)
-      if (known?.input === input) return known
-      const image = this.#write(name, source, tree, input, say)
+      if (known?.input === input) return this.#record({ ...known, ...stamp })
+      const image = this.#record({ ...this.#write(name, source, tree, input, say), ...stamp })
       if (known && known.layer !== image.layer) this.#forget(known)
       return image
     } finally {
@@ -98,10 +103,21 @@ export class ImageStore {
     }
   }
 
-  /** The image that sandboxes get when none is named; made at its first use. */
-  async default(options: BuildOptions = {}): Promise<Image> {
+  /** The image that sandboxes get when none is named; made at its first use, and anew when the host's programs changed. */
+  default(options: BuildOptions = {}): Promise<Image> {
+    this.#default ??= this.#freshDefault(options)
+    this.#default.catch(() => {
+      this.#default = undefined
+    })
+    return this.#default
+  }
+
+  async #freshDefault(options: BuildOptions): Promise<Image> {
     const known = this.get(DEFAULT_IMAGE)
-    return known ?? this.build(DEFAULT_IMAGE, { kind: 'host', programs: DEFAULT_PROGRAMS }, options)
+    // One that somebody built to their own taste stays as it is.
+    const own = known && (known.source.kind !== 'host' || !sameNames(known.source.programs, DEFAULT_PROGRAMS))
+    if (known && (own || known.stamp === hostStamp(DEFAULT_PROGRAMS))) return known
+    return this.build(DEFAULT_IMAGE, { kind: 'host', programs: DEFAULT_PROGRAMS }, options)
   }
 
   /** Whether there was one. */
@@ -179,7 +195,7 @@ export class ImageStore {
       }),
     )
     const files = [...tree.values()].filter(({ kind }) => kind === 'file').length
-    const image: Image = {
+    return {
       name,
       digest: manifest,
       id,
@@ -190,7 +206,10 @@ export class ImageStore {
       source,
       input,
     }
-    writeAtomically(join(this.#dir, `${name}.json`), JSON.stringify(image))
+  }
+
+  #record(image: Image): Image {
+    writeAtomically(join(this.#dir, `${image.name}.json`), JSON.stringify(image))
     return image
   }
 
@@ -241,6 +260,8 @@ export class ImageStore {
     return statSync(this.#blob(digest)).size
   }
 }
+
+const sameNames = (a: readonly string[], b: readonly string[]): boolean => a.join(' ') === b.join(' ')
 
 const MB = 1024 * 1024
 const PROGRESS_STEP = 32 * MB
