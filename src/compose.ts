@@ -226,7 +226,15 @@ type RegistryParts = {
 }
 
 /** Without an order of the operator's the host's own tools come first: `run` is about them. */
-const PRIORITY = { bubblewrap: 50, seatbelt: 40, docker: 30, gvisor: 20, microvm: 10, native: 0, mock: 0 } as const
+const PRIORITY = {
+  bubblewrap: 50,
+  seatbelt: 40,
+  docker: 30,
+  gvisor: 20,
+  microvm: 10,
+  native: 0,
+  mock: 0,
+} as const
 
 function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts

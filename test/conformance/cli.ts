@@ -4,11 +4,9 @@ import type { Backend } from '../../src/backends/backend.ts'
 import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
 import { docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
-import { microvm } from '../../src/backends/microvm/backend.ts'
-import { Qemu } from '../../src/backends/microvm/qemu.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
-import { protectedBy } from '../../src/policy/protect.ts'
+import { machineImages, machines } from '../microvm-parts.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { SABOTAGES } from './sabotage.ts'
 import { isFine, runSuite, runUses } from './suite.ts'
@@ -34,9 +32,8 @@ async function tried(name: string): Promise<Tried> {
     return { backend: gvisor({ ...shared, ...(runsc ? { runsc } : {}) }), close: async () => {} }
   }
   if (name === 'microvm') {
-    const preload = join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
-    const driver = new Qemu({ agent, preload, accelerator: 'tcg' })
-    const backend = microvm({ ...shared, driver, emulated: () => true, refuses: protectedBy })
+    await machineImages()
+    const backend = machines()
     return { backend, close: () => backend.close() }
   }
   const engine = await (name === 'podman' ? startPodman() : startDocker())

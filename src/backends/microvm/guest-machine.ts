@@ -162,6 +162,3 @@ export class GuestMachine implements Vessel {
     rmSync(this.#dir, { recursive: true, force: true })
   }
 }
-
-export const notEnough = (what: string, hint: string): SandboxError =>
-  new SandboxError('resource-limit-exceeded', what, { hint })

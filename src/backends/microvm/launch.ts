@@ -13,6 +13,7 @@ export const DESCRIPTORS = {
   disk: 8,
   memory: 9,
   state: 10,
+  preload: 11,
 }
 
 const byDescriptor = (number: number): string => `/proc/self/fd/${number}`
@@ -102,8 +103,8 @@ export type Jail = {
   readonly cgroups: readonly string[]
   /** A directory for the socket that a snapshot leaves by. */
   readonly exit: string | undefined
-  /** Makes an old QEMU open the template for reading alone. */
-  readonly preload: string | undefined
+  /** Whether the last descriptor holds what makes an old QEMU open the template for reading alone. */
+  readonly preload: boolean
   readonly accelerator: Accelerator
 }
 
@@ -128,8 +129,8 @@ export function jailArguments(jail: Jail, qemu: readonly string[]): readonly str
     ...['--proc', '/proc', '--dev', '/dev'],
     ...(accelerator === 'kvm' ? ['--dev-bind', '/dev/kvm', '/dev/kvm'] : []),
     ...(exit === undefined ? [] : ['--bind', exit, EXIT]),
-    ...(preload === undefined ? [] : [...bind(preload), '--setenv', 'LD_PRELOAD', preload]),
-    ...(preload === undefined ? [] : ['--setenv', 'RINGFENCE_TEMPLATE', byDescriptor(DESCRIPTORS.memory)]),
+    ...(preload ? ['--setenv', 'LD_PRELOAD', byDescriptor(DESCRIPTORS.preload)] : []),
+    ...(preload ? ['--setenv', 'RINGFENCE_TEMPLATE', byDescriptor(DESCRIPTORS.memory)] : []),
     ...['--remount-ro', '/', '--chdir', '/', '--', jail.qemu],
     ...qemu,
   ]

@@ -26,7 +26,7 @@ import { Monitor } from './qmp.ts'
 
 export type QemuParts = {
   readonly agent: string
-  /** Makes QEMU before version 9 open templates for reading alone; where it is missing each clone copies its template. */
+  /** Makes QEMU before version 9 open templates for reading alone; without it there are no clones. */
   readonly preload: string
   /** `auto` uses the processor's own virtualization where a guest really runs by it. */
   readonly accelerator: 'auto' | Accelerator
@@ -149,6 +149,7 @@ export class Qemu implements Driver {
       descriptors.push(open(spec.disk, 'r+'))
       if (files.memory) descriptors.push(open(files.memory, exit ? 'r+' : 'r'))
       if (files.state) descriptors.push(open(files.state, 'r'))
+      if (isGuarded(launch)) descriptors.push(open(this.#parts.preload, 'r'))
       const jail = this.#jail(launch, { user, cgroups: cgroup?.dirs ?? [], exit })
       const args = jailArguments(jail, qemuArguments(launch))
       const hosted = startHosted({ file: this.#parts.agent, args, env: ENV, control: false }, descriptors)
@@ -165,19 +166,22 @@ export class Qemu implements Driver {
   #jail(launch: MachineLaunch, own: Pick<Jail, 'user' | 'cgroups' | 'exit'>): Jail {
     const qemu = program() as string
     this.#shown ??= [...libraryClosure([qemu, ...tcgModule()]), FIRMWARE]
-    const old = launch.memory === 'shared-template' && !launch.opensReadOnly
     return {
       agent: this.#parts.agent,
       bwrap: systemProgram('bwrap') as string,
       qemu,
       shown: this.#shown,
       links: observeLayout().links.filter(({ path }) => path.startsWith('/lib')),
-      preload: old ? this.#parts.preload : undefined,
+      preload: isGuarded(launch),
       accelerator: launch.accelerator,
       ...own,
     }
   }
 }
+
+/** SECURITY: a QEMU that would open the template for writing is started with what keeps it from that, or not at all. */
+const isGuarded = ({ memory, opensReadOnly }: MachineLaunch): boolean =>
+  memory === 'shared-template' && !opensReadOnly
 
 const program = (): string | undefined => systemProgram('qemu-system-x86_64')
 
