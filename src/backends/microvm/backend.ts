@@ -1,35 +1,22 @@
-import { existsSync, rmSync } from 'node:fs'
-import { join } from 'node:path'
+import { existsSync } from 'node:fs'
 import { monotonicMs } from '../../host/clock.ts'
 import { hostFingerprint, systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
-import { isPlan, type Mount, type Plan } from '../../model/plan.ts'
+import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
-import { refuseUnfit, userFor } from '../container-files.ts'
-import { containerFields } from '../guest-config.ts'
+import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
-import { VesselPlace } from '../vessel.ts'
-import { CopyIn } from './copy-in.ts'
 import type { Refuses } from './copy-out.ts'
-import { makeDisk } from './disk.ts'
-import type { Driver, MachineSpec } from './driver.ts'
-import { GuestMachine, machineDirectory } from './guest-machine.ts'
+import type { Driver } from './driver.ts'
 import { GuestImages } from './image.ts'
-import {
-  diskMb,
-  machineMemoryMb,
-  POOL_WARMING,
-  placeFields,
-  placesOf,
-  WARM_FIELDS,
-  WARM_PLACES,
-  WARMING,
-} from './orders.ts'
-import { MachinePool } from './pool.ts'
-import { MicrovmSandbox, type SharedMount } from './sandbox.ts'
-import { MachineTemplates } from './template.ts'
+import { type MachineKind, MachineNursery } from './nursery.ts'
+import { diskMb, machineMemoryMb } from './orders.ts'
+import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
+import { ReadyPool } from './pool.ts'
+import { Prepared } from './prepared.ts'
+import { MicrovmSandbox } from './sandbox.ts'
 
 export type MicrovmParts = {
   readonly agent: string
@@ -44,6 +31,8 @@ export type MicrovmParts = {
   /** So many machines are kept ready for each kind that was asked for. */
   readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
+  /** `false`: every machine starts from nothing, as when there is no template. For benchmarks. */
+  readonly clones?: boolean
 }
 
 const CLAIMS: readonly Guarantee[] = [
@@ -67,15 +56,10 @@ const CLAIMS: readonly Guarantee[] = [
  */
 const claimsOf = (emulated: boolean): readonly Guarantee[] => (emulated ? CLAIMS : [...CLAIMS, 'limit.cpu'])
 
-const BOOT_MS = 60_000
-
 /** Virtual machines: a kernel of its own for each sandbox, cloned from one that was started beforehand. */
 export function microvm(parts: MicrovmParts): Backend & { readonly close: () => Promise<void> } {
   return new Microvm(parts)
 }
-
-/** Everything that a new machine depends on. */
-type Kind = Omit<MachineSpec, 'disk'> & { readonly diskMb: number }
 
 class Microvm implements Backend {
   readonly name = 'microvm'
@@ -84,29 +68,16 @@ class Microvm implements Backend {
   readonly runsImages = true
   readonly #parts: MicrovmParts
   readonly #images: GuestImages
-  readonly #templates: MachineTemplates
-  readonly #pool: MachinePool
+  readonly #nursery: MachineNursery
+  readonly #ready: ReadyPool<Prepared>
   readonly #filter = encode(assemble(process.arch as Arch))
 
   constructor(parts: MicrovmParts) {
+    const { ready = 0, clones = true, onProgress = () => {}, stateDir, driver } = parts
     this.#parts = parts
     this.#images = new GuestImages(parts)
-    const dir = join(parts.stateDir, 'microvm', 'templates')
-    this.#templates = new MachineTemplates({
-      dir,
-      driver: parts.driver,
-      onProgress: parts.onProgress,
-      warm: async (machine) => {
-        const guest = new GuestMachine(machine, join(dir, 'none'), false)
-        await guest.up(BOOT_MS)
-        await this.#warm(guest, WARMING)
-      },
-    })
-    this.#pool = new MachinePool(parts.ready ?? 0, (machine) => this.#warm(machine, POOL_WARMING))
-  }
-
-  #warm(machine: GuestMachine, lines: readonly string[]): Promise<void> {
-    return machine.warm({ places: WARM_PLACES, fields: WARM_FIELDS, filter: this.#filter }, lines)
+    this.#nursery = new MachineNursery({ stateDir, driver, filter: this.#filter, ready, clones, onProgress })
+    this.#ready = new ReadyPool(ready)
   }
 
   get emulated(): boolean {
@@ -117,11 +88,11 @@ class Microvm implements Backend {
     const missing = await this.#missing()
     if (missing) return { available: false, ...missing }
     try {
+      const plan = this.#parts.probePlan()
       // What is made once for all sandboxes is no part of what one costs.
-      const kind = await this.#kindOf(this.#parts.probePlan())
-      await this.#template(kind)
+      await this.#nursery.template(await this.#kindOf(plan))
       const started = monotonicMs()
-      const sandbox = await this.open(this.#parts.probePlan())
+      const sandbox = await this.open(plan)
       try {
         const { outcome } = await sandbox.exec({ argv: ['true'] })
         if (outcome.kind !== 'exited' || outcome.code !== 0) throw new Error('the probe command failed')
@@ -130,12 +101,8 @@ class Microvm implements Backend {
       }
       return { available: true, guarantees: claimsOf(this.emulated), startMs: monotonicMs() - started }
     } catch (error) {
-      const fix = error instanceof SandboxError ? error.hint : undefined
-      return {
-        available: false,
-        reason: (error as Error).message,
-        fix: fix ?? 'ringfence image build --kind microvm',
-      }
+      const fix = (error instanceof SandboxError ? error.hint : undefined) ?? BUILD
+      return { available: false, reason: (error as Error).message, fix }
     }
   }
 
@@ -146,8 +113,7 @@ class Microvm implements Backend {
   async #missing(): Promise<{ readonly reason: string; readonly fix: string } | undefined> {
     const { agent, driver } = this.#parts
     if (!existsSync(agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
-    const fix = 'ringfence image build --kind microvm'
-    if (!this.#images.hasKernel) return { reason: 'there is no kernel for guests yet', fix }
+    if (!this.#images.hasKernel) return { reason: 'there is no kernel for guests yet', fix: BUILD }
     const probe = await driver.probe()
     return probe.usable ? undefined : { reason: probe.reason, fix: probe.fix }
   }
@@ -161,66 +127,56 @@ class Microvm implements Backend {
     const missing = await this.#missing()
     if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
     const kind = await this.#kindOf(plan)
-    const key = `${await this.#templates.keyOf(kind)}|${kind.diskMb}|${kind.cpus}`
-    const machine = await this.#pool.take(key, () => this.#start(kind))
-    const abort = (): void => void machine.destroy()
-    options.signal?.addEventListener('abort', abort, { once: true })
+    const prepared = await this.#waitingFor(plan, kind, options.owner ?? '')
+    const stands = prepared ?? (await this.#prepare(plan, kind, options.signal))
+    stands.handTo(options.onTunnel)
+    const sharing = { refuses: this.#parts.refuses, most: kind.diskMb * 1024 * 1024 }
+    return new MicrovmSandbox(plan, stands, sharing)
+  }
+
+  /** SECURITY: one that waits was made for the same owner and the same plan; files of the host are never in it. */
+  async #waitingFor(plan: Plan, kind: MachineKind, owner: string): Promise<Prepared | undefined> {
+    if (!isAlone(plan)) return undefined
+    const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
+    const found = await this.#ready.take(key, async () => {
+      const prepared = await Prepared.make(plan, await this.#nursery.start(kind), this.#settings(kind))
+      await prepared.sleep()
+      return prepared
+    })
+    if (!found) return undefined
     try {
-      if (options.signal?.aborted) throw new SandboxError('wrong-state', 'nobody wants the sandbox any more')
-      return await this.#serve(plan, machine, kind, options)
+      await found.wake()
+      return found
+    } catch {
+      await found.destroy()
+      return undefined
+    }
+  }
+
+  async #prepare(plan: Plan, kind: MachineKind, signal: AbortSignal | undefined): Promise<Prepared> {
+    const machine = await this.#nursery.get(kind)
+    const abort = (): void => void machine.destroy()
+    signal?.addEventListener('abort', abort, { once: true })
+    try {
+      if (signal?.aborted) throw new SandboxError('wrong-state', 'nobody wants the sandbox any more')
+      return await Prepared.make(plan, machine, this.#settings(kind))
     } catch (error) {
       await machine.destroy()
       throw error
     } finally {
-      options.signal?.removeEventListener('abort', abort)
+      signal?.removeEventListener('abort', abort)
     }
   }
 
-  async #serve(
-    plan: Plan,
-    machine: GuestMachine,
-    kind: Kind,
-    { onTunnel }: OpenOptions,
-  ): Promise<BackendSandbox> {
-    const identity = await machine.identify()
-    const mounts = placesOf(plan)
-    const copies = mounts.map((mount) =>
-      plan.own.includes(mount.target) ? undefined : new CopyIn(plan, mount),
-    )
-    const fields = placeFields(plan, userFor(plan), identity.hostname, kind.memoryMb)
-    await machine.furnish(
-      fields,
-      copies.map((copy) => copy?.stream()),
-    )
-    const orders = { fields: containerFields(plan, { guards: true }), expected: [], filter: this.#filter }
-    const place = new VesselPlace(plan, machine, orders, { layersOf: this.#layersOf, onTunnel })
-    // The greeting left it still, so that nothing gets lost between two listeners.
-    machine.channel.resume()
-    await place.ready()
-    const session = await place.session()
-    const status = await session.ready
-    if (status.get('Token') !== identity.token) {
-      await place.close()
-      throw new SandboxError('launch-failed', 'the machine is not the one that was started')
-    }
-    machine.renewBy(() => place.session())
-    const shared = mounts.flatMap((mount, index): SharedMount[] => {
-      const copy = copies[index]
-      return copy && mount.mode === 'rw' ? [{ mount, manifest: copy.manifest }] : []
-    })
-    return new MicrovmSandbox(plan, place, machine, {
-      shared,
-      since: status.get('Filled') ?? '0',
-      refuses: this.#parts.refuses,
-      most: kind.diskMb * 1024 * 1024,
-    })
+  #settings({ memoryMb }: MachineKind): Parameters<typeof Prepared.make>[2] {
+    return { memoryMb, filter: this.#filter, layersOf: this.#layersOf }
   }
 
   async close(): Promise<void> {
-    await this.#pool.close()
+    await Promise.all([this.#ready.close(), this.#nursery.close()])
   }
 
-  async #kindOf(plan: Plan): Promise<Kind> {
+  async #kindOf(plan: Plan): Promise<MachineKind> {
     const memoryMb = machineMemoryMb(plan)
     if (memoryMb === undefined)
       throw new SandboxError('resource-limit-exceeded', `no machine here has ${plan.limits.memoryMb} MB`, {
@@ -245,40 +201,6 @@ class Microvm implements Backend {
     })
   }
 
-  #template(kind: Kind): ReturnType<MachineTemplates['get']> {
-    return this.#templates.get(kind, (path) => makeDisk(path, kind.diskMb))
-  }
-
-  /**
-   * A clone, or where none can be made a machine that starts from nothing: slower, and the same in everything else.
-   * A template that does not load is made anew the next time.
-   */
-  async #start(kind: Kind): Promise<GuestMachine> {
-    const { driver, onProgress, stateDir } = this.#parts
-    const dir = machineDirectory(stateDir)
-    try {
-      const disk = join(dir, 'disk')
-      const [saved] = await Promise.all([
-        this.#template(kind).catch((error: Error) => void onProgress?.(`no template: ${error.message}`)),
-        makeDisk(disk, kind.diskMb),
-      ])
-      const spec: MachineSpec = { ...kind, disk }
-      if (saved)
-        try {
-          return new GuestMachine(await driver.clone(spec, saved), dir, true)
-        } catch (error) {
-          onProgress?.(`the template cannot be used: ${(error as Error).message}`)
-          await this.#templates.forget(kind)
-        }
-      const machine = new GuestMachine(await driver.boot(spec), dir, false)
-      await machine.up(BOOT_MS)
-      return machine
-    } catch (error) {
-      rmSync(dir, { recursive: true, force: true })
-      throw error
-    }
-  }
-
   readonly #layersOf = (status: ReadonlyMap<string, string>): readonly string[] => [
     'microvm',
     ...(this.emulated ? ['emulated'] : []),
@@ -291,29 +213,4 @@ class Microvm implements Backend {
   ]
 }
 
-/** What no machine can do. SECURITY: refused by name, never left out. */
-function refuseUnkept(plan: Plan): void {
-  if (plan.unixSockets.length > 0)
-    throw new SandboxError('unsupported', 'microvm cannot pass sockets of the host in', {
-      hint: 'leave out --unix-socket, or use bubblewrap',
-    })
-  const nested = plan.mounts.find((mount) => isInside(mount, plan.mounts))
-  if (nested)
-    throw new SandboxError(
-      'unsupported',
-      `microvm copies \`${nested.target}\` and what it lies in only once`,
-      {
-        hint: 'grant the outer directory alone',
-      },
-    )
-}
-
-/** A copy has no second name for a file: two grants of the same place would come apart. */
-const isInside = (inner: Mount, mounts: readonly Mount[]): boolean =>
-  mounts.some(
-    (outer) =>
-      outer !== inner &&
-      `${inner.real}/`.startsWith(`${outer.real}/`) &&
-      outer.mode === 'rw' &&
-      inner.mode === 'rw',
-  )
+const BUILD = 'ringfence image build --kind microvm'

@@ -55,6 +55,7 @@ export class Greeting {
 
   #write(bytes: Uint8Array): Promise<void> {
     return new Promise((resolve, reject) => {
+      if (this.#channel.destroyed) return reject(refused('the machine ended'))
       if (this.#channel.write(bytes)) return resolve()
       const done = (error?: SandboxError): void => {
         this.#channel.off('drain', drained).off('close', ended)

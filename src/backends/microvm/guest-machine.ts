@@ -152,6 +152,10 @@ export class GuestMachine implements Vessel {
     this.#still = false
   }
 
+  isAlive(): boolean {
+    return !this.channel.destroyed
+  }
+
   destroy(): Promise<void> {
     this.#gone ??= this.#destroy()
     return this.#gone

@@ -1,42 +1,46 @@
-import type { GuestMachine } from './guest-machine.ts'
-
-/** Kinds that were asked for last; the machines of older ones go. */
-const KINDS = 8
-
-type Kind = {
-  readonly ready: Promise<GuestMachine | undefined>[]
-  readonly start: () => Promise<GuestMachine>
+/** Something that stands still and waits for its user. */
+export type Waiting = {
+  readonly isAlive: () => boolean
+  readonly destroy: () => Promise<void>
 }
 
+/** Kinds that were asked for last; what waits of older ones goes. */
+const KINDS = 16
+/** The caller's first command comes now; the next one can wait for it. */
+const REFILL_MS = 100
+
+type Kind<T> = { readonly ready: Promise<T | undefined>[]; readonly make: () => Promise<T> }
+
 /**
- * Machines that stand still and wait. SECURITY: nothing of a guest ever ran in one, none of them knows yet for whom it is
- * made, and who it is gets decided when it is handed out. One that was handed out never comes back.
+ * Machines, and sandboxes in them, that were made beforehand and put to sleep.
+ * SECURITY: the key holds everything that one was made for. Nothing of a guest ever ran in it, and one that was handed out
+ * never comes back.
  */
-export class MachinePool {
+export class ReadyPool<T extends Waiting> {
   readonly #size: number
-  readonly #warm: (machine: GuestMachine) => Promise<void>
-  readonly #kinds = new Map<string, Kind>()
+  readonly #kinds = new Map<string, Kind<T>>()
   #closed = false
 
-  constructor(size: number, warm: (machine: GuestMachine) => Promise<void>) {
+  constructor(size: number) {
     this.#size = size
-    this.#warm = warm
   }
 
-  async take(key: string, start: () => Promise<GuestMachine>): Promise<GuestMachine> {
-    if (this.#size === 0) return start()
-    const kind = this.#kinds.get(key) ?? { ready: [], start }
+  get isOn(): boolean {
+    return this.#size > 0
+  }
+
+  /** One that waits, or nothing; `make` makes the next ones, asleep. */
+  async take(key: string, make: () => Promise<T>): Promise<T | undefined> {
+    if (!this.isOn) return undefined
+    const kind = this.#kinds.get(key) ?? { ready: [], make }
     // The one that was used last is the last to go.
     this.#kinds.delete(key)
     this.#kinds.set(key, kind)
     const found = await kind.ready.shift()
     setTimeout(() => this.#fill(kind), REFILL_MS).unref()
-    return found && !found.channel.destroyed ? found : start()
-  }
-
-  /** How many stand ready. */
-  get ready(): number {
-    return [...this.#kinds.values()].reduce((sum, { ready }) => sum + ready.length, 0)
+    if (found?.isAlive()) return found
+    await found?.destroy().catch(() => {})
+    return undefined
   }
 
   async close(): Promise<void> {
@@ -44,23 +48,20 @@ export class MachinePool {
     await Promise.all([...this.#kinds.keys()].map((key) => this.#forget(key)))
   }
 
-  #fill(kind: Kind): void {
-    while (!this.#closed && kind.ready.length < this.#size) kind.ready.push(this.#prepare(kind))
+  #fill(kind: Kind<T>): void {
+    while (!this.#closed && kind.ready.length < this.#size) kind.ready.push(this.#make(kind))
     for (const key of [...this.#kinds.keys()].slice(0, -KINDS)) void this.#forget(key)
   }
 
   /** A failure costs nobody anything: whoever comes next makes its own and hears why. */
-  async #prepare(kind: Kind): Promise<GuestMachine | undefined> {
-    let machine: GuestMachine | undefined
+  async #make(kind: Kind<T>): Promise<T | undefined> {
     try {
-      machine = await kind.start()
-      await this.#warm(machine)
-      await machine.pause()
-      if (!this.#closed) return machine
+      const made = await kind.make()
+      if (!this.#closed) return made
+      await made.destroy()
     } catch {
       // Told to the next one who tries.
     }
-    await machine?.destroy().catch(() => {})
     return undefined
   }
 
@@ -70,6 +71,3 @@ export class MachinePool {
     for (const ready of kind?.ready.splice(0) ?? []) await (await ready)?.destroy().catch(() => {})
   }
 }
-
-/** The caller's first command comes now; the next machine can wait for it. */
-const REFILL_MS = 50

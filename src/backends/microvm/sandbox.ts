@@ -1,19 +1,12 @@
 import type { Command, ExecResult, Violation } from '../../model/command.ts'
-import type { Mount, Plan } from '../../model/plan.ts'
+import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
-import { type VesselPlace, VesselSandbox } from '../vessel.ts'
-import type { Manifest } from './copy-in.ts'
+import { VesselSandbox } from '../vessel.ts'
 import { CopyOut, type LeftBehind, type Refuses } from './copy-out.ts'
-import type { GuestMachine } from './guest-machine.ts'
+import type { Prepared, SharedMount } from './prepared.ts'
 import { TarReader } from './tar-reader.ts'
 
-/** A directory of the host that the guest has a copy of and may change. */
-export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
-
-export type Sharing = {
-  readonly shared: readonly SharedMount[]
-  /** When the copies were complete, by the guest's clock. */
-  readonly since: string
+export type TakingBack = {
   readonly refuses: Refuses
   /** No more than this comes back in all. */
   readonly most: number
@@ -29,28 +22,26 @@ const LAST_MS = 120_000
  */
 export class MicrovmSandbox extends VesselSandbox {
   readonly #plan: Plan
-  readonly #place: VesselPlace
-  readonly #machine: GuestMachine
-  readonly #sharing: Sharing
+  readonly #prepared: Prepared
+  readonly #back: TakingBack
   readonly #since = new Map<string, string>()
   #taking: Promise<unknown> = Promise.resolve()
   #closing: Promise<void> | undefined
 
-  constructor(plan: Plan, place: VesselPlace, machine: GuestMachine, sharing: Sharing) {
-    super(plan, place, machine)
+  constructor(plan: Plan, prepared: Prepared, back: TakingBack) {
+    super(plan, prepared.place, prepared.machine)
     this.#plan = plan
-    this.#place = place
-    this.#machine = machine
-    this.#sharing = sharing
+    this.#prepared = prepared
+    this.#back = back
   }
 
   override usage(): Usage | undefined {
-    return this.#machine.usage()
+    return this.#prepared.machine.usage()
   }
 
   override async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
     const running = await super.start(command, io)
-    if (this.#sharing.shared.length === 0) return running
+    if (this.#prepared.shared.length === 0) return running
     const result = running.result.then((ended) => this.#settle(ended))
     result.catch(() => {})
     return {
@@ -80,9 +71,9 @@ export class MicrovmSandbox extends VesselSandbox {
 
   /** Whatever still runs stands still, so that what is taken is of one moment. */
   async #lastTake(): Promise<void> {
-    if (this.#sharing.shared.length === 0) return
+    if (this.#prepared.shared.length === 0) return
     if (this.isPaused) await this.resume()
-    const session = await this.#place.session()
+    const session = await this.#prepared.place.session()
     session.freeze(true)
     await this.#takeBack()
   }
@@ -105,14 +96,13 @@ export class MicrovmSandbox extends VesselSandbox {
 
   async #takeAll(): Promise<readonly LeftBehind[]> {
     const left: LeftBehind[] = []
-    for (const one of this.#sharing.shared) left.push(...(await this.#take(one)))
+    for (const one of this.#prepared.shared) left.push(...(await this.#take(one)))
     return left
   }
 
   async #take({ mount, manifest }: SharedMount): Promise<readonly LeftBehind[]> {
-    if (mount.kind !== 'dir') return []
-    const { since, refuses, most } = this.#sharing
-    const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? since)
+    const { refuses, most } = this.#back
+    const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? this.#prepared.since)
     const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
     const out = new CopyOut(mount, manifest, this.#plan.protection, refuses)
     const taken = await out.take(reader)
