@@ -43,6 +43,8 @@ const PACKAGES = [
   ],
   ['podman', ['/usr/bin/podman'], 'the tests run containers on its socket too'],
   ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a kernel of its own for each sandbox'],
+  ['qemu-system-x86', ['/usr/bin/qemu-system-x86_64'], 'a virtual machine for each sandbox'],
+  ['erofs-utils', ['/usr/bin/mkfs.erofs'], 'makes the root images of virtual machines'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
@@ -140,6 +142,14 @@ function buildAgent() {
   const sources = readdirSync(agent).map((name) => join(agent, name))
   rebuild('guest agent', join(root, 'dist', 'guest', 'ringfence-agent'), sources, compiler, (out) =>
     run('sh', [join(agent, 'build.sh'), out]),
+  )
+  const readonly = join(root, 'guest', 'qemu', 'readonly.c')
+  rebuild(
+    'template guard',
+    join(root, 'dist', 'guest', 'ringfence-readonly.so'),
+    [readonly],
+    compiler,
+    (out) => run(compiler, ['-O2', '-shared', '-fPIC', '-o', out, readonly]),
   )
   const probe = join(root, 'test', 'fixtures', 'probe.c')
   if (!existsSync(probe)) return

@@ -102,6 +102,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     observe,
     ready: () => now.config.backends?.ready ?? 0,
     runtime: () => now.config.backends?.docker_runtime,
+    emulates: () => now.config.backends?.emulate ?? false,
     closing,
   })
   // It governs servers; a command that runs here means the host's own tools.
@@ -237,6 +238,8 @@ type RegistryParts = {
   /** So many containers are kept ready for each kind of sandbox that was asked for. */
   readonly ready: () => number
   readonly runtime: () => 'runc' | 'runsc' | undefined
+  /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
+  readonly emulates: () => boolean
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -248,6 +251,7 @@ const PRIORITY = {
   gvisor: 20,
   e2b: 10,
   openshell: 5,
+  microvm: 15,
   native: 0,
   mock: 0,
 } as const
@@ -255,11 +259,12 @@ const PRIORITY = {
 function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
-  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir))
+  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir), parts.emulates)
   const local: readonly Backend[] = [
     bubblewrap({ agent: agentPath(), probePlan }),
     lazyDocker(options, parts, probePlan),
     lazyGvisor(options, parts, probePlan),
+    lazyMicrovm(options, parts, probePlan),
     // Elsewhere it could only ever say that it is not there.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
     lazyE2b(env),
@@ -411,6 +416,44 @@ function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxR
     async () => (await import('./backends/openshell/backend.ts')).openshell(settings, registry),
   )
 }
+
+/** Guests count as run by the processor once one really did, in this life of the host. */
+function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir } = parts
+  const fingerprint = (): string =>
+    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
+  const memory = probeMemory<boolean>(stateDir)
+  const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
+  const face = {
+    name: 'microvm',
+    level: 'microvm',
+    byNameOnly: false,
+    get emulated() {
+      return emulated()
+    },
+    onRequest: onRequest(options),
+    runsImages: true,
+  } as const
+  return lazy(face, fingerprint, async () => {
+    const [{ microvm }, { Qemu }, { ImageStore }, { protectedBy }] = await Promise.all([
+      import('./backends/microvm/backend.ts'),
+      import('./backends/microvm/qemu.ts'),
+      import('./backends/images/store.ts'),
+      import('./policy/protect.ts'),
+    ])
+    const ready = options.stays ? parts.ready() : 0
+    const shared = { agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, ready }
+    const onKvm = (): void => memory.save('kvm', fingerprint(), true)
+    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+    const { onProgress } = options
+    const backend = microvm({ ...shared, driver, emulated, refuses: protectedBy, onProgress })
+    parts.closing.push(() => backend.close())
+    return backend
+  })
+}
+
+const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
+const preloadPath = (): string => join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
 
 /** The smallest real sandbox: nothing granted, everything switched on. */
 export function probePlanFor(

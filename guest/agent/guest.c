@@ -38,7 +38,7 @@ static char *read_payload(size_t length) {
   return bytes;
 }
 
-static int filter_of(const char *bytes, size_t length) {
+int filter_of(const char *bytes, size_t length) {
   int fd = memfd_create("filter", MFD_CLOEXEC);
   if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET)) die("seccomp filter: %s", strerror(errno));
   return fd;

@@ -13,7 +13,6 @@ import type {
   BackendSandbox,
   ExecIo,
   Freezable,
-  GuestFiles,
   OutputStream,
   RunningCommand,
   StartIo,
@@ -21,7 +20,7 @@ import type {
   TerminalSize,
   Usage,
 } from './backend.ts'
-import { guestFiles, type RunBuiltin } from './guest-files.ts'
+import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestPlace = {
@@ -51,7 +50,7 @@ const LOST_MS = 5000
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
 export class GuestSandbox implements BackendSandbox, Freezable, Still {
-  readonly files: GuestFiles
+  readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
   readonly #place: GuestPlace

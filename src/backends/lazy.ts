@@ -1,5 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
-import type { Backend } from './backend.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Backend, OpenOptions, Probe } from './backend.ts'
 
 /** What is known of a backend without loading it. */
 export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
@@ -22,10 +23,9 @@ export function lazy(face: Face, fingerprint: () => string, load: () => Promise<
       })
     }
   }
-  return {
-    ...face,
+  const asked = {
     fingerprint,
-    probe: async () => {
+    probe: async (): Promise<Probe> => {
       try {
         return await (await backend()).probe()
       } catch (error) {
@@ -33,6 +33,8 @@ export function lazy(face: Face, fingerprint: () => string, load: () => Promise<
       }
     },
     reap: async () => (await backend()).reap?.(),
-    open: async (plan, options) => (await backend()).open(plan, options),
-  }
+    open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
+  } satisfies Omit<Backend, keyof Face>
+  // Not spread: what a face says may change while the process lives.
+  return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked & Face
 }

@@ -30,9 +30,12 @@ const PROBE_AGE_MS = 30_000
 export class SandboxRegistry {
   readonly #entries = new Map<string, Entry>()
   readonly #memory: ProbeMemory | undefined
+  readonly #emulates: () => boolean
 
-  constructor(memory?: ProbeMemory) {
+  /** `emulates`: the operator takes machines without the processor's virtualization for good enough to be chosen. */
+  constructor(memory?: ProbeMemory, emulates: () => boolean = () => false) {
     this.#memory = memory
+    this.#emulates = emulates
   }
 
   register(backend: Backend, priority = 0): this {
@@ -85,7 +88,7 @@ export class SandboxRegistry {
   #candidates(plan: Plan): readonly Backend[] {
     const found =
       plan.backend === undefined
-        ? this.list().filter((backend) => isAutomatic(backend, plan))
+        ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
         : [this.#named(plan.backend)]
     if (plan.image === undefined) return found
     const able = found.filter((backend) => backend.runsImages)
@@ -137,9 +140,9 @@ export class SandboxRegistry {
   }
 }
 
-const isAutomatic = (backend: Backend, plan: Plan): boolean =>
+const isAutomatic = (backend: Backend, plan: Plan, emulates: boolean): boolean =>
   !backend.byNameOnly &&
-  !backend.emulated &&
+  (emulates || !backend.emulated) &&
   atLeast(backend.level, plan.minLevel) &&
   (!backend.onRequest || plan.image !== undefined || !atLeast('os', plan.minLevel))
 

@@ -52,8 +52,11 @@ export async function doctor(args: readonly string[]): Promise<number> {
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 
-const noteOf = ({ byNameOnly, onRequest }: Backend): string | null =>
-  byNameOnly ? 'only by name' : onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
+function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
+  if (emulated) return 'emulated: slow, only by name'
+  if (byNameOnly) return 'only by name'
+  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
+}
 
 function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {
   const colour = process.stdout.isTTY

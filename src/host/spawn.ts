@@ -97,6 +97,12 @@ export function startCompanion(launch: Launch): Companion {
       detached: true,
     }),
   )
+  const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
+  return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
+}
+
+/** How it ends, with the beginning of what it said; and the means to end it. */
+function watched(launch: Launch, child: ChildProcess): Pick<Companion, 'exited' | 'kill'> {
   let said = ''
   child.stderr?.on('data', (chunk: Buffer) => {
     if (said.length < MAX_SAID) said += chunk.toString('utf8')
@@ -113,8 +119,25 @@ export function startCompanion(launch: Launch): Companion {
       // Already gone.
     }
   }
-  const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
-  return { pid: child.pid ?? 0, channel, exited, kill }
+  return { exited, kill }
+}
+
+/** A process with streams to us, or files that are open already, on its descriptors from 3 on. */
+export type Hosted = Omit<Companion, 'channel'> & { readonly streams: readonly Duplex[] }
+
+/** Starts a process that stays and is spoken to on several descriptors, such as a hypervisor. */
+export function startHosted(launch: Launch, descriptors: readonly ('stream' | number)[]): Hosted {
+  const child = born(
+    launch,
+    spawn(launch.file, launch.args, {
+      env: launch.env as NodeJS.ProcessEnv,
+      cwd: launch.cwd ?? '/',
+      stdio: ['ignore', 'ignore', 'pipe', ...descriptors.map((one) => (one === 'stream' ? 'pipe' : one))],
+      detached: true,
+    }),
+  )
+  const streams = child.stdio.slice(3).filter((one) => one !== null && one !== undefined) as Duplex[]
+  return { pid: child.pid ?? 0, streams, ...watched(launch, child) }
 }
 
 /** A companion without a control channel speaks on its standard input and output. */

@@ -70,6 +70,8 @@ export const configShape = object({
       docker_runtime: optional(oneOf('runc', 'runsc')),
       /** Containers that a server keeps ready for each kind of sandbox that was asked for. */
       ready: optional(number({ integer: true, min: 0, max: 64 })),
+      /** Virtual machines may be chosen even where the processor cannot run them and a program has to. */
+      emulate: optional(boolean()),
     }),
   ),
   server: optional(

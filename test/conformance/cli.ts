@@ -6,6 +6,7 @@ import { docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
+import { machineImages, machines } from '../microvm-parts.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { SABOTAGES } from './sabotage.ts'
 import { isFine, runSuite, runUses } from './suite.ts'
@@ -14,7 +15,7 @@ import { makeWorld, packageRoot, planOf } from './world.ts'
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
  *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation]
- *     [--backend bubblewrap|docker|podman|gvisor] [--runsc PATH]
+ *     [--backend bubblewrap|docker|podman|gvisor|microvm] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
@@ -29,6 +30,11 @@ async function tried(name: string): Promise<Tried> {
   if (name === 'gvisor') {
     const runsc = argument('--runsc')
     return { backend: gvisor({ ...shared, ...(runsc ? { runsc } : {}) }), close: async () => {} }
+  }
+  if (name === 'microvm') {
+    await machineImages()
+    const backend = machines()
+    return { backend, close: () => backend.close() }
   }
   const engine = await (name === 'podman' ? startPodman() : startDocker())
   const backend = docker({ ...shared, sockets: [engine.socket], owner: 'conformance', epoch: '0-0' })

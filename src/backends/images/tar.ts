@@ -32,7 +32,7 @@ export function* tarFile(name: string, size: number): Generator<Buffer> {
 
 export const padding = (size: number): Buffer => Buffer.alloc((BLOCK - (size % BLOCK)) % BLOCK)
 
-type Header = {
+export type Header = {
   readonly name: string
   readonly type: string
   readonly mode: number
@@ -43,7 +43,8 @@ type Header = {
 
 const FITS = 100
 
-function* header(fields: Header): Generator<Buffer> {
+/** The header of one entry, with records before it for what does not fit. */
+export function* header(fields: Header): Generator<Buffer> {
   const { name, link = '' } = fields
   const long = [
     ...(Buffer.byteLength(name) > FITS ? [record('path', name)] : []),
