@@ -188,10 +188,48 @@ const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTok
   kernel: (file) => guestFile('kernels', file),
 })
 
+/** What is read anew after each reload. */
+type Live = { config: Config }
+
 function partsOf(options: ServeOptions, grown: Grown): ServerParts {
-  const { ringfence, store, trail, instance, tokens, homes, templates } = grown
-  let config = ringfence.config
-  const server = config.server ?? {}
+  const { ringfence, store, trail, instance, templates } = grown
+  const live: Live = { config: ringfence.config }
+  const server = live.config.server ?? {}
+  const metrics = loopMetrics()
+  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const feed = new Feed(trail, reader)
+  const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
+  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const supervisor = supervisorOf(grown, { questions, metrics, server })
+  const keys = new Keys(store, newId)
+  const reload = reloading(ringfence, live)
+  const { policyFile: file, home, current, policyHash, inspect } = ringfence
+  return {
+    supervisor,
+    keys,
+    sessions: new Sessions(store, keys),
+    samples: new Samples(() => supervisor.all),
+    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    doctor: () => doctorOf(ringfence),
+    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
+    questions,
+    webhooks: new Webhooks({ store, reader, feed, newId, post: posting(live) }),
+    trail: reader,
+    feed,
+    metrics,
+    settings: settingsOf(options, live),
+    backends: () => backendsOf(ringfence),
+    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
+      ringfence.judge(command, { workspace, cwd }),
+    reload,
+    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
+    log: options.log ?? (() => {}),
+    skills: skillParts(ringfence),
+  }
+}
+
+function loopMetrics(): Metrics {
   const metrics = new Metrics()
   const delay = monitorEventLoopDelay({ resolution: 10 })
   delay.enable()
@@ -206,11 +244,18 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
     delay.reset()
   })
-  const reader = new StoreTrailReader(ringfence.stateDir, store)
-  const feed = new Feed(trail, reader)
-  const timeoutMs = (): number => (config.server?.approval_timeout_secs ?? 300) * 1000
-  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
-  const supervisor = new Supervisor({
+  return metrics
+}
+
+type Desk = {
+  readonly questions: Questions
+  readonly metrics: Metrics
+  readonly server: NonNullable<Config['server']>
+}
+
+function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Supervisor {
+  const { ringfence, store, instance, tokens, homes, templates } = grown
+  return new Supervisor({
     store,
     trail: ringfence.trail,
     instance,
@@ -232,9 +277,12 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
     },
   })
-  const keys = new Keys(store, newId)
-  const reload = async (): Promise<{ readonly policy: string }> => {
-    config = await ringfence.reload()
+}
+
+const reloading =
+  (ringfence: Ringfence, live: Live): ServerParts['reload'] =>
+  async () => {
+    live.config = await ringfence.reload()
     await ringfence.trail.append({
       event: 'PolicyDecision',
       subject: 'reload',
@@ -243,57 +291,27 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     })
     return { policy: ringfence.policyHash() }
   }
-  const { policyFile: file, home, current, policyHash, inspect } = ringfence
-  const allowPrivate = (): readonly string[] => config.network?.allow_private ?? []
-  const webhooks = new Webhooks({
-    store,
-    reader,
-    feed,
-    newId,
-    post: async (url, body, headers) =>
-      (
-        await safeFetch(url, {
-          method: 'POST',
-          body,
-          headers,
-          allowPrivate: allowPrivate(),
-          maxRedirects: 0,
-          timeoutMs: 10_000,
-          maxBytes: 65_536,
-        })
-      ).status,
-  })
+
+/** A webhook goes where any other request of ours may go, and follows nobody. */
+const posting =
+  (live: Live) =>
+  async (url: string, body: string, headers: Readonly<Record<string, string>>): Promise<number> => {
+    const allowPrivate = live.config.network?.allow_private ?? []
+    const limits = { maxRedirects: 0, timeoutMs: 10_000, maxBytes: 65_536 }
+    return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, ...limits })).status
+  }
+
+function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] {
+  const server = live.config.server ?? {}
   return {
-    supervisor,
-    keys,
-    sessions: new Sessions(store, keys),
-    samples: new Samples(() => supervisor.all),
-    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
-    doctor: () => doctorOf(ringfence),
-    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
-    questions,
-    webhooks,
-    trail: reader,
-    feed,
-    metrics,
-    settings: {
-      hosts: server.hosts ?? [],
-      origins: server.origins ?? [],
-      requestsPerSecond: server.requests_per_second ?? 2000,
-      wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
-      allowInteractive: () => config.policy?.allow_interactive ?? false,
-      operatorRules: () => operatorRules(config),
-      tls: Boolean(options.tlsCert ?? server.tls_cert),
-      version: options.version ?? '0.1.0',
-    },
-    backends: () => backendsOf(ringfence),
-    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
-      ringfence.judge(command, { workspace, cwd }),
-    reload,
-    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
-    log: options.log ?? (() => {}),
-    skills: skillParts(ringfence),
+    hosts: server.hosts ?? [],
+    origins: server.origins ?? [],
+    requestsPerSecond: server.requests_per_second ?? 2000,
+    wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
+    allowInteractive: () => live.config.policy?.allow_interactive ?? false,
+    operatorRules: () => operatorRules(live.config),
+    tls: Boolean(options.tlsCert ?? server.tls_cert),
+    version: options.version ?? '0.1.0',
   }
 }
 
