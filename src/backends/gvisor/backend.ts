@@ -141,10 +141,11 @@ class Gvisor implements Backend {
 
   async #start(plan: Plan, root: Root, signal: AbortSignal | undefined): Promise<Runsc> {
     const { stateDir, agent, sabotage } = this.#parts
-    const user = userFor(plan)
+    const rootless = caller().uid !== 0
+    // In the user namespace that runsc makes for us, our files are root's; capabilities it has none.
+    const user = rootless ? { uid: 0, gid: 0 } : userFor(plan)
     const files = containerFiles(stateDir, plan, user)
     const id = `ringfence-${basename(files).toLowerCase()}`
-    const rootless = caller().uid !== 0
     try {
       const cgroup = rootless ? undefined : `/${id}`
       const bundle = bundleOf(plan, { agent, files, root, ...user, cgroup })

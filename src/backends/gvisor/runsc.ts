@@ -97,7 +97,9 @@ export class Runsc implements Vessel {
   }
 
   #look(): void {
-    const family = childrenOf(this.#companion.pid)
+    const near = childrenOf(this.#companion.pid)
+    // Without root there is one more between us: the runsc that made itself a user namespace.
+    const family = [...near, ...near.flatMap(childrenOf)]
     const named = (word: string): number | undefined =>
       family.find((pid) => (readText(`/proc/${pid}/cmdline`) ?? '').split('\0').includes(word))
     const { plan } = this.#sandbox
