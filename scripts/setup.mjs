@@ -36,6 +36,15 @@ const PACKAGES = [
     ['/usr/lib/llvm-14/lib/clang/14.0.6/lib/wasi/libclang_rt.builtins-wasm32.a'],
     'compiles C to WebAssembly in the tests',
   ],
+  [
+    'docker.io',
+    ['/usr/sbin/dockerd', '/usr/bin/dockerd'],
+    'the tests run containers on a daemon of their own',
+  ],
+  ['podman', ['/usr/bin/podman'], 'the tests run containers on its socket too'],
+  ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a kernel of its own for each sandbox'],
+  ['qemu-system-x86', ['/usr/bin/qemu-system-x86_64'], 'a virtual machine for each sandbox'],
+  ['erofs-utils', ['/usr/bin/mkfs.erofs'], 'makes the root images of virtual machines'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
@@ -47,10 +56,11 @@ const PACKAGES = [
 
 const say = (text) => process.stdout.write(`${text}\n`)
 
-export function setup() {
+/** With what the tests need, unless only the product is wanted. */
+export function setup({ tests = true } = {}) {
   checkNode()
   installPackages()
-  installSystem()
+  installSystem(tests)
   buildAgent()
   build()
   buildConsole()
@@ -88,21 +98,41 @@ export function installClients(dir) {
   writeFileSync(stamp, wanted)
 }
 
-function installSystem() {
+/** Without these there is no wall; the rest of the list is for the tests, and for backends that people choose. */
+const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
+
+function installSystem(tests) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))
+  const wanted = PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name))
+  const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length === 0) return
   for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
-  const names = missing.map(([name]) => name)
-  const line = `apt-get install -y --no-install-recommends ${names.join(' ')}`
+  const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
+  const all = missing.map(([name]) => name)
   if (!existsSync('/usr/bin/apt-get'))
     return say(`install them with this system's package manager, then run this again`)
-  if (process.getuid() !== 0) return say(`as root, run: ${line}`)
-  say(`running: apt-get update && ${line}`)
+  if (process.getuid() !== 0) return say(`as root, run: ${line(all)}`)
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
+  say('running: apt-get update')
   run('apt-get', ['update', '-qq'], { env })
+  const names = all.filter((name) => isOffered(name, env))
+  for (const name of all.filter((one) => !names.includes(one)))
+    say(`system package not offered here: ${name}${name in ELSEWHERE ? `; ${ELSEWHERE[name]}` : ''}`)
+  if (names.length === 0) return
+  say(`running: ${line(names)}`)
   run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...names], { env })
 }
+
+/** Where to get what only some distributions have. Tests that need it say so and are skipped. */
+const ELSEWHERE = {
+  runsc: 'Debian has it since bookworm; elsewhere put a release of gVisor at /usr/local/bin/runsc',
+}
+
+/** One package that a distribution lacks must not keep the others out. */
+const isOffered = (name, env) =>
+  /Candidate: (?!\(none\))/.test(
+    spawnSync('apt-cache', ['policy', name], { env: { ...env, LC_ALL: 'C' }, encoding: 'utf8' }).stdout,
+  )
 
 /** The agent, and the attacks of the test suite that no shell can make. */
 function buildAgent() {
@@ -112,6 +142,14 @@ function buildAgent() {
   const sources = readdirSync(agent).map((name) => join(agent, name))
   rebuild('guest agent', join(root, 'dist', 'guest', 'ringfence-agent'), sources, compiler, (out) =>
     run('sh', [join(agent, 'build.sh'), out]),
+  )
+  const readonly = join(root, 'guest', 'qemu', 'readonly.c')
+  rebuild(
+    'template guard',
+    join(root, 'dist', 'guest', 'ringfence-readonly.so'),
+    [readonly],
+    compiler,
+    (out) => run(compiler, ['-O2', '-shared', '-fPIC', '-o', out, readonly]),
   )
   const probe = join(root, 'test', 'fixtures', 'probe.c')
   if (!existsSync(probe)) return

@@ -14,7 +14,10 @@ const bin = (name, file) => join(root, 'node_modules', name, file)
 const full = process.argv.includes('--full')
 installClients('test/e2b')
 installClients('test/adapters')
-if (full) installClients('test/e2b/more')
+if (full) {
+  installClients('test/e2b/more')
+  installClients('test/adapters/full')
+}
 let passed = 0
 let failed = 0
 

@@ -42,10 +42,12 @@ import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
+import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Sessions } from './supervisor/sessions.ts'
+import { judged, openFrom, Snapshots } from './supervisor/snapshots.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import { Templates } from './supervisor/templates.ts'
 import { assertRoom, troubleOf } from './supervisor/trouble.ts'
@@ -98,8 +100,9 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
       if (!trail) throw new Error('the trail is not open yet')
       await trail.append({ ...event, policy: hash() })
     }
-    const ringfence = await compose({ ...options, trail: { append, close: async () => {} } })
+    const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
     hash = ringfence.policyHash
+    closing.push(() => ringfence.close())
     const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
     const store = await openStore({ stateDir, databaseUrl: database })
     closing.push(() => store.close())
@@ -108,13 +111,15 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => opened.close())
     const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
     const homes = new Homes(join(stateDir, 'homes'))
-    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes })
+    const templates = new Templates(store, join(stateDir, 'templates'))
+    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
+    reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
     parts.webhooks.deliver()
-    const e2b = e2bParts(ringfence, store, tokens)
+    const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
@@ -151,6 +156,10 @@ function reapOrphans(): void {
   reap()
   for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
 }
+/** In the background: an engine that hangs must not keep a server from starting. */
+function reapContainers({ registry }: Ringfence): void {
+  for (const backend of registry.list()) void backend.reap?.().catch(() => {})
+}
 const REAP_AGAIN_MS = [500, 2000, 4000]
 
 /** Answers go on while commands end; new connections and new work are refused. */
@@ -167,24 +176,63 @@ type Grown = {
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
   readonly homes: Homes
+  readonly templates: Templates
 }
 
 /** What E2B gives its own sandboxes. */
 const DISK_MB = 10_240
 
 /** What E2B's clients need beside the rest. */
-const e2bParts = (ringfence: Ringfence, store: Store, tokens: SandboxTokens): E2bParts => ({
+const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
-  templates: new Templates(store, join(ringfence.stateDir, 'templates')),
+  templates,
   networkModes: () => ringfence.networkModes(),
   diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
   kernel: (file) => guestFile('kernels', file),
 })
 
+/** What is read anew after each reload. */
+type Live = { config: Config }
+
 function partsOf(options: ServeOptions, grown: Grown): ServerParts {
-  const { ringfence, store, trail, instance, tokens, homes } = grown
-  let config = ringfence.config
-  const server = config.server ?? {}
+  const { ringfence, store, trail, instance, templates } = grown
+  const live: Live = { config: ringfence.config }
+  const server = live.config.server ?? {}
+  const metrics = loopMetrics()
+  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const feed = new Feed(trail, reader)
+  const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
+  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const supervisor = supervisorOf(grown, { questions, metrics, server })
+  const keys = new Keys(store, newId)
+  const reload = reloading(ringfence, live)
+  const { policyFile: file, home, current, policyHash, inspect } = ringfence
+  return {
+    supervisor,
+    keys,
+    sessions: new Sessions(store, keys),
+    samples: new Samples(() => supervisor.all),
+    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    doctor: () => doctorOf(ringfence),
+    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
+    questions,
+    webhooks: new Webhooks({ store, reader, feed, newId, post: posting(live) }),
+    trail: reader,
+    feed,
+    metrics,
+    settings: settingsOf(options, live),
+    backends: () => backendsOf(ringfence),
+    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
+      ringfence.judge(command, { workspace, cwd }),
+    reload,
+    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
+    log: options.log ?? (() => {}),
+    skills: skillParts(ringfence),
+  }
+}
+
+function loopMetrics(): Metrics {
   const metrics = new Metrics()
   const delay = monitorEventLoopDelay({ resolution: 10 })
   delay.enable()
@@ -199,11 +247,18 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
     delay.reset()
   })
-  const reader = new StoreTrailReader(ringfence.stateDir, store)
-  const feed = new Feed(trail, reader)
-  const timeoutMs = (): number => (config.server?.approval_timeout_secs ?? 300) * 1000
-  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
-  const supervisor = new Supervisor({
+  return metrics
+}
+
+type Desk = {
+  readonly questions: Questions
+  readonly metrics: Metrics
+  readonly server: NonNullable<Config['server']>
+}
+
+function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Supervisor {
+  const { ringfence, store, instance, tokens, homes, templates } = grown
+  return new Supervisor({
     store,
     trail: ringfence.trail,
     instance,
@@ -211,9 +266,9 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     questions,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openWithHomes(ringfence.gate, homes, newId),
+    open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
-    judge: (spec) => void ringfence.gate.plan(spec),
+    judge: (spec) => void ringfence.gate.plan(judged(spec)),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
@@ -225,9 +280,12 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
     },
   })
-  const keys = new Keys(store, newId)
-  const reload = async (): Promise<{ readonly policy: string }> => {
-    config = await ringfence.reload()
+}
+
+const reloading =
+  (ringfence: Ringfence, live: Live): ServerParts['reload'] =>
+  async () => {
+    live.config = await ringfence.reload()
     await ringfence.trail.append({
       event: 'PolicyDecision',
       subject: 'reload',
@@ -236,55 +294,27 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     })
     return { policy: ringfence.policyHash() }
   }
-  const { policyFile: file, home, current, policyHash, inspect } = ringfence
-  const allowPrivate = (): readonly string[] => config.network?.allow_private ?? []
-  const webhooks = new Webhooks({
-    store,
-    reader,
-    feed,
-    newId,
-    post: async (url, body, headers) =>
-      (
-        await safeFetch(url, {
-          method: 'POST',
-          body,
-          headers,
-          allowPrivate: allowPrivate(),
-          maxRedirects: 0,
-          timeoutMs: 10_000,
-          maxBytes: 65_536,
-        })
-      ).status,
-  })
+
+/** A webhook goes where any other request of ours may go, and follows nobody. */
+const posting =
+  (live: Live) =>
+  async (url: string, body: string, headers: Readonly<Record<string, string>>): Promise<number> => {
+    const allowPrivate = live.config.network?.allow_private ?? []
+    const limits = { maxRedirects: 0, timeoutMs: 10_000, maxBytes: 65_536 }
+    return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, ...limits })).status
+  }
+
+function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] {
+  const server = live.config.server ?? {}
   return {
-    supervisor,
-    keys,
-    sessions: new Sessions(store, keys),
-    samples: new Samples(() => supervisor.all),
-    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
-    doctor: () => doctorOf(ringfence),
-    questions,
-    webhooks,
-    trail: reader,
-    feed,
-    metrics,
-    settings: {
-      hosts: server.hosts ?? [],
-      origins: server.origins ?? [],
-      requestsPerSecond: server.requests_per_second ?? 2000,
-      wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
-      allowInteractive: () => config.policy?.allow_interactive ?? false,
-      tls: Boolean(options.tlsCert ?? server.tls_cert),
-      version: options.version ?? '0.1.0',
-    },
-    backends: () => backendsOf(ringfence),
-    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
-      ringfence.judge(command, { workspace, cwd }),
-    reload,
-    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
-    log: options.log ?? (() => {}),
-    skills: skillParts(ringfence),
+    hosts: server.hosts ?? [],
+    origins: server.origins ?? [],
+    requestsPerSecond: server.requests_per_second ?? 2000,
+    wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
+    allowInteractive: () => live.config.policy?.allow_interactive ?? false,
+    operatorRules: () => operatorRules(live.config),
+    tls: Boolean(options.tlsCert ?? server.tls_cert),
+    version: options.version ?? '0.1.0',
   }
 }
 
@@ -316,6 +346,12 @@ async function doctorOf(ringfence: Ringfence): Promise<unknown> {
   const notes = diagnose(await observeHost(agentPath()))
   return { backends, node: process.version, kernel: release(), notes }
 }
+
+/** As the rules are named in decisions. */
+const operatorRules = ({ policy }: Config): OperatorRules => ({
+  ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
+  asksByDefault: policy?.default_action === 'ask',
+})
 
 async function backendsOf({ registry }: Ringfence, fresh = false): Promise<readonly unknown[]> {
   return Promise.all(

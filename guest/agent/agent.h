@@ -1,10 +1,12 @@
 /*
- * The guest agent: one static program with two roles.
+ * The guest agent: one static program with four roles.
  *
  *   launch  runs on the host, just before bubblewrap: joins cgroups, opens the judged sources by inode,
  *           hands everything over by descriptor (so that no argument list shows a command or a secret).
  *   init    is PID 1 of the sandbox: finishes the mounts, drops every privilege, installs the fences, starts
  *           commands, decides on each change of the file system that the kernel passes up, reaps, reports.
+ *   guest   is PID 1 of a container that an engine made: the same without the mounts, configured over the channel.
+ *   /init   of a virtual machine: makes the machine ready and one container in it, with a copy of itself as its PID 1.
  *
  * Both speak to the host over one control channel in frames: type (1 byte), id (4 bytes), length (4 bytes), payload;
  * numbers are little endian. The id names a command or a stream; 0 is the sandbox itself.
@@ -84,12 +86,24 @@ enum frame_type {
   FRAME_END = 'Q',       /* both ways: no more bytes from this side */
   FRAME_DROP = 'U',      /* both ways: the stream is gone */
   FRAME_WINDOW = 'W',    /* both ways: so many more bytes (4 bytes) may be sent */
+  FRAME_WAITING = 'H',   /* nothing: a container is up and waits for its configuration */
+  FRAME_CONFIGURE = 'Y', /* from the host, to one that waits: the configuration */
+  FRAME_FILTER = 'f',    /* from the host, to one that waits: the seccomp filter */
+  FRAME_IDENTITY = 'i',  /* from the host, to a virtual machine: seed, time, names; after every clone and every rest */
+  FRAME_RENEWED = 'J',   /* nothing: the machine is somebody of its own now */
+  FRAME_LEAVE = 'l',     /* from the host: the container ends and the machine waits again */
+  FRAME_EXPECT = 'e',    /* from the host, to one that waits: `is` or `not`, path, device, inode, of each mount */
 };
+
+/* How an agent ends that was sent away. */
+enum { LEFT = 42 };
 
 /* What one side may send before the other answers with a window. */
 enum { WINDOW = 256 * 1024, INPUT_WINDOW = 64 * 1024, CHUNK = 64 * 1024 };
 
 extern int control_fd;
+/* Where frames go when that is another descriptor; -1 when it is the same. */
+extern int control_out;
 /* Where a started child says why it failed; the channel is not its to write on. */
 extern int child_socket;
 void report(enum frame_type type, uint32_t id, const void *payload, size_t length);
@@ -180,6 +194,9 @@ struct ceilings {
 extern struct ceilings ceilings;
 void usage_note_write(int fd, const struct stat *stat, bool created);
 void usage_note_entry(void);
+/* How many processes the kernel ended for want of memory, and did not let start, since we last asked. */
+uint64_t usage_killed(void);
+uint64_t usage_refused(void);
 /* The name of the limit that is passed, or NULL. */
 const char *usage_exceeded(void);
 
@@ -213,6 +230,12 @@ struct session {
   int signals;
   int tunnel_port; /* 0: none */
 };
+/* Where the kernel holds the commands apart from us: the group to enter, and what it counted there. -1: elsewhere. */
+extern int work_group, memory_events, pids_events;
+/* In a virtual machine: who does what needs rights, what the host called this machine, and when its files were there. */
+extern int session_helper;
+extern const char *session_token;
+extern long long session_filled;
 /* How many processes of ours stand beside the commands. */
 size_t keepers(void);
 _Noreturn void serve_session(const struct session *session);
@@ -225,8 +248,20 @@ void streams_have_room(void);
 /* review.c: lists what an overlay holds. */
 int list_changes(const char *upper);
 
+/* launch.c */
+void die_with_parent(pid_t parent);
+char *owner_name(pid_t owner);
 _Noreturn void launch(void);
 _Noreturn void init(int config, int filter);
+/* The rest of it, where the mounts are there and the privileges gone. */
+_Noreturn void serve_inside(char *config, size_t length, int filter);
+/* enter.c: joins control groups, becomes another user and starts a program. */
+_Noreturn void enter(char **argv);
+/* machine.c */
+_Noreturn void machine_init(void);
+/* guest.c */
+int filter_of(const char *bytes, size_t length);
+_Noreturn void guest(void);
 #ifdef RINGFENCE_TEST
 _Noreturn void serve_unfenced(int config);
 #endif

@@ -1,5 +1,6 @@
 #include "agent.h"
 
+#include <dirent.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -60,7 +61,10 @@ static void set_rlimits(const struct strings *rlimits) {
     for (size_t n = 0; n < sizeof RESOURCES / sizeof *RESOURCES; n++)
       if (!strcmp(rlimits->items[i], RESOURCES[n].name)) resource = RESOURCES[n].resource;
     if (resource < 0 || getrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
+    rlim_t most = limit.rlim_max;
     limit.rlim_cur = strtoull(rlimits->items[i + 1], NULL, 10);
+    /* The keepers of other commands are nobody's processes but ours. */
+    if (resource == RLIMIT_NPROC && (limit.rlim_cur += keepers()) > most) limit.rlim_cur = most;
     /* How many files are open is a program's own affair, as ever; the rest are ceilings. */
     if (resource != RLIMIT_NOFILE) limit.rlim_max = limit.rlim_cur;
     if (setrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
@@ -130,6 +134,23 @@ static void wait_for_release(int socket) {
   if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != 'G') _exit(125);
 }
 
+enum { AT_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+
+/* PLATFORM: gVisor does not close ranges in every way that Linux does; there they are gone through one by one. */
+static bool close_others(unsigned flags) {
+  if (!syscall(SYS_close_range, 3, INT_MAX, flags)) return true;
+  DIR *open = errno == EINVAL || errno == ENOSYS ? opendir("/proc/self/fd") : NULL;
+  if (!open) return false;
+  for (struct dirent *entry; (entry = readdir(open));) {
+    int fd = atoi(entry->d_name);
+    if (fd < 3 || fd == dirfd(open)) continue;
+    if (flags == AT_EXEC) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    else close(fd);
+  }
+  closedir(open);
+  return true;
+}
+
 _Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, bool terminal) {
   sigset_t none;
   sigemptyset(&none);
@@ -147,7 +168,7 @@ _Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, 
     if (!send_message(socket, 'L', "", 0, listener)) _exit(125);
   }
   /* SECURITY: every descriptor but the standard three closes at exec; what does not exec closes them now. */
-  if (syscall(SYS_close_range, 3, ~0U, spec->builtin ? 0 : 4 /* CLOSE_RANGE_CLOEXEC */)) die("close_range: %s", strerror(errno));
+  if (!close_others(spec->builtin ? 0 : AT_EXEC)) die("close_range: %s", strerror(errno));
   sigprocmask(SIG_SETMASK, &none, NULL);
   signal(SIGPIPE, SIG_DFL);
   if (spec->builtin) {

@@ -206,5 +206,6 @@ void describe_layers(int landlock, bool guarded) {
     ssize_t size = readlink(path, id, sizeof id - 1);
     if (size > 0) id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
   }
+  if (session_token) used += (size_t)snprintf(text + used, sizeof text - used, "Token:\t%s\nFilled:\t%lld\n", session_token, session_filled);
   report(FRAME_READY, 0, text, used);
 }

@@ -248,6 +248,7 @@ static int watch_files(char **argv) {
 }
 
 int pack_files(char **argv);
+int pack_changes(char **argv);
 int unpack_files(char **argv);
 
 static const struct {
@@ -256,7 +257,7 @@ static const struct {
   int (*run)(char **argv);
 } OPERATIONS[] = {{"read", 3, read_file},   {"write", 1, write_file}, {"stat", 1, stat_file},     {"list", 2, list_directory},
                   {"mkdir", 1, make_directory}, {"move", 2, move_file}, {"remove", 1, remove_file}, {"watch", 2, watch_files},
-                  {"pack", 1, pack_files},  {"unpack", 1, unpack_files}};
+                  {"pack", 1, pack_files},  {"changes", 2, pack_changes}, {"unpack", 1, unpack_files}};
 
 int run_builtin(char **argv) {
   int count = 0;

@@ -67,9 +67,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else die("configuration: unknown field %s", name);
 }
 
-static void parse_config(int fd) {
-  size_t length;
-  char *at = read_config(fd, &length);
+static void parse_config(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) parse_field(take_field(&at, end), &at, end);
   if ((!plan.command.argv.count && !plan.stays) || !plan.command.cwd) die("configuration: no command");
@@ -200,12 +198,18 @@ static int watch_children(void) {
   return signals;
 }
 
+static void parse_file(int config) {
+  size_t length;
+  char *text = read_config(config, &length);
+  parse_config(text, length);
+}
+
 #ifdef RINGFENCE_TEST
 /* For tests alone: a session without the fences, so that sanitizers, which need what the fences take, can watch it. */
 _Noreturn void serve_unfenced(int config) {
   /* Whatever turns up below PID 1 is ended as a stray: elsewhere that would be the machine's own processes. */
   if (getpid() != 1) die("not PID 1");
-  parse_config(config);
+  parse_file(config);
   umask(0);
   walk_setup();
   int signals = watch_children();
@@ -215,15 +219,8 @@ _Noreturn void serve_unfenced(int config) {
 }
 #endif
 
-_Noreturn void init(int config, int filter) {
-  parse_config(config);
-  umask(0);
-  walk_setup();
-  forbid_user_namespaces(plan.uid);
-  finish_mounts();
-  check_guarded();
-  if (plan.uid) become_user(plan.uid, plan.gid);
-  drop_privileges();
+/* The last fences, and then whatever the host asks for. */
+static _Noreturn void fence_and_serve(int filter) {
   int landlock = restrict_files(&plan.writable, !plan.open_files);
   load_filter(filter);
   int signals = watch_children();
@@ -232,4 +229,22 @@ _Noreturn void init(int config, int filter) {
   guarded |= network_guarantee != NULL || learning;
   if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
   serve_one(guarded, signals);
+}
+
+_Noreturn void init(int config, int filter) {
+  parse_file(config);
+  umask(0);
+  walk_setup();
+  forbid_user_namespaces(plan.uid);
+  finish_mounts();
+  check_guarded();
+  if (plan.uid) become_user(plan.uid, plan.gid);
+  drop_privileges();
+  fence_and_serve(filter);
+}
+
+_Noreturn void serve_inside(char *config, size_t length, int filter) {
+  parse_config(config, length);
+  check_guarded();
+  fence_and_serve(filter);
 }

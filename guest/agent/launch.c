@@ -113,7 +113,7 @@ static void change_user(void) {
     die("cannot become user %u: %s", user, strerror(errno));
 }
 
-static void die_with_parent(pid_t parent) {
+void die_with_parent(pid_t parent) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) die("the caller is gone");
 }
 
@@ -196,7 +196,7 @@ static unsigned long long start_of(pid_t pid) {
  * Whose sandbox this is: `ringfence-bwrap-<pid namespace>-<pid>-<start>`. Bubblewrap can be left waiting for ever when its
  * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/orphans.ts).
  */
-static char *owner_name(pid_t owner) {
+char *owner_name(pid_t owner) {
   static char name[128];
   char space[64] = "";
   ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);

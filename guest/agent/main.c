@@ -25,11 +25,15 @@ int64_t milliseconds(void) {
 }
 
 int main(int argc, char **argv) {
+  /* The kernel of a virtual machine starts us by this name, and adds what it found on its command line. */
+  if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_init();
   if (argc == 2 && !strcmp(argv[1], "launch")) launch();
   if (argc == 5 && !strcmp(argv[1], "init")) {
     control_fd = atoi(argv[4]);
     init(atoi(argv[2]), atoi(argv[3]));
   }
+  if (argc == 2 && !strcmp(argv[1], "guest")) guest();
+  if (argc > 2 && !strcmp(argv[1], "enter")) enter(argv + 2);
 #ifdef RINGFENCE_TEST
   if (argc == 4 && !strcmp(argv[1], "unfenced")) {
     control_fd = atoi(argv[3]);

@@ -87,33 +87,52 @@ static void put_body(const char *path, long long size) {
   pad(size);
 }
 
+/* In nanoseconds; a file that did not change since then is only named. */
+static long long since;
+
+static bool is_old(const struct stat *stat) {
+  return (long long)stat->st_ctim.tv_sec * 1000000000 + stat->st_ctim.tv_nsec <= since;
+}
+
 static void put_entry(const char *path, const char *name, const struct stat *stat) {
   char link[PATH_MAX] = "";
-  bool regular = S_ISREG(stat->st_mode);
+  bool regular = S_ISREG(stat->st_mode), same = regular && is_old(stat);
   if (!regular && !S_ISDIR(stat->st_mode) && !S_ISLNK(stat->st_mode)) return;
   if (S_ISLNK(stat->st_mode)) {
     ssize_t length = readlink(path, link, sizeof link - 1);
     if (length < 0) return;
     link[length] = 0;
   }
-  if (regular && access(path, R_OK)) return;
-  put_pax(name, link, regular ? (long long)stat->st_size : 0);
-  struct header header = {.type = regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
+  if (regular && access(path, R_OK)) {
+    if (!since) return;
+    same = true; /* it is there all the same */
+  }
+  put_pax(name, link, regular && !same ? (long long)stat->st_size : 0);
+  struct header header = {.type = same ? 'S' : regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
   text(header.name, sizeof header.name, name);
   text(header.link, sizeof header.link, link);
   number(header.mode, sizeof header.mode, stat->st_mode & 07777);
   number(header.uid, sizeof header.uid, 0);
   number(header.gid, sizeof header.gid, 0);
-  number(header.size, sizeof header.size, regular ? (long long)stat->st_size : 0);
+  number(header.size, sizeof header.size, regular && !same ? (long long)stat->st_size : 0);
   number(header.mtime, sizeof header.mtime, (long long)stat->st_mtime);
   put_header(&header);
-  if (regular) put_body(path, (long long)stat->st_size);
+  if (regular && !same) put_body(path, (long long)stat->st_size);
+}
+
+/* What lies below cannot be told; that must not look as if it were gone. */
+static void put_unread(const char *name) {
+  struct header header = {.type = 'U'};
+  put_pax(name, "", 0);
+  text(header.name, sizeof header.name, name);
+  put_header(&header);
 }
 
 static void pack_below(const char *path, const char *relative) {
   DIR *directory = opendir(path);
   if (!directory) {
     if (!*relative) fail(path);
+    if (since) put_unread(relative);
     return;
   }
   for (struct dirent *entry; (entry = readdir(directory));) {
@@ -133,6 +152,18 @@ int pack_files(char **argv) {
   pack_below(argv[1], "");
   put_all(end, sizeof end);
   return 0;
+}
+
+/* The same, with the content only of what changed: whoever knows the rest sees by the names what is gone. */
+int pack_changes(char **argv) {
+  struct timespec now;
+  struct header header = {.type = 'T', .name = "time"};
+  since = strtoll(argv[2], NULL, 10);
+  /* First of all what time it is by the clock that stamps files: the next question is about what came after. */
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  snprintf(header.link, sizeof header.link, "%lld", (long long)now.tv_sec * 1000000000 + now.tv_nsec - 1);
+  put_header(&header);
+  return pack_files(argv);
 }
 
 static bool take_all(void *data, size_t length) {
@@ -214,7 +245,7 @@ static int open_parent(int root, char *name, char **last) {
   }
 }
 
-static void take_body(int parent, const char *name, mode_t mode, long long size) {
+static void take_body(int parent, const char *name, mode_t mode, long long size, time_t modified) {
   static char chunk[CHUNK];
   unlinkat(parent, name, 0);
   int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
@@ -225,6 +256,8 @@ static void take_body(int parent, const char *name, mode_t mode, long long size)
     if (write(fd, chunk, part) != (ssize_t)part) fail(name);
     left -= (long long)part;
   }
+  struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = modified}};
+  if (modified > 0) futimens(fd, times);
   close(fd);
   char rest[BLOCK];
   if (size % BLOCK && !take_all(rest, (size_t)(BLOCK - size % BLOCK))) errno = EIO, fail("tar");
@@ -243,7 +276,7 @@ static void take_entry(int root, const struct header *header, char *name, const 
     unlinkat(parent, last, 0);
     if (symlinkat(link, parent, last)) fail(last);
     skip(size);
-  } else if (header->type == '0' || header->type == 0) take_body(parent, last, mode, size);
+  } else if (header->type == '0' || header->type == 0) take_body(parent, last, mode, size, (time_t)octal(header->mtime, sizeof header->mtime));
   else skip(size);
   close(parent);
 }

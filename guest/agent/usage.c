@@ -91,6 +91,34 @@ static uint64_t memory_used(const struct load *load) {
          (ceilings.shared_tmp ? 0 : tmpfs_used("/tmp"));
 }
 
+int work_group = -1, memory_events = -1, pids_events = -1;
+
+/* `name 12` on a line of its own. */
+static uint64_t event_count(int fd, const char *name) {
+  char text[512], *line;
+  ssize_t length = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
+  if (length <= 0) return 0;
+  text[length] = 0;
+  size_t width = strlen(name);
+  for (line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+    if (!strncmp(line, name, width) && line[width] == ' ') return strtoull(line + width, NULL, 10);
+  return 0;
+}
+
+uint64_t usage_killed(void) {
+  static uint64_t seen;
+  uint64_t now = event_count(memory_events, "oom_kill"), more = now - seen;
+  seen = now;
+  return more;
+}
+
+uint64_t usage_refused(void) {
+  static uint64_t seen;
+  uint64_t now = event_count(pids_events, "max"), more = now - seen;
+  seen = now;
+  return more;
+}
+
 const char *usage_exceeded(void) {
   if (ceilings.disk_bytes && disk_used() > ceilings.disk_bytes) return "disk";
   if (!ceilings.memory_bytes && !ceilings.processes) return NULL;

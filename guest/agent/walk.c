@@ -74,6 +74,13 @@ static int put_in_front(struct walk *walk, const char *target, bool slash) {
   return 0;
 }
 
+/* Whether a directory of /proc tells of us; one that cannot be named might. */
+static bool is_ours(int dir) {
+  char path[PATH_MAX], own[32];
+  size_t length = (size_t)snprintf(own, sizeof own, "/proc/%d", getpid());
+  return !path_of(dir, path, sizeof path) || (!strncmp(path, own, length) && (path[length] == '/' || !path[length]));
+}
+
 /* A link in /proc: `self` means the caller and not us; all but four jump to an object that no text can name. */
 static int follow_proc_link(struct walk *walk, const char *name, bool slash, int *jumped) {
   char target[64];
@@ -81,6 +88,8 @@ static int follow_proc_link(struct walk *walk, const char *name, bool slash, int
   else if (!strcmp(name, "thread-self")) snprintf(target, sizeof target, "%d/task/%d", walk->caller, walk->caller);
   else if (!strcmp(name, "mounts") || !strcmp(name, "net")) snprintf(target, sizeof target, "%d/%s", walk->caller, name);
   else {
+    /* SECURITY: what we may open of ourselves, our channel above all, the caller may not: to it we are closed. */
+    if (is_ours(walk->at)) return -EACCES;
     *jumped = openat(walk->at, name, O_PATH | O_CLOEXEC);
     return *jumped < 0 ? -errno : 0;
   }

@@ -114,15 +114,23 @@ export interface Backend {
   /** Chosen only when it is asked for by name. */
   readonly byNameOnly: boolean
   readonly emulated: boolean
+  /** Chosen only when an image, a level above the default or its name asks for it: commands mean the host's own tools. */
+  readonly onRequest?: boolean
+  /** Whether a plan may name an image as its root file system. */
+  readonly runsImages?: boolean
   probe(): Promise<Probe>
   /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
   fingerprint?(): string
+  /** Removes what earlier lives of this installation left behind; others' things are not touched. */
+  reap?(): Promise<void>
   /** Brings a sandbox up. On failure it throws and leaves nothing behind. */
   open(plan: Plan, options?: OpenOptions): Promise<BackendSandbox>
 }
 
 export type OpenOptions = {
   readonly signal?: AbortSignal | undefined
+  /** Whose sandbox it is. What was made beforehand for one owner is never another's. */
+  readonly owner?: string | undefined
   /** In network mode `fetch`: takes over one connection that the sandbox made to its proxy. */
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
 }
@@ -153,6 +161,13 @@ export interface Freezable {
 
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
+
+/** Commands stand still, but files can be read: what a snapshot needs. */
+export interface Still {
+  still<T>(work: () => Promise<T>): Promise<T>
+}
+
+export const canHoldStill = (sandbox: BackendSandbox): sandbox is BackendSandbox & Still => 'still' in sandbox
 
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {

@@ -16,8 +16,14 @@ type Run = { readonly builtin: RunBuiltin; readonly isGranted: (path: string) =>
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 
+/** What only a host that gave the guest copies asks for. */
+export type SharedFiles = GuestFiles & {
+  /** The directory as a tar stream, in which what did not change since then, in nanoseconds, is only named. */
+  changes(path: string, since: string): AsyncIterable<Uint8Array>
+}
+
 /** Files through the agent: every operation is a process behind the wall, so it can reach no more than a command. */
-export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): GuestFiles {
+export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): SharedFiles {
   const run: Run = { builtin, isGranted }
   const text = (argv: readonly [string, ...string[]], input?: Bytes): Promise<string> =>
     collect(run, argv, input)
@@ -32,6 +38,7 @@ export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boo
     remove: async (path) => void (await text(['remove', path])),
     watch: (path, options) => watch(run, path, options),
     pack: (path) => streamed(run, ['pack', path]),
+    changes: (path, since) => streamed(run, ['changes', path, since]),
     unpack: async (path, data) => void (await text(['unpack', path], data)),
   }
 }

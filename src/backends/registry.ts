@@ -30,9 +30,12 @@ const PROBE_AGE_MS = 30_000
 export class SandboxRegistry {
   readonly #entries = new Map<string, Entry>()
   readonly #memory: ProbeMemory | undefined
+  readonly #emulates: () => boolean
 
-  constructor(memory?: ProbeMemory) {
+  /** `emulates`: the operator takes machines without the processor's virtualization for good enough to be chosen. */
+  constructor(memory?: ProbeMemory, emulates: () => boolean = () => false) {
     this.#memory = memory
+    this.#emulates = emulates
   }
 
   register(backend: Backend, priority = 0): this {
@@ -72,14 +75,7 @@ export class SandboxRegistry {
 
   /** The first backend, by priority, that is available here and covers everything the plan needs. */
   async select(plan: Plan): Promise<Backend> {
-    if (plan.image)
-      throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
-        hint: 'leave out --image',
-      })
-    const candidates =
-      plan.backend === undefined
-        ? this.list().filter((backend) => isAutomatic(backend, plan))
-        : [this.#named(plan.backend)]
+    const candidates = this.#candidates(plan)
     const gaps: Gap[] = []
     for (const backend of candidates) {
       const gap = await this.#gap(backend, plan)
@@ -87,6 +83,19 @@ export class SandboxRegistry {
       gaps.push(gap)
     }
     throw refusal(plan, gaps)
+  }
+
+  #candidates(plan: Plan): readonly Backend[] {
+    const found =
+      plan.backend === undefined
+        ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
+        : [this.#named(plan.backend)]
+    if (plan.image === undefined) return found
+    const able = found.filter((backend) => backend.runsImages)
+    if (able.length > 0) return able
+    throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
+      hint: 'leave out --image, or choose --backend docker or gvisor',
+    })
   }
 
   /** Throws unless this very backend keeps everything the plan needs. */
@@ -131,8 +140,11 @@ export class SandboxRegistry {
   }
 }
 
-const isAutomatic = (backend: Backend, plan: Plan): boolean =>
-  !backend.byNameOnly && !backend.emulated && atLeast(backend.level, plan.minLevel)
+const isAutomatic = (backend: Backend, plan: Plan, emulates: boolean): boolean =>
+  !backend.byNameOnly &&
+  (emulates || !backend.emulated) &&
+  atLeast(backend.level, plan.minLevel) &&
+  (!backend.onRequest || plan.image !== undefined || !atLeast('os', plan.minLevel))
 
 export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarantee[]): readonly Guarantee[] =>
   needs.filter((name) => !claims.includes(name))

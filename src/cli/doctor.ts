@@ -1,8 +1,10 @@
 import { release } from 'node:os'
+import type { Backend } from '../backends/backend.ts'
 import { agentPath, compose } from '../compose.ts'
 import { diagnose, type HostNote } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
+import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
 
 type Row = {
@@ -30,14 +32,30 @@ export async function doctor(args: readonly string[]): Promise<number> {
       guarantees: probe.available ? probe.guarantees : [],
       emulated: backend.emulated,
       start_ms: probe.available ? Math.round(probe.startMs * 10) / 10 : null,
-      reason: probe.available ? (backend.byNameOnly ? 'only by name' : null) : probe.reason,
+      reason: probe.available ? noteOf(backend) : probe.reason,
       fix: probe.available ? null : probe.fix,
     })
   }
   const notes = diagnose(await observeHost(agentPath()))
-  const report = { backends: rows, node: process.version, kernel: release(), notes }
-  process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : table(rows, report) + notesText(notes))
+  const { ImageStore } = await import('../backends/images/store.ts')
+  const images = new ImageStore(ringfence.stateDir).list()
+  const report = {
+    backends: rows,
+    images: images.map(imageJson),
+    node: process.version,
+    kernel: release(),
+    notes,
+  }
+  const shown = images.map((one) => `  ${imageLine(one)}\n`).join('')
+  const text = `${table(rows, report)}${shown && `\nimages:\n${shown}`}${notesText(notes)}`
+  process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : text)
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
+}
+
+function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
+  if (emulated) return 'emulated: slow, only by name'
+  if (byNameOnly) return 'only by name'
+  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
 }
 
 function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {

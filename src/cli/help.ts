@@ -8,6 +8,7 @@ usage: ringfence <command> [options]
   review   look at, apply or drop what a reviewed run changed
   auto     let policy choose: on the host, in a sandbox, ask, or refuse
   check    judge a command, a path or an address without running anything
+  image    make, list and remove root file systems for containers and machines
   doctor   which walls this host has, what each keeps, and how to get more
   policy   write, check and describe a policy file
   audit    read and verify the trail
@@ -59,7 +60,8 @@ limits
   --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
 
 which wall
-  --backend NAME          bubblewrap | native (no wall) | mock
+  --backend NAME          bubblewrap | docker | gvisor | native (no wall) | mock
+  --image NAME            an image as root file system, behind docker, gvisor or microvm
   --min-isolation LEVEL   os | container | gvisor | microvm
   --waive GUARANTEE       give one up, on the record
 
@@ -88,6 +90,24 @@ was when the command started.
 examples:
   ringfence review show rv_0123456789ab
   ringfence review apply rv_0123456789ab src/main.ts
+`
+
+const IMAGE = `usage: ringfence image build [NAME] [--kind container|microvm] [--program P…]
+       ringfence image build NAME --package P…
+       ringfence image ls
+       ringfence image rm NAME
+
+Root file systems for containers, made on this host without a registry: of its own programs with all that they need, or
+of Debian packages with what they depend on. The same input gives the same digest. Without a name it is the image that
+containers get when none is asked for. \`--kind microvm\` adds what a virtual machine starts from: Debian's kernel for
+clouds, an initramfs with our agent, and a read-only root image.
+
+examples:
+  ringfence image build
+  ringfence image build --kind microvm
+  ringfence image build tools --program jq
+  ringfence image build py --package python3 --package git
+  ringfence run --backend docker --image py -- python3 -V
 `
 
 const AUTO = `usage: ringfence auto [options] -c 'shell line'
@@ -283,6 +303,7 @@ examples:
 const HELP: Readonly<Record<string, string>> = {
   run: RUN,
   review: REVIEW,
+  image: IMAGE,
   auto: AUTO,
   check: CHECK,
   doctor: DOCTOR,

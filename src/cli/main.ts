@@ -10,6 +10,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   auto: async () => (await import('./auto.ts')).auto,
   review: async () => (await import('./review.ts')).review,
   check: async () => (await import('./check.ts')).check,
+  image: async () => (await import('./image.ts')).image,
   doctor: async () => (await import('./doctor.ts')).doctor,
   policy: async () => (await import('./policy.ts')).policy,
   audit: async () => (await import('./trail.ts')).trail,

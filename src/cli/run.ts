@@ -47,7 +47,10 @@ type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 export async function run(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('run', args, OPTIONS)
   const command = commandOf(values, positionals, args)
-  const ringfence = await compose({ config: values.config, policy: values.policy })
+  const onProgress = (text: string): void => {
+    if (!values.quiet && !values.json) process.stderr.write(`ringfence: ${text}\n`)
+  }
+  const ringfence = await compose({ config: values.config, policy: values.policy, onProgress })
   try {
     const spec = specOf(values, ringfence)
     return values.explain

@@ -9,6 +9,7 @@ import type {
   Page,
   Problem,
   SandboxInfo,
+  SnapshotInfo,
   TrailRecord,
 } from './types.ts'
 
@@ -96,11 +97,13 @@ export class RemoteSandbox {
     return this.#change('POST', '/resume', {})
   }
 
-  snapshot(name?: string): Promise<unknown> {
+  /** Keeps the files of its own places; another sandbox can start from them as its `template`. */
+  snapshot(name?: string): Promise<SnapshotInfo> {
     return this.#transport.json({ method: 'POST', path: this.#path('/snapshot'), json: name ? { name } : {} })
   }
 
-  fork(): Promise<unknown> {
+  /** A new sandbox of the same spec with the same files; processes stay where they are. */
+  fork(): Promise<SandboxInfo> {
     return this.#transport.json({ method: 'POST', path: this.#path('/fork'), json: {} })
   }
 

@@ -42,6 +42,15 @@ export type SandboxState =
   | 'destroyed'
   | 'failed'
 
+/** What a sandbox held at one moment; its id is a `template` for others. */
+export type SnapshotInfo = {
+  readonly id: string
+  readonly name: string | null
+  readonly sandbox_id: string | null
+  readonly backend: string
+  readonly created_at: string
+}
+
 export type SandboxInfo = {
   readonly id: string
   readonly state: SandboxState

@@ -1,5 +1,5 @@
 import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
 
@@ -87,6 +87,37 @@ function writable(directory: string): boolean {
   }
 }
 
+/** The group that somebody else, such as a container engine, made for a process. Undefined where it cannot be seen. */
+export function groupOfProcess(pid: number, limits: Limits, proc = '/proc'): Cgroup | undefined {
+  try {
+    const mounts = readFileSync(join(proc, 'self', 'mountinfo'), 'utf8')
+      .split('\n')
+      .map((line) => line.split(' '))
+    const own = readFileSync(join(proc, String(pid), 'cgroup'), 'utf8').split('\n')
+    return Cgroup.found(dirsOfProcess(mounts, own), limits)
+  } catch {
+    return undefined
+  }
+}
+
+type GroupDirs = { readonly version: 1 | 2; readonly dirs: Readonly<Partial<Record<CgroupLimit, string>>> }
+
+function dirsOfProcess(mounts: readonly string[][], own: readonly string[]): GroupDirs {
+  const dirs: Partial<Record<CgroupLimit, string>> = {}
+  const paths = own.map((line) => line.split(':'))
+  for (const limit of LIMITS) {
+    const controller = CONTROLLER[limit]
+    const mount = mounts.find((one) => isMount(one, 'cgroup') && optionsOf(one).includes(controller))?.[4]
+    const path = paths.find((parts) => parts[1]?.split(',').includes(controller))?.[2]
+    if (mount && path && path !== '/') dirs[limit] = join(mount, path)
+  }
+  if (Object.keys(dirs).length > 0) return { version: 1, dirs }
+  const mount = mounts.find((one) => isMount(one, 'cgroup2'))?.[4]
+  const path = paths.find((parts) => parts[0] === '0')?.[2]
+  if (!mount || !path || path === '/') return { version: 2, dirs }
+  return { version: 2, dirs: Object.fromEntries(LIMITS.map((limit) => [limit, join(mount, path)])) }
+}
+
 /** A sandbox's own group (in version 1 one directory for each controller). */
 export class Cgroup {
   readonly dirs: readonly string[]
@@ -124,6 +155,33 @@ export class Cgroup {
     }
   }
 
+  /** One that is there already. Only the limits that somebody asked for are looked at. */
+  static found({ version, dirs }: GroupDirs, limits: Limits): Cgroup | undefined {
+    const seen = LIMITS.filter((limit) => limits[limit] !== undefined && dirs[limit])
+    const name = basename(dirs[seen[0] as CgroupLimit] ?? '')
+    const parents: Partial<Record<CgroupLimit, string>> = {}
+    for (const limit of seen)
+      if (basename(dirs[limit] as string) === name) parents[limit] = dirname(dirs[limit] as string)
+    if (Object.keys(parents).length === 0) return undefined
+    const all = [...new Set(Object.values(parents).map((parent) => join(parent, name)))]
+    return new Cgroup({ version, parents }, name, all)
+  }
+
+  /** The limits that the kernel does not repeat as they were asked for. */
+  unmet(limits: Limits): readonly CgroupLimit[] {
+    return LIMITS.filter(
+      (limit) => limits[limit] !== undefined && !this.#keeps(limit, limits[limit] as number),
+    )
+  }
+
+  #keeps(limit: CgroupLimit, wanted: number): boolean {
+    const parent = this.#host.parents[limit]
+    if (!parent) return false
+    const held = ceilingIn(this.#host.version, join(parent, this.#name), limit)
+    // Memory is held in pages, and a share of a processor in microseconds.
+    return held !== undefined && held > 0 && held <= wanted * 1.001
+  }
+
   /** A group below this one for one of its processes. PLATFORM: in version 2 a group with processes has no children. */
   nested(name: string, limits: Limits): Cgroup | undefined {
     if (this.#host.version === 2) return undefined
@@ -141,10 +199,10 @@ export class Cgroup {
   }
 
   /** Makes room for helpers of ours that live in the group, on top of what was asked for. */
-  allowPids(count: number): void {
+  allowPids(count: number, ours = OUR_PROCESSES): void {
     const parent = this.#host.parents.pids
     if (parent && this.dirs.includes(join(parent, this.#name)))
-      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + OUR_PROCESSES, PIDS_MAX)))
+      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + ours, PIDS_MAX)))
   }
 
   /** Moves a process in, whatever it starts later included. */
@@ -239,6 +297,20 @@ function setCpus(host: CgroupHost, dir: string, cpus: number): void {
   else {
     put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
     put(join(dir, 'cpu.cfs_quota_us'), String(quota))
+  }
+}
+
+/** What a group holds, in the limit's own unit. */
+function ceilingIn(version: 1 | 2, dir: string, limit: CgroupLimit): number | undefined {
+  const read = (file: string): number => Number(readFileSync(join(dir, file), 'utf8').trim())
+  try {
+    if (limit === 'pids') return read('pids.max')
+    if (limit === 'memoryMb') return read(version === 1 ? 'memory.limit_in_bytes' : 'memory.max') / MB
+    if (version === 1) return read('cpu.cfs_quota_us') / read('cpu.cfs_period_us')
+    const [quota, period] = readFileSync(join(dir, 'cpu.max'), 'utf8').split(' ').map(Number)
+    return (quota as number) / (period as number)
+  } catch {
+    return undefined
   }
 }
 

@@ -22,7 +22,7 @@ export type Frame =
   | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
   | { readonly kind: 'use'; readonly id: number; readonly use: Use }
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
-  | { readonly kind: 'tunnel' | 'end' | 'drop'; readonly id: number }
+  | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
 
 /** The agent says in its ready frame which protocol it speaks. */
 export const PROTOCOL_VERSION = '2'
@@ -88,7 +88,9 @@ const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
   ['P', 'stderr'],
   ['D', 'data'],
 ])
-const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop'>([
+const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'>([
+  ['J', 'renewed'],
+  ['H', 'waiting'],
   ['N', 'tunnel'],
   ['Q', 'end'],
   ['U', 'drop'],
@@ -175,6 +177,11 @@ const HOST_TYPES = {
   end: 'Q',
   drop: 'U',
   window: 'W',
+  configure: 'Y',
+  filter: 'f',
+  expect: 'e',
+  identity: 'i',
+  leave: 'l',
 } as const
 export type HostFrame = keyof typeof HOST_TYPES
 

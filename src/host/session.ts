@@ -51,6 +51,7 @@ export class Session implements Speaker {
   #tunnels = 0
   #unsent = 0
   #over: string | undefined
+  #renewed: (() => void)[] = []
   #isReady: (status: ReadonlyMap<string, string>) => void = () => {}
   #isFailed: (error: Error) => void = () => {}
   #isEnded: (reason: string) => void = () => {}
@@ -86,6 +87,14 @@ export class Session implements Speaker {
   /** Everything in the sandbox stands still, or goes on. */
   freeze(still: boolean): void {
     this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
+  }
+
+  /** A virtual machine becomes somebody of its own, or hears what time it is. */
+  async renew(identity: Uint8Array): Promise<void> {
+    const done = new Promise<void>((resolve) => this.#renewed.push(resolve))
+    this.send('identity', 0, identity)
+    await Promise.race([done, this.ended])
+    if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
   }
 
   /** A byte stream to a port on the sandbox's loopback. */
@@ -158,6 +167,7 @@ export class Session implements Speaker {
     if (one.id === 0) this.#onReport?.(one)
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)
+    else if (one.kind === 'renewed') this.#renewed.shift()?.()
     else if (one.kind === 'tunnel') this.#tunnel(one.id)
     else this.#listeners.get(one.id)?.hear(one)
   }

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { constants } from 'node:os'
-import type { Duplex } from 'node:stream'
+import { Duplex } from 'node:stream'
 import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { monotonicMs } from './clock.ts'
@@ -71,7 +71,7 @@ export function startProcess(launch: Launch, limits: TimeLimits, io: RunIo = {})
   return new Run(launch, limits, io)
 }
 
-/** A process that speaks a protocol on descriptor 3 for as long as it lives. */
+/** A process that speaks a protocol for as long as it lives, on descriptor 3 or on its standard streams. */
 export type Companion = {
   readonly pid: number
   readonly channel: Duplex
@@ -93,10 +93,16 @@ export function startCompanion(launch: Launch): Companion {
     spawn(launch.file, launch.args, {
       env: launch.env as NodeJS.ProcessEnv,
       ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
-      stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
+      stdio: launch.control ? ['ignore', 'ignore', 'pipe', 'pipe'] : ['pipe', 'pipe', 'pipe'],
       detached: true,
     }),
   )
+  const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
+  return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
+}
+
+/** How it ends, with the beginning of what it said; and the means to end it. */
+function watched(launch: Launch, child: ChildProcess): Pick<Companion, 'exited' | 'kill'> {
   let said = ''
   child.stderr?.on('data', (chunk: Buffer) => {
     if (said.length < MAX_SAID) said += chunk.toString('utf8')
@@ -113,7 +119,31 @@ export function startCompanion(launch: Launch): Companion {
       // Already gone.
     }
   }
-  return { pid: child.pid ?? 0, channel: child.stdio[3] as Duplex, exited, kill }
+  return { exited, kill }
+}
+
+/** A process with streams to us, or files that are open already, on its descriptors from 3 on. */
+export type Hosted = Omit<Companion, 'channel'> & { readonly streams: readonly Duplex[] }
+
+/** Starts a process that stays and is spoken to on several descriptors, such as a hypervisor. */
+export function startHosted(launch: Launch, descriptors: readonly ('stream' | number)[]): Hosted {
+  const child = born(
+    launch,
+    spawn(launch.file, launch.args, {
+      env: launch.env as NodeJS.ProcessEnv,
+      cwd: launch.cwd ?? '/',
+      stdio: ['ignore', 'ignore', 'pipe', ...descriptors.map((one) => (one === 'stream' ? 'pipe' : one))],
+      detached: true,
+    }),
+  )
+  const streams = child.stdio.slice(3).filter((one) => one !== null && one !== undefined) as Duplex[]
+  return { pid: child.pid ?? 0, streams, ...watched(launch, child) }
+}
+
+/** A companion without a control channel speaks on its standard input and output. */
+function standardStreams({ stdin, stdout }: ChildProcess): Duplex {
+  stdin?.on('error', () => {})
+  return Duplex.from({ readable: stdout as NodeJS.ReadableStream, writable: stdin as NodeJS.WritableStream })
 }
 
 const failure = ({ file }: Launch, cause: Error): SandboxError =>

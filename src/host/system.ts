@@ -1,4 +1,13 @@
-import { accessSync, constants, existsSync, lstatSync, readFileSync, readlinkSync, statSync } from 'node:fs'
+import {
+  accessSync,
+  constants,
+  existsSync,
+  lstatSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  statSync,
+} from 'node:fs'
 import { totalmem } from 'node:os'
 import { join } from 'node:path'
 
@@ -42,6 +51,12 @@ export const caller = (): { readonly uid: number; readonly gid: number } => ({
   uid: process.getuid?.() ?? -1,
   gid: process.getgid?.() ?? -1,
 })
+
+/** The most that a process of this host may have: open files, or processes of its user. */
+export function hardLimit(name: 'open files' | 'processes', otherwise: number): number {
+  const text = readText('/proc/self/limits') ?? ''
+  return Number(new RegExp(`^Max ${name}\\s+\\S+\\s+(\\d+)`, 'm').exec(text)?.[1] ?? otherwise)
+}
 
 export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 
@@ -91,8 +106,29 @@ const innerPid = (pid: number): number | undefined => {
   return numbers.length > 1 ? Number(numbers.at(-1)) : undefined
 }
 
-const childrenOf = (pid: number): readonly number[] =>
-  (readText(`/proc/${pid}/task/${pid}/children`) ?? '').split(' ').filter(Boolean).map(Number)
+/** A process with threads has the children of all of them. */
+export function childrenOf(pid: number): readonly number[] {
+  const threads = namesIn(`/proc/${pid}/task`)
+  const texts = threads.map((thread) => readText(`/proc/${pid}/task/${thread}/children`) ?? '')
+  return texts.flatMap((text) => text.split(' ').filter(Boolean).map(Number))
+}
+
+function namesIn(dir: string): readonly string[] {
+  try {
+    return readdirSync(dir)
+  } catch {
+    return []
+  }
+}
+
+/** `pid-start`: who began when. The number alone may be somebody else's by now. */
+export function lifeOf(pid: number): string {
+  const stat = readText(`/proc/${pid}/stat`) ?? ''
+  return `${pid}-${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? 0}`
+}
+
+export const isAlive = (life: string | undefined): boolean =>
+  life !== undefined && /^\d+-\d+$/.test(life) && lifeOf(Number.parseInt(life, 10)) === life
 
 /** Jiffies of /proc; the kernel has used this value for user space for ever. */
 const TICK_MS = 10

@@ -87,7 +87,7 @@ async function guarded(
   context: Context<AppEnv>,
   next: () => Promise<void>,
   parts: ServerParts,
-): Promise<Response | void> {
+): Promise<Response | undefined> {
   const started = performance.now()
   const given = context.req.header('x-request-id')
   const requestId = given && /^[\w-]{1,64}$/.test(given) ? given : randomBytes(8).toString('hex')
@@ -114,6 +114,7 @@ async function guarded(
     { method: context.req.method },
     (performance.now() - started) / 1000,
   )
+  return undefined
 }
 
 /** Only pages that passed the check of their origin get this far. */

@@ -3,15 +3,18 @@ import type { Decision } from '../model/decision.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
+import type { OperatorRules } from '../supervisor/private-place.ts'
 import type { Questions } from '../supervisor/questions.ts'
 import type { Samples } from '../supervisor/samples.ts'
 import type { Sessions } from '../supervisor/sessions.ts'
+import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
 
 /** Everything that the server speaks for; `compose.ts` brings it together. */
 export type ServerParts = {
   readonly supervisor: Supervisor
+  readonly snapshots: Snapshots
   readonly keys: Keys
   readonly sessions: Sessions
   readonly samples: Samples
@@ -91,6 +94,7 @@ export type ServerSettings = {
   /** How many wrong keys an address may try in a second. */
   readonly wrongKeysPerSecond: number
   readonly allowInteractive: () => boolean
+  readonly operatorRules: () => OperatorRules
   /** Whether we speak TLS ourselves. */
   readonly tls: boolean
   readonly version: string

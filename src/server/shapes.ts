@@ -171,6 +171,7 @@ export const signalShape = object({ exec_id: words(64), signal: optional(oneOf(.
 export const timeoutShape = object({ timeout_ms: ms(), only_longer: optional(boolean()) })
 export const networkShape = object({ allow_hosts: list(words(), 1024) })
 export const snapshotShape = object({ name: optional(words(128)) })
+export const forkShape = object({ timeout_ms: optional(ms()) })
 export const noBody = object({})
 
 export const evaluateShape = object({

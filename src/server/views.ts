@@ -1,6 +1,7 @@
 import type { Spec } from '../model/spec.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
 import type { Seen } from '../supervisor/nursery.ts'
+import type { Template } from '../supervisor/templates.ts'
 
 /** What callers get to see. */
 
@@ -30,6 +31,14 @@ export function sandboxJson({ row, managed }: Seen) {
   }
 }
 
+export const snapshotJson = ({ id, name, sandboxId, backend, createdAt }: Template) => ({
+  id,
+  name,
+  sandbox_id: sandboxId,
+  backend,
+  created_at: timeOf(createdAt),
+})
+
 const nullable = (type: string) => ({ type: [type, 'null'] })
 
 export const sandboxSchema = {
@@ -51,6 +60,18 @@ export const sandboxSchema = {
     agent_id: nullable('string'),
     tenant: { type: 'string' },
     token: { type: 'string', description: 'opens this sandbox alone; shown once' },
+  },
+}
+
+export const snapshotSchema = {
+  type: 'object',
+  required: ['id', 'name', 'sandbox_id', 'backend', 'created_at'],
+  properties: {
+    id: { type: 'string', description: 'what `template` takes when a sandbox is created' },
+    name: nullable('string'),
+    sandbox_id: nullable('string'),
+    backend: { type: 'string' },
+    created_at: { type: 'string', format: 'date-time' },
   },
 }
 

@@ -30,6 +30,7 @@ export type ExecParts = {
   readonly live: LiveSandbox
   readonly request: ExecRequest
   readonly approve: NonNullable<SpawnOptions['approve']>
+  readonly settle?: SpawnOptions['settle']
 }
 
 /** One command that was started, and everything it said, until nobody needs it any more. */
@@ -53,7 +54,7 @@ export class ExecSession {
 
   /** Resolves once the command runs; rejects when it is refused. */
   async start(): Promise<void> {
-    const { live, request, approve } = this.#parts
+    const { live, request, approve, settle } = this.#parts
     this.#running = await live.spawn(request.command, {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
@@ -63,6 +64,7 @@ export class ExecSession {
       output: (stream, chunk) => this.log.push(stream, chunk),
       signal: this.#stop.signal,
       approve,
+      settle,
     })
     const { result } = this.#running
     if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)

@@ -6,7 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
-import { parseSpec, type Spec } from '../model/spec.ts'
+import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
@@ -41,6 +41,8 @@ export type OpenSandboxOptions = {
   readonly signal?: AbortSignal | undefined
   /** An id that was given out before, by `newId`. */
   readonly id?: string | undefined
+  /** Whose it is. */
+  readonly owner?: string | undefined
   /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
   readonly own?: readonly string[] | undefined
 }
@@ -89,14 +91,14 @@ export class Gate {
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
-      own: plan.own,
+      own: ownOf(plan),
     })
   }
 
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(
     input: unknown,
-    { signal, own, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, owner, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     if (spec.private?.length && !own)
@@ -110,7 +112,7 @@ export class Gate {
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
-      const inside = await this.#open(backend, plan, { signal, onTunnel })
+      const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
       const sandbox = this.#sandbox(plan, backend, inside, id, egress, review)
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
@@ -182,6 +184,18 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
 /** Whether a proxy will be wanted. */
 const reachesOut = ({ network, secrets }: Spec): boolean =>
   network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
+
+/** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
+const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
+
+/** Directories that are the sandbox's own: its homes, and its `/tmp` while nothing of the host is shown in it. */
+function ownOf({ backend, own, mounts }: Plan): readonly string[] {
+  const isShared = backend === 'native' || mounts.some(({ target }) => isBelow(target, '/tmp'))
+  return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
+}
+
+const isBelow = (path: string, dir: string): boolean =>
+  path === '/' || path === dir || path.startsWith(`${dir}/`)
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>

@@ -60,15 +60,15 @@ function openUp(path: string): void {
   for (const name of readdirSync(path)) openUp(join(path, name))
 }
 
-type Opening = { readonly id?: string; readonly signal?: AbortSignal }
+type Opening = { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string }
 
 /** The gate for sandboxes that may have private directories. */
 export const openWithHomes =
   (gate: Pick<Gate, 'open'>, homes: Homes, newId: (prefix: string) => string) =>
-  async (spec: Spec, { id = newId('sb'), signal }: Opening): Promise<Sandbox> => {
-    if (!spec.private?.length) return gate.open(spec, { id, signal })
+  async (spec: Spec, { id = newId('sb'), signal, owner }: Opening): Promise<Sandbox> => {
+    if (!spec.private?.length) return gate.open(spec, { id, signal, owner })
     try {
-      const sandbox = await gate.open(spec, { id, signal, own: homes.make(id, spec.private.length) })
+      const sandbox = await gate.open(spec, { id, signal, owner, own: homes.make(id, spec.private.length) })
       sandbox.onClose(() => homes.remove(id))
       return sandbox
     } catch (error) {

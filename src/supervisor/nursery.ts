@@ -157,11 +157,13 @@ export class Nursery {
 
   /** The wall goes up while the disk is written; neither alone is an answer. */
   async #raise(entry: Managed, request: CreateRequest): Promise<void> {
-    const { id, abort } = entry
-    const opened = this.#parts.open(request.spec, { id, signal: abort.signal }).then(async (live) => {
-      entry.live = live
-      return { live, change: await this.#standing(entry, request) }
-    })
+    const { id, abort, row } = entry
+    const opened = this.#parts
+      .open(request.spec, { id, signal: abort.signal, owner: row.tenant })
+      .then(async (live) => {
+        entry.live = live
+        return { live, change: await this.#standing(entry, request) }
+      })
     const [written, raised] = await Promise.allSettled([this.#insert(entry, request), opened])
     if (written.status === 'rejected') throw written.reason
     if (raised.status === 'rejected') throw raised.reason

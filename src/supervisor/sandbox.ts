@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, type Freezable } from '../backends/backend.ts'
+import { canFreeze, canHoldStill, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
 import type { Command, ExecResult, Outcome } from '../model/command.ts'
@@ -37,6 +37,8 @@ export type ExecOptions = {
   readonly last?: boolean
   /** Answers `ask`: true once a human has approved this very command. */
   readonly approve?: (decision: Decision) => boolean | Promise<boolean>
+  /** Answers `ask` before anybody is asked, where the place itself is the answer. */
+  readonly settle?: ((decision: Decision) => Decision) | undefined
 }
 
 export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
@@ -55,7 +57,7 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly result: Promise<Executed>
 }
 
-type Asking = Pick<ExecOptions, 'approve' | 'cwd' | 'env'>
+type Asking = Pick<ExecOptions, 'approve' | 'settle' | 'cwd' | 'env'>
 
 type Parts = {
   readonly id: string
@@ -90,6 +92,7 @@ export class Sandbox implements AsyncDisposable {
   #failedLaunch: () => void = () => {}
   #lost: string | undefined
   #state: 'ready' | 'destroyed' = 'ready'
+  #allowHosts: readonly string[] | undefined
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -212,6 +215,15 @@ export class Sandbox implements AsyncDisposable {
     await this.#write(this.#event('SandboxState', { state: 'ready' }))
   }
 
+  /** Its commands stand still while the work is done, so that what it reads belongs together. */
+  still<T>(work: () => Promise<T>): Promise<T> {
+    const inside = this.#inside()
+    if (canHoldStill(inside)) return inside.still(work)
+    throw new SandboxError('unsupported', `the backend \`${this.backend}\` cannot snapshot`, {
+      hint: 'choose a backend that can; see `ringfence doctor`',
+    })
+  }
+
   #freezable(what: string): BackendSandbox & Freezable {
     const inside = this.#inside()
     if (canFreeze(inside)) return inside
@@ -236,6 +248,12 @@ export class Sandbox implements AsyncDisposable {
       }),
     )
     egress.setAllowHosts(hosts)
+    this.#allowHosts = hosts
+  }
+
+  /** The hosts that it may reach now. */
+  get allowHosts(): readonly string[] {
+    return this.#allowHosts ?? this.plan.network.allowHosts
   }
 
   /** The latest connections through the proxy, allowed and refused. */
@@ -276,7 +294,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   async #decide(asked: AskedCommand, execId: string, options: Asking): Promise<Decision> {
-    const decision = await this.#parts.judge(asked, options.cwd)
+    const judged = await this.#parts.judge(asked, options.cwd)
+    const decision = options.settle?.(judged) ?? judged
     const approved = decision.action === 'ask' ? await this.#approve(asked, decision, options) : undefined
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
     const { action, reason, rules } = decision
@@ -298,7 +317,9 @@ export class Sandbox implements AsyncDisposable {
     }
     if (approved === false) {
       throw new SandboxError('approval-required', reason, {
-        hint: 'approve it with --yes, or add a rule to the policy',
+        hint: options.approve
+          ? 'nobody said yes; ask whoever is responsible, or have a rule added to the policy'
+          : 'approve it with --yes, or add a rule to the policy',
       })
     }
     return decision

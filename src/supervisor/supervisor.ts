@@ -41,7 +41,7 @@ export type SupervisorParts = {
   readonly newId: (prefix: string) => string
   readonly open: (
     spec: Spec,
-    options: { readonly id?: string; readonly signal?: AbortSignal },
+    options: { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string },
   ) => Promise<LiveSandbox>
   /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
   readonly tokenOf?: (id: string) => string
@@ -244,10 +244,7 @@ export class Supervisor {
       await live.pause()
       entry.move('paused')
       entry.hold()
-      await Promise.all([
-        this.#note(entry, 'paused', 'asked'),
-        this.#save(entry, { state: 'paused', expiresAt: null }),
-      ])
+      await this.#save(entry, { state: 'paused', expiresAt: null })
     })
     return { row: entry.row, managed: entry }
   }
@@ -262,10 +259,7 @@ export class Supervisor {
       entry.release()
       const left = entry.ttl.leftMs
       const expiresAt = left === undefined ? null : Date.now() + left
-      await Promise.all([
-        this.#note(entry, 'ready', 'resumed'),
-        this.#save(entry, { state: 'ready', expiresAt }),
-      ])
+      await this.#save(entry, { state: 'ready', expiresAt })
     })
     return { row: entry.row, managed: entry }
   }

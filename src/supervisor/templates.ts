@@ -21,8 +21,10 @@ export type TemplateData = {
   readonly cpus?: number
   readonly memoryMb?: number
   readonly tags?: readonly string[]
-  /** How many of the private directories are in the archive. */
+  /** How many directories are in the archive. */
   readonly places: number
+  /** Which ones; in old records whoever restores it knows. */
+  readonly paths?: readonly string[]
 }
 
 export type Template = Omit<SnapshotRow, 'data'> & { readonly data: TemplateData }
@@ -58,7 +60,11 @@ export class Templates {
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
     for (const [index, place] of places.entries()) await this.#write(record.id, index, live.files.pack(place))
-    const kept = { ...record, backend: live.backend, data: { ...record.data, places: places.length } }
+    const kept = {
+      ...record,
+      backend: live.backend,
+      data: { ...record.data, places: places.length, paths: places },
+    }
     await this.save(kept)
     return kept
   }
@@ -69,8 +75,11 @@ export class Templates {
 
   /** Puts the files of a template into a sandbox that is new. */
   async restore(live: LiveSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
-    for (const [index, place] of places.slice(0, data.places).entries()) {
+    for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
+      // SECURITY: into what is the sandbox's own, never into a mount of the host's.
+      if (place !== '/tmp' && !live.plan.own.includes(place))
+        throw new SandboxError('unsupported', `template ${id} holds \`${place}\`, which this sandbox lacks`)
       if (!existsSync(file))
         throw new SandboxError('launch-failed', `the archive of template ${id} is missing`)
       await live.files.unpack(place, createReadStream(file))

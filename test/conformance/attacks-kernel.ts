@@ -1,4 +1,5 @@
-import { type Attack, isRoot, onlyInside, rootOnly, says, unlessProbed, x64Only } from './attack.ts'
+import { release } from 'node:os'
+import { type Attack, isRoot, onlyInside, rootOnly, says, stdout, unlessProbed, x64Only } from './attack.ts'
 import { contentOf, exists, SECRET } from './world.ts'
 
 /** Other processes and the kernel itself. */
@@ -32,9 +33,9 @@ export const PROCESSES: readonly Attack[] = [
     notApplicable: onlyInside('without a wall the first process is the machine itself'),
   },
   {
-    name: 'open the memory and the variables of the same',
+    name: 'open the memory, the variables and the descriptors of the same',
     script: () =>
-      'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; cat /proc/$p/environ > /dev/null && echo got-it; done',
+      'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; [ -n "$(tr -d "\\0" < /proc/$p/environ)" ] && echo got-it; for f in 3 4 5 100 101 102; do (exec 8<>/proc/$p/fd/$f) && echo got-it; done; done',
     succeeded: says('got-it'),
     notApplicable: onlyInside('without a wall the first process is the machine itself'),
   },
@@ -105,4 +106,24 @@ export const KERNEL: readonly Attack[] = [
   syscall('hostname', rootOnly),
   syscall('umount', onlyInside('it would take the machine apart')),
   syscall('pivot_root', onlyInside('it would take the machine apart')),
+]
+
+/** What only the host's own kernel knows. */
+export const OTHER_KERNEL: readonly Attack[] = [
+  {
+    name: 'ask the kernel for its name',
+    script: () => 'uname -r; cat /proc/version /proc/sys/kernel/osrelease',
+    succeeded: (result) => stdout(result).includes(release()),
+  },
+  {
+    name: 'find when the machine was started',
+    script: () => 'cat /proc/sys/kernel/random/boot_id; grep btime /proc/stat',
+    succeeded: (result) => stdout(result).includes(contentOf('/proc/sys/kernel/random/boot_id').trim()),
+  },
+  {
+    name: 'see what the kernel is built of',
+    script: () => 'cat /proc/modules /proc/kallsyms /proc/slabinfo | head -c 100000 | wc -c',
+    succeeded: (result) => Number(stdout(result)) > 1000,
+    notApplicable: rootOnly,
+  },
 ]

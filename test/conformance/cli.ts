@@ -1,18 +1,45 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import type { Backend } from '../../src/backends/backend.ts'
 import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
+import { docker } from '../../src/backends/docker/backend.ts'
+import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
+import { machineImages, machines } from '../microvm-parts.ts'
+import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { SABOTAGES } from './sabotage.ts'
 import { isFine, runSuite, runUses } from './suite.ts'
 import { makeWorld, packageRoot, planOf } from './world.ts'
 
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
- *   node dist/test/conformance.js [--json] [--only fs.read,…] [--mutation]
+ *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation]
+ *     [--backend bubblewrap|docker|podman|gvisor|microvm] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
+
+/** The backend in question, and how to end what it needs. */
+type Tried = { readonly backend: Backend; readonly close: () => Promise<void> }
+
+async function tried(name: string): Promise<Tried> {
+  const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
+  const shared = { agent, probePlan, images: testImages(), stateDir: testState() }
+  if (name === 'bubblewrap') return { backend: wall(), close: async () => {} }
+  if (name === 'gvisor') {
+    const runsc = argument('--runsc')
+    return { backend: gvisor({ ...shared, ...(runsc ? { runsc } : {}) }), close: async () => {} }
+  }
+  if (name === 'microvm') {
+    await machineImages()
+    const backend = machines()
+    return { backend, close: () => backend.close() }
+  }
+  const engine = await (name === 'podman' ? startPodman() : startDocker())
+  const backend = docker({ ...shared, sockets: [engine.socket], owner: 'conformance', epoch: '0-0' })
+  return { backend, close: () => engine.close() }
+}
 
 const wall = (sabotage?: (vector: readonly string[]) => readonly string[]) =>
   bubblewrap({
@@ -30,16 +57,19 @@ async function main(): Promise<number> {
   const show = (text: string): void => {
     if (loud) process.stdout.write(text)
   }
+  const few = argument('--few')
+  const { backend, close } = await tried(argument('--backend') ?? 'bubblewrap')
   try {
     if (process.argv.includes('--mutation')) return await mutate(control, show)
-    const rows = await runSuite(wall(), control, world, {
+    const rows = await runSuite(backend, control, world, {
       only,
+      few: few === undefined ? undefined : Number(few),
       onRow: (row) =>
         show(
           `${row.verdict.padEnd(15)} ${row.guarantee.padEnd(16)} ${row.attack}${row.why ? ` (${row.why})` : ''}\n`,
         ),
     })
-    const uses = only ? [] : await runUses(wall(), world)
+    const uses = only ? [] : await runUses(backend, world)
     for (const use of uses)
       show(`${(use.ok ? 'works' : 'BROKEN').padEnd(15)} ${use.name}${use.ok ? '' : `: ${use.said}`}\n`)
     if (!loud) process.stdout.write(`${JSON.stringify({ rows, uses })}\n`)
@@ -47,6 +77,7 @@ async function main(): Promise<number> {
     show(`${rows.length + uses.length - bad} passed, ${bad} failed\n`)
     return bad === 0 ? 0 : 1
   } finally {
+    await close()
     await world.close()
   }
 }

@@ -1,7 +1,7 @@
 import type { Guarantee } from '../../src/model/guarantee.ts'
 import type { Attack } from './attack.ts'
 import { ENVIRONMENT, READS, WRITES } from './attacks-files.ts'
-import { IPC, KERNEL, PROCESSES } from './attacks-kernel.ts'
+import { IPC, KERNEL, OTHER_KERNEL, PROCESSES } from './attacks-kernel.ts'
 import { CLEANUP, LIMITS } from './attacks-limits.ts'
 import { BROKERED, NETWORK, THROUGH_PROXY } from './attacks-network.ts'
 import { PROTECTED } from './attacks-protect.ts'
@@ -27,7 +27,7 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'proc.hidden': PROCESSES,
   'ipc.private': IPC,
   'kernel.filtered': KERNEL,
-  'kernel.separate': UNPROVEN,
+  'kernel.separate': OTHER_KERNEL,
   ...LIMITS,
   'limit.fuel': UNPROVEN,
   'secrets.outside': BROKERED,

@@ -153,12 +153,54 @@ describe('a pause', () => {
   })
 })
 
-describe('what a backend cannot', () => {
-  test.each(['snapshot', 'fork'])('%s is 501 and names it', async (verb) => {
+describe('snapshots and forks', () => {
+  const said = async (id: string, command: string, key = home.admin): Promise<string> =>
+    (await home.call('POST', `/v1/sandboxes/${id}/exec`, { key, body: { command } })).json.stdout
+
+  test('a fork has the files of its moment, and then its own', { timeout: 60_000 }, async () => {
     const id = await create()
-    const said = await home.call('POST', `/v1/sandboxes/${id}/${verb}`, { body: {} })
-    expect(said).toMatchObject({ status: 501, json: { code: 'unsupported' } })
-    expect(said.json.message).toContain('bubblewrap')
+    await said(id, 'mkdir /tmp/deep && echo one > /tmp/deep/note && chmod 640 /tmp/deep/note')
+    const forked = await home.call('POST', `/v1/sandboxes/${id}/fork`, { body: {} })
+    expect(forked).toMatchObject({ status: 201, json: { state: 'ready' } })
+    expect(forked.json.id).not.toBe(id)
+    await said(id, 'echo two > /tmp/deep/note')
+    expect(await said(forked.json.id, 'cat /tmp/deep/note; ls -l /tmp/deep/note | cut -c1-10')).toBe(
+      'one\n-rw-r-----\n',
+    )
+    expect((await home.call('GET', '/v1/snapshots')).json.items).toEqual([])
+    for (const one of [id, forked.json.id]) await home.call('DELETE', `/v1/sandboxes/${one}`)
+  })
+
+  test('a snapshot outlives its sandbox and is its tenant’s alone', { timeout: 60_000 }, async () => {
+    const id = await create()
+    await said(id, 'echo kept > /tmp/note')
+    const snapshot = await home.call('POST', `/v1/sandboxes/${id}/snapshot`, { body: { name: 'good' } })
+    expect(snapshot).toMatchObject({ status: 201, json: { name: 'good', sandbox_id: id } })
     await home.call('DELETE', `/v1/sandboxes/${id}`)
+    const other = await home.key(['create', 'exec', 'read'], 'other')
+    for (const template of ['good', snapshot.json.id]) {
+      const body = { template }
+      expect((await home.call('POST', '/v1/sandboxes', { key: other, body })).status).toBe(404)
+      const made = await home.call('POST', '/v1/sandboxes', { body })
+      expect(await said(made.json.id, 'cat /tmp/note')).toBe('kept\n')
+      await home.call('DELETE', `/v1/sandboxes/${made.json.id}`)
+    }
+    expect((await home.call('GET', '/v1/snapshots', { key: other })).json.items).toEqual([])
+    expect((await home.call('DELETE', '/v1/snapshots/good', { key: other })).status).toBe(404)
+    expect((await home.call('DELETE', '/v1/snapshots/good')).status).toBe(204)
+    expect((await home.call('POST', '/v1/sandboxes', { body: { template: 'good' } })).status).toBe(404)
+  })
+
+  test('what is paused is not snapshotted, and what a backend cannot is named', async () => {
+    const id = await create()
+    await home.call('POST', `/v1/sandboxes/${id}/pause`, { body: {} })
+    for (const verb of ['snapshot', 'fork'])
+      expect((await home.call('POST', `/v1/sandboxes/${id}/${verb}`, { body: {} })).status).toBe(409)
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+    const mock = await home.call('POST', '/v1/sandboxes', { body: { backend: 'mock' } })
+    const answer = await home.call('POST', `/v1/sandboxes/${mock.json.id}/fork`, { body: {} })
+    expect(answer).toMatchObject({ status: 501, json: { code: 'unsupported' } })
+    expect(answer.json.message).toContain('mock')
+    await home.call('DELETE', `/v1/sandboxes/${mock.json.id}`)
   })
 })

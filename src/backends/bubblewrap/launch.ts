@@ -1,7 +1,7 @@
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { type Mount, type PathFact, type Plan, PROXY_PORT, type Protection } from '../../model/plan.ts'
-import type { Limits } from '../../model/spec.ts'
+import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
+import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
 
 /**
  * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
@@ -268,32 +268,7 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
   ]
 }
 
-const isOffline = ({ network }: Plan): boolean => network.mode === 'offline' || network.mode === 'loopback'
-
-const writableTargets = (plan: Plan): readonly string[] =>
-  plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => mount.target)
-
 const writablePlaces = (plan: Plan): readonly string[] => [...writableTargets(plan), '/tmp', '/dev']
-
-/** The agent watches writes for protected names, and also when it has to count what is written. */
-function protectionFields(plan: Plan): string[] {
-  const protection: Protection = plan.protection ?? {
-    roots: [],
-    inner: [],
-    names: [],
-    exceptBelow: [],
-    pinned: [],
-  }
-  if (!plan.protection && plan.limits.diskMb === undefined) return []
-  return [
-    ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
-    ...protection.roots.flatMap((name) => ['protect-root', name]),
-    ...protection.inner.flatMap((name) => ['protect-inner', name]),
-    ...protection.names.flatMap((name) => ['protect-name', name]),
-    ...protection.exceptBelow.flatMap((name) => ['protect-except', name]),
-    ...protection.pinned.flatMap((path) => ['protect-path', path]),
-  ]
-}
 
 function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
   const { memoryMb, pids, diskMb } = plan.limits
@@ -309,12 +284,6 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
     ...(watched(plan) ? ['tick', '25'] : []),
   ]
 }
-
-/** Limits that somebody asked for are looked at more often than nets. */
-const watched = (plan: Plan): boolean =>
-  (['memoryMb', 'pids', 'diskMb'] as const).some(
-    (name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name),
-  )
 
 /** The vector as environment variables beside the guest's own, which the launcher tells apart by name. */
 export function launchEnvironment(

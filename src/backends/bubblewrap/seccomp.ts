@@ -80,10 +80,10 @@ const REFUSED: Readonly<Record<string, Numbers>> = {
 }
 
 /** CLONE_NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET | NEWNS | NEWTIME. */
-const NEW_NAMESPACES =
+export const NEW_NAMESPACES =
   (0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000 | 0x80) >>> 0
 /** clone keeps the exit signal where unshare keeps NEWTIME, and cannot make time namespaces. */
-const CLONE_NAMESPACES = (NEW_NAMESPACES & ~0x80) >>> 0
+export const CLONE_NAMESPACES = (NEW_NAMESPACES & ~0x80) >>> 0
 
 const AF_UNIX = 1
 const AF_INET = 2

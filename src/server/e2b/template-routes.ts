@@ -1,6 +1,5 @@
 import { randomBytes } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
-import { cannot } from '../../supervisor/supervisor.ts'
 import type { Template } from '../../supervisor/templates.ts'
 import { cursorFrom, cursorOf } from '../views.ts'
 import { type Build, runBuild } from './build.ts'
@@ -10,7 +9,7 @@ import { PRIVATE } from './guest.ts'
 import { fromE2bId, toE2bId } from './ids.ts'
 import { limitOf } from './listing.ts'
 import { buildShape, forkShape, newTemplateShape, snapshotShape } from './shapes.ts'
-import { ENVD_VERSION } from './views.ts'
+import { accessOf, ENVD_VERSION } from './views.ts'
 
 /** Templates, their builds, and snapshots, which are templates that a sandbox made. */
 
@@ -200,13 +199,20 @@ async function snapshots({ surface, principal, query }: RestCall): Promise<Respo
   return Response.json(items, { headers: next })
 }
 
-/** A fork carries running processes over, which no backend here can do yet. */
+/** Of its files, like a snapshot; its processes stay where they are. */
 async function fork(call: RestCall): Promise<Response> {
-  await bodyOf(call, forkShape)
-  const { managed } = await aliveOf(call)
-  if (!managed) throw new SandboxError('wrong-state', 'the sandbox is not running')
-  throw cannot(managed.ready(), 'fork')
+  const { surface, principal, host } = call
+  const { count = 1, timeout = FORK_SECONDS } = await bodyOf(call, forkShape)
+  const { id } = await aliveOf(call)
+  const made = await surface.parts.snapshots.forks(principal, id, count, timeout * 1000)
+  const answers = made.map((one) =>
+    one.status === 'fulfilled'
+      ? { sandbox: accessOf(surface, one.value, host) }
+      : { error: { code: 500, message: (one.reason as Error).message } },
+  )
+  return Response.json(answers, { status: 201 })
 }
+const FORK_SECONDS = 300
 
 export const TEMPLATES: readonly RestRoute[] = [
   { method: 'POST', path: '/v3/templates', scope: 'create', handle: request },

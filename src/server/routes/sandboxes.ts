@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
-import { cannot } from '../../supervisor/supervisor.ts'
 import { type Call, type Route, route } from '../route.ts'
 import {
   createShape,
+  forkShape,
   listQuery,
   logsQuery,
   networkShape,
@@ -12,8 +12,17 @@ import {
   specOf,
   timeoutShape,
 } from '../shapes.ts'
-import { cursorFrom, cursorOf, pageOf, sandboxJson, sandboxSchema } from '../views.ts'
+import {
+  cursorFrom,
+  cursorOf,
+  pageOf,
+  sandboxJson,
+  sandboxSchema,
+  snapshotJson,
+  snapshotSchema,
+} from '../views.ts'
 
+const MOST_SNAPSHOTS = 100
 const ONE = { 200: { description: 'the sandbox', schema: sandboxSchema } }
 const idOf = ({ params }: Call<never, never> | Call): string => params.id as string
 
@@ -96,20 +105,60 @@ export const sandboxRoutes: readonly Route[] = [
         Response.json(sandboxJson(await call.parts.supervisor[verb](call.principal, idOf(call)))),
     }),
   ),
-  ...(['snapshot', 'fork'] as const).map((verb) =>
-    route({
-      method: 'POST',
-      path: `/v1/sandboxes/:id/${verb}`,
-      summary: verb === 'snapshot' ? 'Keep its state' : 'A new sandbox in the same state',
-      scope: 'create',
-      body: snapshotShape,
-      answers: { 501: { description: 'this backend cannot' } },
-      async handle(call) {
-        const entry = await call.parts.supervisor.use(call.principal, idOf(call))
-        throw cannot(entry.ready(), verb)
-      },
-    }),
-  ),
+  route({
+    method: 'POST',
+    path: '/v1/sandboxes/:id/snapshot',
+    summary: 'Keep the files of its own places; a sandbox can start from them as its template',
+    scope: 'create',
+    body: snapshotShape,
+    answers: {
+      201: { description: 'the snapshot', schema: snapshotSchema },
+      501: { description: 'this backend cannot' },
+    },
+    handle: async ({ parts, principal, params, body }) =>
+      Response.json(snapshotJson(await parts.snapshots.take(principal, params.id as string, body.name)), {
+        status: 201,
+      }),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/sandboxes/:id/fork',
+    summary: 'A new sandbox of the same spec with the same files; processes stay where they are',
+    scope: 'create',
+    body: forkShape,
+    answers: {
+      201: { description: 'it is ready', schema: sandboxSchema },
+      501: { description: 'this backend cannot' },
+    },
+    async handle({ parts, principal, params, body }) {
+      const made = await parts.snapshots.fork(principal, params.id as string, body.timeout_ms)
+      const token = made.token === undefined ? {} : { token: made.token }
+      return Response.json({ ...sandboxJson(made), ...token }, { status: 201 })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/snapshots',
+    summary: 'Snapshots, newest first',
+    scope: 'read',
+    answers: { 200: { description: 'the latest hundred', schema: pageOf(snapshotSchema) } },
+    handle: async ({ parts, principal }) =>
+      Response.json({
+        items: (await parts.snapshots.list(principal, MOST_SNAPSHOTS)).map(snapshotJson),
+        next: null,
+      }),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/v1/snapshots/:id',
+    summary: 'Forget a snapshot',
+    scope: 'create',
+    answers: { 204: { description: 'it is gone' } },
+    async handle({ parts, principal, params }) {
+      await parts.snapshots.remove(principal, params.id as string)
+      return new Response(null, { status: 204 })
+    },
+  }),
   route({
     method: 'POST',
     path: '/v1/sandboxes/:id/timeout',

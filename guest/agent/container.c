@@ -1,0 +1,179 @@
+#include "machine.h"
+
+#include <dirent.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+
+/*
+ * The container in a virtual machine: a root of its own, and a user who is nobody to the machine. We are PID 1 of it and
+ * still root when we begin; at the end we are not, and the machine's own files, devices and controls are out of reach.
+ */
+
+static void put(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
+  close(fd);
+}
+
+static void make(const char *path, mode_t mode, const char *text) {
+  unlink(path);
+  int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
+  close(fd);
+}
+
+static void attach(const char *what, const char *where, const char *type, unsigned long flags, const char *options) {
+  if (mount(what, where, type, flags, options)) die("cannot mount %s: %s", where, strerror(errno));
+}
+
+/* Everything on the way to a path; the last part only where it is a directory. Nothing here is a guest's yet. */
+static void make_way(const char *path, bool whole) {
+  char partial[PATH_MAX];
+  snprintf(partial, sizeof partial, "%s", path);
+  for (char *slash = partial + 1; (slash = strchr(slash, '/')); slash++) {
+    *slash = 0;
+    mkdir(partial, 0755);
+    *slash = '/';
+  }
+  if (whole) mkdir(partial, 0755);
+}
+
+/* The image with a layer in memory over it: mount points and small files are made there, and then nobody writes to it. */
+static void build_root(void) {
+  attach("layer", "/layer", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755");
+  mkdir("/layer/upper", 0755);
+  mkdir("/layer/work", 0755);
+  attach("root", "/new", "overlay", MS_NOSUID | MS_NODEV, "lowerdir=/root,upperdir=/layer/upper,workdir=/layer/work");
+}
+
+static void device(const char *name, unsigned major_number, unsigned minor_number) {
+  char path[64];
+  snprintf(path, sizeof path, "/new/dev/%s", name);
+  if (mknod(path, S_IFCHR | 0666, makedev(major_number, minor_number))) die("%s: %s", path, strerror(errno));
+}
+
+static void build_dev(const char *size) {
+  char options[64];
+  snprintf(options, sizeof options, "mode=1777,size=%s", size);
+  mkdir("/new/dev", 0755);
+  attach("dev", "/new/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=8m,mode=0755");
+  device("null", 1, 3);
+  device("zero", 1, 5);
+  device("full", 1, 7);
+  device("random", 1, 8);
+  device("urandom", 1, 9);
+  device("tty", 5, 0);
+  mkdir("/new/dev/pts", 0755);
+  mkdir("/new/dev/shm", 01777);
+  attach("pts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
+  attach("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options);
+  static const char *const LINKS[][2] = {{"pts/ptmx", "/new/dev/ptmx"},          {"/proc/self/fd", "/new/dev/fd"},
+                                         {"/proc/self/fd/0", "/new/dev/stdin"}, {"/proc/self/fd/1", "/new/dev/stdout"},
+                                         {"/proc/self/fd/2", "/new/dev/stderr"}};
+  for (size_t i = 0; i < sizeof LINKS / sizeof *LINKS; i++)
+    if (symlink(LINKS[i][0], LINKS[i][1])) die("%s: %s", LINKS[i][1], strerror(errno));
+}
+
+static void build_places(const char *size) {
+  char options[64];
+  snprintf(options, sizeof options, "mode=1777,size=%s", size);
+  mkdir("/new/proc", 0755);
+  mkdir("/new/tmp", 01777);
+  attach("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
+  attach("tmp", "/new/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options);
+}
+
+/* What the host granted, shortest path first: a mount may lie in another one. */
+static void bind_places(void) {
+  for (size_t i = 0; i < machine.place_count; i++) {
+    const struct machine_place *place = &machine.places[i];
+    char source[PATH_MAX], target[PATH_MAX];
+    bool file = !strcmp(place->kind, "file");
+    snprintf(source, sizeof source, file ? "/data/%zu/%s" : "/data/%zu", i, place->name);
+    snprintf(target, sizeof target, "/new%s", place->target);
+    make_way(target, !file);
+    if (file) close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    attach(source, target, NULL, MS_BIND, NULL);
+    unsigned long flags = MS_NOSUID | MS_NODEV | (strcmp(place->mode, "rw") ? MS_RDONLY : 0);
+    attach(NULL, target, NULL, MS_REMOUNT | MS_BIND | flags, NULL);
+  }
+}
+
+static void write_files(void) {
+  char path[PATH_MAX];
+  if (machine.id[0]) make("/new/etc/machine-id", 0444, machine.id);
+  for (size_t i = 0; i + 1 < machine.files.count; i += 2) {
+    snprintf(path, sizeof path, "/new%s", machine.files.items[i]);
+    make_way(path, false);
+    make(path, 0444, machine.files.items[i + 1]);
+  }
+}
+
+/* Views of the kernel itself. All else in /proc that matters belongs to the machine's root, who is nobody in here. */
+static const char *const HIDDEN[] = {"/proc/kallsyms", "/proc/modules", "/proc/kcore", "/proc/keys", "/proc/key-users"};
+
+static void enter_root(void) {
+  static const char *const OURS[] = {"/sys", "/dev", "/cgroup", "/proc", "/data", "/root", "/layer"};
+  attach(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
+  for (size_t i = 0; i < sizeof OURS / sizeof *OURS; i++) umount2(OURS[i], MNT_DETACH);
+  /* PLATFORM: the first root of a kernel cannot be exchanged, only covered. */
+  if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/")) die("root: %s", strerror(errno));
+  for (size_t i = 0; i < sizeof HIDDEN / sizeof *HIDDEN; i++) hide_path(HIDDEN[i]);
+}
+
+static void raise_loopback(void) {
+  struct ifreq request = {.ifr_name = "lo"};
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request)) die("loopback: %s", strerror(errno));
+  close(fd);
+}
+
+/* Opened while we may; each command enters by itself. */
+static void open_groups(void) {
+  work_group = open("/cgroup/work/cgroup.procs", O_WRONLY | O_CLOEXEC);
+  memory_events = open("/cgroup/work/memory.events", O_RDONLY | O_CLOEXEC);
+  pids_events = open("/cgroup/work/pids.events", O_RDONLY | O_CLOEXEC);
+  if (work_group < 0 || memory_events < 0 || pids_events < 0) die("control group: %s", strerror(errno));
+}
+
+/* Inside it may be any user, even 0; to the machine it is one without rights. */
+static void become_guest(void) {
+  char map[64];
+  if (syscall(SYS_setgroups, 0, NULL) || setresgid(GUEST_ID, GUEST_ID, GUEST_ID) || setresuid(GUEST_ID, GUEST_ID, GUEST_ID))
+    die("user: %s", strerror(errno));
+  prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* or else our own map is not ours to write */
+  if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
+  put("/proc/self/setgroups", "deny");
+  snprintf(map, sizeof map, "%s %d 1", machine.gid, GUEST_ID);
+  put("/proc/self/gid_map", map);
+  snprintf(map, sizeof map, "%s %d 1", machine.uid, GUEST_ID);
+  put("/proc/self/uid_map", map);
+  forbid_user_namespaces(false);
+}
+
+_Noreturn void become_container(void) {
+  const char *size = machine.tmp ? machine.tmp : "50%";
+  if (unshare(CLONE_NEWCGROUP) || prctl(PR_SET_NAME, "agent", 0, 0, 0)) die("namespaces: %s", strerror(errno));
+  attach(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+  raise_loopback();
+  open_groups();
+  build_root();
+  build_dev(size);
+  build_places(size);
+  write_files();
+  bind_places();
+  enter_root();
+  become_guest();
+  walk_setup();
+  drop_privileges();
+  session_helper = machine.helper;
+  session_token = machine.token;
+  session_filled = machine.filled;
+  serve_inside(machine.config, machine.config_length, machine.filter);
+}

@@ -1,0 +1,32 @@
+/* What `/init` of a virtual machine was told, and the container that it makes of it. */
+#ifndef RINGFENCE_MACHINE_H
+#define RINGFENCE_MACHINE_H
+
+#include "agent.h"
+
+/* Whoever the sandbox's user is inside, to the machine it is this one. */
+enum { GUEST_ID = 100000, MAX_PLACES = 64, AGENT_PORT = 1024 };
+
+struct machine_place {
+  const char *kind, *mode, *target, *name;
+};
+
+struct machine {
+  bool known; /* the host has said who we are */
+  char *config;
+  size_t config_length;
+  int filter;
+  int helper; /* in the container: asks for what needs rights */
+  char token[80], id[40];
+  const char *uid, *gid, *tmp;
+  struct strings limits, files;
+  struct machine_place places[MAX_PLACES];
+  size_t place_count;
+  long long filled; /* when the last of the files that came with the machine was written */
+};
+
+extern struct machine machine;
+void take_identity(char *fields, size_t length);
+/* container.c */
+_Noreturn void become_container(void);
+#endif

@@ -1,0 +1,68 @@
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { caller, isAlive, lifeOf } from '../host/system.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Plan } from '../model/plan.ts'
+
+export type User = { readonly uid: number; readonly gid: number }
+
+const NOBODY: User = { uid: 65534, gid: 65534 }
+
+/**
+ * Whose files these are is who works on them: the workspace's owner, or whoever calls. Where nothing of the host is
+ * granted, nobody.
+ */
+export function userFor(plan: Plan): User {
+  const own = caller()
+  return plan.runAs ?? (own.uid === 0 && plan.mounts.length === 0 ? NOBODY : own)
+}
+
+/** A private directory with the small files that a plan brings, readable inside and gone with the sandbox. */
+export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User): string {
+  const run = join(stateDir, 'run')
+  mkdirSync(run, { recursive: true, mode: 0o700 })
+  sweep(run)
+  const dir = mkdtempSync(join(run, `container-${lifeOf(process.pid)}-`))
+  const home = plan.own[0]
+  const name = home ? 'user' : uid === 0 ? 'root' : 'agent'
+  const shell = home ? '/bin/bash' : '/bin/sh'
+  const write = (file: string, text: string): void => writeFileSync(join(dir, file), text, { mode: 0o444 })
+  try {
+    write(
+      'passwd',
+      `${name}:x:${uid}:${gid}::${home ?? '/tmp'}:${shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
+    )
+    write('group', `${name}:x:${gid}:\nnogroup:x:65534:\n`)
+    for (const [index, { text }] of plan.files.entries()) write(`plan-${index}`, text)
+    return dir
+  } catch (cause) {
+    rmSync(dir, { recursive: true, force: true })
+    throw new SandboxError('launch-failed', `cannot write below ${stateDir}`, { cause })
+  }
+}
+
+const swept = new Set<string>()
+
+/** What processes that are dead left behind, once for each process that lives. */
+function sweep(run: string): void {
+  if (swept.has(run)) return
+  swept.add(run)
+  for (const name of readdirSync(run)) {
+    const life = /^container-(\d+-\d+)-/.exec(name)?.[1]
+    if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
+  }
+}
+
+/** What no container of ours can do. SECURITY: refused by name, never left out. */
+export function refuseUnfit(plan: Plan, backend: string): void {
+  const unfit =
+    plan.network.mode === 'full'
+      ? 'has no way into the host’s network'
+      : plan.mounts.some(({ target }) => target === '/')
+        ? 'cannot show the host’s own root'
+        : plan.mounts.some(({ overlay }) => overlay)
+          ? 'cannot keep changes apart for a review'
+          : undefined
+  if (unfit)
+    throw new SandboxError('unsupported', `${backend} ${unfit}`, { hint: 'use bubblewrap, or ask for less' })
+}

@@ -1,0 +1,230 @@
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { monotonicMs } from '../../host/clock.ts'
+import { Engine } from '../../host/engine.ts'
+import { hardLimit, hostFingerprint } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
+import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
+import { containerFiles, refuseUnfit, type User, userFor } from '../container-files.ts'
+import { containerFields, expectedMounts } from '../guest-config.ts'
+import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
+import type { ImageStore } from '../images/store.ts'
+import { VesselPlace, VesselSandbox } from '../vessel.ts'
+import { Waiting } from '../waiting.ts'
+import { Container } from './container.ts'
+import { EngineImages } from './engine-images.ts'
+import { type ContainerContext, containerBody } from './launch.ts'
+import { layersOf } from './layers.ts'
+import { engineProfile } from './seccomp-json.ts'
+
+export type DockerParts = {
+  readonly agent: string
+  readonly probePlan: () => Plan
+  readonly images: ImageStore
+  readonly stateDir: string
+  /** Sockets to try, the first that is there. */
+  readonly sockets: readonly string[]
+  /** Names this installation on the engine, so that its leftovers can be told from others'. */
+  readonly owner: string
+  readonly epoch: string
+  /** So many containers are kept ready for each kind of sandbox that was asked for. */
+  readonly ready?: number
+  readonly onProgress?: ((text: string) => void) | undefined
+  /** Tests change a launch on purpose, to see that the proofs notice. */
+  readonly sabotage?: (body: Record<string, unknown>) => Record<string, unknown>
+  readonly deadlineMs?: number
+  /** What the engine starts containers with. `runsc` gives each a kernel of its own, and keeps other promises. */
+  readonly runtime?: 'runc' | 'runsc' | undefined
+}
+
+const CLAIMS: readonly Guarantee[] = [
+  'fs.read',
+  'fs.write',
+  'fs.protect',
+  'env.clean',
+  'net.offline',
+  'net.loopback',
+  'net.fetch',
+  'secrets.outside',
+  'proc.hidden',
+  'ipc.private',
+  'kernel.filtered',
+  'limit.wall',
+  'limit.idle',
+  'limit.memory',
+  'limit.cpu',
+  'limit.pids',
+  'limit.disk',
+  'limit.output',
+  'cleanup',
+]
+
+/** Containers of Docker, or of Podman behind the same language, with our agent as their first process. */
+export function docker(parts: DockerParts): Backend & { readonly close: () => Promise<void> } {
+  return new Docker(parts)
+}
+
+class Docker implements Backend {
+  readonly name = 'docker'
+  readonly level = 'container'
+  readonly byNameOnly = false
+  readonly emulated = false
+  readonly runsImages = true
+  readonly #parts: DockerParts
+  readonly #filter = encode(assemble(process.arch as Arch))
+  readonly #waiting: Waiting<Container>
+  #images: EngineImages | undefined
+
+  constructor(parts: DockerParts) {
+    this.#parts = parts
+    this.#waiting = new Waiting(parts.ready ?? 0)
+  }
+
+  async probe(): Promise<Probe> {
+    const missing = this.#missing()
+    if (missing) return { available: false, ...missing }
+    try {
+      const images = this.#engineImages()
+      // Directories alone are loaded in no time, and the agent needs no program to look at one.
+      const empty = await images.empty()
+      const started = monotonicMs()
+      const plan = this.#parts.probePlan()
+      const sandbox = await this.#serve(plan, await this.#start(plan, images.engine, empty, undefined), {})
+      try {
+        await sandbox.files.stat('/tmp')
+      } finally {
+        await sandbox.close()
+      }
+      return {
+        available: true,
+        guarantees: this.#ownKernel ? OWN_KERNEL_CLAIMS : CLAIMS,
+        startMs: monotonicMs() - started,
+      }
+    } catch (error) {
+      const fix = error instanceof SandboxError ? error.hint : undefined
+      return {
+        available: false,
+        reason: (error as Error).message,
+        fix: fix ?? 'look at the engine: docker info',
+      }
+    }
+  }
+
+  fingerprint(): string {
+    return hostFingerprint([this.#socket ?? '-', this.#parts.agent])
+  }
+
+  get #ownKernel(): boolean {
+    return this.#parts.runtime === 'runsc'
+  }
+
+  get #socket(): string | undefined {
+    return this.#parts.sockets.find((path) => existsSync(path))
+  }
+
+  #missing(): { reason: string; fix: string } | undefined {
+    if (!(process.arch in { x64: 1, arm64: 1 }))
+      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+    if (!this.#socket)
+      return {
+        reason: 'no container engine is running here',
+        fix: 'apt-get install docker.io && systemctl start docker',
+      }
+    if (!existsSync(this.#parts.agent))
+      return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    return undefined
+  }
+
+  #engineImages(): EngineImages {
+    const socket = this.#socket as string
+    if (this.#images?.engine.socket !== socket) {
+      const { deadlineMs, images, onProgress } = this.#parts
+      const engine = new Engine({ socket, ...(deadlineMs === undefined ? {} : { deadlineMs }) })
+      this.#images = new EngineImages(engine, images, onProgress)
+      void Container.sweep(engine, this.#parts.owner, this.#parts.epoch).catch(() => {})
+    }
+    return this.#images
+  }
+
+  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
+    if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
+    const missing = this.#missing()
+    if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
+    if (plan.network.mode === 'fetch' && !options.onTunnel)
+      throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
+    refuseUnfit(plan, this.name)
+    if (this.#ownKernel) refuseUnkept(plan)
+    const images = this.#engineImages()
+    const image = await images.idOf(plan.image)
+    const container = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, () =>
+      this.#start(plan, images.engine, image, options.signal),
+    )
+    return this.#serve(plan, container, options)
+  }
+
+  async reap(): Promise<void> {
+    const { owner, epoch } = this.#parts
+    if (this.#socket) await Container.sweep(this.#engineImages().engine, owner, epoch)
+  }
+
+  async close(): Promise<void> {
+    await this.#waiting.close()
+  }
+
+  async #serve(plan: Plan, container: Container, { onTunnel }: OpenOptions): Promise<BackendSandbox> {
+    const own = this.#ownKernel
+    const orders = {
+      fields: containerFields(plan, { guards: !own, counts: own }),
+      expected: own ? [] : expectedMounts(plan),
+      filter: this.#filter,
+    }
+    const shown = own ? ownKernelLayers : layersOf
+    const place = new VesselPlace(plan, container, orders, { layersOf: shown, onTunnel })
+    await place.ready()
+    return new VesselSandbox(plan, place, container)
+  }
+
+  async #start(
+    plan: Plan,
+    engine: Engine,
+    image: string,
+    signal: AbortSignal | undefined,
+  ): Promise<Container> {
+    const { stateDir, sabotage } = this.#parts
+    const user = userFor(plan)
+    const files = containerFiles(stateDir, plan, user)
+    try {
+      const body = containerBody(plan, await this.#context(image, files, user))
+      return await Container.start(engine, sabotage?.(body) ?? body, plan, {
+        files,
+        signal,
+        ownKernel: this.#ownKernel,
+      })
+    } catch (error) {
+      rmSync(files, { recursive: true, force: true })
+      throw error
+    }
+  }
+
+  async #context(image: string, files: string, user: User): Promise<ContainerContext> {
+    const { agent, owner, epoch } = this.#parts
+    const profile = engineProfile(process.arch as Arch)
+    const podman = await this.#engineImages().isPodman()
+    if (podman) writeFileSync(join(files, 'seccomp.json'), profile, { mode: 0o444 })
+    return {
+      image,
+      agent,
+      files,
+      ...user,
+      runtime: this.#parts.runtime,
+      podman,
+      descriptors: Math.min(hardLimit('open files', 4096), 65_536),
+      processes: Math.min(hardLimit('processes', 16_384), 16_384),
+      seccomp: podman ? join(files, 'seccomp.json') : profile,
+      labels: { 'ringfence.owner': owner, 'ringfence.epoch': epoch },
+    }
+  }
+}

@@ -1,0 +1,188 @@
+import { rmSync } from 'node:fs'
+import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
+import type { AttachedStream, Engine } from '../../host/engine.ts'
+import { isOver } from '../../host/orphans.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Plan } from '../../model/plan.ts'
+import type { Limits } from '../../model/spec.ts'
+import { OUR_PROCESSES } from '../guest-config.ts'
+import { assertServed, goferOf, KERNEL_MB } from '../gvisor/own-kernel.ts'
+import type { Vessel } from '../vessel.ts'
+
+const ID = /^[0-9a-f]{64}$/
+const REMOVE_MS = 60_000
+
+type StartOptions = {
+  readonly files: string
+  /** Whether the runtime is gVisor's. */
+  readonly ownKernel: boolean
+  readonly signal?: AbortSignal | undefined
+}
+
+type Seen = { readonly pid: number; readonly running: boolean }
+
+/** One container, from its creation until nothing of it is left. */
+export class Container implements Vessel {
+  readonly id: string
+  readonly channel: AttachedStream
+  readonly pid: number | undefined
+  readonly group: Cgroup | undefined
+  readonly #engine: Engine
+  readonly #files: string
+  readonly #watch = new AbortController()
+  oomKills = 0
+  #paused = false
+  #gone: Promise<void> | undefined
+
+  private constructor(
+    engine: Engine,
+    id: string,
+    channel: AttachedStream,
+    seen: Pick<Vessel, 'pid' | 'group'>,
+    files: string,
+  ) {
+    this.#engine = engine
+    this.id = id
+    this.channel = channel
+    this.pid = seen.pid
+    this.group = seen.group
+    this.#files = files
+    engine.events(id, (action) => this.#heard(action), this.#watch.signal)
+    channel.on('error', () => {})
+  }
+
+  /** Creates and starts it and reads its limits back. On failure nothing is left. */
+  static async start(
+    engine: Engine,
+    body: Record<string, unknown>,
+    plan: Plan,
+    { files, ownKernel, signal }: StartOptions,
+  ): Promise<Container> {
+    const id = await create(engine, body, signal)
+    try {
+      const channel = await engine.attach(id)
+      channel.on('error', () => {})
+      await engine.call({ method: 'POST', path: `/containers/${id}/start`, signal })
+      const seen = await inspect(engine, id)
+      const group = groupOfProcess(seen.pid, plan.limits)
+      assertLimits(group, plan.limits, ownKernel)
+      if (ownKernel) assertServed(goferOf(id), plan)
+      // Processes of gVisor are none of the host's: their numbers and their group say nothing about the sandbox's.
+      const visible = ownKernel ? { pid: undefined, group: undefined } : { pid: seen.pid, group }
+      return new Container(engine, id, channel, visible, files)
+    } catch (error) {
+      await remove(engine, id).catch(() => {})
+      throw error
+    }
+  }
+
+  /** What earlier lives of this installation left behind, and what was created but never began to live. */
+  static async sweep(engine: Engine, owner: string, epoch: string): Promise<void> {
+    const filters = encodeURIComponent(JSON.stringify({ label: [`ringfence.owner=${owner}`] }))
+    const { body } = await engine.call({ method: 'GET', path: `/containers/json?all=1&filters=${filters}` })
+    for (const { Id, Labels } of (Array.isArray(body) ? body : []) as Listed[]) {
+      const other = Labels?.['ringfence.epoch']
+      if (typeof Id === 'string' && ID.test(Id) && other !== epoch && isOver(other)) await remove(engine, Id)
+    }
+  }
+
+  #heard(action: string): void {
+    if (action === 'oom') this.oomKills++
+  }
+
+  async said(): Promise<string> {
+    return this.channel.said.trim().split('\n')[0] ?? ''
+  }
+
+  async pause(): Promise<void> {
+    await this.#engine.call({ method: 'POST', path: `/containers/${this.id}/pause` })
+    this.#paused = true
+  }
+
+  async resume(): Promise<void> {
+    await this.#engine.call({ method: 'POST', path: `/containers/${this.id}/unpause` })
+    this.#paused = false
+  }
+
+  destroy(): Promise<void> {
+    this.#gone ??= this.#destroy()
+    return this.#gone
+  }
+
+  async #destroy(): Promise<void> {
+    this.#watch.abort()
+    // A frozen process does not hear that it is to end.
+    if (this.#paused) await this.resume().catch(() => {})
+    this.channel.destroy()
+    try {
+      await remove(this.#engine, this.id)
+    } finally {
+      rmSync(this.#files, { recursive: true, force: true })
+    }
+  }
+}
+
+/**
+ * SECURITY: a limit counts only once the kernel repeats it. Where we cannot see the kernel's own files, the engine is
+ * elsewhere, and what it promised cannot be checked. Of a kernel of its own the agent counts the processes.
+ */
+function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: boolean): void {
+  const { memoryMb, cpus, pids } = limits
+  const asked = {
+    ...(memoryMb === undefined ? {} : { memoryMb: memoryMb + (ownKernel ? KERNEL_MB : 0) }),
+    ...(cpus === undefined ? {} : { cpus }),
+    ...(pids === undefined || ownKernel ? {} : { pids: pids + OUR_PROCESSES }),
+  }
+  if (Object.keys(asked).length === 0) return
+  const unmet = group?.unmet(asked) ?? Object.keys(asked)
+  if (unmet.length > 0)
+    throw new SandboxError(
+      'launch-failed',
+      `the container engine does not hold the limits: ${unmet.join(', ')}`,
+      {
+        hint: 'the engine must run on this host, with its memory, pids and cpu control groups switched on',
+      },
+    )
+}
+
+type Listed = { readonly Id?: unknown; readonly Labels?: Readonly<Record<string, string>> }
+
+async function create(
+  engine: Engine,
+  body: Record<string, unknown>,
+  signal: AbortSignal | undefined,
+): Promise<string> {
+  const answer = await engine.call({ method: 'POST', path: '/containers/create', body, signal })
+  const { Id } = (answer.body ?? {}) as { Id?: unknown }
+  if (typeof Id === 'string' && ID.test(Id)) return Id
+  throw new SandboxError('backend-unavailable', 'the container engine gave no container id')
+}
+
+async function inspect(engine: Engine, id: string): Promise<Seen> {
+  const { body } = await engine.call({ method: 'GET', path: `/containers/${id}/json` })
+  const { State } = (body ?? {}) as { State?: { Pid?: unknown; Running?: unknown } }
+  const pid = typeof State?.Pid === 'number' ? State.Pid : 0
+  return { pid, running: State?.Running === true }
+}
+
+const REMOVE_TRIES = 20
+
+/**
+ * Gone when it resolves; that it went by itself, or is just going, is as good. PLATFORM: Podman calls it a failure when a
+ * container ends in the moment in which it is to be ended.
+ */
+async function remove(engine: Engine, id: string): Promise<void> {
+  const path = `/containers/${id}?force=1&v=1`
+  for (let tries = 1; ; tries++) {
+    const { status } = await engine.call({ method: 'DELETE', path, deadlineMs: REMOVE_MS }, [404, 409, 500])
+    if (status === 409) {
+      const wait = `/containers/${id}/wait?condition=removed`
+      await engine.call({ method: 'POST', path: wait, deadlineMs: REMOVE_MS }, [404])
+      return
+    }
+    if (status !== 500) return
+    if (tries === REMOVE_TRIES)
+      throw new SandboxError('launch-failed', `the container engine does not remove ${id.slice(0, 12)}`)
+    await new Promise((resolve) => setTimeout(resolve, 10 * tries))
+  }
+}

@@ -1,0 +1,61 @@
+import { type Arch, CLONE_NAMESPACES, NEW_NAMESPACES, REFUSED_CALLS } from '../bubblewrap/seccomp.ts'
+
+type Condition = {
+  readonly index: number
+  readonly value: number
+  readonly valueTwo?: number
+  readonly op: string
+}
+type Rule = {
+  readonly names: readonly string[]
+  readonly action: string
+  readonly errnoRet?: number
+  readonly args?: readonly Condition[]
+}
+
+const EPERM = 1
+const ENOSYS = 38
+const EAFNOSUPPORT = 97
+/** AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. */
+const FAMILIES = [1, 2, 10, 16]
+const LAST_FAMILY = 16
+const TERMINAL_INPUT = [0x5412, 0x541c]
+
+const refuse = (names: readonly string[], errnoRet = EPERM, arg?: Condition): Rule => ({
+  names,
+  action: 'SCMP_ACT_ERRNO',
+  errnoRet,
+  ...(arg ? { args: [arg] } : {}),
+})
+
+const bitsOf = (mask: number): readonly number[] =>
+  Array.from({ length: 32 }, (_, index) => (1 << index) >>> 0).filter((bit) => (mask & bit) !== 0)
+
+/** Any of these bits: an engine joins conditions on one argument with `and`, so each bit is a rule. */
+const refuseBits = (name: string, mask: number): readonly Rule[] =>
+  bitsOf(mask).map((bit) =>
+    refuse([name], EPERM, { index: 0, value: bit, valueTwo: bit, op: 'SCMP_CMP_MASKED_EQ' }),
+  )
+
+/**
+ * The same refusals as our own filter, in the language of container engines, so that they hold from the container's first
+ * instruction. The agent loads the exact filter on top of it.
+ */
+export function engineProfile(arch: Arch): string {
+  const families = Array.from({ length: LAST_FAMILY }, (_, family) => family).filter(
+    (family) => !FAMILIES.includes(family),
+  )
+  return JSON.stringify({
+    defaultAction: 'SCMP_ACT_ALLOW',
+    architectures: [arch === 'arm64' ? 'SCMP_ARCH_AARCH64' : 'SCMP_ARCH_X86_64'],
+    syscalls: [
+      refuse(REFUSED_CALLS),
+      refuse(['clone3'], ENOSYS),
+      ...refuseBits('clone', CLONE_NAMESPACES),
+      ...refuseBits('unshare', NEW_NAMESPACES),
+      ...families.map((value) => refuse(['socket'], EAFNOSUPPORT, { index: 0, value, op: 'SCMP_CMP_EQ' })),
+      refuse(['socket'], EAFNOSUPPORT, { index: 0, value: LAST_FAMILY, op: 'SCMP_CMP_GT' }),
+      ...TERMINAL_INPUT.map((value) => refuse(['ioctl'], EPERM, { index: 1, value, op: 'SCMP_CMP_EQ' })),
+    ],
+  })
+}

@@ -1,0 +1,75 @@
+import { type Plan, PROXY_PORT, type Protection } from '../model/plan.ts'
+import type { Limits } from '../model/spec.ts'
+
+/**
+ * A plan in the guest agent's language, as far as it is the same behind every wall. Pure.
+ */
+
+export const isOffline = ({ network }: Plan): boolean =>
+  network.mode === 'offline' || network.mode === 'loopback'
+
+export const writableTargets = (plan: Plan): readonly string[] =>
+  plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => mount.target)
+
+const NOTHING: Protection = { roots: [], inner: [], names: [], exceptBelow: [], pinned: [] }
+
+/** The agent watches writes for protected names, and also when it has to count what is written. */
+export function protectionFields(plan: Plan): string[] {
+  const protection = plan.protection ?? NOTHING
+  if (!plan.protection && plan.limits.diskMb === undefined) return []
+  return [
+    ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
+    ...protection.roots.flatMap((name) => ['protect-root', name]),
+    ...protection.inner.flatMap((name) => ['protect-inner', name]),
+    ...protection.names.flatMap((name) => ['protect-name', name]),
+    ...protection.exceptBelow.flatMap((name) => ['protect-except', name]),
+    ...protection.pinned.flatMap((path) => ['protect-path', path]),
+  ]
+}
+
+/** Limits that somebody asked for are looked at more often than nets. */
+export const watched = (plan: Plan): boolean =>
+  (['memoryMb', 'pids', 'diskMb'] as const).some(
+    (name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name),
+  )
+
+const MB = 1024 * 1024
+/** The agent, and the keeper of the command that asks. */
+export const OUR_PROCESSES = 2
+
+export type ContainerSide = {
+  /** Whether the kernel inside passes calls up to the agent: without that, names cannot be protected there. */
+  readonly guards: boolean
+  /** Whether the agent has to count memory and processes, because no control group sees them one by one. */
+  readonly counts?: boolean
+}
+
+/** The configuration of an agent in a container, where the engine made the mounts and holds memory and processes. */
+export function containerFields(plan: Plan, { guards, counts }: ContainerSide): readonly string[] {
+  const { diskMb, memoryMb, pids } = plan.limits
+  return [
+    'stay',
+    'cwd',
+    plan.cwd,
+    ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),
+    ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
+    ...(guards && isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
+    ...[...writableTargets(plan), '/tmp', '/dev'].flatMap((path) => ['writable', path]),
+    ...(guards ? protectionFields(plan) : []),
+    ...['rlimit', 'core', '0'],
+    ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
+    ...(diskMb === undefined || !guards ? [] : ['disk', String(diskMb * MB)]),
+    ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
+    // What is refused at once needs no counting; what slips through between two ticks is found by it.
+    ...(counts && pids !== undefined
+      ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + OUR_PROCESSES)]
+      : []),
+    ...(watched(plan) ? ['tick', '25'] : []),
+  ]
+}
+
+/** What the agent finds at each mount point, so that it can see that it is the thing that policy judged. */
+export const expectedMounts = (plan: Plan): readonly string[] => [
+  ...[...plan.mounts, ...plan.unixSockets].flatMap(({ target, dev, ino }) => ['is', target, dev, ino]),
+  ...plan.masks.flatMap(({ target, dev, ino }) => ['not', target, dev, ino]),
+]

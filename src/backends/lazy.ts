@@ -1,0 +1,40 @@
+import { SandboxError } from '../model/errors.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Backend, OpenOptions, Probe } from './backend.ts'
+
+/** What is known of a backend without loading it. */
+export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
+
+/**
+ * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
+ * It remembers its probe only as long as `fingerprint` stays the same.
+ */
+export function lazy(face: Face, fingerprint: () => string, load: () => Promise<Backend>): Backend {
+  let loaded: Promise<Backend> | undefined
+  const backend = async (): Promise<Backend> => {
+    loaded ??= load()
+    try {
+      return await loaded
+    } catch (cause) {
+      // Out of descriptors, say. Another time it may work.
+      loaded = undefined
+      throw new SandboxError('backend-unavailable', `the backend \`${face.name}\` cannot be loaded`, {
+        cause,
+      })
+    }
+  }
+  const asked = {
+    fingerprint,
+    probe: async (): Promise<Probe> => {
+      try {
+        return await (await backend()).probe()
+      } catch (error) {
+        return { available: false, reason: (error as Error).message, fix: 'try again later' }
+      }
+    },
+    reap: async () => (await backend()).reap?.(),
+    open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
+  } satisfies Omit<Backend, keyof Face>
+  // Not spread: what a face says may change while the process lives.
+  return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked & Face
+}

@@ -1,0 +1,216 @@
+import { existsSync } from 'node:fs'
+import { monotonicMs } from '../../host/clock.ts'
+import { hostFingerprint, systemProgram } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
+import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
+import { refuseUnfit } from '../container-files.ts'
+import type { Image, ImageStore } from '../images/store.ts'
+import type { Refuses } from './copy-out.ts'
+import type { Driver } from './driver.ts'
+import { GuestImages } from './image.ts'
+import { type MachineKind, MachineNursery } from './nursery.ts'
+import { diskMb, machineMemoryMb } from './orders.ts'
+import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
+import { ReadyPool } from './pool.ts'
+import { Prepared } from './prepared.ts'
+import { MicrovmSandbox } from './sandbox.ts'
+
+export type MicrovmParts = {
+  readonly agent: string
+  readonly probePlan: () => Plan
+  readonly images: ImageStore
+  readonly stateDir: string
+  readonly driver: Driver
+  /** Whether guests run by a program that reads their instructions; then only by name. */
+  readonly emulated: () => boolean
+  /** What may not come back from a guest (policy/protect.ts). */
+  readonly refuses: Refuses
+  /** So many machines are kept ready for each kind that was asked for. */
+  readonly ready?: number
+  readonly onProgress?: ((text: string) => void) | undefined
+  /** `false`: every machine starts from nothing, as when there is no template. For benchmarks. */
+  readonly clones?: boolean
+}
+
+const CLAIMS: readonly Guarantee[] = [
+  ...([
+    'fs.read',
+    'fs.write',
+    'fs.protect',
+    'env.clean',
+    'net.offline',
+    'net.loopback',
+    'net.fetch',
+  ] as const),
+  ...(['secrets.outside', 'proc.hidden', 'ipc.private', 'kernel.filtered', 'kernel.separate'] as const),
+  ...(['limit.wall', 'limit.idle', 'limit.memory', 'limit.pids', 'limit.disk', 'limit.output'] as const),
+  'cleanup',
+]
+
+/**
+ * A share of a processor is held in the guest and on the host, but an emulated guest takes time that the host gave to others
+ * for its own: what it measures proves nothing, so there it is not claimed.
+ */
+const claimsOf = (emulated: boolean): readonly Guarantee[] => (emulated ? CLAIMS : [...CLAIMS, 'limit.cpu'])
+
+/** Virtual machines: a kernel of its own for each sandbox, cloned from one that was started beforehand. */
+export function microvm(parts: MicrovmParts): Backend & { readonly close: () => Promise<void> } {
+  return new Microvm(parts)
+}
+
+class Microvm implements Backend {
+  readonly name = 'microvm'
+  readonly level = 'microvm'
+  readonly byNameOnly = false
+  readonly runsImages = true
+  readonly #parts: MicrovmParts
+  readonly #images: GuestImages
+  readonly #nursery: MachineNursery
+  readonly #ready: ReadyPool<Prepared>
+  readonly #filter = encode(assemble(process.arch as Arch))
+
+  constructor(parts: MicrovmParts) {
+    const { ready = 0, clones = true, onProgress = () => {}, stateDir, driver } = parts
+    this.#parts = parts
+    this.#images = new GuestImages(parts)
+    this.#nursery = new MachineNursery({ stateDir, driver, filter: this.#filter, ready, clones, onProgress })
+    this.#ready = new ReadyPool(ready)
+  }
+
+  get emulated(): boolean {
+    return this.#parts.emulated()
+  }
+
+  async probe(): Promise<Probe> {
+    const missing = await this.#missing()
+    if (missing) return { available: false, ...missing }
+    try {
+      const plan = this.#parts.probePlan()
+      // What is made once for all sandboxes is no part of what one costs.
+      await this.#nursery.template(await this.#kindOf(plan))
+      const started = monotonicMs()
+      const sandbox = await this.open(plan)
+      try {
+        const { outcome } = await sandbox.exec({ argv: ['true'] })
+        if (outcome.kind !== 'exited' || outcome.code !== 0) throw new Error('the probe command failed')
+      } finally {
+        await sandbox.close()
+      }
+      return { available: true, guarantees: claimsOf(this.emulated), startMs: monotonicMs() - started }
+    } catch (error) {
+      const fix = (error instanceof SandboxError ? error.hint : undefined) ?? BUILD
+      return { available: false, reason: (error as Error).message, fix }
+    }
+  }
+
+  fingerprint(): string {
+    return hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', this.#parts.agent])
+  }
+
+  async #missing(): Promise<{ readonly reason: string; readonly fix: string } | undefined> {
+    const { agent, driver } = this.#parts
+    if (!existsSync(agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
+    if (!this.#images.hasKernel) return { reason: 'there is no kernel for guests yet', fix: BUILD }
+    const probe = await driver.probe()
+    return probe.usable ? undefined : { reason: probe.reason, fix: probe.fix }
+  }
+
+  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
+    if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
+    if (plan.network.mode === 'fetch' && !options.onTunnel)
+      throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
+    refuseUnfit(plan, this.name)
+    refuseUnkept(plan)
+    const missing = await this.#missing()
+    if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
+    const kind = await this.#kindOf(plan)
+    const prepared = await this.#waitingFor(plan, kind, options.owner ?? '')
+    const stands = prepared ?? (await this.#prepare(plan, kind, options.signal))
+    stands.handTo(options.onTunnel)
+    const sharing = { refuses: this.#parts.refuses, most: kind.diskMb * 1024 * 1024 }
+    return new MicrovmSandbox(plan, stands, sharing)
+  }
+
+  /** SECURITY: one that waits was made for the same owner and the same plan; files of the host are never in it. */
+  async #waitingFor(plan: Plan, kind: MachineKind, owner: string): Promise<Prepared | undefined> {
+    if (!isAlone(plan)) return undefined
+    const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
+    const found = await this.#ready.take(key, async () => {
+      const prepared = await Prepared.make(plan, await this.#nursery.start(kind), this.#settings(kind))
+      await prepared.sleep()
+      return prepared
+    })
+    if (!found) return undefined
+    try {
+      await found.wake()
+      return found
+    } catch {
+      await found.destroy()
+      return undefined
+    }
+  }
+
+  async #prepare(plan: Plan, kind: MachineKind, signal: AbortSignal | undefined): Promise<Prepared> {
+    const machine = await this.#nursery.get(kind)
+    const abort = (): void => void machine.destroy()
+    signal?.addEventListener('abort', abort, { once: true })
+    try {
+      if (signal?.aborted) throw new SandboxError('wrong-state', 'nobody wants the sandbox any more')
+      return await Prepared.make(plan, machine, this.#settings(kind))
+    } catch (error) {
+      await machine.destroy()
+      throw error
+    } finally {
+      signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  #settings({ memoryMb }: MachineKind): Parameters<typeof Prepared.make>[2] {
+    return { memoryMb, filter: this.#filter, layersOf: this.#layersOf }
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.#ready.close(), this.#nursery.close()])
+  }
+
+  async #kindOf(plan: Plan): Promise<MachineKind> {
+    const memoryMb = machineMemoryMb(plan)
+    if (memoryMb === undefined)
+      throw new SandboxError('resource-limit-exceeded', `no machine here has ${plan.limits.memoryMb} MB`, {
+        hint: 'ask for less memory',
+      })
+    const image = await this.#images.get(await this.#imageOf(plan))
+    return {
+      image,
+      memoryMb,
+      diskMb: diskMb(plan),
+      cpus: Math.max(1, Math.ceil(plan.limits.cpus ?? 1)) + 0.5,
+    }
+  }
+
+  async #imageOf({ image }: Plan): Promise<Image> {
+    const { images, onProgress } = this.#parts
+    if (image === undefined) return images.default({ onProgress })
+    const found = images.get(image)
+    if (found) return found
+    throw new SandboxError('invalid-input', `there is no image \`${image}\` here`, {
+      hint: `make one: ringfence image build ${image}`,
+    })
+  }
+
+  readonly #layersOf = (status: ReadonlyMap<string, string>): readonly string[] => [
+    'microvm',
+    ...(this.emulated ? ['emulated'] : []),
+    ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
+    ...(status.get('NoNewPrivs') === '1' ? ['no-new-privs'] : []),
+    ...(/^0+$/.test(status.get('CapEff') ?? '') ? ['no-capabilities'] : []),
+    ...(Number(status.get('Landlock')) > 0 ? [`landlock(abi ${status.get('Landlock')})`] : []),
+    ...(status.get('Guard') === '1' ? ['guard'] : []),
+    'cgroup',
+  ]
+}
+
+const BUILD = 'ringfence image build --kind microvm'

@@ -1,0 +1,109 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../../model/errors.ts'
+import type { Mount, Plan } from '../../model/plan.ts'
+import { userFor } from '../container-files.ts'
+import { containerFields } from '../guest-config.ts'
+import type { GuestPlace } from '../guest-sandbox.ts'
+import { VesselPlace } from '../vessel.ts'
+import { CopyIn, type Manifest } from './copy-in.ts'
+import type { GuestMachine } from './guest-machine.ts'
+import { placeFields, placesOf } from './orders.ts'
+import type { Waiting } from './pool.ts'
+
+/** A directory of the host that the guest has a copy of and may change. */
+export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
+
+export type Settings = {
+  readonly memoryMb: number
+  readonly filter: Uint8Array
+  readonly layersOf: GuestPlace['layersOf']
+}
+
+/** One command of ours, so that the emulator has read what every command passes. */
+const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'true']
+
+/** A machine with a container in it that is ready for commands. */
+export class Prepared implements Waiting {
+  readonly machine: GuestMachine
+  readonly place: VesselPlace
+  readonly shared: readonly SharedMount[]
+  /** When the copies were complete, by the guest's clock. */
+  readonly since: string
+  readonly #tunnels: { take?: ((stream: Duplex) => void) | undefined }
+
+  private constructor(fields: Pick<Prepared, 'machine' | 'place' | 'shared' | 'since'>, tunnels: object) {
+    this.machine = fields.machine
+    this.place = fields.place
+    this.shared = fields.shared
+    this.since = fields.since
+    this.#tunnels = tunnels
+  }
+
+  static async make(plan: Plan, machine: GuestMachine, settings: Settings): Promise<Prepared> {
+    const identity = await machine.identify()
+    const mounts = placesOf(plan)
+    const copies = mounts.map((mount) =>
+      plan.own.includes(mount.target) ? undefined : new CopyIn(plan, mount),
+    )
+    await machine.furnish(
+      placeFields(plan, userFor(plan), identity.hostname, settings.memoryMb),
+      copies.map((copy) => copy?.stream()),
+    )
+    const tunnels: { take?: (stream: Duplex) => void } = {}
+    const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
+    const orders = { fields: containerFields(plan, { guards: true }), expected: [], filter: settings.filter }
+    const place = new VesselPlace(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
+    // The greeting left it still, so that nothing gets lost between two listeners.
+    machine.channel.resume()
+    await place.ready()
+    const status = await (await place.session()).ready
+    if (status.get('Token') !== identity.token) {
+      await place.close()
+      throw new SandboxError('launch-failed', 'the machine is not the one that was started')
+    }
+    machine.renewBy(() => place.session())
+    const shared = mounts.flatMap((mount, index): SharedMount[] => {
+      const copy = copies[index]
+      return copy && mount.mode === 'rw' ? [{ mount, manifest: copy.manifest }] : []
+    })
+    return new Prepared({ machine, place, shared, since: status.get('Filled') ?? '0' }, tunnels)
+  }
+
+  /** Who gets the connections to the proxy from now on. */
+  handTo(onTunnel: ((stream: Duplex) => void) | undefined): void {
+    this.#tunnels.take = onTunnel
+  }
+
+  isAlive(): boolean {
+    return !this.machine.channel.destroyed
+  }
+
+  /** Warmed, and then still: it costs nothing but memory. */
+  async sleep(): Promise<void> {
+    try {
+      const session = await this.place.session()
+      await session.start({ fields: WARMING, onOutput: () => undefined }).ended
+      await this.machine.pause()
+    } catch (error) {
+      await this.destroy()
+      throw error
+    }
+  }
+
+  /** SECURITY: with new randomness; what it had was made before anybody asked for it. */
+  async wake(): Promise<void> {
+    await this.machine.resume()
+  }
+
+  async destroy(): Promise<void> {
+    await this.place.close()
+  }
+}
+
+/** Nobody has it yet: then nobody may reach out of it either. */
+const passTo =
+  (tunnels: { readonly take?: (stream: Duplex) => void }) =>
+  (stream: Duplex): void => {
+    if (tunnels.take) tunnels.take(stream)
+    else stream.destroy()
+  }

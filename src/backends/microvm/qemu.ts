@@ -1,0 +1,326 @@
+import { randomInt } from 'node:crypto'
+import { chownSync, closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
+import { cpus, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { Cgroup, cgroupHost } from '../../host/cgroup.ts'
+import { groupName } from '../../host/orphans.ts'
+import { receiveInto } from '../../host/receive.ts'
+import { type Hosted, run, startHosted } from '../../host/spawn.ts'
+import { caller, observeLayout, systemProgram, treeUsage } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Usage } from '../backend.ts'
+import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
+import { probeKvm } from './kvm-probe.ts'
+import {
+  type Accelerator,
+  DESCRIPTORS,
+  EXIT,
+  type Jail,
+  jailArguments,
+  type MachineLaunch,
+  qemuArguments,
+} from './launch.ts'
+import { libraryClosure } from './libraries.ts'
+import { Monitor } from './qmp.ts'
+
+export type QemuParts = {
+  readonly agent: string
+  /** Makes QEMU before version 9 open templates for reading alone; without it there are no clones. */
+  readonly preload: string
+  /** `auto` uses the processor's own virtualization where a guest really runs by it. */
+  readonly accelerator: 'auto' | Accelerator
+  /** Called when a guest really ran by the processor. */
+  readonly onKvm?: (() => void) | undefined
+}
+
+const ENV = { PATH: '/usr/bin:/bin' }
+const FIRMWARE = '/usr/share/qemu'
+/** What QEMU itself needs beside the guest's memory: translated code, devices. */
+const OVERHEAD_MB = 384
+const THREADS = 128
+
+/** QEMU's `microvm` machine, in a jail of its own. */
+export class Qemu implements Driver {
+  readonly name = 'qemu'
+  readonly #parts: QemuParts
+  #version: Promise<string> | undefined
+  #accelerator: Promise<Accelerator | undefined> | undefined
+  #shown: readonly string[] | undefined
+
+  constructor(parts: QemuParts) {
+    this.#parts = parts
+  }
+
+  async probe(): ReturnType<Driver['probe']> {
+    const no = (reason: string, fix: string) => ({ usable: false, reason, fix }) as const
+    if (process.platform !== 'linux' || process.arch !== 'x64')
+      return no('the qemu driver needs Linux on x64', 'use another backend')
+    if (!program()) return no('qemu is not installed', 'apt-get install qemu-system-x86')
+    if (!systemProgram('bwrap')) return no('the jail needs bubblewrap', 'apt-get install bubblewrap')
+    if (!existsSync(join(FIRMWARE, 'qboot.rom')))
+      return no('qboot.rom is missing', 'apt-get install qemu-system-data')
+    const accelerator = await this.#accelerators()
+    if (!accelerator) return no('no guest runs by /dev/kvm here within a second', 'name the accelerator tcg')
+    return { usable: true, accelerator }
+  }
+
+  /** What was asked for; `auto` tries the processor's own first. */
+  #accelerators(): Promise<Accelerator | undefined> {
+    this.#accelerator ??= this.#choose()
+    return this.#accelerator
+  }
+
+  async #choose(): Promise<Accelerator | undefined> {
+    const { accelerator } = this.#parts
+    if (accelerator === 'tcg') return 'tcg'
+    if (await probeKvm(program() as string)) {
+      this.#parts.onKvm?.()
+      return 'kvm'
+    }
+    return accelerator === 'auto' ? 'tcg' : undefined
+  }
+
+  async fingerprint(): Promise<string> {
+    const launch = await this.#launchFor({ memoryMb: 0 }, 'own', false)
+    const model =
+      /^model name\s*: (.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1] ?? cpus()[0]?.model
+    return [await this.#versionOf(), model, ...qemuArguments(launch)].join('\n')
+  }
+
+  #versionOf(): Promise<string> {
+    this.#version ??= run(
+      { file: program() as string, args: ['--version'], env: ENV, cwd: '/', control: false },
+      { wallMs: 10_000 },
+    ).then(({ stdout }) => Buffer.from(stdout).toString('utf8').split('\n')[0] ?? '')
+    return this.#version
+  }
+
+  async #launchFor(
+    { memoryMb }: Pick<MachineSpec, 'memoryMb'>,
+    memory: MachineLaunch['memory'],
+    incoming: boolean,
+  ): Promise<MachineLaunch> {
+    const accelerator = (await this.#accelerators()) ?? 'tcg'
+    const version = Number(/version (\d+)/.exec(await this.#versionOf())?.[1] ?? 0)
+    return { accelerator, memoryMb, tscKhz: tscKhz(), memory, opensReadOnly: version >= 9, incoming }
+  }
+
+  async boot(spec: MachineSpec): Promise<Machine> {
+    return this.#start(spec, await this.#launchFor(spec, 'own', false))
+  }
+
+  async bootTemplate(spec: MachineSpec, memory: string): Promise<Machine> {
+    return this.#start(spec, await this.#launchFor(spec, 'written', false), { memory })
+  }
+
+  async clone(spec: MachineSpec, saved: Saved): Promise<Machine> {
+    const launch = await this.#launchFor(spec, 'shared-template', true)
+    const machine = await this.#start(spec, launch, saved)
+    try {
+      await machine.load()
+      return machine
+    } catch (error) {
+      await machine.kill()
+      throw error
+    }
+  }
+
+  async #start(
+    spec: MachineSpec,
+    launch: MachineLaunch,
+    files: { readonly memory?: string; readonly state?: string } = {},
+  ): Promise<QemuMachine> {
+    const user = jailUser()
+    const cgroup = groupFor(spec)
+    const exit = launch.memory === 'written' ? exitFor(user) : undefined
+    const opened: number[] = []
+    const open = (path: string, flags: string): number => {
+      const fd = openSync(path, flags)
+      opened.push(fd)
+      return fd
+    }
+    try {
+      if (user)
+        for (const path of [spec.disk, exit && files.memory]) if (path) chownSync(path, user.uid, user.gid)
+      const { vmlinux, initrd, root } = spec.image
+      const descriptors: ('stream' | number)[] = ['stream', 'stream']
+      for (const path of [vmlinux, initrd, root]) descriptors.push(open(path, 'r'))
+      descriptors.push(open(spec.disk, 'r+'))
+      if (files.memory) descriptors.push(open(files.memory, exit ? 'r+' : 'r'))
+      if (files.state) descriptors.push(open(files.state, 'r'))
+      if (isGuarded(launch)) descriptors.push(open(this.#parts.preload, 'r'))
+      const jail = this.#jail(launch, { user, cgroups: cgroup?.dirs ?? [], exit })
+      const args = jailArguments(jail, qemuArguments(launch))
+      const hosted = startHosted({ file: this.#parts.agent, args, env: ENV, control: false }, descriptors)
+      return await QemuMachine.greet(hosted, cgroup, exit)
+    } catch (error) {
+      if (exit) rmSync(exit, { recursive: true, force: true })
+      await cgroup?.remove()
+      throw error
+    } finally {
+      for (const fd of opened) closeSync(fd)
+    }
+  }
+
+  #jail(launch: MachineLaunch, own: Pick<Jail, 'user' | 'cgroups' | 'exit'>): Jail {
+    const qemu = program() as string
+    this.#shown ??= [...libraryClosure([qemu, ...tcgModule()]), FIRMWARE]
+    return {
+      agent: this.#parts.agent,
+      bwrap: systemProgram('bwrap') as string,
+      qemu,
+      shown: this.#shown,
+      links: observeLayout().links.filter(({ path }) => path.startsWith('/lib')),
+      preload: isGuarded(launch),
+      accelerator: launch.accelerator,
+      ...own,
+    }
+  }
+}
+
+/** SECURITY: a QEMU that would open the template for writing is started with what keeps it from that, or not at all. */
+const isGuarded = ({ memory, opensReadOnly }: MachineLaunch): boolean =>
+  memory === 'shared-template' && !opensReadOnly
+
+const program = (): string | undefined => systemProgram('qemu-system-x86_64')
+
+/** PLATFORM: some distributions build the emulator as a part that is loaded. */
+const tcgModule = (): readonly string[] =>
+  ['/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so', '/usr/lib64/qemu/accel-tcg-x86_64.so'].filter(
+    (path) => existsSync(path),
+  )
+
+/** A user that nobody is. */
+const jailUser = (): Jail['user'] => {
+  if (caller().uid !== 0) return undefined
+  const id = 0x5000_0000 + randomInt(0x1000_0000)
+  return { uid: id, gid: id }
+}
+
+function groupFor({ memoryMb, cpus: share }: MachineSpec): Cgroup | undefined {
+  const limits = { memoryMb: memoryMb + OVERHEAD_MB, pids: THREADS, cpus: share }
+  return Cgroup.create(cgroupHost(), groupName(), limits, 0)
+}
+
+/** Short, because the name of a socket must be. */
+function exitFor(user: Jail['user']): string {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-vm-'))
+  if (user) chownSync(dir, user.uid, user.gid)
+  return dir
+}
+
+/** From the loops that the kernel counted at its own start: the only figure that every host has. */
+function tscKhz(): number {
+  const loops = /^bogomips\s*: ([\d.]+)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]
+  return Math.round(Number(loops ?? 4000) * 500)
+}
+
+/** One QEMU process. */
+class QemuMachine implements Machine {
+  readonly channel: Duplex
+  readonly ended: Promise<string>
+  readonly #hosted: Hosted
+  readonly #monitor: Monitor
+  readonly #cgroup: Cgroup | undefined
+  readonly #exit: string | undefined
+  #gone: Promise<void> | undefined
+
+  private constructor(hosted: Hosted, cgroup: Cgroup | undefined, exit: string | undefined) {
+    this.#hosted = hosted
+    this.#cgroup = cgroup
+    this.#exit = exit
+    const [channel, monitor] = hosted.streams as [Duplex, Duplex]
+    this.channel = channel
+    channel.on('error', () => {})
+    this.#monitor = new Monitor(monitor)
+    this.ended = hosted.exited.then(
+      ({ said }) => said.trim().split('\n').at(-1) ?? '',
+      (error: Error) => error.message,
+    )
+  }
+
+  static async greet(
+    hosted: Hosted,
+    cgroup: Cgroup | undefined,
+    exit: string | undefined,
+  ): Promise<QemuMachine> {
+    const machine = new QemuMachine(hosted, cgroup, exit)
+    try {
+      await machine.#call('qmp_capabilities')
+      return machine
+    } catch (error) {
+      await machine.kill()
+      throw error
+    }
+  }
+
+  get pid(): number {
+    return this.#hosted.pid
+  }
+
+  usage(): Usage | undefined {
+    return treeUsage(this.#hosted.pid)
+  }
+
+  /** QEMU's last words say more than that it does not answer. */
+  async #call(name: string, args?: Record<string, unknown>): Promise<unknown> {
+    try {
+      return await this.#monitor.call(name, args)
+    } catch (error) {
+      const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 500).unref())
+      const said = await Promise.race([this.ended, late])
+      throw said ? new SandboxError('launch-failed', `qemu: ${said}`) : error
+    }
+  }
+
+  async pause(): Promise<void> {
+    await this.#call('stop')
+  }
+
+  async resume(): Promise<void> {
+    await this.#call('cont')
+  }
+
+  /** Takes the state in that lies on its last descriptor. */
+  async load(): Promise<void> {
+    await this.#ignoreShared()
+    await this.#call('migrate-incoming', { uri: `fd:${DESCRIPTORS.state}` })
+    await this.#monitor.migrated()
+  }
+
+  /** What lies in the memory's own file is not written a second time. */
+  async #ignoreShared(): Promise<void> {
+    const capabilities = [{ capability: 'x-ignore-shared', state: true }]
+    await this.#call('migrate-set-capabilities', { capabilities })
+  }
+
+  async save(state: string): Promise<void> {
+    const dir = this.#exit
+    if (!dir) throw new SandboxError('internal', 'this machine was not made to be saved')
+    await this.pause()
+    await this.#ignoreShared()
+    const received = await receiveInto(join(dir, 's'), state)
+    try {
+      await this.#call('migrate', { uri: `unix:${EXIT}/s` })
+      await this.#monitor.migrated()
+      await this.kill()
+      await received.written
+    } finally {
+      received.close()
+    }
+  }
+
+  kill(): Promise<void> {
+    this.#gone ??= this.#kill()
+    return this.#gone
+  }
+
+  async #kill(): Promise<void> {
+    this.#hosted.kill()
+    this.channel.destroy()
+    await this.#hosted.exited.catch(() => {})
+    await this.#cgroup?.remove()
+    if (this.#exit) rmSync(this.#exit, { recursive: true, force: true })
+  }
+}

@@ -1,0 +1,128 @@
+import type { Command, ExecResult, Violation } from '../../model/command.ts'
+import type { Plan } from '../../model/plan.ts'
+import type { RunningCommand, StartIo, Usage } from '../backend.ts'
+import { VesselSandbox } from '../vessel.ts'
+import { CopyOut, type LeftBehind, type Refuses } from './copy-out.ts'
+import type { Prepared, SharedMount } from './prepared.ts'
+import { TarReader } from './tar-reader.ts'
+
+export type TakingBack = {
+  readonly refuses: Refuses
+  /** No more than this comes back in all. */
+  readonly most: number
+}
+
+const MAX_ENTRIES = 1_000_000
+const MAX_NOTED = 64
+const LAST_MS = 120_000
+
+/**
+ * A sandbox in a machine. Granted directories are copies: what a command changed is taken back when it has ended, and once
+ * more when the sandbox closes.
+ */
+export class MicrovmSandbox extends VesselSandbox {
+  readonly #plan: Plan
+  readonly #prepared: Prepared
+  readonly #back: TakingBack
+  readonly #since = new Map<string, string>()
+  #taking: Promise<unknown> = Promise.resolve()
+  #closing: Promise<void> | undefined
+
+  constructor(plan: Plan, prepared: Prepared, back: TakingBack) {
+    super(plan, prepared.place, prepared.machine)
+    this.#plan = plan
+    this.#prepared = prepared
+    this.#back = back
+  }
+
+  override usage(): Usage | undefined {
+    return this.#prepared.machine.usage()
+  }
+
+  override async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
+    const running = await super.start(command, io)
+    if (this.#prepared.shared.length === 0) return running
+    const result = running.result.then((ended) => this.#settle(ended))
+    result.catch(() => {})
+    return {
+      pid: running.pid,
+      result,
+      write: (data) => running.write(data),
+      endInput: () => running.endInput(),
+      signal: (signal) => running.signal(signal),
+      resize: (size) => running.resize(size),
+    }
+  }
+
+  override close(): Promise<void> {
+    this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  async #close(): Promise<void> {
+    try {
+      await Promise.race([this.#lastTake(), tooLate()])
+    } catch {
+      // The machine is gone, or what it says is not fit to be taken: what came back before stays.
+    } finally {
+      await super.close()
+    }
+  }
+
+  /** Whatever still runs stands still, so that what is taken is of one moment. */
+  async #lastTake(): Promise<void> {
+    if (this.#prepared.shared.length === 0) return
+    if (this.isPaused) await this.resume()
+    const session = await this.#prepared.place.session()
+    session.freeze(true)
+    await this.#takeBack()
+  }
+
+  async #settle(ended: ExecResult): Promise<ExecResult> {
+    const left = await this.#takeBack().catch((error: Error): LeftBehind[] => [
+      { path: error.message, why: 'refused' },
+    ])
+    return left.length === 0
+      ? ended
+      : { ...ended, violations: [...ended.violations, ...left.slice(0, MAX_NOTED).map(violationOf)] }
+  }
+
+  /** One at a time: two would take each other's changes for the host's. */
+  #takeBack(): Promise<readonly LeftBehind[]> {
+    const taken = this.#taking.then(() => this.#takeAll())
+    this.#taking = taken.catch(() => {})
+    return taken
+  }
+
+  async #takeAll(): Promise<readonly LeftBehind[]> {
+    const left: LeftBehind[] = []
+    for (const one of this.#prepared.shared) left.push(...(await this.#take(one)))
+    return left
+  }
+
+  async #take({ mount, manifest }: SharedMount): Promise<readonly LeftBehind[]> {
+    const { refuses, most } = this.#back
+    const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? this.#prepared.since)
+    const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
+    const out = new CopyOut(mount, manifest, this.#plan.protection, refuses)
+    const taken = await out.take(reader)
+    if (taken.since !== undefined) this.#since.set(mount.target, taken.since)
+    return taken.left
+  }
+}
+
+/** A guest that does not give its files back in time keeps nobody waiting. */
+const tooLate = (): Promise<never> =>
+  new Promise((_, reject) => {
+    setTimeout(() => reject(new Error('the machine did not answer')), LAST_MS).unref()
+  })
+
+const violationOf = ({ path, why }: LeftBehind): Violation => ({
+  guarantee: why === 'protected' ? 'fs.protect' : 'fs.write',
+  details:
+    why === 'protected'
+      ? `${path} is protected and was not taken back`
+      : why === 'changed'
+        ? `${path} was changed on the host meanwhile and was not taken back`
+        : `${path} could not be taken back`,
+})

@@ -1,0 +1,158 @@
+import { createHash } from 'node:crypto'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  ftruncateSync,
+  lchownSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { caller, isAlive, lifeOf } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
+
+type Record = { readonly memoryBytes: number; readonly state: string }
+
+export type TemplateParts = {
+  readonly dir: string
+  readonly driver: Driver
+  /** Waits until the machine is up, and lets it run once what sandboxes start with. */
+  readonly warm: (machine: Machine) => Promise<void>
+  readonly onProgress?: ((text: string) => void) | undefined
+}
+
+/** Templates that nobody used for so long are removed when another one is made. */
+const KEPT = 8
+
+/**
+ * Machines that were started once and put to sleep; each clone begins where they stopped.
+ * INVARIANT: the name of a template holds everything that it depends on, so a template that is found fits.
+ */
+export class MachineTemplates {
+  readonly #parts: TemplateParts
+  readonly #making = new Map<string, Promise<Saved>>()
+
+  constructor(parts: TemplateParts) {
+    this.#parts = parts
+  }
+
+  async keyOf({ image, memoryMb }: Pick<MachineSpec, 'image' | 'memoryMb'>): Promise<string> {
+    const parts = [await this.#parts.driver.fingerprint(), image.digest, String(memoryMb)]
+    return createHash('sha256').update(parts.join('\0')).digest('hex').slice(0, 32)
+  }
+
+  /** The template for such machines, made now if there is none that is whole. */
+  async get(spec: Omit<MachineSpec, 'disk'>, makeDisk: (path: string) => Promise<void>): Promise<Saved> {
+    const key = await this.keyOf(spec)
+    const found = this.#whole(key)
+    if (found) return found
+    const making = this.#making.get(key) ?? this.#make(key, spec, makeDisk)
+    this.#making.set(key, making)
+    try {
+      return await making
+    } finally {
+      this.#making.delete(key)
+    }
+  }
+
+  /** One that proved useless. */
+  async forget(spec: Pick<MachineSpec, 'image' | 'memoryMb'>): Promise<void> {
+    rmSync(join(this.#parts.dir, await this.keyOf(spec)), { recursive: true, force: true })
+  }
+
+  /** SECURITY: a template that was cut or exchanged is not loaded; its state is small enough to be read each time. */
+  #whole(key: string): Saved | undefined {
+    const dir = join(this.#parts.dir, key)
+    try {
+      const { memoryBytes, state } = JSON.parse(readFileSync(join(dir, 'template.json'), 'utf8')) as Record
+      const saved = { memory: join(dir, 'memory'), state: join(dir, 'state') }
+      if (statSync(saved.memory).size === memoryBytes && digestOf(saved.state) === state) return saved
+    } catch {
+      // Made anew below.
+    }
+    rmSync(dir, { recursive: true, force: true })
+    return undefined
+  }
+
+  async #make(
+    key: string,
+    spec: Omit<MachineSpec, 'disk'>,
+    makeDisk: (path: string) => Promise<void>,
+  ): Promise<Saved> {
+    const { dir, driver, warm, onProgress } = this.#parts
+    mkdirSync(dir, { recursive: true, mode: 0o700 })
+    this.#sweep()
+    onProgress?.('starting a machine to clone from')
+    const work = mkdtempSync(join(dir, `making-${lifeOf(process.pid)}-`))
+    try {
+      const disk = join(work, 'disk')
+      const made = { memory: join(work, 'memory'), state: join(work, 'state') }
+      await makeDisk(disk)
+      makeMemory(made.memory, spec.memoryMb)
+      const machine = await driver.bootTemplate({ ...spec, disk }, made.memory)
+      try {
+        await warm(machine)
+        await machine.save(made.state)
+      } finally {
+        await machine.kill()
+      }
+      rmSync(disk, { force: true })
+      return this.#keep(work, key)
+    } catch (error) {
+      rmSync(work, { recursive: true, force: true })
+      throw error
+    }
+  }
+
+  #keep(work: string, key: string): Saved {
+    const { uid, gid } = caller()
+    for (const name of ['memory', 'state']) {
+      lchownSync(join(work, name), uid, gid)
+      // SECURITY: many machines start from it, so none may write to it.
+      chmodSync(join(work, name), 0o444)
+    }
+    const record = { memoryBytes: statSync(join(work, 'memory')).size, state: digestOf(join(work, 'state')) }
+    writeFileSync(join(work, 'template.json'), JSON.stringify(record))
+    const dir = join(this.#parts.dir, key)
+    try {
+      renameSync(work, dir)
+    } catch {
+      // Somebody else was quicker with the same.
+      rmSync(work, { recursive: true, force: true })
+    }
+    const found = this.#whole(key)
+    if (!found) throw new SandboxError('launch-failed', 'the template was lost while it was made')
+    return found
+  }
+
+  /** What dead processes left half done, and templates of another time. */
+  #sweep(): void {
+    const { dir } = this.#parts
+    const names = readdirSync(dir)
+    for (const name of names) {
+      const life = /^making-(\d+-\d+)-/.exec(name)?.[1]
+      if (life !== undefined && !isAlive(life)) rmSync(join(dir, name), { recursive: true, force: true })
+    }
+    const ageOf = (name: string): number =>
+      existsSync(join(dir, name, 'state')) ? statSync(join(dir, name, 'state')).atimeMs : 0
+    const old = names.filter((name) => /^[0-9a-f]{32}$/.test(name)).sort((a, b) => ageOf(b) - ageOf(a))
+    for (const name of old.slice(KEPT)) rmSync(join(dir, name), { recursive: true, force: true })
+  }
+}
+
+function makeMemory(path: string, memoryMb: number): void {
+  const fd = openSync(path, 'wx', 0o600)
+  ftruncateSync(fd, memoryMb * 1024 * 1024)
+  closeSync(fd)
+}
+
+const digestOf = (path: string): string => createHash('sha256').update(readFileSync(path)).digest('hex')

@@ -1,0 +1,79 @@
+import type { Image, ImageSource, ImageStore } from '../backends/images/store.ts'
+import { agentPath, environment, stateDirectory } from '../compose.ts'
+import { SandboxError } from '../model/errors.ts'
+import { parseOptions, usage } from './options.ts'
+
+const OPTIONS = {
+  kind: { type: 'string' },
+  program: { type: 'string', multiple: true },
+  package: { type: 'string', multiple: true },
+} as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+
+/** `ringfence image build|ls|rm`: root file systems for containers and machines, made here and from nowhere else. */
+export async function image(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('image', args, OPTIONS)
+  const [what = 'ls', name, ...rest] = positionals
+  if (rest.length > 0) throw usage('image', `unexpected \`${rest.join(' ')}\``)
+  const { ImageStore: Store } = await import('../backends/images/store.ts')
+  const store = new Store(stateDirectory(environment()))
+  if (what === 'ls') return list(store.list(), values.json === true)
+  if (what === 'build') return build(store, name ?? 'default', values)
+  if (what !== 'rm') throw usage('image', `unknown \`${what}\`: use build, ls or rm`)
+  if (name === undefined) throw usage('image', 'which image? `ringfence image rm NAME`')
+  if (!store.remove(name)) throw new SandboxError('not-found', `there is no image \`${name}\``)
+  return 0
+}
+
+async function build(store: ImageStore, name: string, values: Values): Promise<number> {
+  const { kind = 'container' } = values
+  if (kind !== 'container' && kind !== 'microvm')
+    throw usage('image', `unknown kind \`${kind}\`: use container or microvm`)
+  const made = await store.build(name, await sourceOf(values), { onProgress: progress(values) })
+  const machine = kind === 'microvm' ? await machineOf(store, made, values) : undefined
+  const digest = machine ?? made.digest
+  const shown = { ...imageJson(made), digest, kind }
+  process.stdout.write(values.json ? `${JSON.stringify(shown)}\n` : `${digest}\n`)
+  return 0
+}
+
+/** With a kernel, an initramfs and a root image for it; the digest is of all three. */
+async function machineOf(images: ImageStore, made: Image, values: Values): Promise<string> {
+  const { GuestImages } = await import('../backends/microvm/image.ts')
+  const stateDir = stateDirectory(environment())
+  const guests = new GuestImages({ stateDir, agent: agentPath(), images, onProgress: progress(values) })
+  return (await guests.get(made)).digest
+}
+
+async function sourceOf(values: Values): Promise<ImageSource> {
+  if (values.package && values.program)
+    throw usage('image', 'an image is made of --program or of --package, not of both')
+  if (values.package) return { kind: 'packages', packages: values.package }
+  const { DEFAULT_PROGRAMS } = await import('../backends/images/host-programs.ts')
+  return { kind: 'host', programs: [...DEFAULT_PROGRAMS, ...(values.program ?? [])] }
+}
+
+const progress =
+  (values: Values) =>
+  (text: string): void => {
+    if (!values.quiet && !values.json) process.stderr.write(`${text}\n`)
+  }
+
+/** An image as `--json` shows it, here and in `doctor`. */
+export const imageJson = ({ name, digest, bytes, files, source }: Image): Record<string, unknown> => ({
+  name,
+  digest,
+  bytes,
+  files,
+  source: source.kind,
+})
+
+export const imageLine = ({ name, digest, bytes, files }: Image): string =>
+  `${name.padEnd(16)} ${digest.slice(0, 19)}  ${String(Math.round(bytes / 1024 / 1024)).padStart(5)} MB  ${files} files`
+
+function list(images: readonly Image[], json: boolean): number {
+  const text = json ? JSON.stringify(images.map(imageJson)) : images.map(imageLine).join('\n')
+  if (text) process.stdout.write(`${text}\n`)
+  return 0
+}

@@ -1,0 +1,40 @@
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import { type MicrovmParts, microvm } from '../src/backends/microvm/backend.ts'
+import { GuestImages } from '../src/backends/microvm/image.ts'
+import { Qemu } from '../src/backends/microvm/qemu.ts'
+import { protectedBy } from '../src/policy/protect.ts'
+import { testImages, testState } from './conformance/engines.ts'
+import { packageRoot, planOf } from './conformance/world.ts'
+
+export const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+const preload = join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
+
+/** Why no machine can be started here; in CI that is a failure. */
+export function whyNoMachine(): string | undefined {
+  if (process.arch !== 'x64' || process.platform !== 'linux') return 'needs Linux on x64'
+  const missing = ['/usr/bin/qemu-system-x86_64', '/usr/bin/mkfs.erofs'].find((file) => !existsSync(file))
+  return missing && `${missing} is not installed`
+}
+
+/** Kernel and root image, made once for all tests of a working copy. */
+export async function machineImages(): Promise<void> {
+  const images = testImages()
+  const guests = new GuestImages({ stateDir: testState(), agent, images })
+  await guests.get(await images.default())
+}
+
+export const emulator = (): Qemu => new Qemu({ agent, preload, accelerator: 'tcg' })
+
+/** The backend on an emulated processor: the only one that every machine has. */
+export const machines = (more: Partial<MicrovmParts> = {}) =>
+  microvm({
+    agent,
+    probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+    images: testImages(),
+    stateDir: testState(),
+    driver: emulator(),
+    emulated: () => true,
+    refuses: protectedBy,
+    ...more,
+  })
