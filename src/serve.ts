@@ -74,6 +74,8 @@ export type RunningServer = {
   readonly port: number
   readonly parts: ServerParts
   readonly store: Store
+  /** Where everything is written down. */
+  readonly trail: Ringfence['trail']
   /** What an earlier life left unfinished and this one settled. */
   readonly recovered: number
   readonly reload: () => Promise<{ readonly policy: string }>
@@ -129,6 +131,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
       port: listening.port,
       parts,
       store,
+      trail: ringfence.trail,
       recovered,
       reload: parts.reload,
       drain: once(async () => {

@@ -381,3 +381,41 @@ describe('a made-up file is flagged', () => {
     expect(judge(file, text)).toEqual([])
   })
 })
+
+/** `web/` runs in a browser: of ours it takes the client and the model, of others what draws pages and terminals. */
+const WEB = join(packageRoot(), 'web', 'src')
+const WEB_PACKAGES = [
+  'react',
+  'react-dom/client',
+  '@xterm/xterm',
+  '@xterm/addon-fit',
+  '@xterm/xterm/css/xterm.css',
+]
+
+describe('the console', () => {
+  const pages = readdirSync(WEB, { recursive: true, encoding: 'utf8' }).filter((name) => /\.tsx?$/.test(name))
+
+  test('takes only the client and the model', () => {
+    const wrong = pages.flatMap((name) => {
+      const { imports, uses } = read(name, readFileSync(join(WEB, name), 'utf8'))
+      return [
+        ...imports
+          .filter(({ from }) => {
+            if (!from.startsWith('.')) return !WEB_PACKAGES.includes(from)
+            const to = posix.normalize(posix.join('web/src', posix.dirname(name), from))
+            return !/^(web\/src|src\/client|src\/model)\//.test(to)
+          })
+          .map(({ from }) => `${name}: imports ${from}`),
+        ...uses.map((use) => `${name}: ${use}`),
+      ]
+    })
+    expect(pages.length).toBeGreaterThan(20)
+    expect(wrong).toEqual([])
+  })
+
+  test('never makes markup out of text', () => {
+    const makers =
+      /dangerouslySetInnerHTML|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function/
+    expect(pages.filter((name) => makers.test(readFileSync(join(WEB, name), 'utf8')))).toEqual([])
+  })
+})

@@ -239,6 +239,7 @@ const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--databa
 Serves /v1 (described at /openapi.json) until SIGTERM, which lets running commands end. SIGHUP reads the configuration
 anew. Records and the trail lie in an embedded store under the state directory, or in PostgreSQL. Anything but a
 loopback address needs TLS, or --insecure-bind behind a proxy of your own. --print-key makes an operator's key.
+The address of the console that it prints signs you in once, within ten minutes (docs/console.md).
 
 examples:
   ringfence serve

@@ -70,32 +70,32 @@ export class ConsoleClient extends RingfenceClient {
   }
 
   execs(id: string): Promise<Page<ExecView>> {
-    return this.#get(`/v1/sandboxes/${id}/execs`)
+    return this.#get(`/v1/sandboxes/${encodeURIComponent(id)}/execs`)
   }
 
   wall(id: string): Promise<Wall> {
-    return this.#get(`/v1/sandboxes/${id}/wall`)
+    return this.#get(`/v1/sandboxes/${encodeURIComponent(id)}/wall`)
   }
 
   egress(id: string): Promise<Page<EgressView>> {
-    return this.#get(`/v1/sandboxes/${id}/egress`)
+    return this.#get(`/v1/sandboxes/${encodeURIComponent(id)}/egress`)
   }
 
   /** A request to a port inside; the answer is as the program there gave it. */
   port(id: string, port: number, path: string): Promise<Response> {
-    return fetch(`${this.#transport.url}/v1/sandboxes/${id}/ports/${port}${path}`, {
+    return fetch(`${this.#transport.url}/v1/sandboxes/${encodeURIComponent(id)}/ports/${port}${path}`, {
       headers: { [PAGE_HEADER]: this.page },
       redirect: 'manual',
     })
   }
 
   approval(id: string): Promise<Approval> {
-    return this.#get(`/v1/approvals/${id}`)
+    return this.#get(`/v1/approvals/${encodeURIComponent(id)}`)
   }
 
   respond(id: string, approve: boolean, reason?: string): Promise<Approval> {
     const json = { approve, ...(reason ? { reason } : {}) }
-    return this.#transport.json({ method: 'POST', path: `/v1/approvals/${id}`, json })
+    return this.#transport.json({ method: 'POST', path: `/v1/approvals/${encodeURIComponent(id)}`, json })
   }
 
   policy(): Promise<PolicyView> {

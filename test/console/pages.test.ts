@@ -68,8 +68,9 @@ beforeAll(async () => {
   for (const input of ['"one two three"', '"four"', '"a b c d e f"'])
     await home.call('POST', '/v1/skills/word-count/run', { body: { input: JSON.parse(input) } })
   // Asked in the background; whoever looks finds them waiting.
-  void exec(tests as string, 'cd src && git push origin main && npm publish')
   void exec(ids['scrape-docs'] as string, './deploy.sh production')
+  await new Promise((resolve) => setTimeout(resolve, 300))
+  void exec(tests as string, 'cd src && git push origin main && npm publish')
 }, 60_000)
 afterAll(async () => {
   await browser.close()
@@ -90,7 +91,7 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['policy-try', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'the strictest wins'],
   ['policy-edit', '/policy/edit', 'it loads'],
   ['policy-suggestions', '/policy/suggestions', 'Suggestions from the record'],
-  ['trail', '/trail', 'ready on bubblewrap'],
+  ['trail', '/trail', 'newest first'],
   ['skills', '/skills', 'word-count'],
   ['backends', '/backends', 'bubblewrap'],
   ['keys', '/keys', 'console sign-in links'],

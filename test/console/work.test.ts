@@ -244,6 +244,7 @@ describe('a sandbox', () => {
 
 describe('the trail', () => {
   test('is verified and one record proven in the browser; it is exported', async () => {
+    await make({ agent_id: 'claude-code' })
     const at = await entered()
     const { page } = at
     await at.go('/trail')

@@ -1,4 +1,5 @@
 import { lazy, Suspense, useState } from 'react'
+import { Failsafe } from './failsafe.tsx'
 import { allShortcuts, useShortcuts } from './keyboard.ts'
 import { useLive, useSnapshot } from './live.ts'
 import { Approvals } from './pages/approvals.tsx'
@@ -56,7 +57,8 @@ function Body() {
 export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
   const { who } = useLive()
   const { connection, approvals } = useSnapshot()
-  const [page = ''] = usePath()
+  const path = usePath()
+  const [page = ''] = path
   const [help, setHelp] = useState(false)
   const [shade, setShade] = useState(theme())
   const current = page === 'sandboxes' ? '' : page
@@ -108,8 +110,8 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
             <button type="button" className="link" onClick={() => setShade(toggleTheme())}>
               {shade === 'dark' ? 'Light' : 'Dark'}
             </button>
-            <button type="button" className="link" onClick={() => setHelp(true)}>
-              Keys <kbd aria-hidden="true">?</kbd>
+            <button type="button" className="link for-keyboards" onClick={() => setHelp(true)}>
+              Help <kbd aria-hidden="true">?</kbd>
             </button>
             <button type="button" className="link" onClick={onSignOut}>
               Sign out
@@ -118,9 +120,11 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
         </div>
       </aside>
       <main id="main" tabIndex={-1}>
-        <Suspense fallback={<div className="dim">…</div>}>
-          <Body />
-        </Suspense>
+        <Failsafe name={path.join('/')}>
+          <Suspense fallback={<div className="dim">…</div>}>
+            <Body />
+          </Suspense>
+        </Failsafe>
       </main>
       <Messages />
       {help && <Help onClose={() => setHelp(false)} />}

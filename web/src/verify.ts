@@ -37,7 +37,11 @@ export function canonical(value: unknown): string {
 const base64 = (text: string): Uint8Array => Uint8Array.from(atob(text), (char) => char.charCodeAt(0))
 const fromUrl = (text: string): Uint8Array => base64(text.replaceAll('-', '+').replaceAll('_', '/'))
 
-export type TrustedKey = { readonly x: string; readonly id: string; readonly key: CryptoKey }
+export type TrustedKey = {
+  readonly x: string
+  readonly id: string
+  readonly key: Awaited<ReturnType<typeof crypto.subtle.importKey>>
+}
 
 /** The public key of a trail, ready to check signatures with. */
 export async function trustedKey(x: string): Promise<TrustedKey> {

@@ -55,7 +55,15 @@ function Figure(props: { readonly name: string; readonly value: number; readonly
 
 function NeedsYou({ approvals, now }: { readonly approvals: readonly Approval[]; readonly now: number }) {
   return (
-    <Panel title="Needs you" className="needs-you" aside={<span className="dim">g a opens them all</span>}>
+    <Panel
+      title="Needs you"
+      className="needs-you"
+      aside={
+        <span className="dim for-keyboards">
+          <kbd>g</kbd> <kbd>a</kbd> opens them all
+        </span>
+      }
+    >
       <ul className="asks">
         {approvals.slice(0, 4).map((one) => (
           <li key={one.id}>
@@ -83,7 +91,9 @@ function NeedsYou({ approvals, now }: { readonly approvals: readonly Approval[];
 function Stopped({ records, now }: { readonly records: readonly TrailRecord[]; readonly now: number }) {
   const [from] = useParam('from')
   const [to] = useParam('to')
-  const brush = from && to ? ([Number(from), Number(to)] as const) : undefined
+  // Whatever somebody wrote into the address.
+  const asked = /^\d{12,14}$/.test(from) && /^\d{12,14}$/.test(to) && Number(from) < Number(to)
+  const brush = asked ? ([Number(from), Number(to)] as const) : undefined
   const shown = records.filter(
     ({ time }) => !brush || (Date.parse(time) >= brush[0] && Date.parse(time) <= brush[1]),
   )

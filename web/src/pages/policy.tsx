@@ -191,14 +191,16 @@ function Read({ description: of }: { readonly description: PolicyDescription }) 
               {of.built_in.map((theme) => (
                 <tr key={theme.theme}>
                   <td className="mono">{theme.theme}</td>
-                  <td className="badges">
-                    {ACTIONS.map((action) =>
-                      theme.actions[action] ? (
-                        <span key={action} className="nowrap">
-                          {theme.actions[action]} <Badge word={action} />
-                        </span>
-                      ) : null,
-                    )}
+                  <td>
+                    <div className="badges">
+                      {ACTIONS.map((action) =>
+                        theme.actions[action] ? (
+                          <span key={action} className="nowrap">
+                            {theme.actions[action]} <Badge word={action} />
+                          </span>
+                        ) : null,
+                      )}
+                    </div>
                   </td>
                   <td className="num">{theme.hard > 0 ? theme.hard : ''}</td>
                   <td className="dim">

@@ -165,7 +165,7 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
               <tbody>
                 {items.slice(0, 200).map((each, index) => (
                   <tr key={index}>
-                    <td className="num">{each.at ? clock(each.at) : '–'}</td>
+                    <td className="nowrap">{each.at ? clock(each.at) : '–'}</td>
                     <td>
                       <Badge word={each.verdict} title={each.reason} />
                     </td>

@@ -167,7 +167,9 @@ function Skill({ skill, usage, runs, stops }: Props) {
       <p className="dim foot">
         <span className="mono">{skill.hash.slice(0, 16)}</span>
         {inspection && ` · ${inspection.files} files, ${bytes(inspection.bytes)}`} ·{' '}
-        <span className="mono">{oneLine(skill.dir)}</span>
+        <span className="mono" title={skill.dir}>
+          {oneLine(skill.dir.split('/').slice(-3).join('/'))}
+        </span>
       </p>
     </Panel>
   )

@@ -1,0 +1,178 @@
+import type { Browser } from 'playwright-core'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type House, house } from '../server/house.ts'
+import { launch, type Seat, seat, signIn } from './browser.ts'
+
+/** An agent chooses names, commands, files, hosts and output; a stranger fills in fields. None of it is ever more than text. */
+
+const MARKS = [
+  '<img src=x onerror="window.hit=1">',
+  '"><script>window.hit=1</script>',
+  "';window.hit=1;//",
+  '{{constructor.constructor("window.hit=1")()}}',
+  'javascript:window.hit=1',
+  '</pre><svg/onload=window.hit=1>',
+  '\u202egnp.exe\u2066',
+]
+const ALL = MARKS.join(' ')
+
+let home: House
+let browser: Browser
+let at: Seat
+let id: string
+
+beforeAll(async () => {
+  home = await house(
+    '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
+  )
+  browser = await launch()
+  const made = await home.call('POST', '/v1/sandboxes', {
+    body: {
+      agent_id: ALL.slice(0, 256),
+      metadata: { name: ALL },
+      network: { mode: 'fetch', allow_hosts: ['example.com'] },
+    },
+  })
+  expect(made.status, made.text).toBe(201)
+  id = made.json.id as string
+  const run = (argv: readonly string[], more = {}): Promise<unknown> =>
+    home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv, ...more } })
+  const started: Promise<unknown>[] = []
+  for (const mark of MARKS) {
+    // Some of them look so odd that policy asks a person; those wait.
+    started.push(run(['echo', mark], { background: true }))
+    const name = encodeURIComponent(`/tmp/${mark.replaceAll('/', '∕')}`)
+    await home.call('PUT', `/v1/sandboxes/${id}/files?path=${name}`, { body: `<html>${mark}</html>` })
+  }
+  await home.call('PUT', `/v1/sandboxes/${id}/files?path=/tmp/page.html`, {
+    body: `<script>window.hit=1</script>${ALL}`,
+  })
+  await Promise.race([Promise.all(started), new Promise((resolve) => setTimeout(resolve, 3000))])
+  void run(['cat', `/etc/shadow`, ALL])
+  void run(['git', 'push', 'origin', ALL])
+  await home.server.parts.keys.create({ name: ALL, scopes: ['read'] })
+  at = await seat(browser, home.server.url)
+  await signIn(at, home.server)
+})
+afterAll(async () => {
+  await browser.close()
+  await home.close()
+})
+
+async function unharmed(where: string): Promise<void> {
+  expect(await at.page.evaluate('window.hit'), where).toBeUndefined()
+  // Only our own elements: nothing of the marks became one.
+  const strange = await at.page.evaluate(
+    "[...document.querySelectorAll(\"script:not([src^='/console/assets/']), img:not([src='/console/mark.svg']), iframe, object, embed, [onerror], [onload], a[href^='javascript:']\")].length",
+  )
+  expect(strange, where).toBe(0)
+}
+
+test('what an agent chose is text on every page', async () => {
+  const pages: readonly (readonly [string, string])[] = [
+    ['/', '<img src=x'],
+    [`/sandboxes/${id}`, '"><script>'],
+    [`/sandboxes/${id}/files?dir=/tmp&file=/tmp/page.html`, '<script>window.hit=1'],
+    [`/sandboxes/${id}/wall`, 'Layers'],
+    [`/sandboxes/${id}/network`, 'example.com'],
+    [`/sandboxes/${id}/record`, '<img src=x'],
+    ['/approvals', '<img src=x'],
+    ['/trail', '<img src=x'],
+    ['/trail?seq=2', 'Record #2'],
+    ['/keys', '<img src=x'],
+    [`/sandboxes/${encodeURIComponent(MARKS[0] as string)}`, 'not known here'],
+    [
+      `/trail?agent=${encodeURIComponent(ALL)}&sandbox=${encodeURIComponent(ALL)}&event=${encodeURIComponent(ALL)}`,
+      'Records',
+    ],
+    [
+      `/?q=${encodeURIComponent(ALL)}&state=${encodeURIComponent(ALL)}&from=${encodeURIComponent(ALL)}&to=NaN`,
+      'Sandboxes',
+    ],
+    [`/policy/try?subject=${encodeURIComponent(ALL)}`, 'How it was judged'],
+    [`/approvals/${encodeURIComponent(MARKS[1] as string)}`, 'there is no approval'],
+  ]
+  for (const [path, shows] of pages) {
+    await at.go(path)
+    await at.page.locator('#main').getByText(shows).first().waitFor()
+    await unharmed(path)
+  }
+  // Marks that would turn the line around are shown as what they are.
+  await at.go('/approvals')
+  await at.page.locator('pre.command').getByText('‹202e›').first().waitFor()
+  expect(at.complaints).toEqual([])
+})
+
+test('output of a command and an answer of a port are text', async () => {
+  await at.go(`/sandboxes/${id}`)
+  const heads = at.page.locator('.exec-head').filter({ hasText: /^[\d:]+\s*echo <img/ })
+  await heads.first().click()
+  await at.page.getByRole('log').getByText('onerror').first().waitFor()
+  await unharmed('output')
+  const serve = `import http.server as s
+class H(s.BaseHTTPRequestHandler):
+  def do_GET(self):
+    self.send_response(200); self.send_header('content-type','text/html'); self.send_header('set-cookie','ringfence_session=stolen'); self.end_headers(); self.wfile.write(b'<script>window.hit=1</script>')
+s.HTTPServer(('127.0.0.1',8077),H).serve_forever()`
+  await home.call('PUT', `/v1/sandboxes/${id}/files?path=/tmp/serve.py`, { body: serve })
+  await home.call('POST', `/v1/sandboxes/${id}/exec`, {
+    body: { argv: ['python3', '/tmp/serve.py'], background: true },
+  })
+  await at.go(`/sandboxes/${id}/ports`)
+  const look = at.page.getByRole('button', { name: 'Look for listening ports' })
+  const found = at.page.getByText('8077', { exact: true })
+  for (let turn = 0; turn < 40 && (await found.count()) === 0; turn++) {
+    await look.click()
+    await at.page.waitForTimeout(150)
+  }
+  await at.page
+    .locator('.chips li')
+    .filter({ hasText: '8077' })
+    .getByRole('button', { name: 'GET /' })
+    .click()
+  await at.page.getByRole('log').getByText('window.hit=1').waitFor()
+  await unharmed('port')
+  expect(at.complaints).toEqual([])
+})
+
+test('a page of a sandbox that is opened by itself has no power here', async () => {
+  const direct = await at.context.newPage()
+  const answer = await direct.goto(`${home.server.url}/v1/sandboxes/${id}/ports/8077/`)
+  // The cookie alone opens nothing, so there is not even a page to fear.
+  expect(answer?.status()).toBe(401)
+  const file = await direct
+    .goto(`${home.server.url}/v1/sandboxes/${id}/files?path=/tmp/page.html`)
+    .catch(() => null)
+  expect(file?.status() ?? 401).toBe(401)
+  await direct.close()
+})
+
+test('whatever is typed into any field is text', async () => {
+  const fields: readonly (readonly [path: string, open: string | undefined])[] = [
+    ['/', undefined],
+    ['/trail', undefined],
+    ['/policy/try', undefined],
+    ['/policy/edit', undefined],
+    ['/skills', undefined],
+    ['/keys', 'Make a key…'],
+    [`/sandboxes/${id}`, undefined],
+    [`/sandboxes/${id}/files?dir=/tmp`, undefined],
+    [`/sandboxes/${id}/network`, 'Allow a host…'],
+    ['/approvals', 'Reject…'],
+  ]
+  for (const [path, open] of fields) {
+    await at.go(path)
+    if (open) await at.page.getByRole('button', { name: open }).click()
+    const boxes = at.page.locator('input:not([type=checkbox]):not([type=file]):visible, textarea:visible')
+    await boxes.first().waitFor()
+    for (const box of await boxes.all()) {
+      await box.fill(ALL)
+      await box.press('Enter')
+    }
+    await at.page.waitForTimeout(100)
+    await unharmed(path)
+    await at.page.keyboard.press('Escape')
+    await at.page.keyboard.press('Escape')
+  }
+  expect(at.complaints).toEqual([])
+})
