@@ -12,7 +12,7 @@ const shared = {
 const CHUNKS = [
   {
     name: 'core',
-    test: /src\/(model|host(?!\/(engine|receive))|backends(?!\/(docker|gvisor|microvm|images|vessel|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
+    test: /src\/(model|host(?!\/(engine|grpc|receive))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|vessel|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
     priority: 3,
   },
   { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },
@@ -26,8 +26,8 @@ const program = {
   outDir: 'dist/cli',
   dts: false,
   // All but the native store engine, which finds its own binary.
-  noExternal: [/^(?!libsql$|pg-native$)/],
-  external: ['libsql', 'pg-native'],
+  noExternal: [/^(?!libsql$|pg-native$|e2b$)/],
+  external: ['libsql', 'pg-native', 'e2b'],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
   outputOptions: { codeSplitting: { groups: CHUNKS } },

@@ -50,17 +50,20 @@ const PACKAGES = [
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
+  ['chromium', ['/usr/bin/chromium'], 'the tests look at the console with it'],
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],
 ]
 
 const say = (text) => process.stdout.write(`${text}\n`)
 
-export function setup() {
+/** With what the tests need, unless only the product is wanted. */
+export function setup({ tests = true } = {}) {
   checkNode()
   installPackages()
-  installSystem()
+  installSystem(tests)
   buildAgent()
   build()
+  buildConsole()
 }
 
 function checkNode() {
@@ -95,9 +98,13 @@ export function installClients(dir) {
   writeFileSync(stamp, wanted)
 }
 
-function installSystem() {
+/** Without these there is no wall; the rest of the list is for the tests, and for backends that people choose. */
+const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
+
+function installSystem(tests) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const missing = PACKAGES.filter(([, files]) => !files.some((file) => existsSync(file)))
+  const wanted = PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name))
+  const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length === 0) return
   for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
   const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
@@ -172,6 +179,24 @@ function build() {
   rmSync(join(root, 'dist', 'cli'), { recursive: true, force: true })
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
   warm()
+  writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+/** The console's page, when something in it or in what it takes from the client has changed. */
+function buildConsole() {
+  const web = join(root, 'web')
+  if (!existsSync(join(web, 'vite.config.ts'))) return
+  const sources = [
+    ...filesIn(web),
+    ...filesIn(join(root, 'src', 'client')),
+    ...filesIn(join(root, 'src', 'model')),
+    join(root, 'package-lock.json'),
+  ]
+  const out = join(root, 'dist', 'web', 'index.html')
+  if (upToDate(out, sources)) return
+  say('console: building')
+  const vite = join(root, 'node_modules', 'vite', 'bin', 'vite.js')
+  run(process.execPath, [vite, 'build', '--logLevel', 'warn', '-c', join(web, 'vite.config.ts')])
   writeFileSync(`${out}.stamp`, hashOf(sources))
 }
 

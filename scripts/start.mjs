@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { root, setup } from './setup.mjs'
 
-setup()
+setup({ tests: false })
 
 const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const server = spawn(

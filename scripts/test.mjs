@@ -14,7 +14,10 @@ const bin = (name, file) => join(root, 'node_modules', name, file)
 const full = process.argv.includes('--full')
 installClients('test/e2b')
 installClients('test/adapters')
-if (full) installClients('test/e2b/more')
+if (full) {
+  installClients('test/e2b/more')
+  installClients('test/adapters/full')
+}
 let passed = 0
 let failed = 0
 
@@ -56,6 +59,7 @@ if (process.argv.includes('--mutation'))
   step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])
 else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
+  step('types of the console', [bin('typescript', 'bin/tsc'), '--noEmit', '-p', 'web'])
   step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--diagnostic-level=error', '.'])
   vitest()
   if (full) step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])

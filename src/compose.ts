@@ -14,9 +14,10 @@ import { SandboxRegistry } from './backends/registry.ts'
 import { seatbelt } from './backends/seatbelt/backend.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
+import { ownEpoch } from './host/orphans.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
-import { caller, hostFingerprint, hostMemoryMb, lifeOf, readText, systemProgram } from './host/system.ts'
+import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -62,6 +63,12 @@ export type Ringfence = {
   readonly policyHash: () => string
   /** The network modes that it has. */
   readonly networkModes: () => readonly string[]
+  /** The configuration as it is now. */
+  readonly current: () => Config
+  /** The file that an operator edits to change the policy; it may not exist yet. */
+  readonly policyFile: string
+  /** Judges a command and keeps the tree behind the decision. */
+  readonly inspect: (command: AskedCommand, place: CommandPlace) => Promise<unknown>
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Config>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -95,12 +102,14 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     observe,
     ready: () => now.config.backends?.ready ?? 0,
     emulates: () => now.config.backends?.emulate ?? false,
+    runtime: () => now.config.backends?.docker_runtime,
     closing,
   })
   // It governs servers; a command that runs here means the host's own tools.
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
+  const inspect: Ringfence['inspect'] = (command, place) => inspectWith(now.config, home, command, place)
   const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
   const gate = new Gate({
     // Read at each judgement, so that a reload holds for sandboxes that are already open.
@@ -135,6 +144,9 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     policyHash: () => now.hash,
     networkModes: () => now.policy.networkModes,
+    current: () => now.config,
+    policyFile: resolve(cwd, options.policy ?? configFileOf(options, env) ?? userConfig(env)),
+    inspect,
     reload,
     close: async () => {
       for (const close of closing.splice(0)) await close().catch(() => {})
@@ -175,6 +187,7 @@ export function skillParts(ringfence: Ringfence): SkillParts {
   }
   return {
     usage: async (tenant) => (await skills()).usage(tenant),
+    list: async () => (await skills()).details(),
     async run(name, input, tenant) {
       const workspace = mkdtempSync(join(tmpdir(), 'ringfence-work-'))
       const given = { input: (input ?? null) as Json, agentId: tenant, workspace, inspectedOnly: true }
@@ -192,14 +205,18 @@ const definedOnly = (env: NodeJS.ProcessEnv): Record<string, string> =>
   Object.fromEntries(Object.entries(env).filter((entry): entry is [string, string] => entry[1] !== undefined))
 
 async function configFor(options: ComposeOptions, env: Readonly<Record<string, string>>): Promise<Config> {
-  const named = options.config ?? env.RINGFENCE_CONFIG
-  // SECURITY: never from the working directory, which an agent or a cloned repository may have written.
-  const found = named ?? [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
+  const found = configFileOf(options, env)
   const config: Config = found === undefined ? {} : await loadConfig(found)
   if (options.policy === undefined) return config
   const { policy, commands, router } = await loadConfig(options.policy)
   return { ...config, ...(policy && { policy }), ...(commands && { commands }), ...(router && { router }) }
 }
+
+/** SECURITY: never from the working directory, which an agent or a cloned repository may have written. */
+const configFileOf = (options: ComposeOptions, env: Readonly<Record<string, string>>): string | undefined =>
+  options.config ??
+  env.RINGFENCE_CONFIG ??
+  [userConfig(env), '/etc/ringfence/ringfence.toml'].find((file) => existsSync(file))
 
 const userConfig = (env: Readonly<Record<string, string>>): string =>
   join(env.XDG_CONFIG_HOME ?? join(env.HOME ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
@@ -222,6 +239,7 @@ type RegistryParts = {
   readonly ready: () => number
   /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
   readonly emulates: () => boolean
+  readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -232,6 +250,8 @@ const PRIORITY = {
   docker: 30,
   gvisor: 20,
   microvm: 10,
+  e2b: 10,
+  openshell: 5,
   native: 0,
   mock: 0,
 } as const
@@ -247,6 +267,8 @@ function registryFor(options: ComposeOptions, parts: RegistryParts): SandboxRegi
     lazyMicrovm(options, parts, probePlan),
     // Elsewhere it could only ever say that it is not there.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
+    lazyE2b(env),
+    lazyOpenShell(env, registry),
     native(env),
     mock(),
   ]
@@ -278,7 +300,7 @@ const onRequest = ({ stays }: ComposeOptions): boolean =>
 /** Who made a container: this state directory, and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
-  return { owner, epoch: lifeOf(process.pid) }
+  return { owner, epoch: ownEpoch() }
 }
 
 function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
@@ -311,6 +333,7 @@ function lazyDocker(options: ComposeOptions, parts: RegistryParts, probePlan: ()
         sockets,
         ready,
         onProgress,
+        runtime: parts.runtime(),
         ...labelsOf(stateDir),
       })
       closing.push(() => backend.close())
@@ -385,6 +408,53 @@ function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: (
 const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
 const preloadPath = (): string => join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
 
+/** As long as E2B keeps a sandbox in which nothing runs. */
+const REMOTE_IDLE_MS = 300_000
+
+/** SECURITY: the key stays on this side; no command and no record ever sees it. */
+function lazyE2b(env: Readonly<Record<string, string>>): Backend {
+  const { E2B_API_KEY: apiKey, E2B_DOMAIN: domain = 'e2b.app', E2B_SANDBOX_URL: sandboxUrl } = env
+  const apiUrl = (env.E2B_API_URL ?? `https://api.${domain}`).replace(/\/+$/, '')
+  const settings = apiKey ? { apiKey, apiUrl, sandboxUrl, domain, template: 'base' } : undefined
+  const face = { name: 'e2b', level: 'microvm', byNameOnly: true, emulated: false, runsImages: true } as const
+  return lazy(
+    face,
+    // Whether somebody else's machine answers is asked anew each time.
+    () => '',
+    async () => {
+      const { e2b } = await import('./backends/e2b/backend.ts')
+      // @ts-expect-error: E2B's package is a wish of the caller's, not one of ours
+      return e2b({ settings, sdk: () => import('e2b'), idleMs: REMOTE_IDLE_MS })
+    },
+  )
+}
+
+/** `RINGFENCE_OPENSHELL_MODE=mirror` stays on this host; `remote` asks the gateway. */
+function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxRegistry): Backend {
+  const named = (name: string): string | undefined => env[`RINGFENCE_OPENSHELL_${name}`]
+  const settings = {
+    mode: named('MODE') ?? (named('URL') === undefined ? undefined : 'remote'),
+    apiUrl: named('URL'),
+    apiKey: named('TOKEN'),
+    caFile: named('CA'),
+    certFile: named('CERT'),
+    keyFile: named('KEY'),
+    image: named('IMAGE'),
+  }
+  const face = {
+    name: 'openshell',
+    level: 'container',
+    byNameOnly: true,
+    emulated: false,
+    runsImages: true,
+  } as const
+  return lazy(
+    face,
+    () => '',
+    async () => (await import('./backends/openshell/backend.ts')).openshell(settings, registry),
+  )
+}
+
 /** The smallest real sandbox: nothing granted, everything switched on. */
 export function probePlanFor(
   policy: SandboxPolicy,
@@ -437,6 +507,9 @@ export function agentPath(): string {
 export const guestFile = (...names: readonly string[]): string =>
   readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
+/** A path in our own package. */
+export const packageFile = (...names: readonly string[]): string => join(packageRoot(), ...names)
+
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))
   while (!existsSync(join(dir, 'package.json')) && dir !== dirname(dir)) dir = dirname(dir)
@@ -465,6 +538,22 @@ async function loadJudge(
     'line' in command
       ? judgeLine(policy, command.line, { ...place, home })
       : judgeArgv(policy, command.argv, { ...place, home })
+}
+
+async function inspectWith(
+  config: Config,
+  home: string,
+  command: AskedCommand,
+  place: CommandPlace,
+): Promise<unknown> {
+  const [{ compilePolicy }, { inspectArgv, inspectLine }] = await Promise.all([
+    import('./policy/policy.ts'),
+    import('./policy/commands/judge.ts'),
+  ])
+  const policy = compilePolicy(config)
+  return 'line' in command
+    ? inspectLine(policy, command.line, { ...place, home })
+    : inspectArgv(policy, command.argv, { ...place, home })
 }
 
 /** Opened by the first event, so that a command which records nothing touches no disk. */

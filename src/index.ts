@@ -23,6 +23,13 @@ export {
   sanitizeEnvVars,
 } from './compat.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
+export {
+  E2BSandbox,
+  type E2BSandboxOptions,
+  getE2BSandbox,
+  resetE2BSandbox,
+  type ScriptLanguage,
+} from './e2b-sandbox.ts'
 export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
 export type { Connection } from './egress/passage.ts'
 export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'

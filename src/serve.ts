@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { release } from 'node:os'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { mcpMount } from './agents.ts'
@@ -6,24 +7,30 @@ import { openStoreTrail } from './audit/open-store-trail.ts'
 import { StoreTrailReader } from './audit/store-read.ts'
 import type { StoreTrail } from './audit/store-trail.ts'
 import {
+  agentPath,
   type ComposeOptions,
   compose,
   databaseUrl,
   environment,
   guestFile,
   newId,
+  packageFile,
   type Ringfence,
   skillParts,
   stateDirectory,
 } from './compose.ts'
 import { safeFetch } from './egress/safe-fetch.ts'
 import { cgroupHost } from './host/cgroup.ts'
+import { diagnose } from './host/diagnose.ts'
+import { observeHost } from './host/host-state.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
+import { consoleMount } from './server/console-files.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
+import { RateLimit } from './server/guard.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
 import type { ServerParts } from './server/parts.ts'
 import { openStore } from './store/open.ts'
@@ -33,9 +40,13 @@ import { Homes, openWithHomes } from './supervisor/homes.ts'
 import { beginInstance } from './supervisor/instance.ts'
 import { Keys } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
+import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
+import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
+import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
+import { Sessions } from './supervisor/sessions.ts'
 import { judged, openFrom, Snapshots } from './supervisor/snapshots.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import { Templates } from './supervisor/templates.ts'
@@ -102,6 +113,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
     reapOrphans()
+    reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
     parts.webhooks.deliver()
@@ -140,6 +152,10 @@ function reapOrphans(): void {
   }
   reap()
   for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+}
+/** In the background: an engine that hangs must not keep a server from starting. */
+function reapContainers({ registry }: Ringfence): void {
+  for (const backend of registry.list()) void backend.reap?.().catch(() => {})
 }
 const REAP_AGAIN_MS = [500, 2000, 4000]
 
@@ -216,6 +232,18 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
     },
   })
+  const keys = new Keys(store, newId)
+  const reload = async (): Promise<{ readonly policy: string }> => {
+    config = await ringfence.reload()
+    await ringfence.trail.append({
+      event: 'PolicyDecision',
+      subject: 'reload',
+      action: 'allow',
+      reason: 'reloaded',
+    })
+    return { policy: ringfence.policyHash() }
+  }
+  const { policyFile: file, home, current, policyHash, inspect } = ringfence
   const allowPrivate = (): readonly string[] => config.network?.allow_private ?? []
   const webhooks = new Webhooks({
     store,
@@ -237,8 +265,13 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
   })
   return {
     supervisor,
+    keys,
+    sessions: new Sessions(store, keys),
+    samples: new Samples(() => supervisor.all),
+    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    doctor: () => doctorOf(ringfence),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
-    keys: new Keys(store, newId),
     questions,
     webhooks,
     trail: reader,
@@ -250,25 +283,22 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       requestsPerSecond: server.requests_per_second ?? 2000,
       wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
       allowInteractive: () => config.policy?.allow_interactive ?? false,
+      operatorRules: () => operatorRules(config),
+      tls: Boolean(options.tlsCert ?? server.tls_cert),
+      version: options.version ?? '0.1.0',
     },
     backends: () => backendsOf(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
       ringfence.judge(command, { workspace, cwd }),
-    reload: async () => {
-      config = await ringfence.reload()
-      await ringfence.trail.append({
-        event: 'PolicyDecision',
-        subject: 'reload',
-        action: 'allow',
-        reason: 'reloaded',
-      })
-      return { policy: ringfence.policyHash() }
-    },
+    reload,
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
     skills: skillParts(ringfence),
   }
 }
+
+/** Slow enough for guessing to be hopeless twice over. */
+const SIGN_INS_PER_SECOND = 5
 
 function poolSize({
   size,
@@ -290,10 +320,22 @@ function poolSize({
   return { spec, size }
 }
 
-async function backendsOf({ registry }: Ringfence): Promise<readonly unknown[]> {
+async function doctorOf(ringfence: Ringfence): Promise<unknown> {
+  const backends = await backendsOf(ringfence, true)
+  const notes = diagnose(await observeHost(agentPath()))
+  return { backends, node: process.version, kernel: release(), notes }
+}
+
+/** As the rules are named in decisions. */
+const operatorRules = ({ policy }: Config): OperatorRules => ({
+  ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
+  asksByDefault: policy?.default_action === 'ask',
+})
+
+async function backendsOf({ registry }: Ringfence, fresh = false): Promise<readonly unknown[]> {
   return Promise.all(
     registry.list().map(async ({ name, level, emulated, byNameOnly }) => {
-      const probe = await registry.probe(name)
+      const probe = await registry.probe(name, { fresh })
       const found = probe.available
         ? {
             guarantees: probe.guarantees,
@@ -316,7 +358,12 @@ function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bP
     tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
-    mounts: [mcpMount(options.version ?? '0.1.0'), e2bMount(e2b), ...(options.mounts ?? [])],
+    mounts: [
+      mcpMount(options.version ?? '0.1.0'),
+      e2bMount(e2b),
+      consoleMount(packageFile('dist', 'web')),
+      ...(options.mounts ?? []),
+    ],
     upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }

@@ -4,14 +4,19 @@ import { createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../src/backends/backend.ts'
 import { type DockerParts, docker } from '../src/backends/docker/backend.ts'
 import { gvisor } from '../src/backends/gvisor/backend.ts'
 import { native } from '../src/backends/native/backend.ts'
+import { SandboxRegistry } from '../src/backends/registry.ts'
 import type { VesselSandbox } from '../src/backends/vessel.ts'
+import { kindOf } from '../src/backends/waiting.ts'
+import { ownEpoch } from '../src/host/orphans.ts'
 import { lifeOf } from '../src/host/system.ts'
-import { startDocker, type TestEngine, testImages, testState, whyNot } from './conformance/engines.ts'
+import type { Plan } from '../src/model/plan.ts'
+import { skipped, startDocker, type TestEngine, testImages, testState } from './conformance/engines.ts'
 import { isFine, type Row, runSuite } from './conformance/suite.ts'
 import { makeWorld, packageRoot, planOf } from './conformance/world.ts'
 
@@ -21,14 +26,6 @@ const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
 const run = promisify(execFile)
 
-/** In CI a test that cannot run is a failure. */
-function skipped(engine: Parameters<typeof whyNot>[0]): boolean {
-  const reason = whyNot(engine)
-  if (reason && process.env.CI) throw new Error(`${engine}: ${reason}`)
-  if (reason) process.stderr.write(`skipped: ${engine}: ${reason}\n`)
-  return reason !== undefined
-}
-
 const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = {}) =>
   docker({
     agent,
@@ -37,7 +34,7 @@ const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = 
     stateDir: testState(),
     sockets,
     owner: 'test',
-    epoch: lifeOf(process.pid),
+    epoch: ownEpoch(),
     ...more,
   })
 
@@ -239,6 +236,36 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     rmSync(secret, { recursive: true })
   })
 
+  test.skipIf(skipped('gvisor'))(
+    'gVisor as its runtime keeps other promises',
+    { timeout: MINUTES },
+    async () => {
+      const backend = dockerBackend([engine.socket], { runtime: 'runsc' })
+      const probe = await backend.probe()
+      expect(probe).toMatchObject({
+        available: true,
+        guarantees: expect.arrayContaining(['kernel.separate']),
+      })
+      const spec = { workspace, waive: ['fs.protect'], limits: { memoryMb: 128, pids: 30 } }
+      await expect(backend.open(planOf({ workspace }))).rejects.toMatchObject({ code: 'missing-guarantee' })
+      const sandbox = (await backend.open(planOf(spec))) as VesselSandbox
+      expect(await sandbox.layers()).toContain('gvisor')
+      expect(await said(sandbox, 'cat /proc/version; echo mine > there')).toMatch(/^Linux version 4\.4\.0/)
+      expect(readFileSync(join(workspace, 'there'), 'utf8')).toBe('mine\n')
+      const eat = 'exec head -c 400M /dev/zero | tail'
+      const { outcome } = await sandbox.exec({ argv: ['sh', '-c', eat] })
+      expect(outcome).toEqual({ kind: 'stopped', limit: 'memory' })
+      await sandbox.close()
+      const secret = mkdtempSync(join(tmpdir(), 'rf-secret-'))
+      const swap = (body: Record<string, unknown>): Record<string, unknown> =>
+        JSON.parse(JSON.stringify(body).replaceAll(`"Source":"${workspace}"`, `"Source":"${secret}"`))
+      const bent = dockerBackend([engine.socket], { runtime: 'runsc', sabotage: swap })
+      await expect(bent.open(planOf(spec))).rejects.toThrow(/no longer what policy judged/)
+      rmSync(secret, { recursive: true })
+      expect(await ids()).toEqual([])
+    },
+  )
+
   const host =
     (fields: Record<string, unknown>) =>
     (body: Record<string, unknown>): Record<string, unknown> => ({
@@ -278,6 +305,54 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
       process.kill(engine.pid, 'SIGCONT')
     }
     await until(async () => (await ids()).length === 0)
+  })
+
+  // The last one: there is no engine after it.
+  test('an engine that stops takes its sandboxes with it, and nothing runs here instead', {
+    timeout: MINUTES,
+  }, async () => {
+    const backend = dockerBackend([engine.socket])
+    const registry = new SandboxRegistry().register(backend, 1)
+    const plan = planOf({ workspace, backend: 'docker' })
+    const sandbox = await (await registry.select(plan)).open(plan)
+    const running = sandbox.exec({ argv: ['sleep', '100'] }).catch((error: unknown) => error)
+    await engine.close()
+    await sandbox.ended
+    expect(await running).toMatchObject({ code: 'wrong-state' })
+    await sandbox.close().catch(() => {})
+    registry.invalidate('docker')
+    await expect(registry.select(plan)).rejects.toMatchObject({ code: 'backend-unavailable' })
+    await expect(backend.open(plan)).rejects.toMatchObject({ code: 'backend-unavailable' })
+  })
+})
+
+describe('kinds of containers that wait', () => {
+  const plan = planOf({ workspace: tmpdir(), read: ['/usr'], network: { mode: 'loopback' }, env: { A: 'b' } })
+  type Json = { readonly [key: string]: unknown } | readonly unknown[]
+  /** Every place in a plan at which something stands. */
+  const placesIn = (value: unknown, path: readonly string[] = []): readonly (readonly string[])[] =>
+    typeof value === 'object' && value !== null
+      ? [path, ...Object.entries(value as Json).flatMap(([key, inner]) => placesIn(inner, [...path, key]))]
+      : [path]
+  const places = placesIn(plan).filter((path) => path.length > 0)
+  const changed = (path: readonly string[], to: unknown): Plan => {
+    const copy = structuredClone(plan) as unknown as Record<string, unknown>
+    const at = path.slice(0, -1).reduce((inner, key) => inner[key] as Record<string, unknown>, copy)
+    at[path.at(-1) as string] = to
+    return copy as unknown as Plan
+  }
+
+  test('two plans that differ in anything, or two owners, have different ones', () => {
+    expect(places.length).toBeGreaterThan(30)
+    fc.assert(
+      fc.property(fc.constantFrom(...places), fc.jsonValue(), fc.string(), (path, to, owner) => {
+        const other = changed(path, to)
+        const same = JSON.stringify(other) === JSON.stringify(plan)
+        expect(kindOf(other, 'ann') === kindOf(plan, 'ann')).toBe(same)
+        expect(kindOf(plan, owner) === kindOf(plan, 'ann')).toBe(owner === 'ann')
+      }),
+    )
+    expect(kindOf(structuredClone(plan) as Plan, 'ann')).toBe(kindOf(plan, 'ann'))
   })
 })
 

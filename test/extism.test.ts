@@ -10,7 +10,7 @@ import { compileReactor, hasClang, withoutClang } from './compile-c.ts'
 /** Extism plug-ins: the interface as its published headers declare it, from C. */
 
 const runner = new WasmRunner({ threads: 2 })
-const box = new WasmSandbox({ runner })
+const box = new WasmSandbox({ runner, epochDeadline: 100 })
 let server: Server
 let port = 0
 const asked: string[] = []

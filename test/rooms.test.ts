@@ -28,14 +28,16 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
 const INNER = Object.keys(ROOMS)
 /** What stands above the rooms: the composition root, the library and its front door, the seeds' names, the commands. */
 const ABOVE: Readonly<Record<string, readonly string[]>> = {
-  'compose.ts': INNER,
+  // E2B's own package, where the caller has installed it.
+  'compose.ts': [...INNER, 'npm:e2b'],
   // The server's half of the composition: apart, so that no command loads it but `serve`.
   'serve.ts': [...INNER, 'compose.ts', 'agents.ts'],
   // The agents' front door: apart, so that whoever has no agent does not load it.
   'agents.ts': [...INNER, 'compose.ts'],
   'api.ts': [...INNER, 'compose.ts'],
   'compat.ts': [...INNER, 'compose.ts', 'api.ts'],
-  'index.ts': [...INNER, 'compose.ts', 'api.ts', 'compat.ts'],
+  'e2b-sandbox.ts': [...INNER, 'compose.ts', 'api.ts'],
+  'index.ts': [...INNER, 'compose.ts', 'api.ts', 'compat.ts', 'e2b-sandbox.ts'],
   cli: [...INNER, 'compose.ts', 'agents.ts', 'serve.ts'],
 }
 const TABLE = { ...ROOMS, ...ABOVE }

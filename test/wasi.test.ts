@@ -21,7 +21,7 @@ import { compileC, compileReactor, hasClang, withoutClang } from './compile-c.ts
 const place = mkdtempSync(join(tmpdir(), 'rf-wasi-'))
 const workspace = join(place, 'ws')
 const runner = new WasmRunner({ threads: 2 })
-const box = new WasmSandbox({ runner })
+const box = new WasmSandbox({ runner, epochDeadline: 100 })
 
 beforeAll(() => {
   mkdirSync(join(workspace, 'data'), { recursive: true })

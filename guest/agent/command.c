@@ -134,13 +134,19 @@ static void wait_for_release(int socket) {
   if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != 'G') _exit(125);
 }
 
-/* PLATFORM: gVisor closes ranges, but does not mark them. */
-static bool close_at_exec(void) {
-  if (!syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */)) return true;
-  DIR *open = errno == EINVAL ? opendir("/proc/self/fd") : NULL;
+enum { AT_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+
+/* PLATFORM: gVisor does not close ranges in every way that Linux does; there they are gone through one by one. */
+static bool close_others(unsigned flags) {
+  if (!syscall(SYS_close_range, 3, INT_MAX, flags)) return true;
+  DIR *open = errno == EINVAL || errno == ENOSYS ? opendir("/proc/self/fd") : NULL;
   if (!open) return false;
-  for (struct dirent *entry; (entry = readdir(open));)
-    if (atoi(entry->d_name) > 2) fcntl(atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
+  for (struct dirent *entry; (entry = readdir(open));) {
+    int fd = atoi(entry->d_name);
+    if (fd < 3 || fd == dirfd(open)) continue;
+    if (flags == AT_EXEC) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    else close(fd);
+  }
   closedir(open);
   return true;
 }
@@ -162,7 +168,7 @@ _Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, 
     if (!send_message(socket, 'L', "", 0, listener)) _exit(125);
   }
   /* SECURITY: every descriptor but the standard three closes at exec; what does not exec closes them now. */
-  if (spec->builtin ? syscall(SYS_close_range, 3, ~0U, 0) : !close_at_exec()) die("close_range: %s", strerror(errno));
+  if (!close_others(spec->builtin ? 0 : AT_EXEC)) die("close_range: %s", strerror(errno));
   sigprocmask(SIG_SETMASK, &none, NULL);
   signal(SIGPIPE, SIG_DFL);
   if (spec->builtin) {

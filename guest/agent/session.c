@@ -235,7 +235,7 @@ static void message_ready(struct watch *watch, uint32_t events) {
 /* SECURITY: a keeper sees nothing of the host's channel and of other commands. */
 static void close_all_but(int fd) {
   if (fd > 0) syscall(SYS_close_range, 0, fd - 1, 0);
-  syscall(SYS_close_range, fd + 1, ~0U, 0);
+  syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
 }
 
 static _Noreturn void keep(pid_t child, int socket, bool terminal) {
@@ -255,11 +255,21 @@ struct ends {
   int in[2], out[2], errors[2], messages[2];
 };
 
+/* PLATFORM: gVisor has no other way to it than its name. */
+static int open_peer(int master) {
+  int slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY);
+  unsigned number;
+  if (slave >= 0 || errno != ENOTTY || ioctl(master, TIOCGPTN, &number)) return slave;
+  char path[32];
+  snprintf(path, sizeof path, "/dev/pts/%u", number);
+  return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+}
+
 static bool open_terminal(const struct command_spec *spec, struct ends *ends) {
   struct winsize size = {.ws_col = spec->columns, .ws_row = spec->rows};
   int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master < 0 || unlockpt(master) || ioctl(master, TIOCSWINSZ, &size)) return false;
-  int slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY);
+  int slave = open_peer(master);
   if (slave < 0) return false;
   ends->in[0] = ends->out[1] = ends->errors[1] = slave;
   ends->out[0] = master;

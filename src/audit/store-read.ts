@@ -37,6 +37,16 @@ export class StoreTrailReader {
     for await (const { line } of this.#rows(0, head.count)) yield line
   }
 
+  /** Who signs: 32 bytes in base64url. */
+  get publicKey(): string {
+    return this.#key.x
+  }
+
+  /** Some of the canonical lines, as they were hashed. */
+  async linesAfter(after: number, limit: number): Promise<readonly string[]> {
+    return (await queryTrail(this.#store, this.#key.id, { after, limit })).map(({ line }) => line)
+  }
+
   async head(): Promise<Head> {
     const text = await readHead(this.#store, this.#key.id)
     const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)

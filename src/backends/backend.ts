@@ -121,6 +121,8 @@ export interface Backend {
   probe(): Promise<Probe>
   /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
   fingerprint?(): string
+  /** Removes what earlier lives of this installation left behind; others' things are not touched. */
+  reap?(): Promise<void>
   /** Brings a sandbox up. On failure it throws and leaves nothing behind. */
   open(plan: Plan, options?: OpenOptions): Promise<BackendSandbox>
 }

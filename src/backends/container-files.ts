@@ -23,10 +23,15 @@ export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User)
   mkdirSync(run, { recursive: true, mode: 0o700 })
   sweep(run)
   const dir = mkdtempSync(join(run, `container-${lifeOf(process.pid)}-`))
-  const name = uid === 0 ? 'root' : 'agent'
+  const home = plan.own[0]
+  const name = home ? 'user' : uid === 0 ? 'root' : 'agent'
+  const shell = home ? '/bin/bash' : '/bin/sh'
   const write = (file: string, text: string): void => writeFileSync(join(dir, file), text, { mode: 0o444 })
   try {
-    write('passwd', `${name}:x:${uid}:${gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`)
+    write(
+      'passwd',
+      `${name}:x:${uid}:${gid}::${home ?? '/tmp'}:${shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
+    )
     write('group', `${name}:x:${gid}:\nnogroup:x:65534:\n`)
     for (const [index, { text }] of plan.files.entries()) write(`plan-${index}`, text)
     return dir

@@ -1,7 +1,7 @@
 import { normalize } from 'node:path/posix'
 import type { Duplex } from 'node:stream'
 import { monotonicMs } from '../host/clock.ts'
-import type { GuestEnd, GuestProcess } from '../host/guest-process.ts'
+import type { GuestEnd, GuestProcess, StartedProcess } from '../host/guest-process.ts'
 import type { Session } from '../host/session.ts'
 import { signalName } from '../host/signals.ts'
 import { Watchdog } from '../host/watchdog.ts'
@@ -87,7 +87,12 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
-    await this.#counted(() => guest.start(session, fieldsOf(command, io, guest.isHeld)), guest.result)
+    const fields = fieldsOf(command, io, guest.isHeld)
+    const host: CommandHost = {
+      start: (onOutput) => session.start({ fields, onOutput }),
+      lose: (why) => session.close(why),
+    }
+    await this.#counted(() => guest.start(host), guest.result)
     return guest
   }
 
@@ -218,7 +223,8 @@ async function feed(
   }
 }
 
-const timeLimits = ({ wallMs, idleMs, outputBytes }: Limits): Limits => ({
+/** The limits that whoever reads a command can hold. */
+export const timeLimits = ({ wallMs, idleMs, outputBytes }: Limits): Limits => ({
   ...(wallMs === undefined ? {} : { wallMs }),
   ...(idleMs === undefined ? {} : { idleMs }),
   ...(outputBytes === undefined ? {} : { outputBytes }),
@@ -238,25 +244,35 @@ function fieldsOf(command: Command, io: StartIo, held: boolean): readonly string
   ]
 }
 
+/** What is asked of a sandbox for the sake of one command's limits. */
+export type CommandPlace = Pick<GuestPlace, 'counts' | 'confine'>
+
+/** Where a command's process is made. */
+export type CommandHost = {
+  readonly start: (onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown) => StartedProcess
+  /** Gives the whole sandbox up: a command in it is beyond a signal. */
+  readonly lose: (why: string) => void
+}
+
 /** One command under its limits: first its own signal, then after a grace everything that it started. */
-class GuestCommand implements RunningCommand {
+export class GuestCommand implements RunningCommand {
   readonly result: Promise<ExecResult>
   readonly #io: StartIo
   readonly #limits: Limits
-  readonly #place: GuestPlace
+  readonly #place: CommandPlace
   readonly #layers: readonly string[]
   readonly #watchdog: Watchdog
   readonly #started = monotonicMs()
   readonly #before: KernelCounts
   readonly #chunks: Record<OutputStream, Uint8Array[]> = { stdout: [], stderr: [] }
   readonly #timers: NodeJS.Timeout[] = []
-  #guest: GuestProcess | undefined
-  #session: Session | undefined
+  #guest: StartedProcess | undefined
+  #host: CommandHost | undefined
   #confinement: Confinement | undefined
   #isOver: (result: ExecResult) => void = () => {}
   #isFailed: (error: unknown) => void = () => {}
 
-  constructor(limits: Limits, io: StartIo, place: GuestPlace, layers: readonly string[]) {
+  constructor(limits: Limits, io: StartIo, place: CommandPlace, layers: readonly string[]) {
     this.#io = io
     this.#limits = limits
     this.#place = place
@@ -288,9 +304,9 @@ class GuestCommand implements RunningCommand {
     return this.#guest?.pid ?? 0
   }
 
-  async start(session: Session, fields: readonly string[]): Promise<void> {
-    this.#session = session
-    const guest = session.start({ fields, onOutput: (stream, chunk) => this.#take(stream, chunk) })
+  async start(host: CommandHost): Promise<void> {
+    this.#host = host
+    const guest = host.start((stream, chunk) => this.#take(stream, chunk))
     this.#guest = guest
     if (this.isHeld) await this.#admit(guest)
     await guest.started
@@ -302,7 +318,7 @@ class GuestCommand implements RunningCommand {
    * SECURITY: the command starts once it is permitted and its own limits hold. Its process is made meanwhile and
    * waits; when it is refused, nothing of it is left.
    */
-  async #admit(guest: GuestProcess): Promise<void> {
+  async #admit(guest: StartedProcess): Promise<void> {
     try {
       await this.#io.permit
       if (this.#isConfined) this.#confinement = await this.#confine((await guest.started).pid)
@@ -319,7 +335,7 @@ class GuestCommand implements RunningCommand {
   }
 
   write(data: Uint8Array): Promise<void> {
-    return (this.#guest as GuestProcess).write(data)
+    return (this.#guest as StartedProcess).write(data)
   }
 
   endInput(): void {
@@ -347,7 +363,7 @@ class GuestCommand implements RunningCommand {
     if (!atOnce) this.#guest?.signal('SIGTERM')
     this.#after(atOnce ? 0 : GRACE_MS, () => {
       this.#guest?.kill()
-      this.#after(LOST_MS, () => this.#session?.close('a command could not be ended'))
+      this.#after(LOST_MS, () => this.#host?.lose('a command could not be ended'))
     })
   }
 

@@ -32,6 +32,7 @@ export function lazy(face: Face, fingerprint: () => string, load: () => Promise<
         return { available: false, reason: (error as Error).message, fix: 'try again later' }
       }
     },
+    reap: async () => (await backend()).reap?.(),
     open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
   } satisfies Omit<Backend, keyof Face>
   // Not spread: what a face says may change while the process lives.

@@ -22,7 +22,8 @@ export class Waiting<V extends Vessel> {
   }
 
   async take(plan: Plan, whose: string, start: () => Promise<V>): Promise<V> {
-    if (this.#size === 0 || plan.files.length > 0) return start()
+    // What is made for one sandbox alone would never fit another.
+    if (this.#size === 0 || plan.files.length > 0 || plan.own.length > 0) return start()
     const key = kindOf(plan, whose)
     const kind = this.#kinds.get(key) ?? { ready: [], start }
     // The one that was used last is the last to go.
@@ -54,7 +55,7 @@ export class Waiting<V extends Vessel> {
 }
 
 /** INVARIANT: the whole plan. A field that a plan gets some day makes kinds more exact, never less. */
-const kindOf = (plan: Plan, whose: string): string =>
+export const kindOf = (plan: Plan, whose: string): string =>
   createHash('sha256')
     .update(JSON.stringify([whose, plan]))
     .digest('hex')

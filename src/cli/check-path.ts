@@ -1,21 +1,9 @@
-import { homedir } from 'node:os'
-import { observePath, type PathObservation } from '../host/walk.ts'
-import { countNamesInside } from '../host/walk-names.ts'
 import type { Config } from '../model/config.ts'
 import type { PathVerdict } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { either, type Infer, list, object, oneOf, optional, text } from '../model/shape.ts'
-import {
-  DEFAULT_BLOCKED,
-  DEFAULT_PROTECTED,
-  judgePath,
-  PATH_OPS,
-  type PathOp,
-  type PathPolicy,
-  type PathRequest,
-  screenPath,
-} from '../policy/paths.ts'
-import { sandboxPolicyOf } from '../policy/plan.ts'
+import { PATH_OPS, type PathRequest } from '../policy/paths.ts'
+import { judgeHere, policiesFor } from '../supervisor/judge-path.ts'
 import type { CliIo } from './io.ts'
 import { parseOptions } from './options.ts'
 
@@ -66,50 +54,6 @@ export async function checkPath(
   const verdict = verdicts.find((each) => each.verdict === 'deny') ?? (verdicts[0] as PathVerdict)
   io.out(io.json || values.json ? `${JSON.stringify(verdict)}\n` : `${verdict.verdict}: ${verdict.reason}\n`)
   return verdict.verdict === 'allow' ? 0 : 4
-}
-
-/**
- * Every policy that has to agree. What the operator lists may be mounted; a file is reached only through a workspace,
- * and a workspace is mounted from that list like everything else.
- */
-function policiesFor(config: Config, op: PathOp, workspace: string | undefined): readonly PathPolicy[] {
-  const { allowedPrefixes } = sandboxPolicyOf(config, homedir())
-  const over = (paths: readonly string[]): PathPolicy => ({
-    allowed: paths.map((path) => ({ path, mode: 'rw' })),
-    blocked: config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED,
-    protected: DEFAULT_PROTECTED,
-  })
-  if (allowedPrefixes === undefined) return [over([workspace ?? process.cwd()])]
-  const isMount = op === 'mount-ro' || op === 'mount-rw'
-  return workspace === undefined || isMount
-    ? [over(allowedPrefixes)]
-    : [over(allowedPrefixes), over([workspace])]
-}
-
-/** Observes what a request names on this host and judges it. */
-export function judgeHere(policy: PathPolicy, request: PathRequest): PathVerdict {
-  const asked = [request.path, ...(request.to === undefined ? [] : [request.to])]
-  const seen: PathObservation[] = []
-  for (const raw of asked) {
-    const screened = screenPath(raw, request.via)
-    if (screened.kind === 'refused') return { verdict: 'deny', reason: screened.reason }
-    seen.push(observePath(screened.path))
-  }
-  const [path, to] = seen as [PathObservation, PathObservation?]
-  const roots = policy.allowed.map((root) => observeRoot(root.path))
-  const namesInside = countNamesInside(path, roots)
-  return judgePath(policy, request, {
-    path,
-    roots,
-    ...(to === undefined ? {} : { to }),
-    ...(namesInside === undefined ? {} : { namesInside }),
-  })
-}
-
-/** A root that is not absolute grants nothing; its place in the list stays. */
-function observeRoot(path: string): PathObservation {
-  if (path.startsWith('/')) return observePath(path)
-  return { asked: path, normal: path, symlinks: [], state: 'unreadable', errno: 'EINVAL' }
 }
 
 function requestOf({ op, to, target, via }: Values, words: readonly string[]): PathRequest {

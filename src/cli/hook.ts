@@ -18,8 +18,8 @@ import { writeAtomically } from '../host/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
 import { DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../policy/paths.ts'
+import { judgeHere } from '../supervisor/judge-path.ts'
 import { askYes } from './ask.ts'
-import { judgeHere } from './check-path.ts'
 import { parseOptions, usage } from './options.ts'
 
 const OPTIONS = {

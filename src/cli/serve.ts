@@ -50,12 +50,16 @@ async function announce(server: RunningServer, json: boolean, printKey: boolean)
   const key = printKey
     ? (await server.parts.keys.create({ name: 'start', scopes: ['create', 'exec', 'read', 'admin'] })).secret
     : undefined
-  const told = { url: server.url, pid: process.pid, ...(key === undefined ? {} : { key }) }
-  process.stdout.write(
-    json
-      ? `${JSON.stringify(told)}\n`
-      : `listening on ${server.url}\n${key === undefined ? '' : `key: ${key}\n`}`,
-  )
+  const { keys, sessions } = server.parts
+  // Behind `#`: a browser never sends that part, so it stands in no log.
+  const console = `${server.url}/console/#${await sessions.newLink(await keys.consoleKey())}`
+  const told = { url: server.url, pid: process.pid, console, ...(key === undefined ? {} : { key }) }
+  const lines = [
+    `listening on ${server.url}`,
+    `console: ${console}  (signs you in once, within ten minutes)`,
+    ...(key === undefined ? [] : [`key: ${key}`]),
+  ]
+  process.stdout.write(json ? `${JSON.stringify(told)}\n` : `${lines.join('\n')}\n`)
 }
 
 async function reload(server: RunningServer, say: (line: string) => void): Promise<void> {

@@ -4,7 +4,10 @@ import type { Problem } from './types.ts'
 /** Only what browsers have: `fetch`, streams, timers. */
 export type TransportOptions = {
   readonly url: string
-  readonly apiKey: string
+  /** Absent only in the console's own page, which has a session. */
+  readonly apiKey?: string
+  /** Sent with every request. */
+  readonly headers?: Readonly<Record<string, string>>
   readonly fetch?: typeof fetch
   /** How often something that is safe to repeat is repeated; 4 unless told. */
   readonly retries?: number
@@ -60,7 +63,8 @@ export class Transport {
     const init = {
       method,
       headers: {
-        authorization: `Bearer ${this.#options.apiKey}`,
+        ...(this.#options.apiKey === undefined ? {} : { authorization: `Bearer ${this.#options.apiKey}` }),
+        ...this.#options.headers,
         ...(json === undefined ? {} : { 'content-type': 'application/json' }),
         ...headers,
       },

@@ -130,6 +130,9 @@ export type Approval = {
   readonly asked_at: string
   readonly expires_at: string
   readonly state: 'pending' | 'approved' | 'rejected' | 'expired'
+  readonly answered_by?: string | null
+  readonly answered_at?: string | null
+  readonly reason?: string | null
 }
 
 export type KeyInfo = {

@@ -19,6 +19,8 @@ export type Connection = {
   readonly bytesIn: number
   readonly bytesOut: number
   readonly durationMs: number
+  /** When it ended. */
+  readonly at?: number
 }
 
 /** A way out that was judged and admitted: it counts, ends when nothing moves, and can be cut at any time. */

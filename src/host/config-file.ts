@@ -4,8 +4,10 @@ import { SandboxError } from '../model/errors.ts'
 import { parseToml } from './toml.ts'
 
 /** Reads one configuration file, TOML or JSON. A broken file stops the start; it never drops rules. */
-export async function loadConfig(file: string): Promise<Config> {
-  const text = readOrRefuse(file)
+export const loadConfig = async (file: string): Promise<Config> => parseConfig(file, readOrRefuse(file))
+
+/** The same for a text that is, or is to be, in that file. */
+export async function parseConfig(file: string, text: string): Promise<Config> {
   try {
     const data: unknown = file.endsWith('.json') ? JSON.parse(text) : await parseToml(text)
     return configShape.parse(data, '')

@@ -21,11 +21,24 @@ export type GuestEnd = {
   readonly refused: string | undefined
 }
 
+/** A command's process somewhere, as whoever holds its limits sees it. */
+export interface StartedProcess {
+  readonly pid: number
+  readonly started: Promise<{ readonly pid: number }>
+  readonly ended: Promise<GuestEnd>
+  write(data: Uint8Array): Promise<void>
+  endInput(): void
+  signal(signal: NodeJS.Signals): void
+  kill(): void
+  release(): void
+  resize(cols: number, rows: number): void
+}
+
 const STEP = WINDOW / 4
 const MAX_VIOLATIONS = 1024
 
 /** One command in a session, as the host sees it. */
-export class GuestProcess implements Listener {
+export class GuestProcess implements Listener, StartedProcess {
   readonly started: Promise<GuestProcess>
   readonly ended: Promise<GuestEnd>
   pid = 0

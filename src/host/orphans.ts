@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { CgroupHost } from './cgroup.ts'
+import { isAlive, lifeOf, readText } from './system.ts'
 
 /**
  * What a killed process leaves behind says whose it was. A control group's name: `ringfence-<pid namespace>-<pid>-<start>-…`;
@@ -100,3 +101,19 @@ function startOf(pid: number): string | undefined {
 }
 
 const pidSpace = (): string => /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0'
+
+/** This process, so that others can tell whether it is still there: the boot, the pid namespace, the life. */
+export const ownEpoch = (): string => `${bootId()}.${pidSpace()}.${lifeOf(process.pid)}`
+
+/**
+ * Whether the process that an epoch names is dead for certain.
+ * SECURITY: what another pid namespace of this boot holds cannot be judged from here, so it is left alone.
+ */
+export function isOver(epoch: string | undefined): boolean {
+  const [boot, space, life] = epoch?.split('.') ?? []
+  if (boot !== bootId()) return true
+  return space === pidSpace() && !isAlive(life)
+}
+
+const bootId = (): string =>
+  (readText('/proc/sys/kernel/random/boot_id') ?? '').replaceAll('-', '').slice(0, 16)

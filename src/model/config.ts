@@ -66,6 +66,8 @@ export const configShape = object({
   backends: optional(
     object({
       order: optional(list(text())),
+      /** What Docker starts containers with; absent: what the engine takes by itself. */
+      docker_runtime: optional(oneOf('runc', 'runsc')),
       /** Containers that a server keeps ready for each kind of sandbox that was asked for. */
       ready: optional(number({ integer: true, min: 0, max: 64 })),
       /** Virtual machines may be chosen even where the processor cannot run them and a program has to. */

@@ -17,6 +17,8 @@ export type CommandJudgement = {
   readonly action: Action
   readonly reason: string
   readonly rule?: string
+  /** How deep it stands in what starts it; absent at the top. */
+  readonly depth?: number
 }
 
 export type Decision = {

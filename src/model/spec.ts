@@ -60,3 +60,6 @@ export const specShape = object({
 export type Spec = Infer<typeof specShape>
 
 export const parseSpec = (value: unknown): Spec => specShape.parse(value, '')
+
+/** Backends whose sandboxes are on another machine: this host needs no net that keeps it alive under them. */
+export const isRemote = (backend: string | undefined): boolean => backend === 'e2b' || backend === 'openshell'

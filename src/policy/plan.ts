@@ -2,7 +2,7 @@ import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
-import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
+import { isRemote, type Limits, type NetworkMode, type Preset, type Spec } from '../model/spec.ts'
 import {
   distinct,
   type Facts,
@@ -178,7 +178,9 @@ function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
   }
   const memoryMb = Math.min(policy.max.memoryMb, Math.max(512, Math.floor(facts.hostMemoryMb * 0.75)))
   const defaults =
-    spec.backend === 'native' ? {} : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
+    spec.backend === 'native' || isRemote(spec.backend)
+      ? {}
+      : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
   return { ...defaults, ...asked }
 }
 

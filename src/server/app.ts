@@ -4,6 +4,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Principal, Scope } from '../supervisor/keys.ts'
 import { authenticator, authorize } from './auth.ts'
 import { jsonBody, queryOf } from './body.ts'
+import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin, RateLimit } from './guard.ts'
 import { openApi } from './openapi.ts'
 import type { ServerParts } from './parts.ts'
@@ -11,9 +12,12 @@ import { portRoutes } from './ports.ts'
 import { problem } from './problem.ts'
 import type { Bindings, Call, Route } from './route.ts'
 import { keyRoutes, webhookRoutes } from './routes/access.ts'
+import { consoleRoutes } from './routes/console.ts'
 import { execRoutes } from './routes/execs.ts'
 import { fileRoutes } from './routes/files.ts'
 import { governanceRoutes } from './routes/governance.ts'
+import { insideRoutes } from './routes/inside.ts'
+import { policyFileRoutes } from './routes/policy.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
 import { trailRoutes } from './routes/trail.ts'
 
@@ -27,6 +31,9 @@ export const ROUTES: readonly Route[] = [
   ...keyRoutes,
   ...webhookRoutes,
   ...governanceRoutes,
+  ...policyFileRoutes,
+  ...insideRoutes,
+  ...consoleRoutes,
 ]
 
 export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
@@ -52,13 +59,15 @@ export type Mount = ((app: Hono<AppEnv>, surface: Surface) => void) & {
 
 export function createApp(parts: ServerParts, version: string, mounts: readonly Mount[] = []): Hono<AppEnv> {
   const app = new Hono<AppEnv>()
-  const surface = { parts, authenticate: authenticateWith(parts) }
+  const surface = { parts, authenticate: authenticateWith(parts, false) }
+  // SECURITY: the console's cookie opens our own routes and no other surface's.
+  const own = { parts, authenticate: authenticateWith(parts, true) }
   app.use('*', async (context, next) => guarded(context, next, parts))
   for (const mount of mounts) if (mount.early) mount(app, surface)
   const description = openApi(ROUTES, version)
   app.get('/openapi.json', (context) => context.json(description))
   for (const route of ROUTES) {
-    const handler = (context: Context<AppEnv>): Promise<Response> => serve(context, route, surface)
+    const handler = (context: Context<AppEnv>): Promise<Response> => serve(context, route, own)
     if (route.method === 'ALL') app.all(route.path, handler)
     else app.on(route.method, route.path, handler)
   }
@@ -91,6 +100,8 @@ async function guarded(
   if (context.req.method === 'OPTIONS' && origin !== undefined) return preflight(origin, requestId)
   await next()
   context.res.headers.set('x-request-id', requestId)
+  if (context.res.headers.get('content-type')?.startsWith('application/json'))
+    context.res.headers.set('x-content-type-options', 'nosniff')
   if (origin !== undefined) {
     context.res.headers.set('access-control-allow-origin', origin)
     context.res.headers.append('vary', 'origin')
@@ -120,14 +131,16 @@ const preflight = (origin: string, requestId: string): Response =>
     },
   })
 
-function authenticateWith(parts: ServerParts): Surface['authenticate'] {
+function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['authenticate'] {
   const auth = authenticator(parts.keys, parts.supervisor)
   const rate = new RateLimit(parts.settings.requestsPerSecond)
   const wrong = new RateLimit(parts.settings.wrongKeysPerSecond)
   return async (context, scope, sandboxId) => {
     const address = context.env?.incoming?.socket?.remoteAddress ?? ''
     try {
-      const principal = await auth.principalOf(context.req.raw.headers, sandboxId)
+      const { headers, method } = context.req.raw
+      const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
+      const principal = person ?? (await auth.principalOf(headers, sandboxId))
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
       return principal

@@ -3,7 +3,10 @@ import type { Decision } from '../model/decision.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
+import type { OperatorRules } from '../supervisor/private-place.ts'
 import type { Questions } from '../supervisor/questions.ts'
+import type { Samples } from '../supervisor/samples.ts'
+import type { Sessions } from '../supervisor/sessions.ts'
 import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
@@ -13,6 +16,10 @@ export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots
   readonly keys: Keys
+  readonly sessions: Sessions
+  readonly samples: Samples
+  /** How often one address may try to sign in. */
+  readonly signIns: { assert(name: string): void }
   readonly questions: Questions
   readonly webhooks: Webhooks
   readonly trail: StoreTrailReader
@@ -21,6 +28,9 @@ export type ServerParts = {
   readonly settings: ServerSettings
   /** What this host can do, as `doctor` says it. */
   readonly backends: () => Promise<readonly unknown[]>
+  /** The same, measured now, with what is to be known about the host. */
+  readonly doctor: () => Promise<unknown>
+  readonly policy: PolicyParts
   readonly evaluate: (
     command: { readonly line: string } | { readonly argv: readonly [string, ...string[]] },
     place: { readonly workspace?: string; readonly cwd?: string },
@@ -33,9 +43,45 @@ export type ServerParts = {
   readonly skills: SkillParts
 }
 
+/** The operator's policy as a file that people read, try and change. */
+export type PolicyParts = {
+  readonly hash: () => string
+  /** What it comes to. */
+  readonly describe: () => Promise<unknown>
+  readonly source: () => PolicySource
+  /** Reads a text as if it were the file; throws what is wrong with it. Changes nothing. */
+  readonly check: (text: string) => Promise<CheckedPolicy>
+  /** Puts the text in force, as a whole or not at all. `base` names the text that it replaces. */
+  readonly save: (text: string, base: string) => Promise<{ readonly policy: string }>
+  readonly inspect: (
+    command: { readonly line: string } | { readonly argv: readonly [string, ...string[]] },
+    place: { readonly workspace?: string | undefined; readonly cwd?: string | undefined },
+  ) => Promise<unknown>
+  readonly tryPath: (path: string, op: string, workspace: string | undefined) => Promise<unknown>
+  readonly tryUrl: (url: string) => Promise<unknown>
+  /** What the records of a while suggest, for a person to take or leave. */
+  readonly suggest: (records: readonly Readonly<Record<string, unknown>>[]) => Promise<readonly unknown[]>
+}
+
+export type PolicySource = {
+  readonly file: string
+  readonly exists: boolean
+  readonly text: string
+  /** Of the text. */
+  readonly base: string
+}
+
+export type CheckedPolicy = {
+  readonly rules: number
+  readonly examples: readonly unknown[]
+  readonly description: unknown
+}
+
 /** Skills by name, each caller's apart; made by the composition root. */
 export type SkillParts = {
   readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
+  /** The inspected ones, with what they ask for. */
+  readonly list: () => Promise<readonly unknown[]>
   readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>
 }
 
@@ -48,4 +94,8 @@ export type ServerSettings = {
   /** How many wrong keys an address may try in a second. */
   readonly wrongKeysPerSecond: number
   readonly allowInteractive: () => boolean
+  readonly operatorRules: () => OperatorRules
+  /** Whether we speak TLS ourselves. */
+  readonly tls: boolean
+  readonly version: string
 }

@@ -29,6 +29,7 @@ const OURS = [
   'x-access-token',
   'e2b-traffic-access-token',
   'cookie',
+  'x-ringfence-console',
   'sec-websocket-protocol',
 ]
 

@@ -180,7 +180,24 @@ export const evaluateShape = object({
   workspace: optional(words(4096)),
   cwd: optional(words(4096)),
 })
-export const answerShape = object({ approve: boolean() })
+export const answerShape = object({
+  approve: boolean(),
+  /** What the person says to it; on record. */
+  reason: optional(text({ empty: true, max: 1024 })),
+})
+export const signInShape = object({ link: optional(text({ max: 128 })), key: optional(text({ max: 256 })) })
+export const linkShape = object({ key_id: optional(words(64)) })
+const policyText = () => text({ empty: true, max: 512 * 1024 })
+export const policyTextShape = object({ text: policyText() })
+export const policySaveShape = object({ text: policyText(), base: text({ empty: true, max: 64 }) })
+export const tryShape = object({
+  command: optional(text({ max: 1_000_000 })),
+  path: optional(text({ max: 4096 })),
+  op: optional(oneOf('read', 'write', 'create', 'delete-recursive', 'mount-ro', 'mount-rw')),
+  url: optional(text({ max: 4096 })),
+  workspace: optional(words(4096)),
+  cwd: optional(words(4096)),
+})
 export const keyShape = object({
   name: optional(text({ empty: true, max: 128 })),
   scopes: optional(list(oneOf(...SCOPES), 4)),
@@ -255,7 +272,12 @@ export const auditQuery = object({
   since: optional(moment()),
   limit: optional(count(1000)),
   cursor: optional(position()),
+  /** Newest first with `desc`; `before` then goes on. */
+  order: optional(oneOf('asc', 'desc')),
+  before: optional(position()),
 })
+export const linesQuery = object({ after: optional(position()), limit: optional(count(2048)) })
+export const positionQuery = object({ after: optional(position()) })
 export const eventsQuery = object({
   after: optional(position()),
   sandbox_id: optional(words(64)),

@@ -7,6 +7,7 @@ import type { Principal } from '../supervisor/keys.ts'
 import type { Managed } from '../supervisor/managed.ts'
 import { authenticator, authorize } from './auth.ts'
 import { parseJson } from './body.ts'
+import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { innerHeaders, innerPath, portOf } from './ports.ts'
@@ -19,7 +20,8 @@ export type Upgrade = {
   readonly head: Buffer
   readonly url: URL
   readonly parts: ServerParts
-  readonly authenticate: (sandboxId: string) => Promise<Principal>
+  /** `fromConsole`: the console's page may come in too. */
+  readonly authenticate: (sandboxId: string, fromConsole?: boolean) => Promise<Principal>
 }
 
 /** Takes an upgrade over, or leaves it to the next by answering false. */
@@ -43,8 +45,11 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
       checkHost(host, parts.settings.hosts)
       checkOrigin(request.headers.origin, host, parts.settings.origins)
       const url = new URL(request.url ?? '/', 'http://localhost')
-      const authenticate = async (sandboxId: string): Promise<Principal> => {
-        const principal = await auth.principalOf(headersOf(request), sandboxId)
+      const authenticate = async (sandboxId: string, fromConsole = false): Promise<Principal> => {
+        const headers = headersOf(request)
+        // A socket is no reading: it counts as a change, so the page must say where it is from.
+        const person = fromConsole ? await consolePrincipal(parts.sessions, headers, 'POST') : undefined
+        const principal = person ?? (await auth.principalOf(headers, sandboxId))
         authorize(principal, 'exec', true)
         return principal
       }
@@ -80,7 +85,7 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
   return async ({ request, socket, head, url, parts, authenticate }) => {
     const id = /^\/v1\/sandboxes\/([^/]+)\/pty$/.exec(url.pathname)?.[1]
     if (id === undefined) return false
-    const principal = await authenticate(id)
+    const principal = await authenticate(id, true)
     if (!parts.settings.allowInteractive())
       throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
         hint: 'an operator can set `[policy] allow_interactive = true`',

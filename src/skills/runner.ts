@@ -107,6 +107,17 @@ export class SkillRunner implements AsyncDisposable {
     )
   }
 
+  /** The same with what each asks for; one that cannot be read says only that. */
+  async details(): Promise<readonly (ListedSkill & { readonly inspection?: Inspection })[]> {
+    return Promise.all(
+      (await this.list()).map(async (listed) => {
+        const skill =
+          listed.state === 'missing' ? undefined : await readSkill(listed.dir).catch(() => undefined)
+        return skill ? { ...listed, inspection: inspectSkill(skill) } : listed
+      }),
+    )
+  }
+
   /** Ends the threads of WebAssembly skills, and what belongs to the runner alone. Twice is harmless. */
   async close(): Promise<void> {
     this.#wasm?.close()

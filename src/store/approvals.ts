@@ -14,6 +14,8 @@ export type ApprovalRow = {
   readonly decision: string
   readonly state: ApprovalState
   readonly answeredBy: string | null
+  /** What the person said to it. */
+  readonly reason: string | null
   readonly askedAt: number
   readonly expiresAt: number
   readonly answeredAt: number | null
@@ -30,6 +32,7 @@ const toApproval = (row: Row): ApprovalRow => ({
   decision: row.decision as string,
   state: row.state as ApprovalState,
   answeredBy: row.answered_by as string | null,
+  reason: row.reason as string | null,
   askedAt: row.asked_at as number,
   expiresAt: row.expires_at as number,
   answeredAt: row.answered_at as number | null,
@@ -62,14 +65,20 @@ export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
 export async function answerApproval(
   tx: Tx,
   id: string,
-  answer: { readonly state: ApprovalState; readonly by: string | null; readonly at: number },
+  answer: {
+    readonly state: ApprovalState
+    readonly by: string | null
+    readonly at: number
+    readonly reason?: string | undefined
+  },
 ): Promise<boolean> {
   const pending = await tx.run("SELECT id FROM approvals WHERE id = ? AND state = 'pending'", [id])
   if (pending.length === 0) return false
-  await tx.run('UPDATE approvals SET state = ?, answered_by = ?, answered_at = ? WHERE id = ?', [
+  await tx.run('UPDATE approvals SET state = ?, answered_by = ?, answered_at = ?, reason = ? WHERE id = ?', [
     answer.state,
     answer.by,
     answer.at,
+    answer.reason ?? null,
     id,
   ])
   return true

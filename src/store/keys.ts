@@ -37,6 +37,11 @@ export async function findKeyByHash(store: Store, hash: string): Promise<KeyRow 
   return rows[0] && toKey(rows[0])
 }
 
+export async function findKey(store: Store, id: string): Promise<KeyRow | undefined> {
+  const rows = await store.read('SELECT * FROM keys WHERE id = ?', [id])
+  return rows[0] && toKey(rows[0])
+}
+
 export async function listKeys(store: Store): Promise<KeyRow[]> {
   return (await store.read('SELECT * FROM keys ORDER BY created_at, id')).map(toKey)
 }

@@ -55,8 +55,17 @@ const TABLES: Migration = [
   },
 ]
 
+/** The console: who is signed in, and why an answer was a no. */
+const CONSOLE: Migration = [
+  'CREATE TABLE console_links (hash TEXT PRIMARY KEY, key_id TEXT NOT NULL, expires_at BIGINT NOT NULL)',
+  `CREATE TABLE console_sessions (
+     hash TEXT PRIMARY KEY, page_hash TEXT NOT NULL, key_id TEXT NOT NULL, created_at BIGINT NOT NULL,
+     expires_at BIGINT NOT NULL)`,
+  'ALTER TABLE approvals ADD COLUMN reason TEXT',
+]
+
 /** In order, for ever: a migration that was released is never changed. */
-export const MIGRATIONS: readonly Migration[] = [TABLES]
+export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE]
 
 const LOCK = 7_219_004
 

@@ -106,7 +106,7 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   async #note(connection: Connection): Promise<void> {
     const { verdict, host, port, protocol, reason } = connection
-    this.connections.push(connection)
+    this.connections.push({ ...connection, at: Date.now() })
     if (this.connections.length > MAX_CONNECTIONS) this.connections.shift()
     if (verdict === 'allow') return
     await this.#parts.trail.append({
@@ -114,6 +114,8 @@ class SandboxEgress implements PreparedEgress, Egress {
       ...this.#names,
       violation_type: 'SsrfBlocked',
       guarantee: 'net.fetch',
+      host,
+      port,
       details: `connect to ${host}:${port} (${protocol}): ${reason}`,
     })
   }

@@ -1,11 +1,16 @@
 import { Admission } from './admission.ts'
-import { type ExecRequest, ExecSession } from './exec-session.ts'
+import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
 import type { LiveSandbox } from './live.ts'
 import type { Managed } from './managed.ts'
 import type { SupervisorParts } from './supervisor.ts'
 
 /** Who asks, and what to tell while a command waits for a human. */
-export type ExecContext = { readonly onAsked?: (id: string) => void; readonly signal?: AbortSignal }
+export type ExecContext = {
+  readonly onAsked?: (id: string) => void
+  readonly signal?: AbortSignal
+  /** In a place that is its own answer nobody is asked. */
+  readonly settle?: ExecParts['settle']
+}
 
 /** A command that runs, and where. */
 export type Started = { readonly session: ExecSession; readonly live: LiveSandbox }
@@ -34,7 +39,7 @@ export class ExecDesk {
   }
 
   /** Starts a command. Resolves once it runs; rejects when it is refused. */
-  async start(entry: Managed, request: ExecRequest, context: ExecContext): Promise<Started> {
+  async start(entry: Managed, request: ExecRequest, { settle, ...context }: ExecContext): Promise<Started> {
     const live = entry.ready()
     const end = entry.begin()
     let leave: (() => void) | undefined
@@ -45,6 +50,7 @@ export class ExecDesk {
       const session = new ExecSession({
         live,
         request,
+        settle,
         approve: (decision) =>
           this.#parts.questions.ask({
             tenant: entry.row.tenant,

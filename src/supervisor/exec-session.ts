@@ -1,6 +1,7 @@
 import type { TerminalSize } from '../backends/backend.ts'
 import type { Outcome } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
+import { redact } from '../model/redact.ts'
 import type { LiveSandbox } from './live.ts'
 import { OutputLog } from './output-log.ts'
 import type { Executed, RunningExec, SpawnOptions } from './sandbox.ts'
@@ -29,6 +30,7 @@ export type ExecParts = {
   readonly live: LiveSandbox
   readonly request: ExecRequest
   readonly approve: NonNullable<SpawnOptions['approve']>
+  readonly settle?: SpawnOptions['settle']
 }
 
 /** One command that was started, and everything it said, until nobody needs it any more. */
@@ -52,7 +54,7 @@ export class ExecSession {
 
   /** Resolves once the command runs; rejects when it is refused. */
   async start(): Promise<void> {
-    const { live, request, approve } = this.#parts
+    const { live, request, approve, settle } = this.#parts
     this.#running = await live.spawn(request.command, {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
@@ -62,6 +64,7 @@ export class ExecSession {
       output: (stream, chunk) => this.log.push(stream, chunk),
       signal: this.#stop.signal,
       approve,
+      settle,
     })
     const { result } = this.#running
     if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)
@@ -90,6 +93,20 @@ export class ExecSession {
 
   get id(): string {
     return this.#alive.execId
+  }
+
+  /** What runs, as one line without secrets. */
+  get command(): string {
+    const { command } = this.#parts.request
+    return redact(typeof command === 'string' ? command : command.join(' '))
+  }
+
+  get isTerminal(): boolean {
+    return this.#parts.request.terminal !== undefined
+  }
+
+  get decision(): RunningExec['decision'] {
+    return this.#alive.decision
   }
 
   get pid(): number {

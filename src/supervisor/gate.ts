@@ -6,7 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
-import { parseSpec, type Spec } from '../model/spec.ts'
+import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
@@ -91,7 +91,7 @@ export class Gate {
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
-      own: plan.own,
+      own: ownOf(plan),
     })
   }
 
@@ -184,6 +184,18 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
 /** Whether a proxy will be wanted. */
 const reachesOut = ({ network, secrets }: Spec): boolean =>
   network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
+
+/** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
+const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
+
+/** Directories that are the sandbox's own: its homes, and its `/tmp` while nothing of the host is shown in it. */
+function ownOf({ backend, own, mounts }: Plan): readonly string[] {
+  const isShared = backend === 'native' || mounts.some(({ target }) => isBelow(target, '/tmp'))
+  return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
+}
+
+const isBelow = (path: string, dir: string): boolean =>
+  path === '/' || path === dir || path.startsWith(`${dir}/`)
 
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>

@@ -1,6 +1,6 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
-import { findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../store/keys.ts'
+import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../store/keys.ts'
 import type { Store } from '../store/sql.ts'
 
 /** What a key may do. `admin` is the operator: it sees every tenant and answers questions. */
@@ -90,8 +90,30 @@ export class Keys {
     const hash = hashSecret(secret)
     const key = await findKeyByHash(this.#store, hash)
     if (!key || key.revokedAt !== null || !matchesHash(secret, key.hash)) return undefined
-    return { keyId: key.id, tenant: key.tenant, scopes: key.scopes as readonly Scope[] }
+    return principalOf(key)
+  }
+
+  /** Who a key stands for, as long as it is not revoked. */
+  async principalById(id: string): Promise<Principal | undefined> {
+    const key = await findKey(this.#store, id)
+    return key && key.revokedAt === null ? principalOf(key) : undefined
+  }
+
+  /** The operator's own key behind the sign-in links of this server; nobody ever sees its secret. */
+  async consoleKey(): Promise<string> {
+    const known = (await this.list()).find(
+      ({ name, revokedAt }) => name === CONSOLE_KEY && revokedAt === null,
+    )
+    return known?.id ?? (await this.create({ name: CONSOLE_KEY, scopes: SCOPES })).key.id
   }
 }
+
+const CONSOLE_KEY = 'console sign-in links'
+
+const principalOf = (key: KeyRow): Principal => ({
+  keyId: key.id,
+  tenant: key.tenant,
+  scopes: key.scopes as readonly Scope[],
+})
 
 const withoutHash = ({ hash: _hash, ...rest }: KeyRow): KeyInfo => rest

@@ -21,6 +21,8 @@ export class Managed {
   row: SandboxRow
   live: LiveSandbox | undefined
   idleMs: number | undefined
+  /** What was started last, for people. */
+  lastCommand: { readonly command: string; readonly at: number } | undefined
   #state: State = 'requested'
   #running = 0
   #tail: Promise<unknown> = Promise.resolve()
@@ -92,6 +94,7 @@ export class Managed {
 
   keep(session: ExecSession): void {
     this.execs.set(session.id, session)
+    this.lastCommand = { command: session.command.slice(0, 256), at: session.startedAt }
     for (const [id, old] of this.execs) {
       if (this.execs.size <= KEPT_EXECS) break
       if (old.state !== 'running') this.execs.delete(id)

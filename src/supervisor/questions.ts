@@ -38,6 +38,7 @@ export type Question = {
 export class Questions {
   readonly #parts: QuestionParts
   readonly #waiting = new Map<string, (state: ApprovalState) => void>()
+  readonly #listeners = new Set<() => void>()
 
   constructor(parts: QuestionParts) {
     this.#parts = parts
@@ -45,6 +46,12 @@ export class Questions {
 
   get pending(): number {
     return this.#waiting.size
+  }
+
+  /** Called whenever a question comes or is settled. */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
   }
 
   /** Nobody waits for what an earlier life asked. */
@@ -61,6 +68,7 @@ export class Questions {
     const timer = setTimeout(giveUp, Math.max(0, row.expiresAt - Date.now()))
     try {
       await this.#parts.store.write((tx) => insertApproval(tx, row))
+      this.#changed()
       question.signal?.addEventListener('abort', giveUp, { once: true })
       if (question.signal?.aborted) giveUp()
       question.onAsked?.(row.id)
@@ -73,13 +81,13 @@ export class Questions {
   }
 
   /** A human's answer; only the first one counts. */
-  async answer(principal: Principal, id: string, approve: boolean): Promise<ApprovalRow> {
+  async answer(principal: Principal, id: string, approve: boolean, reason?: string): Promise<ApprovalRow> {
     const row = await this.get(principal, id)
     if (!isOperator(principal))
       throw new SandboxError('forbidden', 'only a key with the scope `admin` can answer', {
         hint: 'an agent must not approve its own commands',
       })
-    const counted = await this.#settle(row, approve ? 'approved' : 'rejected', principal.keyId)
+    const counted = await this.#settle(row, approve ? 'approved' : 'rejected', principal.keyId, reason)
     const now = (await findApproval(this.#parts.store, id)) ?? row
     if (!counted) throw new SandboxError('conflict', `approval ${id} is already ${now.state}`)
     return now
@@ -97,12 +105,17 @@ export class Questions {
     return listApprovals(this.#parts.store, { tenant, state, limit })
   }
 
-  async #settle(row: ApprovalRow, state: ApprovalState, by: string | null): Promise<boolean> {
+  async #settle(
+    row: ApprovalRow,
+    state: ApprovalState,
+    by: string | null,
+    reason?: string,
+  ): Promise<boolean> {
     const { store, trail } = this.#parts
     const late = row.expiresAt <= Date.now() && state === 'approved'
     const final = late ? 'expired' : state
     const counted = await store.write((tx) =>
-      answerApproval(tx, row.id, { state: final, by, at: Date.now() }),
+      answerApproval(tx, row.id, { state: final, by, at: Date.now(), reason: reason && redact(reason) }),
     )
     if (!counted) return false
     const agent = row.agentId === null ? {} : { agent_id: row.agentId }
@@ -113,6 +126,7 @@ export class Questions {
       approval_id: row.id,
       state: final,
       ...(by === null ? {} : { answered_by: by }),
+      ...(reason ? { reason: redact(reason) } : {}),
     })
     this.#tell(row.id, final)
     return !late
@@ -120,6 +134,11 @@ export class Questions {
 
   #tell(id: string, state: ApprovalState): void {
     this.#waiting.get(id)?.(state)
+    this.#changed()
+  }
+
+  #changed(): void {
+    for (const listener of this.#listeners) listener()
   }
 
   #rowOf({ tenant, sandboxId, agentId, command, cwd, decision }: Question): ApprovalRow {
@@ -135,6 +154,7 @@ export class Questions {
       decision: redact(JSON.stringify(decision)),
       state: 'pending',
       answeredBy: null,
+      reason: null,
       askedAt: now,
       expiresAt: now + timeoutMs(),
       answeredAt: null,
@@ -154,5 +174,7 @@ export const approvalJson = (row: ApprovalRow) => ({
   asked_at: new Date(row.askedAt).toISOString(),
   expires_at: new Date(row.expiresAt).toISOString(),
   answered_by: row.answeredBy,
+  answered_at: row.answeredAt === null ? null : new Date(row.answeredAt).toISOString(),
+  reason: row.reason,
   state: row.state,
 })

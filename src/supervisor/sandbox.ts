@@ -37,6 +37,8 @@ export type ExecOptions = {
   readonly last?: boolean
   /** Answers `ask`: true once a human has approved this very command. */
   readonly approve?: (decision: Decision) => boolean | Promise<boolean>
+  /** Answers `ask` before anybody is asked, where the place itself is the answer. */
+  readonly settle?: ((decision: Decision) => Decision) | undefined
 }
 
 export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
@@ -55,7 +57,7 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly result: Promise<Executed>
 }
 
-type Asking = Pick<ExecOptions, 'approve' | 'cwd' | 'env'>
+type Asking = Pick<ExecOptions, 'approve' | 'settle' | 'cwd' | 'env'>
 
 type Parts = {
   readonly id: string
@@ -285,7 +287,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   async #decide(asked: AskedCommand, execId: string, options: Asking): Promise<Decision> {
-    const decision = await this.#parts.judge(asked, options.cwd)
+    const judged = await this.#parts.judge(asked, options.cwd)
+    const decision = options.settle?.(judged) ?? judged
     const approved = decision.action === 'ask' ? await this.#approve(asked, decision, options) : undefined
     const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
     const { action, reason, rules } = decision
@@ -307,7 +310,9 @@ export class Sandbox implements AsyncDisposable {
     }
     if (approved === false) {
       throw new SandboxError('approval-required', reason, {
-        hint: 'approve it with --yes, or add a rule to the policy',
+        hint: options.approve
+          ? 'nobody said yes; ask whoever is responsible, or have a rule added to the policy'
+          : 'approve it with --yes, or add a rule to the policy',
       })
     }
     return decision

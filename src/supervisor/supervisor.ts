@@ -101,6 +101,16 @@ export class Supervisor {
     return [...this.#entries.keys()]
   }
 
+  /** The ones that this principal may see. */
+  liveOf(principal: Principal): readonly Managed[] {
+    return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
+  }
+
+  /** Every one, for our own figures. */
+  get all(): Iterable<Managed> {
+    return this.#entries.values()
+  }
+
   get live(): number {
     return this.#entries.size
   }
@@ -234,10 +244,7 @@ export class Supervisor {
       await live.pause()
       entry.move('paused')
       entry.hold()
-      await Promise.all([
-        this.#note(entry, 'paused', 'asked'),
-        this.#save(entry, { state: 'paused', expiresAt: null }),
-      ])
+      await this.#save(entry, { state: 'paused', expiresAt: null })
     })
     return { row: entry.row, managed: entry }
   }
@@ -252,10 +259,7 @@ export class Supervisor {
       entry.release()
       const left = entry.ttl.leftMs
       const expiresAt = left === undefined ? null : Date.now() + left
-      await Promise.all([
-        this.#note(entry, 'ready', 'resumed'),
-        this.#save(entry, { state: 'ready', expiresAt }),
-      ])
+      await this.#save(entry, { state: 'ready', expiresAt })
     })
     return { row: entry.row, managed: entry }
   }

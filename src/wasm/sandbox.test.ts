@@ -15,7 +15,8 @@ import {
 } from './testkit/module-builder.ts'
 
 const runner = new WasmRunner({ threads: 2 })
-const sandbox = (options: WasmSandboxOptions = {}): WasmSandbox => new WasmSandbox({ runner, ...options })
+const sandbox = (options: WasmSandboxOptions = {}): WasmSandbox =>
+  new WasmSandbox({ runner, epochDeadline: 100, ...options })
 afterAll(() => runner.close())
 
 const LOOP: Code = [op.loop, op.br(0), op.end]

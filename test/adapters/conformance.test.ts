@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, request as httpRequest, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -9,6 +9,7 @@ import { mcpMount, OPERATIONS } from '../../src/agents.ts'
 import { type RunningServer, startServer } from '../../src/serve.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { extendWithFixtures } from './conformance-fixtures.ts'
+import { chatAnswer, modelServer } from './model-server.ts'
 import { full, fullFolder, installed, node24 } from './sdk.ts'
 
 /** The official suite and the inspector need a newer Node than ours: both run on the one that npm carries. */
@@ -122,4 +123,25 @@ describe.skipIf(!full)('with the newest Node', () => {
       expect(called.output.includes('"isError": true'), `${name}: ${called.said}`).toBe(refused)
     }
   }, 300_000)
+
+  test('the AI SDK’s newest major goes through a whole loop', async () => {
+    const place = join(base, 'newest')
+    mkdirSync(place)
+    const script = [
+      [['exec', '{"command":"echo ai > made.txt; cat made.txt"}']],
+      [['exec', '{"command":"rm -rf /"}']],
+      'finished',
+    ] as const
+    const model = await modelServer((_, turn) => chatAnswer(script[turn] as string, turn))
+    const library = join(packageRoot(), 'dist', 'agents.js')
+    const env = { RINGFENCE_HOME: join(base, 'newest-state'), HOME: base }
+    const { output, said } = await run([join(fullFolder, 'loop.mjs'), model.url, place, library], env)
+    await model.close()
+    expect(said).not.toContain('canary')
+    expect(JSON.parse(output)).toEqual({ node: expect.stringMatching(/^v24/), text: 'finished', steps: 3 })
+    expect(readFileSync(join(place, 'made.txt'), 'utf8')).toBe('ai\n')
+    const sent = JSON.stringify(model.asked.at(-1)?.body)
+    expect(sent).toContain('[exit code 0]')
+    expect(sent).toContain('error: forbidden-command')
+  }, 120_000)
 })

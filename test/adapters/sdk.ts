@@ -11,7 +11,8 @@ export const here = dirname(fileURLToPath(import.meta.url))
 export function installed(folder: string = here): void {
   if (existsSync(join(folder, 'node_modules', '.ringfence-list'))) return
   if (existsSync(join(folder, 'node_modules', '.package-lock.json'))) return
-  const args = ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
+  // Not `ci`: it refuses where a registry lacks the builds for other platforms.
+  const args = ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
   execFileSync('npm', args, { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] })
 }
 

@@ -26,6 +26,14 @@ export function whyNot(engine: 'docker' | 'podman' | 'gvisor'): string | undefin
   return undefined
 }
 
+/** In CI a test that cannot run is a failure. */
+export function skipped(engine: Parameters<typeof whyNot>[0]): boolean {
+  const reason = whyNot(engine)
+  if (reason && process.env.CI) throw new Error(`${engine}: ${reason}`)
+  if (reason) process.stderr.write(`skipped: ${engine}: ${reason}\n`)
+  return reason !== undefined
+}
+
 const CAP_SYS_ADMIN = 21n
 
 /** Root inside somebody else's container often is not. */
@@ -68,6 +76,8 @@ export function startDocker(): Promise<TestEngine> {
     ...network,
     '--storage-driver',
     storage(dir, 'overlay2'),
+    '--config-file',
+    daemonConfig(dir),
     '--cgroup-parent',
     'rf-docker',
     // Where a containerd of the system runs, it is used; what we make there must not meet what others made.
@@ -77,6 +87,15 @@ export function startDocker(): Promise<TestEngine> {
     `${basename(dir)}-plugins`,
   ]
   return start(dir, socket, find('dockerd') as string, args)
+}
+
+/** gVisor as a second runtime, where there is one. We give containers no network, so it needs none of its own. */
+function daemonConfig(dir: string): string {
+  const file = join(dir, 'daemon.json')
+  const path = find('runsc')
+  const runtimes = path ? { runsc: { path, runtimeArgs: ['--network=none'] } } : {}
+  writeFileSync(file, JSON.stringify({ runtimes }))
+  return file
 }
 
 export function startPodman(): Promise<TestEngine> {
@@ -125,7 +144,11 @@ async function start(
   child.stderr.on('data', (chunk: Buffer) => {
     said = (said + chunk.toString('utf8')).slice(-4000)
   })
-  const close = (): Promise<void> => stop(child, dir)
+  let stopped: Promise<void> | undefined
+  const close = (): Promise<void> => {
+    stopped ??= stop(child, dir)
+    return stopped
+  }
   for (let tries = 0; tries < 300; tries++) {
     if (child.exitCode !== null) break
     if (await answers(socket)) return { socket, pid: child.pid as number, close }

@@ -69,12 +69,6 @@ describe.skipIf(!hasMore)('the OpenAI Agents SDK', () => {
     const { apiKey, apiUrl, sandboxUrl } = here.options
     Object.assign(process.env, { E2B_API_KEY: apiKey, E2B_API_URL: apiUrl, E2B_SANDBOX_URL: sandboxUrl })
     const agents = new E2BSandboxClient({})
-    // Its helper scripts move HOME and are long, so the policy asks about them: somebody says yes to each.
-    const human = setInterval(async () => {
-      const { json } = await here.house.call('GET', '/v1/approvals?state=pending')
-      for (const { id } of json.items)
-        await here.house.call('POST', `/v1/approvals/${id}`, { body: { approve: true } })
-    }, 50)
     const session = await agents.create(
       new Manifest({ entries: { 'hello.txt': { type: 'file', content: 'hello\n' } } }),
     )
@@ -83,6 +77,5 @@ describe.skipIf(!hasMore)('the OpenAI Agents SDK', () => {
     const bytes = await session.readFile({ path: 'hello.txt' })
     expect(Buffer.from(bytes).toString()).toBe('hello\n')
     await session.close()
-    clearInterval(human)
   })
 })

@@ -81,10 +81,11 @@ test('create, exec, cp, logs, port, ls, get, rm', async () => {
   expect((await ringfence('sandbox', 'get', id)).out).toContain('bubblewrap')
   expect(await ringfence('sandbox', 'pause', id)).toMatchObject({ code: 0 })
   expect(await ringfence('sandbox', 'resume', id)).toMatchObject({ code: 0 })
-  expect(await ringfence('sandbox', 'snapshot', id)).toMatchObject({
-    code: 125,
-    err: expect.stringContaining('bubblewrap'),
-  })
+  await ringfence('sandbox', 'exec', id, '--', 'sh', '-c', 'echo kept > /tmp/kept')
+  expect(await ringfence('sandbox', 'snapshot', id)).toMatchObject({ code: 0 })
+  const forked = JSON.parse((await ringfence('sandbox', 'fork', id, '--json')).out).id
+  expect((await ringfence('sandbox', 'exec', forked, '--', 'cat', '/tmp/kept')).out).toBe('kept\n')
+  expect((await ringfence('sandbox', 'rm', forked)).code).toBe(0)
   expect((await ringfence('sandbox', 'rm', id)).out).toBe(`${id}: destroyed\n`)
   expect(await ringfence('sandbox', 'get', 'sb_none')).toMatchObject({
     code: 2,

@@ -10,6 +10,7 @@ import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, type User, userFor } from '../container-files.ts'
 import { containerFields, expectedMounts } from '../guest-config.ts'
+import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
 import { Waiting } from '../waiting.ts'
@@ -35,6 +36,8 @@ export type DockerParts = {
   /** Tests change a launch on purpose, to see that the proofs notice. */
   readonly sabotage?: (body: Record<string, unknown>) => Record<string, unknown>
   readonly deadlineMs?: number
+  /** What the engine starts containers with. `runsc` gives each a kernel of its own, and keeps other promises. */
+  readonly runtime?: 'runc' | 'runsc' | undefined
 }
 
 const CLAIMS: readonly Guarantee[] = [
@@ -95,7 +98,11 @@ class Docker implements Backend {
       } finally {
         await sandbox.close()
       }
-      return { available: true, guarantees: CLAIMS, startMs: monotonicMs() - started }
+      return {
+        available: true,
+        guarantees: this.#ownKernel ? OWN_KERNEL_CLAIMS : CLAIMS,
+        startMs: monotonicMs() - started,
+      }
     } catch (error) {
       const fix = error instanceof SandboxError ? error.hint : undefined
       return {
@@ -108,6 +115,10 @@ class Docker implements Backend {
 
   fingerprint(): string {
     return hostFingerprint([this.#socket ?? '-', this.#parts.agent])
+  }
+
+  get #ownKernel(): boolean {
+    return this.#parts.runtime === 'runsc'
   }
 
   get #socket(): string | undefined {
@@ -145,6 +156,7 @@ class Docker implements Backend {
     if (plan.network.mode === 'fetch' && !options.onTunnel)
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
+    if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
     const image = await images.idOf(plan.image)
     const container = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, () =>
@@ -153,17 +165,24 @@ class Docker implements Backend {
     return this.#serve(plan, container, options)
   }
 
+  async reap(): Promise<void> {
+    const { owner, epoch } = this.#parts
+    if (this.#socket) await Container.sweep(this.#engineImages().engine, owner, epoch)
+  }
+
   async close(): Promise<void> {
     await this.#waiting.close()
   }
 
   async #serve(plan: Plan, container: Container, { onTunnel }: OpenOptions): Promise<BackendSandbox> {
+    const own = this.#ownKernel
     const orders = {
-      fields: containerFields(plan, { guards: true }),
-      expected: expectedMounts(plan),
+      fields: containerFields(plan, { guards: !own, counts: own }),
+      expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, container, orders, { layersOf, onTunnel })
+    const shown = own ? ownKernelLayers : layersOf
+    const place = new VesselPlace(plan, container, orders, { layersOf: shown, onTunnel })
     await place.ready()
     return new VesselSandbox(plan, place, container)
   }
@@ -179,7 +198,11 @@ class Docker implements Backend {
     const files = containerFiles(stateDir, plan, user)
     try {
       const body = containerBody(plan, await this.#context(image, files, user))
-      return await Container.start(engine, sabotage?.(body) ?? body, plan.limits, { files, signal })
+      return await Container.start(engine, sabotage?.(body) ?? body, plan, {
+        files,
+        signal,
+        ownKernel: this.#ownKernel,
+      })
     } catch (error) {
       rmSync(files, { recursive: true, force: true })
       throw error
@@ -196,7 +219,7 @@ class Docker implements Backend {
       agent,
       files,
       ...user,
-      runtime: undefined,
+      runtime: this.#parts.runtime,
       podman,
       descriptors: Math.min(hardLimit('open files', 4096), 65_536),
       processes: Math.min(hardLimit('processes', 16_384), 16_384),

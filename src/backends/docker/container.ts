@@ -1,14 +1,23 @@
 import { rmSync } from 'node:fs'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
 import type { AttachedStream, Engine } from '../../host/engine.ts'
-import { isAlive } from '../../host/system.ts'
+import { isOver } from '../../host/orphans.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import { OUR_PROCESSES } from '../guest-config.ts'
+import { assertServed, goferOf, KERNEL_MB } from '../gvisor/own-kernel.ts'
 import type { Vessel } from '../vessel.ts'
 
 const ID = /^[0-9a-f]{64}$/
 const REMOVE_MS = 60_000
+
+type StartOptions = {
+  readonly files: string
+  /** Whether the runtime is gVisor's. */
+  readonly ownKernel: boolean
+  readonly signal?: AbortSignal | undefined
+}
 
 type Seen = { readonly pid: number; readonly running: boolean }
 
@@ -29,7 +38,7 @@ export class Container implements Vessel {
     engine: Engine,
     id: string,
     channel: AttachedStream,
-    seen: Seen & { readonly group: Cgroup | undefined },
+    seen: Pick<Vessel, 'pid' | 'group'>,
     files: string,
   ) {
     this.#engine = engine
@@ -46,8 +55,8 @@ export class Container implements Vessel {
   static async start(
     engine: Engine,
     body: Record<string, unknown>,
-    limits: Limits,
-    { files, signal }: { readonly files: string; readonly signal?: AbortSignal | undefined },
+    plan: Plan,
+    { files, ownKernel, signal }: StartOptions,
   ): Promise<Container> {
     const id = await create(engine, body, signal)
     try {
@@ -55,10 +64,12 @@ export class Container implements Vessel {
       channel.on('error', () => {})
       await engine.call({ method: 'POST', path: `/containers/${id}/start`, signal })
       const seen = await inspect(engine, id)
-      const group = groupOfProcess(seen.pid, limits)
-      const container = new Container(engine, id, channel, { ...seen, group }, files)
-      container.#assertLimits(limits)
-      return container
+      const group = groupOfProcess(seen.pid, plan.limits)
+      assertLimits(group, plan.limits, ownKernel)
+      if (ownKernel) assertServed(goferOf(id), plan)
+      // Processes of gVisor are none of the host's: their numbers and their group say nothing about the sandbox's.
+      const visible = ownKernel ? { pid: undefined, group: undefined } : { pid: seen.pid, group }
+      return new Container(engine, id, channel, visible, files)
     } catch (error) {
       await remove(engine, id).catch(() => {})
       throw error
@@ -71,32 +82,8 @@ export class Container implements Vessel {
     const { body } = await engine.call({ method: 'GET', path: `/containers/json?all=1&filters=${filters}` })
     for (const { Id, Labels } of (Array.isArray(body) ? body : []) as Listed[]) {
       const other = Labels?.['ringfence.epoch']
-      if (typeof Id === 'string' && ID.test(Id) && other !== epoch && !isAlive(other))
-        await remove(engine, Id)
+      if (typeof Id === 'string' && ID.test(Id) && other !== epoch && isOver(other)) await remove(engine, Id)
     }
-  }
-
-  /**
-   * SECURITY: a limit counts only once the kernel repeats it. Where we cannot see the kernel's own files, the engine is
-   * elsewhere, and what it promised cannot be checked.
-   */
-  #assertLimits(limits: Limits): void {
-    const { memoryMb, cpus, pids } = limits
-    const asked = {
-      ...(memoryMb === undefined ? {} : { memoryMb }),
-      ...(cpus === undefined ? {} : { cpus }),
-      ...(pids === undefined ? {} : { pids: pids + OUR_PROCESSES }),
-    }
-    if (Object.keys(asked).length === 0) return
-    const unmet = this.group?.unmet(asked) ?? Object.keys(asked)
-    if (unmet.length > 0)
-      throw new SandboxError(
-        'launch-failed',
-        `the container engine does not hold the limits: ${unmet.join(', ')}`,
-        {
-          hint: 'the engine must run on this host, with its memory, pids and cpu control groups switched on',
-        },
-      )
   }
 
   #heard(action: string): void {
@@ -133,6 +120,29 @@ export class Container implements Vessel {
       rmSync(this.#files, { recursive: true, force: true })
     }
   }
+}
+
+/**
+ * SECURITY: a limit counts only once the kernel repeats it. Where we cannot see the kernel's own files, the engine is
+ * elsewhere, and what it promised cannot be checked. Of a kernel of its own the agent counts the processes.
+ */
+function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: boolean): void {
+  const { memoryMb, cpus, pids } = limits
+  const asked = {
+    ...(memoryMb === undefined ? {} : { memoryMb: memoryMb + (ownKernel ? KERNEL_MB : 0) }),
+    ...(cpus === undefined ? {} : { cpus }),
+    ...(pids === undefined || ownKernel ? {} : { pids: pids + OUR_PROCESSES }),
+  }
+  if (Object.keys(asked).length === 0) return
+  const unmet = group?.unmet(asked) ?? Object.keys(asked)
+  if (unmet.length > 0)
+    throw new SandboxError(
+      'launch-failed',
+      `the container engine does not hold the limits: ${unmet.join(', ')}`,
+      {
+        hint: 'the engine must run on this host, with its memory, pids and cpu control groups switched on',
+      },
+    )
 }
 
 type Listed = { readonly Id?: unknown; readonly Labels?: Readonly<Record<string, string>> }

@@ -1,5 +1,6 @@
 import type { Mount, Plan } from '../../model/plan.ts'
 import { OUR_PROCESSES } from '../guest-config.ts'
+import { KERNEL_MB } from '../gvisor/own-kernel.ts'
 
 /** A plan in the engine's language: the body of `POST /containers/create`. Pure. */
 
@@ -93,12 +94,17 @@ function isolation({ runtime, seccomp }: ContainerContext): Record<string, unkno
   }
 }
 
-function resources({ limits }: Plan, { descriptors, processes }: ContainerContext): Record<string, unknown> {
-  const memory = (limits.memoryMb ?? 0) * MB
+function resources(
+  { limits }: Plan,
+  { descriptors, processes, runtime }: ContainerContext,
+): Record<string, unknown> {
+  // With a kernel of its own the agent counts what runs in it; the engine's group holds that kernel too.
+  const own = runtime === 'runsc'
+  const memory = limits.memoryMb === undefined ? 0 : (limits.memoryMb + (own ? KERNEL_MB : 0)) * MB
   return {
     ...(memory > 0 ? { Memory: memory, MemorySwap: memory } : {}),
     ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
-    ...(limits.pids === undefined ? {} : { PidsLimit: limits.pids + OUR_PROCESSES }),
+    ...(limits.pids === undefined || own ? {} : { PidsLimit: limits.pids + OUR_PROCESSES }),
     ShmSize: shared(limits.memoryMb, limits.diskMb) * MB,
     Ulimits: [
       { Name: 'nofile', Soft: Math.min(1024, descriptors), Hard: descriptors },

@@ -13,7 +13,6 @@ import { basename, dirname, join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
@@ -23,6 +22,7 @@ import type { ImageStore } from '../images/store.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
 import { Waiting } from '../waiting.ts'
 import { type Bundle, bundleOf, type Root } from './launch.ts'
+import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
 
 export type GvisorParts = {
@@ -37,31 +37,6 @@ export type GvisorParts = {
   /** Tests change a launch on purpose, to see that the proofs notice. */
   readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
 }
-
-/**
- * SECURITY: not `fs.protect` and not `limit.disk`: both need the kernel to pass calls up to the agent, and gVisor's does not.
- * Not `limit.cpu`: as root a control group holds it, but time inside is gVisor's own and no attack could show it.
- * A plan that needs one of them is refused.
- */
-const CLAIMS: readonly Guarantee[] = [
-  'fs.read',
-  'fs.write',
-  'env.clean',
-  'net.offline',
-  'net.loopback',
-  'net.fetch',
-  'secrets.outside',
-  'proc.hidden',
-  'ipc.private',
-  'kernel.filtered',
-  'kernel.separate',
-  'limit.wall',
-  'limit.idle',
-  'limit.memory',
-  'limit.pids',
-  'limit.output',
-  'cleanup',
-]
 
 /** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
 export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
@@ -84,6 +59,11 @@ class Gvisor implements Backend {
     this.#waiting = new Waiting(parts.ready ?? 0)
   }
 
+  async reap(): Promise<void> {
+    const runsc = this.#runsc
+    if (runsc) await Runsc.sweep({ runsc, stateDir: this.#parts.stateDir, rootless: caller().uid !== 0 })
+  }
+
   async close(): Promise<void> {
     await this.#waiting.close()
   }
@@ -104,7 +84,7 @@ class Gvisor implements Backend {
       const fix = error instanceof SandboxError ? error.hint : undefined
       return { available: false, reason: (error as Error).message, fix: fix ?? 'runsc do true shows more' }
     }
-    return { available: true, guarantees: CLAIMS, startMs: monotonicMs() - started }
+    return { available: true, guarantees: OWN_KERNEL_CLAIMS, startMs: monotonicMs() - started }
   }
 
   fingerprint(): string {
@@ -141,7 +121,10 @@ class Gvisor implements Backend {
       expected: [],
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, vessel, orders, { layersOf, onTunnel: options.onTunnel })
+    const place = new VesselPlace(plan, vessel, orders, {
+      layersOf: ownKernelLayers,
+      onTunnel: options.onTunnel,
+    })
     await place.ready()
     return new VesselSandbox(plan, place, vessel)
   }
@@ -173,19 +156,6 @@ class Gvisor implements Backend {
       throw error
     }
   }
-}
-
-/** What this kernel cannot keep; the registry refuses it too, and a sandbox opened by hand must not be weaker. */
-function refuseUnkept(plan: Plan): void {
-  const unkept = plan.needs.filter((name) => name === 'fs.protect' || name === 'limit.disk')
-  if (unkept.length > 0 || plan.unixSockets.length > 0)
-    throw new SandboxError(
-      'missing-guarantee',
-      unkept.length > 0
-        ? `gvisor cannot keep: ${unkept.join(', ')}`
-        : 'gvisor cannot pass sockets of the host in',
-      { hint: unkept.map((name) => `--waive ${name}`).join(' ') || 'leave out --unix-socket' },
-    )
 }
 
 /** The host's programs and libraries, as behind bubblewrap. */
@@ -244,9 +214,3 @@ function makePoint(root: string, path: string, kind: 'dir' | 'file'): void {
   mkdirSync(kind === 'dir' ? place : dirname(place), { recursive: true })
   if (kind === 'file') writeFileSync(place, '')
 }
-
-const layersOf = (status: ReadonlyMap<string, string>): readonly string[] => [
-  'gvisor',
-  ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
-  ...(/^0+$/.test(status.get('CapEff') ?? '') ? ['no-capabilities'] : []),
-]

@@ -1,4 +1,5 @@
 import type { Mount, Plan } from '../../model/plan.ts'
+import { KERNEL_MB } from './own-kernel.ts'
 
 /** A plan as an OCI bundle: `config.json` and the mount points that its root needs. Pure. */
 
@@ -37,8 +38,6 @@ export type Bundle = {
 
 export const AGENT_TARGET = '/.ringfence/agent'
 const MB = 1024 * 1024
-/** gVisor's own kernel lives in the same group as what runs in it. */
-const KERNEL_MB = 192
 /** Its threads do too, and none of them is a process of the sandbox. */
 const NAMESPACES = ['pid', 'network', 'ipc', 'uts', 'mount', 'cgroup']
 

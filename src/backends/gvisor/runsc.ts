@@ -1,12 +1,13 @@
-import { mkdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
 import { type Companion, run, startCompanion } from '../../host/spawn.ts'
-import { childrenOf, readText } from '../../host/system.ts'
+import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Vessel } from '../vessel.ts'
+import { assertServed } from './own-kernel.ts'
 
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
 
@@ -17,6 +18,8 @@ export type RunscSandbox = {
   readonly signal?: AbortSignal | undefined
 }
 
+/** `ringfence-container-<pid>-<start>-…`, in the name of its state. */
+const OF_A_LIFE = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
 const CALL_MS = 20_000
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 
@@ -61,6 +64,18 @@ export class Runsc implements Vessel {
     }
   }
 
+  /** What processes that are dead left: a sandbox names the process that made it. */
+  static async sweep(host: RunscHost): Promise<void> {
+    const root = rootOf(host)
+    if (!existsSync(root)) return
+    const left = new Set(readdirSync(root).map((name) => OF_A_LIFE.exec(name)))
+    for (const found of left)
+      if (found && !isAlive(found[2])) {
+        const args = [...flags(host), 'delete', '--force', found[1] as string]
+        await run({ file: host.runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
+      }
+  }
+
   /** The agent's first byte: then the mounts are there, and nothing of a guest is. */
   async #firstWord(): Promise<void> {
     const spoke = new Promise<boolean>((resolve) => {
@@ -81,26 +96,12 @@ export class Runsc implements Vessel {
     )
   }
 
-  /**
-   * SECURITY: runsc mounts by path. What its file server shows must be the very things that policy judged; inside,
-   * inodes have other numbers, so we look from here, before the agent gets its first word.
-   */
   #look(): void {
     const family = childrenOf(this.#companion.pid)
     const named = (word: string): number | undefined =>
       family.find((pid) => (readText(`/proc/${pid}/cmdline`) ?? '').split('\0').includes(word))
-    const gofer = named('gofer')
-    if (gofer === undefined)
-      throw new SandboxError('launch-failed', 'the file server of gvisor cannot be found')
     const { plan } = this.#sandbox
-    for (const { target, dev, ino } of plan.mounts) {
-      const seen = statSync(`/proc/${gofer}/root${GOFER_ROOT}${target}`, {
-        bigint: true,
-        throwIfNoEntry: false,
-      })
-      if (String(seen?.dev) !== dev || String(seen?.ino) !== ino)
-        throw new SandboxError('launch-failed', `${target} is no longer what policy judged: it was replaced`)
-    }
+    assertServed(named('gofer'), plan)
     const boot = named('boot')
     if (!this.#host.rootless && boot !== undefined) this.#group = groupOfProcess(boot, plan.limits)
     this.#assertLimits()
@@ -166,9 +167,6 @@ export class Runsc implements Vessel {
     throw new SandboxError('launch-failed', `runsc ${verb} failed: ${said}`)
   }
 }
-
-/** Where the file server keeps the root that it serves. */
-const GOFER_ROOT = ''
 
 const rootOf = ({ stateDir }: RunscHost): string => join(stateDir, 'run', 'runsc')
 

@@ -30,7 +30,8 @@ export function runFile(call: Call, file: string, language: string): void {
   node.findings.push(
     ...pathFindings(walk, scope, file, 'read').filter((finding) => finding.action === 'deny'),
   )
-  const inside = path === walk.context.workspace || path.startsWith(`${walk.context.workspace}/`)
+  const { workspace, own = [] } = walk.context
+  const inside = [workspace, ...own].some((dir) => path === dir || path.startsWith(`${dir}/`))
   if (inside) node.findings.push(boxed('code/workspace', `runs \`${show(file)}\` from the workspace`))
   else if (/^\/(usr|opt|nix|lib|lib64)\//.test(path))
     node.findings.push(boxed('code/system', `runs \`${path}\``))

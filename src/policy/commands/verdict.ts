@@ -149,9 +149,13 @@ export function decide(walk: Walk): { readonly decision: Decision; readonly node
   ]
   const action = parts.length === 0 ? 'sandbox' : strictest(parts.map((part) => part.action))
   const decisive = parts.filter((part) => part.action === action)
-  const commands = nodes.map(({ argv, action, reason, rule }) =>
-    rule === undefined ? { argv, action, reason } : { argv, action, reason, rule },
-  )
+  const commands = nodes.map(({ argv, action, reason, rule, depth }) => ({
+    argv,
+    action,
+    reason,
+    ...(rule === undefined ? {} : { rule }),
+    ...(depth > 0 ? { depth } : {}),
+  }))
   const reason = decisive[0]?.reason ?? 'nothing in it runs'
   const rules = [...new Set(decisive.flatMap((part) => part.rules))]
   return { decision: { action, reason, rules, commands }, nodes }

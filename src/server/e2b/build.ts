@@ -4,7 +4,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { Managed } from '../../supervisor/managed.ts'
 import { createSandbox } from './create.ts'
-import { type E2bSurface, HOME, PRIVATE, pathOf } from './guest.ts'
+import { type E2bSurface, HOME, PRIVATE, pathOf, settled } from './guest.ts'
 import type { BuildBody, Step } from './shapes.ts'
 
 /** Builds of templates: the steps run in a sandbox, and what its own directories then hold is the template. */
@@ -144,12 +144,14 @@ function onlyUser(name: string | undefined): void {
 const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
 
 async function shell({ surface, principal, entry, build }: Site, line: string, place: Place): Promise<void> {
-  const { session } = await surface.parts.supervisor.exec(principal, entry.id, {
-    command: ['/bin/bash', '-l', '-c', line],
+  const settle = settled({ surface, live: entry.ready() })
+  const request = {
+    command: ['/bin/bash', '-l', '-c', line] as const,
     cwd: place.workdir,
     env: place.env,
     timeoutMs: STEP_MS,
-  })
+  }
+  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request, { settle })
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
     for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) say(build, text)

@@ -4,7 +4,7 @@ import type { Principal } from '../../supervisor/keys.ts'
 import type { Managed } from '../../supervisor/managed.ts'
 import type { Seen } from '../../supervisor/nursery.ts'
 import type { Template } from '../../supervisor/templates.ts'
-import { type E2bSurface, PRIVATE } from './guest.ts'
+import { type E2bSurface, PRIVATE, settled } from './guest.ts'
 import { allowHostsOf, networkOf } from './network.ts'
 import type { CreateBody } from './shapes.ts'
 import { type E2bOptions, OPTIONS } from './views.ts'
@@ -120,13 +120,12 @@ async function bringUp(
     cwd: workdir,
     background: true,
   })
-  if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand))
+  const context = { settle: settled({ surface, live: entry.ready() }) }
+  if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand), context)
   if (!readyCommand) return
   for (const until = Date.now() + READY_MS; Date.now() < until; ) {
-    const { session } = await supervisor.exec(principal, entry.id, {
-      ...shell(readyCommand),
-      timeoutMs: READY_MS,
-    })
+    const request = { ...shell(readyCommand), timeoutMs: READY_MS }
+    const { session } = await supervisor.exec(principal, entry.id, request, context)
     const { outcome } = await session.result
     if (outcome.kind === 'exited' && outcome.code === 0) return
     await new Promise((resolve) => setTimeout(resolve, 100))

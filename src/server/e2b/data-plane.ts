@@ -125,10 +125,17 @@ async function principalOf(
   query: URLSearchParams | undefined,
 ): Promise<Principal> {
   const signed = query?.has('signature') && context.req.header('x-access-token') === undefined
-  if (!signed) return surface.authenticate(context, 'exec', id)
+  if (!signed) return owner(surface, context, id)
   if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
     throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
   return anyone(id)
+}
+
+/** SECURITY: a key that is in force says who somebody is, not that this sandbox is theirs. */
+async function owner(surface: E2bSurface, context: Context<AppEnv>, id: string): Promise<Principal> {
+  const principal = await surface.authenticate(context, 'exec', id)
+  await surface.parts.supervisor.get(principal, id)
+  return principal
 }
 
 /**
@@ -146,7 +153,7 @@ async function traffic(
   const live = awake(seen.managed, id)
   if (guarded || optionsOf(specOf(seen)).publicTraffic === false) {
     const given = context.req.header('e2b-traffic-access-token')
-    if (given === undefined) await surface.authenticate(context, 'exec', id)
+    if (given === undefined) await owner(surface, context, id)
     else if (!same(given, surface.e2b.tokens.traffic(id)))
       throw new ConnectError('unauthenticated', 'the traffic token is wrong')
   }

@@ -3,6 +3,7 @@ import type { Context } from 'hono'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
 import type { Managed } from '../../supervisor/managed.ts'
+import { settleInPrivate } from '../../supervisor/private-place.ts'
 import type { SandboxTokens } from '../../supervisor/sandbox-tokens.ts'
 import type { Templates } from '../../supervisor/templates.ts'
 import type { AppEnv, Surface } from '../app.ts'
@@ -41,6 +42,10 @@ export function awake(entry: Managed | undefined, id: string): LiveSandbox {
   if (entry?.state !== 'ready' || !entry.live) throw new NotRunning(id)
   return entry.live
 }
+
+/** E2B's clients have nobody to ask: what our rules would ask about the host is answered by a place that has nothing of it. */
+export const settled = ({ surface, live }: Pick<Guest, 'surface' | 'live'>) =>
+  settleInPrivate(live.plan, surface.parts.settings.operatorRules())
 
 /** Work in flight counts as use of the sandbox. */
 export async function within<T>({ entry }: Guest, work: () => Promise<T>): Promise<T> {

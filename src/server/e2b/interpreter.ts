@@ -4,7 +4,7 @@ import { object, optional, record, text } from '../../model/shape.ts'
 import type { Managed } from '../../supervisor/managed.ts'
 import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
-import { type Guest, HOME, pathOf } from './guest.ts'
+import { type Guest, HOME, pathOf, settled } from './guest.ts'
 import { Kernel, type Language, languageOf, type Taker } from './kernel.ts'
 import { ANSWER_MS } from './processes.ts'
 import { withoutNulls } from './shapes.ts'
@@ -87,7 +87,8 @@ export async function interpreter(guest: Guest): Promise<Response> {
 }
 
 /** SECURITY: each piece of code is judged and on record as the same code on a command line would be. */
-async function admit({ surface, entry, live }: Guest, context: CodeContext, code: string, gone: AbortSignal) {
+async function admit(guest: Guest, context: CodeContext, code: string, gone: AbortSignal) {
+  const { surface, entry, live } = guest
   const argv: [string, ...string[]] =
     context.language === 'python' ? ['python3', '-c', code] : ['node', '-e', code]
   const { cwd } = context
@@ -95,6 +96,7 @@ async function admit({ surface, entry, live }: Guest, context: CodeContext, code
     { argv },
     {
       cwd,
+      settle: settled(guest),
       approve: (decision) =>
         surface.parts.questions.ask({
           tenant: entry.row.tenant,

@@ -75,7 +75,8 @@ export function e2bUpgrades({ tokens }: E2bParts): UpgradeTaker {
     awake(seen.managed, id)
     const given = one('e2b-traffic-access-token')
     const open = optionsOf(specOf(seen)).publicTraffic !== false
-    if (!open && !(given !== undefined && same(given, tokens.traffic(id)))) await upgrade.authenticate(id)
+    if (!open && !(given !== undefined && same(given, tokens.traffic(id))))
+      await upgrade.parts.supervisor.get(await upgrade.authenticate(id), id)
     await joinPort(upgrade, seen.managed as NonNullable<typeof seen.managed>, port)
     return true
   }

@@ -3,7 +3,7 @@ import type { ExecSession } from '../../supervisor/exec-session.ts'
 import { bytesFrom } from '../shapes.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError } from './errors.ts'
-import { basicUser, checkUser, type Guest, pathOf } from './guest.ts'
+import { basicUser, checkUser, type Guest, pathOf, settled } from './guest.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -97,7 +97,10 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
       timeoutMs: timeoutOf(request),
       background: true,
     },
-    { signal: AbortSignal.any([signal, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]) },
+    {
+      signal: AbortSignal.any([signal, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
+      settle: settled(guest),
+    },
   )
   KNOWN.set(session, { config: process, tag: tag || undefined, pty: pty !== undefined })
   yield* told(session, signal)

@@ -81,7 +81,9 @@ const approvalRoutes: readonly Route[] = [
     body: answerShape,
     answers: { 200: { description: 'the question', schema: OBJECT } },
     handle: async ({ parts, principal, params, body }) =>
-      Response.json(approvalJson(await parts.questions.answer(principal, params.id as string, body.approve))),
+      Response.json(
+        approvalJson(await parts.questions.answer(principal, params.id as string, body.approve, body.reason)),
+      ),
   }),
 ]
 

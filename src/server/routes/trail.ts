@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator, type Principal } from '../../supervisor/keys.ts'
 import { type Call, type Route, route } from '../route.ts'
-import { auditQuery, eventsQuery } from '../shapes.ts'
+import { auditQuery, eventsQuery, linesQuery } from '../shapes.ts'
 import { lastEventId, type SseEvent, sse } from '../sse.ts'
 import { pageOf } from '../views.ts'
 
@@ -20,6 +20,8 @@ type AuditQuery = {
   readonly since?: string
   readonly limit?: number
   readonly cursor?: number
+  readonly order?: 'asc' | 'desc'
+  readonly before?: number
 }
 
 function audited({ parts, principal }: Call, query: AuditQuery, limit: number) {
@@ -34,8 +36,30 @@ function audited({ parts, principal }: Call, query: AuditQuery, limit: number) {
     execId: query.exec_id,
     since: query.since,
     after: query.cursor,
+    before: query.before,
+    order: query.order,
     tenant: tenantOf(principal),
     limit,
+  })
+}
+
+const NDJSON = {
+  'content-type': 'application/x-ndjson',
+  'content-disposition': 'attachment; filename="ringfence-trail.jsonl"',
+  'x-content-type-options': 'nosniff',
+}
+
+function streamOf(lines: AsyncGenerator<string, void>): ReadableStream<Uint8Array> {
+  const encoder = new TextEncoder()
+  return new ReadableStream({
+    async pull(controller) {
+      const { done, value } = await lines.next()
+      if (done) controller.close()
+      else controller.enqueue(encoder.encode(`${value}\n`))
+    },
+    async cancel() {
+      await lines.return()
+    },
   })
 }
 
@@ -43,7 +67,7 @@ export const trailRoutes: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/audit',
-    summary: 'Records of the trail, oldest first',
+    summary: 'Records of the trail, oldest first unless `order=desc`',
     scope: 'read',
     query: auditQuery,
     answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
@@ -60,6 +84,49 @@ export const trailRoutes: readonly Route[] = [
     scope: 'admin',
     answers: { 200: { description: 'the verdict', schema: OBJECT } },
     handle: async ({ parts }) => Response.json(await parts.trail.verify()),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/audit/head',
+    summary: 'The signed head, and the key that signs it',
+    scope: 'read',
+    answers: { 200: { description: 'the head', schema: OBJECT } },
+    handle: async ({ parts }) =>
+      Response.json({ head: await parts.trail.head(), public_key: parts.trail.publicKey }),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/audit/lines',
+    summary: 'The canonical lines exactly as they were hashed, for whoever verifies them',
+    scope: 'admin',
+    query: linesQuery,
+    answers: { 200: { description: 'one record a line', type: 'application/x-ndjson' } },
+    async handle({ parts, query }) {
+      const lines = await parts.trail.linesAfter(query.after ?? -1, query.limit ?? 1024)
+      return new Response(lines.map((line) => `${line}\n`).join(''), { headers: NDJSON })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/audit/export',
+    summary: 'The whole trail as canonical lines',
+    scope: 'admin',
+    answers: { 200: { description: 'one record a line', type: 'application/x-ndjson' } },
+    handle: ({ parts }) => new Response(streamOf(parts.trail.lines()), { headers: NDJSON }),
+  }),
+  route({
+    method: 'GET',
+    path: '/v1/audit/proof/:seq',
+    summary: 'That one record is in the trail, checkable without the others',
+    scope: 'read',
+    answers: { 200: { description: 'the proof', schema: OBJECT } },
+    async handle({ parts, principal, params }) {
+      const seq = /^\d{1,15}$/.test(params.seq as string) ? Number(params.seq) : -1
+      const tenant = tenantOf(principal)
+      const [own] = await parts.trail.query({ after: seq - 1, before: seq + 1, tenant, limit: 1 })
+      if (!own) throw new SandboxError('not-found', `there is no record \`${params.seq}\``)
+      return Response.json(await parts.trail.proof(seq))
+    },
   }),
   route({
     method: 'GET',

@@ -1,0 +1,54 @@
+import type { RunBuiltin } from '../guest-files.ts'
+import type { RemotePlace } from '../remote/sandbox.ts'
+
+/**
+ * The operations on files that our own agent has, as scripts for a place where it is not: each prints what the agent
+ * would print (guest/agent/files.c), and names an error the same way.
+ */
+const FAIL = 'fail() { printf "%s " "$1" >&2; exit 1; }\n'
+const SHOWN = `-printf '%y %m %U %G %s %T@ \\0%p\\0%l\\0'`
+
+const SCRIPTS: Readonly<Record<string, string>> = {
+  read: `[ -e "$1" ] || fail ENOENT; [ -d "$1" ] && fail EISDIR; [ -f "$1" ] || fail EINVAL
+if [ -n "$3" ]; then tail -c "+$(($2 + 1))" -- "$1" | head -c "$3"; else exec tail -c "+$(($2 + 1))" -- "$1"; fi`,
+  write: `[ -d "$1" ] && fail EISDIR; mkdir -p -- "$(dirname -- "$1")" || fail ENOTDIR
+cat > "$1.$$" && mv -f -- "$1.$$" "$1" || { rm -f -- "$1.$$"; fail EACCES; }`,
+  list: `[ -e "$1" ] || fail ENOENT; [ -d "$1" ] || fail ENOTDIR
+exec find "$1/" -mindepth 1 -maxdepth "$2" ${SHOWN}`,
+  stat: `[ -e "$1" ] || [ -L "$1" ] || fail ENOENT; exec find "$1" -maxdepth 0 ${SHOWN}`,
+  mkdir: `[ -e "$1" ] && fail EEXIST; exec mkdir -p -- "$1"`,
+  move: `[ -e "$1" ] || [ -L "$1" ] || fail ENOENT; exec mv -T -- "$1" "$2"`,
+  remove: `[ -e "$1" ] || [ -L "$1" ] || fail ENOENT; exec rm -rf -- "$1"`,
+  pack: `[ -d "$1" ] || fail ENOENT; exec tar -c -f - -C "$1" .`,
+  unpack: `mkdir -p -- "$1" || fail ENOTDIR; exec tar -x -f - -C "$1"`,
+  watch: `fail EOPNOTSUPP`,
+}
+
+const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C.UTF-8' }
+
+/** Our agent's operations through the shell of a sandbox that somebody else keeps. */
+export function scriptedFiles(start: RemotePlace['start']): RunBuiltin {
+  return async ([operation, ...args], { input, output, signal }) => {
+    const script = FAIL + (SCRIPTS[operation] ?? 'fail EOPNOTSUPP')
+    const process = start({
+      argv: ['/bin/sh', '-c', script, operation, ...args],
+      env: ENVIRONMENT,
+      cwd: '/',
+      stdin: input !== undefined,
+      held: false,
+      onOutput: output,
+    })
+    const stop = (): void => process.kill()
+    signal?.addEventListener('abort', stop, { once: true })
+    try {
+      if (input) {
+        for await (const chunk of input) await process.write(chunk)
+        process.endInput()
+      }
+      const { exit } = await process.ended
+      return exit && !exit.signaled ? exit.code : 1
+    } finally {
+      signal?.removeEventListener('abort', stop)
+    }
+  }
+}

@@ -1,0 +1,107 @@
+/** What people's answers and refused connections suggest. Pure: records in, suggestions out; a person decides. */
+export type Suggestion = {
+  readonly kind: 'rule' | 'host'
+  readonly title: string
+  readonly why: string
+  /** The lines to add to the policy. */
+  readonly toml: string
+  /** The records behind it, by `seq`. */
+  readonly seqs: readonly number[]
+}
+
+type Trailed = Readonly<Record<string, unknown>>
+
+const ENOUGH = 2
+const MOST = 20
+
+/** Suggestions from records of the trail, oldest first. */
+export function suggestFrom(records: readonly Trailed[]): readonly Suggestion[] {
+  return [...ruleSuggestions(records), ...hostSuggestions(records)].slice(0, MOST)
+}
+
+type Answered = { readonly command: string; readonly approved: boolean; readonly seq: number }
+
+/** Commands that a person was asked about, with the answer. */
+function answersIn(records: readonly Trailed[]): readonly Answered[] {
+  const asked = new Map<string, Trailed>()
+  const answers: Answered[] = []
+  for (const record of records) {
+    const id = String(record.exec_id ?? '')
+    if (record.event === 'PolicyDecision' && record.action === 'ask' && id) asked.set(id, record)
+    const question = asked.get(id)
+    if (record.event !== 'Approval' || typeof record.approved !== 'boolean' || !question) continue
+    answers.push({
+      command: String(question.command ?? ''),
+      approved: record.approved,
+      seq: Number(record.seq),
+    })
+  }
+  return answers
+}
+
+/** The program and, where the next word looks like one, its subcommand. */
+export function prefixIn(command: string): readonly string[] {
+  // What holds more than plain words is more than one command or none that a prefix could name.
+  if (/[|&;<>()$`\\"'\n*?[\]{}~]/.test(command)) return []
+  const [program, next] = command.trim().split(/\s+/)
+  if (!program || !/^[\w.-]+$/.test(program)) return []
+  return next !== undefined && /^[a-z][a-z-]*$/.test(next) ? [program, next] : [program]
+}
+
+function ruleSuggestions(records: readonly Trailed[]): readonly Suggestion[] {
+  const groups = new Map<string, Answered[]>()
+  for (const answer of answersIn(records)) {
+    const prefix = prefixIn(answer.command)
+    if (prefix.length === 0) continue
+    const key = JSON.stringify(prefix)
+    groups.set(key, [...(groups.get(key) ?? []), answer])
+  }
+  return [...groups].flatMap(([key, answers]) => {
+    const alike = answers.every(({ approved }) => approved === answers[0]?.approved)
+    if (answers.length < ENOUGH || !alike) return []
+    return [ruleSuggestion(JSON.parse(key) as string[], answers)]
+  })
+}
+
+function ruleSuggestion(prefix: readonly string[], answers: readonly Answered[]): Suggestion {
+  const approved = answers[0]?.approved === true
+  const example = answers.at(-1)?.command ?? prefix.join(' ')
+  const action = approved ? 'sandbox' : 'deny'
+  return {
+    kind: 'rule',
+    title: `${approved ? 'Stop asking about' : 'Refuse'} \`${prefix.join(' ')}\``,
+    why: `a person ${approved ? 'approved' : 'rejected'} it ${answers.length} times and never answered otherwise`,
+    toml: [
+      '[[policy.rule]]',
+      `prefix = ${JSON.stringify(prefix)}`,
+      `action = "${action}"`,
+      `why = "${approved ? 'approved' : 'rejected'} every time"`,
+      `match = [${JSON.stringify(example)}]`,
+    ].join('\n'),
+    seqs: answers.map(({ seq }) => seq),
+  }
+}
+
+function hostSuggestions(records: readonly Trailed[]): readonly Suggestion[] {
+  const hosts = new Map<string, number[]>()
+  for (const { event, host, details, seq } of records) {
+    if (event !== 'SandboxViolation' || typeof host !== 'string') continue
+    // SECURITY: only names that were merely not on the list; private and metadata addresses are never suggested.
+    if (!/not (?:on|in|among)|allow/i.test(String(details)) || !/^[a-z0-9.-]+\.[a-z]{2,}$/i.test(host))
+      continue
+    hosts.set(host, [...(hosts.get(host) ?? []), Number(seq)])
+  }
+  return [...hosts].flatMap(([host, seqs]) =>
+    seqs.length < ENOUGH
+      ? []
+      : [
+          {
+            kind: 'host' as const,
+            title: `Let sandboxes ask for \`${host}\``,
+            why: `it was refused ${seqs.length} times because it is not allowed`,
+            toml: `[network]\nallow_hosts = [${JSON.stringify(host)}]`,
+            seqs,
+          },
+        ],
+  )
+}

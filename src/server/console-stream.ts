@@ -1,0 +1,136 @@
+import type { Principal } from '../supervisor/keys.ts'
+import type { Managed } from '../supervisor/managed.ts'
+import { approvalJson } from '../supervisor/questions.ts'
+import type { ServerParts } from './parts.ts'
+import type { SseEvent } from './sse.ts'
+import { sandboxJson } from './views.ts'
+
+/**
+ * One stream with everything that a console shows, for whatever its key may see: the sandboxes and the open questions as
+ * they are now, then what changes, what they use, and each record of the trail once, from wherever the page left off.
+ */
+
+const SETTLE_MS = 80
+/** A reader that lags so far comes back and starts from where it is. */
+const MOST_WAITING = 20_000
+
+/** A sandbox as the console lists it. */
+export function consoleSandbox(parts: ServerParts, entry: Managed) {
+  const connections = entry.live?.connections ?? []
+  const refused = connections.filter(({ verdict }) => verdict === 'deny').length
+  return {
+    ...sandboxJson({ row: entry.row, managed: entry }),
+    running: entry.running,
+    last_command: entry.lastCommand?.command ?? null,
+    last_command_at: entry.lastCommand ? new Date(entry.lastCommand.at).toISOString() : null,
+    egress: { allowed: connections.length - refused, refused },
+    samples: parts.samples.of(entry.id),
+  }
+}
+
+export class ConsoleStream {
+  readonly #parts: ServerParts
+  readonly #principal: Principal
+  readonly #stop = new AbortController()
+  readonly #queue: SseEvent[] = []
+  readonly #sent = new Map<string, string>()
+  #wake: () => void = () => {}
+  #settling: NodeJS.Timeout | undefined
+
+  constructor(parts: ServerParts, principal: Principal) {
+    this.#parts = parts
+    this.#principal = principal
+  }
+
+  async *events(after: number | undefined, signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+    signal.addEventListener('abort', () => this.#end(), { once: true })
+    const { samples, questions } = this.#parts
+    const leave = [samples.watch(() => this.#sampled()), questions.onChange(() => void this.#asked())]
+    try {
+      yield await this.#hello()
+      yield { event: 'approvals', data: await this.#pending() }
+      void this.#follow(after)
+      while (!this.#stop.signal.aborted) {
+        const next = this.#queue.shift()
+        if (next) yield next
+        else await new Promise<void>((resolve) => (this.#wake = resolve))
+      }
+    } finally {
+      for (const one of leave) one()
+      this.#end()
+    }
+  }
+
+  async #hello(): Promise<SseEvent> {
+    const entries = this.#parts.supervisor.liveOf(this.#principal)
+    const sandboxes = entries.map((entry) => {
+      const view = consoleSandbox(this.#parts, entry)
+      this.#sent.set(entry.id, keyOf(view))
+      return view
+    })
+    const { seq } = await this.#parts.trail.head()
+    return { event: 'hello', data: { sandboxes, seq, policy: this.#parts.policy.hash() } }
+  }
+
+  async #pending(): Promise<readonly unknown[]> {
+    return (await this.#parts.questions.list(this.#principal, 'pending', 200)).map(approvalJson)
+  }
+
+  async #asked(): Promise<void> {
+    this.#push({ event: 'approvals', data: await this.#pending() })
+  }
+
+  async #follow(after: number | undefined): Promise<void> {
+    const { signal } = this.#stop
+    try {
+      for await (const record of this.#parts.feed.follow(this.#principal, { after, signal })) {
+        this.#push({ event: 'record', data: record, id: record.seq })
+        this.#settling ??= setTimeout(() => this.#changes(), SETTLE_MS)
+      }
+    } finally {
+      this.#end()
+    }
+  }
+
+  /** Sends the sandboxes that look different from what was sent last, and those that are gone. */
+  #changes(): void {
+    this.#settling = undefined
+    const entries = this.#parts.supervisor.liveOf(this.#principal)
+    for (const entry of entries) {
+      const { samples: _samples, ...view } = consoleSandbox(this.#parts, entry)
+      if (this.#sent.get(entry.id) === keyOf(view)) continue
+      this.#sent.set(entry.id, keyOf(view))
+      this.#push({ event: 'sandbox', data: view })
+    }
+    const alive = new Set(entries.map(({ id }) => id))
+    for (const id of this.#sent.keys()) if (!alive.has(id)) void this.#gone(id)
+  }
+
+  async #gone(id: string): Promise<void> {
+    this.#sent.delete(id)
+    const seen = await this.#parts.supervisor.get(this.#principal, id).catch(() => undefined)
+    if (seen) this.#push({ event: 'gone', data: sandboxJson(seen) })
+  }
+
+  #sampled(): void {
+    this.#changes()
+    const pairs = this.#parts.supervisor
+      .liveOf(this.#principal)
+      .flatMap(({ id }) => [[id, this.#parts.samples.last(id)] as const])
+      .filter(([, sample]) => sample !== undefined)
+    if (pairs.length > 0) this.#push({ event: 'samples', data: Object.fromEntries(pairs) })
+  }
+
+  #push(event: SseEvent): void {
+    if (this.#queue.push(event) > MOST_WAITING) this.#end()
+    this.#wake()
+  }
+
+  #end(): void {
+    clearTimeout(this.#settling)
+    this.#stop.abort()
+    this.#wake()
+  }
+}
+
+const keyOf = (view: object): string => JSON.stringify({ ...view, samples: undefined })

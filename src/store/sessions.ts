@@ -1,0 +1,60 @@
+import type { Row, Store, Tx } from './sql.ts'
+
+/** A person's session in the console, at rest: hashes only. It acts as the key that it names. */
+export type SessionRow = {
+  readonly hash: string
+  /** Of the half that only our own page can send. */
+  readonly pageHash: string
+  readonly keyId: string
+  readonly createdAt: number
+  readonly expiresAt: number
+}
+
+const toSession = (row: Row): SessionRow => ({
+  hash: row.hash as string,
+  pageHash: row.page_hash as string,
+  keyId: row.key_id as string,
+  createdAt: row.created_at as number,
+  expiresAt: row.expires_at as number,
+})
+
+/** A way in that works once. */
+export type LinkRow = { readonly hash: string; readonly keyId: string; readonly expiresAt: number }
+
+export async function insertLink(tx: Tx, { hash, keyId, expiresAt }: LinkRow): Promise<void> {
+  await tx.run('DELETE FROM console_links WHERE expires_at <= ?', [Date.now()])
+  await tx.run('INSERT INTO console_links (hash, key_id, expires_at) VALUES (?, ?, ?)', [
+    hash,
+    keyId,
+    expiresAt,
+  ])
+}
+
+/** Takes the link away and says whom it lets in; of two who come at once, one finds it. */
+export async function takeLink(tx: Tx, hash: string): Promise<LinkRow | undefined> {
+  const [row] = await tx.run('DELETE FROM console_links WHERE hash = ? RETURNING hash, key_id, expires_at', [
+    hash,
+  ])
+  return row && { hash: row.hash as string, keyId: row.key_id as string, expiresAt: row.expires_at as number }
+}
+
+export async function insertSession(tx: Tx, row: SessionRow): Promise<void> {
+  await tx.run('DELETE FROM console_sessions WHERE expires_at <= ?', [Date.now()])
+  await tx.run(
+    'INSERT INTO console_sessions (hash, page_hash, key_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)',
+    [row.hash, row.pageHash, row.keyId, row.createdAt, row.expiresAt],
+  )
+}
+
+export async function findSession(store: Store, hash: string): Promise<SessionRow | undefined> {
+  const rows = await store.read('SELECT * FROM console_sessions WHERE hash = ?', [hash])
+  return rows[0] && toSession(rows[0])
+}
+
+export async function extendSession(tx: Tx, hash: string, expiresAt: number): Promise<void> {
+  await tx.run('UPDATE console_sessions SET expires_at = ? WHERE hash = ?', [expiresAt, hash])
+}
+
+export async function removeSession(tx: Tx, hash: string): Promise<void> {
+  await tx.run('DELETE FROM console_sessions WHERE hash = ?', [hash])
+}

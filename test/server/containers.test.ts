@@ -1,0 +1,227 @@
+import { createHash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { WebSocket } from 'ws'
+import { RingfenceClient } from '../../src/client/index.ts'
+import { Engine } from '../../src/host/engine.ts'
+import { ownEpoch } from '../../src/host/orphans.ts'
+import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
+import { client as strangers } from '../e2b/kit.ts'
+import { type House, house } from './house.ts'
+
+/** The control plane on real engines: what works behind bubblewrap works here, unchanged. */
+
+const MINUTES = 60_000
+const CONFIG = `
+[policy]
+allow_interactive = true
+[network]
+allow_private = ["127.0.0.1"]
+allow_hosts = ["127.0.0.1"]
+`
+
+/** A server whose state directory has the images of the tests. */
+async function serve(order: string, socket?: string): Promise<House> {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-containers-house-'))
+  await testImages().default()
+  const state = join(dir, 'state')
+  mkdirSync(state, { mode: 0o700 })
+  symlinkSync(join(testState(), 'images'), join(state, 'images'))
+  const own = { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state }
+  const env = socket === undefined ? own : { ...own, RINGFENCE_DOCKER_SOCKET: socket }
+  const home = await house(`${CONFIG}[backends]\norder = ["${order}"]\n`, { env })
+  return {
+    ...home,
+    close: async () => {
+      await home.close()
+      rmSync(dir, { recursive: true, force: true })
+    },
+  }
+}
+
+const until = async (done: () => boolean | Promise<boolean>): Promise<void> => {
+  for (let tries = 0; tries < 300 && !(await done()); tries++)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  expect(await done()).toBe(true)
+}
+
+const SERVER = `
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+  def do_GET(self):
+    self.send_response(200); self.end_headers(); self.wfile.write(b'inside ' + self.path.encode())
+  def log_message(self, *a): pass
+http.server.HTTPServer(('127.0.0.1', 8000), H).serve_forever()`
+
+const GET = `
+import os, sys, urllib.request as u
+for name in ('no_proxy', 'NO_PROXY'): os.environ.pop(name, None)
+ways = {'proxy': {'http': 'http://127.0.0.1:3128'}, 'straight': {}}
+print(u.build_opener(u.ProxyHandler(ways[sys.argv[2]])).open(sys.argv[1]).read().decode())`
+
+describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) => {
+  const out = skipped(backend)
+  let engine: TestEngine | undefined
+  let home: House
+  let client: RingfenceClient
+  beforeAll(async () => {
+    if (out) return
+    engine = backend === 'docker' ? await startDocker() : undefined
+    home = await serve(backend, engine?.socket)
+    client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
+    // The first one loads the image into the engine.
+    await (await client.create({ backend })).close()
+  }, 3 * MINUTES)
+  afterAll(async () => {
+    await home?.close()
+    await engine?.close()
+  }, MINUTES)
+
+  test.skipIf(out)('commands, streams, input and files', { timeout: MINUTES }, async () => {
+    const sandbox = await client.create({})
+    expect(sandbox.info).toMatchObject({ backend, state: 'ready' })
+    expect(await sandbox.exec('echo out; echo err >&2; exit 3')).toMatchObject({
+      stdout: 'out\n',
+      stderr: 'err\n',
+      outcome: { kind: 'exited', code: 3 },
+    })
+    const seen: string[] = []
+    for await (const event of sandbox.stream('echo a; sleep 0.1; echo b >&2')) seen.push(event.type)
+    expect(seen).toEqual(['start', 'stdout', 'stderr', 'end'])
+    expect(await sandbox.exec('cat', { stdin: 'given' })).toMatchObject({ stdout: 'given' })
+    await sandbox.files.write('/tmp/a/b', 'written')
+    expect(Buffer.from(await sandbox.files.read('/tmp/a/b')).toString()).toBe('written')
+    expect(await sandbox.exec('cat /tmp/a/b')).toMatchObject({ stdout: 'written' })
+    await sandbox.close()
+  })
+
+  test.skipIf(out)('a terminal', { timeout: MINUTES }, async () => {
+    const sandbox = await client.create({})
+    const url = `${home.server.url.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/pty?cols=90&rows=30&command=sh`
+    const socket = new WebSocket(url, ['ringfence', `bearer.${home.admin}`])
+    let text = ''
+    socket.on('message', (data: Buffer) => {
+      text += data.toString()
+    })
+    await new Promise((resolve, reject) => socket.once('open', resolve).once('error', reject))
+    socket.send(Buffer.from('stty size\n'))
+    await until(() => text.includes('30 90'))
+    socket.send(Buffer.from('exit 5\n'))
+    await until(() => text.includes('"code":5'))
+    await sandbox.close()
+  })
+
+  test.skipIf(out)('a port inside', { timeout: MINUTES }, async () => {
+    const sandbox = await client.create({ network: { mode: 'loopback' } })
+    await sandbox.files.write('/tmp/serve.py', SERVER)
+    await sandbox.exec(['python3', '/tmp/serve.py'], { background: true })
+    const call = () => home.call('GET', `/v1/sandboxes/${sandbox.id}/ports/8000/x`)
+    await until(async () => (await call()).text === 'inside /x')
+    await sandbox.close()
+  })
+
+  test.skipIf(out)('the network, through our proxy and nowhere else', { timeout: MINUTES }, async () => {
+    const outside = createServer((_, answer) => answer.end('from outside'))
+    await new Promise<void>((resolve) => outside.listen(0, '127.0.0.1', resolve))
+    const { port } = outside.address() as AddressInfo
+    const sandbox = await client.create({ network: { mode: 'fetch', allow_hosts: [`127.0.0.1:${port}`] } })
+    await sandbox.files.write('/tmp/get.py', GET)
+    const got = (url: string, way: string) => sandbox.exec(['python3', '/tmp/get.py', url, way])
+    expect(await got(`http://127.0.0.1:${port}/`, 'proxy')).toMatchObject({ stdout: 'from outside\n' })
+    expect((await got('http://127.0.0.2/', 'proxy')).stderr).toContain('403')
+    expect((await got(`http://127.0.0.1:${port}/`, 'straight')).stderr).toContain('refused')
+    await sandbox.close()
+    outside.close()
+  })
+
+  test.skipIf(out)('pause, resume, snapshot, fork', { timeout: MINUTES }, async () => {
+    const sandbox = await client.create({})
+    await sandbox.exec('echo one > /tmp/note')
+    await sandbox.pause()
+    await expect(sandbox.exec('true')).rejects.toMatchObject({ code: 'wrong-state' })
+    await sandbox.resume()
+    const kept = await sandbox.snapshot('kept')
+    const forked = await sandbox.fork()
+    await sandbox.exec('echo two > /tmp/note')
+    const read = async (id: string): Promise<string> =>
+      (await home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'cat /tmp/note' } })).json
+        .stdout
+    expect(forked.backend).toBe(backend)
+    expect(await read(forked.id)).toBe('one\n')
+    await sandbox.close()
+    const later = await client.create({ template: kept.id })
+    expect(await read(later.id)).toBe('one\n')
+    await later.close()
+    await home.call('DELETE', `/v1/sandboxes/${forked.id}`)
+    expect((await home.call('DELETE', '/v1/snapshots/kept')).status).toBe(204)
+  })
+
+  test.skipIf(out)('too much memory is an outcome with a name', { timeout: MINUTES }, async () => {
+    const sandbox = await client.create({ limits: { memoryMb: 64 } })
+    const eat = 'python3 -c "x = bytearray(400 * 1024 * 1024); x[::4096] = b\'1\' * len(x[::4096])"'
+    expect(await sandbox.exec(eat)).toMatchObject({ outcome: { kind: 'stopped', limit: 'memory' } })
+    await sandbox.close()
+  })
+
+  test.skipIf(out)('E2B’s own client', { timeout: MINUTES }, async () => {
+    const { Sandbox } = await strangers('e2b')
+    const { secret } = await home.server.parts.keys.create({ e2b: true })
+    const { url } = home.server
+    const options = { apiKey: secret, apiUrl: url, sandboxUrl: url }
+    const sandbox = await Sandbox.create(options)
+    // SECURITY: their directories lie on the host's disk; a wall that cannot bound them does not get them.
+    const [own] = (await client.list()).items
+    expect(own?.backend).toBe(backend === 'gvisor' ? 'bubblewrap' : backend)
+    expect((await sandbox.commands.run('echo $HOME; id -un')).stdout).toBe('/home/user\nuser\n')
+    await sandbox.files.write('/home/user/note', 'hello')
+    expect(await sandbox.files.read('note')).toBe('hello')
+    const { snapshotId } = await sandbox.createSnapshot()
+    const second = await Sandbox.create(snapshotId, options)
+    expect(await second.files.read('note')).toBe('hello')
+    await Promise.all([sandbox.kill(), second.kill()])
+  })
+
+  test.runIf(backend === 'docker' && !out)(
+    'a server that starts removes what its dead left, and only that',
+    {
+      timeout: MINUTES,
+    },
+    async () => {
+      const call = new Engine({ socket: engine?.socket as string })
+      const state = mkdtempSync(join(tmpdir(), 'rf-reaped-'))
+      const owner = createHash('sha256').update(`${state}|${process.getuid?.()}`).digest('hex').slice(0, 16)
+      const leave = async (whose: string, epoch: string): Promise<string> => {
+        const Labels = { 'ringfence.owner': whose, 'ringfence.epoch': epoch }
+        const body = { Image: 'ringfence/default', Cmd: ['true'], Labels }
+        return (
+          (await call.call({ method: 'POST', path: '/containers/create', body })).body as { Id: string }
+        ).Id
+      }
+      const orphan = await leave(owner, ownEpoch().replace(/\.\d+-\d+$/, '.1-1'))
+      const alive = await leave(owner, ownEpoch())
+      const foreign = await leave('somebody', 'dead')
+      const there = async (id: string): Promise<boolean> =>
+        (await call.call({ method: 'GET', path: `/containers/${id}/json` }, [404])).status === 200
+      const second = await house('', {
+        env: {
+          PATH: process.env.PATH,
+          HOME: state,
+          RINGFENCE_HOME: state,
+          RINGFENCE_DOCKER_SOCKET: engine?.socket,
+        },
+      })
+      try {
+        await until(async () => !(await there(orphan)))
+        expect([await there(alive), await there(foreign)]).toEqual([true, true])
+      } finally {
+        await second.close()
+        for (const id of [alive, foreign]) await call.call({ method: 'DELETE', path: `/containers/${id}` })
+        rmSync(state, { recursive: true, force: true })
+      }
+    },
+  )
+})
