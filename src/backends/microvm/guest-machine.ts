@@ -145,7 +145,12 @@ export class GuestMachine implements Vessel {
   async resume(): Promise<void> {
     await this.#wake()
     const session = await this.#session?.()
-    await session?.renew(fieldsOf(freshness()))
+    const late = setTimeout(() => session?.close('the machine did not answer in time'), ANSWER_MS)
+    try {
+      await session?.renew(fieldsOf(freshness()))
+    } finally {
+      clearTimeout(late)
+    }
   }
 
   async #wake(): Promise<void> {
