@@ -4,10 +4,13 @@
  */
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { emulator, machineImages, machines, planOf, testState } from '../dist/bench/library.js'
 
 const rounds = Number(process.env.ROUNDS ?? 7)
+/** Says how it is used and ends: what is left is the way there and back. */
+const probe = join(dirname(dirname(fileURLToPath(import.meta.url))), 'dist', 'test', 'probe')
 const idle = Number(process.env.IDLE ?? 20)
 const plan = () => planOf({ backend: 'microvm' })
 const settle = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
@@ -98,15 +101,17 @@ const cloned = machines()
 const pooled = machines({ ready: 1 })
 await first(cloned)
 await first(pooled, 4000)
-const standing = await cloned.open(plan())
+const standing = await cloned.open(planOf({ backend: 'microvm', read: [probe] }))
 await standing.exec({ argv: ['/bin/sh', '-c', 'echo'] })
-const times = { cold: [], clone: [], pool: [], exec: [] }
+const times = { cold: [], clone: [], pool: [], exec: [], shell: [] }
 for (let round = 0; round < rounds; round++) {
   times.cold.push(await first(cold))
   times.clone.push(await first(cloned))
   times.pool.push(await first(pooled, 4000))
-  for (let count = 0; count < 10; count++)
-    times.exec.push(await timed(() => standing.exec({ argv: ['/bin/sh', '-c', 'echo'] })))
+  for (let count = 0; count < 10; count++) {
+    times.exec.push(await timed(() => standing.exec({ argv: [probe] })))
+    times.shell.push(await timed(() => standing.exec({ argv: ['/bin/sh', '-c', 'echo'] })))
+  }
 }
 await standing.close()
 const { boot, write, blocks } = await snapshot()
@@ -118,7 +123,8 @@ for (const [name, text] of [
   ['cold', 'from nothing to the first output'],
   ['clone', 'clone to the first output'],
   ['pool', 'from the pool to the first output'],
-  ['exec', 'exec in a warm machine'],
+  ['exec', 'warm exec, a static program'],
+  ['shell', 'warm exec, a shell with its libraries'],
 ])
   say(`  ${text.padEnd(40)} ${median(times[name]).toFixed(1).padStart(9)} ms`)
 say(`  ${'boot of a template'.padEnd(40)} ${boot.toFixed(1).padStart(9)} ms`)

@@ -21,7 +21,15 @@ const missing = ['socat', 'rg'].filter((name) => !existsSync(`/usr/bin/${name}`)
 if (missing.length > 0 && process.getuid?.() === 0 && existsSync('/usr/bin/apt-get'))
   spawnSync('apt-get', ['install', '-y', '-qq', 'socat', 'ripgrep'], { stdio: 'ignore' })
 
-for (const part of ['bench.mjs', 'proxy.mjs', 'skills.mjs', 'server.mjs', 'e2b.mjs', 'containers.mjs']) {
+for (const part of [
+  'bench.mjs',
+  'proxy.mjs',
+  'skills.mjs',
+  'server.mjs',
+  'e2b.mjs',
+  'containers.mjs',
+  'microvm.mjs',
+]) {
   const { status } = spawnSync(process.execPath, [join(bench, part)], { cwd: root, stdio: 'inherit' })
   process.exitCode ||= status ?? 1
 }

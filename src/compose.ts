@@ -101,8 +101,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     policy: () => now.policy,
     observe,
     ready: () => now.config.backends?.ready ?? 0,
-    runtime: () => now.config.backends?.docker_runtime,
     emulates: () => now.config.backends?.emulate ?? false,
+    runtime: () => now.config.backends?.docker_runtime,
     closing,
   })
   // It governs servers; a command that runs here means the host's own tools.
@@ -237,9 +237,9 @@ type RegistryParts = {
   readonly observe: (path: string) => Observed
   /** So many containers are kept ready for each kind of sandbox that was asked for. */
   readonly ready: () => number
-  readonly runtime: () => 'runc' | 'runsc' | undefined
   /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
   readonly emulates: () => boolean
+  readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -249,9 +249,9 @@ const PRIORITY = {
   seatbelt: 40,
   docker: 30,
   gvisor: 20,
+  microvm: 15,
   e2b: 10,
   openshell: 5,
-  microvm: 15,
   native: 0,
   mock: 0,
 } as const
@@ -370,6 +370,44 @@ function lazyGvisor(options: ComposeOptions, parts: RegistryParts, probePlan: ()
   )
 }
 
+/** Guests count as run by the processor once one really did, in this life of the host. */
+function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir } = parts
+  const fingerprint = (): string =>
+    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
+  const memory = probeMemory<boolean>(stateDir)
+  const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
+  const face = {
+    name: 'microvm',
+    level: 'microvm',
+    byNameOnly: false,
+    get emulated() {
+      return emulated()
+    },
+    onRequest: onRequest(options),
+    runsImages: true,
+  } as const
+  return lazy(face, fingerprint, async () => {
+    const [{ microvm }, { Qemu }, { ImageStore }, { protectedBy }] = await Promise.all([
+      import('./backends/microvm/backend.ts'),
+      import('./backends/microvm/qemu.ts'),
+      import('./backends/images/store.ts'),
+      import('./policy/protect.ts'),
+    ])
+    const ready = options.stays ? parts.ready() : 0
+    const shared = { agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, ready }
+    const onKvm = (): void => memory.save('kvm', fingerprint(), true)
+    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+    const { onProgress } = options
+    const backend = microvm({ ...shared, driver, emulated, refuses: protectedBy, onProgress })
+    parts.closing.push(() => backend.close())
+    return backend
+  })
+}
+
+const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
+const preloadPath = (): string => join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
+
 /** As long as E2B keeps a sandbox in which nothing runs. */
 const REMOTE_IDLE_MS = 300_000
 
@@ -416,44 +454,6 @@ function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxR
     async () => (await import('./backends/openshell/backend.ts')).openshell(settings, registry),
   )
 }
-
-/** Guests count as run by the processor once one really did, in this life of the host. */
-function lazyMicrovm(options: ComposeOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
-  const { stateDir } = parts
-  const fingerprint = (): string =>
-    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
-  const memory = probeMemory<boolean>(stateDir)
-  const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
-  const face = {
-    name: 'microvm',
-    level: 'microvm',
-    byNameOnly: false,
-    get emulated() {
-      return emulated()
-    },
-    onRequest: onRequest(options),
-    runsImages: true,
-  } as const
-  return lazy(face, fingerprint, async () => {
-    const [{ microvm }, { Qemu }, { ImageStore }, { protectedBy }] = await Promise.all([
-      import('./backends/microvm/backend.ts'),
-      import('./backends/microvm/qemu.ts'),
-      import('./backends/images/store.ts'),
-      import('./policy/protect.ts'),
-    ])
-    const ready = options.stays ? parts.ready() : 0
-    const shared = { agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, ready }
-    const onKvm = (): void => memory.save('kvm', fingerprint(), true)
-    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
-    const { onProgress } = options
-    const backend = microvm({ ...shared, driver, emulated, refuses: protectedBy, onProgress })
-    parts.closing.push(() => backend.close())
-    return backend
-  })
-}
-
-const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
-const preloadPath = (): string => join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
 
 /** The smallest real sandbox: nothing granted, everything switched on. */
 export function probePlanFor(

@@ -295,6 +295,14 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     expect(left()).toEqual(before)
   })
 
+  test.runIf(FULL)('any image of ours can be its root', { timeout: 5 * MINUTES }, async () => {
+    await testImages().build('microvm-small', { kind: 'host', programs: ['sh', 'ls', 'cat'] })
+    const sandbox = await open({ image: 'microvm-small' })
+    expect(await said(sandbox, 'command -v node; ls /usr/bin | wc -l')).toMatch(/^\d{1,3}\n$/)
+    await sandbox.close()
+    testImages().remove('microvm-small')
+  })
+
   test('the same input makes the same image', { timeout: 2 * MINUTES }, async () => {
     const image = await testImages().build('microvm-probe', { kind: 'host', programs: ['sh', 'ls'] })
     const digests = []

@@ -172,11 +172,13 @@ export async function runUses(
   const rows = []
   const probe = await backend.probe()
   const waive = GUARANTEE_NAMES.filter((name) => probe.available && !probe.guarantees.includes(name))
+  // Whoever reads a guest's instructions one by one needs fifteen times as long.
+  const wallMs = backend.emulated ? 240_000 : 20_000
   for (const use of USES) {
     const workspace = freshWorkspace(world)
     const script = typeof use.script === 'string' ? use.script : use.script(world)
     const sandbox = await backend.open(
-      planOf({ backend: backend.name, workspace, read: [world.probe], waive, limits: { wallMs: 20_000 } }),
+      planOf({ backend: backend.name, workspace, read: [world.probe], waive, limits: { wallMs } }),
     )
     const result = await sandbox.exec({ argv: ['/bin/bash', '-c', script] })
     const said = Buffer.from(result.stdout).toString('utf8') + Buffer.from(result.stderr).toString('utf8')

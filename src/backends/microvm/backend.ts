@@ -10,6 +10,7 @@ import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
 import type { Refuses } from './copy-out.ts'
 import type { Driver } from './driver.ts'
+import { sweepMachines } from './guest-machine.ts'
 import { GuestImages } from './image.ts'
 import { type MachineKind, MachineNursery } from './nursery.ts'
 import { diskMb, machineMemoryMb } from './orders.ts'
@@ -170,6 +171,10 @@ class Microvm implements Backend {
 
   #settings({ memoryMb }: MachineKind): Parameters<typeof Prepared.make>[2] {
     return { memoryMb, filter: this.#filter, layersOf: this.#layersOf }
+  }
+
+  async reap(): Promise<void> {
+    sweepMachines(this.#parts.stateDir)
   }
 
   async close(): Promise<void> {

@@ -7,6 +7,7 @@ import {
   fchownSync,
   fstatSync,
   futimesSync,
+  lchownSync,
   lstatSync,
   mkdirSync,
   openSync,
@@ -123,6 +124,7 @@ export class CopyOut {
       this.#own(place, O_DIRECTORY)
     } else if (kind === 'link') {
       symlinkSync(entry.link, fresh)
+      if (process.getuid?.() === 0) lchownSync(fresh, this.#mount.uid, this.#mount.gid)
       renameSync(fresh, place)
     } else await this.#write(fresh, place, entry, { reader, now })
     this.#manifest.set(name, copiedOf(lstatSync(place, { bigint: true })))

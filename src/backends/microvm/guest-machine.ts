@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { Session } from '../../host/session.ts'
@@ -17,16 +17,17 @@ const ANSWER_MS = 15_000
 export function machineDirectory(stateDir: string): string {
   const run = join(stateDir, 'run')
   mkdirSync(run, { recursive: true, mode: 0o700 })
-  sweep(run)
+  if (!swept.has(run)) sweepMachines(stateDir)
+  swept.add(run)
   return mkdtempSync(join(run, `machine-${lifeOf(process.pid)}-`))
 }
 
 const swept = new Set<string>()
 
-function sweep(run: string): void {
-  if (swept.has(run)) return
-  swept.add(run)
-  for (const name of readdirSync(run)) {
+/** Removes what processes that are dead left of their machines; the machines themselves died with them. */
+export function sweepMachines(stateDir: string): void {
+  const run = join(stateDir, 'run')
+  for (const name of existsSync(run) ? readdirSync(run) : []) {
     const life = /^machine-(\d+-\d+)-/.exec(name)?.[1]
     if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
   }
@@ -144,7 +145,12 @@ export class GuestMachine implements Vessel {
   async resume(): Promise<void> {
     await this.#wake()
     const session = await this.#session?.()
-    await session?.renew(fieldsOf(freshness()))
+    const late = setTimeout(() => session?.close('the machine did not answer in time'), ANSWER_MS)
+    try {
+      await session?.renew(fieldsOf(freshness()))
+    } finally {
+      clearTimeout(late)
+    }
   }
 
   async #wake(): Promise<void> {

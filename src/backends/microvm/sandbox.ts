@@ -105,7 +105,10 @@ export class MicrovmSandbox extends VesselSandbox {
     const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? this.#prepared.since)
     const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
     const out = new CopyOut(mount, manifest, this.#plan.protection, refuses)
-    const taken = await out.take(reader)
+    const taken = await out.take(reader).catch((error: unknown) => {
+      void reader.close().catch(() => {})
+      throw error
+    })
     if (taken.since !== undefined) this.#since.set(mount.target, taken.since)
     return taken.left
   }

@@ -86,6 +86,11 @@ export class TarReader {
     if (padding > 0 && !(await this.#take(padding))) throw hostile('a cut file')
   }
 
+  /** Gives up: the other side is told to stop. */
+  async close(): Promise<void> {
+    await this.#source.return?.()
+  }
+
   async #end(): Promise<undefined> {
     // Whatever comes after the end is nothing; the other side still has to get rid of it.
     while (await this.#more()) this.#rest = Buffer.alloc(0)
@@ -100,10 +105,25 @@ export class TarReader {
   }
 
   async #more(): Promise<boolean> {
-    const { value, done } = await this.#source.next()
+    const { value, done } = await inTime(this.#source.next())
     if (done) return false
     this.#rest = this.#rest.length === 0 ? Buffer.from(value) : Buffer.concat([this.#rest, value])
     return true
+  }
+}
+
+/** SECURITY: a guest that stops whoever sends its files must not hold us up for ever. */
+const SILENCE_MS = 30_000
+
+async function inTime<T>(next: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(hostile('nothing any more')), SILENCE_MS)
+  })
+  try {
+    return await Promise.race([next, late])
+  } finally {
+    clearTimeout(timer)
   }
 }
 
