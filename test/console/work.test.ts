@@ -206,7 +206,7 @@ describe('a sandbox', () => {
     await at.context.close()
   })
 
-  test('is paused, resumed and destroyed; a refusal of the backend is said', async () => {
+  test('is paused, resumed, kept, forked and destroyed', async () => {
     const id = await make({})
     const at = await entered()
     const { page } = at
@@ -214,8 +214,13 @@ describe('a sandbox', () => {
     await page.getByRole('button', { name: 'Pause' }).click()
     await page.getByRole('button', { name: 'Resume' }).click()
     await page.getByRole('button', { name: 'Pause' }).waitFor()
+    await page.getByRole('button', { name: 'Snapshot' }).click()
+    await page.getByRole('status').getByText('A snapshot is kept').waitFor()
     await page.getByRole('button', { name: 'Fork' }).click()
-    await page.getByRole('status').getByText('cannot fork').waitFor()
+    await page.getByRole('status').getByText('This is the fork').waitFor()
+    expect(page.url()).not.toContain(id)
+    await at.go(`/sandboxes/${id}`)
+    await page.getByText(id).first().waitFor()
     await page.getByRole('button', { name: 'Destroy…' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Destroy' }).click()
     await page.getByText('destroyed').first().waitFor()

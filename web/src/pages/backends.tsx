@@ -65,6 +65,11 @@ const isCommand = (fix: string): boolean =>
 
 const WHAT: Readonly<Record<string, string>> = {
   bubblewrap: 'Namespaces, system call filter and Landlock around the host’s own tools.',
+  docker: 'A hardened container of Docker or Podman, with runc or runsc.',
+  gvisor: 'A kernel of its own in user space, by runsc.',
+  microvm: 'A virtual machine of its own.',
+  e2b: 'Elsewhere: E2B’s cloud, or whoever speaks its language.',
+  openshell: 'Elsewhere: an OpenShell gateway.',
   native: 'No wall at all. Only by name, and on record.',
   mock: 'In memory, for tests of callers. It runs nothing.',
   seatbelt: 'A generated profile of macOS, closed by default.',

@@ -203,7 +203,12 @@ function Actions({ one, over }: { readonly one: ConsoleSandbox; readonly over: b
       </Button>
       <Button
         disabled={!mayChange}
-        onClick={() => act(async (sandbox) => setCopied(idIn(await sandbox.fork())), 'A fork is running')}
+        onClick={() =>
+          act(async (sandbox) => {
+            const id = idIn(await sandbox.fork())
+            if (id !== '') navigate(`/sandboxes/${id}`)
+          }, 'This is the fork; it goes on by itself')
+        }
       >
         Fork
       </Button>
