@@ -68,16 +68,8 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
     )
   }
 
-  async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
-    const running = await this.start(command, { ...io, stdin: input !== undefined })
-    io.onStarted?.((signal) => running.signal(signal))
-    if (input) {
-      // A command need not read all that it is offered.
-      await running.write(input).catch(() => {})
-      running.endInput()
-    }
-    return running.result
+  exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
+    return execBy((asked) => this.start(command, asked), io)
   }
 
   async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
@@ -200,6 +192,22 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
       signal?.removeEventListener('abort', stop)
     }
   }
+}
+
+/** Starts a command, gives it its input, and waits for its end. */
+export async function execBy(
+  start: (io: StartIo) => Promise<RunningCommand>,
+  io: ExecIo,
+): Promise<ExecResult> {
+  const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
+  const running = await start({ ...io, stdin: input !== undefined })
+  io.onStarted?.((signal) => running.signal(signal))
+  if (input) {
+    // A command need not read all that it is offered.
+    await running.write(input).catch(() => {})
+    running.endInput()
+  }
+  return running.result
 }
 
 const isGranted = (plan: Plan, path: string): boolean =>

@@ -1,11 +1,10 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, GuestFiles, OpenOptions, Probe } from '../backend.ts'
 import { streamOf } from '../remote/collect.ts'
 import { refuseUnsendable, sendMounts } from '../remote/mounts.ts'
 import { RemoteProcess } from '../remote/process.ts'
-import { type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
+import { REMOTE_CLAIMS, type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
 import {
   type E2bAccount,
   type E2bHandle,
@@ -25,25 +24,6 @@ export type E2bParts = {
   /** A sandbox that nothing runs in is ended by E2B after this. */
   readonly idleMs: number
 }
-
-/**
- * A machine of somebody else's: nothing of this host is there but what was sent. What is not on this list nobody here
- * can look at, so a plan that needs it is refused.
- */
-const CLAIMS: readonly Guarantee[] = [
-  'fs.read',
-  'fs.write',
-  'fs.protect',
-  'env.clean',
-  'net.offline',
-  'net.loopback',
-  'proc.hidden',
-  'ipc.private',
-  'limit.wall',
-  'limit.idle',
-  'limit.output',
-  'cleanup',
-]
 
 const PROBE_MS = 10_000
 
@@ -84,7 +64,7 @@ async function probe(
   const began = performance.now()
   try {
     await (await accountOf(settings)).check(AbortSignal.timeout(PROBE_MS))
-    return { available: true, guarantees: CLAIMS, startMs: performance.now() - began }
+    return { available: true, guarantees: REMOTE_CLAIMS, startMs: performance.now() - began }
   } catch (error) {
     const { message, hint } = error as SandboxError
     return { available: false, reason: message, fix: hint ?? 'check E2B_API_URL and the network' }

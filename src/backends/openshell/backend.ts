@@ -1,13 +1,12 @@
 import { readFileSync } from 'node:fs'
 import { SandboxError } from '../../model/errors.ts'
-import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, GuestFiles, OpenOptions, Probe } from '../backend.ts'
 import { guestFiles } from '../guest-files.ts'
 import type { SandboxRegistry } from '../registry.ts'
 import { refuseUnsendable, sendMounts } from '../remote/mounts.ts'
 import { RemoteProcess } from '../remote/process.ts'
-import { type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
+import { REMOTE_CLAIMS, type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
 import { scriptedFiles } from './files.ts'
 import { Gateway, type GatewaySandbox } from './gateway.ts'
 
@@ -23,22 +22,6 @@ export type OpenShellSettings = {
   readonly keyFile?: string | undefined
   readonly image?: string | undefined
 }
-
-/** A machine of somebody else's; see the same list of the backend `e2b`. */
-const CLAIMS: readonly Guarantee[] = [
-  'fs.read',
-  'fs.write',
-  'fs.protect',
-  'env.clean',
-  'net.offline',
-  'net.loopback',
-  'proc.hidden',
-  'ipc.private',
-  'limit.wall',
-  'limit.idle',
-  'limit.output',
-  'cleanup',
-]
 
 const PROBE_MS = 5000
 const FACE = {
@@ -105,7 +88,7 @@ async function probe(settings: OpenShellSettings): Promise<Probe> {
   try {
     gateway = gatewayOf(settings)
     await gateway.version(PROBE_MS)
-    return { available: true, guarantees: CLAIMS, startMs: performance.now() - began }
+    return { available: true, guarantees: REMOTE_CLAIMS, startMs: performance.now() - began }
   } catch (error) {
     const { message, hint } = error as SandboxError
     return { available: false, reason: message, fix: hint ?? NAME_IT }

@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import type { StartedProcess } from '../../host/guest-process.ts'
 import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type {
@@ -13,7 +14,26 @@ import type {
   StartIo,
   TerminalSize,
 } from '../backend.ts'
-import { GuestCommand, timeLimits } from '../guest-sandbox.ts'
+import { execBy, GuestCommand, timeLimits } from '../guest-sandbox.ts'
+
+/**
+ * What a machine of somebody else's keeps as far as this side can see: nothing of this host is there but what was sent.
+ * What is not on this list nobody here can look at, so a plan that needs it is refused.
+ */
+export const REMOTE_CLAIMS: readonly Guarantee[] = [
+  'fs.read',
+  'fs.write',
+  'fs.protect',
+  'env.clean',
+  'net.offline',
+  'net.loopback',
+  'proc.hidden',
+  'ipc.private',
+  'limit.wall',
+  'limit.idle',
+  'limit.output',
+  'cleanup',
+]
 
 /** One command for a machine that is not ours. */
 export type RemoteRequest = {
@@ -53,16 +73,8 @@ export class RemoteSandbox implements BackendSandbox {
     this.files = place.files
   }
 
-  async exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
-    const running = await this.start(command, { ...io, stdin: input !== undefined })
-    io.onStarted?.((signal) => running.signal(signal))
-    if (input) {
-      // A command need not read all that it is offered.
-      await running.write(input).catch(() => {})
-      running.endInput()
-    }
-    return running.result
+  exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
+    return execBy((asked) => this.start(command, asked), io)
   }
 
   async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
