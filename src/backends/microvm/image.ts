@@ -10,6 +10,7 @@ import {
   readFileSync,
   renameSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -48,6 +49,7 @@ export class GuestImages {
   readonly #parts: GuestImageParts
   readonly #dir: string
   readonly #making = new Map<string, Promise<GuestImage>>()
+  #known: (MachineFiles & { readonly stamp: string }) | undefined
 
   constructor(parts: GuestImageParts) {
     this.#parts = parts
@@ -86,9 +88,13 @@ export class GuestImages {
 
   /** The initramfs holds the agent, so a new agent needs a new one; the kernel stays. */
   async #machineFiles(): Promise<MachineFiles> {
-    const agent = readFileSync(this.#parts.agent)
+    const { mtimeMs, size, ino } = statSync(this.#parts.agent)
+    const stamp = [mtimeMs, size, ino].join()
+    if (this.#known?.stamp === stamp) return this.#known
     const kernel = await this.#kernel()
-    return { vmlinux: kernel.vmlinux, initrd: this.#keep('initrd', initramfs(kernel, this.#dir, agent)) }
+    const initrd = this.#keep('initrd', initramfs(kernel, this.#dir, readFileSync(this.#parts.agent)))
+    this.#known = { stamp, vmlinux: kernel.vmlinux, initrd }
+    return this.#known
   }
 
   async #kernel(): Promise<KernelFiles> {
