@@ -25,10 +25,11 @@ server.on('exit', (code) => {
 })
 
 createInterface({ input: server.stdout }).once('line', (line) => {
-  const { url, key } = JSON.parse(line)
+  const { url, key, console: page } = JSON.parse(line)
   process.stdout.write(`
   ringfence is at  ${url}
   a key for you    ${key}
+  the console      ${page}   (signs you in once)
 
   try it, in another terminal:
 

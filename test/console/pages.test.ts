@@ -27,9 +27,10 @@ wrong_keys_per_second = 100000
 `
 
 async function exec(id: string, command: string, background = false): Promise<void> {
-  await home.call('POST', `/v1/sandboxes/${id}/exec`, {
-    body: { command, ...(background ? { background } : {}) },
-  })
+  // What still waits when the house closes is answered by nobody.
+  await home
+    .call('POST', `/v1/sandboxes/${id}/exec`, { body: { command, ...(background ? { background } : {}) } })
+    .catch(() => {})
 }
 
 async function make(name: string, agent: string, body: Record<string, unknown> = {}): Promise<string> {
@@ -98,6 +99,9 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['nothing', '/no/such/page', 'There is nothing here'],
 ]
 
+/** Pictures that the documentation shows. */
+const KEPT = ['overview', 'approvals', 'files', 'network', 'wall', 'policy', 'policy-try', 'skills']
+
 const pathOf = (path: string): string => path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] as string)
 
 async function visit(at: Seat, path: string, shows: string | RegExp): Promise<void> {
@@ -119,7 +123,7 @@ describe.each(['dark', 'light'] as const)('in the %s theme', (theme) => {
           (line) => `${name}: ${line}`,
         ),
       )
-      if (theme === 'dark' || ['overview', 'approvals', 'wall'].includes(name))
+      if ((theme === 'dark' ? KEPT : ['overview', 'wall']).includes(name))
         await picture(at.page, theme === 'dark' ? name : `${name}-light`)
     }
     expect(found).toEqual([])

@@ -61,7 +61,7 @@ export function Backends() {
 
 /** A line to paste, or a sentence to read. */
 const isCommand = (fix: string): boolean =>
-  /^(sudo|apt|sysctl|echo|ringfence|npm|modprobe|mkdir|mount|usermod|systemctl|docker)[\s-]/.test(fix)
+  /^(sudo|export|apt|sysctl|echo|ringfence|npm|modprobe|mkdir|mount|usermod|systemctl|docker)[\s-]/.test(fix)
 
 const WHAT: Readonly<Record<string, string>> = {
   bubblewrap: 'Namespaces, system call filter and Landlock around the host’s own tools.',
