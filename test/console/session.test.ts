@@ -132,6 +132,18 @@ describe('a session', () => {
     expect((await post({ link: 'x' })).status).not.toBe(201)
   })
 
+  test('its stream ends when the key is revoked', async () => {
+    const { key } = await home.server.parts.keys.create({ scopes: ['read'], tenant: 'red' })
+    const { cookie, page } = halves(await post({ link: await link(key.id) }))
+    const stream = await fetch(`${home.server.url}/v1/console/events`, {
+      headers: { cookie, [HEADER]: page },
+    })
+    expect(stream.status).toBe(200)
+    await home.server.parts.keys.revoke(key.id)
+    // Read to its end: it has one.
+    expect(await stream.text()).toContain('event: hello')
+  })
+
   test('sees and does what its key may, and no more', async () => {
     const { key } = await home.server.parts.keys.create({ scopes: ['read'], tenant: 'red' })
     const { cookie, page } = halves(await post({ link: await link(key.id) }))
