@@ -32,7 +32,9 @@ export function placeFields(plan: Plan, user: User, hostname: string, memoryMb: 
   const most = Math.min(asked(plan, 'memoryMb') ?? Number.POSITIVE_INFINITY, memoryMb - KERNEL_MB)
   const tmp = Math.min(most, plan.limits.diskMb ?? Number.POSITIVE_INFINITY)
   return [
-    ...['disk', 'user', String(user.uid), String(user.gid), 'tmp', `${Math.max(1, Math.floor(tmp))}m`],
+    // Nothing lies on it where nothing is mounted.
+    ...(plan.mounts.length > 0 ? ['disk'] : []),
+    ...['user', String(user.uid), String(user.gid), 'tmp', `${Math.max(1, Math.floor(tmp))}m`],
     ...[
       'limit',
       'memory.max',
