@@ -124,6 +124,11 @@ by KVM is **not proven here**. An emulated guest cannot tell its own time from w
 claimed only where the processor runs it. The drivers \`firecracker\` and \`vz\` are **documents only**: what they would be told is
 held against strict fakes that refuse unknown fields (\`src/backends/microvm/documents.test.ts\`); nothing starts by them.
 
+\`e2b\` and \`openshell\` run elsewhere and stand in no row: what they claim (no file, process, variable or address of this host but what
+was sent; time, silence and output) follows from the command not being here, and is tested as behaviour, not by attacks. \`e2b\` is
+tried against our own server, not E2B's cloud; \`openshell\` against a **stand-in for the gateway** (\`test/remote/gateway.ts\`), which is
+strict about what it gets.
+
 \`seatbelt\` (macOS) is written to keep the paths, names, variables, network and times of a plan. It is **not run on macOS**:
 its profiles are held by golden tests and by an evaluator in the tests, so it stands in no row above.
 
