@@ -22,7 +22,7 @@ import { basename, dirname } from 'node:path/posix'
 import { O_PATH } from '../../host/walk.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Protection } from '../../model/plan.ts'
-import type { Copied, Manifest } from './copy-in.ts'
+import type { Copied, Manifest } from '../copy-in.ts'
 import type { GuestEntry, TarReader } from './tar-reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants

@@ -1,4 +1,5 @@
 import type { RunBuiltin } from '../guest-files.ts'
+import { inPieces } from '../remote/collect.ts'
 import type { RemotePlace } from '../remote/sandbox.ts'
 
 /**
@@ -42,7 +43,7 @@ export function scriptedFiles(start: RemotePlace['start']): RunBuiltin {
     signal?.addEventListener('abort', stop, { once: true })
     try {
       if (input) {
-        for await (const chunk of input) await process.write(chunk)
+        for await (const piece of inPieces(input)) await process.write(piece)
         process.endInput()
       }
       const { exit } = await process.ended

@@ -64,6 +64,23 @@ export async function* streamOf(
 
 async function feed(process: StartedProcess, input: Bytes | undefined): Promise<void> {
   if (input === undefined) return
-  for await (const chunk of input) await process.write(chunk)
+  for await (const piece of inPieces(input)) await process.write(piece)
   process.endInput()
+}
+
+/** Each write is a journey: what comes in crumbs goes together. */
+const PIECE = 256 * 1024
+
+export async function* inPieces(input: Bytes): AsyncGenerator<Uint8Array> {
+  let waiting: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of input) {
+    waiting.push(chunk)
+    size += chunk.length
+    if (size < PIECE) continue
+    yield Buffer.concat(waiting)
+    waiting = []
+    size = 0
+  }
+  if (size > 0) yield Buffer.concat(waiting)
 }

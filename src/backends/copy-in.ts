@@ -10,10 +10,10 @@ import {
   readSync,
 } from 'node:fs'
 import { basename } from 'node:path'
-import { O_PATH } from '../../host/walk.ts'
-import { SandboxError } from '../../model/errors.ts'
-import type { Mask, Mount, Plan } from '../../model/plan.ts'
-import { header, padding } from '../images/tar.ts'
+import { O_PATH } from '../host/walk.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Mask, Mount, Plan } from '../model/plan.ts'
+import { header, padding } from './images/tar.ts'
 
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
