@@ -49,6 +49,9 @@ async function verdictOf(given: readonly string[], of: TrailHead = head): Promis
   return verifier.conclude(of)
 }
 
+/** The same with another first letter, whatever the first is. */
+const otherThan = (text: string): string => (text.startsWith('A') ? 'B' : 'A') + text.slice(1)
+
 describe('the verifier of the browser', () => {
   test('agrees with the server on a trail that is intact', async () => {
     const own = await reader.verify()
@@ -85,7 +88,7 @@ describe('the verifier of the browser', () => {
 
   test('finds a head that was changed, signed by another, or belongs to less', async () => {
     expect((await verdictOf(lines, { ...head, count: head.count + 1 })).ok).toBe(false)
-    expect((await verdictOf(lines, { ...head, signature: head.signature.replace(/^./, 'A') })).ok).toBe(false)
+    expect((await verdictOf(lines, { ...head, signature: otherThan(head.signature) })).ok).toBe(false)
     expect((await verdictOf(lines, { ...head, key: '0'.repeat(32) })).ok).toBe(false)
   })
 
