@@ -125,7 +125,7 @@ claimed only where the processor runs it. The drivers \`firecracker\` and \`vz\`
 held against strict fakes that refuse unknown fields (\`src/backends/microvm/documents.test.ts\`); nothing starts by them.
 
 \`e2b\` and \`openshell\` run elsewhere and stand in no row: what they claim (no file, process, variable or address of this host but what
-was sent; time, silence and output) follows from the command not being here, and is tested as behaviour, not by attacks. \`e2b\` is
+was sent; output) follows from the command not being here, and is tested as behaviour, not by attacks. \`e2b\` is
 tried against our own server, not E2B's cloud; \`openshell\` against a **stand-in for the gateway** (\`test/remote/gateway.ts\`), which is
 strict about what it gets.
 

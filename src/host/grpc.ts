@@ -5,6 +5,7 @@ import {
   type IncomingHttpHeaders,
 } from 'node:http2'
 import { SandboxError } from '../model/errors.ts'
+import { isLoopbackName } from './loopback.ts'
 
 /** Where a gRPC server is, and how it knows us. */
 export type GrpcAddress = {
@@ -17,7 +18,6 @@ export type GrpcAddress = {
 
 const HEAD = 5
 const MAX_MESSAGE = 16 * 1024 * 1024
-const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
 
 /** A call whose two directions are open. */
 export type GrpcCall = {
@@ -37,7 +37,7 @@ export class GrpcChannel {
     if (protocol !== 'https:' && protocol !== 'http:')
       throw new SandboxError('invalid-input', `\`${address.url}\` is no address of a gateway`)
     // SECURITY: a token that crosses a network in the clear is everybody's.
-    if (protocol === 'http:' && address.token !== undefined && !LOOPBACK.test(hostname))
+    if (protocol === 'http:' && address.token !== undefined && !isLoopbackName(hostname))
       throw new SandboxError('invalid-input', 'a token is sent to another machine only over https')
     this.#address = address
   }

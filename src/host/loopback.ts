@@ -33,3 +33,7 @@ export function listenLoopback(onStream: (stream: Duplex) => void): Promise<Loop
     })
   })
 }
+
+/** A host's name in an address that leads nowhere but here. */
+export const isLoopbackName = (hostname: string): boolean =>
+  /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(hostname)

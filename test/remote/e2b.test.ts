@@ -112,6 +112,7 @@ describe('through the gate', () => {
       code: 'missing-guarantee',
     })
     await expect(open({ limits: { memoryMb: 64 } })).rejects.toMatchObject({ code: 'missing-guarantee' })
+    await expect(open({ limits: { wallMs: 1000 } })).rejects.toMatchObject({ code: 'missing-guarantee' })
     await expect(open({ network: { mode: 'fetch' } })).rejects.toMatchObject({ code: 'missing-guarantee' })
   })
 
@@ -145,6 +146,18 @@ describe('through the gate', () => {
       available: false,
       reason: expect.stringMatching(/cannot reach/),
     })
+  })
+
+  test('a key does not cross a network in the clear', async () => {
+    for (const way of [{ apiUrl: 'http://e2b.example' }, { sandboxUrl: 'http://e2b.example' }]) {
+      const settings = { ...there.options, domain: 'x', template: 'base', ...way }
+      const clear = e2b({ settings, sdk: () => Promise.reject(), idleMs: 1000 })
+      expect(await clear.probe()).toMatchObject({
+        available: false,
+        reason: expect.stringContaining('https'),
+      })
+      await expect(clear.open(planOf({ backend: 'e2b' }))).rejects.toMatchObject({ code: 'invalid-input' })
+    }
   })
 
   test('a sandbox that ended over there is a wrong state here, not a hang', async () => {

@@ -1,4 +1,9 @@
-import { createServer, type ServerHttp2Stream } from 'node:http2'
+import {
+  createSecureServer,
+  createServer,
+  type SecureServerOptions,
+  type ServerHttp2Stream,
+} from 'node:http2'
 import type { AddressInfo } from 'node:net'
 import type { BackendSandbox } from '../../src/backends/backend.ts'
 import {
@@ -31,6 +36,8 @@ export type StandInOptions = {
   readonly garbage?: Buffer
   readonly hangs?: boolean
   readonly phase?: number
+  /** Speaks TLS, and wants to know its callers. */
+  readonly tls?: SecureServerOptions
 }
 
 class Refused extends Error {
@@ -63,7 +70,7 @@ export async function standIn(options: StandInOptions): Promise<StandIn> {
     string,
     { readonly name: string; readonly inside: BackendSandbox; polls: number }
   >()
-  const server = createServer()
+  const server = options.tls ? createSecureServer({ ...options.tls, requestCert: true }) : createServer()
   server.on('stream', (stream, headers) => {
     const method = String(headers[':path']).replace('/openshell.v1.OpenShell/', '')
     const token = headers.authorization as string | undefined
@@ -157,7 +164,7 @@ export async function standIn(options: StandInOptions): Promise<StandIn> {
 
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url: `${options.tls ? 'https' : 'http'}://127.0.0.1:${(server.address() as AddressInfo).port}`,
     calls,
     living: () => sandboxes.size,
     close: async () => {

@@ -1,4 +1,5 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
@@ -129,6 +130,31 @@ describe('remote, with a stand-in for the gateway', () => {
     },
     30_000,
   )
+
+  test('a client certificate opens a gateway that wants one, and nothing else does', async () => {
+    const file = (name: string): string => join(dir, name)
+    const subject = ['-subj', '/CN=gateway', '-addext', 'subjectAltName=IP:127.0.0.1']
+    const made = ['-keyout', file('key.pem'), '-out', file('cert.pem'), '-days', '1', ...subject]
+    execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', ...made], { stdio: 'ignore' })
+    const [key, cert] = [readFileSync(file('key.pem')), readFileSync(file('cert.pem'))]
+    const strict = await standIn({ open, tls: { key, cert, ca: cert, rejectUnauthorized: true } })
+    const known = { RINGFENCE_OPENSHELL_CA: file('cert.pem') }
+    const ours = {
+      ...known,
+      RINGFENCE_OPENSHELL_CERT: file('cert.pem'),
+      RINGFENCE_OPENSHELL_KEY: file('key.pem'),
+    }
+    await expect(Sandbox.create(spec, composeFor(strict.url))).rejects.toMatchObject({
+      code: 'backend-unavailable',
+    })
+    await expect(Sandbox.create(spec, composeFor(strict.url, known))).rejects.toMatchObject({
+      code: 'backend-unavailable',
+    })
+    const sandbox = await Sandbox.create(spec, composeFor(strict.url, ours))
+    expect(text((await sandbox.exec(['echo', 'in'])).stdout)).toBe('in\n')
+    await sandbox.close()
+    await strict.close()
+  }, 30_000)
 
   test('a token does not cross a network in the clear', async () => {
     const backend = openshell(

@@ -1,3 +1,4 @@
+import { isLoopbackName } from '../../host/loopback.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, GuestFiles, OpenOptions, Probe } from '../backend.ts'
@@ -30,7 +31,8 @@ const PROBE_MS = 10_000
 /** E2B's cloud, or whoever speaks its language. Taken only by name: it sends files to another machine. */
 export function e2b(parts: E2bParts): Backend {
   let account: Promise<E2bAccount> | undefined
-  const accountOf = (settings: E2bSettings): Promise<E2bAccount> => {
+  const accountOf = async (settings: E2bSettings): Promise<E2bAccount> => {
+    assertPrivate(settings)
     account ??= parts
       .sdk()
       .then((sdk) => sdkAccount(sdk, settings) ?? restAccount(settings))
@@ -51,6 +53,17 @@ export function e2b(parts: E2bParts): Backend {
       refuseUnsendable(plan, 'e2b')
       return openAt(await accountOf(settings), settings, plan, parts.idleMs, options)
     },
+  }
+}
+
+/** SECURITY: a key that crosses a network in the clear is everybody's. */
+function assertPrivate({ apiUrl, sandboxUrl }: E2bSettings): void {
+  for (const address of [apiUrl, sandboxUrl ?? apiUrl]) {
+    const { protocol, hostname } = new URL(address)
+    if (protocol === 'https:' || isLoopbackName(hostname)) continue
+    throw new SandboxError('invalid-input', 'the key of e2b is sent to another machine only over https', {
+      hint: 'use an https address in E2B_API_URL and E2B_SANDBOX_URL',
+    })
   }
 }
 

@@ -14,8 +14,11 @@ export interface RemoteLine {
   resize(cols: number, rows: number): Promise<void>
 }
 
-/** After a kill; whoever does not say that the command ended by then is not asked any more. */
-const SILENT_MS = 4000
+/**
+ * After a kill; whoever does not say that the command ended by then is not asked any more. SECURITY: longer than it takes
+ * until the whole sandbox is given up for it, or a command that nobody could end would count as ended.
+ */
+const SILENT_MS = 15_000
 
 /** A command on a machine that is not ours, in the shape that whoever holds its limits expects. */
 export class RemoteProcess implements StartedProcess {

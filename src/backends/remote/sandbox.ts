@@ -18,7 +18,8 @@ import { execBy, GuestCommand, timeLimits } from '../guest-sandbox.ts'
 
 /**
  * What a machine of somebody else's keeps as far as this side can see: nothing of this host is there but what was sent.
- * What is not on this list nobody here can look at, so a plan that needs it is refused.
+ * What is not on this list nobody here can look at, so a plan that needs it is refused. Times are not on it: the command
+ * itself is ended, but whether everything that it started went along only the other machine knows.
  */
 export const REMOTE_CLAIMS: readonly Guarantee[] = [
   'fs.read',
@@ -29,8 +30,6 @@ export const REMOTE_CLAIMS: readonly Guarantee[] = [
   'net.loopback',
   'proc.hidden',
   'ipc.private',
-  'limit.wall',
-  'limit.idle',
   'limit.output',
   'cleanup',
 ]
@@ -84,7 +83,8 @@ export class RemoteSandbox implements BackendSandbox {
     const guest = new GuestCommand(limits, io, UNCOUNTED, this.#place.layers)
     await guest.start({
       start: (onOutput) => this.#place.start(this.#request(command, io, guest.isHeld, onOutput)),
-      lose: () => void this.close(),
+      // What cannot be told to go now is ended by its keeper, when nothing uses it any more.
+      lose: () => void this.close().catch(() => {}),
     })
     return guest
   }

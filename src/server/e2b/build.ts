@@ -144,7 +144,7 @@ function onlyUser(name: string | undefined): void {
 const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
 
 async function shell({ surface, principal, entry, build }: Site, line: string, place: Place): Promise<void> {
-  const settle = settled({ surface, live: entry.ready() })
+  const settle = settled({ surface, entry, live: entry.ready() })
   const request = {
     command: ['/bin/bash', '-l', '-c', line] as const,
     cwd: place.workdir,

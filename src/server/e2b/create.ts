@@ -120,7 +120,7 @@ async function bringUp(
     cwd: workdir,
     background: true,
   })
-  const context = { settle: settled({ surface, live: entry.ready() }) }
+  const context = { settle: settled({ surface, entry, live: entry.ready() }) }
   if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand), context)
   if (!readyCommand) return
   for (const until = Date.now() + READY_MS; Date.now() < until; ) {

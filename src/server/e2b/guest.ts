@@ -1,5 +1,6 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
+import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
 import type { Managed } from '../../supervisor/managed.ts'
@@ -44,8 +45,11 @@ export function awake(entry: Managed | undefined, id: string): LiveSandbox {
 }
 
 /** E2B's clients have nobody to ask: what our rules would ask about the host is answered by a place that has nothing of it. */
-export const settled = ({ surface, live }: Pick<Guest, 'surface' | 'live'>) =>
-  settleInPrivate(live.plan, surface.parts.settings.operatorRules())
+export const settled = ({ surface, live, entry }: Pick<Guest, 'surface' | 'live' | 'entry'>) =>
+  // SECURITY: whoever brought a secret has something of theirs in it.
+  (JSON.parse(entry.row.spec) as Spec).secrets?.length
+    ? undefined
+    : settleInPrivate(live.plan, surface.parts.settings.operatorRules())
 
 /** Work in flight counts as use of the sandbox. */
 export async function within<T>({ entry }: Guest, work: () => Promise<T>): Promise<T> {
