@@ -1,12 +1,19 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileInfo, GuestFiles, WatchOptions } from '../backends/backend.ts'
+import { SandboxError } from '../model/errors.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 type Range = { readonly offset?: number; readonly length?: number }
+
+/** How long a pause waits for files that are under way; a longer transfer goes on after it. */
+const SETTLE_MS = 2000
 
 /** Files as the sandbox sees them: each operation is on record first, and crosses the wall like a command. */
 export class SandboxFiles {
   readonly #record: (operation: string, path: string) => Promise<void>
   readonly #inside: () => GuestFiles
+  readonly #underWay = new Set<Promise<unknown>>()
+  #held = false
 
   constructor(record: (operation: string, path: string) => Promise<void>, inside: () => GuestFiles) {
     this.#record = record
@@ -20,14 +27,12 @@ export class SandboxFiles {
   }
 
   async *readStream(path: string, range?: Range): AsyncGenerator<Uint8Array> {
-    await this.#record('read', path)
-    yield* this.#inside().read(path, range)
+    yield* this.#stream('read', path, (inside) => inside.read(path, range))
   }
 
   /** Replaces the file, creating missing directories on the way. */
   async write(path: string, data: Uint8Array | string | AsyncIterable<Uint8Array>): Promise<void> {
-    await this.#record('write', path)
-    await this.#inside().write(path, bytesOf(data))
+    await this.#run('write', path, (inside) => inside.write(path, bytesOf(data)))
   }
 
   /** The names in a directory. */
@@ -36,29 +41,24 @@ export class SandboxFiles {
   }
 
   async entries(path: string, depth = 1): Promise<readonly FileInfo[]> {
-    await this.#record('list', path)
-    return this.#inside().list(path, depth)
+    return this.#run('list', path, (inside) => inside.list(path, depth))
   }
 
   async stat(path: string): Promise<FileInfo> {
-    await this.#record('stat', path)
-    return this.#inside().stat(path)
+    return this.#run('stat', path, (inside) => inside.stat(path))
   }
 
   async makeDir(path: string): Promise<void> {
-    await this.#record('make-dir', path)
-    await this.#inside().makeDir(path)
+    await this.#run('make-dir', path, (inside) => inside.makeDir(path))
   }
 
   async move(from: string, to: string): Promise<void> {
-    await this.#record('move', `${from} to ${to}`)
-    await this.#inside().move(from, to)
+    await this.#run('move', `${from} to ${to}`, (inside) => inside.move(from, to))
   }
 
   /** With everything below it. */
   async remove(path: string): Promise<void> {
-    await this.#record('remove', path)
-    await this.#inside().remove(path)
+    await this.#run('remove', path, (inside) => inside.remove(path))
   }
 
   /** Ends when the signal is aborted. */
@@ -69,14 +69,60 @@ export class SandboxFiles {
 
   /** A directory as a tar stream. */
   async *pack(path: string): AsyncGenerator<Uint8Array> {
-    await this.#record('pack', path)
-    yield* this.#inside().pack(path)
+    yield* this.#stream('pack', path, (inside) => inside.pack(path))
   }
 
   /** Unpacks a tar stream into a directory. */
   async unpack(path: string, data: Bytes): Promise<void> {
-    await this.#record('unpack', path)
-    await this.#inside().unpack(path, data)
+    await this.#run('unpack', path, (inside) => inside.unpack(path, data))
+  }
+
+  /** Takes nothing new, and waits a moment for what is under way: whoever asked would hang on a sandbox that stands still. */
+  async hold(): Promise<void> {
+    this.#held = true
+    await Promise.race([Promise.all(this.#underWay), sleep(SETTLE_MS, undefined, { ref: false })])
+  }
+
+  release(): void {
+    this.#held = false
+  }
+
+  async #run<T>(operation: string, path: string, work: (inside: GuestFiles) => Promise<T>): Promise<T> {
+    const ends = this.#begin()
+    try {
+      await this.#record(operation, path)
+      return await work(this.#inside())
+    } finally {
+      ends()
+    }
+  }
+
+  async *#stream(
+    operation: string,
+    path: string,
+    work: (inside: GuestFiles) => AsyncIterable<Uint8Array>,
+  ): AsyncGenerator<Uint8Array> {
+    const ends = this.#begin()
+    try {
+      await this.#record(operation, path)
+      yield* work(this.#inside())
+    } finally {
+      ends()
+    }
+  }
+
+  #begin(): () => void {
+    if (this.#held)
+      throw new SandboxError('wrong-state', 'the sandbox is paused', { hint: 'resume it first' })
+    let ends = (): void => {}
+    const done = new Promise<void>((resolve) => {
+      ends = resolve
+    })
+    this.#underWay.add(done)
+    return () => {
+      this.#underWay.delete(done)
+      ends()
+    }
   }
 }
 

@@ -206,12 +206,18 @@ export class Sandbox implements AsyncDisposable {
 
   /** Everything in it stands still until `resume`. */
   async pause(): Promise<void> {
-    await this.#freezable('pause').pause()
+    const inside = this.#freezable('pause')
+    await this.files.hold()
+    await inside.pause().catch((error: unknown) => {
+      this.files.release()
+      throw error
+    })
     await this.#write(this.#event('SandboxState', { state: 'paused' }))
   }
 
   async resume(): Promise<void> {
     await this.#freezable('resume').resume()
+    this.files.release()
     await this.#write(this.#event('SandboxState', { state: 'ready' }))
   }
 

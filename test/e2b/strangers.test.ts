@@ -247,7 +247,9 @@ describe('a fuzzer', () => {
         ...(target.method === 'GET' ? {} : { body }),
         signal: AbortSignal.timeout(60_000),
       },
-    )
+    ).catch((error: Error) => {
+      throw new Error(`${target.method} ${path} ${type} ${body.slice(0, 300)}: ${error.message}`)
+    })
     const text = await response.text()
     const fine = response.status < 500 || [501, 502].includes(response.status)
     expect(
@@ -263,6 +265,12 @@ describe('a fuzzer', () => {
         const batch = fc.sample(request, Math.min(100, left))
         left -= batch.length
         for (const one of batch) await send(one)
+        // Some of them pause it; what is asked of a sandbox that sleeps reaches little.
+        await ask(red, {
+          method: 'POST',
+          path: `/sandboxes/${sandbox.sandboxId}/connect`,
+          body: { timeout: 600 },
+        })
       }
     }
     await Promise.all(Array.from({ length: 4 }, worker))

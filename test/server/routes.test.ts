@@ -151,6 +151,20 @@ describe('a pause', () => {
     await expect.poll(count).toBeGreaterThan(after)
     await home.call('DELETE', at)
   })
+
+  test('leaves no file under way hanging: each is done or refused', { timeout: 60_000 }, async () => {
+    const id = await create()
+    const at = `/v1/sandboxes/${id}`
+    for (let round = 0; round < 20; round++) {
+      const writes = Array.from({ length: 8 }, (_, n) =>
+        home.call('PUT', `${at}/files?path=/tmp/w${n}`, { body: Buffer.alloc(1000) }),
+      )
+      await home.call('POST', `${at}/pause`, { body: {} })
+      for (const { status } of await Promise.all(writes)) expect([200, 409]).toContain(status)
+      await home.call('POST', `${at}/resume`, { body: {} })
+    }
+    await home.call('DELETE', at)
+  })
 })
 
 describe('snapshots and forks', () => {
