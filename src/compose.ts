@@ -18,6 +18,7 @@ import { ownEpoch } from './host/orphans.ts'
 import { probeMemory } from './host/probe-memory.ts'
 import { Review } from './host/review.ts'
 import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
+import { Vault } from './host/vault.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
 import { SandboxError } from './model/errors.ts'
@@ -27,7 +28,7 @@ import type { Spec } from './model/spec.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
 import type { SkillParts } from './server/parts.ts'
 import type { SkillRunner } from './skills/runner.ts'
-import type { PreparedEgress } from './supervisor/egress.ts'
+import type { EgressParts, PreparedEgress } from './supervisor/egress.ts'
 import { type AskedCommand, type CommandPlace, Gate } from './supervisor/gate.ts'
 
 /** The composition root: the only file that reads the environment and knows every room. */
@@ -70,10 +71,13 @@ export type Ringfence = {
   /** Judges a command and keeps the tree behind the decision. */
   readonly inspect: (command: AskedCommand, place: CommandPlace) => Promise<unknown>
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
-  readonly reload: () => Promise<Config>
+  readonly reload: () => Promise<Reloaded>
   /** Seals the trail. Call it once, when nothing runs any more. */
   readonly close: () => Promise<void>
 }
+
+/** What a reload brought; `secrets` names those that have another value now, or none. */
+export type Reloaded = { readonly config: Config; readonly secrets: readonly string[] }
 
 /** The environment of this process; read nowhere else. */
 export const environment = (): NodeJS.ProcessEnv => process.env
@@ -94,7 +98,10 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   let now = inForce(await configFor(options, env), home)
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
-  const closing: (() => Promise<void>)[] = []
+  const vault = new Vault(env)
+  // A server that could not lend what it was told to says so before anybody asks.
+  if (options.stays) vault.take(vault.read(now.config.secret ?? []))
+  const closing: (() => Promise<void>)[] = [async () => vault.dispose()]
   const registry = registryFor(options, {
     stateDir,
     env,
@@ -122,15 +129,16 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     observe,
     host,
     newId,
-    egress: lazyEgress(() => now.config, trail, env),
+    egress: lazyEgress(() => now.config, { trail, env, vault }),
     review: (spec) => reviewFor(spec, stateDir),
   })
-  const reload = async (): Promise<Config> => {
+  const reload: Ringfence['reload'] = async () => {
     const next = inForce(await configFor(options, env), home)
     // A rule whose examples lie shows only when it is compiled.
     await next.judge({ line: 'true' }, { workspace: '/', cwd: '/' })
+    const secrets = vault.take(vault.read(next.config.secret ?? []))
     now = next
-    return next.config
+    return { config: next.config, secrets }
   }
   return {
     config: now.config,
@@ -156,8 +164,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
 }
 
 function inForce(config: Config, home: string): InForce {
-  const { policy, commands, router, network, backends } = config
-  const text = JSON.stringify({ policy, commands, router, network, backends })
+  const { policy, commands, router, network, backends, secret } = config
+  const text = JSON.stringify({ policy, commands, router, network, backends, secret })
   return {
     config,
     policy: sandboxPolicyOf(config, home),
@@ -486,15 +494,15 @@ function reviewFor(spec: Spec, stateDir: string): Review {
 /** The proxy is loaded when a sandbox wants one. */
 function lazyEgress(
   config: () => Config,
-  trail: EventSink,
-  env: Readonly<Record<string, string>>,
+  parts: Pick<EgressParts, 'trail' | 'env' | 'vault'>,
 ): (spec: Spec) => Promise<PreparedEgress> {
   return async (spec) => {
     const { egressWith } = await import('./supervisor/egress.ts')
     const allowPrivate = config().network?.allow_private ?? []
     const nodePreload = (): string | undefined => readText(join(packageRoot(), 'guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
-    return egressWith({ trail, allowPrivate, env, systemCertificates, nodePreload })(spec)
+    const declared = config().secret ?? []
+    return egressWith({ ...parts, declared, allowPrivate, systemCertificates, nodePreload })(spec)
   }
 }
 

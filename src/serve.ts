@@ -27,6 +27,7 @@ import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
+import { assertLent } from './policy/lending.ts'
 import { consoleMount } from './server/console-files.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
@@ -269,6 +270,7 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
     judge: (spec) => void ringfence.gate.plan(judged(spec)),
+    assertLent: (spec, borrower) => assertLent(ringfence.current().secret ?? [], spec, borrower),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
@@ -285,7 +287,9 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
 const reloading =
   (ringfence: Ringfence, live: Live): ServerParts['reload'] =>
   async () => {
-    live.config = await ringfence.reload()
+    const { config, secrets } = await ringfence.reload()
+    live.config = config
+    for (const name of secrets) await ringfence.trail.append({ event: 'Secret', name, state: 'replaced' })
     await ringfence.trail.append({
       event: 'PolicyDecision',
       subject: 'reload',

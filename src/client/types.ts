@@ -23,6 +23,8 @@ export type SandboxSpec = {
   }[]
   readonly network?: { readonly mode?: NetworkMode; readonly allow_hosts?: readonly string[] }
   readonly unix_sockets?: readonly string[]
+  /** Brokered at the proxy: `NAME=SECRET@HOST`, of what the server's operator lends. */
+  readonly secrets?: readonly string[]
   readonly limits?: Limits
   readonly env?: Readonly<Record<string, string>>
   readonly waive?: readonly string[]

@@ -66,9 +66,12 @@ export class Broker {
    */
   prepare(target: Target, scheme: 'http' | 'https', message: Message): Prepared | SandboxError | undefined {
     const carried = this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
-    const bound = this.#bound(target, scheme)
+    // Where one was taken back TLS still ends here: what carries its placeholder is told, not passed on.
+    const bound = this.#bound(target, scheme).filter(({ value }) => !value.disposed)
     for (const secret of carried) {
       if (bound.includes(secret)) continue
+      if (secret.value.disposed)
+        return new SandboxError('capability-denied', `the secret \`${secret.grant.name}\` was taken back`)
       const plain = secret.grant.host === target.host && scheme === 'http'
       const where = plain ? 'over plain http' : `to \`${target.host}\`, which is not its host`
       return new SandboxError(

@@ -46,11 +46,25 @@ export const poolShape = object({
   memory_mb: optional(positive(2 ** 30)),
 })
 
+/** A value that is lent to sandboxes and never shown to them. */
+export const secretShape = object({
+  name: text(),
+  /** Where it lies: a file that nobody else can read, which a reload reads anew, or a variable of our environment. */
+  file: optional(text()),
+  env: optional(text()),
+  /** The only places that requests may carry it to, written as in `--secret`. */
+  hosts: list(text()),
+  /** Who may have it in a sandbox; absent: everybody who has a key. */
+  tenants: optional(list(text())),
+})
+export type SecretConfig = Infer<typeof secretShape>
+
 export const configShape = object({
   policy: optional(policyShape),
   commands: optional(object({ allowed: optional(list(text())) })),
   router: optional(object({ always_sandbox: optional(list(text())), never_sandbox: optional(list(text())) })),
   network: optional(object({ allow_private: optional(list(text())), allow_hosts: optional(list(text())) })),
+  secret: optional(list(secretShape, 256)),
   sandbox: optional(
     object({
       // 0 means that there is none: a way to switch WebAssembly off.

@@ -59,6 +59,8 @@ export const createShape = object({
     object({ mode: optional(oneOf(...NETWORK_MODES)), allow_hosts: optional(list(words(), 1024)) }),
   ),
   unix_sockets: optional(list(words(4096), 64)),
+  /** Brokered at the proxy: `NAME=SECRET@HOST`, of what the operator lends. */
+  secrets: optional(list(words(1024), 64)),
   limits: optional(limits),
   env: optional(envShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
@@ -87,6 +89,7 @@ export function specOf(body: CreateBody): Spec {
         mounts: body.mounts,
         network: network && { mode: network.mode, allowHosts: network.allow_hosts },
         unixSockets: body.unix_sockets,
+        secrets: body.secrets,
         limits: body.limits,
         env: body.env,
         waive: body.waive,

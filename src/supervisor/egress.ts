@@ -3,13 +3,16 @@ import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
 import type { Connection } from '../egress/passage.ts'
 import { EgressProxy } from '../egress/proxy.ts'
 import { Secret } from '../host/secret.ts'
+import type { Vault } from '../host/vault.ts'
+import type { SecretConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Spec } from '../model/spec.ts'
+import { assertPlace } from '../policy/lending.ts'
 import type { EgressFacts } from '../policy/plan.ts'
 import { certificateBundle } from '../policy/proxy-environment.ts'
-import { parseSecretGrant } from '../policy/secret-grant.ts'
+import { parseSecretGrant, type SecretGrant } from '../policy/secret-grant.ts'
 
 /** A sandbox's way out in network mode `fetch`. */
 export interface Egress {
@@ -33,7 +36,10 @@ export type PreparedEgress = {
 export type EgressParts = {
   readonly trail: EventSink
   readonly allowPrivate: readonly string[]
-  /** Where the values of secrets come from. */
+  /** What the operator declared, and the values of it. */
+  readonly declared: readonly SecretConfig[]
+  readonly vault: Vault
+  /** Where the values of other secrets come from. */
   readonly env: Readonly<Record<string, string>>
   readonly systemCertificates: () => string
   readonly nodePreload: () => string | undefined
@@ -53,12 +59,14 @@ class SandboxEgress implements PreparedEgress, Egress {
   readonly #parts: EgressParts
   readonly #proxy: EgressProxy
   readonly #secrets: readonly BrokeredSecret[]
+  /** Copies that end with the sandbox; what the vault lends stays there. */
+  readonly #own: Secret[] = []
   readonly connections: Connection[] = []
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
 
   constructor(parts: EgressParts, spec: Spec) {
     this.#parts = parts
-    this.#secrets = (spec.secrets ?? []).map((text) => brokered(text, parts.env))
+    this.#secrets = (spec.secrets ?? []).map((text) => this.#brokered(text))
     this.#proxy = new EgressProxy({
       allowHosts: [],
       allowPrivate: parts.allowPrivate,
@@ -95,7 +103,19 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   async close(): Promise<void> {
     await this.#proxy.close()
-    for (const { value } of this.#secrets) value.dispose()
+    for (const value of this.#own) value.dispose()
+  }
+
+  #brokered(text: string): BrokeredSecret {
+    const grant = parseSecretGrant(text)
+    const { declared, vault, env } = this.#parts
+    const found = declared.find(({ name }) => name === grant.variable)
+    assertPlace(found, grant)
+    const lent = found && vault.lend(found.name, declared)
+    if (lent) return brokerSecret(grant, lent)
+    const own = new Secret(environmentValue(grant, env))
+    this.#own.push(own)
+    return brokerSecret(grant, own)
   }
 
   /** Before the connection is made; when it cannot be written down, there is none. */
@@ -121,16 +141,10 @@ class SandboxEgress implements PreparedEgress, Egress {
   }
 }
 
-function brokered(text: string, env: Readonly<Record<string, string>>): BrokeredSecret {
-  const grant = parseSecretGrant(text)
-  const value = env[grant.variable]
-  if (!value)
-    throw new SandboxError(
-      'invalid-input',
-      `the secret \`${grant.name}\` has no value: \`${grant.variable}\` is not set`,
-      {
-        hint: `set ${grant.variable} in the environment that starts ringfence`,
-      },
-    )
-  return brokerSecret(grant, new Secret(value))
+function environmentValue({ name, variable }: SecretGrant, env: Readonly<Record<string, string>>): string {
+  const value = env[variable]
+  if (value) return value
+  throw new SandboxError('invalid-input', `the secret \`${name}\` has no value: \`${variable}\` is not set`, {
+    hint: `set ${variable} in the environment that starts ringfence, or declare it with [[secret]]`,
+  })
 }

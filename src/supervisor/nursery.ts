@@ -12,7 +12,7 @@ import {
   saveIdempotency,
 } from '../store/sandboxes.ts'
 import { Admission, type Quota } from './admission.ts'
-import { hashSecret, newSandboxToken, type Principal } from './keys.ts'
+import { hashSecret, isOperator, newSandboxToken, type Principal } from './keys.ts'
 import type { EndReason } from './lifecycle.ts'
 import type { LiveSandbox } from './live.ts'
 import { Managed } from './managed.ts'
@@ -129,6 +129,8 @@ export class Nursery {
 
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
+    const { tenant } = principal
+    this.#parts.assertLent(request.spec, { tenant, operator: isOperator(principal) })
     const pooled = this.#house.pool.take(request.spec)
     const id = pooled?.id ?? this.#parts.newId('sb')
     const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()

@@ -2,6 +2,7 @@ import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Spec } from '../model/spec.ts'
+import type { Borrower } from '../policy/lending.ts'
 import {
   changeSandbox,
   findSandbox,
@@ -49,6 +50,8 @@ export type SupervisorParts = {
   readonly assertRoom: () => void
   /** Throws what policy objects to in a spec. */
   readonly judge: (spec: Spec) => void
+  /** Throws when a spec asks for secrets that are not for whoever asks. */
+  readonly assertLent: (spec: Spec, borrower: Borrower) => void
   readonly questions: Questions
   readonly metrics: Metrics
   readonly limits: SupervisorLimits

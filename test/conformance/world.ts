@@ -6,6 +6,7 @@ import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { hostPath } from '../../src/host/facts.ts'
+import { Vault } from '../../src/host/vault.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import type { Plan } from '../../src/model/plan.ts'
 import { parseSpec } from '../../src/model/spec.ts'
@@ -180,6 +181,8 @@ export async function openFor(backend: Backend, spec: Record<string, unknown>): 
   const prepared = egressWith({
     trail: { append: async () => {} },
     allowPrivate: [],
+    declared: [],
+    vault: new Vault({}),
     env: { RF_BROKERED: SECRET },
     systemCertificates: () => '',
     nodePreload: () => undefined,
