@@ -1,4 +1,4 @@
-import { closeSync, constants, fdatasyncSync, openSync } from 'node:fs'
+import { closeSync, constants, openSync } from 'node:fs'
 import type { Json } from '../model/event.ts'
 import { canonical } from './canonical.ts'
 import {
@@ -13,7 +13,7 @@ import {
   type VerifyKey,
   verifyKeyOf,
 } from './chain.ts'
-import { damaged, pathsOf, replaceFile, segmentsIn, syncDir, textOf, writeAll } from './files.ts'
+import { damaged, pathsOf, replaceFile, segmentsIn, settle, syncDir, textOf, writeAll } from './files.ts'
 import { type Frontier, frontierSize, rootOf } from './merkle.ts'
 
 /** The signed head with what is needed to append without reading the log: the tree's frontier. */
@@ -96,13 +96,13 @@ function jsonIn(text: string): unknown {
 }
 
 /** Puts the next anchor into the other slot and waits until it is on the disk. The caller holds the lock. */
-export function writeAnchor(home: string, last: Anchored, anchor: Anchor): Anchored {
+export async function writeAnchor(home: string, last: Anchored, anchor: Anchor): Promise<Anchored> {
   const slot = last.slot === 0 ? 1 : 0
   const fresh = slotText(anchor)
   const fd = openSync(pathsOf(home).head, constants.O_WRONLY | constants.O_NOFOLLOW)
   try {
     writeAll(fd, Buffer.from(fresh), slot * SLOT_BYTES)
-    fdatasyncSync(fd)
+    await settle(fd)
   } finally {
     closeSync(fd)
   }

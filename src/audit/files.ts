@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import {
   closeSync,
   constants,
+  fdatasync,
   fsyncSync,
   mkdirSync,
   openSync,
@@ -14,6 +15,7 @@ import {
   truncateSync,
   writeSync,
 } from 'node:fs'
+import { promisify } from 'node:util'
 import { SandboxError } from '../model/errors.ts'
 
 const CHUNK_BYTES = 1024 * 1024
@@ -120,6 +122,9 @@ export const sizeOf = (path: string): number | undefined => statSync(path, { thr
 export function writeAll(fd: number, bytes: Uint8Array, at: number): void {
   for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done, bytes.length - done, at + done)
 }
+
+/** Waits until a file is on the disk. Not in this thread: others' commands go on while one command's record settles. */
+export const settle: (fd: number) => Promise<void> = promisify(fdatasync)
 
 /** Puts a file in place of another in one step; the caller syncs the directory. */
 export function replaceFile(path: string, text: string): void {

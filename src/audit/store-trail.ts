@@ -44,7 +44,8 @@ export class StoreTrail implements EventSink {
   readonly #listeners = new Set<Listener>()
   #known: { readonly text: string; readonly anchor: Anchor } | undefined
   #copied: Anchored | undefined
-  #copying: NodeJS.Timeout | undefined
+  #copySoon: NodeJS.Timeout | undefined
+  #copying: Promise<void> | undefined
   #draining: Promise<void> | undefined
   #state: 'open' | 'closed' = 'open'
   #unsealed = false
@@ -90,8 +91,9 @@ export class StoreTrail implements EventSink {
     this.#state = 'closed'
     if (this.#unsealed) await this.#seal()
     await this.#draining
-    clearTimeout(this.#copying)
-    this.#copyHead()
+    clearTimeout(this.#copySoon)
+    await this.#copying
+    await this.#copyHead()
   }
 
   async #seal(): Promise<void> {
@@ -154,12 +156,13 @@ export class StoreTrail implements EventSink {
   }
 
   #tell(rows: readonly TrailRow[]): void {
-    this.#copying ??= setTimeout(() => this.#copyHead(), COPY_EVERY_MS).unref()
+    this.#copySoon ??= setTimeout(() => {
+      this.#copying = this.#copyHead()
+    }, COPY_EVERY_MS).unref()
     for (const listener of this.#listeners) listener(rows)
   }
 
-  #copyHead(): void {
-    this.#copying = undefined
+  async #copyHead(): Promise<void> {
     const { home, key } = this.#parts
     try {
       const text = readAnchors(home)
@@ -167,9 +170,12 @@ export class StoreTrail implements EventSink {
       const last = kept ?? parseAnchors(text ?? '', key, 'skipped')
       if (typeof last === 'string' || !this.#known) return
       if (this.#known.anchor.head.count > last.anchor.head.count)
-        this.#copied = writeAnchor(home, last, this.#known.anchor)
+        this.#copied = await writeAnchor(home, last, this.#known.anchor)
     } catch {
       // The store's own head counts; a copy that cannot be written now is written later.
+    } finally {
+      // INVARIANT: one copy at a time; the next is asked for only after this one.
+      this.#copySoon = undefined
     }
   }
 }

@@ -1,4 +1,4 @@
-import { closeSync, constants, fdatasyncSync, ftruncateSync, openSync } from 'node:fs'
+import { closeSync, constants, ftruncateSync, openSync } from 'node:fs'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import { type Anchored, beginTrail, loadKey, parseAnchors, readAnchors, writeAnchor } from './anchor.ts'
@@ -11,6 +11,7 @@ import {
   moveAside,
   pathsOf,
   segmentPath,
+  settle,
   sizeOf,
   syncDir,
   unwritable,
@@ -161,7 +162,7 @@ export class AuditTrail implements EventSink {
       try {
         const last = this.#settled()
         this.#owing = false
-        this.#write(last, batchOf(last.anchor, entries, this.#rules))
+        await this.#write(last, batchOf(last.anchor, entries, this.#rules))
       } finally {
         // INVARIANT: bytes beyond the head exist only while the lock does; that is how `verify` knows a crash
         // from a forged record.
@@ -204,25 +205,25 @@ export class AuditTrail implements EventSink {
     return anchored
   }
 
-  #write(last: Anchored, batch: Batch): void {
+  async #write(last: Anchored, batch: Batch): Promise<void> {
     const { home } = this.#options
     this.#owing = true
-    this.#writeLog(batch)
+    await this.#writeLog(batch)
     noteLeaves(home, batch.leaves, batch.anchor.head.count)
     // INVARIANT: the head never runs ahead of the log, and nobody is told "recorded" before it has moved.
     // If this fails we still owe: whichever head the disk then holds decides what stays.
-    this.#known = writeAnchor(home, last, batch.anchor)
+    this.#known = await writeAnchor(home, last, batch.anchor)
     this.#owing = false
   }
 
-  #writeLog({ start, bytes, anchor }: Batch): void {
+  async #writeLog({ start, bytes, anchor }: Batch): Promise<void> {
     const { home } = this.#options
     const { O_WRONLY, O_CREAT, O_NOFOLLOW } = constants
     const flags = O_WRONLY | O_NOFOLLOW | (start === 0 ? O_CREAT : 0)
     const fd = openSync(segmentPath(home, anchor.head.segment), flags, 0o600)
     try {
       writeAll(fd, bytes, start)
-      fdatasyncSync(fd)
+      await settle(fd)
       if (start === 0) syncDir(pathsOf(home).trail)
     } catch (error) {
       ftruncateSync(fd, start)

@@ -1,4 +1,4 @@
-import { existsSync, statSync } from 'node:fs'
+import { existsSync, readlinkSync, statSync } from 'node:fs'
 import { release } from 'node:os'
 import { cgroupHost } from './cgroup.ts'
 import { run } from './spawn.ts'
@@ -82,7 +82,23 @@ function cgroupOf(): HostState['cgroup'] {
   }
 }
 
+/** Linux gives the namespaces that it starts with these numbers, and never to others. */
+const FIRST = { pid: 'pid:[4026531836]', ipc: 'ipc:[4026531839]', uts: 'uts:[4026531838]' }
+
+/** A virtual machine that was made from a container's files has its marks, too; but no container around it. */
+const isFirstSystem = (): boolean =>
+  Object.entries(FIRST).every(([kind, first]) => linkTo(`/proc/self/ns/${kind}`) === first)
+
+function linkTo(path: string): string | undefined {
+  try {
+    return readlinkSync(path)
+  } catch {
+    return undefined
+  }
+}
+
 function containerOf(): string | undefined {
+  if (isFirstSystem()) return undefined
   if (existsSync('/.dockerenv')) return 'Docker'
   if (existsSync('/run/.containerenv')) return 'Podman'
   const cgroup = readText('/proc/1/cgroup') ?? ''
