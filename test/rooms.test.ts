@@ -28,8 +28,10 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
 const INNER = Object.keys(ROOMS)
 /** What stands above the rooms: the composition root, the library and its front door, the seeds' names, the commands. */
 const ABOVE: Readonly<Record<string, readonly string[]>> = {
+  'compose-files.ts': ['host'],
   // E2B's own package, where the caller has installed it.
-  'compose.ts': [...INNER, 'npm:e2b'],
+  'compose-backends.ts': [...INNER, 'compose-files.ts', 'npm:e2b'],
+  'compose.ts': [...INNER, 'compose-backends.ts', 'compose-files.ts'],
   // The server's half of the composition: apart, so that no command loads it but `serve`.
   'serve.ts': [...INNER, 'compose.ts', 'agents.ts'],
   // The agents' front door: apart, so that whoever has no agent does not load it.
