@@ -20,7 +20,7 @@ struct stream {
   bool sixth;                           /* and whether IPv6 is being tried */
   int64_t credit;                       /* bytes that the host can still take */
   char *waiting;                        /* what the other side has not read yet */
-  size_t waiting_length;
+  size_t waiting_start, waiting_length;
   struct stream *next;
 };
 
@@ -59,11 +59,11 @@ static void set_events(struct stream *stream) {
 
 /* Returns whether the stream is still there. */
 static bool push(struct stream *stream) {
-  ssize_t sent = stream->waiting_length ? send(stream->socket.fd, stream->waiting, stream->waiting_length, MSG_NOSIGNAL) : 0;
+  ssize_t sent = stream->waiting_length ? send(stream->socket.fd, stream->waiting + stream->waiting_start, stream->waiting_length, MSG_NOSIGNAL) : 0;
   if (sent < 0 && errno != EAGAIN && errno != EINTR) return drop(stream), false;
   if (sent > 0) {
     stream->waiting_length -= (size_t)sent;
-    memmove(stream->waiting, stream->waiting + sent, stream->waiting_length);
+    stream->waiting_start = stream->waiting_length ? stream->waiting_start + (size_t)sent : 0;
     report_number(FRAME_WINDOW, stream->id, (uint32_t)sent);
   }
   if (stream->heard_end && !stream->waiting_length) shutdown(stream->socket.fd, SHUT_WR);
@@ -185,7 +185,11 @@ static void take_data(struct stream *stream, const char *payload, size_t length)
   if (!stream->waiting && !(stream->waiting = malloc(WINDOW))) _exit(125);
   /* The host keeps to the window that it was given; one that does not is not ours. */
   if (stream->waiting_length + length > WINDOW || stream->connecting) _exit(125);
-  memcpy(stream->waiting + stream->waiting_length, payload, length);
+  if (stream->waiting_start + stream->waiting_length + length > WINDOW) {
+    memmove(stream->waiting, stream->waiting + stream->waiting_start, stream->waiting_length);
+    stream->waiting_start = 0;
+  }
+  memcpy(stream->waiting + stream->waiting_start + stream->waiting_length, payload, length);
   stream->waiting_length += length;
   if (push(stream)) set_events(stream);
 }

@@ -1,6 +1,7 @@
 import { type OnReadOpts, Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { TLSSocket } from 'node:tls'
+import { GuestStream } from '../host/guest-stream.ts'
 
 /** Takes a chunk. `release` is there when the bytes lie in memory that is used again after it is called. */
 export type Sink = (chunk: Buffer, release: (() => void) | undefined) => void
@@ -187,7 +188,8 @@ export class Gathered {
 }
 
 /** Does a finished write mean that the kernel has the bytes, so that their memory may be used again? */
-const givesBack = (stream: Duplex): boolean => stream instanceof Socket && !(stream instanceof TLSSocket)
+const givesBack = (stream: Duplex): boolean =>
+  (stream instanceof Socket && !(stream instanceof TLSSocket)) || stream instanceof GuestStream
 
 /** Writes the chunk and holds its source while too much waits. */
 export function write(from: Source, to: Duplex, chunk: Buffer, release: (() => void) | undefined): void {

@@ -188,10 +188,18 @@ export type HostFrame = keyof typeof HOST_TYPES
 /** One frame for the agent. */
 export function frame(type: HostFrame, id: number, payload: Uint8Array = NOTHING): Buffer {
   const bytes = Buffer.allocUnsafe(HEADER + payload.length)
+  bytes.set(payload, HEADER)
+  return withHead(bytes, type, id, payload.length)
+}
+
+/** The head of a frame whose payload follows it. */
+export const frameHead = (type: HostFrame, id: number, length: number): Buffer =>
+  withHead(Buffer.allocUnsafe(HEADER), type, id, length)
+
+function withHead(bytes: Buffer, type: HostFrame, id: number, length: number): Buffer {
   bytes.write(HOST_TYPES[type], 0, 'latin1')
   bytes.writeUInt32LE(id, 1)
-  bytes.writeUInt32LE(payload.length, 5)
-  bytes.set(payload, HEADER)
+  bytes.writeUInt32LE(length, 5)
   return bytes
 }
 const NOTHING = new Uint8Array()

@@ -114,8 +114,13 @@ export class GuestStream extends Duplex implements Listener {
     while (rest.length > 0 && this.#credit > 0 && !this.#over) {
       const part = rest.subarray(0, Math.min(rest.length, this.#credit, MAX_CHUNK))
       this.#credit -= part.length
-      this.#speaker.send('data', this.#id, part)
       rest = rest.subarray(part.length)
+      // INVARIANT: a chunk is done when the kernel has all of it, so that whoever wrote it may use its memory again.
+      if (rest.length === 0) {
+        this.#speaker.lend('data', this.#id, part, done)
+        return
+      }
+      this.#speaker.lend('data', this.#id, part, () => {})
     }
     // As with any connection: what is written to somebody who has gone is not heard.
     if (rest.length === 0 || (this.#over && this.#heardEnd && !this.destroyed)) done()

@@ -55,6 +55,17 @@ describe('a stream to a port of the sandbox', () => {
     await told
   })
 
+  test('a chunk is done only when the channel has its bytes, so its memory may be used again', async () => {
+    const { agent, connect } = await meet()
+    const { stream } = await connect()
+    const memory = Buffer.alloc(200_000, 'a')
+    await new Promise<void>((resolve) => stream.write(memory, () => resolve()))
+    memory.fill('b')
+    await settle()
+    const sent = Buffer.concat(agent.of('D').map(({ payload }) => payload))
+    expect(sent.equals(Buffer.alloc(200_000, 'a'))).toBe(true)
+  })
+
   test('writing waits for credit and never passes the window', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()

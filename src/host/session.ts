@@ -5,6 +5,7 @@ import {
   FrameReader,
   fieldsFrame,
   frame,
+  frameHead,
   type HostFrame,
   numberFrame,
   PROTOCOL_VERSION,
@@ -22,6 +23,8 @@ export interface Listener {
 /** How a command or a stream speaks on the channel it shares. */
 export interface Speaker {
   send(type: HostFrame, id: number, payload?: Uint8Array): void
+  /** Without a copy: the payload is the channel's until `sent` is called. */
+  lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void
   sendNumber(type: HostFrame, id: number, value: number): void
   forget(id: number): void
 }
@@ -124,6 +127,13 @@ export class Session implements Speaker {
     this.#write(frame(type, id, payload))
   }
 
+  lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void {
+    this.#channel.cork()
+    this.#write(frameHead(type, id, payload.length))
+    this.#write(payload, sent)
+    this.#channel.uncork()
+  }
+
   sendNumber(type: HostFrame, id: number, value: number): void {
     this.#write(numberFrame(type, id, value))
   }
@@ -133,7 +143,7 @@ export class Session implements Speaker {
     if (id >= AGENT_IDS) this.#tunnels--
   }
 
-  #write(bytes: Uint8Array): void {
+  #write(bytes: Uint8Array, sent?: () => void): void {
     if (this.#over !== undefined) return
     const cost = bytes.length + FRAME_COST
     this.#unsent += cost
@@ -141,6 +151,7 @@ export class Session implements Speaker {
     else
       this.#channel.write(bytes, () => {
         this.#unsent -= cost
+        sent?.()
       })
   }
 
