@@ -154,14 +154,23 @@ function reapOrphans(): void {
     endOrphanProcesses()
     removeOrphanGroups(cgroupHost())
   }
+  // Without descriptors nothing can be looked for; that is no reason to die, and it may be better in a while.
+  const reapOrRetry = (): void => {
+    try {
+      reap()
+    } catch {
+      setTimeout(reapOrRetry, REAP_RETRY_MS).unref()
+    }
+  }
   reap()
-  for (const later of REAP_AGAIN_MS) setTimeout(reap, later).unref()
+  for (const later of REAP_AGAIN_MS) setTimeout(reapOrRetry, later).unref()
 }
 /** In the background: an engine that hangs must not keep a server from starting. */
 function reapContainers({ registry }: Ringfence): void {
   for (const backend of registry.list()) void backend.reap?.().catch(() => {})
 }
 const REAP_AGAIN_MS = [500, 2000, 4000]
+const REAP_RETRY_MS = 1000
 
 /** Answers go on while commands end; new connections and new work are refused. */
 async function drain(parts: ServerParts, _listening: Listening, deadlineMs: number): Promise<void> {

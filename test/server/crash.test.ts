@@ -301,6 +301,8 @@ describe.runIf(process.getuid?.() === 0)('out of room', () => {
     const made = await ask('POST', '/v1/sandboxes')
     expect(made.status, made.text).toBeGreaterThanOrEqual(500)
     expect(made.text).not.toContain('"internal"')
+    // Long enough for the server to look for what an earlier life left, which needs descriptors.
+    await new Promise((resolve) => setTimeout(resolve, 2500))
     for (const socket of sockets) socket.destroy()
     expect(await until(async () => (await ask('GET', '/readyz')).status === 200, 5000)).toBe(true)
     expect((await ask('POST', '/v1/sandboxes')).status).toBe(201)
