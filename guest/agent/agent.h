@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 /* Told in the ready frame; the host refuses an agent of another version. */
-#define PROTOCOL_VERSION 2
+#define PROTOCOL_VERSION 3
 
 /* A list of strings that grows. */
 struct strings {
@@ -99,7 +99,7 @@ enum frame_type {
 enum { LEFT = 42 };
 
 /* What one side may send before the other answers with a window. */
-enum { WINDOW = 256 * 1024, INPUT_WINDOW = 64 * 1024, CHUNK = 64 * 1024 };
+enum { WINDOW = 256 * 1024, INPUT_WINDOW = 64 * 1024, STREAM_WINDOW = 1024 * 1024, CHUNK = 64 * 1024 };
 
 extern int control_fd;
 /* Where frames go when that is another descriptor; -1 when it is the same. */

@@ -21,6 +21,7 @@ struct stream {
   int64_t credit;                       /* bytes that the host can still take */
   char *waiting;                        /* what the other side has not read yet */
   size_t waiting_start, waiting_length;
+  uint32_t taken;                       /* bytes whose room was not given back yet */
   struct stream *next;
 };
 
@@ -64,7 +65,12 @@ static bool push(struct stream *stream) {
   if (sent > 0) {
     stream->waiting_length -= (size_t)sent;
     stream->waiting_start = stream->waiting_length ? stream->waiting_start + (size_t)sent : 0;
-    report_number(FRAME_WINDOW, stream->id, (uint32_t)sent);
+    stream->taken += (uint32_t)sent;
+    /* In large pieces: less than a quarter that is held back leaves the host enough to go on with. */
+    if (stream->taken >= STREAM_WINDOW / 4) {
+      report_number(FRAME_WINDOW, stream->id, stream->taken);
+      stream->taken = 0;
+    }
   }
   if (stream->heard_end && !stream->waiting_length) shutdown(stream->socket.fd, SHUT_WR);
   return true;
@@ -182,10 +188,10 @@ void stream_listen(int port) {
 }
 
 static void take_data(struct stream *stream, const char *payload, size_t length) {
-  if (!stream->waiting && !(stream->waiting = malloc(WINDOW))) _exit(125);
+  if (!stream->waiting && !(stream->waiting = malloc(STREAM_WINDOW))) _exit(125);
   /* The host keeps to the window that it was given; one that does not is not ours. */
-  if (stream->waiting_length + length > WINDOW || stream->connecting) _exit(125);
-  if (stream->waiting_start + stream->waiting_length + length > WINDOW) {
+  if (stream->waiting_length + length > STREAM_WINDOW || stream->connecting) _exit(125);
+  if (stream->waiting_start + stream->waiting_length + length > STREAM_WINDOW) {
     memmove(stream->waiting, stream->waiting + stream->waiting_start, stream->waiting_length);
     stream->waiting_start = 0;
   }

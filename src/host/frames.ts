@@ -25,10 +25,12 @@ export type Frame =
   | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
 
 /** The agent says in its ready frame which protocol it speaks. */
-export const PROTOCOL_VERSION = '2'
+export const PROTOCOL_VERSION = '3'
 
 /** What one side may send on a stream, and the agent of a command's output, before the other makes room. */
 export const WINDOW = 256 * 1024
+/** What a stream's other end in the sandbox holds for whoever reads slowly. */
+export const STREAM_WINDOW = 1024 * 1024
 /** What the host may send of a command's standard input. */
 export const INPUT_WINDOW = 64 * 1024
 

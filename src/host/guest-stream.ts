@@ -1,6 +1,6 @@
 import { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
-import { type Frame, WINDOW } from './frames.ts'
+import { type Frame, STREAM_WINDOW, WINDOW } from './frames.ts'
 import type { Listener, Speaker } from './session.ts'
 
 /** Room is given back in pieces of this size, not for every few bytes. */
@@ -13,7 +13,7 @@ export class GuestStream extends Duplex implements Listener {
   readonly connected: Promise<void>
   readonly #speaker: Speaker
   readonly #id: number
-  #credit = WINDOW
+  #credit = STREAM_WINDOW
   #consumed = 0
   /** SECURITY: the agent may not send more than it has room for. */
   #received = WINDOW
@@ -105,7 +105,7 @@ export class GuestStream extends Duplex implements Listener {
   }
 
   #widen(bytes: number): void {
-    this.#credit = Math.min(this.#credit + bytes, WINDOW)
+    this.#credit = Math.min(this.#credit + bytes, STREAM_WINDOW)
     this.#wake()
   }
 

@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import { describe, expect, test } from 'vitest'
-import { PROTOCOL_VERSION, WINDOW } from './frames.ts'
+import { PROTOCOL_VERSION, STREAM_WINDOW, WINDOW } from './frames.ts'
 import { Session } from './session.ts'
 import { AgentSide, number32, settle } from './testkit/agent-side.ts'
 
@@ -70,15 +70,15 @@ describe('a stream to a port of the sandbox', () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     let done = false
-    stream.write(Buffer.alloc(WINDOW * 2 + 5), () => {
+    stream.write(Buffer.alloc(STREAM_WINDOW * 2 + 5), () => {
       done = true
     })
     await settle()
     const sent = (): number => agent.of('D').reduce((sum, { payload }) => sum + payload.length, 0)
-    expect(sent()).toBe(WINDOW)
+    expect(sent()).toBe(STREAM_WINDOW)
     agent.say('W', id, number32(0xffffffff))
     await settle()
-    expect(sent()).toBe(WINDOW * 2)
+    expect(sent()).toBe(STREAM_WINDOW * 2)
     expect(done).toBe(false)
     agent.say('W', id, number32(5))
     await settle()
@@ -157,7 +157,7 @@ describe('a stream to a port of the sandbox', () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     stream.on('error', () => {})
-    const told = new Promise((resolve) => stream.write(Buffer.alloc(WINDOW * 2), resolve))
+    const told = new Promise((resolve) => stream.write(Buffer.alloc(STREAM_WINDOW * 2), resolve))
     await settle()
     agent.say('U', id)
     expect(await told).toBeInstanceOf(Error)
