@@ -16,7 +16,7 @@ import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
 import { ownEpoch } from './host/orphans.ts'
 import { probeMemory } from './host/probe-memory.ts'
-import { Review } from './host/review.ts'
+import { Review, reviewId } from './host/review.ts'
 import { caller, hostFingerprint, hostMemoryMb, readText, systemProgram } from './host/system.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
@@ -123,7 +123,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     host,
     newId,
     egress: lazyEgress(() => now.config, trail, env),
-    review: (spec) => reviewFor(spec, stateDir),
+    review: (spec, id) => reviewFor(spec, stateDir, id),
   })
   const reload = async (): Promise<Config> => {
     const next = inForce(await configFor(options, env), home)
@@ -477,10 +477,10 @@ export function probePlanFor(
 }
 
 /** As many places for changes as the spec could have writable mounts. */
-function reviewFor(spec: Spec, stateDir: string): Review {
+function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
   const count = 1 + (spec.write?.length ?? 0) + (spec.mounts?.length ?? 0)
   const owner = spec.workspace === undefined ? undefined : hostPath(spec.workspace).fact
-  return Review.create(stateDir, agentPath(), count, owner)
+  return Review.create(stateDir, agentPath(), count, owner, reviewId(sandboxId))
 }
 
 /** The proxy is loaded when a sandbox wants one. */

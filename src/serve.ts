@@ -24,6 +24,7 @@ import { cgroupHost } from './host/cgroup.ts'
 import { diagnose } from './host/diagnose.ts'
 import { observeHost } from './host/host-state.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
+import { Review } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -44,6 +45,7 @@ import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
+import { Reviews } from './supervisor/reviews.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Sessions } from './supervisor/sessions.ts'
@@ -215,6 +217,11 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
     doctor: () => doctorOf(ringfence),
+    reviews: new Reviews({
+      supervisor,
+      trail: ringfence.trail,
+      find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+    }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,
     webhooks: new Webhooks({ store, reader, feed, newId, post: posting(live) }),
@@ -268,7 +275,8 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     policyHash: ringfence.policyHash,
     open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
-    judge: (spec) => void ringfence.gate.plan(judged(spec)),
+    // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
+    judge: (spec) => void ringfence.gate.plan({ ...judged(spec), review: false }),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {

@@ -257,7 +257,7 @@ const SANDBOX = `usage: ringfence sandbox create [options]              prints t
 
 The server is RINGFENCE_URL (default http://127.0.0.1:4200), the key RINGFENCE_API_KEY.
 create takes --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --metadata, --cpus,
---memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --agent-id.
+--memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --review, --agent-id.
 
 examples:
   ringfence sandbox create --memory 512 --timeout 600

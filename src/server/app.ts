@@ -18,6 +18,7 @@ import { fileRoutes } from './routes/files.ts'
 import { governanceRoutes } from './routes/governance.ts'
 import { insideRoutes } from './routes/inside.ts'
 import { policyFileRoutes } from './routes/policy.ts'
+import { reviewRoutes } from './routes/review.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
 import { trailRoutes } from './routes/trail.ts'
 
@@ -26,6 +27,7 @@ export const ROUTES: readonly Route[] = [
   ...sandboxRoutes,
   ...execRoutes,
   ...fileRoutes,
+  ...reviewRoutes,
   ...portRoutes,
   ...trailRoutes,
   ...keyRoutes,

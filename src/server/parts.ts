@@ -5,6 +5,7 @@ import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
 import type { OperatorRules } from '../supervisor/private-place.ts'
 import type { Questions } from '../supervisor/questions.ts'
+import type { Reviews } from '../supervisor/reviews.ts'
 import type { Samples } from '../supervisor/samples.ts'
 import type { Sessions } from '../supervisor/sessions.ts'
 import type { Snapshots } from '../supervisor/snapshots.ts'
@@ -15,6 +16,7 @@ import type { Webhooks } from '../supervisor/webhooks.ts'
 export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots
+  readonly reviews: Reviews
   readonly keys: Keys
   readonly sessions: Sessions
   readonly samples: Samples
