@@ -34,6 +34,7 @@ import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
 import { RateLimit } from './server/guard.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
 import type { ServerParts } from './server/parts.ts'
+import { Presence } from './server/presence.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
@@ -116,6 +117,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const templates = new Templates(store, join(stateDir, 'templates'))
     const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
+    closing.push(() => parts.presence.close())
     reapOrphans()
     reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
@@ -207,12 +209,14 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
   const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
   const supervisor = supervisorOf(grown, { questions, metrics, server })
   const keys = new Keys(store, newId)
+  const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
   const { policyFile: file, home, current, policyHash, inspect } = ringfence
   return {
     supervisor,
     keys,
-    sessions: new Sessions(store, keys),
+    sessions,
+    presence: presenceOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
@@ -237,6 +241,13 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     log: options.log ?? (() => {}),
     skills: skillParts(ringfence),
   }
+}
+
+function presenceOf(keys: Keys, sessions: Sessions): Presence {
+  const presence = new Presence()
+  keys.onRevoked(() => void presence.look())
+  sessions.onEnded(() => void presence.look())
+  return presence
 }
 
 function loopMetrics(): Metrics {

@@ -142,10 +142,14 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
     const address = context.env?.incoming?.socket?.remoteAddress ?? ''
     try {
       const { headers, method } = context.req.raw
-      const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
-      const principal = person ?? (await auth.principalOf(headers, sandboxId))
+      const ask = async (): Promise<Principal> => {
+        const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
+        return person ?? (await auth.principalOf(headers, sandboxId))
+      }
+      const principal = await ask()
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
+      parts.presence.enter(headers, sandboxId, ask, context.env?.outgoing)
       return principal
     } catch (error) {
       if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)

@@ -11,6 +11,7 @@ import type { Sessions } from '../supervisor/sessions.ts'
 import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
+import type { Presence } from './presence.ts'
 
 /** Everything that the server speaks for; `compose.ts` brings it together. */
 export type ServerParts = {
@@ -19,6 +20,7 @@ export type ServerParts = {
   readonly reviews: Reviews
   readonly keys: Keys
   readonly sessions: Sessions
+  readonly presence: Presence
   readonly samples: Samples
   /** How often one address may try to sign in. */
   readonly signIns: { assert(name: string): void }
