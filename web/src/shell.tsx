@@ -1,14 +1,16 @@
 import { lazy, Suspense, useState } from 'react'
+import { Dialog } from './dialog.tsx'
 import { Failsafe } from './failsafe.tsx'
 import { allShortcuts, useShortcuts } from './keyboard.ts'
 import { useLive, useSnapshot } from './live.ts'
+import { Messages } from './messages.tsx'
 import { Approvals } from './pages/approvals.tsx'
 import { Overview } from './pages/overview.tsx'
 import { Sandbox } from './pages/sandbox.tsx'
 import { Trail } from './pages/trail.tsx'
 import { navigate, usePath } from './route.ts'
 import { theme, toggleTheme } from './theme.ts'
-import { Button, Dialog, Empty, Link, Messages, Page } from './ui.tsx'
+import { Button, Empty, Link, Page } from './ui.tsx'
 
 const Policy = lazy(() => import('./pages/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('./pages/skills.tsx').then(({ Skills }) => ({ default: Skills })))

@@ -3,7 +3,8 @@ import type { BackendView } from '../../../src/client/console-types.ts'
 import { GUARANTEE_NAMES, GUARANTEES } from '../../../src/model/guarantee.ts'
 import { millis, plain } from '../format.ts'
 import { useClient } from '../live.ts'
-import { Badge, Button, Code, Page, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { Badge, Button, Code, Page, Panel } from '../ui.tsx'
 
 /** What this host can do, measured, and what to do about the rest. */
 export function Backends() {

@@ -1,8 +1,12 @@
 import { useState } from 'react'
 import type { KeyInfo } from '../../../src/client/types.ts'
+import { Confirm, Dialog } from '../dialog.tsx'
+import { Field } from '../fields.tsx'
 import { moment, oneLine } from '../format.ts'
 import { useClient, useLive } from '../live.ts'
-import { attempt, Badge, Button, Code, Confirm, Dialog, Empty, Field, Page, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Badge, Button, Code, Empty, Page, Panel } from '../ui.tsx'
 
 const SCOPES = [
   ['create', 'make, pause and end sandboxes'],

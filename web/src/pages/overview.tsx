@@ -1,12 +1,14 @@
 import { memo, useMemo } from 'react'
 import type { ConsoleSandbox, Sample } from '../../../src/client/console-types.ts'
 import type { Approval, TrailRecord } from '../../../src/client/types.ts'
+import { Choice, Field } from '../fields.tsx'
 import { ago, bytes, clock, count, oneLine, shortId, span } from '../format.ts'
 import { useLive, useSnapshot } from '../live.ts'
+import { useNow } from '../load.ts'
 import { setParams, useParam } from '../route.ts'
 import { Spark } from '../spark.tsx'
 import { Timeline } from '../timeline.tsx'
-import { Badge, Choice, Empty, Field, Link, Page, Panel, useNow } from '../ui.tsx'
+import { Badge, Empty, Link, Page, Panel } from '../ui.tsx'
 import { WindowList } from '../window-list.tsx'
 
 const HOUR_MS = 3_600_000

@@ -1,9 +1,13 @@
 import { useEffect, useState } from 'react'
 import type { PolicyCheck, PolicyView, Suggestion } from '../../../src/client/console-types.ts'
+import { Confirm } from '../dialog.tsx'
 import { DiffView } from '../diff-view.tsx'
+import { Field } from '../fields.tsx'
 import { plain } from '../format.ts'
 import { useClient } from '../live.ts'
-import { attempt, Button, Confirm, Empty, Field, Link, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Button, Empty, Link, Panel } from '../ui.tsx'
 
 const CHECK_MS = 300
 

@@ -1,11 +1,12 @@
 import { useEffect, useState } from 'react'
 import type { Inspected, JudgedCommand, Verdict } from '../../../src/client/console-types.ts'
 import { commandText } from '../command-tree.tsx'
+import { Choice, Field } from '../fields.tsx'
 import { plain } from '../format.ts'
 import { useClient, useLive } from '../live.ts'
 import { useParam } from '../route.ts'
 import { said } from '../session.ts'
-import { Badge, Button, Choice, Field, Panel } from '../ui.tsx'
+import { Badge, Button, Panel } from '../ui.tsx'
 
 type Kind = 'command' | 'path' | 'url'
 type Result = { readonly command: Inspected } | { readonly verdict: Verdict }

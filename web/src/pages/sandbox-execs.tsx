@@ -1,10 +1,13 @@
 import { useEffect, useRef, useState } from 'react'
 import type { ExecView } from '../../../src/client/console-types.ts'
 import type { Outcome } from '../../../src/model/command.ts'
+import { Field } from '../fields.tsx'
 import { clock, millis, oneLine, plain } from '../format.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
 import { said } from '../session.ts'
-import { attempt, Badge, Button, Empty, Field, Link, Panel, useLoad } from '../ui.tsx'
+import { Badge, Button, Empty, Link, Panel } from '../ui.tsx'
 
 export function outcomeText(outcome: Outcome | null): string {
   if (outcome === null) return ''

@@ -1,8 +1,12 @@
 import { useMemo, useState } from 'react'
 import type { ConsoleSandbox, EgressView } from '../../../src/client/console-types.ts'
+import { Confirm } from '../dialog.tsx'
+import { Field } from '../fields.tsx'
 import { bytes, clock, count, millis, oneLine } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
-import { attempt, Badge, Button, Confirm, Empty, Field, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Badge, Button, Empty, Panel } from '../ui.tsx'
 
 type Host = {
   readonly host: string

@@ -2,7 +2,8 @@ import type { Wall } from '../../../src/client/console-types.ts'
 import { GUARANTEES, type Guarantee } from '../../../src/model/guarantee.ts'
 import { oneLine } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
-import { Empty, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { Empty, Panel } from '../ui.tsx'
 import { WallDrawing } from '../wall-drawing.tsx'
 
 /** What stands between the sandbox and the host: drawn, then listed, as the kernel reports it. */
