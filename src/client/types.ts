@@ -99,6 +99,8 @@ export type SandboxInfo = {
   readonly ended_at: string | null
   readonly limits: Limits
   readonly network: { readonly mode: NetworkMode; readonly allow_hosts: readonly string[] }
+  /** Whether what it writes waits for a person. */
+  readonly review?: boolean
   readonly metadata: Readonly<Record<string, string>>
   readonly agent_id: string | null
   /** Opens this sandbox alone; only in the answer to its create. */

@@ -117,6 +117,7 @@ function Always({ approval, onClose }: Props) {
     <Confirm
       title="Approve this, and stop asking"
       yes="Save the rule and approve"
+      typing
       onClose={onClose}
       disabled={problem !== undefined}
       onYes={async () => {

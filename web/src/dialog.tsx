@@ -52,6 +52,8 @@ export function Confirm(props: {
   readonly onYes: () => void | Promise<void>
   readonly onClose: () => void
   readonly disabled?: boolean
+  /** Enter makes a new line in it, so that the answer takes one key more. */
+  readonly typing?: boolean
 }) {
   const [busy, setBusy] = useState(false)
   return (
@@ -63,6 +65,9 @@ export function Confirm(props: {
           setBusy(true)
           void Promise.resolve(props.onYes()).finally(() => setBusy(false))
         }}
+        onKeyDown={(event) => {
+          if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) event.currentTarget.requestSubmit()
+        }}
       >
         {props.children}
         <div className="buttons">
@@ -73,7 +78,7 @@ export function Confirm(props: {
             onClick={() => {}}
             submit
             tone={props.tone ?? 'main'}
-            hint="Enter"
+            hint={props.typing ? 'Ctrl Enter' : 'Enter'}
             disabled={busy || props.disabled === true}
           >
             {props.yes}

@@ -10,7 +10,7 @@ import { Sandbox } from './pages/sandbox.tsx'
 import { Trail } from './pages/trail.tsx'
 import { navigate, usePath } from './route.ts'
 import { theme, toggleTheme } from './theme.ts'
-import { Button, Empty, Link, Page } from './ui.tsx'
+import { Button, Empty, Link, Page, useCurrentInView } from './ui.tsx'
 
 const Policy = lazy(() => import('./pages/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('./pages/skills.tsx').then(({ Skills }) => ({ default: Skills })))
@@ -64,6 +64,7 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
   const [help, setHelp] = useState(false)
   const [shade, setShade] = useState(theme())
   const current = page === 'sandboxes' ? '' : page
+  const row = useCurrentInView(current)
   const pages = PAGES.filter((one) => who.operator || !('operator' in one))
   useShortcuts([
     ...PAGES.map(({ path, name, key }) => ({
@@ -88,7 +89,7 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
           <img src="/console/mark.svg" alt="" width={22} height={22} />
           <span>Ringfence</span>
         </Link>
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={row}>
           {pages.map(({ path, name, key }) => (
             <Link key={path} to={`/${path}`} current={current === path}>
               <span>{name}</span>

@@ -1,4 +1,4 @@
-import { type ReactNode, useEffect, useId, useRef, useState } from 'react'
+import { type ReactNode, type RefObject, useEffect, useId, useRef, useState } from 'react'
 import { hrefOf, onLink } from './route.ts'
 
 /** The few parts that everything is made of. */
@@ -72,16 +72,22 @@ const SIGNS: Readonly<Record<string, readonly [sign: string, tone: string]>> = {
   ready: ['●', 'good'],
   executing: ['▶', 'accent'],
   running: ['▶', 'accent'],
+  'waiting for you': ['?', 'warn'],
+  waiting: ['?', 'warn'],
   paused: ['‖', 'warn'],
   destroying: ['◍', 'dim'],
   destroyed: ['○', 'dim'],
   failed: ['✕', 'bad'],
+  started: ['▶', 'accent'],
   ended: ['○', 'dim'],
   refused: ['✕', 'bad'],
   unfinished: ['◌', 'warn'],
   pending: ['?', 'warn'],
   approved: ['✓', 'good'],
   rejected: ['✕', 'bad'],
+  applying: ['◌', 'accent'],
+  applied: ['✓', 'good'],
+  dropped: ['○', 'dim'],
   expired: ['◷', 'dim'],
   deny: ['✕', 'bad'],
   block: ['✕', 'bad'],
@@ -93,7 +99,7 @@ const SIGNS: Readonly<Record<string, readonly [sign: string, tone: string]>> = {
   info: ['i', 'dim'],
   stops: ['✕', 'bad'],
   weakens: ['!', 'warn'],
-  tells: ['i', 'dim'],
+  note: ['i', 'dim'],
   available: ['●', 'good'],
   missing: ['✕', 'bad'],
   changed: ['!', 'warn'],
@@ -127,7 +133,7 @@ export function Button(props: {
       onClick={props.onClick}
       disabled={props.disabled}
       title={props.title}
-      aria-keyshortcuts={props.hint}
+      aria-keyshortcuts={props.hint?.replace('Ctrl ', 'Control+')}
     >
       {props.children}
       {props.hint && <kbd>{props.hint}</kbd>}
@@ -141,8 +147,9 @@ export function Tabs(props: {
   readonly current: string
   readonly tabs: readonly (readonly [path: string, name: string, mark?: string | number])[]
 }) {
+  const row = useCurrentInView(props.current)
   return (
-    <nav className="tabs" aria-label={props.label}>
+    <nav className="tabs" aria-label={props.label} ref={row}>
       {props.tabs.map(([path, name, mark]) => (
         <Link
           to={`${props.base}${path === '' ? '' : `/${path}`}`}
@@ -155,6 +162,40 @@ export function Tabs(props: {
       ))}
     </nav>
   )
+}
+
+/** What may be wider than the page. Where it is, the keyboard can scroll it too. */
+export function ScrollX(props: {
+  readonly label: string
+  readonly className?: string
+  readonly children: ReactNode
+}) {
+  const box = useRef<HTMLDivElement>(null)
+  const [wide, setWide] = useState(false)
+  useEffect(() => {
+    const element = box.current
+    if (!element) return
+    const watch = new ResizeObserver(() => setWide(element.scrollWidth > element.clientWidth))
+    watch.observe(element)
+    if (element.firstElementChild) watch.observe(element.firstElementChild)
+    return () => watch.disconnect()
+  }, [])
+  const reach = wide ? { tabIndex: 0, role: 'group', 'aria-label': props.label } : {}
+  return (
+    <div ref={box} className={props.className ?? 'scroll-x'} {...reach}>
+      {props.children}
+    </div>
+  )
+}
+
+/** Brings the current one of a row of links into view, where the row is longer than the screen. */
+export function useCurrentInView(current: string): RefObject<HTMLElement | null> {
+  const row = useRef<HTMLElement>(null)
+  // biome-ignore lint/correctness/useExhaustiveDependencies: looks again when another one is current
+  useEffect(() => {
+    row.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' })
+  }, [current])
+  return row
 }
 
 /** Nothing yet, and what to do about it. */

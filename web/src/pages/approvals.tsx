@@ -160,7 +160,7 @@ function Detail({ approval }: { readonly approval: Approval }) {
       </p>
       <h3>Why you are asked</h3>
       <p className="why">
-        <Badge word={approval.decision.action} /> {oneLine(approval.decision.reason)}
+        <Badge word={approval.decision.action} /> {oneLine(approval.decision.reason)}{' '}
         {approval.decision.rules.map((rule) => (
           <code key={rule} className="rule">
             {rule}

@@ -42,7 +42,7 @@ export function Backends() {
           <ul className="notes">
             {value.notes.map(({ id, weight, text, fix }) => (
               <li key={id}>
-                <Badge word={weight} /> <span>{plain(text)}</span>
+                <Badge word={weight === 'tells' ? 'note' : weight} /> <span>{plain(text)}</span>
                 {fix && (isCommand(fix) ? <Code text={fix} /> : <span className="dim"> → {plain(fix)}</span>)}
               </li>
             ))}

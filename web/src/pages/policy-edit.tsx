@@ -3,7 +3,7 @@ import type { PolicyCheck, PolicyView, Suggestion } from '../../../src/client/co
 import { Confirm } from '../dialog.tsx'
 import { DiffView } from '../diff-view.tsx'
 import { Field } from '../fields.tsx'
-import { plain } from '../format.ts'
+import { counted, plain } from '../format.ts'
 import { useClient } from '../live.ts'
 import { useLoad } from '../load.ts'
 import { attempt } from '../messages.tsx'
@@ -95,7 +95,7 @@ export function PolicyEdit({
           )}
           {check?.ok && (
             <p className="good-text">
-              ✓ it loads: {check.rules} rules, {check.examples.length} examples
+              ✓ it loads: {counted(check.rules, 'rule')}, {counted(check.examples.length, 'example')}
               {lies.length === 0 ? ', all true' : ''}
             </p>
           )}

@@ -201,7 +201,7 @@ function Steps({ result, rules }: { readonly result: Inspected; readonly rules: 
         ))}
         <li className="step verdict-step" data-turn={Math.min(nodes.length + 1, 12)}>
           <div role="status">
-            <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}
+            <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}{' '}
             {decision.rules.map((rule) => (
               <code key={rule} className="rule">
                 {rule}

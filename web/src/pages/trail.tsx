@@ -103,6 +103,8 @@ export function gist(record: TrailRecord): string {
       return `${of('host')}:${of('port')} ${of('address')}`
     case 'Approval':
       return `${of('state') || (record.approved === true ? 'approved' : 'not approved')}${of('reason') ? `: ${of('reason')}` : ''}`
+    case 'Review':
+      return `${of('count')} ${record.count === 1 ? 'change' : 'changes'}${refusedIn(record)}`
     case 'SkillRun':
       return `${of('skill')} ${of('state')} ${of('outcome')}`
     case 'Checkpoint':
@@ -111,6 +113,9 @@ export function gist(record: TrailRecord): string {
       return ''
   }
 }
+
+const refusedIn = ({ refused }: TrailRecord): string =>
+  Array.isArray(refused) && refused.length > 0 ? `, ${refused.length} refused` : ''
 
 const wordOf = (record: TrailRecord): string => {
   if (record.event === 'PolicyDecision') return String(record.action ?? '')
@@ -137,7 +142,7 @@ function Rows(props: {
       )}
       <WindowList
         label="Records"
-        className="records"
+        className={props.narrow ? 'records own' : 'records'}
         count={records.length}
         rowHeight={30}
         onEnd={more}
