@@ -50,7 +50,9 @@ function Body() {
     default:
       return (
         <Page title="Not found">
-          <Empty title="There is nothing here">The overview has everything that runs.</Empty>
+          <Empty title="There is nothing here">
+            <Link to="/">The overview</Link> has everything that runs.
+          </Empty>
         </Page>
       )
   }
