@@ -203,3 +203,23 @@ test('a link that was used says so', async () => {
   await at.context.close()
   await other.context.close()
 })
+
+test('whoever’s key is revoked is back at the sign-in page by itself; another stays', async () => {
+  const { secret, key } = await home.server.parts.keys.create({ scopes: ['read', 'exec'], tenant: 'red' })
+  const [at, other] = [await seat(browser, home.server.url), await seat(browser, home.server.url)]
+  for (const [one, by] of [
+    [at, secret],
+    [other, await home.key(['read'], 'red')],
+  ] as const) {
+    await one.page.goto(`${home.server.url}/console/`)
+    await one.page.getByLabel('API key').fill(by)
+    await one.page.keyboard.press('Enter')
+    await one.page.locator('.status').getByText('live').waitFor()
+  }
+  await home.call('DELETE', `/v1/keys/${key.id}`)
+  await at.page.getByLabel('API key').waitFor()
+  await other.page.locator('.status').getByText('live').waitFor()
+  expect(await other.page.getByLabel('API key').count()).toBe(0)
+  await at.context.close()
+  await other.context.close()
+})

@@ -64,7 +64,7 @@ describe('the changes of a sandbox', () => {
     await difference.getByText('<b>new</b>').waitFor()
     await list.getByRole('checkbox', { name: 'choose README.md' }).check()
     await page.getByRole('button', { name: 'Apply 1…' }).click()
-    await page.getByRole('dialog').getByText('1 changed on the host').waitFor()
+    await page.getByRole('dialog').getByText('~ README.md').waitFor()
     await picture(page, 'changes-apply')
     await page.keyboard.press('Enter')
     await page.getByRole('heading', { name: '2 changes wait' }).waitFor()

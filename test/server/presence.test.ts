@@ -24,7 +24,7 @@ async function stream(
   const response = await fetch(`${home.server.url}${path}`, {
     method: body === undefined ? 'GET' : 'POST',
     headers: { accept: 'text/event-stream', 'content-type': 'application/json', ...headers },
-    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    ...(body === undefined ? {} : { body: Buffer.isBuffer(body) ? body : JSON.stringify(body) }),
   })
   expect(response.status, name).toBe(200)
   return watched(name, async (say) => {
@@ -51,17 +51,45 @@ async function terminal(key: string, id: string): Promise<Watched> {
   return watched('terminal', () => new Promise((resolve) => socket.once('close', () => resolve())))
 }
 
+/** A program inside whose answer does not end. */
+const SERVER = `import http.server as s, time
+class H(s.BaseHTTPRequestHandler):
+  def do_GET(self):
+    self.send_response(200); self.end_headers()
+    while True:
+      self.wfile.write(b'.'); self.wfile.flush()
+      if self.path == '/short': return
+      time.sleep(0.1)
+s.ThreadingHTTPServer(('127.0.0.1',8077),H).serve_forever()`
+
+/** A command that E2B's client would start. */
+function e2bStream(key: string, id: string): Promise<Watched> {
+  const body = Buffer.from(JSON.stringify({ process: { cmd: '/bin/sleep', args: ['60'], cwd: '/tmp' } }))
+  const head = Buffer.alloc(5)
+  head.writeUInt32BE(body.length, 1)
+  const headers = { 'x-api-key': key, 'e2b-sandbox-id': id, 'content-type': 'application/connect+json' }
+  return stream('e2b', '/process.Process/Start', headers, Buffer.concat([head, body]))
+}
+
 /** Everything that can be open at once with one key. */
 async function everything(key: string): Promise<{ readonly id: string; readonly open: Watched[] }> {
-  const made = await home.call('POST', '/v1/sandboxes', { key, body: {} })
+  const made = await home.call('POST', '/v1/sandboxes', { key, body: { network: { mode: 'loopback' } } })
   const id = made.json.id as string
   const headers = { authorization: `Bearer ${key}` }
+  await home.call('PUT', `/v1/sandboxes/${id}/files?path=/tmp/serve.py`, { key, body: SERVER })
+  const serve = { argv: ['python3', '/tmp/serve.py'], background: true }
+  await home.call('POST', `/v1/sandboxes/${id}/exec`, { key, body: serve })
+  await expect
+    .poll(async () => (await home.call('GET', `/v1/sandboxes/${id}/ports/8077/short`, { key })).status)
+    .toBe(200)
   const open = [
     await stream('events', '/v1/events', headers),
     await stream('events of one', `/v1/events?sandbox_id=${id}`, headers),
     await stream('console', '/v1/console/events', headers),
     await stream('exec', `/v1/sandboxes/${id}/exec`, headers, { command: 'sleep 60' }),
     await stream('watch', `/v1/sandboxes/${id}/files/watch?path=/tmp`, headers),
+    await stream('port', `/v1/sandboxes/${id}/ports/8077/long`, headers),
+    await e2bStream(key, id),
     await terminal(key, id),
   ]
   return { id, open }
@@ -75,7 +103,7 @@ const keyOf = async (tenant: string): Promise<{ readonly id: string; readonly ke
 
 /** Alive: something that happens now arrives. */
 async function stillHears({ open, id }: Awaited<ReturnType<typeof everything>>, key: string): Promise<void> {
-  expect(open.filter(({ over }) => over).map(({ name }) => name)).toEqual([])
+  expect(open.filter(({ over }) => over).map(({ name, said }) => [name, said])).toEqual([])
   const before = open[0]?.said.length ?? 0
   await home.call('POST', `/v1/sandboxes/${id}/exec`, { key, body: { command: 'true' } })
   await expect.poll(() => open[0]?.said.length ?? 0).toBeGreaterThan(before)
@@ -87,7 +115,7 @@ describe('a key that is revoked', () => {
     const [hers, his] = [await everything(red.key), await everything(blue.key)]
     await home.call('DELETE', `/v1/keys/${red.id}`)
     const names = await Promise.all(hers.open.map(({ ended }) => ended))
-    expect(names).toHaveLength(6)
+    expect(names).toHaveLength(8)
     await stillHears(his, blue.key)
     await home.call('DELETE', `/v1/sandboxes/${his.id}`)
     await home.call('DELETE', `/v1/sandboxes/${hers.id}`)
@@ -136,6 +164,8 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
     'events of one',
     'exec',
     'watch',
+    'port',
+    'e2b',
     'terminal',
   ])
   expect(own[0]?.said).toContain('"state":"destroyed"')

@@ -58,10 +58,10 @@ function Reach({ wall }: { readonly wall: Wall }) {
         <dd>
           {writable.length === 0
             ? 'nothing of the host'
-            : writable.map(({ target, own, source }) => (
+            : writable.map(({ target, own, source, review }) => (
                 <code key={target} title={source ?? ''}>
                   {oneLine(target)}
-                  {own ? ' (its own)' : ''}
+                  {own ? ' (its own)' : review ? ' (waits under Changes)' : ''}
                 </code>
               ))}
         </dd>

@@ -241,7 +241,7 @@ function Decide(props: {
           onClose={() => setAsking(undefined)}
           onYes={apply}
         >
-          <p>{summary(meant)} on the host, as you see them now.</p>
+          <Meant changes={meant} />
           <p className="dim">
             What the sandbox changes meanwhile is left out, and so is what somebody else changed on the host.
           </p>
@@ -263,6 +263,28 @@ function Decide(props: {
         </Confirm>
       )}
     </span>
+  )
+}
+
+const MOST_NAMED = 8
+
+/** What is about to become real, by name. */
+function Meant({ changes }: { readonly changes: readonly Change[] }) {
+  const base = commonDir(changes)
+  return (
+    <>
+      <p>
+        {summary(changes)} below <code>{oneLine(base)}</code>, exactly as you see it now:
+      </p>
+      <ul className="meant mono">
+        {changes.slice(0, MOST_NAMED).map((change) => (
+          <li key={change.path} className={`change ${change.change}`}>
+            {SIGNS[change.change]} {oneLine(change.path.slice(base.length))}
+          </li>
+        ))}
+      </ul>
+      {changes.length > MOST_NAMED && <p className="dim">and {changes.length - MOST_NAMED} more</p>}
+    </>
   )
 }
 
