@@ -10,6 +10,8 @@ const LEAVE_MS = 100
 /** So long a store may be silent about somebody before that counts as a no. */
 const SILENCE_MS = 30_000
 
+const NO: readonly string[] = ['unauthenticated', 'forbidden']
+
 /** An answer or a socket that is open. */
 export type Open = {
   readonly destroyed: boolean
@@ -82,7 +84,8 @@ async function isWelcome(guest: Guest): Promise<boolean> {
     guest.answeredAt = Date.now()
     return true
   } catch (error) {
-    if (error instanceof SandboxError) return false
+    // Whatever else goes wrong says nothing about them.
+    if (error instanceof SandboxError && NO.includes(error.code)) return false
     return Date.now() - guest.answeredAt < SILENCE_MS
   }
 }
