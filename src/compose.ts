@@ -9,7 +9,7 @@ import { orderBy, registryFor } from './compose-backends.ts'
 import { agentPath, guestFile, packageFile } from './compose-files.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
-import { Review } from './host/review.ts'
+import { Review, reviewId } from './host/review.ts'
 import { caller, hostMemoryMb, readText } from './host/system.ts'
 import { Vault } from './host/vault.ts'
 import type { Config } from './model/config.ts'
@@ -123,7 +123,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     host,
     newId,
     egress: lazyEgress(() => now.config, { trail, env, vault }),
-    review: (spec) => reviewFor(spec, stateDir),
+    review: (spec, id) => reviewFor(spec, stateDir, id),
   })
   const reload: Ringfence['reload'] = async () => {
     const next = inForce(await configFor(options, env), home)
@@ -232,10 +232,10 @@ export function stateDirectory(env: Readonly<Record<string, string | undefined>>
 export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).toString('hex')}`
 
 /** As many places for changes as the spec could have writable mounts. */
-function reviewFor(spec: Spec, stateDir: string): Review {
+function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
   const count = 1 + (spec.write?.length ?? 0) + (spec.mounts?.length ?? 0)
   const owner = spec.workspace === undefined ? undefined : hostPath(spec.workspace).fact
-  return Review.create(stateDir, agentPath(), count, owner)
+  return Review.create(stateDir, agentPath(), count, owner, reviewId(sandboxId))
 }
 
 /** The proxy is loaded when a sandbox wants one. */

@@ -24,6 +24,7 @@ import { cgroupHost } from './host/cgroup.ts'
 import { diagnose } from './host/diagnose.ts'
 import { observeHost } from './host/host-state.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
+import { Review } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -34,6 +35,7 @@ import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
 import { RateLimit } from './server/guard.ts'
 import { type Listening, type ListenOptions, listen } from './server/listen.ts'
 import type { ServerParts } from './server/parts.ts'
+import { Presence } from './server/presence.ts'
 import { openStore } from './store/open.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
@@ -45,6 +47,7 @@ import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
+import { Reviews } from './supervisor/reviews.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
 import { Sessions } from './supervisor/sessions.ts'
@@ -115,6 +118,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const templates = new Templates(store, join(stateDir, 'templates'))
     const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
     closing.push(() => parts.webhooks.close())
+    closing.push(() => parts.presence.close())
     reapOrphans()
     reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
@@ -215,16 +219,23 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
   const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
   const supervisor = supervisorOf(grown, { questions, metrics, server })
   const keys = new Keys(store, newId)
+  const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
   const { policyFile: file, home, current, policyHash, inspect } = ringfence
   return {
     supervisor,
     keys,
-    sessions: new Sessions(store, keys),
+    sessions,
+    presence: presenceOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
     doctor: () => doctorOf(ringfence),
+    reviews: new Reviews({
+      supervisor,
+      trail: ringfence.trail,
+      find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+    }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,
     webhooks: new Webhooks({ store, reader, feed, newId, post: posting(live) }),
@@ -240,6 +251,13 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     log: options.log ?? (() => {}),
     skills: skillParts(ringfence),
   }
+}
+
+function presenceOf(keys: Keys, sessions: Sessions): Presence {
+  const presence = new Presence()
+  keys.onRevoked(() => void presence.look())
+  sessions.onEnded(() => void presence.look())
+  return presence
 }
 
 function loopMetrics(): Metrics {
@@ -278,7 +296,8 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     policyHash: ringfence.policyHash,
     open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
-    judge: (spec) => void ringfence.gate.plan(judged(spec)),
+    // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
+    judge: (spec) => void ringfence.gate.plan({ ...judged(spec), review: false }),
     assertLent: (spec, borrower) => assertLent(ringfence.current().secret ?? [], spec, borrower),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),

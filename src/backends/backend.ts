@@ -118,6 +118,8 @@ export interface Backend {
   readonly onRequest?: boolean
   /** Whether a plan may name an image as its root file system. */
   readonly runsImages?: boolean
+  /** Whether it can keep what is written apart until a person has looked at it. */
+  readonly reviews?: boolean
   probe(): Promise<Probe>
   /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
   fingerprint?(): string

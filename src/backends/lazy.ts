@@ -3,7 +3,10 @@ import type { Plan } from '../model/plan.ts'
 import type { Backend, OpenOptions, Probe } from './backend.ts'
 
 /** What is known of a backend without loading it. */
-export type Face = Pick<Backend, 'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages'>
+export type Face = Pick<
+  Backend,
+  'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages' | 'reviews'
+>
 
 /**
  * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.

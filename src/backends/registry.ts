@@ -90,12 +90,7 @@ export class SandboxRegistry {
       plan.backend === undefined
         ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
         : [this.#named(plan.backend)]
-    if (plan.image === undefined) return found
-    const able = found.filter((backend) => backend.runsImages)
-    if (able.length > 0) return able
-    throw new SandboxError('unsupported', `no backend here runs the image \`${plan.image}\``, {
-      hint: 'leave out --image, or choose --backend docker or gvisor',
-    })
+    return withImage(withReview(found, plan), plan)
   }
 
   /** Throws unless this very backend keeps everything the plan needs. */
@@ -207,4 +202,24 @@ export class OneShot {
   cleanup(): void {
     for (const id of this.#running.keys()) this.kill(id)
   }
+}
+
+function withImage(found: readonly Backend[], { image }: Plan): readonly Backend[] {
+  if (image === undefined) return found
+  const able = found.filter((backend) => backend.runsImages)
+  if (able.length > 0) return able
+  throw new SandboxError('unsupported', `no backend here runs the image \`${image}\``, {
+    hint: 'leave out --image, or choose --backend docker or gvisor',
+  })
+}
+
+/** SECURITY: a backend that knows nothing of review would write through to the originals. */
+function withReview(found: readonly Backend[], { mounts, backend }: Plan): readonly Backend[] {
+  if (!mounts.some(({ overlay }) => overlay)) return found
+  const able = found.filter(({ reviews }) => reviews)
+  if (able.length > 0) return able
+  const who = backend === undefined ? 'no backend here can' : `the backend \`${backend}\` cannot`
+  throw new SandboxError('unsupported', `${who} keep changes apart for a review`, {
+    hint: 'use bubblewrap, or leave the review out',
+  })
 }

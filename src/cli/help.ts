@@ -257,7 +257,8 @@ const SANDBOX = `usage: ringfence sandbox create [options]              prints t
 
 The server is RINGFENCE_URL (default http://127.0.0.1:4200), the key RINGFENCE_API_KEY.
 create takes --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --secret, --metadata,
---cpus, --memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --agent-id.
+--cpus, --memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --review,
+--agent-id.
 
 examples:
   ringfence sandbox create --memory 512 --timeout 600

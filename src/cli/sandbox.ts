@@ -27,6 +27,7 @@ const OPTIONS = {
   pids: { type: 'string' },
   timeout: { type: 'string' },
   idle: { type: 'string' },
+  review: { type: 'boolean' },
   'agent-id': { type: 'string' },
   command: { type: 'string', short: 'c' },
   cwd: { type: 'string' },
@@ -127,6 +128,7 @@ function specOf(values: Values): SandboxSpec {
     metadata: values.metadata && pairs('--metadata', values.metadata),
     timeout_ms: seconds('--timeout', values.timeout),
     idle_ms: seconds('--idle', values.idle),
+    review: values.review,
     agent_id: values['agent-id'],
   }) as SandboxSpec
 }

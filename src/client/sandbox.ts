@@ -2,6 +2,9 @@ import { SandboxError } from '../model/errors.ts'
 import { type Incoming, readEvents } from './sse.ts'
 import { fromProblem, type Transport } from './transport.ts'
 import type {
+  Applied,
+  ChangeDiff,
+  Changes,
   ExecEvent,
   ExecOptions,
   ExecResult,
@@ -114,6 +117,28 @@ export class RemoteSandbox {
 
   setAllowHosts(hosts: readonly string[]): Promise<SandboxInfo> {
     return this.#change('PUT', '/network', { allow_hosts: hosts })
+  }
+
+  /** What a reviewed sandbox changed; nothing of it is real yet. */
+  changes(): Promise<Changes> {
+    return this.#transport.json({ method: 'GET', path: this.#path('/review'), repeatable: true })
+  }
+
+  diff(path: string): Promise<ChangeDiff> {
+    const query = { path }
+    return this.#transport.json({ method: 'GET', path: this.#path('/review/diff'), query, repeatable: true })
+  }
+
+  /** Makes changes real: all of them, those below some paths, or exactly the versions that were seen. */
+  apply(
+    chosen: { readonly paths?: readonly string[]; readonly seen?: Readonly<Record<string, string>> } = {},
+  ): Promise<Applied> {
+    return this.#transport.json({ method: 'POST', path: this.#path('/review/apply'), json: chosen })
+  }
+
+  /** Forgets the changes of a sandbox that has ended. */
+  async drop(): Promise<void> {
+    await this.#transport.json({ method: 'POST', path: this.#path('/review/drop'), json: {} })
   }
 
   logs(after?: number): Promise<Page<TrailRecord>> {

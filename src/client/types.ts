@@ -29,9 +29,44 @@ export type SandboxSpec = {
   readonly env?: Readonly<Record<string, string>>
   readonly waive?: readonly string[]
   readonly metadata?: Readonly<Record<string, string>>
+  /** What is written to the host's directories waits for a person's word. */
+  readonly review?: boolean
   readonly timeout_ms?: number
   readonly idle_ms?: number
   readonly agent_id?: string
+}
+
+/** One thing that a reviewed sandbox changed, by the path that it has inside. */
+export type Change = {
+  readonly path: string
+  readonly change: 'added' | 'changed' | 'deleted' | 'mode'
+  readonly kind: 'file' | 'dir' | 'link' | 'other'
+  readonly mode: number
+  readonly size: number
+  readonly binary: boolean
+  /** Where a link leads. */
+  readonly target?: string
+  /** Names exactly this change; `apply` takes it, so that what was looked at is what becomes real. */
+  readonly version: string
+}
+
+export type Changes = {
+  /** Whether the sandbox still runs, so that there may be more. */
+  readonly open: boolean
+  readonly items: readonly Change[]
+  /** So many there are; `items` holds the first. */
+  readonly total: number
+  readonly next: null
+}
+
+/** A text before and after; null where it is no text, or too long to read. */
+export type ChangeDiff = Change & { readonly before: string | null; readonly after: string | null }
+
+export type Applied = {
+  readonly applied: number
+  readonly refused: readonly { readonly path: string; readonly why: string }[]
+  /** What is left. */
+  readonly waiting: number
 }
 
 export type SandboxState =
@@ -66,6 +101,8 @@ export type SandboxInfo = {
   readonly ended_at: string | null
   readonly limits: Limits
   readonly network: { readonly mode: NetworkMode; readonly allow_hosts: readonly string[] }
+  /** Whether what it writes waits for a person. */
+  readonly review?: boolean
   readonly metadata: Readonly<Record<string, string>>
   readonly agent_id: string | null
   /** Opens this sandbox alone; only in the answer to its create. */

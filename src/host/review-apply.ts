@@ -5,6 +5,7 @@ import {
   copyFileSync,
   fchmodSync,
   fchownSync,
+  fstatSync,
   fsyncSync,
   lstatSync,
   mkdirSync,
@@ -15,21 +16,25 @@ import {
   symlinkSync,
   unlinkSync,
 } from 'node:fs'
-import { basename, dirname } from 'node:path'
-import type { Change } from './review.ts'
-import { O_PATH } from './walk-open.ts'
+import { dirname } from 'node:path'
+import type { Change } from './review-changes.ts'
+import { at, openFile } from './review-read.ts'
 
-const { O_DIRECTORY, O_NOFOLLOW, O_RDONLY } = constants
+const { O_NOFOLLOW, O_RDONLY } = constants
+
+/** What we put in place ourselves, by path and the kernel's date for it: that is no change of somebody else's. */
+export type Own = { readonly [path: string]: string }
 
 /**
- * Makes one change real. The original must be as it was when the command started; a file is replaced whole or not at
- * all. SECURITY: no link is followed on the way, neither in the original's directories nor in the changes.
+ * Makes one change real, and says what is ours there now. The original must be as it was when the command started, or as
+ * we left it; a file is replaced whole or not at all. SECURITY: no link is followed on the way, neither in the original's
+ * directories nor in the changes.
  */
-export function applyChange(change: Change, startedNs: bigint): void {
-  const parent = openParent(change)
-  try {
-    const place = `/proc/self/fd/${parent}/${basename(change.path)}`
-    requireUnchanged(change, place, startedNs)
+export function applyChange(change: Change, startedNs: bigint, own: Own): Own {
+  return at(change, (place, parent) => {
+    const around = `/proc/self/fd/${parent}`
+    const aroundIsKnown = isKnown(`${around}/.`, dirname(change.path), startedNs, own)
+    requireUnchanged(change, place, startedNs, own)
     if (change.change === 'deleted') rmSync(place, { recursive: change.kind === 'dir' })
     else if (change.kind === 'dir') applyDirectory(change, place)
     else if (change.kind === 'link')
@@ -37,44 +42,44 @@ export function applyChange(change: Change, startedNs: bigint): void {
     else if (change.change === 'mode') setMode(place, change.mode)
     else if (change.kind === 'file') replace(place, parent, (fresh) => copyContent(change, fresh, place))
     else throw new Error('devices, pipes and sockets are not applied')
-  } finally {
-    closeSync(parent)
-  }
-}
-
-/** Directories on the way that are new come first in the order of paths, so they exist by now. */
-function openParent(change: Change): number {
-  const names = dirname(change.relative)
-    .split('/')
-    .filter((name) => name !== '' && name !== '.')
-  let place = openSync(change.root, O_PATH | O_DIRECTORY)
-  for (const name of names) {
-    const outer = place
-    try {
-      place = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
-    } catch {
-      throw new Error(`\`${name}\` on the way is no directory any more`)
-    } finally {
-      closeSync(outer)
+    return {
+      ...dated(change.path, place),
+      ...(aroundIsKnown ? dated(dirname(change.path), `${around}/.`) : {}),
     }
-  }
-  return place
+  })
 }
 
-function requireUnchanged(change: Change, place: string, startedNs: bigint): void {
-  const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
-  if (change.change === 'added' && now) throw new Error('something stands there by now')
-  if (change.change !== 'added' && !now) throw new Error('the original is gone')
+const ctimeOf = (place: string): bigint | undefined =>
+  lstatSync(place, { bigint: true, throwIfNoEntry: false })?.ctimeNs
+
+function dated(path: string, place: string): Own {
+  const ctime = ctimeOf(place)
+  return ctime === undefined ? {} : { [path]: String(ctime) }
+}
+
+/** Whether nobody but us touched it since the start. */
+function isKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+  const ctime = ctimeOf(place)
+  return ctime !== undefined && (ctime < startedNs || own[path] === String(ctime))
+}
+
+function requireUnchanged(change: Change, place: string, startedNs: bigint, own: Own): void {
+  const now = ctimeOf(place)
+  if (change.change === 'added' && now !== undefined) throw new Error('something stands there by now')
+  if (change.change !== 'added' && now === undefined) throw new Error('the original is gone')
   // A directory's own time says that something in it changed, and that is judged by itself.
   if (change.kind === 'dir' && change.change === 'mode') return
-  if (now && isNewer(place, startedNs)) throw new Error('the original changed meanwhile')
+  if (now !== undefined && !isAllKnown(place, change.path, startedNs, own))
+    throw new Error('the original changed meanwhile')
 }
 
-/** Also when only something below it changed. */
-function isNewer(place: string, startedNs: bigint): boolean {
-  const stat = lstatSync(place, { bigint: true })
-  if (stat.ctimeNs >= startedNs) return true
-  return stat.isDirectory() && readdirSync(place).some((name) => isNewer(`${place}/${name}`, startedNs))
+/** With all that is below it. */
+function isAllKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+  if (!isKnown(place, path, startedNs, own)) return false
+  return (
+    !lstatSync(place).isDirectory() ||
+    readdirSync(place).every((name) => isAllKnown(`${place}/${name}`, `${path}/${name}`, startedNs, own))
+  )
 }
 
 function applyDirectory(change: Change, place: string): void {
@@ -103,8 +108,8 @@ function replace(place: string, parent: number, make: (fresh: string) => void): 
 }
 
 function copyContent(change: Change, fresh: string, place: string): void {
-  const source = openSync(change.from as string, O_RDONLY | O_NOFOLLOW)
-  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? lstatSync(change.from as string)
+  const source = openFile({ root: change.upper as string, relative: change.relative })
+  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? fstatSync(source)
   try {
     copyFileSync(`/proc/self/fd/${source}`, fresh, constants.COPYFILE_EXCL)
     const fd = openSync(fresh, O_RDONLY | O_NOFOLLOW)

@@ -1,16 +1,10 @@
-import { randomBytes } from 'node:crypto'
+import { createHash, randomBytes } from 'node:crypto'
 import {
   chownSync,
-  closeSync,
-  constants,
   existsSync,
-  lstatSync,
   mkdirSync,
-  openSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
-  readSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -19,32 +13,20 @@ import { join } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import type { Mount, PathFact } from '../model/plan.ts'
 import { hostPath } from './facts.ts'
-import { applyChange } from './review-apply.ts'
+import { applyChange, type Own } from './review-apply.ts'
+import { type Change, changesOf } from './review-changes.ts'
+import { hashOf, type Place, textOf } from './review-read.ts'
 import { run } from './spawn.ts'
-
-/** One thing that a command changed behind the overlay. */
-export type Change = {
-  readonly change: 'added' | 'changed' | 'deleted' | 'mode'
-  readonly kind: 'file' | 'dir' | 'link' | 'other'
-  /** The original's path on the host. */
-  readonly path: string
-  /** Below the mounted directory. */
-  readonly relative: string
-  readonly root: string
-  /** Where the new content lies; absent for what is deleted. */
-  readonly from?: string
-  readonly mode: number
-  readonly size: number
-  readonly binary: boolean
-  readonly target?: string
-}
 
 type Record = {
   readonly id: string
   /** On the kernel's own clock for files: whatever of the originals carries a later one changed meanwhile. */
   readonly startedNs: string
-  readonly mounts: readonly { readonly real: string; readonly dir: string }[]
+  readonly mounts: readonly { readonly real: string; readonly dir: string; readonly target?: string }[]
+  readonly own?: Own
 }
+
+export type { Change } from './review-changes.ts'
 
 const HOME = 'reviews'
 
@@ -63,8 +45,13 @@ export class Review {
   }
 
   /** Makes room for the changes of so many mounts. `owner` is who will write there. */
-  static create(stateDir: string, agent: string, count: number, owner: PathFact | undefined): Review {
-    const id = `rv_${randomBytes(6).toString('hex')}`
+  static create(
+    stateDir: string,
+    agent: string,
+    count: number,
+    owner: PathFact | undefined,
+    id = `rv_${randomBytes(6).toString('hex')}`,
+  ): Review {
     const dir = join(stateDir, HOME, id)
     mkdirSync(dir, { recursive: true, mode: 0o700 })
     for (let index = 0; index < count; index++) {
@@ -85,6 +72,12 @@ export class Review {
     return new Review(join(stateDir, HOME, id), agent, JSON.parse(readFileSync(file, 'utf8')) as Record)
   }
 
+  /** A sandbox's, which carries its number; nothing once all of it is applied or dropped. */
+  static of(stateDir: string, agent: string, sandboxId: string): Review | undefined {
+    const id = reviewId(sandboxId)
+    return Review.list(stateDir).includes(id) ? Review.open(stateDir, agent, id) : undefined
+  }
+
   static list(stateDir: string): readonly string[] {
     const home = join(stateDir, HOME)
     return existsSync(home) ? readdirSync(home).filter((id) => existsSync(join(home, id, 'review.json'))) : []
@@ -100,33 +93,74 @@ export class Review {
 
   /** Remembers which originals the changes belong to, for whoever looks at them later. */
   keep(mounts: readonly Mount[]): void {
-    const kept = mounts.flatMap(({ real, overlay }) => (overlay ? [{ real, dir: overlay.real }] : []))
-    this.#record = { ...this.#record, mounts: kept }
-    writeFileSync(join(this.#dir, 'review.json'), JSON.stringify(this.#record), { mode: 0o600 })
+    const kept = mounts.flatMap(({ real, target, overlay }) =>
+      overlay ? [{ real, target, dir: overlay.real }] : [],
+    )
+    this.#write({ ...this.#record, mounts: kept })
+  }
+
+  #write(record: Record): void {
+    this.#record = record
+    writeFileSync(join(this.#dir, 'review.json'), JSON.stringify(record), { mode: 0o600 })
   }
 
   /** What was changed, in the order of paths. */
   async changes(): Promise<readonly Change[]> {
     const all: Change[] = []
-    for (const { real, dir } of this.#record.mounts)
-      all.push(...changesOf(real, join(dir, 'upper'), await this.#records(join(dir, 'upper'))))
+    for (const { real, dir, target = real } of this.#record.mounts) {
+      const upper = join(dir, 'upper')
+      all.push(...(await changesOf({ root: real, target, upper }, await this.#records(upper))))
+    }
     return all.sort((a, b) => (a.path < b.path ? -1 : 1))
   }
 
-  /** Makes the chosen changes real, each by itself and whole; resolves with those that could not be. */
+  /**
+   * Makes the chosen changes real, each by itself and whole; resolves with those that could not be. With `stays` the place
+   * stays too, because somebody still works in it.
+   */
   async apply(
     chosen: (change: Change) => boolean = () => true,
-  ): Promise<readonly { readonly path: string; readonly why: string }[]> {
-    const refused: { path: string; why: string }[] = []
+    { stays = false }: { readonly stays?: boolean } = {},
+  ): Promise<readonly { readonly path: string; readonly inside: string; readonly why: string }[]> {
+    const refused: { path: string; inside: string; why: string }[] = []
+    let own: Own = this.#record.own ?? {}
     for (const change of (await this.changes()).filter(chosen)) {
       try {
-        applyChange(change, BigInt(this.#record.startedNs))
+        own = { ...own, ...applyChange(change, BigInt(this.#record.startedNs), own) }
       } catch (error) {
-        refused.push({ path: change.path, why: (error as Error).message })
+        refused.push({ path: change.path, inside: change.inside, why: (error as Error).message })
       }
     }
-    if ((await this.changes()).length === 0) this.drop()
+    this.#write({ ...this.#record, own })
+    if (!stays && (await this.changes()).length === 0) this.drop()
     return refused
+  }
+
+  /** A name for exactly this change, so that what was looked at is what is applied. */
+  async version({ change, kind, mode, size, target, upper, relative }: Change): Promise<string> {
+    const content = kind === 'file' && upper ? await hashOf({ root: upper, relative }) : ''
+    return createHash('sha256')
+      .update(JSON.stringify([change, kind, mode, size, target ?? '', content]))
+      .digest('hex')
+  }
+
+  /** The text before and after, where a person can read it. */
+  texts(
+    { change, kind, root, upper, relative }: Change,
+    most: number,
+  ): { readonly before?: string | undefined; readonly after?: string | undefined } {
+    const read = (place: Place): string | undefined => {
+      try {
+        return textOf(place, most)
+      } catch {
+        return undefined
+      }
+    }
+    if (kind !== 'file' || change === 'mode') return {}
+    return {
+      before: change === 'added' ? '' : read({ root, relative }),
+      after: upper ? read({ root: upper, relative }) : '',
+    }
   }
 
   drop(): void {
@@ -162,88 +196,5 @@ function clockOf(dir: string): string {
   return String(now)
 }
 
-const KINDS: Readonly<{ [kind: string]: Change['kind'] }> = { f: 'file', d: 'dir', l: 'link', w: 'other' }
-
-function changesOf(root: string, upper: string, records: readonly string[]): readonly Change[] {
-  const changes: Change[] = []
-  const seen = new Set<string>()
-  for (let i = 0; i + 2 < records.length; i += 3) {
-    const [kind = '', mode = '0', size = '0', opaque = '0'] = (records[i] ?? '').split(' ')
-    const relative = records[i + 1] ?? ''
-    seen.add(relative)
-    const entry: Entry = {
-      kind: KINDS[kind] ?? 'other',
-      whiteout: kind === 'w',
-      mode: Number.parseInt(mode, 8) & 0o777,
-      size: Number(size),
-      target: records[i + 2] ?? '',
-    }
-    const change = changeOf(root, upper, relative, entry)
-    if (change) changes.push(change)
-    if (opaque === '1') changes.push(...hidden(root, relative))
-  }
-  // A directory that was made anew hides what the old one held, but not what stands in the new one.
-  return changes.filter(
-    (one) => one.change !== 'deleted' || one.from === undefined || !seen.has(one.relative),
-  )
-}
-
-type Entry = Pick<Change, 'kind' | 'mode' | 'size'> & { readonly whiteout: boolean; readonly target: string }
-
-function changeOf(root: string, upper: string, relative: string, entry: Entry): Change | undefined {
-  const path = join(root, relative)
-  const from = join(upper, relative)
-  const original = lstatSync(path, { throwIfNoEntry: false })
-  const { kind, mode, size, target, whiteout } = entry
-  if (whiteout) return original && deleted(root, relative)
-  const binary = kind === 'file' && isBinary(from)
-  const base = { kind, path, relative, root, from, mode, size, binary, ...(target ? { target } : {}) }
-  if (!original) return { change: 'added', ...base }
-  const same =
-    (kind === 'dir' && original.isDirectory()) ||
-    (kind === 'link' && original.isSymbolicLink() && readlinkSync(path) === target) ||
-    (kind === 'file' && original.isFile() && original.size === size && sameContent(path, from))
-  if (!same) return { change: 'changed', ...base }
-  if (kind === 'link' || (original.mode & 0o777) === mode) return undefined
-  return { change: 'mode', ...base }
-}
-
-function deleted(root: string, relative: string): Change {
-  const path = join(root, relative)
-  const stat = lstatSync(path)
-  const kind = stat.isDirectory() ? 'dir' : stat.isFile() ? 'file' : stat.isSymbolicLink() ? 'link' : 'other'
-  const { size } = stat
-  return { change: 'deleted', kind, path, relative, root, mode: stat.mode & 0o777, size, binary: false }
-}
-
-/** What the original directory held; all of it is behind the new one. */
-function hidden(root: string, relative: string): readonly Change[] {
-  const path = join(root, relative)
-  if (!lstatSync(path, { throwIfNoEntry: false })?.isDirectory()) return []
-  return readdirSync(path).map((name) => ({ ...deleted(root, join(relative, name)), from: path }))
-}
-
-const SNIFFED = 8192
-
-const isBinary = (file: string): boolean => piece(file, 0, SNIFFED).includes(0)
-
-const PIECE = 1024 * 1024
-
-/** Of two files that are as long as each other. */
-function sameContent(a: string, b: string): boolean {
-  for (let at = 0; ; at += PIECE) {
-    const [one, other] = [piece(a, at, PIECE), piece(b, at, PIECE)]
-    if (!one.equals(other)) return false
-    if (one.length < PIECE) return true
-  }
-}
-
-function piece(file: string, at: number, length: number): Buffer {
-  const fd = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW)
-  try {
-    const bytes = Buffer.alloc(length)
-    return bytes.subarray(0, readSync(fd, bytes, 0, length, at))
-  } finally {
-    closeSync(fd)
-  }
-}
+/** The review of a sandbox carries its number. */
+export const reviewId = (sandboxId: string): string => sandboxId.replace(/^[a-z]+_/, 'rv_')

@@ -6,6 +6,7 @@ export const EVENT_NAMES = [
   'SandboxViolation',
   'Connection',
   'Approval',
+  'Review',
   'SkillRun',
   'Secret',
   'Checkpoint',

@@ -18,6 +18,7 @@ import { fileRoutes } from './routes/files.ts'
 import { governanceRoutes } from './routes/governance.ts'
 import { insideRoutes } from './routes/inside.ts'
 import { policyFileRoutes } from './routes/policy.ts'
+import { reviewRoutes } from './routes/review.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
 import { trailRoutes } from './routes/trail.ts'
 
@@ -26,6 +27,7 @@ export const ROUTES: readonly Route[] = [
   ...sandboxRoutes,
   ...execRoutes,
   ...fileRoutes,
+  ...reviewRoutes,
   ...portRoutes,
   ...trailRoutes,
   ...keyRoutes,
@@ -140,10 +142,14 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
     const address = context.env?.incoming?.socket?.remoteAddress ?? ''
     try {
       const { headers, method } = context.req.raw
-      const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
-      const principal = person ?? (await auth.principalOf(headers, sandboxId))
+      const ask = async (): Promise<Principal> => {
+        const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
+        return person ?? (await auth.principalOf(headers, sandboxId))
+      }
+      const principal = await ask()
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
+      parts.presence.enter(headers, sandboxId, ask, context.env?.outgoing)
       return principal
     } catch (error) {
       if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)

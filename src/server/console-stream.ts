@@ -112,14 +112,7 @@ export class ConsoleStream {
     if (seen) this.#push({ event: 'gone', data: sandboxJson(seen) })
   }
 
-  /** SECURITY: a key that is revoked meanwhile sees nothing more. */
-  async #stillIn(): Promise<void> {
-    const known = await this.#parts.keys.principalById(this.#principal.keyId).catch(() => undefined)
-    if (!known) this.#end()
-  }
-
   #sampled(): void {
-    void this.#stillIn()
     this.#changes()
     const pairs = this.#parts.supervisor
       .liveOf(this.#principal)

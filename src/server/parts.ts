@@ -5,18 +5,22 @@ import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
 import type { OperatorRules } from '../supervisor/private-place.ts'
 import type { Questions } from '../supervisor/questions.ts'
+import type { Reviews } from '../supervisor/reviews.ts'
 import type { Samples } from '../supervisor/samples.ts'
 import type { Sessions } from '../supervisor/sessions.ts'
 import type { Snapshots } from '../supervisor/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Webhooks } from '../supervisor/webhooks.ts'
+import type { Presence } from './presence.ts'
 
 /** Everything that the server speaks for; `compose.ts` brings it together. */
 export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots
+  readonly reviews: Reviews
   readonly keys: Keys
   readonly sessions: Sessions
+  readonly presence: Presence
   readonly samples: Samples
   /** How often one address may try to sign in. */
   readonly signIns: { assert(name: string): void }

@@ -65,6 +65,8 @@ export const createShape = object({
   env: optional(envShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
   metadata: optional(record(text({ empty: true, max: 4096 }))),
+  /** What is written to the host's directories waits for a person's word. */
+  review: optional(boolean()),
   timeout_ms: optional(ms()),
   idle_ms: optional(ms()),
   agent_id: optional(text({ max: 256 })),
@@ -94,6 +96,7 @@ export function specOf(body: CreateBody): Spec {
         env: body.env,
         waive: body.waive,
         metadata: body.metadata,
+        review: body.review,
         agentId: body.agent_id,
       }),
     ),
@@ -176,6 +179,12 @@ export const networkShape = object({ allow_hosts: list(words(), 1024) })
 export const snapshotShape = object({ name: optional(words(128)) })
 export const forkShape = object({ timeout_ms: optional(ms()) })
 export const noBody = object({})
+/** Paths as the sandbox names them. A directory stands for all that is in it; nothing at all for everything. */
+export const applyShape = object({
+  paths: optional(list(words(4096), 20_000)),
+  /** The version of each that was looked at: only these, and only as they were. */
+  seen: optional(record(text({ max: 64 }))),
+})
 
 export const evaluateShape = object({
   command: optional(text({ max: 1_000_000 })),

@@ -48,9 +48,13 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
       const authenticate = async (sandboxId: string, fromConsole = false): Promise<Principal> => {
         const headers = headersOf(request)
         // A socket is no reading: it counts as a change, so the page must say where it is from.
-        const person = fromConsole ? await consolePrincipal(parts.sessions, headers, 'POST') : undefined
-        const principal = person ?? (await auth.principalOf(headers, sandboxId))
+        const ask = async (): Promise<Principal> => {
+          const person = fromConsole ? await consolePrincipal(parts.sessions, headers, 'POST') : undefined
+          return person ?? (await auth.principalOf(headers, sandboxId))
+        }
+        const principal = await ask()
         authorize(principal, 'exec', true)
+        parts.presence.enter(headers, sandboxId, ask, socket)
         return principal
       }
       const upgrade = { request, socket, head, url, parts, authenticate }

@@ -26,6 +26,7 @@ export function sandboxJson({ row, managed }: Seen) {
       allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],
     },
     metadata: spec.metadata ?? {},
+    review: spec.review ?? false,
     agent_id: row.agentId,
     tenant: row.tenant,
   }
@@ -57,6 +58,7 @@ export const sandboxSchema = {
     limits: { type: 'object' },
     network: { type: 'object' },
     metadata: { type: 'object' },
+    review: { type: 'boolean', description: 'what it writes waits for a person' },
     agent_id: nullable('string'),
     tenant: { type: 'string' },
     token: { type: 'string', description: 'opens this sandbox alone; shown once' },

@@ -10,6 +10,8 @@ export type FeedQuery = {
   readonly sandboxId?: string | undefined
   readonly events?: readonly string[] | undefined
   readonly signal: AbortSignal
+  /** Once it fires there will be no more: what is there is read to the end. */
+  readonly over?: AbortSignal | undefined
 }
 
 /** The trail as it grows: whoever reads gets every record once, in order, from wherever it left off. */
@@ -37,27 +39,30 @@ export class Feed {
     const tenant = isOperator(principal) ? undefined : principal.tenant
     while (!query.signal.aborted) {
       const seen = this.#last
-      const { sandboxId, events } = query
+      const { sandboxId, events, over } = query
+      const isLast = over?.aborted
       const records = await this.#reader.query({ after, tenant, sandboxId, events, limit: PAGE })
       for (const record of records) {
         after = record.seq
         yield record
       }
+      if (isLast && records.length < PAGE) return
       if (records.length === 0) after = Math.max(after, seen)
-      if (records.length < PAGE && this.#last <= seen) await this.#growth(query.signal)
+      if (records.length < PAGE && this.#last <= seen)
+        await this.#growth([query.signal, ...(over ? [over] : [])])
     }
   }
 
-  #growth(signal: AbortSignal): Promise<void> {
+  #growth(signals: readonly AbortSignal[]): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
         this.#wake.delete(done)
-        signal.removeEventListener('abort', done)
+        for (const signal of signals) signal.removeEventListener('abort', done)
         resolve()
       }
       this.#wake.add(done)
-      signal.addEventListener('abort', done, { once: true })
-      if (signal.aborted) done()
+      for (const signal of signals) signal.addEventListener('abort', done, { once: true })
+      if (signals.some(({ aborted }) => aborted)) done()
     })
   }
 }

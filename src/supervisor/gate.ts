@@ -34,7 +34,7 @@ export type GateParts = {
   /** Makes the way out for a sandbox with network mode `fetch`. */
   readonly egress?: (spec: Spec) => Promise<PreparedEgress>
   /** Makes the place where a reviewed sandbox's changes wait. */
-  readonly review?: (spec: Spec) => Review
+  readonly review?: (spec: Spec, sandboxId: string) => Review
 }
 
 export type OpenSandboxOptions = {
@@ -106,7 +106,7 @@ export class Gate {
         hint: 'name a workspace',
       })
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
-    const review = spec.review ? this.#parts.review?.(spec) : undefined
+    const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
       const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own })
       review?.keep(plan.mounts)

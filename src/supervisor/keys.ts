@@ -47,6 +47,7 @@ export type KeyInfo = Omit<KeyRow, 'hash'>
 export class Keys {
   readonly #store: Store
   readonly #newId: (prefix: string) => string
+  readonly #listeners = new Set<() => void>()
 
   constructor(store: Store, newId: (prefix: string) => string) {
     this.#store = store
@@ -82,6 +83,12 @@ export class Keys {
   async revoke(id: string): Promise<void> {
     if (!(await this.#store.write((tx) => revokeKey(tx, id, Date.now()))))
       throw new SandboxError('not-found', `there is no key \`${id}\``)
+    for (const listener of this.#listeners) listener()
+  }
+
+  /** Called when a key was revoked here. */
+  onRevoked(listener: () => void): void {
+    this.#listeners.add(listener)
   }
 
   /** Who a secret belongs to. Looked up each time, so that a revoked key is out at once. */

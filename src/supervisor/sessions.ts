@@ -33,6 +33,7 @@ const stale = (): SandboxError =>
 export class Sessions {
   readonly #store: Store
   readonly #keys: Keys
+  readonly #listeners = new Set<() => void>()
 
   constructor(store: Store, keys: Keys) {
     this.#store = store
@@ -98,5 +99,11 @@ export class Sessions {
 
   async end(cookie: string): Promise<void> {
     await this.#store.write((tx) => removeSession(tx, hashSecret(cookie)))
+    for (const listener of this.#listeners) listener()
+  }
+
+  /** Called when somebody signed out here. */
+  onEnded(listener: () => void): void {
+    this.#listeners.add(listener)
   }
 }

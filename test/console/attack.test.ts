@@ -1,3 +1,5 @@
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type House, house } from '../server/house.ts'
@@ -20,6 +22,7 @@ let home: House
 let browser: Browser
 let at: Seat
 let id: string
+let reviewed: string
 
 beforeAll(async () => {
   home = await house(
@@ -50,6 +53,7 @@ beforeAll(async () => {
   await Promise.race([Promise.all(started), new Promise((resolve) => setTimeout(resolve, 3000))])
   void run(['cat', `/etc/shadow`, ALL])
   void run(['git', 'push', 'origin', ALL])
+  reviewed = await changed()
   await home.server.parts.keys.create({ name: ALL, scopes: ['read'] })
   at = await seat(browser, home.server.url)
   await signIn(at, home.server)
@@ -58,6 +62,18 @@ afterAll(async () => {
   await browser.close()
   await home.close()
 })
+
+/** Names and contents of files that wait for a person's word. */
+async function changed(): Promise<string> {
+  const workspace = join(home.dir, 'work')
+  mkdirSync(workspace)
+  const made = await home.call('POST', '/v1/sandboxes', { body: { workspace, review: true } })
+  for (const mark of MARKS) {
+    const name = encodeURIComponent(join(workspace, mark.replaceAll('/', '∕')))
+    await home.call('PUT', `/v1/sandboxes/${made.json.id}/files?path=${name}`, { body: `${mark}\n` })
+  }
+  return made.json.id as string
+}
 
 async function unharmed(where: string): Promise<void> {
   expect(await at.page.evaluate('window.hit'), where).toBeUndefined()
@@ -73,6 +89,7 @@ test('what an agent chose is text on every page', async () => {
     ['/', '<img src=x'],
     [`/sandboxes/${id}`, '"><script>'],
     [`/sandboxes/${id}/files?dir=/tmp&file=/tmp/page.html`, '<script>window.hit=1'],
+    [`/sandboxes/${reviewed}/changes`, '<img src=x'],
     [`/sandboxes/${id}/wall`, 'Layers'],
     [`/sandboxes/${id}/network`, 'example.com'],
     [`/sandboxes/${id}/record`, '<img src=x'],
@@ -96,6 +113,13 @@ test('what an agent chose is text on every page', async () => {
     await at.go(path)
     await at.page.locator('#main').getByText(shows).first().waitFor()
     await unharmed(path)
+  }
+  await at.go(`/sandboxes/${reviewed}/changes`)
+  const changes = at.page.getByRole('list', { name: 'Changes' }).getByRole('button')
+  for (const change of await changes.all()) {
+    await change.click()
+    await at.page.getByRole('group', { name: 'What changes' }).waitFor()
+    await unharmed('changes')
   }
   // Marks that would turn the line around are shown as what they are.
   await at.go('/approvals')

@@ -23,6 +23,8 @@ export type SeatOptions = {
   readonly width?: number
   readonly height?: number
   readonly reducedMotion?: boolean
+  /** For a certificate that nobody signed but ourselves. */
+  readonly anyCertificate?: boolean
 }
 
 export async function seat(browser: Browser, url: string, options: SeatOptions = {}): Promise<Seat> {
@@ -31,6 +33,7 @@ export async function seat(browser: Browser, url: string, options: SeatOptions =
     colorScheme: options.theme ?? 'dark',
     reducedMotion: options.reducedMotion === false ? 'no-preference' : 'reduce',
     acceptDownloads: true,
+    ignoreHTTPSErrors: options.anyCertificate === true,
   })
   const page = await context.newPage()
   page.setDefaultTimeout(15_000)
@@ -121,4 +124,10 @@ export async function picture(page: Page, name: string): Promise<void> {
   const dir = join(packageRoot(), 'docs', 'images')
   mkdirSync(dir, { recursive: true })
   await page.screenshot({ path: join(dir, `${name}.png`) })
+}
+
+/** Pictures of everything, into a directory of one's own, for whoever judges how it looks. */
+export async function look(page: Page, name: string): Promise<void> {
+  const dir = process.env.RINGFENCE_LOOK
+  if (dir) await page.screenshot({ path: join(dir, `${name}.png`) })
 }

@@ -1,11 +1,11 @@
-import { mkdirSync } from 'node:fs'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { compose, skillRunner } from '../../src/compose.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { type House, house } from '../server/house.ts'
-import { launch, picture, type Seat, seat, seriousIn, signIn } from './browser.ts'
+import { launch, look, picture, type Seat, seat, seriousIn, signIn } from './browser.ts'
 
 /** Every page, in both themes and on a phone: what it shows, what axe says, and that nothing is asked of anybody else. */
 
@@ -54,6 +54,18 @@ beforeAll(async () => {
     make('refactor', 'codex', { network: { mode: 'loopback' } }),
     make('scrape-docs', 'research-agent'),
   ])
+  const site = join(home.dir, 'site')
+  mkdirSync(join(site, 'guide'), { recursive: true })
+  writeFileSync(
+    join(site, 'README.md'),
+    '# The guide\n\nInstall it with the colour of your choice.\n\nSee the guide for the rest.\n',
+  )
+  writeFileSync(join(site, 'guide', 'old.md'), 'Nobody reads this.\n')
+  const docs = await make('docs-fix', 'claude-code', { workspace: site, review: true })
+  await exec(
+    docs,
+    "sed -i 's/colour/color/' README.md && echo 'One more line.' >> README.md && rm guide/old.md && mkdir guide/start && echo '# Start' > guide/start/index.md && head -c 300 /dev/zero > logo.png",
+  )
   await exec(tests as string, 'mkdir -p src && echo "export const answer = 42" > src/index.ts && ls src')
   const fetching = "import urllib.request as u\nu.urlopen('http://telemetry.example.com/x', timeout=5)\n"
   await home.call('PUT', `/v1/sandboxes/${tests}/files?path=/tmp/report.py`, { body: fetching })
@@ -84,6 +96,7 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['sandbox', '/sandboxes/{api-tests}', 'mkdir -p src'],
   ['terminal', '/sandboxes/{refactor}/terminal', 'a shell inside the wall'],
   ['files', '/sandboxes/{api-tests}/files?dir=/tmp/src&file=/tmp/src/index.ts', 'export const answer = 42'],
+  ['changes', '/sandboxes/{docs-fix}/changes?path={site}/README.md', 'One more line.'],
   ['ports', '/sandboxes/{refactor}/ports', 'Look for listening ports'],
   ['network', '/sandboxes/{api-tests}/network', 'telemetry.example.com'],
   ['wall', '/sandboxes/{nightly-build}/wall', 'Layers, read back from the kernel'],
@@ -100,52 +113,58 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
 ]
 
 /** Pictures that the documentation shows. */
-const KEPT = ['overview', 'approvals', 'files', 'network', 'wall', 'policy', 'policy-try', 'skills']
+const KEPT = [
+  'overview',
+  'approvals',
+  'files',
+  'changes',
+  'network',
+  'wall',
+  'policy',
+  'policy-try',
+  'skills',
+]
 
-const pathOf = (path: string): string => path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] as string)
+const pathOf = (path: string): string =>
+  path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] ?? join(home.dir, name))
 
 async function visit(at: Seat, path: string, shows: string | RegExp): Promise<void> {
   await at.go(pathOf(path))
   await at.page.locator('#main').getByText(shows).first().waitFor()
 }
 
-/** The markup is the same in both themes; the second look is for the colours. */
-describe.each(['dark', 'light'] as const)('in the %s theme', (theme) => {
-  test('every page shows what it should, and axe finds nothing serious', async () => {
-    const at = await seat(browser, home.server.url, { theme })
+const VIEWS = [
+  ['dark', 1360, 850],
+  ['light', 1360, 850],
+  ['dark', 390, 844],
+  ['light', 390, 844],
+] as const
+
+describe.each(VIEWS)('in the %s theme, %i wide', (theme, width, height) => {
+  const phone = width < 600
+  const names = phone ? (theme === 'dark' ? ['overview', 'approvals', 'sandbox', 'changes'] : []) : KEPT
+  const suffix = `${theme === 'light' ? '-light' : ''}${phone ? '-phone' : ''}`
+  const kept = theme === 'light' && !phone ? ['overview', 'wall', 'changes'] : names
+
+  test('every page shows what it should, fits, and axe finds nothing serious', async () => {
+    const at = await seat(browser, home.server.url, { theme, width, height })
     await signIn(at, home.server)
     const found: string[] = []
     for (const [name, path, shows] of PAGES) {
       await visit(at, path, shows)
-      if (name === 'overview') await at.page.locator('.spark polyline').first().waitFor()
-      found.push(
-        ...(await seriousIn(at, theme === 'dark' ? undefined : ['color-contrast'])).map(
-          (line) => `${name}: ${line}`,
-        ),
-      )
-      if ((theme === 'dark' ? KEPT : ['overview', 'wall']).includes(name))
-        await picture(at.page, theme === 'dark' ? name : `${name}-light`)
+      if (name === 'overview' && !phone) await at.page.locator('.spark polyline').first().waitFor()
+      found.push(...(await seriousIn(at)).map((line) => `${name}: ${line}`))
+      const wide = (await at.page.evaluate(
+        'Math.max(document.documentElement.scrollWidth, document.getElementById("main").scrollWidth)',
+      )) as number
+      if (wide > width) found.push(`${name}: ${wide} wide`)
+      await look(at.page, `${name}${suffix}`)
+      if (kept.includes(name)) await picture(at.page, `${name}${suffix}`)
     }
     expect(found).toEqual([])
     expect(at.complaints).toEqual([])
     await at.context.close()
-  })
-})
-
-test('on a phone nothing is wider than the screen', async () => {
-  const at = await seat(browser, home.server.url, { width: 390, height: 844 })
-  await signIn(at, home.server)
-  for (const [name, path, shows] of PAGES) {
-    await visit(at, path, shows)
-    const wide = (await at.page.evaluate(
-      'Math.max(document.documentElement.scrollWidth, document.getElementById("main").scrollWidth)',
-    )) as number
-    expect(wide, name).toBeLessThanOrEqual(390)
-    if (['overview', 'approvals', 'sandbox'].includes(name)) await picture(at.page, `${name}-phone`)
-  }
-  expect(await seriousIn(at)).toEqual([])
-  expect(at.complaints).toEqual([])
-  await at.context.close()
+  }, 180_000)
 })
 
 test('the sign-in page takes a key, and says no to a wrong one', async () => {
@@ -181,6 +200,26 @@ test('a link that was used says so', async () => {
   const other = await seat(browser, home.server.url)
   await other.page.goto(`${home.server.url}/console/#${secret}`)
   await other.page.getByRole('alert').getByText('used already').waitFor()
+  await at.context.close()
+  await other.context.close()
+})
+
+test('whoever’s key is revoked is back at the sign-in page by itself; another stays', async () => {
+  const { secret, key } = await home.server.parts.keys.create({ scopes: ['read', 'exec'], tenant: 'red' })
+  const [at, other] = [await seat(browser, home.server.url), await seat(browser, home.server.url)]
+  for (const [one, by] of [
+    [at, secret],
+    [other, await home.key(['read'], 'red')],
+  ] as const) {
+    await one.page.goto(`${home.server.url}/console/`)
+    await one.page.getByLabel('API key').fill(by)
+    await one.page.keyboard.press('Enter')
+    await one.page.locator('.status').getByText('live').waitFor()
+  }
+  await home.call('DELETE', `/v1/keys/${key.id}`)
+  await at.page.getByLabel('API key').waitFor()
+  await other.page.locator('.status').getByText('live').waitFor()
+  expect(await other.page.getByLabel('API key').count()).toBe(0)
   await at.context.close()
   await other.context.close()
 })

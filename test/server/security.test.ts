@@ -1,4 +1,6 @@
+import { mkdirSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
+import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { startServer } from '../../src/serve.ts'
@@ -14,7 +16,9 @@ const tenants: {
   readonly sandbox: string
   readonly token: string
   readonly exec: string
+  readonly changed: string
 }[] = []
+type Sampled = (typeof tenants)[number]
 
 beforeAll(async () => {
   home = await house(
@@ -24,27 +28,37 @@ beforeAll(async () => {
     const key = await home.key(['create', 'exec', 'read'], tenant)
     const made = await home.call('POST', '/v1/sandboxes', {
       key,
-      body: { agent_id: tenant, network: { mode: 'loopback' } },
+      body: { agent_id: tenant, network: { mode: 'loopback' }, workspace: workspaceOf(tenant), review: true },
     })
+    expect(made.status, made.text).toBe(201)
     const sandbox = made.json.id as string
     const ran = await home.call('POST', `/v1/sandboxes/${sandbox}/exec`, {
       key,
       body: { command: `echo ${tenant}`, background: true },
     })
     await home.call('PUT', `/v1/sandboxes/${sandbox}/files?path=/tmp/own`, { key, body: tenant })
-    tenants.push({ key, sandbox, token: made.json.token, exec: ran.json.exec_id })
+    const changed = `${workspaceOf(tenant)}/changed`
+    await home.call('PUT', `/v1/sandboxes/${sandbox}/files?path=${changed}`, { key, body: tenant })
+    tenants.push({ key, sandbox, token: made.json.token, exec: ran.json.exec_id, changed })
   }
 })
 afterAll(() => home.close())
 
+function workspaceOf(tenant: string): string {
+  const dir = join(home.dir, tenant)
+  mkdirSync(dir, { recursive: true })
+  return dir
+}
+
 /** A request that succeeds for the owner. */
-function sample(route: Route, own: (typeof tenants)[number]): { path: string; body?: unknown } {
+function sample(route: Route, own: Sampled): { path: string; body?: unknown } {
   const path = route.path
     .replace('/v1/sandboxes/:id', `/v1/sandboxes/${own.sandbox}`)
     .replace(':exec', own.exec)
     .replace(':port', '1')
     .replace('*', 'x')
-  const query = /files/.test(path) ? (/list|watch/.test(path) ? '?path=/tmp' : '?path=/tmp/own') : ''
+  const place = /diff$/.test(path) ? own.changed : /list|watch/.test(path) ? '/tmp' : '/tmp/own'
+  const query = /files|diff$/.test(path) ? `?path=${place}` : ''
   const bodies: Readonly<Record<string, unknown>> = {
     exec: { argv: ['true'] },
     stdin: { exec_id: own.exec, data: 'x' },
@@ -89,6 +103,13 @@ describe('two tenants', () => {
       [blue, red],
     ] as const) {
       const { path, body } = sample(route, own)
+      if (route.scope === 'admin') {
+        // The operator's word: no tenant has it, neither over the other's nor over one's own.
+        for (const { key } of [own, other]) expect(await status(key, method, path, body)).toBe(403)
+        for (const { token } of [own, other]) expect(await status(token, method, path, body)).toBe(401)
+        expect(await status(home.admin, method, path, body)).not.toBe(403)
+        continue
+      }
       expect(await status(other.key, method, path, body)).toBe(404)
       expect(await status(other.token, method, path, body)).toBe(401)
       const mine = await status(own.key, method, path, body)
@@ -154,7 +175,7 @@ describe('keys', () => {
       exec: await home.key(['exec'], 'green'),
       read: await home.key(['read'], 'green'),
     }
-    const own = { key: '', sandbox: 'sb_none', token: '', exec: 'ex_none' }
+    const own = { key: '', sandbox: 'sb_none', token: '', exec: 'ex_none', changed: '/none' }
     for (const route of ROUTES.filter(({ scope }) => scope !== 'open')) {
       const { path, body } = sample(route, own)
       for (const key of ['', 'rf_', `rf_${'0'.repeat(40)}`, 'Bearer', 'rfs_x'])

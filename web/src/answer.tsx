@@ -1,8 +1,11 @@
 import { useEffect, useState } from 'react'
 import type { Approval } from '../../src/client/types.ts'
+import { Confirm } from './dialog.tsx'
+import { Field } from './fields.tsx'
 import { plain } from './format.ts'
 import { useClient } from './live.ts'
-import { attempt, Confirm, Field, useLoad } from './ui.tsx'
+import { useLoad } from './load.ts'
+import { attempt } from './messages.tsx'
 
 export type Way = 'once' | 'always' | 'reject'
 
@@ -114,6 +117,7 @@ function Always({ approval, onClose }: Props) {
     <Confirm
       title="Approve this, and stop asking"
       yes="Save the rule and approve"
+      typing
       onClose={onClose}
       disabled={problem !== undefined}
       onYes={async () => {

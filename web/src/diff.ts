@@ -4,8 +4,11 @@ export type DiffLine = { readonly kind: 'same' | 'added' | 'removed' | 'gap'; re
 const AROUND = 3
 const MOST_CELLS = 4_000_000
 
+/** A line ends with its newline; what follows the last one is no line. */
+const linesOf = (text: string): readonly string[] => (text === '' ? [] : text.replace(/\n$/, '').split('\n'))
+
 export function diffLines(before: string, after: string): readonly DiffLine[] {
-  const [a, b] = [before.split('\n'), after.split('\n')]
+  const [a, b] = [linesOf(before), linesOf(after)]
   let start = 0
   while (start < a.length && start < b.length && a[start] === b[start]) start++
   let end = 0

@@ -56,3 +56,7 @@ export const plain = (text: string): string =>
 export const oneLine = (text: string): string => plain(text.replace(/[\n\t]+/g, ' ⏎ '))
 
 export const shortId = (id: string): string => id.replace(/^([a-z]+_)(.{8}).*$/, '$1$2')
+
+/** A number with its word. */
+export const counted = (many: number, word: string): string =>
+  `${count(many)} ${word}${many === 1 ? '' : 's'}`

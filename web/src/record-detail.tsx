@@ -2,9 +2,10 @@ import { useState } from 'react'
 import type { TrailRecord } from '../../src/client/types.ts'
 import { moment, plain } from './format.ts'
 import { useClient } from './live.ts'
+import { useLoad } from './load.ts'
 import { pinnedKey } from './pinned-key.ts'
 import { said } from './session.ts'
-import { Button, Link, Panel, useLoad } from './ui.tsx'
+import { Button, Link, Panel } from './ui.tsx'
 import { checkProof } from './verify.ts'
 
 const FIRST = ['seq', 'time', 'event', 'agent_id', 'sandbox_id', 'exec_id']

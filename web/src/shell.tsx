@@ -1,14 +1,16 @@
 import { lazy, Suspense, useState } from 'react'
+import { Dialog } from './dialog.tsx'
 import { Failsafe } from './failsafe.tsx'
 import { allShortcuts, useShortcuts } from './keyboard.ts'
 import { useLive, useSnapshot } from './live.ts'
+import { Messages } from './messages.tsx'
 import { Approvals } from './pages/approvals.tsx'
 import { Overview } from './pages/overview.tsx'
 import { Sandbox } from './pages/sandbox.tsx'
 import { Trail } from './pages/trail.tsx'
 import { navigate, usePath } from './route.ts'
 import { theme, toggleTheme } from './theme.ts'
-import { Button, Dialog, Empty, Link, Messages, Page } from './ui.tsx'
+import { Button, Empty, Link, Page, useCurrentInView } from './ui.tsx'
 
 const Policy = lazy(() => import('./pages/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('./pages/skills.tsx').then(({ Skills }) => ({ default: Skills })))
@@ -48,7 +50,9 @@ function Body() {
     default:
       return (
         <Page title="Not found">
-          <Empty title="There is nothing here">The overview has everything that runs.</Empty>
+          <Empty title="There is nothing here">
+            <Link to="/">The overview</Link> has everything that runs.
+          </Empty>
         </Page>
       )
   }
@@ -62,6 +66,7 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
   const [help, setHelp] = useState(false)
   const [shade, setShade] = useState(theme())
   const current = page === 'sandboxes' ? '' : page
+  const row = useCurrentInView(current)
   const pages = PAGES.filter((one) => who.operator || !('operator' in one))
   useShortcuts([
     ...PAGES.map(({ path, name, key }) => ({
@@ -86,7 +91,7 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
           <img src="/console/mark.svg" alt="" width={22} height={22} />
           <span>Ringfence</span>
         </Link>
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={row}>
           {pages.map(({ path, name, key }) => (
             <Link key={path} to={`/${path}`} current={current === path}>
               <span>{name}</span>

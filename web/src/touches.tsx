@@ -2,7 +2,8 @@ import type { Wall } from '../../src/client/console-types.ts'
 import type { Approval } from '../../src/client/types.ts'
 import { oneLine } from './format.ts'
 import { useClient } from './live.ts'
-import { Link, useLoad } from './ui.tsx'
+import { useLoad } from './load.ts'
+import { Link } from './ui.tsx'
 
 const PATH = /^(?:~|\.{1,2})?\/[^\s]*$/
 const HOST = /^(?:[a-z]+:\/\/|[\w.-]+@)?([a-z0-9-]+(?:\.[a-z0-9-]+)+)(?:[:/].*)?$/i
@@ -57,10 +58,10 @@ function Reach({ wall }: { readonly wall: Wall }) {
         <dd>
           {writable.length === 0
             ? 'nothing of the host'
-            : writable.map(({ target, own, source }) => (
+            : writable.map(({ target, own, source, review }) => (
                 <code key={target} title={source ?? ''}>
                   {oneLine(target)}
-                  {own ? ' (its own)' : ''}
+                  {own ? ' (its own)' : review ? ' (waits under Changes)' : ''}
                 </code>
               ))}
         </dd>

@@ -1,6 +1,5 @@
-import { type ReactNode, useEffect, useId, useRef, useState, useSyncExternalStore } from 'react'
+import { type ReactNode, type RefObject, useEffect, useId, useRef, useState } from 'react'
 import { hrefOf, onLink } from './route.ts'
-import { said } from './session.ts'
 
 /** The few parts that everything is made of. */
 
@@ -73,16 +72,22 @@ const SIGNS: Readonly<Record<string, readonly [sign: string, tone: string]>> = {
   ready: ['●', 'good'],
   executing: ['▶', 'accent'],
   running: ['▶', 'accent'],
+  'waiting for you': ['?', 'warn'],
+  waiting: ['?', 'warn'],
   paused: ['‖', 'warn'],
   destroying: ['◍', 'dim'],
   destroyed: ['○', 'dim'],
   failed: ['✕', 'bad'],
+  started: ['▶', 'accent'],
   ended: ['○', 'dim'],
   refused: ['✕', 'bad'],
   unfinished: ['◌', 'warn'],
   pending: ['?', 'warn'],
   approved: ['✓', 'good'],
   rejected: ['✕', 'bad'],
+  applying: ['◌', 'accent'],
+  applied: ['✓', 'good'],
+  dropped: ['○', 'dim'],
   expired: ['◷', 'dim'],
   deny: ['✕', 'bad'],
   block: ['✕', 'bad'],
@@ -94,7 +99,7 @@ const SIGNS: Readonly<Record<string, readonly [sign: string, tone: string]>> = {
   info: ['i', 'dim'],
   stops: ['✕', 'bad'],
   weakens: ['!', 'warn'],
-  tells: ['i', 'dim'],
+  note: ['i', 'dim'],
   available: ['●', 'good'],
   missing: ['✕', 'bad'],
   changed: ['!', 'warn'],
@@ -128,173 +133,11 @@ export function Button(props: {
       onClick={props.onClick}
       disabled={props.disabled}
       title={props.title}
-      aria-keyshortcuts={props.hint}
+      aria-keyshortcuts={props.hint?.replace('Ctrl ', 'Control+')}
     >
       {props.children}
       {props.hint && <kbd>{props.hint}</kbd>}
     </button>
-  )
-}
-
-/** A modal question. Escape and the backdrop mean no. */
-export function Dialog(props: {
-  readonly title: string
-  readonly onClose: () => void
-  readonly children: ReactNode
-  readonly wide?: boolean
-}) {
-  const dialog = useRef<HTMLDialogElement>(null)
-  const id = useId()
-  useEffect(() => {
-    const element = dialog.current
-    const before = document.activeElement
-    if (element && !element.open) element.showModal()
-    // What is to be filled in, else the answer itself: Enter then means what the dialog asks.
-    const first = ['input:not([type=checkbox]), textarea', 'button[type=submit]', 'button:last-of-type']
-    first
-      .map((one) => element?.querySelector<HTMLElement>(one))
-      .find(Boolean)
-      ?.focus()
-    return () => {
-      if (before instanceof HTMLElement && before.isConnected) before.focus()
-    }
-  }, [])
-  return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape is the dialog's own
-    <dialog
-      ref={dialog}
-      className={props.wide ? 'wide' : ''}
-      aria-labelledby={id}
-      onClose={props.onClose}
-      onClick={(event) => {
-        if (event.target === dialog.current) dialog.current?.close()
-      }}
-    >
-      <div className="dialog-body">
-        <h2 id={id}>{props.title}</h2>
-        {props.children}
-      </div>
-    </dialog>
-  )
-}
-
-/** A yes or no before something that cannot be taken back. */
-export function Confirm(props: {
-  readonly title: string
-  readonly children?: ReactNode
-  readonly yes: string
-  readonly tone?: 'main' | 'bad'
-  readonly onYes: () => void | Promise<void>
-  readonly onClose: () => void
-  readonly disabled?: boolean
-}) {
-  const [busy, setBusy] = useState(false)
-  return (
-    <Dialog title={props.title} onClose={props.onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault()
-          if (busy || props.disabled) return
-          setBusy(true)
-          void Promise.resolve(props.onYes()).finally(() => setBusy(false))
-        }}
-      >
-        {props.children}
-        <div className="buttons">
-          <Button onClick={props.onClose} tone="quiet" hint="Esc">
-            Cancel
-          </Button>
-          <Button
-            onClick={() => {}}
-            submit
-            tone={props.tone ?? 'main'}
-            hint="Enter"
-            disabled={busy || props.disabled === true}
-          >
-            {props.yes}
-          </Button>
-        </div>
-      </form>
-    </Dialog>
-  )
-}
-
-export function Field(props: {
-  readonly label: string
-  readonly value: string
-  readonly onChange: (value: string) => void
-  readonly placeholder?: string
-  readonly hint?: ReactNode
-  readonly lines?: number
-  readonly mono?: boolean
-  readonly type?: 'text' | 'password' | 'search'
-  readonly autoFocus?: boolean
-  readonly hideLabel?: boolean
-  readonly onEnter?: () => void
-  readonly className?: string
-}) {
-  const id = useId()
-  const shared = {
-    id,
-    value: props.value,
-    placeholder: props.placeholder,
-    spellCheck: false,
-    autoComplete: 'off',
-    autoCapitalize: 'off',
-    autoFocus: props.autoFocus,
-    className: props.mono ? 'mono' : '',
-    'aria-describedby': props.hint ? `${id}-hint` : undefined,
-  }
-  return (
-    <div className={`field ${props.className ?? ''}`}>
-      <label htmlFor={id} className={props.hideLabel ? 'hidden' : ''}>
-        {props.label}
-      </label>
-      {props.lines ? (
-        <textarea {...shared} rows={props.lines} onChange={(event) => props.onChange(event.target.value)} />
-      ) : (
-        <input
-          {...shared}
-          type={props.type ?? 'text'}
-          onChange={(event) => props.onChange(event.target.value)}
-          onKeyDown={(event) => {
-            if (event.key === 'Enter' && props.onEnter) {
-              event.preventDefault()
-              props.onEnter()
-            } else if (event.key === 'Escape') event.currentTarget.blur()
-          }}
-        />
-      )}
-      {props.hint && (
-        <div className="hint" id={`${id}-hint`}>
-          {props.hint}
-        </div>
-      )}
-    </div>
-  )
-}
-
-export function Choice<T extends string>(props: {
-  readonly label: string
-  readonly value: T
-  readonly options: readonly (readonly [value: T, name: string])[]
-  readonly onChange: (value: T) => void
-  readonly hideLabel?: boolean
-}) {
-  const id = useId()
-  return (
-    <div className="field">
-      <label htmlFor={id} className={props.hideLabel ? 'hidden' : ''}>
-        {props.label}
-      </label>
-      <select id={id} value={props.value} onChange={(event) => props.onChange(event.target.value as T)}>
-        {props.options.map(([value, name]) => (
-          <option value={value} key={value}>
-            {name}
-          </option>
-        ))}
-      </select>
-    </div>
   )
 }
 
@@ -304,8 +147,9 @@ export function Tabs(props: {
   readonly current: string
   readonly tabs: readonly (readonly [path: string, name: string, mark?: string | number])[]
 }) {
+  const row = useCurrentInView(props.current)
   return (
-    <nav className="tabs" aria-label={props.label}>
+    <nav className="tabs" aria-label={props.label} ref={row}>
       {props.tabs.map(([path, name, mark]) => (
         <Link
           to={`${props.base}${path === '' ? '' : `/${path}`}`}
@@ -318,6 +162,40 @@ export function Tabs(props: {
       ))}
     </nav>
   )
+}
+
+/** What may be wider than the page. Where it is, the keyboard can scroll it too. */
+export function ScrollX(props: {
+  readonly label: string
+  readonly className?: string
+  readonly children: ReactNode
+}) {
+  const box = useRef<HTMLDivElement>(null)
+  const [wide, setWide] = useState(false)
+  useEffect(() => {
+    const element = box.current
+    if (!element) return
+    const watch = new ResizeObserver(() => setWide(element.scrollWidth > element.clientWidth))
+    watch.observe(element)
+    if (element.firstElementChild) watch.observe(element.firstElementChild)
+    return () => watch.disconnect()
+  }, [])
+  const reach = wide ? { tabIndex: 0, role: 'group', 'aria-label': props.label } : {}
+  return (
+    <div ref={box} className={props.className ?? 'scroll-x'} {...reach}>
+      {props.children}
+    </div>
+  )
+}
+
+/** Brings the current one of a row of links into view, where the row is longer than the screen. */
+export function useCurrentInView(current: string): RefObject<HTMLElement | null> {
+  const row = useRef<HTMLElement>(null)
+  // biome-ignore lint/correctness/useExhaustiveDependencies: looks again when another one is current
+  useEffect(() => {
+    row.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' })
+  }, [current])
+  return row
 }
 
 /** Nothing yet, and what to do about it. */
@@ -353,94 +231,4 @@ export function Code({ text }: { readonly text: string }) {
       </button>
     </div>
   )
-}
-
-// — messages ———————————————————————————————————————————————
-
-type Message = { readonly id: number; readonly text: string; readonly bad: boolean }
-let messages: readonly Message[] = []
-let nextMessage = 1
-const hearers = new Set<() => void>()
-const setMessages = (next: readonly Message[]): void => {
-  messages = next
-  for (const hear of hearers) hear()
-}
-const MESSAGE_MS = 6000
-
-export function tell(text: string, bad = false): void {
-  const id = nextMessage++
-  setMessages([...messages.slice(-3), { id, text, bad }])
-  setTimeout(() => setMessages(messages.filter((one) => one.id !== id)), MESSAGE_MS)
-}
-
-/** Does something and says what went wrong; tells whether it went well. */
-export async function attempt(work: () => Promise<unknown>, done?: string): Promise<boolean> {
-  try {
-    await work()
-    if (done) tell(done)
-    return true
-  } catch (error) {
-    tell(said(error), true)
-    return false
-  }
-}
-
-export function Messages() {
-  const shown = useSyncExternalStore(
-    (hear) => {
-      hearers.add(hear)
-      return () => hearers.delete(hear)
-    },
-    () => messages,
-  )
-  return (
-    <div className="messages" role="status" aria-live="polite">
-      {shown.map(({ id, text, bad }) => (
-        <div key={id} className={bad ? 'message bad' : 'message'}>
-          <span aria-hidden="true">{bad ? '✕ ' : '✓ '}</span>
-          {text}
-        </div>
-      ))}
-    </div>
-  )
-}
-
-/** The time, so that ages grow. */
-const ticks = new Set<() => void>()
-let now = Date.now()
-setInterval(() => {
-  now = Date.now()
-  for (const tick of ticks) tick()
-}, 1000)
-export function useNow(): number {
-  return useSyncExternalStore(
-    (tick) => {
-      ticks.add(tick)
-      return () => ticks.delete(tick)
-    },
-    () => now,
-  )
-}
-
-/** Loads something when its name changes, or anew with `again`; what is shown stays until the answer is there. */
-export function useLoad<T>(
-  name: string,
-  load: () => Promise<T>,
-): { readonly value?: T; readonly error?: string; readonly again: () => void } {
-  const [state, setState] = useState<{ readonly value?: T; readonly error?: string }>({})
-  const [turn, setTurn] = useState(0)
-  const work = useRef(load)
-  work.current = load
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `turn` asks for it anew
-  useEffect(() => {
-    let over = false
-    work.current().then(
-      (value) => !over && setState({ value }),
-      (error: unknown) => !over && setState((before) => ({ ...before, error: said(error) })),
-    )
-    return () => {
-      over = true
-    }
-  }, [name, turn])
-  return { ...state, again: () => setTurn((before) => before + 1) }
 }

@@ -1,5 +1,6 @@
 import type { Wall } from '../../src/client/console-types.ts'
 import { oneLine } from './format.ts'
+import { ScrollX } from './ui.tsx'
 
 /** The wall: the host's files on the left, the network on the right, and only what was granted crosses. */
 
@@ -86,7 +87,7 @@ export function WallDrawing({ wall }: { readonly wall: Wall }) {
   const inner = 22 + layers * 6
   const middle = height / 2 + 16
   return (
-    <div className="drawing">
+    <ScrollX className="drawing" label="The wall, drawn">
       <svg viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={summary(wall, files, net)}>
         <defs>
           <marker
@@ -135,7 +136,7 @@ export function WallDrawing({ wall }: { readonly wall: Wall }) {
         <Side rows={files} height={height} side="left" inner={inner} />
         <Side rows={net} height={height} side="right" inner={inner} />
       </svg>
-    </div>
+    </ScrollX>
   )
 }
 

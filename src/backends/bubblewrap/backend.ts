@@ -85,6 +85,7 @@ class Bubblewrap implements Backend, Wrapper {
   readonly level = 'os'
   readonly byNameOnly = false
   readonly emulated = false
+  readonly reviews = true
   readonly #parts: BubblewrapParts
   #layout: SystemLayout | undefined
   #cgroups: CgroupHost | undefined

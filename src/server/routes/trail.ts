@@ -1,5 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator, type Principal } from '../../supervisor/keys.ts'
+import type { ServerParts } from '../parts.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { auditQuery, eventsQuery, linesQuery } from '../shapes.ts'
 import { lastEventId, type SseEvent, sse } from '../sse.ts'
@@ -61,6 +62,19 @@ function streamOf(lines: AsyncGenerator<string, void>): ReadableStream<Uint8Arra
       await lines.return()
     },
   })
+}
+
+/** Fires when the sandbox has ended; at once when it has already. */
+async function endOf(
+  parts: ServerParts,
+  principal: Principal,
+  sandboxId: string,
+): Promise<AbortSignal | undefined> {
+  const { managed } = await parts.supervisor.get(principal, sandboxId)
+  if (!managed) return AbortSignal.abort()
+  const over = new AbortController()
+  void managed.gone.then(() => over.abort())
+  return over.signal
 }
 
 export const trailRoutes: readonly Route[] = [
@@ -154,11 +168,13 @@ export const trailRoutes: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/events',
-    summary: 'The trail as it grows, as events; goes on from `Last-Event-ID`',
+    summary: 'The trail as it grows, as events; goes on from `Last-Event-ID`; of one sandbox, until its end',
     scope: 'read',
     query: eventsQuery,
     answers: { 200: { description: 'one event a record', type: 'text/event-stream' } },
-    handle: ({ parts, principal, query, request }) => {
+    handle: async ({ parts, principal, query, request }) => {
+      const over =
+        query.sandbox_id === undefined ? undefined : await endOf(parts, principal, query.sandbox_id)
       const stop = new AbortController()
       request.signal.addEventListener('abort', () => stop.abort(), { once: true })
       const records = parts.feed.follow(principal, {
@@ -166,6 +182,7 @@ export const trailRoutes: readonly Route[] = [
         sandboxId: query.sandbox_id,
         events: query.event === undefined ? undefined : [query.event],
         signal: stop.signal,
+        over,
       })
       async function* events(): AsyncGenerator<SseEvent, void> {
         try {

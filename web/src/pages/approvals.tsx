@@ -2,12 +2,14 @@ import { useEffect, useState } from 'react'
 import type { Approval } from '../../../src/client/types.ts'
 import { Answer, type Way } from '../answer.tsx'
 import { CommandTree } from '../command-tree.tsx'
+import { Choice } from '../fields.tsx'
 import { ago, clock, oneLine, plain, shortId, span } from '../format.ts'
 import { useShortcuts } from '../keyboard.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
+import { useLoad, useNow } from '../load.ts'
 import { navigate, setParams, useParam } from '../route.ts'
 import { Touches } from '../touches.tsx'
-import { Badge, Button, Choice, Empty, Link, Page, Panel, useLoad, useNow } from '../ui.tsx'
+import { Badge, Button, Empty, Link, Page, Panel } from '../ui.tsx'
 
 /** Questions to a person: the waiting ones first, then how earlier ones were answered. */
 export function Approvals({ id }: { readonly id: string | undefined }) {
@@ -158,7 +160,7 @@ function Detail({ approval }: { readonly approval: Approval }) {
       </p>
       <h3>Why you are asked</h3>
       <p className="why">
-        <Badge word={approval.decision.action} /> {oneLine(approval.decision.reason)}
+        <Badge word={approval.decision.action} /> {oneLine(approval.decision.reason)}{' '}
         {approval.decision.rules.map((rule) => (
           <code key={rule} className="rule">
             {rule}

@@ -3,7 +3,8 @@ import type { BackendView } from '../../../src/client/console-types.ts'
 import { GUARANTEE_NAMES, GUARANTEES } from '../../../src/model/guarantee.ts'
 import { millis, plain } from '../format.ts'
 import { useClient } from '../live.ts'
-import { Badge, Button, Code, Page, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { Badge, Button, Code, Page, Panel } from '../ui.tsx'
 
 /** What this host can do, measured, and what to do about the rest. */
 export function Backends() {
@@ -41,7 +42,7 @@ export function Backends() {
           <ul className="notes">
             {value.notes.map(({ id, weight, text, fix }) => (
               <li key={id}>
-                <Badge word={weight} /> <span>{plain(text)}</span>
+                <Badge word={weight === 'tells' ? 'note' : weight} /> <span>{plain(text)}</span>
                 {fix && (isCommand(fix) ? <Code text={fix} /> : <span className="dim"> → {plain(fix)}</span>)}
               </li>
             ))}

@@ -1,8 +1,12 @@
 import { useState } from 'react'
 import type { KeyInfo } from '../../../src/client/types.ts'
+import { Confirm, Dialog } from '../dialog.tsx'
+import { Field } from '../fields.tsx'
 import { moment, oneLine } from '../format.ts'
 import { useClient, useLive } from '../live.ts'
-import { attempt, Badge, Button, Code, Confirm, Dialog, Empty, Field, Page, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Badge, Button, Code, Empty, Page, Panel, ScrollX } from '../ui.tsx'
 
 const SCOPES = [
   ['create', 'make, pause and end sandboxes'],
@@ -50,16 +54,20 @@ export function Keys() {
             Programs come in with a key:
           </Empty>
         ) : (
-          <div className="scroll-x">
+          <ScrollX label="Keys">
             <table>
               <thead>
                 <tr>
                   <th scope="col">State</th>
                   <th scope="col">Name</th>
-                  <th scope="col">Starts with</th>
+                  <th scope="col" className="roomy">
+                    Starts with
+                  </th>
                   <th scope="col">Scopes</th>
                   <th scope="col">Tenant</th>
-                  <th scope="col">Made</th>
+                  <th scope="col" className="roomy">
+                    Made
+                  </th>
                   <th scope="col">
                     <span className="hidden">Actions</span>
                   </th>
@@ -75,10 +83,10 @@ export function Keys() {
                       {key.name ? oneLine(key.name) : <span className="dim">–</span>}
                       {key.id === who.key_id && <span className="dim"> (you)</span>}
                     </td>
-                    <td className="mono">{oneLine(key.start)}…</td>
+                    <td className="mono roomy">{oneLine(key.start)}…</td>
                     <td>{key.scopes.join(', ')}</td>
                     <td>{oneLine(key.tenant)}</td>
-                    <td className="nowrap dim">{moment(key.created_at)}</td>
+                    <td className="nowrap dim roomy">{moment(key.created_at)}</td>
                     <td className="row-actions">
                       {!key.revoked_at && (
                         <>
@@ -93,7 +101,7 @@ export function Keys() {
                 ))}
               </tbody>
             </table>
-          </div>
+          </ScrollX>
         )}
       </Panel>
       {making && (

@@ -1,9 +1,13 @@
 import { useEffect, useState } from 'react'
 import type { PolicyCheck, PolicyView, Suggestion } from '../../../src/client/console-types.ts'
+import { Confirm } from '../dialog.tsx'
 import { DiffView } from '../diff-view.tsx'
-import { plain } from '../format.ts'
+import { Field } from '../fields.tsx'
+import { counted, plain } from '../format.ts'
 import { useClient } from '../live.ts'
-import { attempt, Button, Confirm, Empty, Field, Link, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Button, Empty, Link, Panel } from '../ui.tsx'
 
 const CHECK_MS = 300
 
@@ -91,7 +95,7 @@ export function PolicyEdit({
           )}
           {check?.ok && (
             <p className="good-text">
-              ✓ it loads: {check.rules} rules, {check.examples.length} examples
+              ✓ it loads: {counted(check.rules, 'rule')}, {counted(check.examples.length, 'example')}
               {lies.length === 0 ? ', all true' : ''}
             </p>
           )}

@@ -1,11 +1,12 @@
 import { useEffect, useState } from 'react'
 import type { Inspected, JudgedCommand, Verdict } from '../../../src/client/console-types.ts'
 import { commandText } from '../command-tree.tsx'
+import { Choice, Field } from '../fields.tsx'
 import { plain } from '../format.ts'
 import { useClient, useLive } from '../live.ts'
 import { useParam } from '../route.ts'
 import { said } from '../session.ts'
-import { Badge, Button, Choice, Field, Panel } from '../ui.tsx'
+import { Badge, Button, Panel } from '../ui.tsx'
 
 type Kind = 'command' | 'path' | 'url'
 type Result = { readonly command: Inspected } | { readonly verdict: Verdict }
@@ -200,7 +201,7 @@ function Steps({ result, rules }: { readonly result: Inspected; readonly rules: 
         ))}
         <li className="step verdict-step" data-turn={Math.min(nodes.length + 1, 12)}>
           <div role="status">
-            <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}
+            <strong>the strictest wins</strong> <Badge word={decision.action} /> {plain(decision.reason)}{' '}
             {decision.rules.map((rule) => (
               <code key={rule} className="rule">
                 {rule}

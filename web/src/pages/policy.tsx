@@ -2,7 +2,8 @@ import type { PolicyDescription } from '../../../src/client/console-types.ts'
 import { ACTIONS } from '../../../src/model/decision.ts'
 import { oneLine, plain } from '../format.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
-import { Badge, Empty, Page, Panel, Tabs, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { Badge, Empty, Page, Panel, ScrollX, Tabs } from '../ui.tsx'
 import { PolicyEdit, Suggestions } from './policy-edit.tsx'
 import { PolicyTry } from './policy-try.tsx'
 
@@ -143,7 +144,7 @@ function Read({ description: of }: { readonly description: PolicyDescription }) 
             never relaxes a hard deny:
           </Empty>
         ) : (
-          <div className="scroll-x">
+          <ScrollX label="Your rules">
             <table>
               <thead>
                 <tr>
@@ -173,17 +174,19 @@ function Read({ description: of }: { readonly description: PolicyDescription }) 
                 ))}
               </tbody>
             </table>
-          </div>
+          </ScrollX>
         )}
       </Panel>
       <Panel title="Built in">
-        <div className="scroll-x">
+        <ScrollX label="Built-in rules">
           <table>
             <thead>
               <tr>
                 <th scope="col">Theme</th>
                 <th scope="col">Rules</th>
-                <th scope="col">Hard</th>
+                <th scope="col" className="num">
+                  Hard
+                </th>
                 <th scope="col">Among them</th>
               </tr>
             </thead>
@@ -211,7 +214,7 @@ function Read({ description: of }: { readonly description: PolicyDescription }) 
               ))}
             </tbody>
           </table>
-        </div>
+        </ScrollX>
       </Panel>
     </>
   )

@@ -1,10 +1,14 @@
 import { useEffect, useRef, useState } from 'react'
 import type { ExecView } from '../../../src/client/console-types.ts'
+import type { Approval } from '../../../src/client/types.ts'
 import type { Outcome } from '../../../src/model/command.ts'
+import { Field } from '../fields.tsx'
 import { clock, millis, oneLine, plain } from '../format.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
 import { said } from '../session.ts'
-import { attempt, Badge, Button, Empty, Field, Link, Panel, useLoad } from '../ui.tsx'
+import { Badge, Button, Empty, Link, Panel } from '../ui.tsx'
 
 export function outcomeText(outcome: Outcome | null): string {
   if (outcome === null) return ''
@@ -16,7 +20,8 @@ export function outcomeText(outcome: Outcome | null): string {
 export function Execs({ id, over }: { readonly id: string; readonly over: boolean }) {
   const client = useClient()
   const { who } = useLive()
-  const { records } = useSnapshot()
+  const { records, approvals } = useSnapshot()
+  const asked = approvals.filter((one) => one.sandbox_id === id)
   const [open, setOpen] = useState<string | undefined>(undefined)
   // Its own records say when the list has changed.
   const last = records.findLast((one) => one.sandbox_id === id && typeof one.exec_id === 'string')?.seq ?? -1
@@ -40,7 +45,8 @@ export function Execs({ id, over }: { readonly id: string; readonly over: boolea
           }}
         />
       )}
-      {kept.length === 0 ? (
+      {asked.length > 0 && <Asked asked={asked} />}
+      {kept.length === 0 && asked.length === 0 ? (
         <Empty title="Nothing ran in it yet" command={`ringfence sandbox exec ${id} -c 'echo hello'`}>
           {mayRun ? 'Type a command above, or use a terminal:' : 'What runs in it appears here.'}
         </Empty>
@@ -58,6 +64,29 @@ export function Execs({ id, over }: { readonly id: string; readonly over: boolea
         </ul>
       )}
     </Panel>
+  )
+}
+
+/** Commands that have not begun: each waits for a person. */
+function Asked({ asked }: { readonly asked: readonly Approval[] }) {
+  const { who } = useLive()
+  return (
+    <ul className="execs asked" aria-label="Waiting commands">
+      {asked.map((one) => (
+        <li className="exec" key={one.id}>
+          <Link to={`/approvals/${one.id}`} className="exec-head">
+            <time dateTime={one.asked_at} className="num dim">
+              {clock(one.asked_at)}
+            </time>
+            <code>{oneLine(one.command)}</code>
+            <span className="exec-end">
+              <span className="dim">{oneLine(one.decision.reason)}</span>
+              <Badge word={who.operator ? 'waiting for you' : 'waiting'} />
+            </span>
+          </Link>
+        </li>
+      ))}
+    </ul>
   )
 }
 

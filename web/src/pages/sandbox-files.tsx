@@ -1,10 +1,14 @@
 import { useRef, useState } from 'react'
 import type { FileInfo } from '../../../src/client/types.ts'
+import { Confirm } from '../dialog.tsx'
 import { DiffView } from '../diff-view.tsx'
+import { Field } from '../fields.tsx'
 import { bytes, moment, oneLine } from '../format.ts'
 import { useClient } from '../live.ts'
+import { useLoad } from '../load.ts'
+import { attempt, tell } from '../messages.tsx'
 import { useParam } from '../route.ts'
-import { attempt, Button, Confirm, Empty, Field, Panel, tell, useLoad } from '../ui.tsx'
+import { Button, Empty, Panel } from '../ui.tsx'
 
 const MOST_VIEWED = 512 * 1024
 

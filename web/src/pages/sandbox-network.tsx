@@ -1,8 +1,12 @@
 import { useMemo, useState } from 'react'
 import type { ConsoleSandbox, EgressView } from '../../../src/client/console-types.ts'
+import { Confirm } from '../dialog.tsx'
+import { Field } from '../fields.tsx'
 import { bytes, clock, count, millis, oneLine } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
-import { attempt, Badge, Button, Confirm, Empty, Field, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { attempt } from '../messages.tsx'
+import { Badge, Button, Empty, Panel, ScrollX } from '../ui.tsx'
 
 type Host = {
   readonly host: string
@@ -95,7 +99,7 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
         {hosts.length === 0 ? (
           <p className="dim quiet-line">It has not tried to reach anything yet.</p>
         ) : (
-          <div className="scroll-x">
+          <ScrollX label="Hosts">
             <table>
               <thead>
                 <tr>
@@ -129,7 +133,7 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
                     <td className="num">{bytes(host.in)}</td>
                     <td className="num">{bytes(host.out)}</td>
                     <td className="dim">{oneLine(host.reason)}</td>
-                    <td>
+                    <td className="row-actions">
                       {host.refused > 0 && !one.network.allow_hosts.includes(host.host) && (
                         <Button onClick={() => setAdding(host.host)}>Allow this host</Button>
                       )}
@@ -138,12 +142,12 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </ScrollX>
         )}
       </Panel>
       {items.length > 0 && (
         <Panel title="Connections" aside={<span className="dim">newest first</span>}>
-          <div className="scroll-x">
+          <ScrollX label="Connections">
             <table>
               <thead>
                 <tr>
@@ -180,7 +184,7 @@ export function Network({ one }: { readonly one: ConsoleSandbox }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </ScrollX>
         </Panel>
       )}
       {adding !== undefined && <Allow one={one} first={adding} onClose={() => setAdding(undefined)} />}

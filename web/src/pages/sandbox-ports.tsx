@@ -1,8 +1,9 @@
 import { useState } from 'react'
+import { Field } from '../fields.tsx'
 import { plain } from '../format.ts'
 import { useClient } from '../live.ts'
 import { said } from '../session.ts'
-import { Button, Code, Empty, Field, Panel } from '../ui.tsx'
+import { Button, Code, Empty, Panel } from '../ui.tsx'
 
 /** Listening sockets as the sandbox's kernel lists them: address `…:1F90`, state `0A`. */
 export function listeningIn(table: string): readonly number[] {

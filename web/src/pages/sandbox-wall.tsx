@@ -2,7 +2,8 @@ import type { Wall } from '../../../src/client/console-types.ts'
 import { GUARANTEES, type Guarantee } from '../../../src/model/guarantee.ts'
 import { oneLine } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
-import { Empty, Panel, useLoad } from '../ui.tsx'
+import { useLoad } from '../load.ts'
+import { Empty, Panel, ScrollX } from '../ui.tsx'
 import { WallDrawing } from '../wall-drawing.tsx'
 
 /** What stands between the sandbox and the host: drawn, then listed, as the kernel reports it. */
@@ -99,31 +100,32 @@ function Guarantees({ wall }: { readonly wall: Wall }) {
 function Mounts({ wall }: { readonly wall: Wall }) {
   return (
     <Panel title="Mounts">
-      {(wall.mounts ?? []).length === 0 && (
+      {(wall.mounts ?? []).length === 0 ? (
         <p className="dim">None: nothing of yours is in it. Its own {wall.cwd} goes with it.</p>
-      )}
-      <div className="scroll-x" hidden={(wall.mounts ?? []).length === 0}>
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">Inside</th>
-              <th scope="col">On the host</th>
-              <th scope="col">Mode</th>
-            </tr>
-          </thead>
-          <tbody>
-            {(wall.mounts ?? []).map(({ source, target, mode, own, review }) => (
-              <tr key={target}>
-                <td className="mono">{oneLine(target)}</td>
-                <td className="mono dim">
-                  {own ? 'its own, gone with it' : source === null ? '–' : oneLine(source)}
-                </td>
-                <td>{review ? 'rw, changes wait' : mode}</td>
+      ) : (
+        <ScrollX label="Mounts">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Inside</th>
+                <th scope="col">On the host</th>
+                <th scope="col">Mode</th>
               </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+            </thead>
+            <tbody>
+              {(wall.mounts ?? []).map(({ source, target, mode, own, review }) => (
+                <tr key={target}>
+                  <td className="mono">{oneLine(target)}</td>
+                  <td className="mono dim">
+                    {own ? 'its own, gone with it' : source === null ? '–' : oneLine(source)}
+                  </td>
+                  <td>{review ? 'rw, changes wait' : mode}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </ScrollX>
+      )}
     </Panel>
   )
 }

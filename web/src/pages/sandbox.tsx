@@ -1,11 +1,15 @@
 import { lazy, Suspense, useState } from 'react'
 import type { ConsoleSandbox } from '../../../src/client/console-types.ts'
+import { Confirm } from '../dialog.tsx'
 import { bytes, moment, oneLine, shortId, span } from '../format.ts'
 import { useShortcuts } from '../keyboard.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
+import { useLoad, useNow } from '../load.ts'
+import { attempt } from '../messages.tsx'
 import { navigate } from '../route.ts'
 import { Spark } from '../spark.tsx'
-import { attempt, Badge, Button, Code, Confirm, Empty, Page, Panel, Tabs, useLoad, useNow } from '../ui.tsx'
+import { Badge, Button, Code, Empty, Page, Panel, Tabs } from '../ui.tsx'
+import { useStateWord } from '../waiting.ts'
 import { Execs } from './sandbox-execs.tsx'
 import { SandboxRecords } from './trail.tsx'
 
@@ -13,6 +17,7 @@ const Terminal = lazy(() => import('./sandbox-terminal.tsx').then(({ Terminal })
 const Files = lazy(() => import('./sandbox-files.tsx').then(({ Files }) => ({ default: Files })))
 const Network = lazy(() => import('./sandbox-network.tsx').then(({ Network }) => ({ default: Network })))
 const Ports = lazy(() => import('./sandbox-ports.tsx').then(({ Ports }) => ({ default: Ports })))
+const Changes = lazy(() => import('./sandbox-changes.tsx').then(({ Changes }) => ({ default: Changes })))
 const WallTab = lazy(() => import('./sandbox-wall.tsx').then(({ WallTab }) => ({ default: WallTab })))
 
 const TABS = [
@@ -25,6 +30,10 @@ const TABS = [
   ['record', 'Record'],
 ] as const
 
+/** Where changes wait for a person, they stand beside the files. */
+const tabsOf = (one: ConsoleSandbox | undefined): readonly (readonly [path: string, name: string])[] =>
+  one?.review ? [...TABS.slice(0, 3), ['changes', 'Changes'], ...TABS.slice(3)] : TABS
+
 /** One sandbox: everything that goes on in it and around it. */
 export function Sandbox({ id, tab }: { readonly id: string; readonly tab: string }) {
   const { sandboxes, ended } = useSnapshot()
@@ -33,7 +42,7 @@ export function Sandbox({ id, tab }: { readonly id: string; readonly tab: string
   const fetched = useLoad(`sandbox ${id}`, async () => (await client.get(id)).info as ConsoleSandbox)
   const one = known ?? fetched.value
   useShortcuts(
-    TABS.map(([path, name], index) => ({
+    tabsOf(one).map(([path, name], index) => ({
       keys: String(index + 1),
       does: `${name} of this sandbox`,
       run: () => navigate(`/sandboxes/${id}${path === '' ? '' : `/${path}`}`),
@@ -56,7 +65,7 @@ export function Sandbox({ id, tab }: { readonly id: string; readonly tab: string
   return (
     <Page title={title} aside={<Actions one={one} over={over} />}>
       <Facts one={one} />
-      <Tabs label="Parts of the sandbox" base={`/sandboxes/${id}`} current={tab} tabs={TABS} />
+      <Tabs label="Parts of the sandbox" base={`/sandboxes/${id}`} current={tab} tabs={tabsOf(one)} />
       <div className="tab-body">
         <Suspense fallback={<p className="dim">…</p>}>
           <TabBody one={one} tab={tab} over={over} />
@@ -79,6 +88,7 @@ function TabBody({
   if (tab === '') return <Execs id={one.id} over={over} />
   if (tab === 'record') return <SandboxRecords id={one.id} />
   if (tab === 'wall') return <WallTab id={one.id} />
+  if (tab === 'changes' && one.review) return <Changes one={one} over={over} />
   if (tab === 'terminal' && !who.allow_interactive)
     return (
       <Panel title="Terminal">
@@ -93,7 +103,8 @@ function TabBody({
     return (
       <Panel title="It has ended">
         <Empty title={`This sandbox is ${one.state}${one.reason ? `: ${one.reason}` : ''}`}>
-          Its commands and its record are still here; its files and connections went with it.
+          Its commands and its record are still here; its files and connections went with it
+          {one.review ? ', but what it changed waits under Changes' : ''}.
         </Empty>
       </Panel>
     )
@@ -106,6 +117,7 @@ function TabBody({
 function Facts({ one }: { readonly one: ConsoleSandbox }) {
   const live = useLive()
   const now = useNow()
+  const word = useStateWord()(one)
   const samples = live.samplesOf(one.id)
   const [cpu, memory] = samples.at(-1) ?? [0, 0]
   const age = (one.ended_at ? Date.parse(one.ended_at) : now) - Date.parse(one.created_at)
@@ -115,7 +127,7 @@ function Facts({ one }: { readonly one: ConsoleSandbox }) {
       <div>
         <dt>state</dt>
         <dd>
-          <Badge word={one.state} />
+          <Badge word={word} />
           {one.reason && <span className="dim"> {oneLine(one.reason)}</span>}
         </dd>
       </div>
@@ -226,7 +238,7 @@ function Actions({ one, over }: { readonly one: ConsoleSandbox; readonly over: b
             if (
               await attempt(
                 async () => (await client.get(one.id)).close(),
-                'It is gone, and nothing of it is left',
+                one.review ? 'It is gone; its changes wait' : 'It is gone, and nothing of it is left',
               )
             )
               setAsking(false)
@@ -234,7 +246,7 @@ function Actions({ one, over }: { readonly one: ConsoleSandbox; readonly over: b
         >
           <p>
             Everything in <code>{one.id}</code> ends now: its commands, its files, its connections. Its record
-            stays in the trail.
+            stays in the trail{one.review ? ', and its changes wait for your word' : ''}.
           </p>
         </Confirm>
       )}

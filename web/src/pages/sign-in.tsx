@@ -1,7 +1,8 @@
 import { useState } from 'react'
 import type { ConsoleClient } from '../../../src/client/console.ts'
+import { Field } from '../fields.tsx'
 import { enterByKey, said } from '../session.ts'
-import { Button, Code, Field } from '../ui.tsx'
+import { Button, Code } from '../ui.tsx'
 
 /** The way in for whoever has no link: a key, and where a link comes from. */
 export function SignIn(props: {

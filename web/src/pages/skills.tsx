@@ -1,10 +1,12 @@
 import type { Finding, SkillUsage, SkillView } from '../../../src/client/console-types.ts'
 import type { TrailRecord } from '../../../src/client/types.ts'
+import { Field } from '../fields.tsx'
 import { bytes, clock, count, millis, oneLine, plain } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
+import { useLoad } from '../load.ts'
 import { useParam } from '../route.ts'
 import { Bars } from '../spark.tsx'
-import { Badge, Empty, Field, Link, Page, Panel, useLoad } from '../ui.tsx'
+import { Badge, Empty, Link, Page, Panel } from '../ui.tsx'
 
 /** Packaged code: what it asks for, what it did, what it used. */
 export function Skills() {

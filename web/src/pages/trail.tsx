@@ -1,11 +1,13 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from 'react'
 import type { TrailRecord } from '../../../src/client/types.ts'
 import { EVENT_NAMES } from '../../../src/model/event.ts'
+import { Choice, Field } from '../fields.tsx'
 import { clock, count, moment, oneLine, shortId } from '../format.ts'
 import { useClient, useLive, useSnapshot } from '../live.ts'
+import { attempt } from '../messages.tsx'
 import { RecordDetail } from '../record-detail.tsx'
 import { useParam } from '../route.ts'
-import { attempt, Badge, Button, Choice, Empty, Field, Link, Page, Panel } from '../ui.tsx'
+import { Badge, Button, Empty, Link, Page, Panel } from '../ui.tsx'
 import { Verification } from '../verification.tsx'
 import { WindowList } from '../window-list.tsx'
 
@@ -101,6 +103,8 @@ export function gist(record: TrailRecord): string {
       return `${of('host')}:${of('port')} ${of('address')}`
     case 'Approval':
       return `${of('state') || (record.approved === true ? 'approved' : 'not approved')}${of('reason') ? `: ${of('reason')}` : ''}`
+    case 'Review':
+      return `${of('count')} ${record.count === 1 ? 'change' : 'changes'}${refusedIn(record)}`
     case 'SkillRun':
       return `${of('skill')} ${of('state')} ${of('outcome')}`
     case 'Checkpoint':
@@ -109,6 +113,9 @@ export function gist(record: TrailRecord): string {
       return ''
   }
 }
+
+const refusedIn = ({ refused }: TrailRecord): string =>
+  Array.isArray(refused) && refused.length > 0 ? `, ${refused.length} refused` : ''
 
 const wordOf = (record: TrailRecord): string => {
   if (record.event === 'PolicyDecision') return String(record.action ?? '')
@@ -135,7 +142,7 @@ function Rows(props: {
       )}
       <WindowList
         label="Records"
-        className="records"
+        className={props.narrow ? 'records own' : 'records'}
         count={records.length}
         rowHeight={30}
         onEnd={more}

