@@ -191,7 +191,7 @@ class Microvm implements Backend {
     return {
       image,
       memoryMb,
-      diskMb: diskMb(plan),
+      diskMb: plan.mounts.length > 0 ? diskMb(plan) : 0,
       cpus: Math.max(1, Math.ceil(plan.limits.cpus ?? 1)) + 0.5,
     }
   }

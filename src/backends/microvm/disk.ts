@@ -8,14 +8,18 @@ const APPARENT_BYTES = 64 * 1024 ** 3
 /** Nothing needs a journal that is gone after its first crash. Times in nanoseconds tell what changed, and need the room. */
 const FEATURES = '^has_journal,^resize_inode,^metadata_csum,uninit_bg'
 
-/** An empty disk in a sparse file. SECURITY: once a guest wrote to it, the host never mounts or reads it. */
-export async function makeDisk(path: string, megabytes: number): Promise<void> {
-  const program = systemProgram('mke2fs')
-  if (!program)
-    throw new SandboxError('backend-unavailable', 'disks need mke2fs', { hint: 'apt-get install e2fsprogs' })
+/** A disk with nothing on it, not even a file system: all that a machine without mounts needs. */
+export function makeBareDisk(path: string): void {
   const fd = openSync(path, 'wx', 0o600)
   ftruncateSync(fd, APPARENT_BYTES)
   closeSync(fd)
+}
+
+/** Puts an empty file system onto it. SECURITY: once a guest wrote to it, the host never mounts or reads it. */
+export async function formatDisk(path: string, megabytes: number): Promise<void> {
+  const program = systemProgram('mke2fs')
+  if (!program)
+    throw new SandboxError('backend-unavailable', 'disks need mke2fs', { hint: 'apt-get install e2fsprogs' })
   const options = ['-q', '-F', '-t', 'ext4', '-O', FEATURES, '-m', '0', '-i', '32768', '-I', '256']
   const args = [...options, '-E', 'lazy_itable_init=1,nodiscard', path, `${Math.max(megabytes, 16)}m`]
   const env = { PATH: '/usr/sbin:/usr/bin', MKE2FS_CONFIG: '/dev/null' }

@@ -51,7 +51,7 @@ export class MachineTemplates {
   }
 
   /** The template for such machines, made now if there is none that is whole. */
-  async get(spec: Omit<MachineSpec, 'disk'>, makeDisk: (path: string) => Promise<void>): Promise<Saved> {
+  async get(spec: Omit<MachineSpec, 'disk'>, makeDisk: (path: string) => void): Promise<Saved> {
     const key = await this.keyOf(spec)
     const found = this.#whole(key)
     if (found) return found
@@ -86,7 +86,7 @@ export class MachineTemplates {
   async #make(
     key: string,
     spec: Omit<MachineSpec, 'disk'>,
-    makeDisk: (path: string) => Promise<void>,
+    makeDisk: (path: string) => void,
   ): Promise<Saved> {
     const { dir, driver, warm, onProgress } = this.#parts
     mkdirSync(dir, { recursive: true, mode: 0o700 })
@@ -96,7 +96,7 @@ export class MachineTemplates {
     try {
       const disk = join(work, 'disk')
       const made = { memory: join(work, 'memory'), state: join(work, 'state') }
-      await makeDisk(disk)
+      makeDisk(disk)
       makeMemory(made.memory, spec.memoryMb)
       const machine = await driver.bootTemplate({ ...spec, disk }, made.memory)
       try {
