@@ -1,4 +1,5 @@
-import { closeSync, ftruncateSync, openSync, rmSync } from 'node:fs'
+import { closeSync, ftruncateSync, openSync, rmSync, statfsSync } from 'node:fs'
+import { dirname } from 'node:path'
 import { run } from '../../host/spawn.ts'
 import { systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -27,5 +28,22 @@ export async function formatDisk(path: string, megabytes: number): Promise<void>
   if (result.exit.code === 0) return
   rmSync(path, { force: true })
   const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  if (/no space left|short write/i.test(said ?? '')) throw diskFull(dirname(path))
   throw new SandboxError('launch-failed', `the machine's disk could not be made: ${said}`)
+}
+
+/** What whoever waits for a machine is told where there is no room for it. */
+export const diskFull = (dir: string): SandboxError =>
+  new SandboxError('resource-exhausted', `the disk under \`${dir}\` is full`, {
+    hint: 'free some space there, or keep fewer machines ready: [backends] ready',
+  })
+
+/** Passes any other error through. */
+export const explained = (error: unknown, dir: string): unknown =>
+  (error as NodeJS.ErrnoException | undefined)?.code === 'ENOSPC' ? diskFull(dir) : error
+
+/** SECURITY: a file that is mapped and does not fit ends whoever writes to it; so it is asked for beforehand. */
+export function assertRoom(dir: string, megabytes: number): void {
+  const { bavail, bsize } = statfsSync(dir)
+  if ((bavail * bsize) / (1024 * 1024) < megabytes) throw diskFull(dir)
 }

@@ -94,7 +94,8 @@ const drive = (name: string, descriptor: number, readOnly: boolean): readonly st
   '-blockdev',
   `driver=file,node-name=${name},filename=${byDescriptor(descriptor)},locking=off,read-only=${readOnly ? 'on' : 'off'},cache.no-flush=on`,
   '-device',
-  `virtio-blk-device,drive=${name},serial=${name}`,
+  // Where the host's disk is full the guest hears of it, instead of standing still for ever.
+  `virtio-blk-device,drive=${name},serial=${name},werror=report,rerror=report`,
 ]
 
 export type Jail = {

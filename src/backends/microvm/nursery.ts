@@ -1,6 +1,6 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { formatDisk, makeBareDisk } from './disk.ts'
+import { explained, formatDisk, makeBareDisk } from './disk.ts'
 import type { Driver, MachineSpec, Saved } from './driver.ts'
 import { GuestMachine, machineDirectory } from './guest-machine.ts'
 import { POOL_WARMING, WARM_FIELDS, WARM_PLACES, WARMING } from './orders.ts'
@@ -76,7 +76,7 @@ export class MachineNursery {
    * A template that does not load is made anew the next time.
    */
   async start(kind: MachineKind): Promise<GuestMachine> {
-    const dir = machineDirectory(this.#parts.stateDir)
+    const dir = this.#directory()
     const spec = { ...kind, disk: join(dir, 'disk') }
     try {
       makeBareDisk(spec.disk)
@@ -89,7 +89,16 @@ export class MachineNursery {
       throw formatted.reason
     } catch (error) {
       rmSync(dir, { recursive: true, force: true })
-      throw error
+      throw explained(error, dir)
+    }
+  }
+
+  #directory(): string {
+    const { stateDir } = this.#parts
+    try {
+      return machineDirectory(stateDir)
+    } catch (error) {
+      throw explained(error, stateDir)
     }
   }
 

@@ -18,6 +18,7 @@ import {
 import { join } from 'node:path'
 import { caller, isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { assertRoom } from './disk.ts'
 import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
 
 type Record = { readonly memoryBytes: number; readonly state: string }
@@ -30,6 +31,8 @@ export type TemplateParts = {
   readonly onProgress?: ((text: string) => void) | undefined
 }
 
+/** What a machine that has run the usual programs has touched of its memory. */
+const TEMPLATE_MB = 256
 /** Templates that nobody used for so long are removed when another one is made. */
 const KEPT = 8
 
@@ -91,6 +94,7 @@ export class MachineTemplates {
     const { dir, driver, warm, onProgress } = this.#parts
     mkdirSync(dir, { recursive: true, mode: 0o700 })
     this.#sweep()
+    assertRoom(dir, Math.min(TEMPLATE_MB, spec.memoryMb))
     onProgress?.('starting a machine to clone from')
     const work = mkdtempSync(join(dir, `making-${lifeOf(process.pid)}-`))
     try {
