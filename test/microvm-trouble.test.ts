@@ -152,6 +152,32 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     expect(readdirSync(workspace).sort()).toEqual(['good', 'later'])
   })
 
+  test('large inputs come as an image, judged like any copy', { timeout: MINUTES }, async () => {
+    const inputs = place('inputs')
+    mkdirSync(join(inputs, 'sub', 'deep'), { recursive: true })
+    writeFileSync(join(inputs, 'sub', 'large'), Buffer.alloc(65 * 1024 * 1024, 'x'))
+    writeFileSync(join(inputs, 'sub', 'deep', 'small'), 'small\n', { mode: 0o755 })
+    writeFileSync(join(inputs, '.env'), 'KEY=secret')
+    symlinkSync('/etc/shadow', join(inputs, 'way'))
+    const workspace = place('beside')
+    writeFileSync(join(workspace, 'mine'), 'mine\n')
+    const sandbox = await open({ workspace, read: [inputs], deny: [join(inputs, '.env')] })
+    expect(
+      await said(
+        sandbox,
+        `cd ${inputs}; wc -c < sub/large; cat sub/deep/small; test -x sub/deep/small && ls -A`,
+      ),
+    ).toBe(`${65 * 1024 * 1024}\nsmall\nsub\nway\n`)
+    expect(await said(sandbox, `grep ' ${inputs} ' /proc/self/mountinfo | grep -c ' ro,.* erofs '`)).toBe(
+      '1\n',
+    )
+    expect(await said(sandbox, `cat ${inputs}/way 2>&1; (echo x > ${inputs}/new) 2>&1; cat mine`)).toMatch(
+      /No such file.*(Read-only|denied).*mine/s,
+    )
+    await sandbox.close()
+    expect(readdirSync(inputs).sort()).toEqual(['.env', 'sub', 'way'])
+  })
+
   test('the host never looks into a disk that a guest wrote to', { timeout: MINUTES }, async () => {
     const mounts = (): string => readFileSync('/proc/self/mountinfo', 'utf8')
     const loops = (): string[] => readdirSync('/sys/block').filter((name) => name.startsWith('loop'))

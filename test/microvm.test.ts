@@ -16,6 +16,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { BackendSandbox } from '../src/backends/backend.ts'
 import { GuestImages } from '../src/backends/microvm/image.ts'
 import { probeKvm } from '../src/backends/microvm/kvm-probe.ts'
+import { DESCRIPTORS } from '../src/backends/microvm/launch.ts'
 import type { MicrovmSandbox } from '../src/backends/microvm/sandbox.ts'
 import { childrenOf, lifeOf } from '../src/host/system.ts'
 import { testImages, testState } from './conformance/engines.ts'
@@ -176,7 +177,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       expect(readlinkSync(`/proc/${pid}/ns/${space}`)).not.toBe(readlinkSync(`/proc/self/ns/${space}`))
     const writable = readdirSync(`/proc/${pid}/fd`).filter((fd) => {
       const flags = /^flags:\t(\d+)$/m.exec(readFileSync(`/proc/${pid}/fdinfo/${fd}`, 'utf8'))?.[1] ?? '0'
-      return (Number.parseInt(flags, 8) & 3) !== 0 && fd === '9'
+      return (Number.parseInt(flags, 8) & 3) !== 0 && fd === String(DESCRIPTORS.memory)
     })
     expect(writable).toEqual([])
     await sandbox.close()

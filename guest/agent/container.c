@@ -108,7 +108,7 @@ static void bind_places(void) {
     const struct machine_place *place = &machine.places[i];
     char source[PATH_MAX], target[PATH_MAX];
     bool file = !strcmp(place->kind, "file");
-    snprintf(source, sizeof source, file ? "/data/%zu/%s" : "/data/%zu", i, place->name);
+    snprintf(source, sizeof source, !strcmp(place->kind, "image") ? "/inputs/%zu" : file ? "/data/%zu/%s" : "/data/%zu", i, place->name);
     snprintf(target, sizeof target, "/new%s", place->target);
     make_way(target, !file);
     if (file) close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
@@ -137,7 +137,7 @@ static void leave_all(const char *const *places) {
 }
 
 static void enter_root(void) {
-  static const char *const OURS[] = {"/dev", "/cgroup", "/proc", "/data", NULL};
+  static const char *const OURS[] = {"/dev", "/cgroup", "/proc", "/data", "/inputs", NULL};
   attach(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
   leave_all(OURS);
   /* PLATFORM: the first root of a kernel cannot be exchanged, only covered. */

@@ -170,11 +170,11 @@ static void find_drive(const char *wanted, char *device, size_t size) {
     snprintf(device, size, "/dev/vd%c", letter);
     return;
   }
-  snprintf(device, size, "/dev/vd%c", strcmp(wanted, "root") ? 'b' : 'a');
+  snprintf(device, size, "/dev/vd%c", !strcmp(wanted, "root") ? 'a' : !strcmp(wanted, "disk") ? 'b' : 'c');
 }
 
 static void take_places(char *at, size_t length);
-static char disk_device[32];
+static char disk_device[32], inputs_device[32];
 
 /* A place that is filled: a copy of us unpacks what the host sends, as the sandbox's own user. */
 static pid_t filler;
@@ -263,7 +263,7 @@ static void follow_orders(void) {
   }
 }
 
-/* `disk` · `limit` NAME VALUE · `place` dir|file|own ro|rw TARGET [NAME] · `file` TARGET TEXT · `user` UID GID */
+/* `disk` · `inputs` · `limit` NAME VALUE · `place` dir|file|image ro|rw TARGET NAME · `file` TARGET TEXT · `user` UID GID */
 static void take_places(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) {
@@ -271,6 +271,8 @@ static void take_places(char *at, size_t length) {
     if (!strcmp(name, "disk")) {
       mount_on(disk_device, "/data", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable");
       if (chmod("/data", 0711)) die("disk: %s", strerror(errno));
+    } else if (!strcmp(name, "inputs")) {
+      mount_on(inputs_device, "/inputs", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
     } else if (!strcmp(name, "user")) machine.uid = take_field(&at, end), machine.gid = take_field(&at, end);
     else if (!strcmp(name, "limit")) {
       strings_add(&machine.limits, take_field(&at, end));
@@ -356,6 +358,7 @@ static void prepare(void) {
   mkdir("/new", 0755);
   mkdir("/layer", 0755);
   find_drive("disk", disk_device, sizeof disk_device);
+  find_drive("inputs", inputs_device, sizeof inputs_device);
   make_groups();
 }
 

@@ -1,4 +1,4 @@
-import { closeSync, ftruncateSync, openSync, rmSync, statfsSync } from 'node:fs'
+import { closeSync, openSync, rmSync, statfsSync, truncateSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { run } from '../../host/spawn.ts'
 import { systemProgram } from '../../host/system.ts'
@@ -6,14 +6,35 @@ import { SandboxError } from '../../model/errors.ts'
 
 /** Every disk looks this large, so that all fit one template; the file system on it is as large as the limit. */
 const APPARENT_BYTES = 64 * 1024 ** 3
+/** Who the sandbox's user is to the machine (guest/agent/machine.h). */
+const GUEST_ID = 100_000
 /** Nothing needs a journal that is gone after its first crash. Times in nanoseconds tell what changed, and need the room. */
 const FEATURES = '^has_journal,^resize_inode,^metadata_csum,uninit_bg'
 
 /** A disk with nothing on it, not even a file system: all that a machine without mounts needs. */
 export function makeBareDisk(path: string): void {
-  const fd = openSync(path, 'wx', 0o600)
-  ftruncateSync(fd, APPARENT_BYTES)
-  closeSync(fd)
+  // Whoever may enter its directory may read it; the emulator's user gets no other way to it than an open descriptor.
+  closeSync(openSync(path, 'wx', 0o644))
+  truncateSync(path, APPARENT_BYTES)
+}
+
+/** Puts a read-only file system with the files of a directory onto a bare one; they all belong to the guest's user. */
+export async function fillDisk(path: string, tree: string): Promise<void> {
+  const program = systemProgram('mkfs.erofs')
+  if (!program)
+    throw new SandboxError('backend-unavailable', 'large inputs need mkfs.erofs', {
+      hint: 'apt-get install erofs-utils',
+    })
+  const owner = [`--force-uid=${GUEST_ID}`, `--force-gid=${GUEST_ID}`]
+  const args = ['--quiet', '-x-1', ...owner, '--preserve-mtime', path, tree]
+  const env = { PATH: '/usr/bin:/bin' }
+  const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
+  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  if (/no space left/i.test(said ?? '')) throw diskFull(dirname(path))
+  if (result.exit.code !== 0)
+    throw new SandboxError('launch-failed', `the image of the inputs could not be made: ${said}`)
+  // As large as the drive that the machine was started with.
+  truncateSync(path, APPARENT_BYTES)
 }
 
 /** Puts an empty file system onto it. SECURITY: once a guest wrote to it, the host never mounts or reads it. */

@@ -12,6 +12,8 @@ import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
 import { Lease } from './lease.ts'
 
 const ANSWER_MS = 15_000
+/** The file of the drive for large inputs, in a machine's directory. */
+export const INPUTS = 'inputs'
 
 /** A private directory for what one machine has on the host; what dead processes left goes first. */
 export function machineDirectory(stateDir: string): string {
@@ -57,6 +59,11 @@ export class GuestMachine implements Vessel {
 
   get hostPid(): number {
     return this.#machine.pid
+  }
+
+  /** Where an image for its third drive goes, as long as the guest was not told to look. */
+  get inputs(): string {
+    return join(this.#dir, INPUTS)
   }
 
   usage(): Usage | undefined {

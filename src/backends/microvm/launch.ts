@@ -11,9 +11,10 @@ export const DESCRIPTORS = {
   initrd: 6,
   root: 7,
   disk: 8,
-  memory: 9,
-  state: 10,
-  preload: 11,
+  inputs: 9,
+  memory: 10,
+  state: 11,
+  preload: 12,
 }
 
 const byDescriptor = (number: number): string => `/proc/self/fd/${number}`
@@ -72,6 +73,7 @@ export function qemuArguments(launch: MachineLaunch): readonly string[] {
     ...['-device', 'virtio-serial-device,max_ports=2', '-device', 'virtserialport,chardev=agent,name=agent'],
     ...drive('root', DESCRIPTORS.root, true),
     ...drive('disk', DESCRIPTORS.disk, false),
+    ...drive('inputs', DESCRIPTORS.inputs, true),
     ...(incoming ? ['-incoming', 'defer'] : []),
   ]
 }

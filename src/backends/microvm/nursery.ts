@@ -2,13 +2,13 @@ import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { explained, formatDisk, makeBareDisk } from './disk.ts'
 import type { Driver, MachineSpec, Saved } from './driver.ts'
-import { GuestMachine, machineDirectory } from './guest-machine.ts'
+import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
 import { POOL_WARMING, WARM_FIELDS, WARM_PLACES, WARMING } from './orders.ts'
 import { ReadyPool } from './pool.ts'
 import { MachineTemplates } from './template.ts'
 
 /** Everything that a new machine depends on. A disk of no size has no file system on it. */
-export type MachineKind = Omit<MachineSpec, 'disk'> & { readonly diskMb: number }
+export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
 export type NurseryParts = {
   readonly stateDir: string
@@ -77,9 +77,9 @@ export class MachineNursery {
    */
   async start(kind: MachineKind): Promise<GuestMachine> {
     const dir = this.#directory()
-    const spec = { ...kind, disk: join(dir, 'disk') }
+    const spec = { ...kind, disk: join(dir, 'disk'), inputs: join(dir, INPUTS) }
     try {
-      makeBareDisk(spec.disk)
+      for (const path of [spec.disk, spec.inputs]) makeBareDisk(path)
       // The guest looks at its disk only when it is told to, so both can be made at once.
       const formatting = kind.diskMb > 0 ? formatDisk(spec.disk, kind.diskMb) : undefined
       const [started, formatted] = await Promise.allSettled([this.#started(spec, dir), formatting])

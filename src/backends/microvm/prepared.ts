@@ -7,6 +7,7 @@ import { containerFields } from '../guest-config.ts'
 import type { GuestPlace } from '../guest-sandbox.ts'
 import { VesselPlace } from '../vessel.ts'
 import type { GuestMachine } from './guest-machine.ts'
+import { isLarge, makeInputs } from './inputs.ts'
 import { placeFields, placesOf } from './orders.ts'
 import type { Waiting } from './pool.ts'
 
@@ -45,9 +46,18 @@ export class Prepared implements Waiting {
     const copies = mounts.map((mount) =>
       plan.own.includes(mount.target) ? undefined : new CopyIn(plan, mount),
     )
+    const large = new Map(
+      mounts.flatMap((mount, index): [number, CopyIn][] => {
+        const copy = copies[index]
+        return copy && isLarge(mount) ? [[index, copy]] : []
+      }),
+    )
+    await makeInputs(machine.inputs, large)
+    const { memoryMb } = settings
+    const told = { user: userFor(plan), hostname: identity.hostname, memoryMb, images: new Set(large.keys()) }
     await machine.furnish(
-      placeFields(plan, userFor(plan), identity.hostname, settings.memoryMb),
-      copies.map((copy) => copy?.stream()),
+      placeFields(plan, told),
+      copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined

@@ -54,7 +54,7 @@ export class MachineTemplates {
   }
 
   /** The template for such machines, made now if there is none that is whole. */
-  async get(spec: Omit<MachineSpec, 'disk'>, makeDisk: (path: string) => void): Promise<Saved> {
+  async get(spec: Omit<MachineSpec, 'disk' | 'inputs'>, makeDisk: (path: string) => void): Promise<Saved> {
     const key = await this.keyOf(spec)
     const found = this.#whole(key)
     if (found) return found
@@ -88,7 +88,7 @@ export class MachineTemplates {
 
   async #make(
     key: string,
-    spec: Omit<MachineSpec, 'disk'>,
+    spec: Omit<MachineSpec, 'disk' | 'inputs'>,
     makeDisk: (path: string) => void,
   ): Promise<Saved> {
     const { dir, driver, warm, onProgress } = this.#parts
@@ -98,18 +98,18 @@ export class MachineTemplates {
     onProgress?.('starting a machine to clone from')
     const work = mkdtempSync(join(dir, `making-${lifeOf(process.pid)}-`))
     try {
-      const disk = join(work, 'disk')
+      const [disk, inputs] = [join(work, 'disk'), join(work, 'inputs')]
       const made = { memory: join(work, 'memory'), state: join(work, 'state') }
-      makeDisk(disk)
+      for (const path of [disk, inputs]) makeDisk(path)
       makeMemory(made.memory, spec.memoryMb)
-      const machine = await driver.bootTemplate({ ...spec, disk }, made.memory)
+      const machine = await driver.bootTemplate({ ...spec, disk, inputs }, made.memory)
       try {
         await warm(machine)
         await machine.save(made.state)
       } finally {
         await machine.kill()
       }
-      rmSync(disk, { force: true })
+      for (const path of [disk, inputs]) rmSync(path, { force: true })
       return this.#keep(work, key)
     } catch (error) {
       rmSync(work, { recursive: true, force: true })
