@@ -19,7 +19,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { BackendSandbox } from '../src/backends/backend.ts'
 import { testImages, testState } from './conformance/engines.ts'
 import { planOf } from './conformance/world.ts'
-import { emulators, machineImages, machines, whyNoMachine } from './microvm-parts.ts'
+import { emulators, machineImages, machines, UNIQUE, whyNoMachine } from './microvm-parts.ts'
 
 /** What goes wrong around machines: their hypervisor, their snapshots, the disk under them, the files that come back. */
 
@@ -150,6 +150,39 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     expect(await said(sandbox, 'echo z > later; ls | wc -l')).toBe('5\n')
     await sandbox.close()
     expect(readdirSync(workspace).sort()).toEqual(['good', 'later'])
+  })
+
+  describe('the tests would notice', () => {
+    const line = async (sandbox: BackendSandbox): Promise<string[]> =>
+      (await said(sandbox, UNIQUE)).trim().split('\n')
+
+    test('clones that were given no randomness of their own', { timeout: MINUTES }, async () => {
+      const identity = (fields: readonly string[]): readonly string[] => fields.slice(2)
+      const careless = machines({ sabotage: { identity } })
+      // Which random numbers a clone begins with also depends on the instant; a few tries see it.
+      const shared = new Set<number>()
+      for (let tries = 0; tries < 5 && shared.size === 0; tries++) {
+        const clones = await Promise.all([open({}, careless), open({}, careless)])
+        const [one = [], two = []] = await Promise.all(clones.map(line))
+        for (const [index, text] of one.entries()) if (text === two[index]) shared.add(index)
+        await Promise.all(clones.map((clone) => clone.close()))
+      }
+      expect(shared.size).toBeGreaterThan(0)
+    })
+
+    test('a copy that brings in what is denied', { timeout: MINUTES }, async () => {
+      const inputs = place('masked')
+      writeFileSync(join(inputs, '.env'), 'KEY=secret')
+      const spec = { read: [inputs], deny: [join(inputs, '.env')] }
+      const careless = machines({ sabotage: { copied: (plan) => ({ ...plan, masks: [] }) } })
+      const seen = []
+      for (const from of [backend, careless]) {
+        const sandbox = await open(spec, from)
+        seen.push(await said(sandbox, `cat ${inputs}/.env 2>&1`))
+        await sandbox.close()
+      }
+      expect(seen).toEqual([expect.stringMatching(/No such file/), 'KEY=secret'])
+    })
   })
 
   test('large inputs come as an image, judged like any copy', { timeout: MINUTES }, async () => {

@@ -86,10 +86,10 @@ export class GuestMachine implements Vessel {
   }
 
   /** Makes it somebody of its own. SECURITY: the first word after every clone; nothing runs in it before. */
-  async identify(): Promise<Identity> {
+  async identify(sabotage = (fields: readonly string[]) => fields): Promise<Identity> {
     if (this.#still) await this.#wake()
     const identity = newIdentity()
-    this.#greeting.send('identity', fieldsOf(identity.fields))
+    this.#greeting.send('identity', fieldsOf(sabotage(identity.fields)))
     await this.#expect('renewed', ANSWER_MS)
     return identity
   }
