@@ -128,6 +128,27 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
       expect([left(), readdirSync(join(state, 'microvm', 'templates'))]).toEqual([[], []])
     })
 
+    test('fills up under a guest: the guest gets an error and goes on', {
+      timeout: 2 * MINUTES,
+    }, async () => {
+      const small = place('small')
+      await run('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'small', small])
+      try {
+        mkdirSync(join(small, 'images'))
+        symlinkSync(join(testState(), 'images', 'microvm'), join(small, 'images', 'microvm'))
+        const sandbox = await open(
+          { workspace: place('work') },
+          machines({ stateDir: small, images: testImages() }),
+        )
+        const line = 'dd if=/dev/zero of=big bs=1M count=60 conv=fsync 2>/dev/null; echo $?; rm -f big'
+        expect(await said(sandbox, line)).toBe('1\n')
+        expect(await said(sandbox, 'echo fine')).toBe('fine\n')
+        await sandbox.close()
+      } finally {
+        await run('umount', [small])
+      }
+    })
+
     test('has no room for its files: a clear error, and nothing is left', { timeout: MINUTES }, async () => {
       const before = emulators().length
       await expect(open({ workspace: place('work') }, full)).rejects.toMatchObject({
