@@ -1,5 +1,5 @@
-import { closeSync, openSync, rmSync, statfsSync, truncateSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { chmodSync, closeSync, openSync, readdirSync, rmSync, statfsSync, truncateSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { run } from '../../host/spawn.ts'
 import { systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -67,4 +67,19 @@ export const explained = (error: unknown, dir: string): unknown =>
 export function assertRoom(dir: string, megabytes: number): void {
   const { bavail, bsize } = statfsSync(dir)
   if ((bavail * bsize) / (1024 * 1024) < megabytes) throw diskFull(dir)
+}
+
+/** A directory that nobody may write to cannot be emptied either, unless we are root. */
+export function removeTree(tree: string): void {
+  const open = (dir: string): void => {
+    chmodSync(dir, 0o700)
+    for (const entry of readdirSync(dir, { withFileTypes: true }))
+      if (entry.isDirectory()) open(join(dir, entry.name))
+  }
+  try {
+    open(tree)
+  } catch {
+    // Somebody else removes it as well.
+  }
+  rmSync(tree, { recursive: true, force: true })
 }

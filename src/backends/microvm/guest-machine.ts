@@ -6,6 +6,7 @@ import { isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
 import type { Vessel } from '../vessel.ts'
+import { removeTree } from './disk.ts'
 import type { Machine } from './driver.ts'
 import { Greeting } from './greeting.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
@@ -31,7 +32,7 @@ export function sweepMachines(stateDir: string): void {
   const run = join(stateDir, 'run')
   for (const name of existsSync(run) ? readdirSync(run) : []) {
     const life = /^machine-(\d+-\d+)-/.exec(name)?.[1]
-    if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
+    if (life !== undefined && !isAlive(life)) removeTree(join(run, name))
   }
 }
 

@@ -1,11 +1,11 @@
-import { lstatSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { startProcess } from '../../host/spawn.ts'
 import { systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount } from '../../model/plan.ts'
 import type { CopyIn } from '../copy-in.ts'
-import { explained, fillDisk } from './disk.ts'
+import { explained, fillDisk, removeTree } from './disk.ts'
 
 /** Above either of these a guest that is emulated takes too long to unpack them one by one. */
 const LARGE = { bytes: 64 * 1024 * 1024, files: 4096 }
@@ -56,7 +56,7 @@ export async function makeInputs(path: string, copies: ReadonlyMap<number, CopyI
   } catch (error) {
     throw explained(error, dirname(path))
   } finally {
-    rmSync(tree, { recursive: true, force: true })
+    removeTree(tree)
   }
 }
 
