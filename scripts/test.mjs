@@ -3,7 +3,7 @@
  * `--full` runs the counts and times that we promise; `--mutation` sabotages the backend and expects to be caught.
  */
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
 import { installClients, root, setup } from './setup.mjs'
@@ -78,14 +78,20 @@ function tests() {
   else failed += Math.max(1, again.numFailedTests ?? 0)
 }
 
-if (process.argv.includes('--mutation'))
-  step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])
+function sabotage() {
+  const conformance = [join(root, 'dist', 'test', 'conformance.js'), '--mutation']
+  step('sabotage', conformance)
+  if (existsSync('/usr/bin/qemu-system-x86_64'))
+    step('sabotage of machines', [...conformance, '--backend', 'microvm'])
+}
+
+if (process.argv.includes('--mutation')) sabotage()
 else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
   step('types of the console', [bin('typescript', 'bin/tsc'), '--noEmit', '-p', 'web'])
   step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--diagnostic-level=error', '.'])
   tests()
-  if (full) step('sabotage', [join(root, 'dist', 'test', 'conformance.js'), '--mutation'])
+  if (full) sabotage()
 }
 
 for (const file of unsteady) process.stdout.write(`\nfailed beside the others, then ran alone: ${file}\n`)

@@ -1,8 +1,9 @@
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type MicrovmParts, microvm } from '../src/backends/microvm/backend.ts'
 import { GuestImages } from '../src/backends/microvm/image.ts'
 import { Qemu } from '../src/backends/microvm/qemu.ts'
+import { childrenOf } from '../src/host/system.ts'
 import { protectedBy } from '../src/policy/protect.ts'
 import { testImages, testState } from './conformance/engines.ts'
 import { packageRoot, planOf } from './conformance/world.ts'
@@ -38,3 +39,20 @@ export const machines = (more: Partial<MicrovmParts> = {}) =>
     refuses: protectedBy,
     ...more,
   })
+
+/** What must never be the same in two machines, a line each. */
+export const UNIQUE =
+  'cat /proc/sys/kernel/random/uuid; head -c16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/boot_id /etc/machine-id; hostname'
+
+/** Every QEMU that this process started, however deep in its jail. */
+export function emulators(): readonly number[] {
+  const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]
+  return below(process.pid).filter((pid) => {
+    try {
+      const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0')
+      return words[0]?.endsWith('qemu-system-x86_64')
+    } catch {
+      return false
+    }
+  })
+}

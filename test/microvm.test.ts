@@ -1,6 +1,5 @@
 import { execFile } from 'node:child_process'
 import {
-  chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -8,7 +7,6 @@ import {
   readFileSync,
   readlinkSync,
   rmSync,
-  truncateSync,
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -18,12 +16,13 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { BackendSandbox } from '../src/backends/backend.ts'
 import { GuestImages } from '../src/backends/microvm/image.ts'
 import { probeKvm } from '../src/backends/microvm/kvm-probe.ts'
+import { DESCRIPTORS } from '../src/backends/microvm/launch.ts'
 import type { MicrovmSandbox } from '../src/backends/microvm/sandbox.ts'
 import { childrenOf, lifeOf } from '../src/host/system.ts'
 import { testImages, testState } from './conformance/engines.ts'
 import { isFine, type Row } from './conformance/suite.ts'
 import { packageRoot, planOf } from './conformance/world.ts'
-import { agent, emulator, machineImages, machines, whyNoMachine } from './microvm-parts.ts'
+import { agent, emulator, emulators, machineImages, machines, whyNoMachine } from './microvm-parts.ts'
 
 const MINUTES = 60_000
 const FULL = process.env.RINGFENCE_FULL === '1'
@@ -163,19 +162,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await pooling.close()
   })
 
-  /** QEMU itself is the deepest process that we started. */
-  const emulatorOf = (): number => {
-    const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]
-    const found = below(process.pid).find((pid) => {
-      const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0')
-      return words[0]?.endsWith('qemu-system-x86_64')
-    })
-    return found ?? 0
-  }
-
   test('the emulator sits in its jail', { timeout: MINUTES }, async () => {
     const sandbox = await open()
-    const pid = emulatorOf()
+    const [pid = 0] = emulators()
     expect(pid).toBeGreaterThan(0)
     const status = readFileSync(`/proc/${pid}/status`, 'utf8')
     expect(status).toMatch(/^Seccomp:\t2$/m)
@@ -188,86 +177,11 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       expect(readlinkSync(`/proc/${pid}/ns/${space}`)).not.toBe(readlinkSync(`/proc/self/ns/${space}`))
     const writable = readdirSync(`/proc/${pid}/fd`).filter((fd) => {
       const flags = /^flags:\t(\d+)$/m.exec(readFileSync(`/proc/${pid}/fdinfo/${fd}`, 'utf8'))?.[1] ?? '0'
-      return (Number.parseInt(flags, 8) & 3) !== 0 && fd === '9'
+      return (Number.parseInt(flags, 8) & 3) !== 0 && fd === String(DESCRIPTORS.memory)
     })
     expect(writable).toEqual([])
     await sandbox.close()
   })
-
-  test('an emulator that dies takes its sandbox along, and nothing else', { timeout: MINUTES }, async () => {
-    const sandbox = await open()
-    process.kill(emulatorOf(), 'SIGKILL')
-    expect(await sandbox.ended).toMatch(/ended|broke/)
-    await expect(sandbox.exec({ argv: ['true'] })).rejects.toMatchObject({ code: 'wrong-state' })
-    await sandbox.close()
-    const next = await open()
-    expect(await said(next, 'echo fine')).toBe('fine\n')
-    await next.close()
-  })
-
-  describe('a template that is broken', () => {
-    const state = mkdtempSync(join(tmpdir(), 'rf-microvm-state-'))
-    const told: string[] = []
-    // Its own directory for templates, on the images of all.
-    const own = machines({
-      stateDir: state,
-      images: testImages(),
-      onProgress: (text) => void told.push(text),
-    })
-    const templates = (): string[] => readdirSync(join(state, 'microvm', 'templates'))
-    beforeAll(async () => {
-      mkdirSync(join(state, 'images'), { recursive: true })
-      await run('cp', ['-rl', join(testState(), 'images', 'microvm'), join(state, 'images', 'microvm')])
-      await (await open({}, own)).close()
-    }, 2 * MINUTES)
-    afterAll(() => rmSync(state, { recursive: true, force: true }))
-
-    test('cut short, it is made anew', { timeout: 2 * MINUTES }, async () => {
-      const [name] = templates()
-      const file = join(state, 'microvm', 'templates', name as string, 'state')
-      chmodSync(file, 0o600)
-      truncateSync(file, 1000)
-      const sandbox = await open({}, own)
-      expect(await said(sandbox, 'echo fine')).toBe('fine\n')
-      await sandbox.close()
-      expect(templates()).toEqual([name])
-    })
-
-    test('of another machine’s state, it is dropped, and the sandbox starts from nothing', {
-      timeout: 2 * MINUTES,
-    }, async () => {
-      const dir = join(state, 'microvm', 'templates', templates()[0] as string)
-      const { createHash } = await import('node:crypto')
-      chmodSync(join(dir, 'state'), 0o600)
-      writeFileSync(join(dir, 'state'), 'no state at all')
-      const record = JSON.parse(readFileSync(join(dir, 'template.json'), 'utf8'))
-      record.state = createHash('sha256').update('no state at all').digest('hex')
-      writeFileSync(join(dir, 'template.json'), JSON.stringify(record))
-      const sandbox = await open({}, own)
-      expect(await said(sandbox, 'echo fine')).toBe('fine\n')
-      await sandbox.close()
-      expect(told.join('\n')).toMatch(/the template cannot be used/)
-      expect(templates()).toEqual([])
-    })
-  })
-
-  test.skipIf(process.getuid?.() !== 0)(
-    'a disk that is full is a clear error, and leaves nothing',
-    { timeout: MINUTES },
-    async () => {
-      const state = mkdtempSync(join(tmpdir(), 'rf-microvm-full-'))
-      const mount = promisify(execFile)
-      await mount('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'full', state])
-      try {
-        const full = machines({ stateDir: state })
-        await expect(open({}, full)).rejects.toThrow()
-        expect(existsSync(join(state, 'run')) ? readdirSync(join(state, 'run')) : []).toEqual([])
-      } finally {
-        await mount('umount', [state])
-        rmSync(state, { recursive: true })
-      }
-    },
-  )
 
   test('leaves nothing, however often', { timeout: 60 * MINUTES }, async () => {
     const groups = (): string[] =>
@@ -285,6 +199,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       children: childrenOf(process.pid).length,
       descriptors: readdirSync('/proc/self/fd').length,
       groups: groups(),
+      mounts: readFileSync('/proc/self/mountinfo', 'utf8').split('\n').length,
     })
     const before = left()
     for (let cycle = 0; cycle < (FULL ? 200 : 3); cycle++) {
@@ -293,6 +208,24 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       await sandbox.close()
     }
     expect(left()).toEqual(before)
+  })
+
+  test.runIf(FULL)('twenty that do nothing fit into 4 GiB', { timeout: 10 * MINUTES }, async () => {
+    const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]
+    const shareOf = (pid: number): number =>
+      Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1] ?? 0)
+    const standing = []
+    for (let count = 0; count < 20; count++) {
+      const sandbox = await open()
+      await said(sandbox, 'true')
+      standing.push(sandbox)
+    }
+    const kilobytes = childrenOf(process.pid)
+      .flatMap(below)
+      .reduce((sum, pid) => sum + shareOf(pid), 0)
+    await Promise.all(standing.map((one) => one.close()))
+    process.stderr.write(`20 idle machines: ${Math.round(kilobytes / 1024)} MB\n`)
+    expect(kilobytes).toBeLessThan(4 * 1024 * 1024)
   })
 
   test.runIf(FULL)('any image of ours can be its root', { timeout: 5 * MINUTES }, async () => {

@@ -20,9 +20,12 @@ static void put(const char *path, const char *text) {
   close(fd);
 }
 
+/* One that lies in the layer already is filled; whatever else stands there is the image's, and goes. */
 static void make(const char *path, mode_t mode, const char *text) {
-  unlink(path);
-  int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+  struct stat stat;
+  bool ours = !lstat(path, &stat) && S_ISREG(stat.st_mode) && stat.st_size == 0 && (stat.st_mode & 07777) == mode;
+  if (!ours) unlink(path);
+  int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | (ours ? 0 : O_CREAT | O_EXCL), mode);
   if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
   close(fd);
 }
@@ -43,11 +46,17 @@ static void make_way(const char *path, bool whole) {
   if (whole) mkdir(partial, 0755);
 }
 
+static const char *const REPLACED[] = {"/layer/upper/etc/passwd", "/layer/upper/etc/group", "/layer/upper/etc/hosts",
+                                       "/layer/upper/etc/hostname", "/layer/upper/etc/machine-id"};
+
 /* The image with a layer in memory over it: mount points and small files are made there, and then nobody writes to it. */
 static void build_root(void) {
   attach("layer", "/layer", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755");
   mkdir("/layer/upper", 0755);
   mkdir("/layer/work", 0755);
+  mkdir("/layer/upper/etc", 0755);
+  /* To replace a file of the image is much work; these are replaced before anybody waits for it. */
+  for (size_t i = 0; i < sizeof REPLACED / sizeof *REPLACED; i++) make(REPLACED[i], 0444, "");
   attach("root", "/new", "overlay", MS_NOSUID | MS_NODEV, "lowerdir=/root,upperdir=/layer/upper,workdir=/layer/work");
 }
 
@@ -57,9 +66,7 @@ static void device(const char *name, unsigned major_number, unsigned minor_numbe
   if (mknod(path, S_IFCHR | 0666, makedev(major_number, minor_number))) die("%s: %s", path, strerror(errno));
 }
 
-static void build_dev(const char *size) {
-  char options[64];
-  snprintf(options, sizeof options, "mode=1777,size=%s", size);
+static void build_dev(void) {
   mkdir("/new/dev", 0755);
   attach("dev", "/new/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=8m,mode=0755");
   device("null", 1, 3);
@@ -71,7 +78,7 @@ static void build_dev(const char *size) {
   mkdir("/new/dev/pts", 0755);
   mkdir("/new/dev/shm", 01777);
   attach("pts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
-  attach("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options);
+  attach("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=4k");
   static const char *const LINKS[][2] = {{"pts/ptmx", "/new/dev/ptmx"},          {"/proc/self/fd", "/new/dev/fd"},
                                          {"/proc/self/fd/0", "/new/dev/stdin"}, {"/proc/self/fd/1", "/new/dev/stdout"},
                                          {"/proc/self/fd/2", "/new/dev/stderr"}};
@@ -79,13 +86,20 @@ static void build_dev(const char *size) {
     if (symlink(LINKS[i][0], LINKS[i][1])) die("%s: %s", LINKS[i][1], strerror(errno));
 }
 
-static void build_places(const char *size) {
-  char options[64];
-  snprintf(options, sizeof options, "mode=1777,size=%s", size);
+static void build_places(void) {
   mkdir("/new/proc", 0755);
   mkdir("/new/tmp", 01777);
   attach("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
-  attach("tmp", "/new/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options);
+  attach("tmp", "/new/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=4k");
+}
+
+/* As large as the host says; until then nothing fits. */
+static void size_places(const char *size) {
+  static const char *const SIZED[] = {"/new/tmp", "/new/dev/shm"};
+  char options[64];
+  snprintf(options, sizeof options, "mode=1777,size=%s", size);
+  for (size_t i = 0; i < sizeof SIZED / sizeof *SIZED; i++)
+    attach(NULL, SIZED[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
 }
 
 /* What the host granted, shortest path first: a mount may lie in another one. */
@@ -94,7 +108,7 @@ static void bind_places(void) {
     const struct machine_place *place = &machine.places[i];
     char source[PATH_MAX], target[PATH_MAX];
     bool file = !strcmp(place->kind, "file");
-    snprintf(source, sizeof source, file ? "/data/%zu/%s" : "/data/%zu", i, place->name);
+    snprintf(source, sizeof source, !strcmp(place->kind, "image") ? "/inputs/%zu" : file ? "/data/%zu/%s" : "/data/%zu", i, place->name);
     snprintf(target, sizeof target, "/new%s", place->target);
     make_way(target, !file);
     if (file) close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
@@ -115,15 +129,19 @@ static void write_files(void) {
 }
 
 /* Views of the kernel itself. All else in /proc that matters belongs to the machine's root, who is nobody in here. */
-static const char *const HIDDEN[] = {"/proc/kallsyms", "/proc/modules", "/proc/kcore", "/proc/keys", "/proc/key-users"};
+static const char *const HIDDEN[] = {"/new/proc/kallsyms", "/new/proc/modules", "/new/proc/kcore", "/new/proc/keys",
+                                     "/new/proc/key-users"};
+
+static void leave_all(const char *const *places) {
+  for (; *places; places++) umount2(*places, MNT_DETACH);
+}
 
 static void enter_root(void) {
-  static const char *const OURS[] = {"/sys", "/dev", "/cgroup", "/proc", "/data", "/root", "/layer"};
+  static const char *const OURS[] = {"/dev", "/cgroup", "/proc", "/data", "/inputs", NULL};
   attach(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
-  for (size_t i = 0; i < sizeof OURS / sizeof *OURS; i++) umount2(OURS[i], MNT_DETACH);
+  leave_all(OURS);
   /* PLATFORM: the first root of a kernel cannot be exchanged, only covered. */
   if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/")) die("root: %s", strerror(errno));
-  for (size_t i = 0; i < sizeof HIDDEN / sizeof *HIDDEN; i++) hide_path(HIDDEN[i]);
 }
 
 static void raise_loopback(void) {
@@ -157,15 +175,24 @@ static void become_guest(void) {
   forbid_user_namespaces(false);
 }
 
-_Noreturn void become_container(void) {
-  const char *size = machine.tmp ? machine.tmp : "50%";
+/* Whatever is the same for everybody, before anybody is there. */
+static void build_common(void) {
+  static const char *const DONE[] = {"/sys", "/root", "/layer", NULL};
   if (unshare(CLONE_NEWCGROUP) || prctl(PR_SET_NAME, "agent", 0, 0, 0)) die("namespaces: %s", strerror(errno));
   attach(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
   raise_loopback();
   open_groups();
   build_root();
-  build_dev(size);
-  build_places(size);
+  build_dev();
+  build_places();
+  for (size_t i = 0; i < sizeof HIDDEN / sizeof *HIDDEN; i++) hide_path(HIDDEN[i]);
+  leave_all(DONE);
+}
+
+_Noreturn void become_container(void) {
+  build_common();
+  take_orders();
+  size_places(machine.tmp ? machine.tmp : "50%");
   write_files();
   bind_places();
   enter_root();

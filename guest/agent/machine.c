@@ -19,10 +19,11 @@
  * `/init` of a virtual machine. It is root of the guest and runs nothing of a guest's itself: it makes one container
  * for the commands, hands the channel to the agent in it and waits.
  *
- *   host ─ identity · configure · filter · data … ─▶ disk mounted, files unpacked ─ go ─▶ container.c
+ *   container.c, as far as it is the same for all ─ waiting ─▶ host ─ identity · places · data … · go ─▶ the rest of it
  *
- * A machine that waits here is what snapshots are made of. SECURITY: clones of one snapshot are the same down to the last
- * random byte, so nothing starts before the host has told this one who it is.
+ * A machine that waits there is what snapshots are made of: an emulator reads every part of the kernel anew after a clone,
+ * so what was done before costs nothing. SECURITY: clones of one snapshot are the same down to the last random byte, so
+ * nothing of a guest starts before the host has told this one who it is.
  */
 
 struct machine machine = {.filter = -1, .helper = -1};
@@ -111,9 +112,12 @@ static void put_text(const char *path, const char *text) {
   close(fd);
 }
 
+static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
 static size_t from_hex(const char *text, unsigned char *bytes, size_t room) {
   size_t count = 0;
-  for (unsigned value; count < room && sscanf(text + 2 * count, "%2x", &value) == 1; count++) bytes[count] = (unsigned char)value;
+  for (; count < room && digit(text[0]) >= 0 && digit(text[1]) >= 0; count++, text += 2)
+    bytes[count] = (unsigned char)(digit(text[0]) << 4 | digit(text[1]));
   return count;
 }
 
@@ -166,10 +170,11 @@ static void find_drive(const char *wanted, char *device, size_t size) {
     snprintf(device, size, "/dev/vd%c", letter);
     return;
   }
-  snprintf(device, size, "/dev/vd%c", strcmp(wanted, "root") ? 'b' : 'a');
+  snprintf(device, size, "/dev/vd%c", !strcmp(wanted, "root") ? 'a' : !strcmp(wanted, "disk") ? 'b' : 'c');
 }
 
 static void take_places(char *at, size_t length);
+static char disk_device[32], inputs_device[32];
 
 /* A place that is filled: a copy of us unpacks what the host sends, as the sandbox's own user. */
 static pid_t filler;
@@ -242,7 +247,7 @@ static void take_order(char type, uint32_t id, char *payload, size_t length) {
   }
 }
 
-static void read_orders(void) {
+static void follow_orders(void) {
   for (;;) {
     unsigned char header[9];
     read_exactly(header, sizeof header);
@@ -258,16 +263,16 @@ static void read_orders(void) {
   }
 }
 
-/* `disk` · `limit` NAME VALUE · `place` dir|file|own ro|rw TARGET [NAME] · `file` TARGET TEXT · `user` UID GID */
+/* `disk` · `inputs` · `limit` NAME VALUE · `place` dir|file|image ro|rw TARGET NAME · `file` TARGET TEXT · `user` UID GID */
 static void take_places(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) {
     const char *name = take_field(&at, end);
     if (!strcmp(name, "disk")) {
-      char device[32];
-      find_drive("disk", device, sizeof device);
-      mount_on(device, "/data", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable");
+      mount_on(disk_device, "/data", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable");
       if (chmod("/data", 0711)) die("disk: %s", strerror(errno));
+    } else if (!strcmp(name, "inputs")) {
+      mount_on(inputs_device, "/inputs", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
     } else if (!strcmp(name, "user")) machine.uid = take_field(&at, end), machine.gid = take_field(&at, end);
     else if (!strcmp(name, "limit")) {
       strings_add(&machine.limits, take_field(&at, end));
@@ -295,13 +300,17 @@ static void put_limit(const char *name, const char *value) {
 
 /* The agent stands beside the commands: what holds them must not hold it. */
 static void make_groups(void) {
-  static bool made;
-  if (!made) {
-    put_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
-    if (mkdir("/cgroup/work", 0755)) die("control group: %s", strerror(errno));
-  }
-  made = true;
+  put_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
+  if (mkdir("/cgroup/work", 0755)) die("control group: %s", strerror(errno));
+}
+
+/* In the container, as long as it is root: who it is, and what it holds. */
+void take_orders(void) {
+  report(FRAME_WAITING, 0, "", 0);
+  follow_orders();
+  if (!machine.known || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: not complete");
   for (size_t i = 0; i + 1 < machine.limits.count; i += 2) put_limit(machine.limits.items[i], machine.limits.items[i + 1]);
+  note_time();
 }
 
 /* The agent has no rights: what needs some it asks of us, and only the host can make it ask. */
@@ -314,13 +323,8 @@ static void serve_helper(int socket) {
   }
 }
 
-static void forget_orders(void) {
-  if (machine.filter >= 0) close(machine.filter);
-  machine = (struct machine){.filter = -1, .helper = -1};
-  /* The container shared our description of the channel, and waits in another way. */
-  fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK);
-  umount2("/data", MNT_DETACH);
-}
+/* The container shared our description of the channel, and waited in another way. */
+static void take_channel_back(void) { fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK); }
 
 static int run_container(void) {
   int sockets[2], status = 0;
@@ -353,21 +357,19 @@ static void prepare(void) {
   mount_on(device, "/root", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
   mkdir("/new", 0755);
   mkdir("/layer", 0755);
+  find_drive("disk", disk_device, sizeof disk_device);
+  find_drive("inputs", inputs_device, sizeof inputs_device);
+  make_groups();
 }
 
 _Noreturn void machine_init(void) {
   umask(0);
   prepare();
   for (;;) {
-    report(FRAME_WAITING, 0, "", 0);
-    read_orders();
-    if (!machine.known || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: not complete");
-    make_groups();
-    note_time();
     int status = run_container();
     /* SECURITY: only the host can send it away, and does so only where nothing of a guest ever ran. */
     if (!WIFEXITED(status) || WEXITSTATUS(status) != LEFT) break;
-    forget_orders();
+    take_channel_back();
   }
   sync();
   reboot(RB_AUTOBOOT);

@@ -27,6 +27,7 @@ struct machine {
 
 extern struct machine machine;
 void take_identity(char *fields, size_t length);
+void take_orders(void);
 /* container.c */
 _Noreturn void become_container(void);
 #endif

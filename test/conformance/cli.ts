@@ -8,7 +8,7 @@ import { native } from '../../src/backends/native/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
 import { machineImages, machines } from '../microvm-parts.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
-import { SABOTAGES } from './sabotage.ts'
+import { MACHINE_SABOTAGES, SABOTAGES } from './sabotage.ts'
 import { isFine, runSuite, runUses } from './suite.ts'
 import { makeWorld, packageRoot, planOf } from './world.ts'
 
@@ -60,7 +60,7 @@ async function main(): Promise<number> {
   const few = argument('--few')
   const { backend, close } = await tried(argument('--backend') ?? 'bubblewrap')
   try {
-    if (process.argv.includes('--mutation')) return await mutate(control, show)
+    if (process.argv.includes('--mutation')) return await mutate(mutations(backend.name), control, show)
     const rows = await runSuite(backend, control, world, {
       only,
       few: few === undefined ? undefined : Number(few),
@@ -82,13 +82,28 @@ async function main(): Promise<number> {
   }
 }
 
+type Mutation = {
+  readonly name: string
+  readonly breaks: readonly Guarantee[]
+  readonly backend: () => Backend
+}
+
+const mutations = (name: string): readonly Mutation[] =>
+  name === 'microvm'
+    ? MACHINE_SABOTAGES.map(({ parts, ...rest }) => ({ ...rest, backend: () => machines(parts) }))
+    : SABOTAGES.map(({ sabotage, ...rest }) => ({ ...rest, backend: () => wall(sabotage) }))
+
 /** Each sabotage must be noticed by at least one proof of the guarantees that it breaks. */
-async function mutate(control: ReturnType<typeof native>, show: (text: string) => void): Promise<number> {
+async function mutate(
+  all: readonly Mutation[],
+  control: ReturnType<typeof native>,
+  show: (text: string) => void,
+): Promise<number> {
   let missed = 0
-  for (const { name, breaks, sabotage } of SABOTAGES) {
+  for (const { name, breaks, backend } of all) {
     // What one attack left outside must not count for the next.
     const world = await makeWorld()
-    const rows = await runSuite(wall(sabotage), control, world, { only: breaks }).catch((error: Error) => [
+    const rows = await runSuite(backend(), control, world, { only: breaks }).catch((error: Error) => [
       { guarantee: breaks[0] as Guarantee, attack: '', verdict: 'failed' as const, why: error.message },
     ])
     await world.close()
@@ -98,7 +113,7 @@ async function mutate(control: ReturnType<typeof native>, show: (text: string) =
       `${(caught ? 'caught' : 'MISSED').padEnd(8)} ${name}${caught ? `: ${caught.guarantee}, ${caught.attack}` : `: ${JSON.stringify(rows.find((row) => !isFine(row)) ?? {})}`}\n`,
     )
   }
-  show(`${SABOTAGES.length - missed} passed, ${missed} failed\n`)
+  show(`${all.length - missed} passed, ${missed} failed\n`)
   return missed === 0 ? 0 : 1
 }
 

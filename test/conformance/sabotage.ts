@@ -1,4 +1,5 @@
 import { homedir } from 'node:os'
+import type { MicrovmParts } from '../../src/backends/microvm/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
 
 /**
@@ -166,3 +167,55 @@ export const SABOTAGES: readonly Sabotage[] = [
 function withoutLandlock(vector: readonly string[]): readonly string[] {
   return [...vector, 'init', 'open-files']
 }
+
+/** The same for machines: damage to what their `/init` and their agent are told, and to what is taken back from them. */
+export type MachineMutation = {
+  readonly name: string
+  readonly breaks: readonly Guarantee[]
+  readonly parts: Partial<MicrovmParts>
+}
+
+/** Removes a field and its values from a flat list. */
+const dropped =
+  (size: number, ...names: readonly string[]) =>
+  (fields: readonly string[]): readonly string[] => {
+    const kept: string[] = []
+    for (let at = 0; at < fields.length; at++)
+      if (names.includes(fields[at] as string)) at += size
+      else kept.push(fields[at] as string)
+    return kept
+  }
+
+/** Without a limit the group keeps the one that it was born with: none. */
+const unlimited =
+  (name: string) =>
+  (fields: readonly string[]): readonly string[] =>
+    fields.filter((_, at) => fields[at + 1] !== name && fields[at] !== name && fields[at - 1] !== name)
+
+export const MACHINE_SABOTAGES: readonly MachineMutation[] = [
+  {
+    name: 'the seccomp filter allows everything',
+    breaks: ['kernel.filtered'],
+    parts: { sabotage: { filter: Buffer.from(ALLOW_ALL, 'hex') } },
+  },
+  {
+    name: 'nobody guards the workspace, and everything is taken back',
+    breaks: ['fs.protect'],
+    parts: { sabotage: { config: dropped(1, 'guard') }, refuses: () => undefined },
+  },
+  {
+    name: 'memory has no limit',
+    breaks: ['limit.memory'],
+    parts: { sabotage: { places: unlimited('memory.max') } },
+  },
+  {
+    name: 'processes have no limit',
+    breaks: ['limit.pids'],
+    parts: { sabotage: { places: unlimited('pids.max') } },
+  },
+  {
+    name: "the host's environment goes in",
+    breaks: ['env.clean'],
+    parts: { sabotage: { config: (fields) => [...fields, 'env', 'RF_SECRET=s3cr3t-canary'] } },
+  },
+]

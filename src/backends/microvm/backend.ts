@@ -16,7 +16,7 @@ import { type MachineKind, MachineNursery } from './nursery.ts'
 import { diskMb, machineMemoryMb } from './orders.ts'
 import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
 import { ReadyPool } from './pool.ts'
-import { Prepared } from './prepared.ts'
+import { type MachineSabotage, Prepared } from './prepared.ts'
 import { MicrovmSandbox } from './sandbox.ts'
 
 export type MicrovmParts = {
@@ -34,6 +34,7 @@ export type MicrovmParts = {
   readonly onProgress?: ((text: string) => void) | undefined
   /** `false`: every machine starts from nothing, as when there is no template. For benchmarks. */
   readonly clones?: boolean
+  readonly sabotage?: MachineSabotage
 }
 
 const CLAIMS: readonly Guarantee[] = [
@@ -170,7 +171,8 @@ class Microvm implements Backend {
   }
 
   #settings({ memoryMb }: MachineKind): Parameters<typeof Prepared.make>[2] {
-    return { memoryMb, filter: this.#filter, layersOf: this.#layersOf }
+    const { sabotage } = this.#parts
+    return { memoryMb, filter: this.#filter, layersOf: this.#layersOf, sabotage }
   }
 
   async reap(): Promise<void> {
@@ -191,7 +193,7 @@ class Microvm implements Backend {
     return {
       image,
       memoryMb,
-      diskMb: diskMb(plan),
+      diskMb: plan.mounts.length > 0 ? diskMb(plan) : 0,
       cpus: Math.max(1, Math.ceil(plan.limits.cpus ?? 1)) + 0.5,
     }
   }

@@ -67,6 +67,7 @@ export class CopyOut {
     try {
       for (let entry = await reader.next(); entry; entry = await reader.next()) {
         if (entry.kind === 'time') since ??= /^\d{1,20}$/.test(entry.link) ? entry.link : undefined
+        else if (entry.kind === 'strange') this.#left.push({ path: entry.name, why: 'refused' })
         else {
           seen.add(entry.name)
           if (entry.kind === 'unread') unread.push(entry.name)

@@ -5,6 +5,7 @@ import {
   lstatSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   readlinkSync,
   rmSync,
@@ -123,6 +124,29 @@ describe('back from the guest', () => {
     expect(readlinkSync(at('link'))).toBe('/etc/passwd')
     // It came before its parent, as no honest archive has it.
     expect(taken.left).toEqual([{ path: 'new/deep', why: 'refused' }])
+  })
+
+  test('a name that is no text stays behind, alone', async () => {
+    const bytes = archive([
+      ...KEPT,
+      ...SAME,
+      { name: 'b@d', type: '0', content: 'lost' },
+      { name: 'good', type: '0', content: 'kept' },
+    ])
+    // The name of a file need not be UTF-8; the sum of its header has to fit.
+    const header = bytes.indexOf('b@d')
+    bytes[header + 1] = 0xff
+    const sum = Number.parseInt(bytes.toString('latin1', header + 148, header + 154), 8) + 0xff - 0x40
+    bytes.write(sum.toString(8).padStart(6, '0'), header + 148, 'latin1')
+    const { plan, mount, copy } = copyOf()
+    async function* whole(): AsyncGenerator<Uint8Array> {
+      yield bytes
+    }
+    const reader = new TarReader(whole(), { entries: 1000, bytes: 1_000_000 })
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, protectedBy).take(reader)
+    expect(left).toEqual([{ path: 'b\ufffdd', why: 'refused' }])
+    expect(readFileSync(at('good'), 'utf8')).toBe('kept')
+    expect(readdirSync(workspace).sort()).toEqual(['.git', 'a', 'good'])
   })
 
   test.each([['../outside/planted'], ['/etc/planted'], ['x/../../outside/planted'], ['./a'], ['x//y'], ['']])(

@@ -9,6 +9,8 @@ export type MachineSpec = {
   readonly memoryMb: number
   /** Its own writable disk; the driver opens it and never looks into it. */
   readonly disk: string
+  /** A read-only drive; an image may be put on it until the guest is told to look. */
+  readonly inputs: string
   /** What the host gives the whole machine of its processors. */
   readonly cpus: number
 }

@@ -6,12 +6,15 @@ import { isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
 import type { Vessel } from '../vessel.ts'
+import { removeTree } from './disk.ts'
 import type { Machine } from './driver.ts'
 import { Greeting } from './greeting.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
 import { Lease } from './lease.ts'
 
 const ANSWER_MS = 15_000
+/** The file of the drive for large inputs, in a machine's directory. */
+export const INPUTS = 'inputs'
 
 /** A private directory for what one machine has on the host; what dead processes left goes first. */
 export function machineDirectory(stateDir: string): string {
@@ -29,7 +32,7 @@ export function sweepMachines(stateDir: string): void {
   const run = join(stateDir, 'run')
   for (const name of existsSync(run) ? readdirSync(run) : []) {
     const life = /^machine-(\d+-\d+)-/.exec(name)?.[1]
-    if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
+    if (life !== undefined && !isAlive(life)) removeTree(join(run, name))
   }
 }
 
@@ -59,6 +62,11 @@ export class GuestMachine implements Vessel {
     return this.#machine.pid
   }
 
+  /** Where an image for its third drive goes, as long as the guest was not told to look. */
+  get inputs(): string {
+    return join(this.#dir, INPUTS)
+  }
+
   usage(): Usage | undefined {
     return this.#machine.usage()
   }
@@ -79,10 +87,10 @@ export class GuestMachine implements Vessel {
   }
 
   /** Makes it somebody of its own. SECURITY: the first word after every clone; nothing runs in it before. */
-  async identify(): Promise<Identity> {
+  async identify(sabotage = (fields: readonly string[]) => fields): Promise<Identity> {
     if (this.#still) await this.#wake()
     const identity = newIdentity()
-    this.#greeting.send('identity', fieldsOf(identity.fields))
+    this.#greeting.send('identity', fieldsOf(sabotage(identity.fields)))
     await this.#expect('renewed', ANSWER_MS)
     return identity
   }

@@ -15,10 +15,11 @@ const valuesOf = (args: readonly string[], flag: string): readonly string[] =>
 describe('every machine', () => {
   const args = qemuArguments(launch)
 
-  test('has two drives and the agent’s port, and no other device', () =>
+  test('has three drives and the agent’s port, and no other device', () =>
     expect(valuesOf(args, '-device').map((device) => device.split(',')[0])).toEqual([
       'virtio-serial-device',
       'virtserialport',
+      'virtio-blk-device',
       'virtio-blk-device',
       'virtio-blk-device',
     ]))
@@ -35,8 +36,9 @@ describe('every machine', () => {
     ]))
 
   test('reads its root and writes only its disk', () => {
-    const [root, disk] = valuesOf(args, '-blockdev')
+    const [root, disk, inputs] = valuesOf(args, '-blockdev')
     expect(root).toContain('read-only=on')
+    expect(inputs).toContain('read-only=on')
     expect(disk).toContain(`/proc/self/fd/${DESCRIPTORS.disk}`)
   })
 })

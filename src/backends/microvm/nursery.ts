@@ -1,14 +1,14 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { makeDisk } from './disk.ts'
+import { explained, formatDisk, makeBareDisk } from './disk.ts'
 import type { Driver, MachineSpec, Saved } from './driver.ts'
-import { GuestMachine, machineDirectory } from './guest-machine.ts'
+import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
 import { POOL_WARMING, WARM_FIELDS, WARM_PLACES, WARMING } from './orders.ts'
 import { ReadyPool } from './pool.ts'
 import { MachineTemplates } from './template.ts'
 
-/** Everything that a new machine depends on. */
-export type MachineKind = Omit<MachineSpec, 'disk'> & { readonly diskMb: number }
+/** Everything that a new machine depends on. A disk of no size has no file system on it. */
+export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
 export type NurseryParts = {
   readonly stateDir: string
@@ -44,7 +44,7 @@ export class MachineNursery {
   }
 
   template(kind: MachineKind): Promise<Saved> {
-    return this.#templates.get(kind, (path) => makeDisk(path, kind.diskMb))
+    return this.#templates.get(kind, makeBareDisk)
   }
 
   /** One that nobody used; it may stand still. */
@@ -76,21 +76,37 @@ export class MachineNursery {
    * A template that does not load is made anew the next time.
    */
   async start(kind: MachineKind): Promise<GuestMachine> {
-    const { driver, onProgress, stateDir, clones } = this.#parts
-    const dir = machineDirectory(stateDir)
-    const noTemplate = (error: Error): undefined => void onProgress(`no template: ${error.message}`)
+    const dir = this.#directory()
+    const spec = { ...kind, disk: join(dir, 'disk'), inputs: join(dir, INPUTS) }
     try {
-      const disk = join(dir, 'disk')
-      const [saved] = await Promise.all([
-        clones ? this.template(kind).catch(noTemplate) : undefined,
-        makeDisk(disk, kind.diskMb),
-      ])
-      const spec = { ...kind, disk }
-      return (saved && (await this.#clone(spec, saved, dir))) ?? (await this.#boot(spec, dir, driver))
+      for (const path of [spec.disk, spec.inputs]) makeBareDisk(path)
+      // The guest looks at its disk only when it is told to, so both can be made at once.
+      const formatting = kind.diskMb > 0 ? formatDisk(spec.disk, kind.diskMb) : undefined
+      const [started, formatted] = await Promise.allSettled([this.#started(spec, dir), formatting])
+      if (started.status === 'rejected') throw started.reason
+      if (formatted.status === 'fulfilled') return started.value
+      await started.value.destroy()
+      throw formatted.reason
     } catch (error) {
       rmSync(dir, { recursive: true, force: true })
-      throw error
+      throw explained(error, dir)
     }
+  }
+
+  #directory(): string {
+    const { stateDir } = this.#parts
+    try {
+      return machineDirectory(stateDir)
+    } catch (error) {
+      throw explained(error, stateDir)
+    }
+  }
+
+  async #started(spec: MachineSpec, dir: string): Promise<GuestMachine> {
+    const { driver, onProgress, clones } = this.#parts
+    const noTemplate = (error: Error): undefined => void onProgress(`no template: ${error.message}`)
+    const saved = clones ? await this.#templates.get(spec, makeBareDisk).catch(noTemplate) : undefined
+    return (saved && (await this.#clone(spec, saved, dir))) ?? (await this.#boot(spec, dir, driver))
   }
 
   async #clone(spec: MachineSpec, saved: Saved, dir: string): Promise<GuestMachine | undefined> {

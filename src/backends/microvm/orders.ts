@@ -27,7 +27,17 @@ export const diskMb = (plan: Plan): number => asked(plan, 'diskMb') ?? DEFAULT_D
 export const placesOf = (plan: Plan): readonly Mount[] =>
   [...plan.mounts].sort((a, b) => a.target.length - b.target.length)
 
-export function placeFields(plan: Plan, user: User, hostname: string, memoryMb: number): readonly string[] {
+/** What a machine is told besides the plan. */
+export type PlaceSettings = {
+  readonly user: User
+  readonly hostname: string
+  readonly memoryMb: number
+  /** The places, by number, whose files lie on the drive for large inputs. */
+  readonly images: ReadonlySet<number>
+}
+
+export function placeFields(plan: Plan, settings: PlaceSettings): readonly string[] {
+  const { user, hostname, memoryMb, images } = settings
   const { pids, cpus } = plan.limits
   const most = Math.min(asked(plan, 'memoryMb') ?? Number.POSITIVE_INFINITY, memoryMb - KERNEL_MB)
   const tmp = Math.min(most, plan.limits.diskMb ?? Number.POSITIVE_INFINITY)
@@ -45,9 +55,10 @@ export function placeFields(plan: Plan, user: User, hostname: string, memoryMb: 
     ],
     ...['limit', 'cpu.max', cpus === undefined ? 'max 100000' : `${Math.round(cpus * 100_000)} 100000`],
     ...smallFiles(plan, user, hostname).flatMap(({ target, text }) => ['file', target, text]),
-    ...placesOf(plan).flatMap(({ kind, mode, target }) => [
+    ...(images.size > 0 ? ['inputs'] : []),
+    ...placesOf(plan).flatMap(({ kind, mode, target }, index) => [
       'place',
-      kind === 'dir' ? 'dir' : 'file',
+      images.has(index) ? 'image' : kind === 'dir' ? 'dir' : 'file',
       mode,
       target,
       basename(target),

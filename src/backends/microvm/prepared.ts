@@ -7,16 +7,30 @@ import { containerFields } from '../guest-config.ts'
 import type { GuestPlace } from '../guest-sandbox.ts'
 import { VesselPlace } from '../vessel.ts'
 import type { GuestMachine } from './guest-machine.ts'
+import { isLarge, makeInputs } from './inputs.ts'
 import { placeFields, placesOf } from './orders.ts'
 import type { Waiting } from './pool.ts'
 
 /** A directory of the host that the guest has a copy of and may change. */
 export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
 
+/** For tests alone: damage to what a machine is told and given. The proofs are worth something if they notice it. */
+export type MachineSabotage = {
+  readonly identity?: (fields: readonly string[]) => readonly string[]
+  readonly places?: (fields: readonly string[]) => readonly string[]
+  readonly config?: (fields: readonly string[]) => readonly string[]
+  readonly filter?: Uint8Array
+  /** The plan that decides what is copied in. */
+  readonly copied?: (plan: Plan) => Plan
+}
+
+const unharmed = (fields: readonly string[]): readonly string[] => fields
+
 export type Settings = {
   readonly memoryMb: number
   readonly filter: Uint8Array
   readonly layersOf: GuestPlace['layersOf']
+  readonly sabotage?: MachineSabotage | undefined
 }
 
 /** One command of ours, so that the emulator has read what every command passes. */
@@ -40,18 +54,30 @@ export class Prepared implements Waiting {
   }
 
   static async make(plan: Plan, machine: GuestMachine, settings: Settings): Promise<Prepared> {
-    const identity = await machine.identify()
+    const { sabotage = {} } = settings
+    const identity = await machine.identify(sabotage.identity)
+    const judged = sabotage.copied?.(plan) ?? plan
     const mounts = placesOf(plan)
     const copies = mounts.map((mount) =>
-      plan.own.includes(mount.target) ? undefined : new CopyIn(plan, mount),
+      plan.own.includes(mount.target) ? undefined : new CopyIn(judged, mount),
     )
+    const large = new Map(
+      mounts.flatMap((mount, index): [number, CopyIn][] => {
+        const copy = copies[index]
+        return copy && isLarge(mount) ? [[index, copy]] : []
+      }),
+    )
+    await makeInputs(machine.inputs, large)
+    const { memoryMb } = settings
+    const told = { user: userFor(plan), hostname: identity.hostname, memoryMb, images: new Set(large.keys()) }
     await machine.furnish(
-      placeFields(plan, userFor(plan), identity.hostname, settings.memoryMb),
-      copies.map((copy) => copy?.stream()),
+      (sabotage.places ?? unharmed)(placeFields(plan, told)),
+      copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
-    const orders = { fields: containerFields(plan, { guards: true }), expected: [], filter: settings.filter }
+    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { guards: true }))
+    const orders = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
     const place = new VesselPlace(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
     // The greeting left it still, so that nothing gets lost between two listeners.
     machine.channel.resume()

@@ -134,7 +134,7 @@ export class Qemu implements Driver {
       const { vmlinux, initrd, root } = spec.image
       const descriptors: ('stream' | number)[] = ['stream', 'stream']
       for (const path of [vmlinux, initrd, root]) descriptors.push(open(path, 'r'))
-      descriptors.push(open(spec.disk, 'r+'))
+      descriptors.push(open(spec.disk, 'r+'), open(spec.inputs, 'r'))
       if (files.memory) descriptors.push(open(files.memory, exit ? 'r+' : 'r'))
       if (files.state) descriptors.push(open(files.state, 'r'))
       if (isGuarded(launch)) descriptors.push(open(this.#parts.preload, 'r'))

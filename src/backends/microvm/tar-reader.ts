@@ -3,8 +3,11 @@ import { SandboxError } from '../../model/errors.ts'
 /** One entry of an archive that a guest made; what follows it is its content. */
 export type GuestEntry = {
   readonly name: string
-  /** A file, a link, a directory; one that did not change; one whose content cannot be told; when it was all looked at. */
-  readonly kind: 'file' | 'link' | 'dir' | 'same' | 'unread' | 'time'
+  /**
+   * A file, a link, a directory; one that did not change; one whose content cannot be told; when it was all looked at; one
+   * whose name or link is no text, and which therefore has none that could be used.
+   */
+  readonly kind: 'file' | 'link' | 'dir' | 'same' | 'unread' | 'time' | 'strange'
   readonly mode: number
   readonly size: number
   readonly modified: number
@@ -44,7 +47,7 @@ export class TarReader {
   /** The next entry; what was not read of the one before is passed over. */
   async next(): Promise<GuestEntry | undefined> {
     for await (const _ of this.content());
-    const long: Record<string, string> = {}
+    const long: Record<string, Buffer> = {}
     for (;;) {
       const head = await this.#take(BLOCK)
       if (!head || head.every((byte) => byte === 0)) return this.#end()
@@ -58,19 +61,26 @@ export class TarReader {
     }
   }
 
-  #entry(head: Buffer, shown: number, long: Readonly<Record<string, string>>): GuestEntry {
+  #entry(head: Buffer, shown: number, long: Readonly<Record<string, Buffer>>): GuestEntry {
     const kind = KINDS[text(head, 156, 1)]
     if (!kind) throw hostile('something that is no file')
-    const size = long.size === undefined ? shown : Number(long.size)
+    const size = long.size === undefined ? shown : Number(long.size.toString('latin1'))
     if (!Number.isSafeInteger(size) || size < 0 || (size > 0 && kind !== 'file'))
       throw hostile('a wrong size')
     this.#bytes += size
     if (this.#bytes > this.#limits.bytes) throw hostile('more than fits')
     this.#left = size
-    const name = (long.path ?? text(head, 0, 100)).replace(/\/$/, '')
+    const path = long.path ?? bytesOf(head, 0, 100)
+    const target = long.linkpath ?? bytesOf(head, 157, 100)
+    const name = path.toString('utf8').replace(/\/$/, '')
     assertPlain(name)
-    const link = long.linkpath ?? text(head, 157, 100)
-    return { name, kind, mode: number(head, 100, 8) & 0o777, size, modified: number(head, 136, 12), link }
+    const rest = { mode: number(head, 100, 8) & 0o777, size, modified: number(head, 136, 12) }
+    return {
+      name,
+      kind: isText(path) && isText(target) ? kind : 'strange',
+      link: target.toString('utf8'),
+      ...rest,
+    }
   }
 
   /** The bytes of the entry that came last. */
@@ -129,11 +139,13 @@ async function inTime<T>(next: Promise<T>): Promise<T> {
 
 const padOf = (size: number): number => (BLOCK - (size % BLOCK)) % BLOCK
 
-function text(head: Buffer, at: number, width: number): string {
+function bytesOf(head: Buffer, at: number, width: number): Buffer {
   const field = head.subarray(at, at + width)
   const end = field.indexOf(0)
-  return decoded(field.subarray(0, end < 0 ? width : end))
+  return field.subarray(0, end < 0 ? width : end)
 }
+
+const text = (head: Buffer, at: number, width: number): string => bytesOf(head, at, width).toString('latin1')
 
 function number(head: Buffer, at: number, width: number): number {
   const value = Number.parseInt(text(head, at, width) || '0', 8)
@@ -142,22 +154,18 @@ function number(head: Buffer, at: number, width: number): number {
 }
 
 /** SECURITY: a name that is not UTF-8 would come out as another one. */
-function decoded(bytes: Buffer): string {
-  const result = bytes.toString('utf8')
-  if (!Buffer.from(result, 'utf8').equals(bytes)) throw hostile('a name that is no text')
-  return result
-}
+const isText = (bytes: Buffer): boolean => Buffer.from(bytes.toString('utf8'), 'utf8').equals(bytes)
 
-function recordsOf(bytes: Buffer): Record<string, string> {
-  const found: Record<string, string> = {}
+function recordsOf(bytes: Buffer): Record<string, Buffer> {
+  const found: Record<string, Buffer> = {}
   for (let at = 0; at < bytes.length; ) {
     const space = bytes.indexOf(0x20, at)
     const length = Number.parseInt(bytes.toString('latin1', at, space), 10)
     if (space < 0 || !(length > space - at) || at + length > bytes.length) throw hostile('a wrong record')
-    const record = decoded(bytes.subarray(space + 1, at + length - 1))
+    const record = bytes.subarray(space + 1, at + length - 1)
     const equals = record.indexOf('=')
-    if (['path', 'linkpath', 'size'].includes(record.slice(0, equals)))
-      found[record.slice(0, equals)] = record.slice(equals + 1)
+    const name = record.toString('latin1', 0, Math.max(equals, 0))
+    if (['path', 'linkpath', 'size'].includes(name)) found[name] = record.subarray(equals + 1)
     at += length
   }
   return found

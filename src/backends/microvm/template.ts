@@ -18,6 +18,7 @@ import {
 import { join } from 'node:path'
 import { caller, isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { assertRoom } from './disk.ts'
 import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
 
 type Record = { readonly memoryBytes: number; readonly state: string }
@@ -30,6 +31,8 @@ export type TemplateParts = {
   readonly onProgress?: ((text: string) => void) | undefined
 }
 
+/** What a machine that has run the usual programs has touched of its memory. */
+const TEMPLATE_MB = 256
 /** Templates that nobody used for so long are removed when another one is made. */
 const KEPT = 8
 
@@ -51,7 +54,7 @@ export class MachineTemplates {
   }
 
   /** The template for such machines, made now if there is none that is whole. */
-  async get(spec: Omit<MachineSpec, 'disk'>, makeDisk: (path: string) => Promise<void>): Promise<Saved> {
+  async get(spec: Omit<MachineSpec, 'disk' | 'inputs'>, makeDisk: (path: string) => void): Promise<Saved> {
     const key = await this.keyOf(spec)
     const found = this.#whole(key)
     if (found) return found
@@ -85,27 +88,28 @@ export class MachineTemplates {
 
   async #make(
     key: string,
-    spec: Omit<MachineSpec, 'disk'>,
-    makeDisk: (path: string) => Promise<void>,
+    spec: Omit<MachineSpec, 'disk' | 'inputs'>,
+    makeDisk: (path: string) => void,
   ): Promise<Saved> {
     const { dir, driver, warm, onProgress } = this.#parts
     mkdirSync(dir, { recursive: true, mode: 0o700 })
     this.#sweep()
+    assertRoom(dir, Math.min(TEMPLATE_MB, spec.memoryMb))
     onProgress?.('starting a machine to clone from')
     const work = mkdtempSync(join(dir, `making-${lifeOf(process.pid)}-`))
     try {
-      const disk = join(work, 'disk')
+      const [disk, inputs] = [join(work, 'disk'), join(work, 'inputs')]
       const made = { memory: join(work, 'memory'), state: join(work, 'state') }
-      await makeDisk(disk)
+      for (const path of [disk, inputs]) makeDisk(path)
       makeMemory(made.memory, spec.memoryMb)
-      const machine = await driver.bootTemplate({ ...spec, disk }, made.memory)
+      const machine = await driver.bootTemplate({ ...spec, disk, inputs }, made.memory)
       try {
         await warm(machine)
         await machine.save(made.state)
       } finally {
         await machine.kill()
       }
-      rmSync(disk, { force: true })
+      for (const path of [disk, inputs]) rmSync(path, { force: true })
       return this.#keep(work, key)
     } catch (error) {
       rmSync(work, { recursive: true, force: true })
