@@ -173,7 +173,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   test('freezes and goes on', { timeout: MINUTES }, async () => {
     const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as VesselSandbox
     const running = await sandbox.start({
-      argv: ['sh', '-c', 'while :; do date +%N > beat; sleep 0.05; done'],
+      argv: ['sh', '-c', 'while :; do date +%N >> beat; sleep 0.05; done'],
     })
     await new Promise((resolve) => setTimeout(resolve, 500))
     await sandbox.pause()

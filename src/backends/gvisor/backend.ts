@@ -21,7 +21,7 @@ import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
 import { Waiting } from '../waiting.ts'
-import { type Bundle, bundleOf, type Root } from './launch.ts'
+import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
 
@@ -52,7 +52,7 @@ class Gvisor implements Backend {
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 
-  readonly #waiting: Waiting<Runsc>
+  readonly #waiting: Waiting<VesselPlace>
 
   constructor(parts: GvisorParts) {
     this.#parts = parts
@@ -113,20 +113,36 @@ class Gvisor implements Backend {
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
     refuseUnkept(plan)
-    const vessel = await this.#waiting.take(plan, options.owner ?? '', () =>
-      this.#start(plan, this.#root(plan), options.signal),
-    )
+    const place = await this.#waiting.take(plan, options.owner ?? '', {
+      now: () => this.#prepare(plan, options.signal),
+      ahead: () => this.#ahead(plan),
+    })
+    place.handTo(options.onTunnel)
+    return new VesselSandbox(plan, place)
+  }
+
+  /** Up, fenced and configured; whose it is comes later. */
+  async #prepare(plan: Plan, signal?: AbortSignal): Promise<VesselPlace> {
+    const vessel = await this.#start(plan, this.#root(plan), signal)
     const orders = {
-      fields: containerFields(plan, { guards: false, counts: true }),
+      fields: containerFields(plan, { guards: false, counts: true, slowStart: true }),
       expected: [],
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, vessel, orders, {
-      layersOf: ownKernelLayers,
-      onTunnel: options.onTunnel,
-    })
+    const place = new VesselPlace(plan, vessel, orders, { layersOf: ownKernelLayers })
     await place.ready()
-    return new VesselSandbox(plan, place, vessel)
+    return place
+  }
+
+  async #ahead(plan: Plan): Promise<VesselPlace> {
+    const place = await this.#prepare(plan)
+    try {
+      await place.warm(warmingOf(plan))
+      return place
+    } catch (error) {
+      await place.close()
+      throw error
+    }
   }
 
   #root(plan: Plan): Root {
@@ -158,6 +174,10 @@ class Gvisor implements Backend {
     }
   }
 }
+
+/** SECURITY: with files of the host in reach, nothing of an image runs before somebody asked for it; our agent may. */
+const warmingOf = ({ mounts }: Plan): readonly string[] =>
+  mounts.length > 0 ? [AGENT_TARGET, 'version'] : ['true']
 
 /** The host's programs and libraries, as behind bubblewrap. */
 function hostRoot(plan: Plan): Root {
