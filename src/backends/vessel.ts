@@ -165,18 +165,19 @@ function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgro
 
 /** A sandbox that can be frozen. */
 export class VesselSandbox extends GuestSandbox {
-  readonly #vessel: Vessel
+  /** What the engine knows of it. */
+  readonly vessel: Vessel
 
   constructor(plan: Plan, place: VesselPlace, vessel: Vessel = place.vessel) {
     super(plan, place)
-    this.#vessel = vessel
+    this.vessel = vessel
   }
 
   /** The agent stops the commands; then the kernel stops everything, the agent too. */
   override async pause(): Promise<void> {
     await super.pause()
     try {
-      await this.#vessel.pause()
+      await this.vessel.pause()
     } catch (error) {
       await super.resume()
       throw error
@@ -184,7 +185,7 @@ export class VesselSandbox extends GuestSandbox {
   }
 
   override async resume(): Promise<void> {
-    if (this.isPaused) await this.#vessel.resume()
+    if (this.isPaused) await this.vessel.resume()
     await super.resume()
   }
 }

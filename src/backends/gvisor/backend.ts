@@ -19,6 +19,7 @@ import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
+import { noteUse } from '../images/uses.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
 import { Waiting } from '../waiting.ts'
 import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
@@ -37,6 +38,9 @@ export type GvisorParts = {
   /** Tests change a launch on purpose, to see that the proofs notice. */
   readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
 }
+
+/** A root, and the image that it is, if any. */
+type StandingRoot = Root & { readonly layer?: string }
 
 /** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
 export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
@@ -145,17 +149,18 @@ class Gvisor implements Backend {
     }
   }
 
-  #root(plan: Plan): Root {
+  #root(plan: Plan): StandingRoot {
     if (plan.image === undefined) return hostRoot(plan)
     const image = this.#parts.images.get(plan.image)
     if (!image)
       throw new SandboxError('invalid-input', `there is no image \`${plan.image}\` here`, {
         hint: `make one: ringfence image build ${plan.image}`,
       })
-    return imageRoot(this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress }))
+    const dir = this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
+    return { ...imageRoot(dir), layer: image.layer }
   }
 
-  async #start(plan: Plan, root: Root, signal: AbortSignal | undefined): Promise<Runsc> {
+  async #start(plan: Plan, root: StandingRoot, signal: AbortSignal | undefined): Promise<Runsc> {
     const { stateDir, agent, sabotage } = this.#parts
     const rootless = caller().uid !== 0
     // In the user namespace that runsc makes for us, our files are root's; capabilities it has none.
@@ -163,6 +168,7 @@ class Gvisor implements Backend {
     const files = containerFiles(stateDir, plan, user)
     const id = `ringfence-${basename(files).toLowerCase()}`
     try {
+      if (root.layer !== undefined) noteUse(files, root.layer)
       const cgroup = rootless ? undefined : `/${id}`
       const bundle = bundleOf(plan, { agent, files, root, ...user, cgroup })
       writeBundle(files, bundle, sabotage?.(bundle.config) ?? bundle.config)
