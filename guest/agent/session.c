@@ -45,6 +45,7 @@ long long session_filled;
 static const struct session *session;
 static struct command *commands;
 static int command_count;
+static bool frozen; /* everything stands still, the keeper that waits too; what the host asks for meanwhile gets one of its own */
 
 size_t keepers(void) { return (size_t)command_count + (spare_keeper() > 0); }
 void keepers_are(size_t count) { command_count = (int)count; }
@@ -329,7 +330,7 @@ static const char *start(uint32_t id, struct command_spec *spec, const char *ask
   struct command *command = calloc(1, sizeof *command);
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
   bool opened = spec->columns ? open_terminal(spec, &ends) : open_pipes(spec, &ends);
-  pid_t keeper = opened ? spare_take(&ends, asked, length) : -1;
+  pid_t keeper = !opened ? -1 : frozen ? 0 : spare_take(&ends, asked, length);
   if (opened && !keeper) {
     opened = !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.messages);
     keeper = opened ? fork() : -1;
@@ -433,7 +434,10 @@ static void frame_for(struct command *command, enum frame_type type, char *paylo
 }
 
 /* Every process but us. Nobody slips through: a fork that meets a signal starts over. */
-static void freeze(bool still) { kill(-1, still ? SIGSTOP : SIGCONT); }
+static void freeze(bool still) {
+  frozen = still;
+  kill(-1, still ? SIGSTOP : SIGCONT);
+}
 
 /* SECURITY: the machine takes from us only what the host sent, and it changes nothing that a guest could not see anyway. */
 static void renew(const char *payload, size_t length) {
