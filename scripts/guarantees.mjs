@@ -50,6 +50,12 @@ const ESCAPES = [
   ['a symbolic link that leads out, written', 'fs.write', 'write through a symlink planted in the workspace'],
   ['`/proc/self/root`, `/proc/1/root`', 'fs.read', 'read through /proc/self/root and /proc/1/root'],
   ['the program of the wall, by `/proc/self/exe`', 'fs.write', 'write to the program that keeps the sandbox'],
+  [
+    'the program of a process outside, by `/proc/…/exe`',
+    'fs.write',
+    'hold the program of a process outside by /proc/…/exe, and write to it',
+  ],
+  ['a descriptor that was left open', 'proc.hidden', 'use a descriptor that was left open'],
   ['`core_pattern`', 'fs.write', 'change a kernel setting (the value that it has)'],
   ['`release_agent`', 'fs.write', 'name a program for the kernel to run when a control group is empty'],
   ['`mount`', 'kernel.filtered', 'call mount'],

@@ -1,4 +1,4 @@
-import { execFile } from 'node:child_process'
+import { execFile, execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../src/backends/backend.ts'
 import { type DockerParts, docker } from '../src/backends/docker/backend.ts'
 import { gvisor } from '../src/backends/gvisor/backend.ts'
+import { ImageStore } from '../src/backends/images/store.ts'
 import { native } from '../src/backends/native/backend.ts'
 import { SandboxRegistry } from '../src/backends/registry.ts'
 import type { VesselSandbox } from '../src/backends/vessel.ts'
@@ -16,8 +17,9 @@ import { kindOf } from '../src/backends/waiting.ts'
 import { ownEpoch } from '../src/host/orphans.ts'
 import { lifeOf } from '../src/host/system.ts'
 import type { Plan } from '../src/model/plan.ts'
+import { ORDINARY, type Report, suiteAs } from './conformance/as-user.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from './conformance/engines.ts'
-import { isFine, type Row, runSuite } from './conformance/suite.ts'
+import { isFine, runSuite } from './conformance/suite.ts'
 import { makeWorld, packageRoot, planOf } from './conformance/world.ts'
 
 const MINUTES = 60_000
@@ -38,11 +40,6 @@ const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = 
     ...more,
   })
 
-type Report = {
-  readonly rows: readonly Row[]
-  readonly uses: readonly { readonly name: string; readonly ok: boolean; readonly said: string }[]
-}
-
 async function conformance(backend: string, few: number | undefined, ...more: string[]): Promise<Report> {
   const args = [
     join(packageRoot(), 'dist', 'test', 'conformance.js'),
@@ -61,6 +58,10 @@ async function conformance(backend: string, few: number | undefined, ...more: st
   return JSON.parse(stdout) as Report
 }
 
+/** Debian's first gVisor does not know a flag that `stat` sets; see src/backends/gvisor/README.md. */
+const isOldFlag = (use: string): boolean =>
+  use === 'modes follow the umask' && execFileSync('runsc', ['--version']).includes('2022')
+
 const SOME = 'fs.read,fs.write,fs.protect,proc.hidden,limit.memory,limit.pids,cleanup'
 
 describe.concurrent('what is claimed is proven on real engines', () => {
@@ -75,12 +76,22 @@ describe.concurrent('what is claimed is proven on real engines', () => {
   test.skipIf(skipped('gvisor'))('gvisor', { timeout: 10 * MINUTES }, async () => {
     const { rows, uses } = await conformance('gvisor', FULL ? undefined : 1)
     expect(rows.filter((row) => !isFine(row))).toEqual([])
-    // Debian's first gVisor does not know a flag that `stat` sets; see src/backends/gvisor/README.md.
-    const old = (await run('runsc', ['--version'])).stdout.includes('2022')
-    expect(uses.filter((use) => !use.ok && !(old && use.name === 'modes follow the umask'))).toEqual([])
+    expect(uses.filter((use) => !use.ok && !isOldFlag(use.name))).toEqual([])
     expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('held')
     expect(rows.find((row) => row.guarantee === 'fs.protect')?.verdict).toBe('refused')
   })
+
+  test.skipIf(skipped('gvisor') || process.getuid?.() !== 0)(
+    'gvisor, as an ordinary user',
+    { timeout: 10 * MINUTES },
+    async () => {
+      const { rows, uses } = await suiteAs(ORDINARY, '--backend', 'gvisor', ...(FULL ? [] : ['--few', '1']))
+      expect(rows.filter((row) => !isFine(row))).toEqual([])
+      expect(uses.filter((use) => !use.ok && !isOldFlag(use.name))).toEqual([])
+      expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('held')
+      expect(rows.filter((row) => row.verdict === 'held').length).toBeGreaterThanOrEqual(15)
+    },
+  )
 
   test.skipIf(skipped('podman'))('docker, on Podman’s socket', { timeout: 10 * MINUTES }, async () => {
     const { rows } = await conformance('podman', FULL ? undefined : 1, ...(FULL ? [] : ['--only', SOME]))
@@ -173,7 +184,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   test('freezes and goes on', { timeout: MINUTES }, async () => {
     const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as VesselSandbox
     const running = await sandbox.start({
-      argv: ['sh', '-c', 'while :; do date +%N > beat; sleep 0.05; done'],
+      argv: ['sh', '-c', 'while :; do date +%N >> beat; sleep 0.05; done'],
     })
     await new Promise((resolve) => setTimeout(resolve, 500))
     await sandbox.pause()
@@ -188,6 +199,18 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     await sandbox.pause()
     await sandbox.close()
     expect(await ids()).toEqual([])
+  })
+
+  test('what the engine tells of memory is heard', { timeout: MINUTES }, async () => {
+    const backend = dockerBackend([engine.socket])
+    const sandbox = (await backend.open(planOf({ limits: { memoryMb: 64 } }))) as VesselSandbox
+    expect(sandbox.vessel.oomKills).toBe(0)
+    const eat = 'x = bytearray(400 * 1024 * 1024); x[::4096] = b"1" * len(x[::4096])'
+    const { outcome } = await sandbox.exec({ argv: ['python3', '-c', eat] })
+    expect(outcome).toMatchObject({ kind: 'stopped', limit: 'memory' })
+    await until(async () => sandbox.vessel.oomKills > 0)
+    expect(sandbox.vessel.oomKills).toBeGreaterThan(0)
+    await sandbox.close()
   })
 
   test(
@@ -381,6 +404,22 @@ describe.skipIf(skipped('gvisor'))('gvisor', () => {
     await sandbox.resume()
     expect((await sandbox.exec({ argv: ['true'] })).outcome).toEqual({ kind: 'exited', code: 0 })
     await sandbox.close()
+  })
+
+  test('an image stays as long as a sandbox stands on it', { timeout: 2 * MINUTES }, async () => {
+    const stateDir = mkdtempSync(join(tmpdir(), 'rf-image-'))
+    const images = new ImageStore(stateDir)
+    await images.build('small', { kind: 'host', programs: ['sh', 'cat'] })
+    const sandbox = await gvisor({ agent, probePlan, images, stateDir }).open(
+      planOf({ backend: 'gvisor', image: 'small', waive: ['fs.protect'] }),
+    )
+    expect(() => images.remove('small')).toThrow(/is in use by ringfence-container-/)
+    const { outcome } = await sandbox.exec({ argv: ['sh', '-c', 'cat /etc/passwd'] })
+    expect(outcome).toEqual({ kind: 'exited', code: 0 })
+    await sandbox.close()
+    expect(images.remove('small')).toBe(true)
+    expect(readdirSync(join(stateDir, 'images', 'roots'))).toEqual([])
+    rmSync(stateDir, { recursive: true, force: true })
   })
 
   test('takes no plan whose protected names it could not keep', async () => {

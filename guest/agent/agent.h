@@ -229,6 +229,7 @@ struct session {
   bool guarded;
   int signals;
   int tunnel_port; /* 0: none */
+  bool ahead;      /* the next keeper is made while nobody waits for it */
 };
 /* Where the kernel holds the commands apart from us: the group to enter, and what it counted there. -1: elsewhere. */
 extern int work_group, memory_events, pids_events;
@@ -238,7 +239,22 @@ extern const char *session_token;
 extern long long session_filled;
 /* How many processes of ours stand beside the commands. */
 size_t keepers(void);
+void keepers_are(size_t count);
 _Noreturn void serve_session(const struct session *session);
+/* Both ends of a command's standard streams, and of the socket to its keeper. */
+struct ends {
+  int in[2], out[2], errors[2], messages[2];
+};
+/* What the host asked for, on top of the defaults. Returns what is wrong with it, or NULL. */
+const char *read_command(struct command_spec *spec, char *payload, size_t length);
+_Noreturn void become_keeper(struct command_spec *spec, struct ends *ends, bool ahead);
+void close_all_but(int fd);
+/* spare.c: a keeper that waits for its command. */
+void spare_make(void);
+/* Gives the command to it. Returns who it is, or 0 when there is none that could take it. */
+pid_t spare_take(struct ends *ends, const char *asked, size_t length);
+void spare_ended(pid_t pid);
+pid_t spare_keeper(void);
 /* stream.c: TCP streams between the host and the sandbox's loopback. */
 void stream_listen(int port);
 void stream_connect(uint32_t id, unsigned port);

@@ -16,6 +16,7 @@ static struct {
   bool waits;      /* the host gives the word when the command may start */
   bool open_files; /* the whole file system is granted: Landlock has nothing to hold */
   bool stays;      /* many commands, each as the host sends it */
+  bool ahead;      /* to make a process is slow here */
   int tunnel_port; /* connections to it go out to the host's proxy */
 } plan;
 
@@ -56,6 +57,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "user")) plan.uid = take_field(at, end), plan.gid = take_field(at, end);
   else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "stay")) plan.stays = true;
+  else if (!strcmp(name, "ahead")) plan.ahead = true;
   else if (!strcmp(name, "learn")) learning = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
   else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
@@ -215,7 +217,7 @@ _Noreturn void serve_unfenced(int config) {
   int signals = watch_children();
   bool guarded = protection.guarded.count > 0;
   describe_layers(0, guarded);
-  serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
+  serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port, plan.ahead});
 }
 #endif
 
@@ -227,7 +229,7 @@ static _Noreturn void fence_and_serve(int filter) {
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
   guarded |= network_guarantee != NULL || learning;
-  if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port});
+  if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port, plan.ahead});
   serve_one(guarded, signals);
 }
 

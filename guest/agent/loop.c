@@ -32,18 +32,20 @@ void watch_stop(struct watch *watch) {
 
 /* One event at a time: what it does may free the owner of the next. */
 _Noreturn void loop(int tick, void (*on_tick)(void)) {
-  int64_t next = milliseconds() + tick;
+  int64_t now = tick < 0 ? 0 : milliseconds(), next = now + tick;
   for (;;) {
     struct epoll_event event;
-    int64_t left = next - milliseconds();
+    int64_t left = next - now;
     int ready = epoll_wait(poll_fd, &event, 1, tick < 0 ? -1 : left > 0 ? (int)left : 0);
     if (ready == 1) {
       struct watch *watch = event.data.ptr;
       watch->ready(watch, event.events);
     }
-    if (tick >= 0 && milliseconds() >= next) {
-      on_tick();
-      next = milliseconds() + tick;
-    }
+    if (tick < 0) continue;
+    now = milliseconds();
+    if (now < next) continue;
+    on_tick();
+    now = milliseconds();
+    next = now + tick;
   }
 }

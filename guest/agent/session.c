@@ -45,8 +45,10 @@ long long session_filled;
 static const struct session *session;
 static struct command *commands;
 static int command_count;
+static bool frozen; /* everything stands still, the keeper that waits too; what the host asks for meanwhile gets one of its own */
 
-size_t keepers(void) { return (size_t)command_count; }
+size_t keepers(void) { return (size_t)command_count + (spare_keeper() > 0); }
+void keepers_are(size_t count) { command_count = (int)count; }
 
 static struct command *find_command(uint32_t id) {
   for (struct command *command = commands; command; command = command->next)
@@ -57,7 +59,7 @@ static struct command *find_command(uint32_t id) {
 static bool is_keeper(pid_t pid) {
   for (struct command *command = commands; command; command = command->next)
     if (command->keeper == pid) return true;
-  return false;
+  return pid == spare_keeper();
 }
 
 static void forget(struct command *command) {
@@ -233,7 +235,7 @@ static void message_ready(struct watch *watch, uint32_t events) {
 }
 
 /* SECURITY: a keeper sees nothing of the host's channel and of other commands. */
-static void close_all_but(int fd) {
+void close_all_but(int fd) {
   if (fd > 0) syscall(SYS_close_range, 0, fd - 1, 0);
   syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
 }
@@ -250,10 +252,6 @@ static _Noreturn void keep(pid_t child, int socket, bool terminal) {
     if (pid < 0 && errno == ECHILD) _exit(0);
   }
 }
-
-struct ends {
-  int in[2], out[2], errors[2], messages[2];
-};
 
 /* PLATFORM: gVisor has no other way to it than its name. */
 static int open_peer(int master) {
@@ -288,11 +286,15 @@ static bool open_pipes(const struct command_spec *spec, struct ends *ends) {
   return ends->in[0] >= 0 && !pipe2(ends->out, O_CLOEXEC) && !pipe2(ends->errors, O_CLOEXEC);
 }
 
-static _Noreturn void become_keeper(struct command_spec *spec, struct ends *ends) {
+/*
+ * A keeper that was made ahead has nothing to do until its command is there, so the two may share their memory until then.
+ * What does not become another program, or waits for somebody, needs memory of its own.
+ */
+_Noreturn void become_keeper(struct command_spec *spec, struct ends *ends, bool ahead) {
   control_fd = -1;
   child_socket = ends->messages[1];
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  pid_t child = fork();
+  pid_t child = ahead && !spec->builtin && !spec->held && !session->guarded ? vfork() : fork();
   if (child < 0) die("cannot start a process: %s", strerror(errno));
   if (child > 0) keep(child, ends->messages[1], spec->columns > 0);
   if (work_group >= 0 && write(work_group, "0", 1) != 1) die("control group: %s", strerror(errno));
@@ -309,7 +311,7 @@ static void close_end(int fd) {
 static void watch_output(struct command *command, int index, int fd) {
   command->out[index].fd = -1;
   if (fd < 0) return;
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  fcntl(fd, F_SETFL, O_NONBLOCK); /* a pipe or a terminal of ours: there are no other flags to keep */
   watch_start(&command->out[index], fd, READABLE, output_ready, command);
 }
 
@@ -319,18 +321,21 @@ static void watch_command(struct command *command, const struct ends *ends) {
   watch_output(command, 1, ends->errors[0]);
   command->listener.fd = command->in.fd = -1;
   if (ends->in[1] < 0) return;
-  fcntl(ends->in[1], F_SETFL, fcntl(ends->in[1], F_GETFL) | O_NONBLOCK);
+  fcntl(ends->in[1], F_SETFL, O_NONBLOCK);
   watch_start(&command->in, ends->in[1], 0, input_ready, command);
 }
 
-static const char *start(uint32_t id, struct command_spec *spec) {
+static const char *start(uint32_t id, struct command_spec *spec, const char *asked, size_t length) {
   struct ends ends = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
   struct command *command = calloc(1, sizeof *command);
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
   bool opened = spec->columns ? open_terminal(spec, &ends) : open_pipes(spec, &ends);
-  if (opened) opened = !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.messages);
-  pid_t keeper = opened ? fork() : -1;
-  if (keeper == 0) become_keeper(spec, &ends);
+  pid_t keeper = !opened ? -1 : frozen ? 0 : spare_take(&ends, asked, length);
+  if (opened && !keeper) {
+    opened = !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.messages);
+    keeper = opened ? fork() : -1;
+    if (keeper == 0) become_keeper(spec, &ends, false);
+  }
   close_end(ends.in[0]);
   if (!spec->columns) close_end(ends.out[1]), close_end(ends.errors[1]); /* a terminal has one end for all three */
   close_end(ends.messages[1]);
@@ -350,19 +355,25 @@ static void copy_strings(struct strings *to, const struct strings *from) {
   for (size_t i = 0; i < from->count; i++) strings_add(to, from->items[i]);
 }
 
-static void start_command(uint32_t id, char *payload, size_t length) {
-  struct command_spec spec = {.cwd = session->defaults->cwd};
-  copy_strings(&spec.env, &session->defaults->env);
-  copy_strings(&spec.rlimits, &session->defaults->rlimits);
-  const char *end = payload + length, *problem = NULL;
-  violations_of(id, true);
-  if (!id || find_command(id) || (length && payload[length - 1])) problem = "bad command";
-  for (char *at = payload; !problem && at < end;) {
+const char *read_command(struct command_spec *spec, char *payload, size_t length) {
+  *spec = (struct command_spec){.cwd = session->defaults->cwd};
+  copy_strings(&spec->env, &session->defaults->env);
+  copy_strings(&spec->rlimits, &session->defaults->rlimits);
+  if (length && payload[length - 1]) return "bad command";
+  for (char *at = payload, *end = payload + length; at < end;) {
     const char *name = take_field(&at, end);
-    if (!is_command_field(name)) problem = "unknown field";
-    else command_field(&spec, name, &at, end);
+    if (!is_command_field(name)) return "unknown field";
+    command_field(spec, name, &at, end);
   }
-  if (!problem) problem = spec.argv.count ? start(id, &spec) : "no command";
+  return spec->argv.count ? NULL : "no command";
+}
+
+static void start_command(uint32_t id, char *payload, size_t length) {
+  struct command_spec spec;
+  violations_of(id, true);
+  const char *problem = read_command(&spec, payload, length);
+  if (!id || find_command(id)) problem = "bad command";
+  if (!problem) problem = start(id, &spec, payload, length);
   if (problem) report(FRAME_REFUSED, id, problem, strlen(problem));
   free(spec.argv.items);
   free(spec.env.items);
@@ -423,7 +434,10 @@ static void frame_for(struct command *command, enum frame_type type, char *paylo
 }
 
 /* Every process but us. Nobody slips through: a fork that meets a signal starts over. */
-static void freeze(bool still) { kill(-1, still ? SIGSTOP : SIGCONT); }
+static void freeze(bool still) {
+  frozen = still;
+  kill(-1, still ? SIGSTOP : SIGCONT);
+}
 
 /* SECURITY: the machine takes from us only what the host sent, and it changes nothing that a guest could not see anyway. */
 static void renew(const char *payload, size_t length) {
@@ -476,13 +490,16 @@ static void reap(struct watch *watch, uint32_t events) {
     struct command *command = commands;
     while (command && command->keeper != pid) command = command->next;
     if (command) keeper_ended(command, status);
+    else spare_ended(pid);
     if (command && WIFSIGNALED(status)) strays = true;
   }
   if (strays) kill_strays(is_keeper);
+  if (session->ahead) spare_make();
 }
 
+/* What a command leaves behind keeps its keeper here; without one there is nothing that could grow. */
 static void check_ceilings(void) {
-  const char *limit = usage_exceeded();
+  const char *limit = commands ? usage_exceeded() : NULL;
   if (!limit) return;
   for (struct command *command = commands; command; command = command->next)
     if (!command->told) report(FRAME_LIMIT, command->id, limit, strlen(limit));
@@ -515,6 +532,7 @@ _Noreturn void serve_session(const struct session *with) {
   watch_start(&signals, session->signals, READABLE, reap, NULL);
   if (session->tunnel_port) stream_listen(session->tunnel_port);
   wire_open(take_frame, room_again);
+  if (session->ahead) spare_make();
   bool counts = ceilings.memory_bytes || ceilings.disk_bytes || ceilings.processes;
   loop(counts ? ceilings.tick : -1, check_ceilings);
 }

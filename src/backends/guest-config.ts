@@ -42,13 +42,16 @@ export type ContainerSide = {
   readonly guards: boolean
   /** Whether the agent has to count memory and processes, because no control group sees them one by one. */
   readonly counts?: boolean
+  /** Whether it takes long to make a process there, so that the agent makes the next one beforehand. */
+  readonly slowStart?: boolean
 }
 
 /** The configuration of an agent in a container, where the engine made the mounts and holds memory and processes. */
-export function containerFields(plan: Plan, { guards, counts }: ContainerSide): readonly string[] {
+export function containerFields(plan: Plan, { guards, counts, slowStart }: ContainerSide): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'stay',
+    ...(slowStart ? ['ahead'] : []),
     'cwd',
     plan.cwd,
     ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),

@@ -31,9 +31,11 @@ export type Orders = {
   readonly filter: Uint8Array
 }
 
+export type TunnelTaker = ((stream: Duplex) => void) | undefined
+
 export type VesselOptions = {
   readonly layersOf: GuestPlace['layersOf']
-  readonly onTunnel?: ((stream: Duplex) => void) | undefined
+  readonly onTunnel?: TunnelTaker
 }
 
 /** The agent itself. */
@@ -44,18 +46,23 @@ const SETUP_MS = 20_000
 export class VesselPlace implements GuestPlace {
   readonly ended: Promise<string>
   readonly layersOf: GuestPlace['layersOf']
-  readonly #vessel: Vessel
+  readonly vessel: Vessel
   readonly #session: Session
+  #onTunnel: TunnelTaker
   readonly #pids: number | undefined
   #execs = 0
   #over = false
   #counted: KernelCounts = { oomKills: 0, pidsRefused: 0 }
 
   constructor(plan: Plan, vessel: Vessel, orders: Orders, { layersOf, onTunnel }: VesselOptions) {
-    this.#vessel = vessel
+    this.vessel = vessel
+    this.#onTunnel = onTunnel
     this.#pids = plan.limits.pids
     this.layersOf = layersOf
-    this.#session = new Session(vessel.channel, onTunnel)
+    this.#session = new Session(
+      vessel.channel,
+      plan.network.mode === 'fetch' ? (stream) => this.#pass(stream) : undefined,
+    )
     this.ended = this.#session.ended
     const text = (fields: readonly string[]): Buffer =>
       Buffer.from(fields.map((field) => `${field}\0`).join(''))
@@ -65,13 +72,33 @@ export class VesselPlace implements GuestPlace {
     this.#session.send('go', 0)
   }
 
+  /** Who takes what the sandbox wants from the network; one that waits for its sandbox has nobody yet. */
+  handTo(onTunnel: TunnelTaker): void {
+    this.#onTunnel = onTunnel
+  }
+
+  #pass(stream: Duplex): void {
+    if (this.#onTunnel) this.#onTunnel(stream)
+    else stream.destroy()
+  }
+
+  /** One command before anybody waits for one, so that what every command passes has been passed once. */
+  async warm(argv: readonly string[]): Promise<void> {
+    const fields = argv.flatMap((word) => ['argv', word])
+    await this.#session.start({ fields, onOutput: () => undefined }).ended
+  }
+
+  get isGone(): boolean {
+    return this.#over || this.vessel.channel.destroyed
+  }
+
   /** Resolves when the agent has put up the last fences; otherwise nothing is left. */
   async ready(): Promise<void> {
     const timer = setTimeout(() => this.#session.close('the agent did not answer in time'), SETUP_MS)
     try {
       await this.#session.ready
     } catch (error) {
-      const said = await this.#vessel.said().catch(() => '')
+      const said = await this.vessel.said().catch(() => '')
       await this.close()
       const why = (error as Error).message
       throw new SandboxError(
@@ -90,9 +117,9 @@ export class VesselPlace implements GuestPlace {
 
   /** A group that is gone with its container counts no more; what it said last stands. */
   counts(): KernelCounts {
-    const now = this.#vessel.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+    const now = this.vessel.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
     this.#counted = {
-      oomKills: Math.max(this.#counted.oomKills, now.oomKills, this.#vessel.oomKills),
+      oomKills: Math.max(this.#counted.oomKills, now.oomKills, this.vessel.oomKills),
       pidsRefused: Math.max(this.#counted.pidsRefused, now.pidsRefused),
     }
     return this.#counted
@@ -102,14 +129,14 @@ export class VesselPlace implements GuestPlace {
   onCommands(running: number): void {
     if (this.#pids === undefined || this.#over) return
     try {
-      this.#vessel.group?.allowPids(this.#pids + running, AGENT)
+      this.vessel.group?.allowPids(this.#pids + running, AGENT)
     } catch {
       // Not ours to change: then the commands have a little less than they were given.
     }
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {
-    const { group, pid: root } = this.#vessel
+    const { group, pid: root } = this.vessel
     const host = root === undefined ? undefined : hostPidOf(root, pid)
     const own = host === undefined ? undefined : nestedIn(group, `ringfence-exec-${++this.#execs}`, limits)
     if (!own || host === undefined)
@@ -124,7 +151,7 @@ export class VesselPlace implements GuestPlace {
     this.#over = true
     this.counts()
     this.#session.close()
-    await this.#vessel.destroy()
+    await this.vessel.destroy()
   }
 }
 
@@ -138,18 +165,19 @@ function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgro
 
 /** A sandbox that can be frozen. */
 export class VesselSandbox extends GuestSandbox {
-  readonly #vessel: Vessel
+  /** What the engine knows of it. */
+  readonly vessel: Vessel
 
-  constructor(plan: Plan, place: VesselPlace, vessel: Vessel) {
+  constructor(plan: Plan, place: VesselPlace, vessel: Vessel = place.vessel) {
     super(plan, place)
-    this.#vessel = vessel
+    this.vessel = vessel
   }
 
   /** The agent stops the commands; then the kernel stops everything, the agent too. */
   override async pause(): Promise<void> {
     await super.pause()
     try {
-      await this.#vessel.pause()
+      await this.vessel.pause()
     } catch (error) {
       await super.resume()
       throw error
@@ -157,7 +185,7 @@ export class VesselSandbox extends GuestSandbox {
   }
 
   override async resume(): Promise<void> {
-    if (this.isPaused) await this.#vessel.resume()
+    if (this.isPaused) await this.vessel.resume()
     await super.resume()
   }
 }

@@ -1,18 +1,32 @@
 import { createHash } from 'node:crypto'
 import type { Plan } from '../model/plan.ts'
-import type { Vessel } from './vessel.ts'
 
 /** Kinds that were asked for last; the containers of older ones go. */
 const KINDS = 16
+/** Whoever took one starts its first command now; the next one must not be in its way. */
+const LATER_MS = 100
 
-type Kind<V> = { readonly ready: Promise<V | undefined>[]; readonly start: () => Promise<V> }
+/** Something that was made beforehand and may have ended since. */
+export interface Ready {
+  readonly isGone: boolean
+  close(): Promise<void>
+}
+
+export type Makers<V> = {
+  /** For somebody who waits for it. */
+  readonly now: () => Promise<V>
+  /** For nobody yet. */
+  readonly ahead: () => Promise<V>
+}
+
+type Kind<V> = { readonly ready: Promise<V | undefined>[]; readonly ahead: () => Promise<V> }
 
 /**
- * Containers that are up and whose agents wait for their configuration.
+ * Containers that are up, fenced and configured, and that no command has seen.
  * SECURITY: the key is everything in a plan with whose it is and the image, so that nobody gets a container that was made
  * for somebody or something else. One that was handed out never comes back.
  */
-export class Waiting<V extends Vessel> {
+export class Waiting<V extends Ready> {
   readonly #size: number
   readonly #kinds = new Map<string, Kind<V>>()
   #closed = false
@@ -21,17 +35,17 @@ export class Waiting<V extends Vessel> {
     this.#size = size
   }
 
-  async take(plan: Plan, whose: string, start: () => Promise<V>): Promise<V> {
+  async take(plan: Plan, whose: string, { now, ahead }: Makers<V>): Promise<V> {
     // What is made for one sandbox alone would never fit another.
-    if (this.#size === 0 || plan.files.length > 0 || plan.own.length > 0) return start()
+    if (this.#size === 0 || plan.files.length > 0 || plan.own.length > 0) return now()
     const key = kindOf(plan, whose)
-    const kind = this.#kinds.get(key) ?? { ready: [], start }
+    const kind = this.#kinds.get(key) ?? { ready: [], ahead }
     // The one that was used last is the last to go.
     this.#kinds.delete(key)
     this.#kinds.set(key, kind)
     const found = await kind.ready.shift()
-    setImmediate(() => this.#fill(kind))
-    return found && !found.channel.destroyed ? found : start()
+    setTimeout(() => this.#fill(key, kind), LATER_MS).unref()
+    return found && !found.isGone ? found : now()
   }
 
   async close(): Promise<void> {
@@ -39,10 +53,11 @@ export class Waiting<V extends Vessel> {
     await Promise.all([...this.#kinds.keys()].map((key) => this.#forget(key)))
   }
 
-  #fill(kind: Kind<V>): void {
+  #fill(key: string, kind: Kind<V>): void {
+    if (this.#kinds.get(key) !== kind) return
     while (!this.#closed && kind.ready.length < this.#size) {
       // A failure costs nobody anything: whoever comes next makes its own and hears why.
-      kind.ready.push(kind.start().catch(() => undefined))
+      kind.ready.push(kind.ahead().catch(() => undefined))
     }
     for (const key of [...this.#kinds.keys()].slice(0, -KINDS)) void this.#forget(key)
   }
@@ -50,7 +65,7 @@ export class Waiting<V extends Vessel> {
   async #forget(key: string): Promise<void> {
     const kind = this.#kinds.get(key)
     this.#kinds.delete(key)
-    for (const ready of kind?.ready.splice(0) ?? []) await (await ready)?.destroy().catch(() => {})
+    for (const ready of kind?.ready.splice(0) ?? []) await (await ready)?.close().catch(() => {})
   }
 }
 

@@ -124,6 +124,13 @@ export const WRITES: readonly Attack[] = [
     succeeded: says('got-it'),
     notApplicable: onlyInside('without a wall there is no such program'),
   },
+  {
+    // Nobody may write to a program that runs; so it is held open, ended, and written to afterwards.
+    name: 'hold the program of a process outside by /proc/…/exe, and write to it',
+    script: ({ runner: { pid } }) =>
+      `exec 9< /proc/${pid}/exe; kill -9 ${pid}; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; echo PWNED >> /proc/self/fd/9 && break; done`,
+    succeeded: (_, { runner: { file } }) => contentOf(file).includes('PWNED'),
+  },
 ]
 
 export const ENVIRONMENT: readonly Attack[] = [

@@ -4,6 +4,17 @@ import { contentOf, exists, SECRET } from './world.ts'
 
 /** Other processes and the kernel itself. */
 
+/** A descriptor that a command was not given leads to what it was not given. */
+const LEAKS: Attack = {
+  name: 'use a descriptor that was left open',
+  script: () => 'ls /proc/$$/fd; true',
+  succeeded: (result) =>
+    stdout(result)
+      .split('\n')
+      .some((fd) => Number(fd) > 2),
+  notApplicable: onlyInside('what starts commands without a wall leaves none open either'),
+}
+
 export const PROCESSES: readonly Attack[] = [
   {
     name: 'see a host process',
@@ -39,6 +50,7 @@ export const PROCESSES: readonly Attack[] = [
     succeeded: says('got-it'),
     notApplicable: onlyInside('without a wall the first process is the machine itself'),
   },
+  LEAKS,
 ]
 
 const hasPython = (): string | undefined =>

@@ -1,5 +1,15 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  statfsSync,
+  writeFileSync,
+} from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
@@ -79,7 +89,7 @@ export function startDocker(): Promise<TestEngine> {
     '--config-file',
     daemonConfig(dir),
     '--cgroup-parent',
-    'rf-docker',
+    GROUPS,
     // Where a containerd of the system runs, it is used; what we make there must not meet what others made.
     '--containerd-namespace',
     basename(dir),
@@ -181,4 +191,17 @@ async function stop(child: ChildProcess, dir: string): Promise<void> {
   for (const mount of mounts.filter((path) => path.startsWith(`${dir}/`)).reverse())
     spawnSync('umount', ['-l', mount])
   rmSync(dir, { recursive: true, force: true })
+  removeGroups()
+}
+
+const GROUPS = 'rf-docker'
+
+/** The parent of its containers' control groups, unless another engine still has some there. */
+function removeGroups(): void {
+  for (const place of ['', ...readdirSync('/sys/fs/cgroup')])
+    try {
+      rmdirSync(join('/sys/fs/cgroup', place, GROUPS))
+    } catch {
+      // Not there, or in use.
+    }
 }

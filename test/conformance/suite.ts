@@ -173,7 +173,7 @@ export async function runUses(
   const probe = await backend.probe()
   const waive = GUARANTEE_NAMES.filter((name) => probe.available && !probe.guarantees.includes(name))
   // Whoever reads a guest's instructions one by one needs fifteen times as long.
-  const wallMs = backend.emulated ? 240_000 : 20_000
+  const wallMs = backend.emulated ? 240_000 : backend.level === 'gvisor' ? 60_000 : 20_000
   for (const use of USES) {
     const workspace = freshWorkspace(world)
     const script = typeof use.script === 'string' ? use.script : use.script(world)

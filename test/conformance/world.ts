@@ -1,6 +1,16 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { createSocket } from 'node:dgram'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,6 +33,8 @@ export type World = {
   readonly env: Readonly<Record<string, string>>
   readonly port: number
   readonly pid: number
+  /** A program outside that runs, and its process. */
+  readonly runner: { readonly pid: number; readonly file: string }
   readonly shm: number
   readonly abstract: string
   /** A port for datagrams, and what came there so far. */
@@ -33,7 +45,10 @@ export type World = {
 
 export function packageRoot(): string {
   let dir = process.cwd()
-  while (!existsSync(join(dir, 'package.json'))) dir = join(dir, '..')
+  while (!existsSync(join(dir, 'package.json'))) {
+    if (dir === '/') throw new Error('run this from a working copy')
+    dir = join(dir, '..')
+  }
   return dir
 }
 
@@ -54,6 +69,10 @@ export async function makeWorld(): Promise<World> {
   const abstract = `rf-world-${process.pid}-${port}`
   const socket = await abstractListener(abstract)
   const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
+  const file = join(outside[0] as string, 'runner')
+  copyFileSync(realpathSync('/bin/sleep'), file)
+  chmodSync(file, 0o755)
+  const runner = spawn(file, ['600'], { stdio: 'ignore' })
   const shm = Number(execFileSync(probe, ['shm-make', SECRET], { encoding: 'utf8' }))
   return {
     workspace,
@@ -61,12 +80,14 @@ export async function makeWorld(): Promise<World> {
     env: { RF_SECRET: SECRET },
     port,
     pid: sleeper.pid as number,
+    runner: { pid: runner.pid as number, file },
     shm,
     abstract,
     datagrams,
     probe,
     close: async () => {
       sleeper.kill('SIGKILL')
+      runner.kill('SIGKILL')
       server.close()
       closeListeners()
       datagrams.close()

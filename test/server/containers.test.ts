@@ -25,7 +25,7 @@ allow_hosts = ["127.0.0.1"]
 `
 
 /** A server whose state directory has the images of the tests. */
-async function serve(order: string, socket?: string): Promise<House> {
+async function serve(order: string, socket?: string, more = ''): Promise<House> {
   const dir = mkdtempSync(join(tmpdir(), 'rf-containers-house-'))
   await testImages().default()
   const state = join(dir, 'state')
@@ -33,7 +33,7 @@ async function serve(order: string, socket?: string): Promise<House> {
   symlinkSync(join(testState(), 'images'), join(state, 'images'))
   const own = { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state }
   const env = socket === undefined ? own : { ...own, RINGFENCE_DOCKER_SOCKET: socket }
-  const home = await house(`${CONFIG}[backends]\norder = ["${order}"]\n`, { env })
+  const home = await house(`${CONFIG}[backends]\norder = ["${order}"]\n${more}`, { env })
   return {
     ...home,
     close: async () => {
@@ -62,6 +62,38 @@ import os, sys, urllib.request as u
 for name in ('no_proxy', 'NO_PROXY'): os.environ.pop(name, None)
 ways = {'proxy': {'http': 'http://127.0.0.1:3128'}, 'straight': {}}
 print(u.build_opener(u.ProxyHandler(ways[sys.argv[2]])).open(sys.argv[1]).read().decode())`
+
+describe('docker with gVisor as its runtime, from the configuration', () => {
+  const out = skipped('docker') || skipped('gvisor')
+  test.skipIf(out)('runs in a kernel of its own and says so', { timeout: 3 * MINUTES }, async () => {
+    const engine = await startDocker()
+    const home = await serve('docker', engine.socket, 'docker_runtime = "runsc"\n')
+    try {
+      const client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
+      const sandbox = await client.create({ backend: 'docker', min_isolation: 'container' })
+      const { stdout } = await sandbox.exec('cat /proc/version')
+      // gVisor says that it is this one, whatever the host has.
+      expect(stdout).toMatch(/^Linux version 4\.4\.0 /)
+      const found = await new Engine({ socket: engine.socket }).call({
+        method: 'GET',
+        path: '/containers/json',
+      })
+      const [{ Id }] = found.body as [{ Id: string }]
+      const seen = await new Engine({ socket: engine.socket }).call({
+        method: 'GET',
+        path: `/containers/${Id}/json`,
+      })
+      expect(seen.body).toMatchObject({ HostConfig: { Runtime: 'runsc' } })
+      await expect(client.create({ backend: 'docker', limits: { diskMb: 10 } })).rejects.toMatchObject({
+        code: 'missing-guarantee',
+      })
+      await sandbox.close()
+    } finally {
+      await home.close()
+      await engine.close()
+    }
+  })
+})
 
 describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) => {
   const out = skipped(backend)

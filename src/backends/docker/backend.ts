@@ -75,7 +75,7 @@ class Docker implements Backend {
   readonly runsImages = true
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
-  readonly #waiting: Waiting<Container>
+  readonly #waiting: Waiting<VesselPlace>
   #images: EngineImages | undefined
 
   constructor(parts: DockerParts) {
@@ -92,7 +92,7 @@ class Docker implements Backend {
       const empty = await images.empty()
       const started = monotonicMs()
       const plan = this.#parts.probePlan()
-      const sandbox = await this.#serve(plan, await this.#start(plan, images.engine, empty, undefined), {})
+      const sandbox = new VesselSandbox(plan, await this.#prepare(plan, images.engine, empty))
       try {
         await sandbox.files.stat('/tmp')
       } finally {
@@ -159,10 +159,14 @@ class Docker implements Backend {
     if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
     const image = await images.idOf(plan.image)
-    const container = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, () =>
-      this.#start(plan, images.engine, image, options.signal),
-    )
-    return this.#serve(plan, container, options)
+    const make = (signal?: AbortSignal): Promise<VesselPlace> =>
+      this.#prepare(plan, images.engine, image, signal)
+    const place = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, {
+      now: () => make(options.signal),
+      ahead: () => make(),
+    })
+    place.handTo(options.onTunnel)
+    return new VesselSandbox(plan, place)
   }
 
   async reap(): Promise<void> {
@@ -174,17 +178,18 @@ class Docker implements Backend {
     await this.#waiting.close()
   }
 
-  async #serve(plan: Plan, container: Container, { onTunnel }: OpenOptions): Promise<BackendSandbox> {
+  /** Up, fenced and configured; whose it is comes later. */
+  async #prepare(plan: Plan, engine: Engine, image: string, signal?: AbortSignal): Promise<VesselPlace> {
+    const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const orders = {
-      fields: containerFields(plan, { guards: !own, counts: own }),
+      fields: containerFields(plan, { guards: !own, counts: own, slowStart: own }),
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }
-    const shown = own ? ownKernelLayers : layersOf
-    const place = new VesselPlace(plan, container, orders, { layersOf: shown, onTunnel })
+    const place = new VesselPlace(plan, container, orders, { layersOf: own ? ownKernelLayers : layersOf })
     await place.ready()
-    return new VesselSandbox(plan, place, container)
+    return place
   }
 
   async #start(

@@ -19,9 +19,10 @@ import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
+import { noteUse } from '../images/uses.ts'
 import { VesselPlace, VesselSandbox } from '../vessel.ts'
 import { Waiting } from '../waiting.ts'
-import { type Bundle, bundleOf, type Root } from './launch.ts'
+import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
 
@@ -38,6 +39,9 @@ export type GvisorParts = {
   readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
 }
 
+/** A root, and the image that it is, if any. */
+type StandingRoot = Root & { readonly layer?: string }
+
 /** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
 export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
   return new Gvisor(parts)
@@ -52,7 +56,7 @@ class Gvisor implements Backend {
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 
-  readonly #waiting: Waiting<Runsc>
+  readonly #waiting: Waiting<VesselPlace>
 
   constructor(parts: GvisorParts) {
     this.#parts = parts
@@ -113,33 +117,50 @@ class Gvisor implements Backend {
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
     refuseUnkept(plan)
-    const vessel = await this.#waiting.take(plan, options.owner ?? '', () =>
-      this.#start(plan, this.#root(plan), options.signal),
-    )
+    const place = await this.#waiting.take(plan, options.owner ?? '', {
+      now: () => this.#prepare(plan, options.signal),
+      ahead: () => this.#ahead(plan),
+    })
+    place.handTo(options.onTunnel)
+    return new VesselSandbox(plan, place)
+  }
+
+  /** Up, fenced and configured; whose it is comes later. */
+  async #prepare(plan: Plan, signal?: AbortSignal): Promise<VesselPlace> {
+    const vessel = await this.#start(plan, this.#root(plan), signal)
     const orders = {
-      fields: containerFields(plan, { guards: false, counts: true }),
+      fields: containerFields(plan, { guards: false, counts: true, slowStart: true }),
       expected: [],
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, vessel, orders, {
-      layersOf: ownKernelLayers,
-      onTunnel: options.onTunnel,
-    })
+    const place = new VesselPlace(plan, vessel, orders, { layersOf: ownKernelLayers })
     await place.ready()
-    return new VesselSandbox(plan, place, vessel)
+    return place
   }
 
-  #root(plan: Plan): Root {
+  async #ahead(plan: Plan): Promise<VesselPlace> {
+    const place = await this.#prepare(plan)
+    try {
+      await place.warm(warmingOf(plan))
+      return place
+    } catch (error) {
+      await place.close()
+      throw error
+    }
+  }
+
+  #root(plan: Plan): StandingRoot {
     if (plan.image === undefined) return hostRoot(plan)
     const image = this.#parts.images.get(plan.image)
     if (!image)
       throw new SandboxError('invalid-input', `there is no image \`${plan.image}\` here`, {
         hint: `make one: ringfence image build ${plan.image}`,
       })
-    return imageRoot(this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress }))
+    const dir = this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
+    return { ...imageRoot(dir), layer: image.layer }
   }
 
-  async #start(plan: Plan, root: Root, signal: AbortSignal | undefined): Promise<Runsc> {
+  async #start(plan: Plan, root: StandingRoot, signal: AbortSignal | undefined): Promise<Runsc> {
     const { stateDir, agent, sabotage } = this.#parts
     const rootless = caller().uid !== 0
     // In the user namespace that runsc makes for us, our files are root's; capabilities it has none.
@@ -147,6 +168,7 @@ class Gvisor implements Backend {
     const files = containerFiles(stateDir, plan, user)
     const id = `ringfence-${basename(files).toLowerCase()}`
     try {
+      if (root.layer !== undefined) noteUse(files, root.layer)
       const cgroup = rootless ? undefined : `/${id}`
       const bundle = bundleOf(plan, { agent, files, root, ...user, cgroup })
       writeBundle(files, bundle, sabotage?.(bundle.config) ?? bundle.config)
@@ -158,6 +180,10 @@ class Gvisor implements Backend {
     }
   }
 }
+
+/** SECURITY: with files of the host in reach, nothing of an image runs before somebody asked for it; our agent may. */
+const warmingOf = ({ mounts }: Plan): readonly string[] =>
+  mounts.length > 0 ? [AGENT_TARGET, 'version'] : ['true']
 
 /** The host's programs and libraries, as behind bubblewrap. */
 function hostRoot(plan: Plan): Root {

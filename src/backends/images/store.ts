@@ -21,6 +21,7 @@ import { packageTree } from './packages.ts'
 import { padding, tarFile, tarOf } from './tar.ts'
 import type { Tree, TreeEntry } from './tree.ts'
 import { unpackLayer } from './untar.ts'
+import { layersInUse } from './uses.ts'
 
 /** An image of ours: one layer, kept in the OCI layout under the state directory. */
 export type Image = {
@@ -57,9 +58,11 @@ export type BuildOptions = {
 /** Images that this host made, by name. */
 export class ImageStore {
   readonly #dir: string
+  readonly #stateDir: string
   #default: Promise<Image> | undefined
 
   constructor(stateDir: string) {
+    this.#stateDir = stateDir
     this.#dir = join(stateDir, 'images')
   }
 
@@ -120,10 +123,15 @@ export class ImageStore {
     return this.build(DEFAULT_IMAGE, { kind: 'host', programs: DEFAULT_PROGRAMS }, options)
   }
 
-  /** Whether there was one. */
+  /** Whether there was one. One that a sandbox stands on stays. */
   remove(name: string): boolean {
     const image = this.get(name)
     if (!image) return false
+    const [user] = layersInUse(this.#stateDir).get(image.layer) ?? []
+    if (user !== undefined)
+      throw new SandboxError('wrong-state', `the image \`${name}\` is in use by ${user}`, {
+        hint: 'close the sandbox first',
+      })
     rmSync(join(this.#dir, `${name}.json`), { force: true })
     this.#forget(image)
     return true
@@ -248,8 +256,12 @@ export class ImageStore {
     const used = new Set(kept.flatMap((other) => [other.id, other.layer, other.manifest]))
     for (const digest of [id, layer, manifest])
       if (!used.has(digest)) rmSync(this.#blob(digest), { force: true })
-    if (!used.has(layer))
-      rmSync(join(this.#dir, 'roots', layer.slice('sha256:'.length)), { recursive: true, force: true })
+    // A rebuilt image leaves its old root to the sandboxes that stand on it; it goes with a later one.
+    const stood = layersInUse(this.#stateDir)
+    const roots = join(this.#dir, 'roots')
+    for (const root of existsSync(roots) ? readdirSync(roots) : [])
+      if (DIGEST.test(root) && !used.has(`sha256:${root}`) && !stood.has(`sha256:${root}`))
+        rmSync(join(roots, root), { recursive: true, force: true })
   }
 
   #blob(digest: string): string {
@@ -263,6 +275,8 @@ export class ImageStore {
 
 const sameNames = (a: readonly string[], b: readonly string[]): boolean => a.join(' ') === b.join(' ')
 
+/** A root that is complete; one that is being unpacked has another name. */
+const DIGEST = /^[0-9a-f]{64}$/
 const MB = 1024 * 1024
 const PROGRESS_STEP = 32 * MB
 const MANIFEST = 'application/vnd.oci.image.manifest.v1+json'

@@ -1,0 +1,33 @@
+import { readdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { isAlive, readText } from '../../host/system.ts'
+
+/** Which living sandboxes stand on an unpacked image: each says so in its own directory, and that goes with it. */
+
+const MARK = 'image'
+const OF_A_LIFE = /^container-(\d+-\d+)-/
+
+/** Notes in a sandbox's own directory that it stands on this layer. */
+export function noteUse(files: string, layer: string): void {
+  writeFileSync(join(files, MARK), layer, { mode: 0o600 })
+}
+
+/** The layers in use, each with the sandboxes that use it. */
+export function layersInUse(stateDir: string): ReadonlyMap<string, readonly string[]> {
+  const run = join(stateDir, 'run')
+  const uses = new Map<string, string[]>()
+  for (const name of namesIn(run)) {
+    const life = OF_A_LIFE.exec(name)?.[1]
+    const layer = life !== undefined && isAlive(life) ? readText(join(run, name, MARK)) : undefined
+    if (layer) uses.set(layer, [...(uses.get(layer) ?? []), `ringfence-${name.toLowerCase()}`])
+  }
+  return uses
+}
+
+function namesIn(dir: string): readonly string[] {
+  try {
+    return readdirSync(dir)
+  } catch {
+    return []
+  }
+}
