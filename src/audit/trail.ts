@@ -57,6 +57,19 @@ async function beginOnce(options: TrailOptions, lock: Lock, now: () => Date): Pr
   }
 }
 
+const turns = new Map<string, Promise<unknown>>()
+
+/** Trails of one process wait for each other here: the lock between processes can only be asked for again and again. */
+async function inTurn<T>(home: string, work: () => Promise<T>): Promise<T> {
+  const mine = (turns.get(home) ?? Promise.resolve()).then(work, work)
+  turns.set(home, mine)
+  try {
+    return await mine
+  } finally {
+    if (turns.get(home) === mine) turns.delete(home)
+  }
+}
+
 type Parts = { readonly key: SigningKey; readonly lock: Lock; readonly now: () => Date }
 type Waiting = {
   readonly entry: Entry
@@ -141,7 +154,7 @@ export class AuditTrail implements EventSink {
     while (this.#queue.length > 0) {
       await new Promise<void>((resolve) => setImmediate(resolve))
       const batch = this.#takeBatch()
-      const failure = await this.#commit(batch.map(({ entry }) => entry))
+      const failure = await inTurn(this.#options.home, () => this.#commit(batch.map(({ entry }) => entry)))
       for (const { settle } of batch) settle(failure)
     }
     this.#draining = undefined

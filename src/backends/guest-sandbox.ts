@@ -363,7 +363,7 @@ export class GuestCommand implements RunningCommand {
     if (kept.length === 0) return undefined
     if (typeof this.#io.output === 'function') return this.#io.output(stream, kept)
     if (this.#io.output === 'inherit') process[stream].write(kept)
-    else this.#chunks[stream].push(Uint8Array.from(kept))
+    else this.#chunks[stream].push(new Uint8Array(kept))
     return undefined
   }
 

@@ -54,6 +54,7 @@ export class GuestProcess implements Listener, StartedProcess {
   #exited = false
   #owed = 0
   #received = WINDOW
+  #giving = false
   #outputs: Promise<void> = Promise.resolve()
   #waiting: (() => void)[] = []
   #isStarted: (process: GuestProcess) => void = () => {}
@@ -150,12 +151,18 @@ export class GuestProcess implements Listener, StartedProcess {
     )
   }
 
+  /** Once in a turn of the loop: a command that floods gets a window's worth of each turn, and others theirs. */
   #giveRoom(bytes: number): void {
     this.#owed += bytes
-    if (this.#owed < STEP || this.#over) return
-    this.#received += this.#owed
-    this.#speaker.sendNumber('window', this.#id, this.#owed)
-    this.#owed = 0
+    if (this.#owed < STEP || this.#giving) return
+    this.#giving = true
+    setImmediate(() => {
+      this.#giving = false
+      if (this.#over) return
+      this.#received += this.#owed
+      this.#speaker.sendNumber('window', this.#id, this.#owed)
+      this.#owed = 0
+    })
   }
 
   #widen(bytes: number): void {
