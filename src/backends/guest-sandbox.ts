@@ -363,7 +363,7 @@ export class GuestCommand implements RunningCommand {
     if (kept.length === 0) return undefined
     if (typeof this.#io.output === 'function') return this.#io.output(stream, kept)
     if (this.#io.output === 'inherit') process[stream].write(kept)
-    else this.#chunks[stream].push(new Uint8Array(kept))
+    else this.#chunks[stream].push(ownedBytes(kept))
     return undefined
   }
 
@@ -437,3 +437,7 @@ export function violationsOf(
     found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
   return found
 }
+
+/** A piece of what came in may keep all of it in memory; one that is most of it is kept as it is. */
+const ownedBytes = (piece: Uint8Array): Uint8Array =>
+  piece.length * 2 > piece.buffer.byteLength ? piece : new Uint8Array(piece)
