@@ -97,67 +97,45 @@ function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: s
   return { owner, epoch: ownEpoch() }
 }
 
+/** Backends that run images, as they are known before they are loaded. */
+const imageFace = (options: RegistryOptions) =>
+  ({ byNameOnly: false, onRequest: onRequest(options), runsImages: true }) as const
+
+/** What each of them is made of. */
+async function imageParts(options: RegistryOptions, { stateDir, ready }: RegistryParts) {
+  const { ImageStore } = await import('./backends/images/store.ts')
+  return {
+    agent: agentPath(),
+    images: new ImageStore(stateDir),
+    stateDir,
+    ready: options.stays ? ready() : 0,
+    onProgress: options.onProgress,
+  }
+}
+
 function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
-  const { stateDir, env, closing } = parts
-  const sockets = engineSockets(env)
-  const face = {
-    name: 'docker',
-    level: 'container',
-    byNameOnly: false,
-    emulated: false,
-    onRequest: onRequest(options),
-    runsImages: true,
-  } as const
+  const sockets = engineSockets(parts.env)
   return lazy(
-    face,
+    { name: 'docker', level: 'container', emulated: false, ...imageFace(options) },
     () => hostFingerprint([...sockets, agentPath()]),
     async () => {
-      const [{ docker }, { ImageStore }] = await Promise.all([
-        import('./backends/docker/backend.ts'),
-        import('./backends/images/store.ts'),
-      ])
-      const images = new ImageStore(stateDir)
-      const ready = options.stays ? parts.ready() : 0
-      const { onProgress } = options
-      const backend = docker({
-        agent: agentPath(),
-        probePlan,
-        images,
-        stateDir,
-        sockets,
-        ready,
-        onProgress,
-        runtime: parts.runtime(),
-        ...labelsOf(stateDir),
-      })
-      closing.push(() => backend.close())
+      const { docker } = await import('./backends/docker/backend.ts')
+      const shared = await imageParts(options, parts)
+      const runtime = parts.runtime()
+      const backend = docker({ ...shared, probePlan, sockets, runtime, ...labelsOf(parts.stateDir) })
+      parts.closing.push(() => backend.close())
       return backend
     },
   )
 }
 
 function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
-  const { stateDir } = parts
-  const face = {
-    name: 'gvisor',
-    level: 'gvisor',
-    byNameOnly: false,
-    emulated: false,
-    onRequest: onRequest(options),
-    runsImages: true,
-  } as const
   return lazy(
-    face,
+    { name: 'gvisor', level: 'gvisor', emulated: false, ...imageFace(options) },
     () => hostFingerprint([systemProgram('runsc') ?? 'runsc', agentPath()]),
     async () => {
-      const [{ gvisor }, { ImageStore }] = await Promise.all([
-        import('./backends/gvisor/backend.ts'),
-        import('./backends/images/store.ts'),
-      ])
-      const ready = options.stays ? parts.ready() : 0
-      const images = new ImageStore(stateDir)
-      const { onProgress } = options
-      const backend = gvisor({ agent: agentPath(), probePlan, images, stateDir, ready, onProgress })
+      const { gvisor } = await import('./backends/gvisor/backend.ts')
+      const backend = gvisor({ ...(await imageParts(options, parts)), probePlan })
       parts.closing.push(() => backend.close())
       return backend
     },
@@ -174,26 +152,21 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
   const face = {
     name: 'microvm',
     level: 'microvm',
-    byNameOnly: false,
+    ...imageFace(options),
     get emulated() {
       return emulated()
     },
-    onRequest: onRequest(options),
-    runsImages: true,
   } as const
   return lazy(face, fingerprint, async () => {
-    const [{ microvm }, { Qemu }, { ImageStore }, { protectedBy }] = await Promise.all([
+    const [{ microvm }, { Qemu }, { protectedBy }] = await Promise.all([
       import('./backends/microvm/backend.ts'),
       import('./backends/microvm/qemu.ts'),
-      import('./backends/images/store.ts'),
       import('./policy/protect.ts'),
     ])
-    const ready = options.stays ? parts.ready() : 0
-    const shared = { agent: agentPath(), probePlan, images: new ImageStore(stateDir), stateDir, ready }
     const onKvm = (): void => memory.save('kvm', fingerprint(), true)
     const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
-    const { onProgress } = options
-    const backend = microvm({ ...shared, driver, emulated, refuses: protectedBy, onProgress })
+    const shared = await imageParts(options, parts)
+    const backend = microvm({ ...shared, probePlan, driver, emulated, refuses: protectedBy })
     parts.closing.push(() => backend.close())
     return backend
   })
