@@ -177,23 +177,30 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     const line = async (sandbox: BackendSandbox): Promise<string[]> =>
       (await said(sandbox, UNIQUE)).trim().split('\n')
 
-    test('clones that were given no randomness of their own', { timeout: 3 * MINUTES }, async () => {
-      const identity = (fields: readonly string[]): readonly string[] => fields.slice(2)
-      const careless = machines({ sabotage: { identity } })
-      // Which random numbers a clone begins with also depends on the instant; among enough of them two are the same.
-      const seen = new Set<string>()
-      let shared = false
-      for (let tries = 0; tries < 20 && !shared; tries++) {
-        const clones = await Promise.all([open({}, careless), open({}, careless)])
-        for (const texts of await Promise.all(clones.map(line)))
-          for (const [index, text] of texts.entries()) {
-            shared ||= seen.has(`${index} ${text}`)
-            seen.add(`${index} ${text}`)
-          }
-        await Promise.all(clones.map((clone) => clone.close()))
-      }
-      expect(shared).toBe(true)
-    })
+    // Whether it shows depends on how long the template had run: a kernel that is due for new randomness mixes in the instant.
+    // So it is tried in the full run alone, where somebody looks.
+    const full = process.env.RINGFENCE_FULL === '1'
+    test.runIf(full)(
+      'clones that were given no randomness of their own',
+      { timeout: 3 * MINUTES },
+      async () => {
+        const identity = (fields: readonly string[]): readonly string[] => fields.slice(2)
+        const careless = machines({ sabotage: { identity } })
+        // Which random numbers a clone begins with also depends on the instant; among enough of them two are the same.
+        const seen = new Set<string>()
+        let shared = false
+        for (let tries = 0; tries < 20 && !shared; tries++) {
+          const clones = await Promise.all([open({}, careless), open({}, careless)])
+          for (const texts of await Promise.all(clones.map(line)))
+            for (const [index, text] of texts.entries()) {
+              shared ||= seen.has(`${index} ${text}`)
+              seen.add(`${index} ${text}`)
+            }
+          await Promise.all(clones.map((clone) => clone.close()))
+        }
+        expect(shared).toBe(true)
+      },
+    )
 
     test('a copy that brings in what is denied', { timeout: MINUTES }, async () => {
       const inputs = place('masked')
