@@ -1,14 +1,16 @@
 /**
- * The proxy beside no proxy and beside the peer's, in one run and as ratios. Server, proxy and client are processes of
- * their own; each round measures every way once, so that a busy moment hits all of them alike; medians count.
- * The peer is measured without the two relays that it has in a real sandbox, which is kind to it.
+ * The proxy beside no proxy and beside the peer's, in one run and as ratios: alone, and as a client inside a real sandbox
+ * sees it. Server, proxy and client are processes of their own; each round measures every way once, so that a busy
+ * moment hits all of them alike; medians count.
  */
-import { fork } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { execFile, fork } from 'node:child_process'
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { connect, createServer as createTcpServer } from 'node:net'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const peerEntry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'sandbox')
@@ -16,6 +18,8 @@ const rounds = Number(process.env.ROUNDS ?? 7)
 const requests = Number(process.env.REQUESTS ?? 1500)
 const bulk = Number(process.env.BULK_MB ?? 256) * 1024 * 1024
 const [, , role] = process.argv
+const self = fileURLToPath(import.meta.url)
+const PROXY_PORT = 3128
 
 const listening = (server) =>
   new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve(server.address().port)))
@@ -43,9 +47,8 @@ const ROLES = {
   async ours() {
     const { EgressProxy } = await import('../dist/bench/library.js')
     const proxy = new EgressProxy({
-      allowHosts: ['target.example'],
-      allowPrivate: ['127.0.0.1/32'],
-      resolve: () => ['127.0.0.1'],
+      allowHosts: ['localhost'],
+      allowPrivate: ['localhost'],
       // A record for each connection, as an owner writes it.
       admit: async () => undefined,
       onConnection: () => undefined,
@@ -70,7 +73,7 @@ const ROLES = {
 }
 
 function start(name, ...args) {
-  const child = fork(fileURLToPath(import.meta.url), [name, ...args.map(String)], {
+  const child = fork(self, [name, ...args.map(String)], {
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   })
   return new Promise((resolve, reject) => {
@@ -128,68 +131,129 @@ async function bulkRate(way) {
   return bulk / took / 1e6
 }
 
-function waysOf(server, ours, pipe, peer) {
-  const host = `target.example:${server}`
-  const lines = (path, at) => `GET ${path} HTTP/1.1\r\nHost: ${at}\r\nConnection: close\r\n\r\n`
-  const tunnel = (port, at) => (path) => ({
-    port,
-    hello: `CONNECT ${at} HTTP/1.1\r\nHost: ${at}\r\n\r\n`,
+/** How a client asks: with its first bytes, which a proxy answers, and with its request. */
+const FORMS = {
+  direct: (at) => (path) => ({ request: lines(path, at) }),
+  absolute: (at) => (path) => ({ request: lines(`http://${at}${path}`, at) }),
+  connect: (at) => (path) => ({
+    hello: `CONNECT ${at} HTTP/1.1\r\nHost: ${at}\r\n${credentials()}\r\n`,
     request: lines(path, at),
-  })
-  const absolute = (port, at) => (path) => ({ port, request: lines(`http://${at}${path}`, at) })
-  const name = Buffer.from('target.example')
-  const socks = Buffer.concat([
-    Buffer.from([5, 1, 0, 5, 1, 0, 3, name.length]),
-    name,
-    Buffer.from([server >> 8, server & 255]),
-  ])
-  const local = `127.0.0.1:${server}`
-  return [
-    ['direct', (path) => ({ port: server, request: lines(path, host) })],
-    ['bare pipe in Node', (path) => ({ port: pipe, request: lines(path, host) })],
-    ['ringfence, absolute-form', absolute(ours, host)],
-    ['ringfence, CONNECT', tunnel(ours, host)],
-    ['ringfence, SOCKS5', (path) => ({ port: ours, hello: socks, request: lines(path, host) })],
-    ...(peer
-      ? [
-          ['sandbox-runtime, absolute-form', absolute(peer, local)],
-          ['sandbox-runtime, CONNECT', tunnel(peer, local)],
-        ]
-      : []),
-  ]
+  }),
+  socks: (at) => {
+    const [host, port] = at.split(':')
+    const name = Buffer.from(host)
+    const rest = Buffer.from([port >> 8, port & 255])
+    const hello = Buffer.concat([Buffer.from([5, 1, 0, 5, 1, 0, 3, name.length]), name, rest])
+    return (path) => ({ hello, request: lines(path, at) })
+  },
+}
+
+const lines = (path, at) => `GET ${path} HTTP/1.1\r\nHost: ${at}\r\n${credentials()}Connection: close\r\n\r\n`
+
+/** The peer's sandbox wants them; ours has nobody else at its proxy. */
+function credentials() {
+  const { username, password } = new URL(process.env.HTTP_PROXY ?? 'http://none')
+  if (!username) return ''
+  const pair = Buffer.from(`${decodeURIComponent(username)}:${decodeURIComponent(password)}`)
+  return `Proxy-Authorization: Basic ${pair.toString('base64')}\r\n`
+}
+
+const COLUMNS = ['req/s, c=1', 'req/s, c=16', 'MB/s']
+
+async function measure(form, port, at) {
+  const way = (path) => ({ port: Number(port), ...FORMS[form](at)(path) })
+  await bulkRate(way)
+  return [await requestRate(way, 1), await requestRate(way, 16), await bulkRate(way)]
+}
+
+const run = promisify(execFile)
+const SIZES = { ROUNDS: String(rounds), REQUESTS: String(requests), BULK_MB: String(bulk >> 20) }
+const outside = async (form, port, at) =>
+  JSON.parse((await run(process.execPath, [self, 'client', form, port, at])).stdout)
+
+/** A workspace that holds this file, so that it can be its own client in there. */
+function workspace() {
+  const home = mkdtempSync(join(tmpdir(), 'rf-bench-'))
+  const dir = join(home, 'workspace')
+  mkdirSync(dir)
+  const client = join(dir, 'proxy.mjs')
+  copyFileSync(self, client)
+  return { home, dir, argv: (form, port, at) => [process.execPath, client, 'client', form, String(port), at] }
+}
+
+async function ourSandbox(at) {
+  const { Sandbox } = await import('../dist/bench/library.js')
+  const { home, dir, argv } = workspace()
+  const config = join(home, 'ringfence.toml')
+  writeFileSync(config, '[network]\nallow_private = ["localhost"]\n')
+  const sandbox = await Sandbox.create(
+    { workspace: dir, env: SIZES, network: { mode: 'fetch', allowHosts: [at] } },
+    { config, env: { ...process.env, HOME: home, RINGFENCE_HOME: join(home, 'state') } },
+  )
+  const client = async (form) => {
+    const { stdout, stderr } = await sandbox.exec(argv(form, PROXY_PORT, at))
+    return JSON.parse(Buffer.from(stdout).toString() || Buffer.from(stderr).toString())
+  }
+  return { client, stop: () => sandbox.close().then(() => rmSync(home, { recursive: true })) }
+}
+
+function peerSandbox(at) {
+  const { home, dir, argv } = workspace()
+  const settings = join(home, 'srt.json')
+  const [host] = at.split(':')
+  const network = { allowedDomains: [host], deniedDomains: [] }
+  const filesystem = { denyRead: [], allowWrite: [dir], denyWrite: [] }
+  writeFileSync(settings, JSON.stringify({ network, filesystem }))
+  const srt = join(here, 'node_modules', '.bin', 'srt')
+  const client = async (form) =>
+    JSON.parse((await run(srt, ['-s', settings, ...argv(form, PROXY_PORT, at)])).stdout)
+  return { client, stop: () => rmSync(home, { recursive: true }) }
 }
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1]
 
 async function main() {
   const server = await start('server')
-  const [ours, pipe] = [await start('ours'), await start('pipe', server.port)]
-  const peer = existsSync(peerEntry) ? await start('peer') : undefined
-  if (!peer) console.log('left out: sandbox-runtime is not installed')
-  const ways = waysOf(server.port, ours.port, pipe.port, peer?.port)
-  const columns = [
-    ['req/s, c=1', (way) => requestRate(way, 1)],
-    ['req/s, c=16', (way) => requestRate(way, 16)],
-    ['MB/s', (way) => bulkRate(way)],
-  ]
-  const results = ways.map(() => columns.map(() => []))
+  const at = `localhost:${server.port}`
+  const [ours, pipe, inside] = [await start('ours'), await start('pipe', server.port), await ourSandbox(at)]
+  const hasPeer = existsSync(peerEntry)
+  const peer = hasPeer ? await start('peer') : undefined
+  const beside = hasPeer ? peerSandbox(at) : undefined
+  if (!hasPeer) console.log('left out: sandbox-runtime is not installed')
+  const ways = [
+    ['direct', () => outside('direct', server.port, at)],
+    ['bare pipe in Node', () => outside('direct', pipe.port, at)],
+    ['ringfence, absolute-form', () => outside('absolute', ours.port, at)],
+    ['ringfence, CONNECT', () => outside('connect', ours.port, at)],
+    ['ringfence, SOCKS5', () => outside('socks', ours.port, at)],
+    ['ringfence sandbox, absolute-form', () => inside.client('absolute')],
+    ['ringfence sandbox, CONNECT', () => inside.client('connect')],
+    ['ringfence sandbox, SOCKS5', () => inside.client('socks')],
+    ...(hasPeer
+      ? [
+          ['sandbox-runtime, absolute-form', () => outside('absolute', peer.port, at)],
+          ['sandbox-runtime, CONNECT', () => outside('connect', peer.port, at)],
+          ['sandbox-runtime sandbox, absolute', () => beside.client('absolute')],
+          ['sandbox-runtime sandbox, CONNECT', () => beside.client('connect')],
+        ]
+      : []),
+  ].filter(([name]) => !process.env.WAYS || new RegExp(process.env.WAYS).test(name))
+  const results = ways.map(() => COLUMNS.map(() => []))
   // One round to warm everything up does not count.
   for (let round = -1; round < rounds; round++)
-    for (const [column, [, measure]] of columns.entries())
-      for (const [row, [, way]] of ways.entries()) {
-        const value = await measure(way)
-        if (round >= 0) results[row][column].push(value)
-      }
+    for (const [row, [, way]] of ways.entries())
+      for (const [column, value] of (await way()).entries()) if (round >= 0) results[row][column].push(value)
   const base = results[0].map(median)
   console.log(`${'new connection for each request, 1 KiB; bulk in one'.padEnd(34)}`)
-  console.log(`${''.padEnd(34)} ${columns.map(([name]) => `${name.padStart(12)}      ×`).join(' ')}`)
+  console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
   for (const [row, [name]] of ways.entries())
     console.log(
       `${name.padEnd(34)} ${results[row].map((values, column) => `${median(values).toFixed(0).padStart(12)} ${(base[column] / median(values)).toFixed(2).padStart(6)}`).join(' ')}`,
     )
-  for (const one of [server, ours, pipe, peer]) one?.stop()
+  for (const one of [server, ours, pipe, peer, inside, beside]) await one?.stop()
   process.exit(0)
 }
 
-if (role !== undefined) process.send(await ROLES[role]())
+if (role === 'client') console.log(JSON.stringify(await measure(...process.argv.slice(3))))
+else if (role !== undefined) process.send(await ROLES[role]())
 else await main()

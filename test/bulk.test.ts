@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:http'
+import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,10 +8,31 @@ import { expect, test } from 'vitest'
 import { Sandbox } from '../src/index.ts'
 import { FULL, text } from './persistent.ts'
 
-/** Much data through a sandbox's only way out: memory is used again on the way, and no byte may notice. */
+/** A sandbox's only way out: its socket is the host's, so nothing but the connection itself may come of it. */
 
 const BYTES = (FULL ? 256 : 16) * 1024 * 1024
 const hashOf = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
+
+/** A sandbox whose one reachable place is this server. */
+async function sandboxFor(server: Server) {
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const at = `localhost:${(server.address() as AddressInfo).port}`
+  const home = mkdtempSync(join(tmpdir(), 'rf-bulk-'))
+  const config = join(home, 'ringfence.toml')
+  const workspace = mkdtempSync(join(tmpdir(), 'rf-bulk-'))
+  writeFileSync(config, '[network]\nallow_private = ["localhost"]\n')
+  const network = { mode: 'fetch' as const, allowHosts: [at] }
+  const sandbox = await Sandbox.create(
+    { workspace, network },
+    { config, env: { HOME: home, RINGFENCE_HOME: join(home, 'state') } },
+  )
+  const close = async (): Promise<void> => {
+    await sandbox.close()
+    server.close()
+    for (const dir of [home, workspace]) rmSync(dir, { recursive: true, force: true })
+  }
+  return { sandbox, at, workspace, close }
+}
 
 test('four downloads and four uploads at once, byte for byte', { timeout: 120_000 }, async () => {
   const all = randomBytes(BYTES)
@@ -22,27 +43,32 @@ test('four downloads and four uploads at once, byte for byte', { timeout: 120_00
     got.add(hash.digest('hex'))
     response.end(request.method === 'GET' ? all : 'thanks')
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const at = `localhost:${(server.address() as AddressInfo).port}`
-  const home = mkdtempSync(join(tmpdir(), 'rf-bulk-'))
-  const config = join(home, 'ringfence.toml')
-  const workspace = mkdtempSync(join(tmpdir(), 'rf-bulk-'))
-  writeFileSync(config, '[network]\nallow_private = ["localhost"]\n')
+  const { sandbox, at, workspace, close } = await sandboxFor(server)
   const fetches = [1, 2, 3, 4].map((n) => `curl -sS --noproxy '' http://${at}/ -o got${n} &`)
   const sends = [1, 2, 3, 4].map((n) => `curl -sS --noproxy '' http://${at}/ -T got${n} &`)
   const lines = [...fetches, 'wait', 'sha256sum got1 got2 got3 got4', ...sends, 'wait']
   writeFileSync(join(workspace, 'move.sh'), `${lines.join('\n')}\n`)
-  const network = { mode: 'fetch' as const, allowHosts: [at] }
-  const sandbox = await Sandbox.create(
-    { workspace, network },
-    { config, env: { HOME: home, RINGFENCE_HOME: join(home, 'state') } },
-  )
   const { stdout, stderr } = await sandbox.exec(['bash', join(workspace, 'move.sh')])
   const hashes = text(stdout).match(/[0-9a-f]{64}/g) ?? []
   expect(hashes, text(stderr)).toEqual(Array(4).fill(hashOf(all)))
   expect([...got]).toContain(hashOf(all))
   expect(got.size, 'nothing else but empty bodies arrived').toBe(2)
-  await sandbox.close()
-  server.close()
-  for (const dir of [home, workspace]) rmSync(dir, { recursive: true, force: true })
+  await close()
+})
+
+test('a command finds nothing of the way its socket went, and nothing is left of it', async () => {
+  const served = (): number =>
+    process.getActiveResourcesInfo().filter((kind) => kind.startsWith('TCP')).length
+  const before = served()
+  const { sandbox, at, workspace, close } = await sandboxFor(
+    createServer((_request, response) => response.end('hello')),
+  )
+  const look = `curl -sS --noproxy '' http://${at}/; ls /proc/self/fd | wc -l; env | grep -c NODE_CHANNEL; exit 0`
+  writeFileSync(join(workspace, 'look.sh'), look)
+  const { stdout } = await sandbox.exec(['bash', join(workspace, 'look.sh')])
+  // The three standard streams, and the directory that is being listed.
+  expect(text(stdout)).toBe('hello4\n0\n')
+  expect(served(), 'the server of this test and the sandbox').toBeGreaterThan(before + 1)
+  await close()
+  await expect.poll(served).toBe(before)
 })

@@ -228,7 +228,6 @@ struct session {
   struct command_spec *defaults; /* environment, directory and ceilings that every command starts with */
   bool guarded;
   int signals;
-  int tunnel_port; /* 0: none */
   bool ahead;      /* the next keeper is made while nobody waits for it */
 };
 /* Where the kernel holds the commands apart from us: the group to enter, and what it counted there. -1: elsewhere. */
@@ -257,6 +256,8 @@ void spare_ended(pid_t pid);
 pid_t spare_keeper(void);
 /* stream.c: TCP streams between the host and the sandbox's loopback. */
 void stream_listen(int port);
+/* Gives the listening socket to the host, whose own connections they then are. */
+void stream_hand_over(int port, int to);
 void stream_connect(uint32_t id, unsigned port);
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
 void streams_have_room(void);

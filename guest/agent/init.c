@@ -18,7 +18,8 @@ static struct {
   bool stays;      /* many commands, each as the host sends it */
   bool ahead;      /* to make a process is slow here */
   int tunnel_port; /* connections to it go out to the host's proxy */
-} plan;
+  int hand;        /* where the host takes the listening socket itself; -1: connections go through the channel */
+} plan = {.hand = -1};
 
 static struct {
   const char *name;
@@ -60,6 +61,7 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "ahead")) plan.ahead = true;
   else if (!strcmp(name, "learn")) learning = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
+  else if (!strcmp(name, "hand")) plan.hand = atoi(take_field(at, end));
   else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take_field(at, end), NULL, 10);
@@ -178,10 +180,16 @@ static void check_ceilings(void) {
   kill(-1, SIGKILL);
 }
 
+static void open_tunnel(void) {
+  if (!plan.tunnel_port) return;
+  if (plan.hand >= 0) stream_hand_over(plan.tunnel_port, plan.hand);
+  else stream_listen(plan.tunnel_port);
+}
+
 static _Noreturn void serve_one(bool guarded, int signals) {
   static struct watch children;
   if (plan.waits) wait_for_word();
-  if (plan.tunnel_port) stream_listen(plan.tunnel_port);
+  open_tunnel();
   start_only_command(guarded);
   watch_start(&children, signals, READABLE, reap, NULL);
   if (control_fd >= 0) wire_open(obey, streams_have_room);
@@ -217,7 +225,8 @@ _Noreturn void serve_unfenced(int config) {
   int signals = watch_children();
   bool guarded = protection.guarded.count > 0;
   describe_layers(0, guarded);
-  serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port, plan.ahead});
+  open_tunnel();
+  serve_session(&(struct session){&plan.command, guarded, signals, plan.ahead});
 }
 #endif
 
@@ -229,7 +238,10 @@ static _Noreturn void fence_and_serve(int filter) {
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
   guarded |= network_guarantee != NULL || learning;
-  if (plan.stays) serve_session(&(struct session){&plan.command, guarded, signals, plan.tunnel_port, plan.ahead});
+  if (plan.stays) {
+    open_tunnel();
+    serve_session(&(struct session){&plan.command, guarded, signals, plan.ahead});
+  }
   serve_one(guarded, signals);
 }
 

@@ -13,6 +13,7 @@ extern char **environ;
 
 #define PREFIX "RINGFENCE_LAUNCH"
 
+static int hand_fd = -1;
 static struct strings vector;
 static struct strings bwrap;
 static struct strings config;
@@ -27,7 +28,9 @@ static void read_vector(void) {
   if (!slots) die("out of memory");
   for (char **entry = environ; *entry; entry++) {
     if (strncmp(*entry, PREFIX "_", sizeof PREFIX)) {
-      if (strncmp(*entry, PREFIX "=", sizeof PREFIX)) {
+      /* Node says there where it listens for descriptors. */
+      bool nodes = !strncmp(*entry, "NODE_CHANNEL_", 13);
+      if (strncmp(*entry, PREFIX "=", sizeof PREFIX) && !nodes) {
         strings_add(&config, "env");
         strings_add(&config, *entry);
       }
@@ -121,11 +124,11 @@ void die_with_parent(pid_t parent) {
 static const struct {
   const char *name;
   size_t arity;
-} OPERATIONS[] = {{"bwrap", 1}, {"control", 1}, {"cgroup", 1}, {"bind", 5}, {"arg", 1}, {"file", 2}, {"filter", 1}, {"init", 1}, {"user", 2}};
+} OPERATIONS[] = {{"bwrap", 1}, {"control", 1}, {"hand", 1}, {"cgroup", 1}, {"bind", 5}, {"arg", 1}, {"file", 2}, {"filter", 1}, {"init", 1}, {"user", 2}};
 
 static void apply(const char *name, char **arguments) {
   if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
-  else if (!strcmp(name, "control")) return;
+  else if (!strcmp(name, "control") || !strcmp(name, "hand")) return;
   else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
@@ -151,8 +154,9 @@ static void each_operation(void (*action)(const char *name, char **arguments)) {
   }
 }
 
-static void find_control(const char *name, char **arguments) {
+static void find_channels(const char *name, char **arguments) {
   if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
+  if (!strcmp(name, "hand")) hand_fd = atoi(arguments[0]);
 }
 
 static int filter_file(void) {
@@ -175,8 +179,10 @@ static int joined_file(struct strings *list) {
 
 /* SECURITY: nothing of the host's open files goes along; bubblewrap itself would hand every one of them over. */
 static void close_inherited(void) {
-  if (syscall(SYS_close_range, control_fd < 0 ? 3 : control_fd + 1, ~0U, 0)) die("close_range: %s", strerror(errno));
-  for (int fd = 3; fd < control_fd; fd++) close(fd);
+  int last = hand_fd > control_fd ? hand_fd : control_fd;
+  if (syscall(SYS_close_range, last < 3 ? 3 : last + 1, ~0U, 0)) die("close_range: %s", strerror(errno));
+  for (int fd = 3; fd < last; fd++)
+    if (fd != control_fd && fd != hand_fd) close(fd);
 }
 
 /* When a process started, in ticks since boot: with its pid it is never the same twice. 0 when it is gone. */
@@ -211,10 +217,11 @@ _Noreturn void launch(void) {
   die_with_parent(parent);
   read_vector();
   char *owner = owner_name(parent);
-  each_operation(find_control);
+  each_operation(find_channels);
   close_inherited();
-  /* Node marks its sockets close-on-exec in the child; this one goes all the way to init. */
+  /* Node marks its sockets close-on-exec in the child; these go all the way to init. */
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
+  if (hand_fd >= 0) fcntl(hand_fd, F_SETFD, 0);
   each_operation(apply);
   if (!bwrap_path) die("launch vector: no bwrap");
   int self = open("/proc/self/exe", O_PATH);

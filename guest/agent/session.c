@@ -530,7 +530,6 @@ _Noreturn void serve_session(const struct session *with) {
   raise_descriptors();
   signal(SIGPIPE, SIG_IGN);
   watch_start(&signals, session->signals, READABLE, reap, NULL);
-  if (session->tunnel_port) stream_listen(session->tunnel_port);
   wire_open(take_frame, room_again);
   if (session->ahead) spare_make();
   bool counts = ceilings.memory_bytes || ceilings.disk_bytes || ceilings.processes;

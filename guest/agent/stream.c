@@ -177,14 +177,30 @@ static void accept_stream(struct watch *watch, uint32_t events) {
   watch_start(&stream->socket, fd, READABLE, stream_ready, stream);
 }
 
-void stream_listen(int port) {
-  static struct watch listening;
+static int listen_on(int port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
   if (fd < 0) die("tunnel: %s", strerror(errno));
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 256)) die("tunnel: %s", strerror(errno));
-  watch_start(&listening, fd, READABLE, accept_stream, NULL);
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1024)) die("tunnel: %s", strerror(errno));
+  return fd;
+}
+
+void stream_listen(int port) {
+  static struct watch listening;
+  watch_start(&listening, listen_on(port), READABLE, accept_stream, NULL);
+}
+
+/*
+ * In Node's own language for descriptors that come from a child. SECURITY: nothing of a guest has run yet, and when it
+ * does this channel is closed.
+ */
+void stream_hand_over(int port, int to) {
+  static const char LETTER[] = "\"cmd\":\"NODE_HANDLE\",\"type\":\"net.Native\",\"msg\":\"proxy\"}\n";
+  int fd = listen_on(port);
+  if (!send_message(to, '{', LETTER, sizeof LETTER - 1, fd)) die("tunnel: %s", strerror(errno));
+  close(fd);
+  close(to);
 }
 
 static void take_data(struct stream *stream, const char *payload, size_t length) {

@@ -82,6 +82,8 @@ function wantsJson(argv: readonly string[]): boolean {
 }
 
 const argv = process.argv.slice(2)
+// Node ends quietly when nothing is left to wait for; a command that never answered must not look like one that went well.
+process.exitCode = new SandboxError('internal', 'no answer').exitCode
 void main(argv)
   .catch((error: unknown) => fail(error, wantsJson(argv)))
   .then((code) => {

@@ -1,4 +1,4 @@
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { type AddressInfo, connect, createServer, type Server } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 
@@ -16,22 +16,36 @@ export type LoopbackPort = { readonly port: number; readonly close: () => void }
 /** A port of its own on this machine's loopback; each connection is handed over. */
 export function listenLoopback(onStream: (stream: Duplex) => void): Promise<LoopbackPort> {
   return new Promise((resolve, reject) => {
-    const open = new Set<Duplex>()
-    const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
-      open.add(socket)
-      socket.on('error', () => {})
-      socket.on('close', () => open.delete(socket))
-      onStream(socket)
-    })
+    const { server, close } = handingOver(onStream)
     server.once('error', () => reject(new SandboxError('launch-failed', 'cannot listen on loopback')))
-    server.listen(0, '127.0.0.1', () => {
-      const close = (): void => {
-        server.close()
-        for (const socket of open) socket.destroy()
-      }
-      resolve({ port: (server.address() as AddressInfo).port, close })
-    })
+    server.listen(0, '127.0.0.1', () => resolve({ port: (server.address() as AddressInfo).port, close }))
   })
+}
+
+/** Serves a socket that somebody else made and listens on already. Returns the end of it. */
+export function serveSocket(socket: unknown, onStream: (stream: Duplex) => void): () => void {
+  const { server, close } = handingOver(onStream)
+  server.on('error', close)
+  server.listen(socket)
+  return close
+}
+
+function handingOver(onStream: (stream: Duplex) => void): {
+  readonly server: Server
+  readonly close: () => void
+} {
+  const open = new Set<Duplex>()
+  const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
+    open.add(socket)
+    socket.on('error', () => {})
+    socket.on('close', () => open.delete(socket))
+    onStream(socket)
+  })
+  const close = (): void => {
+    server.close()
+    for (const socket of open) socket.destroy()
+  }
+  return { server, close }
 }
 
 /** A host's name in an address that leads nowhere but here. */

@@ -49,7 +49,6 @@ export class Session implements Speaker {
   readonly #reader = new FrameReader()
   readonly #listeners = new Map<number, Listener>()
   readonly #onTunnel: ((stream: Duplex) => void) | undefined
-  readonly #onReport: ((frame: Frame) => void) | undefined
   #nextId = 1
   #tunnels = 0
   #unsent = 0
@@ -59,11 +58,9 @@ export class Session implements Speaker {
   #isFailed: (error: Error) => void = () => {}
   #isEnded: (reason: string) => void = () => {}
 
-  /** `onReport` hears what concerns the sandbox itself, as one that runs a single command reports it. */
-  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void, onReport?: (frame: Frame) => void) {
+  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void) {
     this.#channel = channel
     this.#onTunnel = onTunnel
-    this.#onReport = onReport
     this.ready = new Promise((resolve, reject) => {
       this.#isReady = resolve
       this.#isFailed = reject
@@ -175,7 +172,6 @@ export class Session implements Speaker {
   #hear(one: Frame): void {
     // What came in one piece with the end must not make anything new.
     if (this.#over !== undefined) return
-    if (one.id === 0) this.#onReport?.(one)
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)
     else if (one.kind === 'renewed') this.#renewed.shift()?.()

@@ -5,7 +5,7 @@ import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { monotonicMs } from './clock.ts'
 import { type Frame, FrameReader, frame, numberFrame } from './frames.ts'
-import { Session } from './session.ts'
+import { serveSocket } from './loopback.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
@@ -24,7 +24,7 @@ export type RunIo = {
   /** While a promise that it returned is pending, nothing more is read. */
   readonly output?: 'inherit' | ((stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown) | undefined
   readonly signal?: AbortSignal | undefined
-  /** With a guest agent: takes over a connection that the sandbox made to its proxy. */
+  /** With a guest agent, which then hands its listening socket over on descriptor 4: each connection to the proxy. */
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
   /** Gets the means to pass signals on to the command. */
   readonly onStarted?: ((send: (signal: NodeJS.Signals) => void) => void) | undefined
@@ -86,19 +86,37 @@ export type Companion = {
 
 const MAX_SAID = 8192
 
-/** Starts a process that stays, such as a sandbox with its agent. */
-export function startCompanion(launch: Launch): Companion {
+/** Starts a process that stays, such as a sandbox with its agent. `onTunnel` as in `RunIo`. */
+export function startCompanion(launch: Launch, onTunnel?: RunIo['onTunnel']): Companion {
   const child = born(
     launch,
     spawn(launch.file, launch.args, {
       env: launch.env as NodeJS.ProcessEnv,
       ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
-      stdio: launch.control ? ['ignore', 'ignore', 'pipe', 'pipe'] : ['pipe', 'pipe', 'pipe'],
+      stdio: launch.control ? ['ignore', 'ignore', 'pipe', ...channels(onTunnel)] : ['pipe', 'pipe', 'pipe'],
       detached: true,
     }),
   )
+  if (onTunnel) serveHandedOver(child, onTunnel)
   const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
   return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
+}
+
+/** From descriptor 3 on: the control channel, and where a listening socket comes from. */
+const channels = (onTunnel: RunIo['onTunnel']): ('pipe' | 'ipc')[] => (onTunnel ? ['pipe', 'ipc'] : ['pipe'])
+
+/**
+ * Serves the listening socket that a child made in its own network, for as long as the child lives: no byte of a
+ * connection goes through the child.
+ * SECURITY: it comes before anything of a guest runs, and then the child closes the channel.
+ * PLATFORM: we do not; a child whose channel was closed on this side never says that it is gone.
+ */
+function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<RunIo['onTunnel']>): void {
+  child.once('message', (_letter, socket) => {
+    const close = serveSocket(socket, onTunnel)
+    if (child.exitCode === null && child.signalCode === null) child.once('exit', close)
+    else close()
+  })
 }
 
 /** How it ends, with the beginning of what it said; and the means to end it. */
@@ -210,10 +228,11 @@ class Run implements RunningProcess {
     const child = spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
       ...(cwd === undefined ? {} : { cwd }),
-      stdio: control ? [stdin, piped, piped, 'pipe'] : [stdin, piped, piped],
+      stdio: control ? [stdin, piped, piped, ...channels(this.#io.onTunnel)] : [stdin, piped, piped],
       // A process group of its own: what is killed while it starts other processes takes them along.
       detached: true,
     })
+    if (this.#io.onTunnel) serveHandedOver(child, this.#io.onTunnel)
     return born(this.#launch, child)
   }
 
@@ -280,8 +299,7 @@ class Run implements RunningProcess {
     }
     const control = this.#child.stdio[3] as Duplex | null | undefined
     control?.on('error', () => {})
-    if (control && this.#io.onTunnel) new Session(control, this.#io.onTunnel, (one) => this.#hear([one]))
-    else control?.on('data', (chunk: Uint8Array) => this.#hear(this.#reader.push(chunk)))
+    control?.on('data', (chunk: Uint8Array) => this.#hear(this.#reader.push(chunk)))
   }
 
   #hear(frames: Frame[]): void {

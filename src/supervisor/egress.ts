@@ -62,6 +62,7 @@ class SandboxEgress implements PreparedEgress, Egress {
   /** Copies that end with the sandbox; what the vault lends stays there. */
   readonly #own: Secret[] = []
   readonly connections: Connection[] = []
+  readonly #ledger = new Ledger()
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
 
   constructor(parts: EgressParts, spec: Spec) {
@@ -119,9 +120,11 @@ class SandboxEgress implements PreparedEgress, Egress {
   }
 
   /** Before the connection is made; when it cannot be written down, there is none. */
-  #admit({ host, port, address, protocol }: Connection): Promise<void> {
+  #admit({ host, port, address, protocol }: Connection): Promise<void> | undefined {
     const where = { host, port, protocol, ...(address === undefined ? {} : { address }) }
-    return this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where })
+    return this.#ledger.enter(`${protocol} ${host}:${port} ${address}`, () =>
+      this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where }),
+    )
   }
 
   async #note(connection: Connection): Promise<void> {
@@ -138,6 +141,45 @@ class SandboxEgress implements PreparedEgress, Egress {
       port,
       details: `connect to ${host}:${port} (${protocol}): ${reason}`,
     })
+  }
+}
+
+/** Places that are remembered, and records that may be on their way to the disk, for one sandbox. */
+const MAX_PLACES = 1024
+const MAX_UNWRITTEN = 64
+
+/**
+ * When a connection may be made. The first to a place waits until its record is on the disk. Later ones to the same place
+ * are on their way there when they are made: whom the sandbox talks to is known by then, and a disk's sync for each
+ * would cost more than the connection. Once a record is lost everybody waits again, so nothing is made without one.
+ */
+export class Ledger {
+  readonly #places = new Set<string>()
+  #unwritten = 0
+  #broken = false
+
+  enter(place: string, write: () => Promise<void>): Promise<void> | undefined {
+    const ahead = this.#places.has(place) && this.#unwritten < MAX_UNWRITTEN && !this.#broken
+    const written = this.#follow(place, write())
+    return ahead ? undefined : written
+  }
+
+  #follow(place: string, writing: Promise<void>): Promise<void> {
+    this.#unwritten++
+    const written = writing.then(
+      () => {
+        this.#broken = false
+        if (this.#places.size >= MAX_PLACES) this.#places.clear()
+        this.#places.add(place)
+      },
+      (error) => {
+        this.#broken = true
+        throw error
+      },
+    )
+    const settled = (): void => void this.#unwritten--
+    written.then(settled, settled)
+    return written
   }
 }
 

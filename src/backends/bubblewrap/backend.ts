@@ -52,6 +52,8 @@ export type BubblewrapParts = {
 }
 
 const CONTROL = 3
+/** Where the agent hands the proxy's listening socket over. */
+const HAND = 4
 const SETUP_FAILED = 'the sandbox could not be set up: '
 
 const ALWAYS: readonly Guarantee[] = [
@@ -156,14 +158,9 @@ class Bubblewrap implements Backend, Wrapper {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'stay', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
-      const companion = startCompanion({
-        file: this.#parts.agent,
-        args: ['launch'],
-        env,
-        cwd: '/',
-        control: true,
-      })
-      return { group, companion, session: new Session(companion.channel, onTunnel) }
+      const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
+      const companion = startCompanion(launch, onTunnel)
+      return { group, companion, session: new Session(companion.channel) }
     })
   }
 
@@ -208,6 +205,7 @@ class Bubblewrap implements Backend, Wrapper {
       filter: this.#filter,
       ...user,
       control,
+      hand: control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined,
       waits,
       cgroups: group?.dirs ?? [],
       agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },

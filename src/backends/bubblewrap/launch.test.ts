@@ -58,6 +58,7 @@ const ROOT = { uid: 0, gid: 0 }
 const LAUNCHER: Readonly<Record<string, number>> = {
   bwrap: 1,
   control: 1,
+  hand: 1,
   cgroup: 1,
   bind: 5,
   arg: 1,
@@ -88,6 +89,7 @@ const AGENT: Readonly<Record<string, number>> = {
   stay: 0,
   learn: 0,
   tunnel: 1,
+  hand: 1,
   'tell-network': 1,
   memory: 1,
   disk: 1,

@@ -35,6 +35,8 @@ export type LaunchContext = {
   readonly gid: number
   /** The control channel's descriptor, or -1 when the caller drives the process. */
   readonly control: number
+  /** Where the agent hands the proxy's listening socket over, when the sandbox has a proxy. */
+  readonly hand?: number | undefined
   readonly cgroups: readonly string[]
   /** Limits that no control group holds on this host and that the agent must. */
   readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
@@ -88,6 +90,7 @@ export function launchVector(
     'bwrap',
     context.bwrap,
     ...(context.control >= 0 ? ['control', String(context.control)] : []),
+    ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
     ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
     'filter',
@@ -252,6 +255,7 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
     ...(context.waits ? ['wait'] : []),
     ...(plan.learns ? ['learn'] : []),
     ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
+    ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
     // Where there is no network, an attempt to reach one is worth a record.
     ...(isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
     ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],

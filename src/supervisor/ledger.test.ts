@@ -1,0 +1,56 @@
+import { expect, test } from 'vitest'
+import { Ledger } from './egress.ts'
+
+/** Records that the test lets arrive, or get lost, when it likes. */
+function records() {
+  const pending: { resolve: () => void; reject: (error: Error) => void }[] = []
+  const write = (): Promise<void> => new Promise((resolve, reject) => void pending.push({ resolve, reject }))
+  return { pending, write }
+}
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+
+test('the first connection to a place waits for its record, the next one does not', async () => {
+  const { pending, write } = records()
+  const ledger = new Ledger()
+  const first = ledger.enter('a', write)
+  const beside = ledger.enter('a', write)
+  expect([first, beside].every((one) => one instanceof Promise)).toBe(true)
+  for (const one of pending) one.resolve()
+  await Promise.all([first, beside])
+  expect(ledger.enter('a', write), 'known').toBeUndefined()
+  expect(ledger.enter('b', write), 'another place').toBeInstanceOf(Promise)
+  expect(pending).toHaveLength(4)
+})
+
+test('a lost record stops those that follow until one arrives again', async () => {
+  const { pending, write } = records()
+  const ledger = new Ledger()
+  const first = ledger.enter('a', write)
+  pending.shift()?.resolve()
+  await first
+  expect(ledger.enter('a', write)).toBeUndefined()
+  pending.shift()?.reject(new Error('disk full'))
+  await turn()
+  const second = ledger.enter('a', write)
+  expect(second).toBeInstanceOf(Promise)
+  pending.shift()?.reject(new Error('disk full'))
+  await expect(second).rejects.toThrow('disk full')
+  const third = ledger.enter('a', write)
+  pending.shift()?.resolve()
+  await third
+  expect(ledger.enter('a', write)).toBeUndefined()
+})
+
+test('only so many records are on their way at once', async () => {
+  const { pending, write } = records()
+  const ledger = new Ledger()
+  const first = ledger.enter('a', write)
+  pending.shift()?.resolve()
+  await first
+  const entered = Array.from({ length: 70 }, () => ledger.enter('a', write))
+  expect(entered.filter((one) => one === undefined)).toHaveLength(64)
+  for (const one of pending) one.resolve()
+  await Promise.all(entered)
+  expect(ledger.enter('a', write)).toBeUndefined()
+})
