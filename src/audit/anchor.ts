@@ -1,4 +1,4 @@
-import { closeSync, constants, openSync } from 'node:fs'
+import { closeSync } from 'node:fs'
 import type { Json } from '../model/event.ts'
 import { canonical } from './canonical.ts'
 import {
@@ -13,7 +13,16 @@ import {
   type VerifyKey,
   verifyKeyOf,
 } from './chain.ts'
-import { damaged, pathsOf, replaceFile, segmentsIn, settle, syncDir, textOf, writeAll } from './files.ts'
+import {
+  damaged,
+  openSettled,
+  pathsOf,
+  replaceFile,
+  segmentsIn,
+  syncDir,
+  textOf,
+  writeSettled,
+} from './files.ts'
 import { type Frontier, frontierSize, rootOf } from './merkle.ts'
 
 /** The signed head with what is needed to append without reading the log: the tree's frontier. */
@@ -99,10 +108,9 @@ function jsonIn(text: string): unknown {
 export async function writeAnchor(home: string, last: Anchored, anchor: Anchor): Promise<Anchored> {
   const slot = last.slot === 0 ? 1 : 0
   const fresh = slotText(anchor)
-  const fd = openSync(pathsOf(home).head, constants.O_WRONLY | constants.O_NOFOLLOW)
+  const fd = openSettled(pathsOf(home).head, 0)
   try {
-    writeAll(fd, Buffer.from(fresh), slot * SLOT_BYTES)
-    await settle(fd)
+    await writeSettled(fd, Buffer.from(fresh), slot * SLOT_BYTES)
   } finally {
     closeSync(fd)
   }

@@ -13,6 +13,7 @@ import {
   rmSync,
   statSync,
   truncateSync,
+  write,
   writeSync,
 } from 'node:fs'
 import { promisify } from 'node:util'
@@ -123,8 +124,27 @@ export function writeAll(fd: number, bytes: Uint8Array, at: number): void {
   for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done, bytes.length - done, at + done)
 }
 
-/** Waits until a file is on the disk. Not in this thread: others' commands go on while one command's record settles. */
-export const settle: (fd: number) => Promise<void> = promisify(fdatasync)
+const writeAt = (fd: number, bytes: Uint8Array, from: number, at: number): Promise<number> =>
+  new Promise((resolve, reject) =>
+    write(fd, bytes, from, bytes.length - from, at, (error, size) => (error ? reject(error) : resolve(size))),
+  )
+const settle: (fd: number) => Promise<void> = promisify(fdatasync)
+
+/** PLATFORM: with it Linux writes and waits for the disk in one call. */
+const AT_ONCE = process.platform === 'linux' ? constants.O_DSYNC : 0
+
+/** Opens a file whose writes are to be settled. */
+export const openSettled = (path: string, flags: number): number =>
+  openSync(path, constants.O_WRONLY | constants.O_NOFOLLOW | AT_ONCE | flags, 0o600)
+
+/**
+ * Writes all of the bytes at a place of such a file and waits until they are on the disk. Not in this thread: others'
+ * commands go on while one command's record settles.
+ */
+export async function writeSettled(fd: number, bytes: Uint8Array, at: number): Promise<void> {
+  for (let done = 0; done < bytes.length; ) done += await writeAt(fd, bytes, done, at + done)
+  if (AT_ONCE === 0) await settle(fd)
+}
 
 /** Puts a file in place of another in one step; the caller syncs the directory. */
 export function replaceFile(path: string, text: string): void {

@@ -9,13 +9,14 @@ import {
   hasLineBeyond,
   makeDirs,
   moveAside,
+  openSettled,
   pathsOf,
   segmentPath,
-  settle,
   sizeOf,
   syncDir,
   unwritable,
   writeAll,
+  writeSettled,
 } from './files.ts'
 import { createLock, type Lock } from './lock.ts'
 
@@ -231,12 +232,9 @@ export class AuditTrail implements EventSink {
 
   async #writeLog({ start, bytes, anchor }: Batch): Promise<void> {
     const { home } = this.#options
-    const { O_WRONLY, O_CREAT, O_NOFOLLOW } = constants
-    const flags = O_WRONLY | O_NOFOLLOW | (start === 0 ? O_CREAT : 0)
-    const fd = openSync(segmentPath(home, anchor.head.segment), flags, 0o600)
+    const fd = openSettled(segmentPath(home, anchor.head.segment), start === 0 ? constants.O_CREAT : 0)
     try {
-      writeAll(fd, bytes, start)
-      await settle(fd)
+      await writeSettled(fd, bytes, start)
       if (start === 0) syncDir(pathsOf(home).trail)
     } catch (error) {
       ftruncateSync(fd, start)

@@ -1,6 +1,7 @@
 import { normalize } from 'node:path/posix'
 import type { Duplex } from 'node:stream'
 import { monotonicMs } from '../host/clock.ts'
+import { Collected } from '../host/collected.ts'
 import type { GuestEnd, GuestProcess, StartedProcess } from '../host/guest-process.ts'
 import type { Session } from '../host/session.ts'
 import { signalName } from '../host/signals.ts'
@@ -81,7 +82,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
     const fields = fieldsOf(command, io, guest.isHeld)
     const host: CommandHost = {
-      start: (onOutput) => session.start({ fields, onOutput }),
+      start: (onOutput) => session.start({ fields, onOutput, paced: true }),
       lose: (why) => session.close(why),
     }
     await this.#counted(() => guest.start(host), guest.result)
@@ -272,7 +273,7 @@ export class GuestCommand implements RunningCommand {
   readonly #watchdog: Watchdog
   readonly #started = monotonicMs()
   readonly #before: KernelCounts
-  readonly #chunks: Record<OutputStream, Uint8Array[]> = { stdout: [], stderr: [] }
+  readonly #said: Record<OutputStream, Collected>
   readonly #timers: NodeJS.Timeout[] = []
   #guest: StartedProcess | undefined
   #host: CommandHost | undefined
@@ -286,6 +287,8 @@ export class GuestCommand implements RunningCommand {
     this.#place = place
     this.#layers = layers
     this.#before = place.counts()
+    const { outputBytes } = limits
+    this.#said = { stdout: new Collected(outputBytes), stderr: new Collected(outputBytes) }
     this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason === 'output'))
     this.result = new Promise((resolve, reject) => {
       this.#isOver = resolve
@@ -363,7 +366,7 @@ export class GuestCommand implements RunningCommand {
     if (kept.length === 0) return undefined
     if (typeof this.#io.output === 'function') return this.#io.output(stream, kept)
     if (this.#io.output === 'inherit') process[stream].write(kept)
-    else this.#chunks[stream].push(ownedBytes(kept))
+    else this.#said[stream].add(kept)
     return undefined
   }
 
@@ -391,8 +394,8 @@ export class GuestCommand implements RunningCommand {
     const outcome = outcomeOf(end, this.#watchdog.reason, counts)
     this.#isOver({
       outcome,
-      stdout: Buffer.concat(this.#chunks.stdout),
-      stderr: Buffer.concat(this.#chunks.stderr),
+      stdout: this.#said.stdout.all(),
+      stderr: this.#said.stderr.all(),
       truncated: this.#watchdog.truncated,
       durationMs: monotonicMs() - this.#started,
       violations: violationsOf(end.violations, outcome, counts),
@@ -437,7 +440,3 @@ export function violationsOf(
     found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
   return found
 }
-
-/** A piece of what came in may keep all of it in memory; one that is most of it is kept as it is. */
-const ownedBytes = (piece: Uint8Array): Uint8Array =>
-  piece.length * 2 > piece.buffer.byteLength ? piece : new Uint8Array(piece)

@@ -45,40 +45,65 @@ const MAX_BYTES = 64 * 1024
 const SMALL = 4096
 const BULK = new Set(['O', 'P', 'D'].map((type) => type.charCodeAt(0)))
 
+/** A frame of plain bytes that is still on its way. */
+type Bulk = { readonly type: number; readonly id: number; left: number }
+
 export class FrameReader {
   #rest: Buffer = Buffer.alloc(0)
+  #bulk: Bulk | undefined
   #broken = false
 
-  /** The frames that these bytes complete. After a broken frame there are no more. */
+  /**
+   * The frames that these bytes complete; plain bytes are given on as they come, in as many frames as they come in.
+   * After a broken frame there are no more.
+   */
   push(chunk: Uint8Array): Frame[] {
     const frames: Frame[] = []
     if (this.#broken) return frames
-    this.#rest = this.#rest.length === 0 ? bufferOf(chunk) : Buffer.concat([this.#rest, chunk])
-    let at = 0
-    while (this.#rest.length - at >= HEADER) {
-      const type = this.#rest[at] as number
-      const length = this.#rest.readUInt32LE(at + 5)
-      if (length > (BULK.has(type) ? MAX_BYTES : MAX_TEXT)) return this.#break(frames)
-      if (this.#rest.length - at < HEADER + length) break
-      const payload = this.#rest.subarray(at + HEADER, at + HEADER + length)
-      const frame = decode(type, this.#rest.readUInt32LE(at + 1), payload)
+    const bytes = this.#rest.length === 0 ? bufferOf(chunk) : Buffer.concat([this.#rest, chunk])
+    let at = this.#takeBulk(bytes, frames)
+    while (bytes.length - at >= HEADER) {
+      const [type, id, length] = [bytes[at] as number, bytes.readUInt32LE(at + 1), bytes.readUInt32LE(at + 5)]
+      const isBulk = BULK.has(type)
+      if (length > (isBulk ? MAX_BYTES : MAX_TEXT)) return this.#break(frames)
+      const end = at + HEADER + length
+      if (end > bytes.length && isBulk) {
+        this.#bulk = { type, id, left: length }
+        at += HEADER
+        at += this.#takeBulk(bytes.subarray(at), frames)
+        break
+      }
+      if (end > bytes.length) break
+      const frame = decode(type, id, bytes.subarray(at + HEADER, end))
       if (!frame) return this.#break(frames)
       frames.push(frame)
-      at += HEADER + length
+      at = end
     }
     // What is kept must not hold on to a large piece for a few bytes.
-    this.#rest = at === this.#rest.length ? Buffer.alloc(0) : Buffer.from(this.#rest.subarray(at))
+    this.#rest = at === bytes.length ? NOTHING_LEFT : Buffer.from(bytes.subarray(at))
     return frames
+  }
+
+  /** What there is of the frame that is on its way. Returns how much that was. */
+  #takeBulk(bytes: Buffer, frames: Frame[]): number {
+    if (this.#bulk === undefined || bytes.length === 0) return 0
+    const { type, id, left } = this.#bulk
+    const part = bytes.subarray(0, Math.min(left, bytes.length))
+    frames.push(decode(type, id, part) as Frame)
+    this.#bulk.left -= part.length
+    if (this.#bulk.left === 0) this.#bulk = undefined
+    return part.length
   }
 
   #break(frames: Frame[]): Frame[] {
     this.#broken = true
-    this.#rest = Buffer.alloc(0)
+    this.#rest = NOTHING_LEFT
     frames.push({ kind: 'error', id: 0, text: 'the guest agent sent a broken frame' })
     return frames
   }
 }
 
+const NOTHING_LEFT = Buffer.alloc(0)
 const bufferOf = (chunk: Uint8Array): Buffer => Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
 
 const TEXTS = new Map<string, 'error' | 'refused'>([

@@ -8,6 +8,8 @@ export type GuestRequest = {
   /** In the agent's language; see guest/agent/command.c. */
   readonly fields: readonly string[]
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
+  /** Whether its output is slowed down to what anybody reads; otherwise it comes as fast as it is taken. */
+  readonly paced?: boolean
 }
 
 /** How the agent saw a command end. */
@@ -35,6 +37,8 @@ export interface StartedProcess {
 }
 
 const STEP = WINDOW / 4
+/** A window's worth each time: 64 MB a second, so that a command that floods leaves its neighbours the processor. */
+const PACE_MS = 4
 const MAX_VIOLATIONS = 1024
 
 /** One command in a session, as the host sees it. */
@@ -45,6 +49,7 @@ export class GuestProcess implements Listener, StartedProcess {
   readonly #speaker: Speaker
   readonly #id: number
   readonly #onOutput: GuestRequest['onOutput']
+  readonly #paced: boolean
   readonly #violations: Violation[] = []
   #limit: GuestEnd['limit']
   #refused: string | undefined
@@ -65,6 +70,7 @@ export class GuestProcess implements Listener, StartedProcess {
     this.#speaker = speaker
     this.#id = id
     this.#onOutput = request.onOutput
+    this.#paced = request.paced ?? false
     this.started = new Promise((resolve, reject) => {
       this.#isStarted = resolve
       this.#isRefused = reject
@@ -151,18 +157,21 @@ export class GuestProcess implements Listener, StartedProcess {
     )
   }
 
-  /** Once in a turn of the loop: a command that floods gets a window's worth of each turn, and others theirs. */
+  /** Once in a while, or at least in a turn of the loop: nobody gets all of it. */
   #giveRoom(bytes: number): void {
     this.#owed += bytes
     if (this.#owed < STEP || this.#giving) return
     this.#giving = true
-    setImmediate(() => {
-      this.#giving = false
-      if (this.#over) return
-      this.#received += this.#owed
-      this.#speaker.sendNumber('window', this.#id, this.#owed)
-      this.#owed = 0
-    })
+    if (this.#paced) setTimeout(this.#give, PACE_MS)
+    else setImmediate(this.#give)
+  }
+
+  readonly #give = (): void => {
+    this.#giving = false
+    if (this.#over) return
+    this.#received += this.#owed
+    this.#speaker.sendNumber('window', this.#id, this.#owed)
+    this.#owed = 0
   }
 
   #widen(bytes: number): void {

@@ -4,6 +4,7 @@ import { Duplex } from 'node:stream'
 import type { StopLimit } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { monotonicMs } from './clock.ts'
+import { Collected } from './collected.ts'
 import { type Frame, FrameReader, frame, numberFrame } from './frames.ts'
 import { serveSocket } from './loopback.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
@@ -182,7 +183,7 @@ class Run implements RunningProcess {
   readonly #started = monotonicMs()
   readonly #reader = new FrameReader()
   readonly #frames: Frame[] = []
-  readonly #chunks: Record<'stdout' | 'stderr', Uint8Array[]> = { stdout: [], stderr: [] }
+  readonly #said: Record<'stdout' | 'stderr', Collected>
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #watchdog: Watchdog
   #child: ChildProcess
@@ -191,6 +192,8 @@ class Run implements RunningProcess {
     this.#launch = launch
     this.#limits = limits
     this.#io = io
+    const { outputBytes } = limits
+    this.#said = { stdout: new Collected(outputBytes), stderr: new Collected(outputBytes) }
     this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason))
     try {
       this.#child = this.#start()
@@ -316,7 +319,7 @@ class Run implements RunningProcess {
     if (kept.length === 0) return
     if (typeof this.#io.output === 'function') this.#hold(name, this.#io.output(name, kept))
     else if (this.#io.output === 'inherit') process[name].write(kept)
-    else this.#chunks[name].push(kept)
+    else this.#said[name].add(kept)
   }
 
   /** A reader that needs time stops the pipe, and the pipe in the end the command. */
@@ -366,8 +369,8 @@ class Run implements RunningProcess {
   #collected(): Omit<RunResult, 'exit'> {
     return {
       stopped: this.#watchdog.reason,
-      stdout: Buffer.concat(this.#chunks.stdout),
-      stderr: Buffer.concat(this.#chunks.stderr),
+      stdout: this.#said.stdout.all(),
+      stderr: this.#said.stderr.all(),
       truncated: this.#watchdog.truncated,
       durationMs: monotonicMs() - this.#started,
       frames: this.#frames,
