@@ -176,10 +176,19 @@ function build() {
   const out = join(root, 'dist', 'cli', 'ringfence.cjs')
   if (upToDate(out, sources)) return
   say('building')
-  rmSync(join(root, 'dist', 'cli'), { recursive: true, force: true })
+  removeBuilt()
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
   warm()
   writeFileSync(`${out}.stamp`, hashOf(sources))
+}
+
+/** Parts have a hash in their names: what an earlier build made would stay for ever. */
+function removeBuilt() {
+  const dist = join(root, 'dist')
+  for (const name of ['cli', 'bench']) rmSync(join(dist, name), { recursive: true, force: true })
+  for (const dir of [dist, join(dist, 'test')])
+    for (const entry of existsSync(dir) ? readdirSync(dir) : [])
+      if (/\.(js|d\.ts)$/.test(entry)) rmSync(join(dir, entry))
 }
 
 /** The console's page, when something in it or in what it takes from the client has changed. */
