@@ -1,10 +1,11 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { maxConnections } from '../src/host/loopback.ts'
 import { Sandbox } from '../src/index.ts'
 import { FULL, text } from './persistent.ts'
 
@@ -71,4 +72,34 @@ test('a command finds nothing of the way its socket went, and nothing is left of
   expect(served(), 'the server of this test and the sandbox').toBeGreaterThan(before + 1)
   await close()
   await expect.poll(served).toBe(before)
+})
+
+test('a command that connects and says nothing takes only so many of our descriptors', async () => {
+  const most = maxConnections()
+  const { sandbox, at, workspace, close } = await sandboxFor(
+    createServer((_request, response) => response.end('hello')),
+  )
+  const many = `import os, resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+for _ in range(${most + 500}):
+    held.append(socket.create_connection(('127.0.0.1', 3128)))
+sys.stdout.write('held\\n')
+sys.stdout.flush()
+sys.stdin.read()
+`
+  writeFileSync(join(workspace, 'many.py'), many)
+  const before = readdirSync('/proc/self/fd').length
+  const running = await sandbox.spawn(['python3', join(workspace, 'many.py')], { stdin: true })
+  const held = (): number => readdirSync('/proc/self/fd').length - before
+  await expect.poll(held, { timeout: 20_000 }).toBeGreaterThan(most - 10)
+  expect(held()).toBeLessThan(most + 50)
+  running.endInput()
+  await running.result
+  const { stdout } = await sandbox.exec(['curl', '-sS', '--noproxy', '', `http://${at}/`], {
+    approve: () => true,
+  })
+  expect(text(stdout)).toBe('hello')
+  await close()
 })

@@ -1,6 +1,7 @@
 import { type AddressInfo, connect, createServer, type Server } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
+import { readText } from './system.ts'
 
 /** A TCP stream to a port on this machine's own loopback. */
 export function connectLoopback(port: number): Promise<Duplex> {
@@ -10,6 +11,13 @@ export function connectLoopback(port: number): Promise<Duplex> {
     socket.once('error', () => reject(new SandboxError('wrong-state', `nothing listens on port ${port}`)))
   })
 }
+
+/** SECURITY: each connection costs a descriptor of ours; one sandbox must not have all of them. */
+export function maxConnections(): number {
+  const [, ours] = /^Max open files +(\d+)/m.exec(readText('/proc/self/limits') ?? '') ?? []
+  return Math.min(MAX_CONNECTIONS, Math.floor(Number(ours ?? Number.POSITIVE_INFINITY) / 8))
+}
+const MAX_CONNECTIONS = 1024
 
 export type LoopbackPort = { readonly port: number; readonly close: () => void }
 
@@ -41,6 +49,7 @@ function handingOver(onStream: (stream: Duplex) => void): {
     socket.on('close', () => open.delete(socket))
     onStream(socket)
   })
+  server.maxConnections = maxConnections()
   const close = (): void => {
     server.close()
     for (const socket of open) socket.destroy()
