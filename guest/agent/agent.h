@@ -230,6 +230,8 @@ struct session {
   int signals;
   bool ahead;      /* the next keeper is made while nobody waits for it */
 };
+/* The one that is served. */
+extern const struct session *session;
 /* Where the kernel holds the commands apart from us: the group to enter, and what it counted there. -1: elsewhere. */
 extern int work_group, memory_events, pids_events;
 /* In a virtual machine: who does what needs rights, what the host called this machine, and when its files were there. */
@@ -246,6 +248,8 @@ struct ends {
 };
 /* What the host asked for, on top of the defaults. Returns what is wrong with it, or NULL. */
 const char *read_command(struct command_spec *spec, char *payload, size_t length);
+/* keeper.c: what stands above a command. */
+bool open_ends(const struct command_spec *spec, struct ends *ends);
 _Noreturn void become_keeper(struct command_spec *spec, struct ends *ends, bool ahead);
 void close_all_but(int fd);
 /* spare.c: a keeper that waits for its command. */

@@ -2,13 +2,10 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <termios.h>
 
 /*
  * A sandbox that stays. Each command has a keeper: a small copy of us that adopts whatever the command leaves behind,
@@ -42,7 +39,7 @@ int session_helper = -1;
 const char *session_token;
 long long session_filled;
 
-static const struct session *session;
+const struct session *session;
 static struct command *commands;
 static int command_count;
 static bool frozen; /* everything stands still, the keeper that waits too; what the host asks for meanwhile gets one of its own */
@@ -234,76 +231,6 @@ static void message_ready(struct watch *watch, uint32_t events) {
   }
 }
 
-/* SECURITY: a keeper sees nothing of the host's channel and of other commands. */
-void close_all_but(int fd) {
-  if (fd > 0) syscall(SYS_close_range, 0, fd - 1, 0);
-  syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
-}
-
-static _Noreturn void keep(pid_t child, int socket, bool terminal) {
-  close_all_but(socket);
-  /* Whoever hears of it may signal its group at once. */
-  if (!terminal) setpgid(child, child);
-  send_message(socket, 'P', &child, sizeof child, -1);
-  for (;;) {
-    int status;
-    pid_t pid = waitpid(-1, &status, 0);
-    if (pid == child && !send_message(socket, 'S', &status, sizeof status, -1)) _exit(125);
-    if (pid < 0 && errno == ECHILD) _exit(0);
-  }
-}
-
-/* PLATFORM: gVisor has no other way to it than its name. */
-static int open_peer(int master) {
-  int slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY);
-  unsigned number;
-  if (slave >= 0 || errno != ENOTTY || ioctl(master, TIOCGPTN, &number)) return slave;
-  char path[32];
-  snprintf(path, sizeof path, "/dev/pts/%u", number);
-  return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
-}
-
-static bool open_terminal(const struct command_spec *spec, struct ends *ends) {
-  struct winsize size = {.ws_col = spec->columns, .ws_row = spec->rows};
-  int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (master < 0 || unlockpt(master) || ioctl(master, TIOCSWINSZ, &size)) return false;
-  int slave = open_peer(master);
-  if (slave < 0) return false;
-  ends->in[0] = ends->out[1] = ends->errors[1] = slave;
-  ends->out[0] = master;
-  ends->in[1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
-  ends->errors[0] = -1;
-  return ends->in[1] >= 0;
-}
-
-static bool open_pipes(const struct command_spec *spec, struct ends *ends) {
-  if (spec->input) {
-    if (pipe2(ends->in, O_CLOEXEC)) return false;
-  } else {
-    ends->in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    ends->in[1] = -1;
-  }
-  return ends->in[0] >= 0 && !pipe2(ends->out, O_CLOEXEC) && !pipe2(ends->errors, O_CLOEXEC);
-}
-
-/*
- * A keeper that was made ahead has nothing to do until its command is there, so the two may share their memory until then.
- * What does not become another program, or waits for somebody, needs memory of its own.
- */
-_Noreturn void become_keeper(struct command_spec *spec, struct ends *ends, bool ahead) {
-  control_fd = -1;
-  child_socket = ends->messages[1];
-  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  pid_t child = ahead && !spec->builtin && !spec->held && !session->guarded ? vfork() : fork();
-  if (child < 0) die("cannot start a process: %s", strerror(errno));
-  if (child > 0) keep(child, ends->messages[1], spec->columns > 0);
-  if (work_group >= 0 && write(work_group, "0", 1) != 1) die("control group: %s", strerror(errno));
-  dup2(ends->in[0], 0);
-  dup2(ends->out[1], 1);
-  dup2(ends->errors[1], 2);
-  run_command(spec, ends->messages[1], session->guarded, spec->columns > 0);
-}
-
 static void close_end(int fd) {
   if (fd >= 0) close(fd);
 }
@@ -329,7 +256,7 @@ static const char *start(uint32_t id, struct command_spec *spec, const char *ask
   struct ends ends = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
   struct command *command = calloc(1, sizeof *command);
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
-  bool opened = spec->columns ? open_terminal(spec, &ends) : open_pipes(spec, &ends);
+  bool opened = open_ends(spec, &ends);
   pid_t keeper = !opened ? -1 : frozen ? 0 : spare_take(&ends, asked, length);
   if (opened && !keeper) {
     opened = !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.messages);
