@@ -6,7 +6,8 @@ import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { Freezable } from './backend.ts'
-import { type Confinement, type GuestPlace, GuestSandbox, type KernelCounts } from './guest-sandbox.ts'
+import type { Confinement, KernelCounts } from './guest-command.ts'
+import { type GuestPlace, GuestSandbox } from './guest-sandbox.ts'
 
 /** Something that an engine made and started, with our agent as its first process, waiting for its configuration. */
 export interface Vessel extends Freezable {

@@ -14,7 +14,7 @@ import type {
   StartIo,
   TerminalSize,
 } from '../backend.ts'
-import { execBy, GuestCommand, timeLimits } from '../guest-sandbox.ts'
+import { execBy, GuestCommand, timeLimits } from '../guest-command.ts'
 
 /**
  * What a machine of somebody else's keeps as far as this side can see: nothing of this host is there but what was sent.

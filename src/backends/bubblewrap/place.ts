@@ -1,0 +1,108 @@
+import type { Cgroup } from '../../host/cgroup.ts'
+import type { Session } from '../../host/session.ts'
+import type { Companion } from '../../host/spawn.ts'
+import { hostPidOf, treeUsage } from '../../host/system.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Limits } from '../../model/spec.ts'
+import type { Usage } from '../backend.ts'
+import type { Confinement, KernelCounts } from '../guest-command.ts'
+import type { GuestPlace } from '../guest-sandbox.ts'
+import { layersOf } from './layers.ts'
+import { launchFailure } from './result.ts'
+
+/** A bubblewrap that runs. */
+export type Opened = {
+  readonly group: Cgroup | undefined
+  readonly companion: Companion
+  readonly session: Session
+}
+
+/** A sandbox that stays, once somebody needs it. */
+export class BubblewrapPlace implements GuestPlace {
+  readonly ended: Promise<string>
+  readonly #open: () => Opened
+  readonly #pids: number | undefined
+  #opened: Opened | undefined
+  #over = false
+  #execs = 0
+  #isEnded: (reason: string) => void = () => {}
+
+  constructor(pids: number | undefined, open: () => Opened) {
+    this.#pids = pids
+    this.#open = open
+    this.ended = new Promise((resolve) => {
+      this.#isEnded = resolve
+    })
+  }
+
+  get isOpen(): boolean {
+    return this.#opened !== undefined
+  }
+
+  async session(): Promise<Session> {
+    if (this.#over) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    if (!this.#opened) {
+      this.#opened = this.#open()
+      const { session, companion } = this.#opened
+      void session.ended.then((reason) => this.#isEnded(reason))
+      companion.exited.catch((error: Error) => session.close(error.message))
+    }
+    const { session } = this.#opened
+    try {
+      await session.ready
+    } catch (error) {
+      throw await this.#failure(error as Error)
+    }
+    return session
+  }
+
+  /** Why the wall could not be set up: the agent's word, or bubblewrap's. */
+  async #failure(error: Error): Promise<SandboxError> {
+    const { companion } = this.#opened as Opened
+    const { said } = await companion.exited
+    const text =
+      error.message === 'the sandbox ended' ? said.trim().split('\n')[0] || error.message : error.message
+    return launchFailure(text)
+  }
+
+  layersOf(status: ReadonlyMap<string, string>): readonly string[] {
+    return layersOf(status, this.#opened?.group !== undefined)
+  }
+
+  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  onCommands(running: number): void {
+    if (this.#pids !== undefined && !this.#over) this.#opened?.group?.allowPids(this.#pids + running)
+  }
+
+  counts(): KernelCounts {
+    return this.#opened?.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+  }
+
+  usage(): Usage | undefined {
+    return this.#opened && treeUsage(this.#opened.companion.pid)
+  }
+
+  async confine(pid: number, limits: Limits): Promise<Confinement> {
+    const { group, companion } = this.#opened as Opened
+    const host = hostPidOf(companion.pid, pid)
+    const name = `ringfence-exec-${++this.#execs}`
+    const own = host === undefined ? undefined : group?.nested(name, limits)
+    if (!own || host === undefined)
+      throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
+        hint: 'ask for memory, processors or processes when the sandbox is created',
+      })
+    own.join(host)
+    return { counts: () => own.counts(), release: () => own.remove() }
+  }
+
+  async close(): Promise<void> {
+    this.#over = true
+    this.#isEnded('closed')
+    if (!this.#opened) return
+    const { session, companion, group } = this.#opened
+    session.close()
+    companion.kill()
+    await companion.exited.catch(() => {})
+    await group?.remove()
+  }
+}

@@ -1,0 +1,87 @@
+import type { Cgroup } from '../../host/cgroup.ts'
+import type { Frame } from '../../host/frames.ts'
+import { signalName } from '../../host/signals.ts'
+import type { RunResult } from '../../host/spawn.ts'
+import { readText } from '../../host/system.ts'
+import type { ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { violationsOf } from '../guest-command.ts'
+import { layersOf } from './layers.ts'
+
+/** How every message begins that says why there is no sandbox. */
+export const SETUP_FAILED = 'the sandbox could not be set up: '
+
+/** What one command alone came to. Throws what kept it from being one. */
+export function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
+  const ready = result.frames.find((frame) => frame.kind === 'ready')
+  const error = result.frames.find((frame) => frame.kind === 'error')
+  if (!result.stopped && (!ready || error)) throw launchError(error, result)
+  const counts = group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+  const outcome = outcomeOf(result, counts.oomKills)
+  return {
+    outcome,
+    stdout: result.stdout,
+    stderr: result.stderr,
+    truncated: result.truncated,
+    durationMs: result.durationMs,
+    violations: violationsOf(toldViolations(result.frames), outcome, counts),
+    ...usesOf(result.frames),
+    layers: ready?.kind === 'ready' ? layersOf(ready.status, group !== undefined) : [],
+  }
+}
+
+function launchError(error: Frame | undefined, result: RunResult): SandboxError {
+  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0] ?? ''
+  const text =
+    error?.kind === 'error'
+      ? error.text
+      : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
+  return launchFailure(text)
+}
+
+function outcomeOf(result: RunResult, oomKills: number): Outcome {
+  if (result.stopped) return { kind: 'stopped', limit: result.stopped }
+  const exit = result.frames.find((frame) => frame.kind === 'exit')
+  const killed = exit?.kind !== 'exit' || exit.code === (exit.signaled ? 9 : 137)
+  if (killed && oomKills > 0) return { kind: 'stopped', limit: 'memory' }
+  if (exit?.kind !== 'exit') return { kind: 'signaled', signal: result.exit.signal ?? 'SIGKILL' }
+  return exit.signaled
+    ? { kind: 'signaled', signal: signalName(exit.code) }
+    : { kind: 'exited', code: exit.code }
+}
+
+function usesOf(frames: readonly Frame[]): { readonly uses?: readonly Use[] } {
+  const uses = frames.flatMap((frame) => (frame.kind === 'use' ? [frame.use] : []))
+  return uses.length === 0 ? {} : { uses }
+}
+
+const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>
+  frames.flatMap((frame) =>
+    frame.kind === 'violation' ? [{ guarantee: frame.guarantee, details: frame.details }] : [],
+  )
+
+/** Why there is no sandbox, and what to do about it. */
+export function launchFailure(text: string): SandboxError {
+  const { reason, fix } = diagnose(text)
+  return new SandboxError('launch-failed', `${SETUP_FAILED}${reason}`, { hint: fix })
+}
+
+/** Turns what the kernel or bubblewrap said into what a person can do about it. */
+function diagnose(text: string): { readonly reason: string; readonly fix: string } {
+  const blocked = /new namespace|uid_?map|RTM_NEWADDR|Operation not permitted|No space left/i.test(text)
+  if (blocked && readText('/proc/sys/kernel/apparmor_restrict_unprivileged_userns')?.trim() === '1')
+    return {
+      reason: 'AppArmor blocks user namespaces for this program',
+      fix: 'sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add an AppArmor profile for bwrap',
+    }
+  if (blocked && readText('/proc/sys/kernel/unprivileged_userns_clone')?.trim() === '0')
+    return { reason: 'user namespaces are switched off', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
+  if (blocked && readText('/proc/sys/user/max_user_namespaces')?.trim() === '0')
+    return { reason: 'user namespaces are switched off', fix: 'sysctl -w user.max_user_namespaces=15000' }
+  if (/Can't find source path \/proc\/self\/fd/.test(text))
+    return {
+      reason: 'the owner of the workspace cannot enter a directory above it',
+      fix: 'let others pass through those directories (chmod o+x), or make the workspace yours',
+    }
+  return { reason: text.replace(/^bwrap: /, ''), fix: 'run `ringfence doctor` to see what this host lacks' }
+}

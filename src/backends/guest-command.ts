@@ -1,0 +1,236 @@
+import { monotonicMs } from '../host/clock.ts'
+import { Collected } from '../host/collected.ts'
+import type { GuestEnd, StartedProcess } from '../host/guest-process.ts'
+import { signalName } from '../host/signals.ts'
+import { Watchdog } from '../host/watchdog.ts'
+import type { ExecResult, Outcome, StopLimit, Violation } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Limits } from '../model/spec.ts'
+import type { ExecIo, OutputStream, RunningCommand, StartIo, TerminalSize } from './backend.ts'
+
+export type KernelCounts = { readonly oomKills: number; readonly pidsRefused: number }
+
+export type Confinement = { readonly counts: () => KernelCounts; readonly release: () => Promise<void> }
+
+/** Between asking and killing. */
+const GRACE_MS = 500
+/** After the kill; whoever is not gone by then is beyond a signal, and the sandbox goes. */
+const LOST_MS = 5000
+
+/** Starts a command, gives it its input, and waits for its end. */
+export async function execBy(
+  start: (io: StartIo) => Promise<RunningCommand>,
+  io: ExecIo,
+): Promise<ExecResult> {
+  const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
+  const running = await start({ ...io, stdin: input !== undefined })
+  io.onStarted?.((signal) => running.signal(signal))
+  if (input) {
+    // A command need not read all that it is offered.
+    await running.write(input).catch(() => {})
+    running.endInput()
+  }
+  return running.result
+}
+
+/** The limits that whoever reads a command can hold. */
+export const timeLimits = ({ wallMs, idleMs, outputBytes }: Limits): Limits => ({
+  ...(wallMs === undefined ? {} : { wallMs }),
+  ...(idleMs === undefined ? {} : { idleMs }),
+  ...(outputBytes === undefined ? {} : { outputBytes }),
+})
+
+const KERNEL_LIMITS = ['memoryMb', 'pids', 'cpus'] as const
+
+/** What is asked of a sandbox for the sake of one command's limits. */
+export type CommandPlace = {
+  /** What the kernel counted for this sandbox so far. */
+  readonly counts: () => KernelCounts
+  /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
+  readonly confine?: ((pid: number, limits: Limits) => Promise<Confinement>) | undefined
+}
+
+/** Where a command's process is made. */
+export type CommandHost = {
+  readonly start: (onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown) => StartedProcess
+  /** Gives the whole sandbox up: a command in it is beyond a signal. */
+  readonly lose: (why: string) => void
+}
+
+/** One command under its limits: first its own signal, then after a grace everything that it started. */
+export class GuestCommand implements RunningCommand {
+  readonly result: Promise<ExecResult>
+  readonly #io: StartIo
+  readonly #limits: Limits
+  readonly #place: CommandPlace
+  readonly #layers: readonly string[]
+  readonly #watchdog: Watchdog
+  readonly #started = monotonicMs()
+  readonly #before: KernelCounts
+  readonly #said: Record<OutputStream, Collected>
+  readonly #timers: NodeJS.Timeout[] = []
+  #guest: StartedProcess | undefined
+  #host: CommandHost | undefined
+  #confinement: Confinement | undefined
+  #isOver: (result: ExecResult) => void = () => {}
+  #isFailed: (error: unknown) => void = () => {}
+
+  constructor(limits: Limits, io: StartIo, place: CommandPlace, layers: readonly string[]) {
+    this.#io = io
+    this.#limits = limits
+    this.#place = place
+    this.#layers = layers
+    this.#before = place.counts()
+    const { outputBytes } = limits
+    this.#said = { stdout: new Collected(outputBytes), stderr: new Collected(outputBytes) }
+    this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason === 'output'))
+    this.result = new Promise((resolve, reject) => {
+      this.#isOver = resolve
+      this.#isFailed = reject
+    })
+    this.result.catch(() => {})
+    if (limits.diskMb !== undefined || (this.#isConfined && !place.confine))
+      throw new SandboxError('unsupported', 'this backend cannot hold that limit for one command', {
+        hint: 'ask for it when the sandbox is created',
+      })
+  }
+
+  /** Whether its process waits for our word. */
+  get isHeld(): boolean {
+    return this.#io.permit !== undefined || this.#isConfined
+  }
+
+  /** Whether the kernel has to hold limits for this command alone. */
+  get #isConfined(): boolean {
+    return KERNEL_LIMITS.some((name) => this.#limits[name] !== undefined)
+  }
+
+  get pid(): number {
+    return this.#guest?.pid ?? 0
+  }
+
+  async start(host: CommandHost): Promise<void> {
+    this.#host = host
+    const guest = host.start((stream, chunk) => this.#take(stream, chunk))
+    this.#guest = guest
+    if (this.isHeld) await this.#admit(guest)
+    await guest.started
+    this.#watchdog.start()
+    this.#guest.ended.then((end) => this.#finish(end)).catch(this.#isFailed)
+  }
+
+  /**
+   * SECURITY: the command starts once it is permitted and its own limits hold. Its process is made meanwhile and
+   * waits; when it is refused, nothing of it is left.
+   */
+  async #admit(guest: StartedProcess): Promise<void> {
+    try {
+      await this.#io.permit
+      if (this.#isConfined) this.#confinement = await this.#confine((await guest.started).pid)
+      guest.release()
+    } catch (error) {
+      guest.kill()
+      await guest.ended
+      throw error
+    }
+  }
+
+  #confine(pid: number): Promise<Confinement> | undefined {
+    return this.#place.confine?.(pid, this.#limits)
+  }
+
+  write(data: Uint8Array): Promise<void> {
+    return (this.#guest as StartedProcess).write(data)
+  }
+
+  endInput(): void {
+    this.#guest?.endInput()
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#guest?.signal(signal)
+  }
+
+  resize({ cols, rows }: TerminalSize): void {
+    this.#guest?.resize(cols, rows)
+  }
+
+  #take(stream: OutputStream, chunk: Uint8Array): unknown {
+    const kept = this.#watchdog.admit(chunk)
+    if (kept.length === 0) return undefined
+    if (typeof this.#io.output === 'function') return this.#io.output(stream, kept)
+    if (this.#io.output === 'inherit') process[stream].write(kept)
+    else this.#said[stream].add(kept)
+    return undefined
+  }
+
+  #stop(atOnce: boolean): void {
+    if (!atOnce) this.#guest?.signal('SIGTERM')
+    this.#after(atOnce ? 0 : GRACE_MS, () => {
+      this.#guest?.kill()
+      this.#after(LOST_MS, () => this.#host?.lose('a command could not be ended'))
+    })
+  }
+
+  #after(ms: number, action: () => void): void {
+    this.#timers.push(setTimeout(action, ms))
+  }
+
+  async #finish(end: GuestEnd): Promise<void> {
+    for (const timer of this.#timers) clearTimeout(timer)
+    this.#watchdog.dispose()
+    if (end.limit) this.#watchdog.note(end.limit)
+    const counts = this.#counted()
+    await this.#confinement?.release()
+    if (end.refused !== undefined) throw new SandboxError('invalid-input', end.refused)
+    if (end.lost !== undefined && !this.#watchdog.reason && counts.oomKills === 0)
+      throw new SandboxError('wrong-state', `the sandbox is gone: ${end.lost}`)
+    const outcome = outcomeOf(end, this.#watchdog.reason, counts)
+    this.#isOver({
+      outcome,
+      stdout: this.#said.stdout.all(),
+      stderr: this.#said.stderr.all(),
+      truncated: this.#watchdog.truncated,
+      durationMs: monotonicMs() - this.#started,
+      violations: violationsOf(end.violations, outcome, counts),
+      layers: this.#layers,
+    })
+  }
+
+  /** What the kernel counted since this command began; with others beside it, theirs too. */
+  #counted(): KernelCounts {
+    const own = this.#confinement?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+    const now = this.#place.counts()
+    return {
+      oomKills: own.oomKills + now.oomKills - this.#before.oomKills,
+      pidsRefused: own.pidsRefused + now.pidsRefused - this.#before.pidsRefused,
+    }
+  }
+}
+
+function outcomeOf(end: GuestEnd, stopped: StopLimit | undefined, counts: KernelCounts): Outcome {
+  if (stopped) return { kind: 'stopped', limit: stopped }
+  const { exit } = end
+  const killed = !exit || exit.code === (exit.signaled ? 9 : 137)
+  if (killed && counts.oomKills > 0) return { kind: 'stopped', limit: 'memory' }
+  if (!exit) return { kind: 'signaled', signal: 'SIGKILL' }
+  return exit.signaled
+    ? { kind: 'signaled', signal: signalName(exit.code) }
+    : { kind: 'exited', code: exit.code }
+}
+
+/** What was stopped, with the limit that ended the command and what the kernel counted. */
+export function violationsOf(
+  told: readonly Violation[],
+  outcome: Outcome,
+  counts: KernelCounts,
+): readonly Violation[] {
+  const found = [...told]
+  if (outcome.kind === 'stopped' && outcome.limit !== 'cancelled')
+    found.push({ guarantee: `limit.${outcome.limit}`, details: 'the limit stopped the command' })
+  else if (counts.oomKills > 0)
+    found.push({ guarantee: 'limit.memory', details: `the kernel ended ${counts.oomKills} processes` })
+  if (counts.pidsRefused > 0)
+    found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
+  return found
+}
