@@ -47,6 +47,7 @@ import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
 import type { OperatorRules } from './supervisor/private-place.ts'
 import { Questions } from './supervisor/questions.ts'
+import { type Pruned, Retention } from './supervisor/retention.ts'
 import { Reviews } from './supervisor/reviews.ts'
 import { Samples } from './supervisor/samples.ts'
 import { loadSandboxTokens, type SandboxTokens } from './supervisor/sandbox-tokens.ts'
@@ -83,6 +84,8 @@ export type RunningServer = {
   /** What an earlier life left unfinished and this one settled. */
   readonly recovered: number
   readonly reload: () => Promise<{ readonly policy: string }>
+  /** Removes now what ended long ago, as every hour. */
+  readonly prune: () => Promise<Pruned>
   /** Takes no new work, lets commands end until the deadline, leaves nothing. */
   readonly drain: () => Promise<void>
   /** At once. */
@@ -116,9 +119,13 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
     const homes = new Homes(join(stateDir, 'homes'))
     const templates = new Templates(store, join(stateDir, 'templates'))
-    const parts = partsOf(options, { ringfence, store, trail, instance, tokens, homes, templates })
+    const live: Live = { config: ringfence.config }
+    const grown = { ringfence, store, trail, instance, tokens, homes, templates }
+    const parts = partsOf(options, grown, live)
+    const retention = retentionOf(options, grown, live)
     closing.push(() => parts.webhooks.close())
     closing.push(() => parts.presence.close())
+    closing.push(() => retention.close())
     reapOrphans()
     reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
@@ -127,6 +134,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
+    retention.start()
     const close = once(async () => {
       await parts.supervisor.drain(0)
       await undo()
@@ -139,6 +147,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
       trail: ringfence.trail,
       recovered,
       reload: parts.reload,
+      prune: () => retention.pass(),
       drain: once(async () => {
         await drain(parts, listening, (ringfence.config.server?.drain_secs ?? 30) * 1000)
         await close()
@@ -208,9 +217,8 @@ const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTok
 /** What is read anew after each reload. */
 type Live = { config: Config }
 
-function partsOf(options: ServeOptions, grown: Grown): ServerParts {
+function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
   const { ringfence, store, trail, instance, templates } = grown
-  const live: Live = { config: ringfence.config }
   const server = live.config.server ?? {}
   const metrics = loopMetrics()
   const reader = new StoreTrailReader(ringfence.stateDir, store)
@@ -252,6 +260,18 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
     skills: skillParts(ringfence),
   }
 }
+
+const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Retention =>
+  new Retention({
+    store: grown.store,
+    trail: grown.ringfence.trail,
+    instance: grown.instance,
+    templates: grown.templates,
+    keepDays: () => live.config.server?.keep_days ?? KEEP_DAYS,
+    reviews: () => Review.list(grown.ringfence.stateDir),
+    log: options.log ?? (() => {}),
+  })
+const KEEP_DAYS = 30
 
 function presenceOf(keys: Keys, sessions: Sessions): Presence {
   const presence = new Presence()

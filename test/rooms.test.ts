@@ -19,7 +19,8 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   backends: ['model', 'host'],
   wasm: ['model', 'policy', 'host', 'egress'],
   eval: ['model'],
-  skills: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval'],
+  // The trail's lock: the usage log is shared by processes too.
+  skills: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'audit'],
   supervisor: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
   server: ['model', 'audit', 'supervisor', 'npm:hono', 'npm:@hono/node-server', 'npm:ws'],
   client: ['model'],

@@ -110,6 +110,8 @@ export const configShape = object({
       default_timeout_secs: optional(positive(2 ** 31)),
       approval_timeout_secs: optional(positive(2 ** 31)),
       drain_secs: optional(positive(3600)),
+      /** How long the records of what ended are kept; the trail stays for ever. */
+      keep_days: optional(positive(36_500)),
       pool: optional(list(poolShape, 64)),
     }),
   ),

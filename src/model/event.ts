@@ -9,6 +9,7 @@ export const EVENT_NAMES = [
   'Review',
   'SkillRun',
   'Secret',
+  'Pruning',
   'Checkpoint',
 ] as const
 export type EventName = (typeof EVENT_NAMES)[number]

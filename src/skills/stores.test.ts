@@ -1,8 +1,19 @@
-import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { createLock } from '../audit/lock.ts'
 import { memoryOf } from './memory.ts'
 import { BoundedOutput } from './output.ts'
 import { Slots } from './slots.ts'
@@ -64,6 +75,58 @@ describe('usage', () => {
     appendFileSync(file, '{"skill":"s","fuel":-1,"duration_ms":1,"violations":0,"ok":true}\n[]\n')
     expect(log.read()).toMatchObject([{ skill: 's', runs: 6 }])
   })
+})
+
+describe('usage of many runs', () => {
+  const file = (): string => join(dir, 'skills', 'usage.jsonl')
+  const nth = (n: number) => ({
+    skill: `s${n % 3}`,
+    fuel: n,
+    duration_ms: n / 7,
+    violations: n % 2,
+    ok: n % 5 > 0,
+    ...(n % 4 > 0 && { agent: `a${n % 4}` }),
+  })
+
+  it('takes no more room than the sums do, and says the same', () => {
+    const [bounded, whole] = [new UsageLog(dir, { mostBytes: 4000 }), new UsageLog(join(dir, 'whole'))]
+    for (let n = 0; n < 300; n++) {
+      bounded.add(nth(n))
+      whole.add(nth(n))
+      expect(statSync(file()).size).toBeLessThan(4500)
+    }
+    for (const agent of [undefined, 'a1', 'a3', 'nobody'])
+      expect(bounded.read(agent)).toEqual(whole.read(agent))
+    expect(readdirSync(join(dir, 'skills'))).toEqual(['usage.jsonl'])
+    expect(statSync(file()).mode & 0o777).toBe(0o600)
+  })
+
+  it('is not made anew with every run where even the sums are many', () => {
+    const log = new UsageLog(dir, { mostBytes: 100 })
+    let [replaced, last] = [0, 0]
+    for (let n = 0; n < 200; n++) {
+      log.add({ ...nth(n), agent: `a${n}` })
+      const { ino } = statSync(file())
+      if (ino !== last) replaced++
+      last = ino
+    }
+    expect(replaced).toBeLessThan(12)
+    expect(log.read().reduce((sum, { runs }) => sum + runs, 0)).toBe(200)
+  })
+
+  it('goes on after one who died in its turn, and never replaces what another one holds', () => {
+    const lock = `${file()}.lock`
+    const log = new UsageLog(dir, { mostBytes: 300 })
+    log.add(nth(1))
+    symlinkSync(`999999999.1.${'0'.repeat(8)}.1.dead`, lock)
+    log.add(nth(2))
+    expect(existsSync(lock)).toBe(false)
+    createLock(lock).tryAcquire()
+    const { ino } = statSync(file())
+    for (const n of [3, 4]) log.add(nth(n))
+    expect(statSync(file())).toMatchObject({ ino })
+    expect(log.read().reduce((sum, { runs }) => sum + runs, 0)).toBe(4)
+  }, 20_000)
 })
 
 describe('slots', () => {

@@ -1,5 +1,7 @@
-import { closeSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
+import { closeSync, fstatSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import { createLock, type Lock } from '../audit/lock.ts'
+import { writeAtomically } from '../host/atomic-file.ts'
 import { boolean, type Infer, number, object, optional, text } from '../model/shape.ts'
 
 /** What the runs of one skill have used. */
@@ -12,61 +14,96 @@ export type SkillUsage = {
 }
 
 const amount = () => number({ min: 0 })
-const runShape = object({
+const used = {
   skill: text({ max: 64 }),
   fuel: amount(),
   duration_ms: amount(),
   violations: amount(),
-  ok: boolean(),
   /** Who ran it. */
   agent: optional(text({ max: 256 })),
-})
+}
+const runShape = object({ ...used, ok: boolean() })
+/** What many lines became. */
+const sumShape = object({ ...used, runs: number({ integer: true, min: 1 }) })
 /** One run. */
 export type UsageRun = Infer<typeof runShape>
+type UsageSum = Infer<typeof sumShape>
+
+/** Past this the lines become sums. */
+const MOST_BYTES = 256 * 1024
+const TURN_MS = 2000
 
 /**
- * One line a run, only ever appended: writers need no lock, and a crash costs at most the line that was being
- * written.
+ * One line a run, and one for each skill and agent once there are many. Readers need no lock: the file is only ever
+ * appended to or replaced as a whole, and a crash costs at most the line that was being written.
  */
 export class UsageLog {
   readonly #dir: string
   readonly #file: string
+  readonly #mostBytes: number
+  #lock: Lock | undefined
+  /** What the last replace left: as much again must come before another one is worth it. */
+  #least = 0
 
-  constructor(stateDir: string) {
+  constructor(stateDir: string, { mostBytes = MOST_BYTES }: { readonly mostBytes?: number } = {}) {
     this.#dir = join(stateDir, 'skills')
     this.#file = join(this.#dir, 'usage.jsonl')
+    this.#mostBytes = mostBytes
   }
 
   add(run: UsageRun): void {
+    const line = JSON.stringify(runShape.parse(run, 'usage'))
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
-    const fd = openSync(this.#file, 'a', 0o600)
+    const release = this.#turn()
     try {
-      // A line that a crash has cut must not swallow this one.
-      writeSync(fd, `\n${JSON.stringify(runShape.parse(run, 'usage'))}\n`)
-      fsyncSync(fd)
+      const size = this.#append(line)
+      // INVARIANT: only whoever has the turn replaces the file, or a line of another could go with the old one.
+      if (release && size > Math.max(this.#mostBytes, 2 * this.#least)) this.#compact()
     } finally {
-      closeSync(fd)
+      release?.()
     }
   }
 
   /** The sums for each skill, by name; of one agent's runs, or of all. */
   read(agent?: string): readonly SkillUsage[] {
-    const sums = new Map<string, SkillUsage>()
-    for (const run of this.#lines()) {
-      if (agent !== undefined && run.agent !== agent) continue
-      const sum = sums.get(run.skill) ?? { skill: run.skill, runs: 0, fuel: 0, duration_ms: 0, violations: 0 }
-      sums.set(run.skill, {
-        skill: run.skill,
-        runs: sum.runs + 1,
-        fuel: sum.fuel + run.fuel,
-        duration_ms: Math.round((sum.duration_ms + run.duration_ms) * 1000) / 1000,
-        violations: sum.violations + run.violations,
-      })
-    }
-    return [...sums.values()].sort((a, b) => (a.skill < b.skill ? -1 : 1))
+    const lines = this.#lines().filter((line) => agent === undefined || line.agent === agent)
+    return summed(lines, ({ skill }) => skill)
+      .map(({ agent: _, ...sum }) => sum)
+      .sort((a, b) => (a.skill < b.skill ? -1 : 1))
   }
 
-  #lines(): readonly UsageRun[] {
+  /** Resolves how long the file is then. */
+  #append(line: string): number {
+    const fd = openSync(this.#file, 'a', 0o600)
+    try {
+      // A line that a crash has cut must not swallow this one.
+      writeSync(fd, `\n${line}\n`)
+      fsyncSync(fd)
+      return fstatSync(fd).size
+    } finally {
+      closeSync(fd)
+    }
+  }
+
+  #compact(): void {
+    const sums = summed(this.#lines(), ({ skill, agent }) => JSON.stringify([skill, agent]))
+    const content = sums.map((sum) => `${JSON.stringify(sum)}\n`).join('')
+    writeAtomically(this.#file, content)
+    this.#least = content.length
+  }
+
+  /** Waits for the turn among all processes; without it, after a while, a line is appended and nothing replaced. */
+  #turn(): (() => void) | undefined {
+    this.#lock ??= createLock(`${this.#file}.lock`)
+    const lock = this.#lock
+    for (const until = Date.now() + TURN_MS; ; ) {
+      if (lock.tryAcquire() !== undefined) return () => lock.release()
+      if (Date.now() > until) return undefined
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1 + Math.random() * 2)
+    }
+  }
+
+  #lines(): readonly UsageSum[] {
     let source: string
     try {
       source = readFileSync(this.#file, 'utf8')
@@ -75,10 +112,32 @@ export class UsageLog {
     }
     return source.split('\n').flatMap((line) => {
       try {
-        return line === '' ? [] : [runShape.parse(JSON.parse(line), 'usage')]
+        return line === '' ? [] : [parseLine(JSON.parse(line))]
       } catch {
         return []
       }
     })
   }
+}
+
+function parseLine(value: unknown): UsageSum {
+  if (typeof value === 'object' && value !== null && 'runs' in value) return sumShape.parse(value, 'usage')
+  const { ok: _, ...run } = runShape.parse(value, 'usage')
+  return { ...run, runs: 1 }
+}
+
+/** One for each name, with whole microseconds: so it comes to the same in whatever steps it is added up. */
+function summed(lines: readonly UsageSum[], nameOf: (line: UsageSum) => string): readonly UsageSum[] {
+  const sums = new Map<string, UsageSum>()
+  for (const line of lines) {
+    const sum = sums.get(nameOf(line)) ?? { ...line, runs: 0, fuel: 0, duration_ms: 0, violations: 0 }
+    sums.set(nameOf(line), {
+      ...sum,
+      runs: sum.runs + line.runs,
+      fuel: sum.fuel + line.fuel,
+      duration_ms: (Math.round(sum.duration_ms * 1000) + Math.round(line.duration_ms * 1000)) / 1000,
+      violations: sum.violations + line.violations,
+    })
+  }
+  return [...sums.values()]
 }

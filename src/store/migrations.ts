@@ -64,8 +64,16 @@ const CONSOLE: Migration = [
   'ALTER TABLE approvals ADD COLUMN reason TEXT',
 ]
 
+/** Whose a sandbox was whose record is gone: the trail is read by tenant. And the ways to what ended long ago. */
+const RETENTION: Migration = [
+  'CREATE TABLE former_sandboxes (id TEXT PRIMARY KEY, tenant TEXT NOT NULL)',
+  'CREATE INDEX sandboxes_ended ON sandboxes (ended_at, id) WHERE ended_at IS NOT NULL',
+  'CREATE INDEX approvals_sandbox ON approvals (sandbox_id)',
+  'CREATE INDEX idempotency_sandbox ON idempotency (sandbox_id)',
+]
+
 /** In order, for ever: a migration that was released is never changed. */
-export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE]
+export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION]
 
 const LOCK = 7_219_004
 

@@ -39,7 +39,7 @@ export function openSqlite(file: string): Engine {
     commit: async () => void writer.run('COMMIT', []),
     rollback: async () => void writer.run('ROLLBACK', []),
     async close() {
-      await sweeper.terminate()
+      await sweeper.stop()
       reader.close()
       writer.close()
     },
@@ -51,22 +51,34 @@ export function openSqlite(file: string): Engine {
  * and the loop must not wait for them. It never holds up a writer.
  */
 const SWEEPER = `'use strict'
-const { workerData } = require('node:worker_threads')
+const { parentPort, workerData } = require('node:worker_threads')
 const Database = require('node:module').createRequire(workerData.from)('libsql')
 const database = new Database(workerData.file)
-setInterval(() => {
+const timer = setInterval(() => {
   try { database.prepare('PRAGMA wal_checkpoint(PASSIVE)').all() } catch {}
 }, workerData.everyMs)
+parentPort.once('message', () => {
+  clearInterval(timer)
+  database.close()
+  parentPort.close()
+})
 `
 const SWEEP_MS = 500
 
-function startSweeper(file: string): Worker {
+function startSweeper(file: string): { readonly stop: () => Promise<void> } {
   const workerData = { file, from: import.meta.url, everyMs: SWEEP_MS }
   const worker = new Worker(SWEEPER, { eval: true, workerData })
   // Without it the log only grows until the next start.
   worker.on('error', () => {})
+  const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()))
   worker.unref()
-  return worker
+  // INVARIANT: it is asked, never terminated: cut off inside a call, libsql takes the whole process with it.
+  const stop = (): Promise<void> => {
+    worker.ref()
+    worker.postMessage('stop')
+    return gone
+  }
+  return { stop }
 }
 
 function connect(file: string) {

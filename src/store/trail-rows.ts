@@ -103,7 +103,13 @@ function conditionsOf(query: TrailQuery): { readonly clauses: string[]; readonly
   add('time >= ?', query.since)
   add('seq > ?', query.after)
   add('seq < ?', query.before)
-  add('sandbox_id IN (SELECT id FROM sandboxes WHERE tenant = ?)', query.tenant)
+  // Looked up for each record: a list of everything that was ever theirs would only grow.
+  add(
+    `(EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = trail.sandbox_id AND s.tenant = ?)
+       OR EXISTS (SELECT 1 FROM former_sandboxes f WHERE f.id = trail.sandbox_id AND f.tenant = ?))`,
+    query.tenant,
+    query.tenant,
+  )
   return { clauses, params }
 }
 

@@ -1,5 +1,5 @@
-import { createReadStream, existsSync, mkdirSync } from 'node:fs'
-import { open, rename, rm } from 'node:fs/promises'
+import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
+import { open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import {
@@ -96,11 +96,34 @@ export class Templates {
     if (!/^[0-9a-f]{16,128}$/.test(hash) || !/^[\w.-]+$/.test(tenant))
       throw new SandboxError('invalid-input', 'not the hash of a file')
     const path = join(this.#dir, `upload-${tenant}-${hash}`)
-    return { present: existsSync(path), path }
+    return { present: markUsed(path), path }
   }
 
   async takeUpload(tenant: string, hash: string, data: AsyncIterable<Uint8Array>): Promise<void> {
     await written(this.upload(tenant, hash).path, data)
+  }
+
+  /**
+   * Files of builds that nobody asked for since, and halves that a crash left.
+   * INVARIANT: never an archive: its record may lie in another database than the one in use now.
+   */
+  async staleFiles(before: number, limit: number): Promise<readonly string[]> {
+    const names: string[] = []
+    for await (const { name } of await opendir(this.#dir)) {
+      if (names.length === limit) break
+      if (/^upload-|\.tmp$/.test(name) && (await this.#isStale(name, before))) names.push(name)
+    }
+    return names
+  }
+
+  /** Unless somebody used it meanwhile. */
+  async removeFile(name: string, before: number): Promise<void> {
+    if (await this.#isStale(name, before)) await rm(join(this.#dir, name), { force: true })
+  }
+
+  async #isStale(name: string, before: number): Promise<boolean> {
+    const found = await stat(join(this.#dir, name)).catch(() => undefined)
+    return found !== undefined && found.mtimeMs < before
   }
 
   #archive(id: string, index: number): string {
@@ -109,6 +132,17 @@ export class Templates {
 
   #write(id: string, index: number, data: AsyncIterable<Uint8Array>): Promise<void> {
     return written(this.#archive(id, index), data)
+  }
+}
+
+/** Whether it is there; its age counts from its last use. */
+function markUsed(path: string): boolean {
+  try {
+    const now = new Date()
+    utimesSync(path, now, now)
+    return true
+  } catch {
+    return false
   }
 }
 

@@ -107,6 +107,8 @@ export function gist(record: TrailRecord): string {
       return `${of('count')} ${record.count === 1 ? 'change' : 'changes'}${refusedIn(record)}`
     case 'SkillRun':
       return `${of('skill')} ${of('state')} ${of('outcome')}`
+    case 'Pruning':
+      return `${of('sandboxes')} sandboxes, ${of('approvals')} approvals and ${of('files')} files of before ${of('ended_before')} removed`
     case 'Checkpoint':
       return `signed head over ${String((record.head as { count?: number } | undefined)?.count ?? '')} records`
     default:
