@@ -29,6 +29,7 @@ import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
 import { assertLent } from './policy/lending.ts'
+import { whyOut } from './server/console-auth.ts'
 import { consoleMount } from './server/console-files.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
@@ -129,6 +130,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     closing.push(() => listening.close())
     const close = once(async () => {
       await parts.supervisor.drain(0)
+      await parts.presence.leave()
       await undo()
     })
     return {
@@ -254,7 +256,7 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
 }
 
 function presenceOf(keys: Keys, sessions: Sessions): Presence {
-  const presence = new Presence()
+  const presence = new Presence((headers) => whyOut(sessions, headers))
   keys.onRevoked(() => void presence.look())
   sessions.onEnded(() => void presence.look())
   return presence

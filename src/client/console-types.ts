@@ -1,4 +1,5 @@
 import type { Outcome } from '../model/command.ts'
+import type { Cut } from '../model/cut.ts'
 import type { Action, CommandJudgement, Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode } from '../model/spec.ts'
@@ -40,6 +41,8 @@ export type ConsoleEvent =
   | { readonly type: 'sandbox' | 'gone'; readonly data: ConsoleSandbox }
   | { readonly type: 'samples'; readonly data: Readonly<Record<string, Sample>> }
   | { readonly type: 'record'; readonly data: TrailRecord }
+  /** The last one, when the server ends the stream. */
+  | { readonly type: 'cut'; readonly data: Cut }
 
 export type ExecView = {
   readonly exec_id: string

@@ -1,3 +1,4 @@
+import { cutOf } from '../model/cut.ts'
 import type { Principal } from '../supervisor/keys.ts'
 import type { Managed } from '../supervisor/managed.ts'
 import { approvalJson } from '../supervisor/questions.ts'
@@ -36,6 +37,7 @@ export class ConsoleStream {
   readonly #sent = new Map<string, string>()
   #wake: () => void = () => {}
   #settling: NodeJS.Timeout | undefined
+  #isBehind = false
 
   constructor(parts: ServerParts, principal: Principal) {
     this.#parts = parts
@@ -55,6 +57,7 @@ export class ConsoleStream {
         if (next) yield next
         else await new Promise<void>((resolve) => (this.#wake = resolve))
       }
+      if (this.#isBehind) yield { event: 'cut', data: cutOf('behind') }
     } finally {
       for (const one of leave) one()
       this.#end()
@@ -122,7 +125,8 @@ export class ConsoleStream {
   }
 
   #push(event: SseEvent): void {
-    if (this.#queue.push(event) > MOST_WAITING) this.#end()
+    this.#isBehind ||= this.#queue.push(event) > MOST_WAITING
+    if (this.#isBehind) this.#end()
     this.#wake()
   }
 

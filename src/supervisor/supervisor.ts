@@ -209,6 +209,7 @@ export class Supervisor {
       entry.move('destroying')
       entry.abort.abort()
       const why = detail ? `${reason}: ${detail}` : reason
+      entry.ending = why
       const noted = this.#note(entry, 'destroying', why)
       for (const session of entry.execs.values()) session.cancel()
       const closed = entry.live?.close()
