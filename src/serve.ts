@@ -24,7 +24,7 @@ import { cgroupHost } from './host/cgroup.ts'
 import { diagnose } from './host/diagnose.ts'
 import { observeHost } from './host/host-state.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
-import { Review } from './host/review.ts'
+import { Review, reviewedId } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
@@ -124,12 +124,15 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
+    void parts.reviews.settle().catch(() => {})
     parts.webhooks.deliver()
     const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
     closing.push(() => listening.close())
     const close = once(async () => {
       await parts.supervisor.drain(0)
+      // Whoever hears that we go does not come back to a store that is about to close.
+      listening.stop()
       await parts.presence.leave()
       await undo()
     })
@@ -237,6 +240,8 @@ function partsOf(options: ServeOptions, grown: Grown): ServerParts {
       supervisor,
       trail: ringfence.trail,
       find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+      ids: () => Review.list(ringfence.stateDir).map(reviewedId),
+      waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,

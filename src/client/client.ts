@@ -4,7 +4,16 @@ import { SandboxError } from '../model/errors.ts'
 import { RemoteSandbox } from './sandbox.ts'
 import { cutIn, errorOfCut, readEvents } from './sse.ts'
 import { Transport, type TransportOptions } from './transport.ts'
-import type { Approval, KeyInfo, Page, SandboxInfo, SandboxSpec, SandboxState, TrailRecord } from './types.ts'
+import type {
+  Approval,
+  KeyInfo,
+  Page,
+  SandboxInfo,
+  SandboxSpec,
+  SandboxState,
+  TrailRecord,
+  WaitingReview,
+} from './types.ts'
 
 /**
  * A Ringfence server, from Node or a browser:
@@ -63,6 +72,11 @@ export class RingfenceClient {
 
   approvals(state?: Approval['state']): Promise<Page<Approval>> {
     return this.#get('/v1/approvals', { state })
+  }
+
+  /** The sandboxes that have ended and whose changes wait, latest first. */
+  reviews(): Promise<Page<WaitingReview> & { readonly total: number }> {
+    return this.#get('/v1/reviews')
   }
 
   answer(id: string, approve: boolean): Promise<Approval> {

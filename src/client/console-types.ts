@@ -3,7 +3,7 @@ import type { Cut } from '../model/cut.ts'
 import type { Action, CommandJudgement, Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode } from '../model/spec.ts'
-import type { Approval, SandboxInfo, TrailRecord } from './types.ts'
+import type { Approval, SandboxInfo, TrailRecord, WaitingReview } from './types.ts'
 
 /** What the console is told beside the rest. */
 
@@ -38,6 +38,7 @@ export type ConsoleEvent =
       }
     }
   | { readonly type: 'approvals'; readonly data: readonly Approval[] }
+  | { readonly type: 'reviews'; readonly data: readonly WaitingReview[] }
   | { readonly type: 'sandbox' | 'gone'; readonly data: ConsoleSandbox }
   | { readonly type: 'samples'; readonly data: Readonly<Record<string, Sample>> }
   | { readonly type: 'record'; readonly data: TrailRecord }

@@ -63,6 +63,9 @@ export type Changes = {
 /** A text before and after; null where it is no text, or too long to read. */
 export type ChangeDiff = Change & { readonly before: string | null; readonly after: string | null }
 
+/** A sandbox that has ended and whose changes wait; null where nobody could count them. */
+export type WaitingReview = SandboxInfo & { readonly changes: number | null }
+
 export type Applied = {
   readonly applied: number
   readonly refused: readonly { readonly path: string; readonly why: string }[]

@@ -6,6 +6,7 @@ import type { Borrower } from '../policy/lending.ts'
 import {
   changeSandbox,
   findSandbox,
+  findSandboxes,
   forgetIdempotency,
   listSandboxes,
   type SandboxChange,
@@ -142,6 +143,15 @@ export class Supervisor {
     const row = managed?.row ?? (await findSandbox(this.#parts.store, id))
     if (!row || !mayUse(principal, row)) throw notFound(id)
     return { row, managed }
+  }
+
+  /** Those of these that have ended and that this principal may see. */
+  async endedOf(principal: Principal, ids: readonly string[]): Promise<readonly SandboxRow[]> {
+    const rows = await findSandboxes(
+      this.#parts.store,
+      ids.filter((id) => !this.#entries.has(id)),
+    )
+    return rows.filter((row) => mayUse(principal, row) && isEnded(row.state))
   }
 
   /** What a sandbox's own token is checked against. */

@@ -99,7 +99,7 @@ export const consoleRoutes: readonly Route[] = [
     answers: {
       200: {
         description:
-          'events: hello, approvals, sandbox, gone, samples, record; `cut` with the reason of its end',
+          'events: hello, approvals, reviews, sandbox, gone, samples, record; `cut` with the reason of its end',
         type: 'text/event-stream',
       },
     },
