@@ -8,6 +8,8 @@ import { cookieIn } from './console-auth.ts'
 const LOOK_MS = 2000
 /** The answer that tells somebody that they are out is let through. */
 const LEAVE_MS = 100
+/** So long a server that goes waits at most for its last words to be read; they mostly are at once. */
+const GOODBYE_MS = 1000
 /** So long a store may be silent about somebody before that counts as a no. */
 const SILENCE_MS = 30_000
 
@@ -79,7 +81,7 @@ export class Presence {
     const open = [...this.#guests.values()].flatMap((guest) => [...guest.open])
     const told = open.filter((one) => this.#tell(one, cutOf('shutdown')))
     const closed = told.map((one) => new Promise<void>((resolve) => one.once('close', resolve)))
-    const late = new Promise<void>((resolve) => setTimeout(resolve, LEAVE_MS).unref())
+    const late = new Promise<void>((resolve) => setTimeout(resolve, GOODBYE_MS).unref())
     if (told.length > 0) await Promise.race([Promise.all(closed), late])
   }
 

@@ -6,12 +6,12 @@ import { useLive, useSnapshot } from './live.ts'
 import { Messages } from './messages.tsx'
 import { Approvals } from './pages/approvals.tsx'
 import { Overview } from './pages/overview.tsx'
-import { Sandbox } from './pages/sandbox.tsx'
 import { Trail } from './pages/trail.tsx'
 import { navigate, usePath } from './route.ts'
 import { theme, toggleTheme } from './theme.ts'
 import { Button, Empty, Link, Page, useCurrentInView } from './ui.tsx'
 
+const Sandbox = lazy(() => import('./pages/sandbox.tsx').then(({ Sandbox }) => ({ default: Sandbox })))
 const Policy = lazy(() => import('./pages/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('./pages/skills.tsx').then(({ Skills }) => ({ default: Skills })))
 const Backends = lazy(() => import('./pages/backends.tsx').then(({ Backends }) => ({ default: Backends })))
