@@ -24,11 +24,12 @@ import { cgroupHost } from './host/cgroup.ts'
 import { diagnose } from './host/diagnose.ts'
 import { observeHost } from './host/host-state.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
-import { Review } from './host/review.ts'
+import { Review, reviewedId } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import type { Event } from './model/event.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
 import { assertLent } from './policy/lending.ts'
+import { whyOut } from './server/console-auth.ts'
 import { consoleMount } from './server/console-files.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { e2bMount, e2bUpgrades } from './server/e2b/mount.ts'
@@ -130,6 +131,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     reapContainers(ringfence)
     const recovered = await parts.supervisor.recover()
     await homes.sweep()
+    void parts.reviews.settle().catch(() => {})
     parts.webhooks.deliver()
     const e2b = e2bParts(ringfence, templates, tokens)
     const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
@@ -137,6 +139,9 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
     retention.start()
     const close = once(async () => {
       await parts.supervisor.drain(0)
+      // Whoever hears that we go does not come back to a store that is about to close.
+      listening.stop()
+      await parts.presence.leave()
       await undo()
     })
     return {
@@ -243,6 +248,8 @@ function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
       supervisor,
       trail: ringfence.trail,
       find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+      ids: () => Review.list(ringfence.stateDir).map(reviewedId),
+      waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,
@@ -274,7 +281,7 @@ const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Retention
 const KEEP_DAYS = 30
 
 function presenceOf(keys: Keys, sessions: Sessions): Presence {
-  const presence = new Presence()
+  const presence = new Presence((headers) => whyOut(sessions, headers))
   keys.onRevoked(() => void presence.look())
   sessions.onEnded(() => void presence.look())
   return presence

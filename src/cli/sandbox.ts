@@ -3,7 +3,7 @@ import { constants } from 'node:os'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { RemoteSandbox } from '../client/sandbox.ts'
-import type { SandboxInfo, SandboxSpec } from '../client/types.ts'
+import type { Cut, SandboxInfo, SandboxSpec } from '../client/types.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
@@ -182,16 +182,24 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
   if (values.json) {
     const done = await target.exec(command, options)
     process.stdout.write(`${JSON.stringify(done)}\n`)
+    sayCut(done.cut)
     return done.outcome ? exitCodeOf(done.outcome, constants.signals) : 125
   }
   for await (const event of target.stream(command, options)) {
     if (event.type === 'stdout' || event.type === 'stderr') process[event.type].write(event.data)
     else if (event.type === 'approval')
       process.stderr.write(`ringfence: a human is asked; answer with \`ringfence approve ${event.id}\`\n`)
-    else if (event.type === 'end' && event.result.outcome)
-      return exitCodeOf(event.result.outcome, constants.signals)
+    else if (event.type === 'end') {
+      sayCut(event.result.cut)
+      if (event.result.outcome) return exitCodeOf(event.result.outcome, constants.signals)
+    }
   }
   return 125
+}
+
+/** The command did not end by itself. */
+function sayCut(cut: Cut | undefined): void {
+  if (cut) process.stderr.write(`ringfence: ${cut.message}\n`)
 }
 
 /** `ID:/path` is in the sandbox, anything else here. */

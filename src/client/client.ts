@@ -1,8 +1,19 @@
+import { type Cut, isOut } from '../model/cut.ts'
 import type { Decision } from '../model/decision.ts'
+import { SandboxError } from '../model/errors.ts'
 import { RemoteSandbox } from './sandbox.ts'
-import { readEvents } from './sse.ts'
+import { cutIn, errorOfCut, readEvents } from './sse.ts'
 import { Transport, type TransportOptions } from './transport.ts'
-import type { Approval, KeyInfo, Page, SandboxInfo, SandboxSpec, SandboxState, TrailRecord } from './types.ts'
+import type {
+  Approval,
+  KeyInfo,
+  Page,
+  SandboxInfo,
+  SandboxSpec,
+  SandboxState,
+  TrailRecord,
+  WaitingReview,
+} from './types.ts'
 
 /**
  * A Ringfence server, from Node or a browser:
@@ -63,6 +74,11 @@ export class RingfenceClient {
     return this.#get('/v1/approvals', { state })
   }
 
+  /** The sandboxes that have ended and whose changes wait, latest first. */
+  reviews(): Promise<Page<WaitingReview> & { readonly total: number }> {
+    return this.#get('/v1/reviews')
+  }
+
   answer(id: string, approve: boolean): Promise<Approval> {
     const path = `/v1/approvals/${encodeURIComponent(id)}`
     return this.#transport.json({ method: 'POST', path, json: { approve } })
@@ -86,29 +102,39 @@ export class RingfenceClient {
     return this.#get('/v1/audit/verify')
   }
 
-  /** The trail as it grows. */
+  /** The trail as it grows. Comes back after a break; throws the reason when the server will not have us back. */
   async *events(
     options: { readonly after?: number; readonly signal?: AbortSignal } = {},
   ): AsyncGenerator<TrailRecord, void> {
     let { after } = options
+    // Until something else was heard.
+    let cut: Cut | undefined
     while (!options.signal?.aborted) {
-      const response = await this.#transport.send({
-        method: 'GET',
-        path: '/v1/events',
-        query: { after },
-        repeatable: true,
-        signal: options.signal,
-      })
+      const response = await this.#eventsAfter(after, cut, options.signal)
       try {
-        for await (const { data, id } of readEvents(response)) {
-          after = id ?? after
-          yield JSON.parse(data) as TrailRecord
+        for await (const incoming of readEvents(response)) {
+          after = incoming.id ?? after
+          cut = cutIn(incoming)
+          if (cut && isOut(cut)) throw errorOfCut(cut)
+          if (!cut) yield JSON.parse(incoming.data) as TrailRecord
         }
       } catch (error) {
         if (options.signal?.aborted) return
-        if (after === undefined) throw error
+        if (error instanceof SandboxError || (after === undefined && !cut)) throw error
       }
     }
+  }
+
+  /** A server that said why it goes, and is gone, is not just unreachable. */
+  async #eventsAfter(
+    after: number | undefined,
+    cut: Cut | undefined,
+    signal: AbortSignal | undefined,
+  ): Promise<Response> {
+    const call = { method: 'GET', path: '/v1/events', query: { after }, repeatable: true, signal } as const
+    return this.#transport.send(call).catch((error: unknown) => {
+      throw cut && error instanceof SandboxError && error.code === 'unreachable' ? errorOfCut(cut) : error
+    })
   }
 
   backends(): Promise<{ readonly backends: readonly Readonly<Record<string, unknown>>[] }> {

@@ -1,8 +1,9 @@
 import type { Outcome } from '../model/command.ts'
+import type { Cut } from '../model/cut.ts'
 import type { Action, CommandJudgement, Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode } from '../model/spec.ts'
-import type { Approval, SandboxInfo, TrailRecord } from './types.ts'
+import type { Approval, SandboxInfo, TrailRecord, WaitingReview } from './types.ts'
 
 /** What the console is told beside the rest. */
 
@@ -37,9 +38,12 @@ export type ConsoleEvent =
       }
     }
   | { readonly type: 'approvals'; readonly data: readonly Approval[] }
+  | { readonly type: 'reviews'; readonly data: readonly WaitingReview[] }
   | { readonly type: 'sandbox' | 'gone'; readonly data: ConsoleSandbox }
   | { readonly type: 'samples'; readonly data: Readonly<Record<string, Sample>> }
   | { readonly type: 'record'; readonly data: TrailRecord }
+  /** The last one, when the server ends the stream. */
+  | { readonly type: 'cut'; readonly data: Cut }
 
 export type ExecView = {
   readonly exec_id: string

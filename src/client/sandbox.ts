@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { type Incoming, readEvents } from './sse.ts'
+import { cutIn, errorOfCut, type Incoming, readEvents } from './sse.ts'
 import { fromProblem, type Transport } from './transport.ts'
 import type {
   Applied,
@@ -189,6 +189,9 @@ export class RemoteSandbox {
       try {
         for await (const incoming of readEvents(response)) {
           last = incoming.id ?? last
+          const cut = cutIn(incoming)
+          if (cut?.reason === 'unsure') break
+          if (cut) throw errorOfCut(cut)
           const event = eventOf(incoming)
           if (event.type === 'start') {
             const again = execId !== undefined
@@ -297,7 +300,7 @@ export class RemoteFiles {
     await this.#transport.json({ method: 'DELETE', path: this.#path, query: { path } })
   }
 
-  /** Changes as they happen, until the signal. */
+  /** Changes as they happen, until the signal or the sandbox's end; throws when the server ends it for another reason. */
   async *watch(
     path: string,
     options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {},
@@ -308,7 +311,10 @@ export class RemoteFiles {
       query: { path, recursive: options.recursive },
       signal: options.signal,
     })
-    for await (const { event, data } of readEvents(response))
-      if (event === 'change') yield JSON.parse(data) as { kind: string; name: string }
+    for await (const incoming of readEvents(response)) {
+      const cut = cutIn(incoming)
+      if (cut && cut.reason !== 'sandbox-ended') throw errorOfCut(cut)
+      if (incoming.event === 'change') yield JSON.parse(incoming.data) as { kind: string; name: string }
+    }
   }
 }

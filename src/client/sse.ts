@@ -1,3 +1,6 @@
+import { CUTS, type Cut } from '../model/cut.ts'
+import { SandboxError } from '../model/errors.ts'
+
 /** One server-sent event, as it came. */
 export type Incoming = { readonly event: string; readonly data: string; readonly id: number | undefined }
 
@@ -36,3 +39,12 @@ function parseEvent(block: string): Incoming | undefined {
   }
   return data.length > 0 ? { event, data: data.join('\n'), id } : undefined
 }
+
+/** Why the server ended the stream, when this event says so. */
+export function cutIn({ event, data }: Incoming): Cut | undefined {
+  return event === 'cut' ? (JSON.parse(data) as Cut) : undefined
+}
+
+/** The same as an error; a reason that a newer server gives is passed on in its words. */
+export const errorOfCut = ({ reason, message }: Cut): SandboxError =>
+  new SandboxError(CUTS[reason]?.error ?? 'unreachable', message)

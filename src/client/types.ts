@@ -1,4 +1,5 @@
 import type { Outcome, Violation } from '../model/command.ts'
+import type { Cut } from '../model/cut.ts'
 import type { Decision } from '../model/decision.ts'
 import type { ErrorCode } from '../model/errors.ts'
 import type { Level } from '../model/guarantee.ts'
@@ -61,6 +62,9 @@ export type Changes = {
 
 /** A text before and after; null where it is no text, or too long to read. */
 export type ChangeDiff = Change & { readonly before: string | null; readonly after: string | null }
+
+/** A sandbox that has ended and whose changes wait; null where nobody could count them. */
+export type WaitingReview = SandboxInfo & { readonly changes: number | null }
 
 export type Applied = {
   readonly applied: number
@@ -134,7 +138,11 @@ export type ExecResult = {
   readonly duration_ms: number
   readonly violations: readonly Violation[]
   readonly decision: Decision | null
+  /** Why it was stopped, when its sandbox ended around it. */
+  readonly cut?: Cut
 }
+
+export type { Cut, CutReason } from '../model/cut.ts'
 
 export type ExecEvent =
   | { readonly type: 'start'; readonly exec_id: string; readonly pid: number }

@@ -24,6 +24,8 @@ type Record = {
   readonly startedNs: string
   readonly mounts: readonly { readonly real: string; readonly dir: string; readonly target?: string }[]
   readonly own?: Own
+  /** So many were left when it was last counted, after the sandbox's end. */
+  readonly waiting?: number
 }
 
 export type { Change } from './review-changes.ts'
@@ -83,6 +85,17 @@ export class Review {
     return existsSync(home) ? readdirSync(home).filter((id) => existsSync(join(home, id, 'review.json'))) : []
   }
 
+  /** How many changes wait, as it was last counted: nothing is walked for it. Nothing where nobody counted. */
+  static waitingOf(stateDir: string, sandboxId: string): number | undefined {
+    try {
+      const file = join(stateDir, HOME, reviewId(sandboxId), 'review.json')
+      return (JSON.parse(readFileSync(file, 'utf8')) as Record).waiting
+    } catch {
+      // Dropped in this very moment.
+      return undefined
+    }
+  }
+
   /** The places for a plan; each is one mount's. */
   places(): readonly PathFact[] {
     return readdirSync(this.#dir)
@@ -132,8 +145,15 @@ export class Review {
       }
     }
     this.#write({ ...this.#record, own })
-    if (!stays && (await this.changes()).length === 0) this.drop()
+    if (!stays) await this.settle()
     return refused
+  }
+
+  /** After the sandbox's end: what is left is counted once; a place with nothing in it goes. */
+  async settle(): Promise<void> {
+    const waiting = (await this.changes()).length
+    if (waiting === 0) this.drop()
+    else this.#write({ ...this.#record, waiting })
   }
 
   /** A name for exactly this change, so that what was looked at is what is applied. */
@@ -195,6 +215,9 @@ function clockOf(dir: string): string {
   }
   return String(now)
 }
+
+/** The sandbox that a review would be of; runs of the command line have none. */
+export const reviewedId = (reviewId: string): string => reviewId.replace(/^rv_/, 'sb_')
 
 /** The review of a sandbox carries its number. */
 export const reviewId = (sandboxId: string): string => sandboxId.replace(/^[a-z]+_/, 'rv_')

@@ -1,3 +1,4 @@
+import type { CutReason } from '../model/cut.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Principal } from '../supervisor/keys.ts'
 import type { Sessions } from '../supervisor/sessions.ts'
@@ -54,4 +55,10 @@ export async function consolePrincipal(
   if (cookie === undefined || page === undefined) return undefined
   assertOwnPage(headers, method)
   return sessions.principalOf(cookie, page)
+}
+
+/** What happened to whoever came in with these headers and may not any more. */
+export async function whyOut(sessions: Sessions, headers: Headers): Promise<CutReason> {
+  const cookie = pageIn(headers) === undefined ? undefined : cookieIn(headers)
+  return cookie === undefined ? 'revoked' : sessions.whyOut(cookie)
 }

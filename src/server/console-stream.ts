@@ -1,7 +1,9 @@
+import { cutOf } from '../model/cut.ts'
 import type { Principal } from '../supervisor/keys.ts'
 import type { Managed } from '../supervisor/managed.ts'
 import { approvalJson } from '../supervisor/questions.ts'
 import type { ServerParts } from './parts.ts'
+import { waitingJson } from './routes/review.ts'
 import type { SseEvent } from './sse.ts'
 import { sandboxJson } from './views.ts'
 
@@ -36,6 +38,8 @@ export class ConsoleStream {
   readonly #sent = new Map<string, string>()
   #wake: () => void = () => {}
   #settling: NodeJS.Timeout | undefined
+  #isBehind = false
+  #reviewed = false
 
   constructor(parts: ServerParts, principal: Principal) {
     this.#parts = parts
@@ -49,12 +53,14 @@ export class ConsoleStream {
     try {
       yield await this.#hello()
       yield { event: 'approvals', data: await this.#pending() }
+      yield { event: 'reviews', data: await this.#waiting() }
       void this.#follow(after)
       while (!this.#stop.signal.aborted) {
         const next = this.#queue.shift()
         if (next) yield next
         else await new Promise<void>((resolve) => (this.#wake = resolve))
       }
+      if (this.#isBehind) yield { event: 'cut', data: cutOf('behind') }
     } finally {
       for (const one of leave) one()
       this.#end()
@@ -76,6 +82,17 @@ export class ConsoleStream {
     return (await this.#parts.questions.list(this.#principal, 'pending', 200)).map(approvalJson)
   }
 
+  /** Changes of sandboxes that have ended. */
+  async #waiting(): Promise<readonly unknown[]> {
+    return (await this.#parts.reviews.waiting(this.#principal)).items.map(waitingJson)
+  }
+
+  async #settled(): Promise<void> {
+    this.#reviewed = false
+    const data = await this.#waiting().catch(() => undefined)
+    if (data) this.#push({ event: 'reviews', data })
+  }
+
   async #asked(): Promise<void> {
     this.#push({ event: 'approvals', data: await this.#pending() })
   }
@@ -85,6 +102,7 @@ export class ConsoleStream {
     try {
       for await (const record of this.#parts.feed.follow(this.#principal, { after, signal })) {
         this.#push({ event: 'record', data: record, id: record.seq })
+        this.#reviewed ||= record.event === 'Review'
         this.#settling ??= setTimeout(() => this.#changes(), SETTLE_MS)
       }
     } finally {
@@ -104,12 +122,16 @@ export class ConsoleStream {
     }
     const alive = new Set(entries.map(({ id }) => id))
     for (const id of this.#sent.keys()) if (!alive.has(id)) void this.#gone(id)
+    if (this.#reviewed) void this.#settled()
   }
 
   async #gone(id: string): Promise<void> {
     this.#sent.delete(id)
     const seen = await this.#parts.supervisor.get(this.#principal, id).catch(() => undefined)
-    if (seen) this.#push({ event: 'gone', data: sandboxJson(seen) })
+    if (!seen) return
+    const view = sandboxJson(seen)
+    this.#push({ event: 'gone', data: view })
+    if (view.review) await this.#settled()
   }
 
   #sampled(): void {
@@ -122,7 +144,8 @@ export class ConsoleStream {
   }
 
   #push(event: SseEvent): void {
-    if (this.#queue.push(event) > MOST_WAITING) this.#end()
+    this.#isBehind ||= this.#queue.push(event) > MOST_WAITING
+    if (this.#isBehind) this.#end()
     this.#wake()
   }
 

@@ -1,3 +1,4 @@
+import { CUTS } from '../model/cut.ts'
 import { ERRORS } from '../model/errors.ts'
 import type { JsonSchema } from '../model/shape.ts'
 import type { Route } from './route.ts'
@@ -24,7 +25,7 @@ export function openApi(routes: readonly Route[], version: string): Record<strin
         bearer: { type: 'http', scheme: 'bearer' },
         apiKey: { type: 'apiKey', in: 'header', name: 'X-API-KEY' },
       },
-      schemas: { Problem: PROBLEM },
+      schemas: { Problem: PROBLEM, Cut: CUT },
     },
   }
 }
@@ -39,6 +40,13 @@ const PROBLEM: JsonSchema = {
     reasons: { type: 'array', items: { type: 'string' } },
     request_id: { type: 'string' },
   },
+}
+
+/** The event `cut` of streams, and the field `cut` of a command whose sandbox ended around it. */
+const CUT: JsonSchema = {
+  type: 'object',
+  required: ['reason', 'message'],
+  properties: { reason: { enum: Object.keys(CUTS) }, message: { type: 'string' } },
 }
 
 function operationOf(route: Route, method: string): Record<string, unknown> {

@@ -1,3 +1,4 @@
+import { type Cut, type CutReason, cutOf } from '../model/cut.ts'
 import { SandboxError } from '../model/errors.ts'
 import { hashSecret } from '../supervisor/keys.ts'
 import { secretIn } from './auth.ts'
@@ -7,6 +8,8 @@ import { cookieIn } from './console-auth.ts'
 const LOOK_MS = 2000
 /** The answer that tells somebody that they are out is let through. */
 const LEAVE_MS = 100
+/** So long a server that goes waits at most for its last words to be read; they mostly are at once. */
+const GOODBYE_MS = 1000
 /** So long a store may be silent about somebody before that counts as a no. */
 const SILENCE_MS = 30_000
 
@@ -19,7 +22,12 @@ export type Open = {
   destroy(): unknown
 }
 
-type Guest = { readonly ask: () => Promise<unknown>; readonly open: Set<Open>; answeredAt: number }
+type Guest = {
+  readonly ask: () => Promise<unknown>
+  readonly why: () => Promise<CutReason>
+  readonly open: Set<Open>
+  answeredAt: number
+}
 
 /** What somebody came in with; the secret itself is not kept as a name. */
 const nameOf = (headers: Headers, sandboxId: string | undefined): string =>
@@ -31,9 +39,16 @@ const nameOf = (headers: Headers, sandboxId: string | undefined): string =>
  */
 export class Presence {
   readonly #guests = new Map<string, Guest>()
+  readonly #partings = new WeakMap<Open, (cut: Cut) => void>()
+  readonly #why: (headers: Headers) => Promise<CutReason>
   #timer: NodeJS.Timeout | undefined
   #looking: Promise<void> | undefined
   #again = false
+
+  /** `why` tells what happened to whoever came in with these headers and may not any more. */
+  constructor(why: (headers: Headers) => Promise<CutReason>) {
+    this.#why = why
+  }
 
   /** Somebody was let in. `ask` does it again: it throws when they would not be now. */
   enter(
@@ -44,7 +59,8 @@ export class Presence {
   ): void {
     if (!open || open.destroyed) return
     const name = nameOf(headers, sandboxId)
-    const guest = this.#guests.get(name) ?? { ask, open: new Set<Open>(), answeredAt: Date.now() }
+    const why = (): Promise<CutReason> => this.#why(headers)
+    const guest = this.#guests.get(name) ?? { ask, why, open: new Set<Open>(), answeredAt: Date.now() }
     this.#guests.set(name, guest)
     guest.open.add(open)
     open.once('close', () => {
@@ -52,6 +68,29 @@ export class Presence {
       if (guest.open.size === 0 && this.#guests.get(name) === guest) this.#guests.delete(name)
     })
     this.#timer ??= setInterval(() => void this.look(), LOOK_MS).unref()
+  }
+
+  /** Says the reason before it is closed; what has no way to say one is just closed. */
+  onCut(open: Open | undefined, say: (cut: Cut) => void): void {
+    if (open) this.#partings.set(open, say)
+  }
+
+  /** Tells everybody that the server goes, and waits a moment for the words to be on their way. */
+  async leave(): Promise<void> {
+    clearInterval(this.#timer)
+    const open = [...this.#guests.values()].flatMap((guest) => [...guest.open])
+    const told = open.filter((one) => this.#tell(one, cutOf('shutdown')))
+    const closed = told.map((one) => new Promise<void>((resolve) => one.once('close', resolve)))
+    const late = new Promise<void>((resolve) => setTimeout(resolve, GOODBYE_MS).unref())
+    if (told.length > 0) await Promise.race([Promise.all(closed), late])
+  }
+
+  #tell(open: Open, cut: Cut): boolean {
+    const say = this.#partings.get(open)
+    if (!say || open.destroyed) return false
+    this.#partings.delete(open)
+    say(cut)
+    return true
   }
 
   /** Asks for everybody who is in whether they still may. Whatever changes while it asks is asked for again. */
@@ -66,11 +105,21 @@ export class Presence {
   async #lookAll(): Promise<void> {
     while (this.#again) {
       this.#again = false
-      for (const guest of [...this.#guests.values()]) if (!(await isWelcome(guest))) showOut(guest)
+      for (const guest of [...this.#guests.values()]) await this.#lookAt(guest)
     }
     if (this.#guests.size > 0) return
     clearInterval(this.#timer)
     this.#timer = undefined
+  }
+
+  async #lookAt(guest: Guest): Promise<void> {
+    const reason = await whyOut(guest)
+    if (reason === undefined) return
+    const leaving = [...guest.open]
+    for (const one of leaving) this.#tell(one, cutOf(reason))
+    setTimeout(() => {
+      for (const one of leaving) one.destroy()
+    }, LEAVE_MS)
   }
 
   close(): void {
@@ -78,21 +127,17 @@ export class Presence {
   }
 }
 
-async function isWelcome(guest: Guest): Promise<boolean> {
+/** Nothing for whoever is still welcome. */
+async function whyOut(guest: Guest): Promise<CutReason | undefined> {
   try {
     await guest.ask()
     guest.answeredAt = Date.now()
-    return true
+    return undefined
   } catch (error) {
+    // SECURITY: that it is not known why is no reason to let them stay.
+    if (error instanceof SandboxError && NO.includes(error.code))
+      return guest.why().catch(() => 'revoked' as const)
     // Whatever else goes wrong says nothing about them.
-    if (error instanceof SandboxError && NO.includes(error.code)) return false
-    return Date.now() - guest.answeredAt < SILENCE_MS
+    return Date.now() - guest.answeredAt < SILENCE_MS ? undefined : 'unsure'
   }
-}
-
-function showOut({ open }: Guest): void {
-  const leaving = [...open]
-  setTimeout(() => {
-    for (const one of leaving) one.destroy()
-  }, LEAVE_MS)
 }

@@ -1,3 +1,5 @@
+import type { Call } from './route.ts'
+
 /** Server-sent events. */
 
 export type SseEvent = {
@@ -9,12 +11,27 @@ export type SseEvent = {
 const BEAT_MS = 15_000
 const encoder = new TextEncoder()
 
-const textOf = ({ event, data, id }: SseEvent): string =>
-  `${id === undefined ? '' : `id: ${id}\n`}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`
+const bytesOf = ({ event, data, id }: SseEvent): Uint8Array =>
+  encoder.encode(`${id === undefined ? '' : `id: ${id}\n`}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`)
 
-/** Streams events as they come. The source is told through its `return` when the reader goes away. */
-export function sse(source: AsyncGenerator<SseEvent, void>, headers: Record<string, string> = {}): Response {
+/**
+ * Streams events as they come. The source is told through the signal and its `return` when the reader goes away. When the
+ * server ends the stream, the last event is `cut` with the reason.
+ */
+export function sse(
+  { request, parts, env }: Pick<Call, 'request' | 'parts' | 'env'>,
+  open: (signal: AbortSignal) => AsyncGenerator<SseEvent, void>,
+): Response {
+  const stop = new AbortController()
+  request.signal.addEventListener('abort', () => stop.abort(), { once: true })
+  const source = open(stop.signal)
   let beat: NodeJS.Timeout | undefined
+  let over = false
+  const end = (): void => {
+    over = true
+    clearInterval(beat)
+    stop.abort()
+  }
   const stream = new ReadableStream<Uint8Array>({
     start(controller) {
       // Proxies and clients close what is silent for too long.
@@ -22,19 +39,22 @@ export function sse(source: AsyncGenerator<SseEvent, void>, headers: Record<stri
         if ((controller.desiredSize ?? 0) > 0) controller.enqueue(encoder.encode(': still here\n\n'))
       }, BEAT_MS)
       beat.unref()
+      parts.presence.onCut(env?.outgoing, (cut) => {
+        if (over) return
+        end()
+        controller.enqueue(bytesOf({ event: 'cut', data: cut }))
+        controller.close()
+      })
     },
     async pull(controller) {
-      try {
-        const { done, value } = await source.next()
-        if (!done) return controller.enqueue(encoder.encode(textOf(value)))
-      } catch {
-        // The reader sees the end; what went wrong was sent as an event by the source.
-      }
-      clearInterval(beat)
+      const next = await nextOf(source)
+      if (over) return
+      if (next) return controller.enqueue(bytesOf(next))
+      end()
       controller.close()
     },
     async cancel() {
-      clearInterval(beat)
+      end()
       await source.return()
     },
   })
@@ -43,9 +63,18 @@ export function sse(source: AsyncGenerator<SseEvent, void>, headers: Record<stri
       'content-type': 'text/event-stream',
       'cache-control': 'no-store',
       'x-accel-buffering': 'no',
-      ...headers,
     },
   })
+}
+
+async function nextOf(source: AsyncGenerator<SseEvent, void>): Promise<SseEvent | undefined> {
+  try {
+    const { done, value } = await source.next()
+    return done ? undefined : value
+  } catch {
+    // The reader sees the end; what went wrong was sent as an event by the source.
+    return undefined
+  }
 }
 
 /** Where a reader left off: the header that browsers send, or the query. */

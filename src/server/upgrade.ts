@@ -1,13 +1,16 @@
 import type { IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
+import type { Cut } from '../model/cut.ts'
 import { SandboxError } from '../model/errors.ts'
 import { number, object, oneOf, optional, text } from '../model/shape.ts'
+import type { Started } from '../supervisor/exec-desk.ts'
 import type { Principal } from '../supervisor/keys.ts'
 import type { Managed } from '../supervisor/managed.ts'
 import { authenticator, authorize } from './auth.ts'
 import { parseJson } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
+import { closeFrame, closeOf, cutNow, cutSoon, FrameTrack } from './cuts.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { innerHeaders, innerPath, portOf } from './ports.ts'
@@ -97,8 +100,11 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
     const asked = ptyQuery.parse(Object.fromEntries(url.searchParams), '')
     const terminal = { cols: sizeOf(asked.cols, 80), rows: sizeOf(asked.rows, 24) }
     const command = asked.command ?? ['/bin/bash', '-l']
-    const { session } = await parts.supervisor.exec(principal, id, { command, cwd: asked.cwd, terminal })
-    sockets.handleUpgrade(request, socket, head, (client) => void converse(client, session))
+    const started = await parts.supervisor.exec(principal, id, { command, cwd: asked.cwd, terminal })
+    sockets.handleUpgrade(request, socket, head, (client) => {
+      parts.presence.onCut(socket, (cut) => client.close(...closeOf(cut)))
+      void converse(client, started)
+    })
     return true
   }
 }
@@ -120,9 +126,9 @@ const messageShape = object({
   signal: optional(oneOf('SIGINT', 'SIGTERM', 'SIGKILL', 'SIGHUP')),
 })
 
-type Session = Awaited<ReturnType<ServerParts['supervisor']['exec']>>['session']
+type Session = Started['session']
 
-async function converse(client: WebSocket, session: Session): Promise<void> {
+async function converse(client: WebSocket, { session, entry }: Started): Promise<void> {
   const stop = new AbortController()
   client.on('close', () => {
     stop.abort()
@@ -130,6 +136,8 @@ async function converse(client: WebSocket, session: Session): Promise<void> {
   })
   client.on('error', () => client.terminate())
   client.on('message', (data, binary) => {
+    // SECURITY: who was told that they are out does not type any more.
+    if (client.readyState !== client.OPEN) return
     void takeMessage(session, data as Buffer, binary).catch(() => client.close(1008, 'not understood'))
   })
   for await (const chunk of session.log.follow(0, stop.signal)) {
@@ -142,7 +150,9 @@ async function converse(client: WebSocket, session: Session): Promise<void> {
     (done) => done.outcome,
     () => ({ kind: 'failed' }),
   )
-  client.send(JSON.stringify({ end: outcome }), () => client.close(1000))
+  const cut = outcome.kind === 'failed' ? await cutSoon(entry) : cutNow(entry)
+  const words = cut && outcome.kind !== 'exited' ? closeOf(cut) : ([1000, ''] as const)
+  client.send(JSON.stringify({ end: outcome }), () => client.close(...words))
 }
 
 async function takeMessage(session: Session, data: Buffer, binary: boolean): Promise<void> {
@@ -164,18 +174,27 @@ const portTaker: UpgradeTaker = async (upgrade) => {
 
 /** Joins the caller's socket with a program inside. */
 export async function joinPort(
-  { request, socket, head }: Upgrade,
+  { request, socket, head, parts }: Upgrade,
   entry: Managed,
   number: number,
 ): Promise<void> {
   const inside = await entry.ready().connect(number)
   const end = entry.begin()
-  const over = (): void => {
+  const frames = new FrameTrack()
+  inside.on('data', (chunk: Buffer) => frames.see(chunk))
+  const over = once((cut?: Cut): void => {
     end()
+    inside.unpipe(socket)
     inside.destroy()
-    socket.destroy()
-  }
-  for (const stream of [inside, socket]) stream.once('close', over).once('error', over)
+    // Where the program was in the middle of a frame, a word of ours would be taken for its.
+    if (cut && frames.isBetween) socket.end(closeFrame(cut))
+    else socket.end()
+    setTimeout(() => socket.destroy(), LINGER_MS).unref()
+  })
+  parts.presence.onCut(socket, over)
+  for (const event of ['end', 'close', 'error'])
+    inside.once(event, () => void (frames.isBetween ? cutSoon(entry).then(over) : over()))
+  for (const event of ['close', 'error']) socket.once(event, () => over())
   const protocols = (request.headers['sec-websocket-protocol'] ?? '')
     .split(/,\s*/)
     .filter((name) => name && !name.startsWith('bearer.'))
@@ -188,5 +207,17 @@ export async function joinPort(
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${String(value)}`)
   inside.write(`GET ${innerPath(request.url ?? '/')} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n`)
   if (head.length > 0) inside.write(head)
-  inside.pipe(socket).pipe(inside)
+  inside.pipe(socket, { end: false })
+  socket.pipe(inside)
+}
+
+/** What was said last is on its way by then. */
+const LINGER_MS = 100
+
+function once<T>(work: (value?: T) => void): (value?: T) => void {
+  let done = false
+  return (value) => {
+    if (!done) work(value)
+    done = true
+  }
 }

@@ -94,6 +94,7 @@ export const execSchema = {
     duration_ms: { type: 'number' },
     violations: { type: 'array' },
     decision: { type: ['object', 'null'] },
+    cut: { $ref: '#/components/schemas/Cut' },
   },
 }
 

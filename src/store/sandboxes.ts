@@ -72,6 +72,21 @@ export async function findSandbox(store: Store, id: string): Promise<SandboxRow 
   return rows[0] && toSandbox(rows[0])
 }
 
+const MOST_AT_ONCE = 500
+
+/** Those of these that there are, in no order. */
+export async function findSandboxes(store: Store, ids: readonly string[]): Promise<SandboxRow[]> {
+  const found: SandboxRow[] = []
+  for (let at = 0; at < ids.length; at += MOST_AT_ONCE) {
+    const some = ids.slice(at, at + MOST_AT_ONCE)
+    const marks = some.map(() => '?').join(',')
+    found.push(
+      ...(await store.read(`SELECT ${ALL} FROM sandboxes WHERE id IN (${marks})`, some)).map(toSandbox),
+    )
+  }
+  return found
+}
+
 export type SandboxQuery = {
   readonly tenant?: string | undefined
   readonly states?: readonly string[] | undefined

@@ -13,7 +13,11 @@ export type ExecContext = {
 }
 
 /** A command that runs, and where. */
-export type Started = { readonly session: ExecSession; readonly live: LiveSandbox }
+export type Started = {
+  readonly session: ExecSession
+  readonly live: LiveSandbox
+  readonly entry: Managed
+}
 
 /** Where commands wait for their turn, for a human, and for their end. */
 export class ExecDesk {
@@ -66,7 +70,7 @@ export class ExecDesk {
       await session.start()
       entry.keep(session)
       this.#follow(session, end, leave)
-      return { session, live }
+      return { session, live, entry }
     } catch (error) {
       end()
       leave?.()

@@ -19,6 +19,8 @@ export class Managed {
   /** Resolves when it has ended. */
   readonly gone: Promise<void>
   row: SandboxRow
+  /** Why it ends, from the moment that it does. */
+  ending: string | undefined
   live: LiveSandbox | undefined
   idleMs: number | undefined
   /** What was started last, for people. */

@@ -10,6 +10,8 @@ import type { Supervisor } from './supervisor.ts'
 
 /** More are counted and not listed; `ringfence review` on the host knows no such end. */
 const MOST_LISTED = 2000
+/** Sandboxes in the list of what waits. */
+const MOST_WAITING = 200
 const MOST_TEXT = 512 * 1024
 /** In one record of the trail. */
 const MOST_RECORDED = 100
@@ -25,7 +27,17 @@ type Parts = {
   readonly trail: EventSink
   /** The changes of a sandbox that has ended, as long as they wait. */
   readonly find: (sandboxId: string) => Review | undefined
+  /** The numbers of all whose changes lie here, also of those that still run. */
+  readonly ids: () => readonly string[]
+  /** How many of a sandbox that has ended wait, where that was counted. */
+  readonly waitingOf: (sandboxId: string) => number | undefined
 }
+
+/** A sandbox that has ended, and how many of its changes wait; null where its end came too suddenly to count them. */
+export type WaitingReview = { readonly row: SandboxRow; readonly changes: number | null }
+
+/** For our own housekeeping. */
+const ANYBODY: Principal = { keyId: '', tenant: '', scopes: ['admin'] }
 
 type Reviewed = { readonly row: SandboxRow; readonly managed?: Managed | undefined; readonly review?: Review }
 
@@ -46,6 +58,24 @@ export class Reviews {
       if (seen) items.push(seen)
     }
     return { open: managed !== undefined, total: all.length, items }
+  }
+
+  /** The sandboxes that have ended and whose changes wait, latest first. No overlay is walked. */
+  async waiting(
+    principal: Principal,
+  ): Promise<{ readonly items: readonly WaitingReview[]; readonly total: number }> {
+    const { supervisor, ids, waitingOf } = this.#parts
+    const rows = [...(await supervisor.endedOf(principal, ids()))]
+    rows.sort((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
+    const items = rows.slice(0, MOST_WAITING).map((row) => ({ row, changes: waitingOf(row.id) ?? null }))
+    return { items, total: rows.length }
+  }
+
+  /** After a start: counts what an earlier life could not, and takes away the places where nothing waits. */
+  async settle(): Promise<void> {
+    const { supervisor, ids, waitingOf, find } = this.#parts
+    const uncounted = ids().filter((id) => waitingOf(id) === undefined)
+    for (const { id } of await supervisor.endedOf(ANYBODY, uncounted)) await find(id)?.settle()
   }
 
   /** One change with its text before and after, where there is one. */

@@ -387,7 +387,7 @@ export class Sandbox implements AsyncDisposable {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()
     await this.#parts.egress?.close()
-    if (this.review && (await this.review.changes()).length === 0) this.review.drop()
+    await this.review?.settle()
     const why = this.#lost === undefined ? {} : { reason: redact(this.#lost) }
     const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
     await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])

@@ -97,6 +97,13 @@ export class Sessions {
     return this.#keys.principalById(row.keyId)
   }
 
+  /** Why a session that once let somebody in does not any more. */
+  async whyOut(cookie: string): Promise<'signed-out' | 'expired' | 'revoked'> {
+    const row = await findSession(this.#store, hashSecret(cookie))
+    if (!row) return 'signed-out'
+    return row.expiresAt <= Date.now() ? 'expired' : 'revoked'
+  }
+
   async end(cookie: string): Promise<void> {
     await this.#store.write((tx) => removeSession(tx, hashSecret(cookie)))
     for (const listener of this.#listeners) listener()

@@ -6,6 +6,7 @@ import type { Borrower } from '../policy/lending.ts'
 import {
   changeSandbox,
   findSandbox,
+  findSandboxes,
   forgetIdempotency,
   listSandboxes,
   type SandboxChange,
@@ -144,6 +145,15 @@ export class Supervisor {
     return { row, managed }
   }
 
+  /** Those of these that have ended and that this principal may see. */
+  async endedOf(principal: Principal, ids: readonly string[]): Promise<readonly SandboxRow[]> {
+    const rows = await findSandboxes(
+      this.#parts.store,
+      ids.filter((id) => !this.#entries.has(id)),
+    )
+    return rows.filter((row) => mayUse(principal, row) && isEnded(row.state))
+  }
+
   /** What a sandbox's own token is checked against. */
   async tokenHash(
     id: string,
@@ -209,6 +219,7 @@ export class Supervisor {
       entry.move('destroying')
       entry.abort.abort()
       const why = detail ? `${reason}: ${detail}` : reason
+      entry.ending = why
       const noted = this.#note(entry, 'destroying', why)
       for (const session of entry.execs.values()) session.cancel()
       const closed = entry.live?.close()

@@ -48,7 +48,16 @@ async function terminal(key: string, id: string): Promise<Watched> {
   const url = `${home.server.url.replace('http', 'ws')}/v1/sandboxes/${id}/pty?command=cat`
   const socket = new WebSocket(url, { headers: { authorization: `Bearer ${key}` } })
   await new Promise((resolve, reject) => socket.once('open', resolve).once('error', reject))
-  return watched('terminal', () => new Promise((resolve) => socket.once('close', () => resolve())))
+  return watched(
+    'terminal',
+    (say) =>
+      new Promise((resolve) =>
+        socket.once('close', (code, reason) => {
+          say(`${code} ${reason}`)
+          resolve()
+        }),
+      ),
+  )
 }
 
 /** A program inside whose answer does not end. */
@@ -95,6 +104,16 @@ async function everything(key: string): Promise<{ readonly id: string; readonly 
   return { id, open }
 }
 
+/** The last words of every stream that has a way to say some. */
+const lastWords = (open: readonly Watched[]): Readonly<Record<string, string>> =>
+  Object.fromEntries(
+    open
+      .filter(({ name }) => name !== 'port' && name !== 'e2b')
+      .map(({ name, said }) => [name, said.trimEnd().split('\n\n').at(-1) ?? '']),
+  )
+const cut = (reason: string, message: string): string =>
+  `event: cut\ndata: ${JSON.stringify({ reason, message })}`
+
 const keyOf = async (tenant: string): Promise<{ readonly id: string; readonly key: string }> => {
   const scopes = ['create', 'exec', 'read']
   const { json } = await home.call('POST', '/v1/keys', { body: { scopes, tenant } })
@@ -116,6 +135,15 @@ describe('a key that is revoked', () => {
     await home.call('DELETE', `/v1/keys/${red.id}`)
     const names = await Promise.all(hers.open.map(({ ended }) => ended))
     expect(names).toHaveLength(8)
+    const revoked = cut('revoked', 'the key was revoked')
+    expect(lastWords(hers.open)).toEqual({
+      events: revoked,
+      'events of one': revoked,
+      console: revoked,
+      exec: revoked,
+      watch: revoked,
+      terminal: '1008 the key was revoked',
+    })
     await stillHears(his, blue.key)
     await home.call('DELETE', `/v1/sandboxes/${his.id}`)
     await home.call('DELETE', `/v1/sandboxes/${hers.id}`)
@@ -151,6 +179,7 @@ test('signing out closes what that page had open, and nothing of another’s', a
   })
   expect(out.status).toBe(204)
   await open.ended
+  expect(lastWords([open]).mine).toBe(cut('signed-out', 'signed out elsewhere'))
   await sleep(300)
   expect(stays.over).toBe(false)
 })
@@ -170,6 +199,13 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
   ])
   expect(own[0]?.said).toContain('"state":"destroyed"')
   expect(own[1]?.said).toContain('event: end')
+  const ended = { reason: 'sandbox-ended', message: 'the sandbox has ended (killed)' }
+  expect(own[1]?.said).toContain(`"cut":${JSON.stringify(ended)}`)
+  expect(lastWords(own)).toMatchObject({
+    'events of one': cut(ended.reason, ended.message),
+    watch: cut(ended.reason, ended.message),
+    terminal: `1000 ${ended.message}`,
+  })
   expect(hers.open.filter(({ over }) => !over).map(({ name }) => name)).toEqual(['events', 'console'])
   // Asked for afterwards: what is on record, and no waiting.
   const after = await stream('after', `/v1/events?after=0&sandbox_id=${hers.id}`, {

@@ -213,3 +213,64 @@ test('a restart loses no changes', async () => {
   expect((await again.changes()).items.map(({ path }) => path)).toEqual([at('kept')])
   await second.close()
 })
+
+describe('the list of what waits', () => {
+  test('holds the sandboxes that have ended, with a count that nobody walks for', async () => {
+    const [ended, running, quiet] = [await open({ agent_id: 'codex' }), await open(), await open()]
+    for (const one of [ended, running]) await one.exec('echo three >> README.md; echo x > x')
+    await Promise.all([ended.close(), quiet.close()])
+    const mine = async () =>
+      (await client.reviews()).items.filter(({ id }) => [ended, running, quiet].some((one) => one.id === id))
+    expect(await mine()).toMatchObject([
+      { id: ended.id, changes: 2, agent_id: 'codex', reason: 'killed', review: true },
+    ])
+    const { waiting } = await ended.apply({ paths: [at('x')] })
+    expect(waiting).toBe(1)
+    expect((await mine()).map(({ changes }) => changes)).toEqual([1])
+    await ended.drop()
+    expect(await mine()).toEqual([])
+    // One of its two is real by now, by the other's word.
+    await running.close()
+    expect((await mine()).map(({ id, changes }) => [id, changes])).toEqual([[running.id, 1]])
+    await running.drop()
+  })
+
+  test('is each tenant’s own', async () => {
+    const key = await home.key(['create', 'exec', 'read'], 'green')
+    const sandbox = await open()
+    await sandbox.exec('echo x > x')
+    await sandbox.close()
+    const { json } = await home.call('GET', '/v1/reviews', { key })
+    expect(json).toEqual({ items: [], total: 0, next: null })
+    await sandbox.drop()
+  })
+
+  test('knows after a crash what it could not count, and forgets where nothing waits', async () => {
+    const env = { PATH: process.env.PATH, HOME: home.dir, RINGFENCE_HOME: join(home.dir, 'crashed') }
+    const first = await startServer({ port: 0, env })
+    const { secret } = await first.parts.keys.create({ scopes: ['create', 'exec', 'read', 'admin'] })
+    const at = (url: string) => new RingfenceClient({ url, apiKey: secret })
+    const [changed, empty] = [
+      await at(first.url).create({ workspace, review: true }),
+      await at(first.url).create({ workspace, review: true }),
+    ]
+    await changed.exec('echo x > x')
+    await Promise.all([changed.close(), empty.close()])
+    await first.close()
+    // As a crash leaves them: nobody counted, and the place of the one that changed nothing is still there.
+    const home_ = (id: string): string => join(env.RINGFENCE_HOME, 'reviews', id.replace('sb_', 'rv_'))
+    const { waiting, ...record } = JSON.parse(readFileSync(join(home_(changed.id), 'review.json'), 'utf8'))
+    expect(waiting).toBe(1)
+    writeFileSync(join(home_(changed.id), 'review.json'), JSON.stringify(record))
+    mkdirSync(join(home_(empty.id), '0', 'upper'), { recursive: true })
+    writeFileSync(
+      join(home_(empty.id), 'review.json'),
+      JSON.stringify(record).replaceAll(home_(changed.id), home_(empty.id)),
+    )
+    const second = await startServer({ port: 0, env })
+    await expect
+      .poll(async () => (await at(second.url).reviews()).items.map(({ id, changes }) => [id, changes]))
+      .toEqual([[changed.id, 1]])
+    await second.close()
+  })
+})

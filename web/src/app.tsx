@@ -1,5 +1,6 @@
-import { useEffect, useState } from 'react'
+import { useCallback, useEffect, useState } from 'react'
 import type { ConsoleClient } from '../../src/client/console.ts'
+import type { Who } from '../../src/client/console-types.ts'
 import { Live, LiveProvider } from './live.ts'
 import { SignIn } from './pages/sign-in.tsx'
 import { enterByLink, forget, isSignedOut, kept, linkInAddress, said } from './session.ts'
@@ -19,6 +20,15 @@ const RETRY_MS = 1500
 /** Outside: the way in. Inside: the console. */
 export function App() {
   const [state, setState] = useState<State>({ kind: 'entering' })
+  const begin = useCallback((client: ConsoleClient, who: Who): void => {
+    const live = new Live(client, who, (problem) => {
+      // Another tab may have signed in anew meanwhile; what it holds is not ours to forget.
+      if (kept()?.page === client.page) forget()
+      setState({ kind: 'outside', problem })
+    })
+    void live.run()
+    setState({ kind: 'inside', live })
+  }, [])
   useEffect(() => {
     let over = false
     const open = async (client: ConsoleClient | undefined): Promise<void> => {
@@ -27,11 +37,7 @@ export function App() {
       try {
         const who = await client.who()
         if (over) return
-        const live = new Live(client, who, () =>
-          setState({ kind: 'outside', problem: 'your session has ended' }),
-        )
-        void live.run()
-        setState({ kind: 'inside', live })
+        begin(client, who)
       } catch (error) {
         if (over) return
         // A server that does not answer is no reason to forget who this is.
@@ -48,14 +54,10 @@ export function App() {
     return () => {
       over = true
     }
-  }, [])
+  }, [begin])
   const inside = (client: ConsoleClient): void => {
     void client.who().then((who) => {
-      const live = new Live(client, who, () =>
-        setState({ kind: 'outside', problem: 'your session has ended' }),
-      )
-      void live.run()
-      setState({ kind: 'inside', live })
+      begin(client, who)
     })
   }
   const leave = (live: Live): void => {

@@ -59,4 +59,4 @@ export const shortId = (id: string): string => id.replace(/^([a-z]+_)(.{8}).*$/,
 
 /** A number with its word. */
 export const counted = (many: number, word: string): string =>
-  `${count(many)} ${word}${many === 1 ? '' : 's'}`
+  `${count(many)} ${word}${many === 1 ? '' : /[sx]$/.test(word) ? 'es' : 's'}`

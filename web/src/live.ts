@@ -1,7 +1,8 @@
 import { createContext, useContext, useSyncExternalStore } from 'react'
 import type { ConsoleClient } from '../../src/client/console.ts'
 import type { ConsoleEvent, ConsoleSandbox, Sample, Who } from '../../src/client/console-types.ts'
-import type { Approval, TrailRecord } from '../../src/client/types.ts'
+import type { Approval, TrailRecord, WaitingReview } from '../../src/client/types.ts'
+import { type Cut, isOut } from '../../src/model/cut.ts'
 import { isSignedOut } from './session.ts'
 
 /** Everything that is live on the page, fed by one stream. A break in it changes nothing that is shown. */
@@ -17,11 +18,15 @@ export type Connection = 'connecting' | 'live' | 'broken'
 
 export type Snapshot = {
   readonly connection: Connection
+  /** Why the stream ended, until it is back. */
+  readonly why: string
   /** What runs, newest first. */
   readonly sandboxes: readonly ConsoleSandbox[]
   /** What ended while the page was open, newest first. */
   readonly ended: readonly ConsoleSandbox[]
   readonly approvals: readonly Approval[]
+  /** Sandboxes that have ended and whose changes wait, latest first. */
+  readonly reviews: readonly WaitingReview[]
   /** Newest last. */
   readonly records: readonly TrailRecord[]
   readonly seq: number
@@ -30,9 +35,11 @@ export type Snapshot = {
 
 const EMPTY: Snapshot = {
   connection: 'connecting',
+  why: '',
   sandboxes: [],
   ended: [],
   approvals: [],
+  reviews: [],
   records: [],
   seq: -1,
   policy: '',
@@ -44,7 +51,7 @@ export class Live {
   readonly #listeners = new Set<() => void>()
   readonly #sampled = new Map<string, readonly Sample[]>()
   readonly #stop = new AbortController()
-  readonly #onSignedOut: () => void
+  readonly #onSignedOut: (why: string) => void
   #known = new Map<string, ConsoleSandbox>()
   #ended = new Map<string, ConsoleSandbox>()
   #records: TrailRecord[] = []
@@ -53,7 +60,7 @@ export class Live {
   #draft: { -readonly [K in keyof Snapshot]?: Snapshot[K] } = {}
   #frame = false
 
-  constructor(client: ConsoleClient, who: Who, onSignedOut: () => void) {
+  constructor(client: ConsoleClient, who: Who, onSignedOut: (why: string) => void) {
     this.client = client
     this.who = who
     this.#onSignedOut = onSignedOut
@@ -76,15 +83,19 @@ export class Live {
       this.#set({ records: this.#records })
     }
     for (let pause = FIRST_PAUSE_MS; !this.#stop.signal.aborted; ) {
+      let cut: Cut | undefined
       try {
         for await (const event of this.client.stream(this.#last, this.#stop.signal)) {
           pause = FIRST_PAUSE_MS
-          this.#take(event)
+          if (event.type === 'cut') cut = event.data
+          else this.#take(event)
         }
       } catch (error) {
-        if (isSignedOut(error)) return this.#onSignedOut()
+        if (isSignedOut(error) && !cut) return this.#onSignedOut('your session has ended')
       }
-      this.#set({ connection: 'broken' })
+      // Whoever is out would only be turned away again.
+      if (cut && isOut(cut)) return this.#onSignedOut(cut.message)
+      this.#set({ connection: 'broken', ...(cut && { why: cut.message }) })
       await new Promise((resolve) => setTimeout(resolve, pause))
       pause = Math.min(pause * 2, LONGEST_PAUSE_MS)
     }
@@ -97,6 +108,7 @@ export class Live {
   #take(event: ConsoleEvent): void {
     if (event.type === 'hello') this.#hello(event.data)
     else if (event.type === 'approvals') this.#set({ approvals: event.data })
+    else if (event.type === 'reviews') this.#set({ reviews: event.data })
     else if (event.type === 'gone') this.#gone(event.data)
     else if (event.type === 'record') this.#record(event.data)
     else if (event.type === 'samples') this.#samples(event.data)
@@ -118,7 +130,7 @@ export class Live {
     for (const { id, samples = [] } of data.sandboxes) if (samples.length > 0) this.#sampled.set(id, samples)
     // What was here before a break and is not any more: its end is asked for, so that nothing just vanishes.
     for (const one of before.values()) if (!this.#known.has(one.id)) void this.#askEnd(one)
-    this.#set({ connection: 'live', seq: Math.max(this.#now.seq, data.seq), policy: data.policy })
+    this.#set({ connection: 'live', why: '', seq: Math.max(this.#now.seq, data.seq), policy: data.policy })
     this.#listed()
   }
 

@@ -6,12 +6,12 @@ import { useLive, useSnapshot } from './live.ts'
 import { Messages } from './messages.tsx'
 import { Approvals } from './pages/approvals.tsx'
 import { Overview } from './pages/overview.tsx'
-import { Sandbox } from './pages/sandbox.tsx'
 import { Trail } from './pages/trail.tsx'
 import { navigate, usePath } from './route.ts'
 import { theme, toggleTheme } from './theme.ts'
 import { Button, Empty, Link, Page, useCurrentInView } from './ui.tsx'
 
+const Sandbox = lazy(() => import('./pages/sandbox.tsx').then(({ Sandbox }) => ({ default: Sandbox })))
 const Policy = lazy(() => import('./pages/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('./pages/skills.tsx').then(({ Skills }) => ({ default: Skills })))
 const Backends = lazy(() => import('./pages/backends.tsx').then(({ Backends }) => ({ default: Backends })))
@@ -60,7 +60,7 @@ function Body() {
 
 export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
   const { who } = useLive()
-  const { connection, approvals } = useSnapshot()
+  const { connection, why, approvals } = useSnapshot()
   const path = usePath()
   const [page = ''] = path
   const [help, setHelp] = useState(false)
@@ -107,7 +107,7 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
           ))}
         </nav>
         <div className="side-foot">
-          <Status connection={connection} />
+          <Status connection={connection} why={why} />
           <div className="who" title={`key ${who.key_id}`}>
             {who.operator ? 'operator' : `tenant ${who.tenant}`} <span className="dim">· v{who.version}</span>
           </div>
@@ -137,8 +137,9 @@ export function Shell({ onSignOut }: { readonly onSignOut: () => void }) {
   )
 }
 
-function Status({ connection }: { readonly connection: string }) {
-  const text = connection === 'live' ? 'live' : connection === 'broken' ? 'reconnecting…' : 'connecting…'
+function Status({ connection, why }: { readonly connection: string; readonly why: string }) {
+  const again = why === '' ? 'reconnecting…' : `${why}; reconnecting…`
+  const text = connection === 'live' ? 'live' : connection === 'broken' ? again : 'connecting…'
   return (
     <div className={`status ${connection}`} role="status">
       <span aria-hidden="true">{connection === 'live' ? '●' : '◌'}</span> {text}

@@ -98,12 +98,15 @@ export const consoleRoutes: readonly Route[] = [
     query: positionQuery,
     answers: {
       200: {
-        description: 'events: hello, approvals, sandbox, gone, samples, record',
+        description:
+          'events: hello, approvals, reviews, sandbox, gone, samples, record; `cut` with the reason of its end',
         type: 'text/event-stream',
       },
     },
-    handle: ({ parts, principal, query, request }) =>
-      sse(new ConsoleStream(parts, principal).events(lastEventId(request) ?? query.after, request.signal)),
+    handle: (call) => {
+      const after = lastEventId(call.request) ?? call.query.after
+      return sse(call, (signal) => new ConsoleStream(call.parts, call.principal).events(after, signal))
+    },
   }),
   route({
     method: 'GET',

@@ -1,6 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
+import type { Started } from '../../supervisor/exec-desk.ts'
 import { ANSWER_BYTES, type ExecSession, execJson } from '../../supervisor/exec-session.ts'
-import type { LiveSandbox } from '../../supervisor/live.ts'
+import { cutNow } from '../cuts.ts'
 import { problem } from '../problem.ts'
 import { type Call, type Route, route } from '../route.ts'
 import {
@@ -47,11 +48,12 @@ export const execRoutes: readonly Route[] = [
       const { parts, principal, params, query, request } = call
       const { managed } = await parts.supervisor.get(principal, params.id as string)
       const session = managed?.execs.get(params.exec as string)
-      if (!session || !managed?.live) return fromTrail(call as Call)
+      const live = managed?.live
+      if (!session || !live) return fromTrail(call as Call)
       const after = lastEventId(request) ?? query.after ?? 0
       return wantsStream(request)
-        ? sse(eventsOf(session, managed.live, after, request.signal))
-        : Response.json(execJson(session, managed.live))
+        ? sse(call, (signal) => eventsOf({ session, live, entry: managed }, after, signal))
+        : Response.json(answerOf({ session, live, entry: managed }))
     },
   }),
   route({
@@ -91,10 +93,10 @@ export const execRoutes: readonly Route[] = [
 async function execAnswer(call: Call<ExecBody>): Promise<Response> {
   const { parts, principal, params, body } = call
   const request = execRequestOf(body)
-  const { session, live } = await parts.supervisor.exec(principal, params.id as string, request)
-  if (request.background) return Response.json(execJson(session, live), { status: 202 })
-  await session.result
-  return Response.json(execJson(session, live))
+  const started = await parts.supervisor.exec(principal, params.id as string, request)
+  if (request.background) return Response.json(answerOf(started), { status: 202 })
+  await started.session.result
+  return Response.json(answerOf(started))
 }
 
 /** The stream opens when the command runs, or when a human is asked; a refusal before that is an ordinary answer. */
@@ -108,34 +110,41 @@ async function execStream(call: Call<ExecBody>): Promise<Response> {
   const started = parts.supervisor.exec(principal, params.id as string, request, { onAsked: asked })
   const first = await Promise.race([started.then(() => undefined), question])
   if (first === undefined) {
-    const { session, live } = await started
-    return sse(eventsOf(session, live, 0, call.request.signal))
+    const running = await started
+    return sse(call, (signal) => eventsOf(running, 0, signal))
   }
-  return sse(afterQuestion(call, first, started))
+  return sse(call, (signal) => afterQuestion(call, first, started, signal))
 }
 
-type Started = { readonly session: ExecSession; readonly live: LiveSandbox }
+/** The command as it stands; where its sandbox ended around it, that is said too. */
+function answerOf({ session, live, entry }: Started) {
+  const cut = session.state === 'running' ? undefined : cutNow(entry)
+  return { ...execJson(session, live), ...(cut && wasStopped(session) ? { cut } : {}) }
+}
+
+/** What exited by itself did so before the end. */
+const wasStopped = ({ done }: ExecSession): boolean => done?.outcome.kind !== 'exited'
 
 async function* afterQuestion(
   call: Call,
   id: string,
   started: Promise<Started>,
+  signal: AbortSignal,
 ): AsyncGenerator<SseEvent, void> {
   yield { event: 'approval', data: { id } }
   try {
-    const { session, live } = await started
-    yield* eventsOf(session, live, 0, call.request.signal)
+    yield* eventsOf(await started, 0, signal)
   } catch (error) {
     yield { event: 'error', data: await problem(error, call.requestId, call.parts.log).json() }
   }
 }
 
 async function* eventsOf(
-  session: ExecSession,
-  live: LiveSandbox,
+  started: Started,
   after: number,
   signal: AbortSignal,
 ): AsyncGenerator<SseEvent, void> {
+  const { session, live } = started
   yield { event: 'start', data: { exec_id: session.id, sandbox_id: live.id, pid: session.pid } }
   for await (const chunk of session.log.follow(after, signal)) {
     if ('gap' in chunk) yield { event: 'gap', data: { up_to: chunk.id }, id: chunk.id }
@@ -144,7 +153,7 @@ async function* eventsOf(
   if (signal.aborted) return
   try {
     await session.result
-    const { stdout: _out, stderr: _err, ...end } = execJson(session, live)
+    const { stdout: _out, stderr: _err, ...end } = answerOf(started)
     yield { event: 'end', data: end, id: session.log.lastId }
   } catch (error) {
     yield { event: 'error', data: await problem(error, session.id).json() }

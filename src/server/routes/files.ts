@@ -1,9 +1,11 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
+import type { Managed } from '../../supervisor/managed.ts'
 
 type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
 
 import { bytesOf } from '../body.ts'
+import { cutSoon } from '../cuts.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
 import { type SseEvent, sse } from '../sse.ts'
@@ -38,14 +40,18 @@ const fileJson = (info: FileInfo) => ({
 })
 
 /** Files as the sandbox sees them. The work counts as use of the sandbox. */
-async function within<T>(call: Call, path: string, work: (live: LiveSandbox) => Promise<T>): Promise<T> {
+async function within<T>(
+  call: Call,
+  path: string,
+  work: (live: LiveSandbox, entry: Managed) => Promise<T>,
+): Promise<T> {
   if (!path.startsWith('/'))
     throw new SandboxError('path-not-absolute', `\`${path}\` is not an absolute path`)
   const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
   const live = entry.ready()
   const end = entry.begin()
   try {
-    return await work(live)
+    return await work(live, entry)
   } finally {
     end()
   }
@@ -128,10 +134,15 @@ export const fileRoutes: readonly Route[] = [
     summary: 'Changes in a directory, as events',
     scope: 'read',
     query: watchQuery,
-    answers: { 200: { description: 'events: ready, change', type: 'text/event-stream' } },
+    answers: {
+      200: {
+        description: 'events: ready, change; `cut` with the reason of its end',
+        type: 'text/event-stream',
+      },
+    },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, (live) =>
-        watched(live, call.query.path, call.query.recursive ?? false, call.request.signal),
+      within(call as unknown as Call, call.query.path, (_, entry) =>
+        watched(call as unknown as Call, entry, call.query.path, call.query.recursive ?? false),
       ),
   }),
 ]
@@ -173,12 +184,7 @@ async function readFile(
 }
 
 /** Resolves once the watch is in place. */
-async function watched(
-  live: LiveSandbox,
-  path: string,
-  recursive: boolean,
-  signal: AbortSignal,
-): Promise<Response> {
+async function watched(call: Call, entry: Managed, path: string, recursive: boolean): Promise<Response> {
   const queue: SseEvent[] = []
   const stop = new AbortController()
   let wake: () => void = () => {}
@@ -188,8 +194,9 @@ async function watched(
     wake()
   }
   await new Promise<void>((resolve, reject) => {
-    live.files
-      .watch(path, {
+    entry
+      .ready()
+      .files.watch(path, {
         recursive,
         signal: stop.signal,
         onReady: () => {
@@ -204,8 +211,8 @@ async function watched(
         wake()
       })
   })
-  signal.addEventListener('abort', () => wake(), { once: true })
-  async function* events(): AsyncGenerator<SseEvent, void> {
+  async function* events(signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+    signal.addEventListener('abort', () => wake(), { once: true })
     try {
       while (!signal.aborted && !(over && queue.length === 0)) {
         const next = queue.shift()
@@ -215,9 +222,11 @@ async function watched(
             wake = resolve
           })
       }
+      const cut = signal.aborted ? undefined : await cutSoon(entry)
+      if (cut) yield { event: 'cut', data: cut }
     } finally {
       stop.abort()
     }
   }
-  return sse(events())
+  return sse(call, events)
 }

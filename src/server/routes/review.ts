@@ -1,7 +1,7 @@
-import type { SeenChange } from '../../supervisor/reviews.ts'
+import type { SeenChange, WaitingReview } from '../../supervisor/reviews.ts'
 import { type Route, route } from '../route.ts'
 import { applyShape, noBody, pathQuery } from '../shapes.ts'
-import { pageOf } from '../views.ts'
+import { pageOf, sandboxJson, sandboxSchema } from '../views.ts'
 
 /**
  * What a reviewed sandbox changed. SECURITY: looking needs `read`; the word itself needs `admin`, like an approval: whoever
@@ -32,6 +32,20 @@ const APPLIED = {
   },
 }
 
+const WAITING = {
+  ...sandboxSchema,
+  properties: {
+    ...sandboxSchema.properties,
+    changes: {
+      type: ['integer', 'null'],
+      description: 'how many wait; null where its end came too suddenly to count them',
+    },
+  },
+}
+
+/** A sandbox that has ended, with how many of its changes wait. */
+export const waitingJson = ({ row, changes }: WaitingReview) => ({ ...sandboxJson({ row }), changes })
+
 const changeJson = ({ inside, change, kind, mode, size, binary, target, version }: SeenChange) => ({
   path: inside,
   change,
@@ -44,6 +58,17 @@ const changeJson = ({ inside, change, kind, mode, size, binary, target, version 
 })
 
 export const reviewRoutes: readonly Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/reviews',
+    summary: 'The sandboxes that have ended and whose changes wait, latest first',
+    scope: 'read',
+    answers: { 200: { description: 'the first 200, and how many there are', schema: pageOf(WAITING) } },
+    async handle({ parts, principal }) {
+      const { items, total } = await parts.reviews.waiting(principal)
+      return Response.json({ items: items.map(waitingJson), total, next: null })
+    },
+  }),
   route({
     method: 'GET',
     path: '/v1/sandboxes/:id/review',

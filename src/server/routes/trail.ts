@@ -1,3 +1,4 @@
+import { cutByEnd } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator, type Principal } from '../../supervisor/keys.ts'
 import type { ServerParts } from '../parts.ts'
@@ -171,27 +172,26 @@ export const trailRoutes: readonly Route[] = [
     summary: 'The trail as it grows, as events; goes on from `Last-Event-ID`; of one sandbox, until its end',
     scope: 'read',
     query: eventsQuery,
-    answers: { 200: { description: 'one event a record', type: 'text/event-stream' } },
-    handle: async ({ parts, principal, query, request }) => {
-      const over =
-        query.sandbox_id === undefined ? undefined : await endOf(parts, principal, query.sandbox_id)
-      const stop = new AbortController()
-      request.signal.addEventListener('abort', () => stop.abort(), { once: true })
-      const records = parts.feed.follow(principal, {
-        after: lastEventId(request) ?? query.after,
-        sandboxId: query.sandbox_id,
-        events: query.event === undefined ? undefined : [query.event],
-        signal: stop.signal,
-        over,
-      })
-      async function* events(): AsyncGenerator<SseEvent, void> {
-        try {
-          for await (const record of records) yield { event: record.event, data: record, id: record.seq }
-        } finally {
-          stop.abort()
-        }
+    answers: {
+      200: {
+        description: 'one event a record; `cut` with the reason of its end',
+        type: 'text/event-stream',
+      },
+    },
+    handle: async (call) => {
+      const { parts, principal, query, request } = call
+      const { sandbox_id: sandboxId, event } = query
+      const over = sandboxId === undefined ? undefined : await endOf(parts, principal, sandboxId)
+      async function* events(signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+        const after = lastEventId(request) ?? query.after
+        const wanted = { after, sandboxId, events: event && [event], signal, over }
+        for await (const record of parts.feed.follow(principal, wanted))
+          yield { event: record.event, data: record, id: record.seq }
+        if (sandboxId === undefined || signal.aborted) return
+        const { row } = await parts.supervisor.get(principal, sandboxId)
+        yield { event: 'cut', data: cutByEnd(row.reason ?? row.state) }
       }
-      return sse(events())
+      return sse(call, events)
     },
   }),
 ]

@@ -1,12 +1,13 @@
 import { useMemo } from 'react'
-import type { Approval, TrailRecord } from '../../../src/client/types.ts'
-import { ago, clock, count, oneLine, shortId, span } from '../format.ts'
+import type { TrailRecord } from '../../../src/client/types.ts'
+import { clock, count, oneLine, shortId } from '../format.ts'
 import { useSnapshot } from '../live.ts'
 import { useNow } from '../load.ts'
 import { setParams, useParam } from '../route.ts'
 import { Timeline } from '../timeline.tsx'
 import { Badge, Link, Page, Panel } from '../ui.tsx'
 import { useStateWord } from '../waiting.ts'
+import { NeedsYou } from './overview-needs.tsx'
 import { Sandboxes } from './overview-sandboxes.tsx'
 
 const HOUR_MS = 3_600_000
@@ -16,9 +17,10 @@ export const isViolation = (record: TrailRecord): boolean =>
 
 /** What runs, what was stopped, and first of all what waits for a person. */
 export function Overview() {
-  const { approvals, sandboxes, records } = useSnapshot()
+  const { approvals, reviews, sandboxes, records } = useSnapshot()
   const now = useNow()
   const wordOf = useStateWord()
+  const needed = approvals.length + reviews.length
   const running = sandboxes.filter((one) => wordOf(one) === 'executing').length
   // Once a minute is often enough for what falls out of the hour.
   const edge = Math.floor(now / 60_000)
@@ -33,12 +35,12 @@ export function Overview() {
         <dl className="figures">
           <Figure name="live" value={sandboxes.length} />
           <Figure name="busy" value={running} />
-          <Figure name="waiting for you" value={approvals.length} urgent={approvals.length > 0} />
+          <Figure name="waiting for you" value={needed} urgent={needed > 0} />
           <Figure name="stopped in the last hour" value={stopped.length} />
         </dl>
       }
     >
-      {approvals.length > 0 && <NeedsYou approvals={approvals} now={now} />}
+      {needed > 0 && <NeedsYou approvals={approvals} reviews={reviews} now={now} />}
       <Stopped records={stopped} now={now} />
       <Sandboxes />
     </Page>
@@ -51,40 +53,6 @@ function Figure(props: { readonly name: string; readonly value: number; readonly
       <dt>{props.name}</dt>
       <dd>{count(props.value)}</dd>
     </div>
-  )
-}
-
-function NeedsYou({ approvals, now }: { readonly approvals: readonly Approval[]; readonly now: number }) {
-  return (
-    <Panel
-      title="Needs you"
-      className="needs-you"
-      aside={
-        <span className="dim for-keyboards">
-          <kbd>g</kbd> <kbd>a</kbd> opens them all
-        </span>
-      }
-    >
-      <ul className="asks">
-        {approvals.slice(0, 4).map((one) => (
-          <li key={one.id}>
-            <Link to={`/approvals/${one.id}`} className="ask-card">
-              <code>{oneLine(one.command)}</code>
-              <span className="why">{oneLine(one.decision.reason)}</span>
-              <span className="dim">
-                {one.agent_id ? oneLine(one.agent_id) : 'no agent named'} · asked {ago(one.asked_at, now)} ago
-                · {span(Math.max(0, Date.parse(one.expires_at) - now))} left
-              </span>
-            </Link>
-          </li>
-        ))}
-      </ul>
-      {approvals.length > 4 && (
-        <Link to="/approvals" className="more">
-          and {approvals.length - 4} more
-        </Link>
-      )}
-    </Panel>
   )
 }
 

@@ -157,6 +157,9 @@ function Exec(props: {
 }) {
   const { one, open } = props
   const client = useClient()
+  // What is on the screen stays there when its sandbox ends.
+  const shown = useRef(false)
+  shown.current = open && (shown.current || one.held)
   const failed = one.outcome !== null && (one.outcome.kind !== 'exited' || one.outcome.code !== 0)
   return (
     <li className={open ? 'exec open' : 'exec'}>
@@ -197,7 +200,7 @@ function Exec(props: {
               </Button>
             )}
           </p>
-          {one.held ? (
+          {shown.current ? (
             <Output id={props.id} execId={one.exec_id} />
           ) : (
             <p className="dim">What it printed is no longer held; how it ended is on record.</p>
@@ -215,6 +218,7 @@ function Output({ id, execId }: { readonly id: string; readonly execId: string }
   const client = useClient()
   const box = useRef<HTMLPreElement>(null)
   const [text, setText] = useState('')
+  const [why, setWhy] = useState('')
   useEffect(() => {
     const stop = new AbortController()
     const decoder = new TextDecoder()
@@ -223,9 +227,10 @@ function Output({ id, execId }: { readonly id: string; readonly execId: string }
       for await (const event of sandbox.attach(execId, 0, stop.signal)) {
         if (event.type === 'stdout' || event.type === 'stderr')
           setText((before) => (before + decoder.decode(event.data, { stream: true })).slice(-MOST_SHOWN))
+        if (event.type === 'end') setWhy(event.result.cut?.message ?? '')
       }
     }
-    read().catch(() => {})
+    read().catch((error: unknown) => !stop.signal.aborted && setWhy(said(error)))
     return () => stop.abort()
   }, [client, id, execId])
   // biome-ignore lint/correctness/useExhaustiveDependencies: follows the text to its end
@@ -233,10 +238,17 @@ function Output({ id, execId }: { readonly id: string; readonly execId: string }
     if (box.current) box.current.scrollTop = box.current.scrollHeight
   }, [text])
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-    <pre className="output" ref={box} tabIndex={0} role="log" aria-label="What it printed">
-      {text === '' ? <span className="dim">(nothing printed)</span> : withoutEscapes(text)}
-    </pre>
+    <>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <pre className="output" ref={box} tabIndex={0} role="log" aria-label="What it printed">
+        {text === '' ? <span className="dim">(nothing printed)</span> : withoutEscapes(text)}
+      </pre>
+      {why !== '' && (
+        <p className="dim" role="status">
+          {plain(why)}
+        </p>
+      )}
+    </>
   )
 }
 

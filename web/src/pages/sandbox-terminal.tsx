@@ -2,6 +2,7 @@ import { FitAddon } from '@xterm/addon-fit'
 import { Terminal as Xterm } from '@xterm/xterm'
 import '@xterm/xterm/css/xterm.css'
 import { useEffect, useRef, useState } from 'react'
+import { plain } from '../format.ts'
 import { useClient } from '../live.ts'
 import { Button, Panel } from '../ui.tsx'
 
@@ -41,6 +42,9 @@ const colours = () => {
   }
 }
 
+/** What a socket is closed with when it may be opened again. */
+const TRY_LATER = 1013
+
 type State = 'opening' | 'open' | 'ended' | 'broken'
 
 /** A real terminal in the sandbox. When it ends, what it said stays on the screen. */
@@ -49,6 +53,8 @@ export function Terminal({ id, over }: { readonly id: string; readonly over: boo
   const box = useRef<HTMLDivElement>(null)
   const [state, setState] = useState<State>('opening')
   const [why, setWhy] = useState('')
+  // The server said that there is nothing to come back to.
+  const [isFinal, setFinal] = useState(false)
   const [turn, setTurn] = useState(0)
   // biome-ignore lint/correctness/useExhaustiveDependencies: `turn` opens another
   useEffect(() => {
@@ -78,6 +84,7 @@ export function Terminal({ id, over }: { readonly id: string; readonly over: boo
     socket.binaryType = 'arraybuffer'
     const encoder = new TextEncoder()
     let ended = false
+    setWhy('')
     socket.onopen = () => {
       setState('open')
       terminal.focus()
@@ -88,8 +95,10 @@ export function Terminal({ id, over }: { readonly id: string; readonly over: boo
       const outcome = (JSON.parse(data) as { end?: { kind?: string; code?: number } }).end
       setWhy(outcome?.kind === 'exited' ? `exit ${outcome.code}` : (outcome?.kind ?? ''))
     }
-    socket.onclose = () => {
-      setState(ended ? 'ended' : 'broken')
+    socket.onclose = ({ code, reason }) => {
+      setFinal(reason !== '' && code !== TRY_LATER)
+      setState(ended && reason === '' ? 'ended' : 'broken')
+      if (reason !== '') setWhy(plain(reason))
       terminal.options.disableStdin = true
       terminal.options.cursorBlink = false
     }
@@ -123,9 +132,9 @@ export function Terminal({ id, over }: { readonly id: string; readonly over: boo
             {state === 'open' &&
               'a shell inside the wall: what is typed is yours, what it may do is the wall’s'}
             {state === 'ended' && `ended: ${why}`}
-            {state === 'broken' && 'the connection ended; what it said is still here'}
+            {state === 'broken' && `${why || 'the connection ended'}; what it said is still here`}
           </span>
-          {closed && !over && (
+          {closed && !over && !isFinal && (
             <Button
               onClick={() => {
                 setState('opening')

@@ -1,0 +1,40 @@
+import type { ErrorCode } from './errors.ts'
+
+/**
+ * Why the server ends a stream or a socket that is open: the code of the WebSocket's close, the words, what it is as an
+ * error, and whether coming back makes sense.
+ */
+const row = (close: number, says: string, error: ErrorCode, comesBack = false) => ({
+  close,
+  says,
+  error,
+  comesBack,
+})
+
+export const CUTS = {
+  revoked: row(1008, 'the key was revoked', 'unauthenticated'),
+  'signed-out': row(1008, 'signed out elsewhere', 'unauthenticated'),
+  expired: row(1008, 'the session has expired', 'unauthenticated'),
+  'sandbox-ended': row(1000, 'the sandbox has ended', 'wrong-state'),
+  shutdown: row(1001, 'the server is shutting down', 'draining', true),
+  unsure: row(1013, 'the server cannot tell right now whether this may go on', 'unreachable', true),
+  behind: row(1013, 'what is to be read fell too far behind', 'unreachable', true),
+} as const
+
+export type CutReason = keyof typeof CUTS
+
+/** As it goes over the wire: the event `cut`, the field `cut` of an `end`, a socket's close. */
+export type Cut = { readonly reason: CutReason; readonly message: string }
+
+/** The reason with its words. */
+export const cutOf = (reason: CutReason, detail?: string): Cut => ({
+  reason,
+  message: detail ? `${CUTS[reason].says} (${detail})` : CUTS[reason].says,
+})
+
+/** Of whatever hung on a sandbox that ended. Only the word is told: what was said may be an agent's. */
+export const cutByEnd = (why: string): Cut =>
+  why === 'drained' ? cutOf('shutdown') : cutOf('sandbox-ended', why.split(':')[0])
+
+/** Whoever comes back would not be let in. */
+export const isOut = ({ reason }: Cut): boolean => CUTS[reason]?.error === 'unauthenticated'
