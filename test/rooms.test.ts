@@ -34,7 +34,8 @@ const ABOVE: Readonly<Record<string, readonly string[]>> = {
   'compose-backends.ts': [...INNER, 'compose-files.ts', 'npm:e2b'],
   'compose.ts': [...INNER, 'compose-backends.ts', 'compose-files.ts'],
   // The server's half of the composition: apart, so that no command loads it but `serve`.
-  'serve.ts': [...INNER, 'compose.ts', 'agents.ts'],
+  'serve-parts.ts': [...INNER, 'compose.ts'],
+  'serve.ts': [...INNER, 'compose.ts', 'serve-parts.ts', 'agents.ts'],
   // The agents' front door: apart, so that whoever has no agent does not load it.
   'agents.ts': [...INNER, 'compose.ts'],
   'api.ts': [...INNER, 'compose.ts'],
