@@ -191,6 +191,20 @@ void stream_listen(int port) {
   watch_start(&listening, listen_on(port), READABLE, accept_stream, NULL);
 }
 
+/* Whether the host has it. Without a free descriptor it gets the letter and not what was in it, and says so. */
+static bool is_taken(int by) {
+  char answer[256];
+  size_t got = 0;
+  while (got < sizeof answer - 1 && !memchr(answer, '\n', got)) {
+    ssize_t more = read(by, answer + got, sizeof answer - 1 - got);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) return false;
+    got += (size_t)more;
+  }
+  answer[got] = 0;
+  return strstr(answer, "NODE_HANDLE_ACK");
+}
+
 /*
  * In Node's own language for descriptors that come from a child. SECURITY: nothing of a guest has run yet, and when it
  * does this channel is closed.
@@ -199,6 +213,7 @@ void stream_hand_over(int port, int to) {
   static const char LETTER[] = "\"cmd\":\"NODE_HANDLE\",\"type\":\"net.Native\",\"msg\":\"proxy\"}\n";
   int fd = listen_on(port);
   if (!send_message(to, '{', LETTER, sizeof LETTER - 1, fd)) die("tunnel: %s", strerror(errno));
+  if (!is_taken(to)) die("tunnel: the host did not take its socket; it may have too many open files");
   close(fd);
   close(to);
 }

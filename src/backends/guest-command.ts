@@ -1,3 +1,4 @@
+import type { Cgroup } from '../host/cgroup.ts'
 import { monotonicMs } from '../host/clock.ts'
 import { Collected } from '../host/collected.ts'
 import type { GuestEnd, StartedProcess } from '../host/guest-process.ts'
@@ -11,6 +12,16 @@ import type { ExecIo, OutputStream, RunningCommand, StartIo, TerminalSize } from
 export type KernelCounts = { readonly oomKills: number; readonly pidsRefused: number }
 
 export type Confinement = { readonly counts: () => KernelCounts; readonly release: () => Promise<void> }
+
+/** Holds one command in a group of its own, or says that this host cannot. */
+export function confinedTo(own: Cgroup | undefined, hostPid: number | undefined): Confinement {
+  if (!own || hostPid === undefined)
+    throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
+      hint: 'ask for memory, processors or processes when the sandbox is created',
+    })
+  own.join(hostPid)
+  return { counts: () => own.counts(), release: () => own.remove() }
+}
 
 /** Between asking and killing. */
 const GRACE_MS = 500

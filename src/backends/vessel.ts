@@ -6,7 +6,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { Freezable } from './backend.ts'
-import type { Confinement, KernelCounts } from './guest-command.ts'
+import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
 import { type GuestPlace, GuestSandbox } from './guest-sandbox.ts'
 
 /** Something that an engine made and started, with our agent as its first process, waiting for its configuration. */
@@ -140,12 +140,7 @@ export class VesselPlace implements GuestPlace {
     const { group, pid: root } = this.vessel
     const host = root === undefined ? undefined : hostPidOf(root, pid)
     const own = host === undefined ? undefined : nestedIn(group, `ringfence-exec-${++this.#execs}`, limits)
-    if (!own || host === undefined)
-      throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
-        hint: 'ask for memory, processors or processes when the sandbox is created',
-      })
-    own.join(host)
-    return { counts: () => own.counts(), release: () => own.remove() }
+    return confinedTo(own, host)
   }
 
   async close(): Promise<void> {

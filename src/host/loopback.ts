@@ -31,7 +31,7 @@ export function listenLoopback(onStream: (stream: Duplex) => void): Promise<Loop
 }
 
 /** Serves a socket that somebody else made and listens on already. Returns the end of it. */
-export function serveSocket(socket: unknown, onStream: (stream: Duplex) => void): () => void {
+export function serveSocket(socket: object, onStream: (stream: Duplex) => void): () => void {
   const { server, close } = handingOver(onStream)
   server.on('error', close)
   server.listen(socket)

@@ -114,6 +114,11 @@ const channels = (onTunnel: RunIo['onTunnel']): ('pipe' | 'ipc')[] => (onTunnel 
  */
 function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<RunIo['onTunnel']>): void {
   child.once('message', (_letter, socket) => {
+    // SECURITY: to listen on nothing is to listen on every address.
+    if (socket === undefined) {
+      child.emit('error', new Error('its listening socket did not come'))
+      return
+    }
     const close = serveSocket(socket, onTunnel)
     if (child.exitCode === null && child.signalCode === null) child.once('exit', close)
     else close()

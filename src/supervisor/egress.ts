@@ -151,7 +151,8 @@ const MAX_UNWRITTEN = 64
 /**
  * When a connection may be made. The first to a place waits until its record is on the disk. Later ones to the same place
  * are on their way there when they are made: whom the sandbox talks to is known by then, and a disk's sync for each
- * would cost more than the connection. Once a record is lost everybody waits again, so nothing is made without one.
+ * would cost more than the connection. Once a record is lost everybody waits for their own again: what was made by then is
+ * all that can be missing.
  */
 export class Ledger {
   readonly #places = new Set<string>()

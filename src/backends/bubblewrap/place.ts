@@ -5,7 +5,7 @@ import { hostPidOf, treeUsage } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Usage } from '../backend.ts'
-import type { Confinement, KernelCounts } from '../guest-command.ts'
+import { type Confinement, confinedTo, type KernelCounts } from '../guest-command.ts'
 import type { GuestPlace } from '../guest-sandbox.ts'
 import { layersOf } from './layers.ts'
 import { launchFailure } from './result.ts'
@@ -87,12 +87,7 @@ export class BubblewrapPlace implements GuestPlace {
     const host = hostPidOf(companion.pid, pid)
     const name = `ringfence-exec-${++this.#execs}`
     const own = host === undefined ? undefined : group?.nested(name, limits)
-    if (!own || host === undefined)
-      throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
-        hint: 'ask for memory, processors or processes when the sandbox is created',
-      })
-    own.join(host)
-    return { counts: () => own.counts(), release: () => own.remove() }
+    return confinedTo(own, host)
   }
 
   async close(): Promise<void> {
