@@ -14,7 +14,7 @@ import { caller, hostMemoryMb, readText } from './host/system.ts'
 import { Vault } from './host/vault.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
-import type { Event, EventSink, Json } from './model/event.ts'
+import type { Event, EventSink, Json, Pace } from './model/event.ts'
 import type { Spec } from './model/spec.ts'
 import { type Observed, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
 import type { SkillParts } from './server/parts.ts'
@@ -297,9 +297,9 @@ async function inspectWith(
 function lazyTrail(stateDir: string, database: () => string): TrailSink {
   let open: Promise<TrailSink> | undefined
   return {
-    async append(event: Event): Promise<void> {
+    async append(event: Event, pace?: Pace): Promise<void> {
       open ??= anyTrail(stateDir, database)
-      await (await open).append(event)
+      await (await open).append(event, pace)
     },
     async close(): Promise<void> {
       await (await open)?.close()
@@ -317,7 +317,7 @@ async function anyTrail(stateDir: string, database: () => string): Promise<Trail
   const store = await openStore({ stateDir, databaseUrl: database() })
   const trail = await openStoreTrail({ home: stateDir, store })
   return {
-    append: (event) => trail.append(event),
+    append: (event, pace) => trail.append(event, pace),
     close: async () => {
       await trail.close()
       await store.close()

@@ -7,7 +7,7 @@ import { compose, databaseUrl, environment, packageFile, type Ringfence, stateDi
 import { cgroupHost } from './host/cgroup.ts'
 import { endOrphanProcesses, removeOrphanGroups } from './host/orphans.ts'
 import type { Config } from './model/config.ts'
-import type { Event } from './model/event.ts'
+import type { Event, Pace } from './model/event.ts'
 import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOptions } from './serve-parts.ts'
 import { consoleMount } from './server/console-files.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
@@ -68,9 +68,9 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => instance.release())
   let hash = (): string => ''
   let opened: StoreTrail | undefined
-  const append = async (event: Event): Promise<void> => {
+  const append = async (event: Event, pace?: Pace): Promise<void> => {
     if (!opened) throw new Error('the trail is not open yet')
-    await opened.append({ ...event, policy: hash() })
+    await opened.append({ ...event, policy: hash() }, pace)
   }
   const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
   hash = ringfence.policyHash

@@ -262,6 +262,7 @@ pid_t spare_keeper(void);
 void stream_listen(int port);
 /* Gives the listening socket to the host, whose own connections they then are. */
 void stream_hand_over(int port, int to);
+void stream_widen_loopback(void);
 void stream_connect(uint32_t id, unsigned port);
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
 void streams_have_room(void);

@@ -252,6 +252,7 @@ _Noreturn void init(int config, int filter) {
   forbid_user_namespaces(plan.uid);
   finish_mounts();
   check_guarded();
+  if (plan.hand >= 0) stream_widen_loopback();
   if (plan.uid) become_user(plan.uid, plan.gid);
   drop_privileges();
   fence_and_serve(filter);

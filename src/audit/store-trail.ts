@@ -1,5 +1,4 @@
-import { SandboxError } from '../model/errors.ts'
-import type { Event, EventSink, Json } from '../model/event.ts'
+import type { Event, EventSink, Json, Pace } from '../model/event.ts'
 import type { Store, Tx } from '../store/sql.ts'
 import { headOf, insertTrail, saveHead, type TrailRow } from '../store/trail-rows.ts'
 import {
@@ -12,12 +11,11 @@ import {
 } from './anchor.ts'
 import { batchOf, type Entry } from './batch.ts'
 import { canonical } from './canonical.ts'
-import { membersOf, type SigningKey, type TrailRecord } from './chain.ts'
+import type { SigningKey, TrailRecord } from './chain.ts'
 import { damaged } from './files.ts'
+import { EntryQueue } from './queue.ts'
 
 const CHECKPOINT_EVERY = 1000
-const RECORD_BYTES = 1024 * 1024
-const BATCH = 1024
 /** How far the copy of the head outside the store may lag behind. */
 const COPY_EVERY_MS = 1000
 
@@ -29,7 +27,6 @@ export type StoreTrailParts = {
   readonly checkpointEvery?: number
 }
 
-type Waiting = { readonly entry: Entry; readonly settle: (error?: unknown) => void }
 type Listener = (rows: readonly TrailRow[]) => void
 
 /**
@@ -39,20 +36,17 @@ type Listener = (rows: readonly TrailRow[]) => void
  */
 export class StoreTrail implements EventSink {
   readonly #parts: StoreTrailParts
-  readonly #now: () => Date
-  readonly #queue: Waiting[] = []
+  readonly #queue: EntryQueue
   readonly #listeners = new Set<Listener>()
   #known: { readonly text: string; readonly anchor: Anchor } | undefined
   #copied: Anchored | undefined
   #copySoon: NodeJS.Timeout | undefined
   #copying: Promise<void> | undefined
-  #draining: Promise<void> | undefined
-  #state: 'open' | 'closed' = 'open'
-  #unsealed = false
+  #closed = false
 
   constructor(parts: StoreTrailParts) {
     this.#parts = parts
-    this.#now = parts.now ?? (() => new Date())
+    this.#queue = new EntryQueue((take) => this.#commit(take), parts.now ?? (() => new Date()))
   }
 
   /** Names the chain in the store. */
@@ -61,17 +55,8 @@ export class StoreTrail implements EventSink {
   }
 
   /** Resolves once the record and the head that covers it are on the disk; otherwise nothing was recorded. */
-  async append(event: Event): Promise<void> {
-    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
-    if (event.event === 'Checkpoint')
-      throw new SandboxError('invalid-input', 'only the trail makes checkpoints')
-    const members = membersOf(event)
-    let bytes = 0
-    for (const member of members.values()) bytes += Buffer.byteLength(member)
-    if (bytes > RECORD_BYTES)
-      throw new SandboxError('invalid-input', `the event is larger than ${RECORD_BYTES} bytes`)
-    this.#unsealed = true
-    await this.#enqueue({ kind: 'event', time: this.#now().toISOString(), members })
+  append(event: Event, pace?: Pace): Promise<void> {
+    return this.#queue.append(event, pace)
   }
 
   /** Called with what was just committed, in order. */
@@ -80,64 +65,35 @@ export class StoreTrail implements EventSink {
     return () => this.#listeners.delete(listener)
   }
 
-  async checkpoint(): Promise<void> {
-    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
-    await this.#seal()
+  checkpoint(): Promise<void> {
+    return this.#queue.checkpoint()
   }
 
   /** Seals what was appended. Harmless when repeated. */
   async close(): Promise<void> {
-    if (this.#state === 'closed') return
-    this.#state = 'closed'
-    if (this.#unsealed) await this.#seal()
-    await this.#draining
+    if (this.#closed) return
+    this.#closed = true
+    await this.#queue.close()
     clearTimeout(this.#copySoon)
     await this.#copying
     await this.#copyHead()
   }
 
-  async #seal(): Promise<void> {
-    this.#unsealed = false
-    await this.#enqueue({ kind: 'checkpoint', time: this.#now().toISOString() })
-  }
-
-  async #enqueue(entry: Entry): Promise<void> {
-    const settled = new Promise<void>((resolve, reject) => {
-      this.#queue.push({ entry, settle: (error) => (error === undefined ? resolve() : reject(error)) })
-    })
-    this.#draining ??= this.#drain()
-    await settled
-  }
-
-  async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      const batch: Waiting[] = []
-      try {
-        // Taken when the transaction begins, so that whoever came meanwhile is in it. On a second run: the same ones.
-        const rows = await this.#parts.store.write((tx) => {
-          if (batch.length === 0) batch.push(...this.#queue.splice(0, BATCH))
-          return this.#write(tx, batch)
-        })
-        for (const { settle } of batch) settle()
-        this.#tell(rows)
-      } catch (error) {
+  async #commit(take: () => readonly Entry[]): Promise<void> {
+    const rows = await this.#parts.store
+      .write((tx) => this.#write(tx, take()))
+      .catch((error: unknown) => {
         this.#known = undefined
-        if (batch.length === 0) batch.push(...this.#queue.splice(0))
-        for (const { settle } of batch) settle(error)
-      }
-    }
-    this.#draining = undefined
+        throw error
+      })
+    this.#tell(rows)
   }
 
-  async #write(tx: Tx, batch: readonly Waiting[]): Promise<readonly TrailRow[]> {
+  async #write(tx: Tx, entries: readonly Entry[]): Promise<readonly TrailRow[]> {
     const { store, key, checkpointEvery = CHECKPOINT_EVERY } = this.#parts
     const anchor = this.#anchorIn(await headOf(tx, this.chain, store.kind))
     const rules = { key, checkpointEvery, segmentBytes: Number.POSITIVE_INFINITY }
-    const next = batchOf(
-      anchor,
-      batch.map(({ entry }) => entry),
-      rules,
-    )
+    const next = batchOf(anchor, entries, rules)
     const rows = next.bytes.toString('utf8').split('\n').slice(0, -1).map(rowOf)
     await insertTrail(tx, this.chain, rows)
     const text = canonical(next.anchor as unknown as Json)

@@ -1,9 +1,9 @@
 import { closeSync, constants, ftruncateSync, openSync } from 'node:fs'
 import { SandboxError } from '../model/errors.ts'
-import type { Event, EventSink } from '../model/event.ts'
+import type { Event, EventSink, Pace } from '../model/event.ts'
 import { type Anchored, beginTrail, loadKey, parseAnchors, readAnchors, writeAnchor } from './anchor.ts'
 import { type Batch, type BatchRules, batchOf, type Entry } from './batch.ts'
-import { membersOf, type SigningKey } from './chain.ts'
+import type { SigningKey } from './chain.ts'
 import {
   damaged,
   hasLineBeyond,
@@ -19,11 +19,10 @@ import {
   writeSettled,
 } from './files.ts'
 import { createLock, type Lock } from './lock.ts'
+import { EntryQueue } from './queue.ts'
 
 const CHECKPOINT_EVERY = 1000
 const SEGMENT_BYTES = 8 * 1024 * 1024
-const RECORD_BYTES = 1024 * 1024
-const BATCH_BYTES = 4 * 1024 * 1024
 const LOCK_WAIT_MS = 10_000
 
 export type TrailOptions = {
@@ -72,31 +71,20 @@ async function inTurn<T>(home: string, work: () => Promise<T>): Promise<T> {
 }
 
 type Parts = { readonly key: SigningKey; readonly lock: Lock; readonly now: () => Date }
-type Waiting = {
-  readonly entry: Entry
-  readonly bytes: number
-  readonly settle: (error?: unknown) => void
-}
-
 /** The writing side of the trail. Several may be open on one state directory, in one or in many processes. */
 export class AuditTrail implements EventSink {
   readonly #options: TrailOptions
   readonly #rules: BatchRules
   readonly #lock: Lock
-  readonly #now: () => Date
-  readonly #queue: Waiting[] = []
+  readonly #queue: EntryQueue
   #known: Anchored | undefined
-  #draining: Promise<void> | undefined
-  #state: 'open' | 'closed' = 'open'
-  /** Whether records were appended that no checkpoint of ours speaks for. */
-  #unsealed = false
   /** Whether bytes may lie beyond the head that a crash or a failed write left; they keep the lock until settled. */
   #owing = false
 
   constructor(options: TrailOptions, parts: Parts) {
     this.#options = options
     this.#lock = parts.lock
-    this.#now = parts.now
+    this.#queue = new EntryQueue((take) => inTurn(options.home, () => this.#commit(take())), parts.now)
     this.#rules = {
       key: parts.key,
       checkpointEvery: options.checkpointEvery ?? CHECKPOINT_EVERY,
@@ -105,72 +93,26 @@ export class AuditTrail implements EventSink {
   }
 
   /** Resolves once the record is on the disk and the signed head covers it; otherwise nothing was recorded. */
-  async append(event: Event): Promise<void> {
-    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
-    if (event.event === 'Checkpoint')
-      throw new SandboxError('invalid-input', 'only the trail makes checkpoints')
-    const members = membersOf(event)
-    const bytes = [...members.values()].reduce((sum, member) => sum + Buffer.byteLength(member), 0)
-    if (bytes > RECORD_BYTES)
-      throw new SandboxError('invalid-input', `the event is larger than ${RECORD_BYTES} bytes`)
-    this.#unsealed = true
-    await this.#enqueue({ kind: 'event', time: this.#now().toISOString(), members }, bytes)
+  append(event: Event, pace?: Pace): Promise<void> {
+    return this.#queue.append(event, pace)
   }
 
   /** Appends a signed statement of everything before it. */
-  async checkpoint(): Promise<void> {
-    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
-    await this.#seal()
+  checkpoint(): Promise<void> {
+    return this.#queue.checkpoint()
   }
 
   /** Seals what this trail appended. Harmless when repeated. */
   async close(): Promise<void> {
-    if (this.#state === 'closed') return
-    this.#state = 'closed'
     try {
-      if (this.#unsealed) await this.#seal()
-      await this.#draining
+      await this.#queue.close()
     } finally {
       if (this.#owing) this.#lock.release()
       this.#owing = false
     }
   }
 
-  async #seal(): Promise<void> {
-    this.#unsealed = false
-    await this.#enqueue({ kind: 'checkpoint', time: this.#now().toISOString() }, 0)
-  }
-
-  async #enqueue(entry: Entry, bytes: number): Promise<void> {
-    const settled = new Promise<void>((resolve, reject) => {
-      const settle = (error?: unknown) => (error === undefined ? resolve() : reject(error))
-      this.#queue.push({ entry, bytes, settle })
-    })
-    this.#draining ??= this.#drain()
-    await settled
-  }
-
-  // One commit at a time; whoever calls while it runs shares the next one, and so its one sync of the disk.
-  async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      await new Promise<void>((resolve) => setImmediate(resolve))
-      const batch = this.#takeBatch()
-      const failure = await inTurn(this.#options.home, () => this.#commit(batch.map(({ entry }) => entry)))
-      for (const { settle } of batch) settle(failure)
-    }
-    this.#draining = undefined
-  }
-
-  #takeBatch(): Waiting[] {
-    let bytes = 0
-    const end = this.#queue.findIndex((waiting) => {
-      bytes += waiting.bytes
-      return bytes > BATCH_BYTES
-    })
-    return this.#queue.splice(0, end < 0 ? this.#queue.length : Math.max(end, 1))
-  }
-
-  async #commit(entries: readonly Entry[]): Promise<unknown> {
+  async #commit(entries: readonly Entry[]): Promise<void> {
     try {
       if ((await acquire(this.#lock, this.#options)) === 'inherited') this.#owing = true
       try {
@@ -182,9 +124,8 @@ export class AuditTrail implements EventSink {
         // from a forged record.
         if (!this.#owing) this.#lock.release()
       }
-      return undefined
     } catch (error) {
-      return unwritable(error, this.#options.home)
+      throw unwritable(error, this.#options.home)
     }
   }
 

@@ -44,7 +44,10 @@ export const VIOLATION_TYPE: Readonly<Record<string, string>> = {
   'limit.fuel': 'ResourceExhausted',
 }
 
-/** Where events go. A write that fails throws, and so stops the action that it records. */
+/** `soon`: nobody waits for this one, so that it may share its sync of the disk with others. */
+export type Pace = 'now' | 'soon'
+
+/** Where events go, in the order in which they come. A write that fails throws, and so stops the action that it records. */
 export interface EventSink {
-  append(event: Event): Promise<void>
+  append(event: Event, pace?: Pace): Promise<void>
 }

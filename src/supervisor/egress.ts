@@ -6,7 +6,7 @@ import { Secret } from '../host/secret.ts'
 import type { Vault } from '../host/vault.ts'
 import type { SecretConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Event, EventSink } from '../model/event.ts'
+import type { Event, EventSink, Pace } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Spec } from '../model/spec.ts'
 import { assertPlace } from '../policy/lending.ts'
@@ -122,8 +122,8 @@ class SandboxEgress implements PreparedEgress, Egress {
   /** Before the connection is made; when it cannot be written down, there is none. */
   #admit({ host, port, address, protocol }: Connection): Promise<void> | undefined {
     const where = { host, port, protocol, ...(address === undefined ? {} : { address }) }
-    return this.#ledger.enter(`${protocol} ${host}:${port} ${address}`, () =>
-      this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where }),
+    return this.#ledger.enter(`${protocol} ${host}:${port} ${address}`, (pace) =>
+      this.#parts.trail.append({ event: 'Connection', ...this.#names, verdict: 'allow', ...where }, pace),
     )
   }
 
@@ -159,9 +159,9 @@ export class Ledger {
   #unwritten = 0
   #broken = false
 
-  enter(place: string, write: () => Promise<void>): Promise<void> | undefined {
+  enter(place: string, write: (pace: Pace) => Promise<void>): Promise<void> | undefined {
     const ahead = this.#places.has(place) && this.#unwritten < MAX_UNWRITTEN && !this.#broken
-    const written = this.#follow(place, write())
+    const written = this.#follow(place, write(ahead ? 'soon' : 'now'))
     return ahead ? undefined : written
   }
 

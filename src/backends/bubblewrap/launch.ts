@@ -57,6 +57,8 @@ const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
 // To map user 0 of one namespace to another user in the next the kernel asks for this one.
 const MAPPING_CAPABILITY = 'CAP_SETFCAP'
+// To let the sandbox's own loopback carry larger pieces; the network is a namespace of its own wherever there is a proxy.
+const LOOPBACK_CAPABILITY = 'CAP_NET_ADMIN'
 
 /** Kernel controls that the same user could write when it is root; the rest of /proc is the sandbox's own. */
 const PROC_READONLY = [
@@ -111,8 +113,9 @@ export function launchVector(
 // An overlay works with the rights of whoever mounted it: it copies files up with their owners and modes.
 const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CAP_FSETID', 'CAP_MKNOD']
 
-const capabilities = (plan: Plan, { uid }: LaunchContext): readonly string[] => [
+const capabilities = (plan: Plan, { uid, hand }: LaunchContext): readonly string[] => [
   ...AGENT_CAPABILITIES,
+  ...(hand === undefined ? [] : [LOOPBACK_CAPABILITY]),
   ...(uid === 0 ? [] : [MAPPING_CAPABILITY]),
   ...(overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
 ]

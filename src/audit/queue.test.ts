@@ -1,0 +1,66 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, test } from 'vitest'
+import type { Event } from '../model/event.ts'
+import type { Entry } from './batch.ts'
+import { EntryQueue } from './queue.ts'
+
+const event = (n: number): Event => ({ event: 'Connection', port: n })
+const portOf = (entry: Entry): string =>
+  entry.kind === 'event' ? (/\d+/.exec(entry.members.get('port') ?? '')?.[0] ?? '') : 'seal'
+
+/** A queue whose commits end when the test says so; each is the list of what it wrote. */
+function queueOf() {
+  const commits: string[][] = []
+  const ends: ((error?: Error) => void)[] = []
+  const queue = new EntryQueue(
+    (take) =>
+      new Promise((resolve, reject) => {
+        commits.push(take().map(portOf))
+        ends.push((error) => (error ? reject(error) : resolve()))
+      }),
+    () => new Date(0),
+  )
+  return { queue, commits, ends }
+}
+
+const until = async (holds: () => boolean): Promise<void> => {
+  while (!holds()) await sleep(1)
+}
+
+test('records that nobody waits for share a commit, in their order with the one that comes after them', async () => {
+  const { queue, commits, ends } = queueOf()
+  const all = [queue.append(event(1), 'soon'), queue.append(event(2), 'soon'), queue.append(event(3))]
+  await until(() => ends.length === 1)
+  expect(commits).toEqual([['1', '2', '3']])
+  ends[0]?.()
+  await Promise.all(all)
+})
+
+test('without such a one they are written all the same, also after a commit that took them early', async () => {
+  const { queue, commits, ends } = queueOf()
+  const first = queue.append(event(1))
+  await until(() => ends.length === 1)
+  const second = queue.append(event(2), 'soon')
+  const beside = queue.append(event(3))
+  ends[0]?.()
+  await until(() => ends.length === 2)
+  ends[1]?.()
+  await Promise.all([first, second, beside])
+  await sleep(60)
+  const third = queue.append(event(4), 'soon')
+  await until(() => ends.length === 3)
+  ends[2]?.()
+  await third
+  expect(commits).toEqual([['1'], ['2', '3'], ['4']])
+})
+
+test('closing writes what lingers, and a lost commit is told to each that was in it', async () => {
+  const { queue, commits, ends } = queueOf()
+  const lost = queue.append(event(1), 'soon')
+  const closed = queue.close()
+  await until(() => ends.length === 1)
+  ends[0]?.(new Error('disk full'))
+  await expect(lost).rejects.toThrow('disk full')
+  await expect(closed).rejects.toThrow('disk full')
+  expect(commits).toEqual([['1', 'seal']])
+})
