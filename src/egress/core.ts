@@ -94,7 +94,7 @@ export class Core {
       this.#open.add(passage)
       await this.#askOwner(passage)
       if (policy !== this.#policy || this.#closed) this.#rejudge(passage)
-      if (passage.signal.aborted) throw passage.signal.reason
+      if (passage.until.reason !== undefined) throw passage.until.reason
       return passage
     } catch (error) {
       const refused =

@@ -3,6 +3,7 @@ import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network.ts'
+import type { Until } from './cut.ts'
 
 /** All addresses of a name. A failure may throw; it blocks like an empty answer. */
 export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
@@ -17,13 +18,13 @@ export type Dial = {
   readonly port: number
   /** The name behind the address for TLS; absent for plain TCP. */
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
-  readonly signal: AbortSignal
+  readonly until: Until
   /** How the plain socket is read; absent: as a stream. */
   readonly onread?: OnReadOpts | undefined
 }
 
 /** Opens a socket to exactly this address. Nothing has been written to it when it is handed over. */
-export async function dial({ address, port, tls, signal, onread }: Dial): Promise<Socket> {
+export async function dial({ address, port, tls, until, onread }: Dial): Promise<Socket> {
   const tcp = connect({
     host: address,
     port,
@@ -33,7 +34,7 @@ export async function dial({ address, port, tls, signal, onread }: Dial): Promis
     ...(onread === undefined ? {} : { onread, allowHalfOpen: true }),
   })
   try {
-    await opened(tcp, 'connect', signal)
+    await opened(tcp, 'connect', until)
     // SECURITY: the peer is asked of the kernel, before the first byte of the request or of TLS is sent.
     if (!isSamePeer(address, tcp.remoteAddress))
       throw new SandboxError('ssrf-blocked', 'the connection leads to another address than the judged one')
@@ -46,7 +47,7 @@ export async function dial({ address, port, tls, signal, onread }: Dial): Promis
       ALPNProtocols: ['http/1.1'],
       ...(tls.ca === undefined ? {} : { ca: tls.ca }),
     })
-    await opened(secure, 'secureConnect', signal)
+    await opened(secure, 'secureConnect', until)
     return secure
   } catch (error) {
     tcp.destroy()
@@ -58,14 +59,14 @@ export async function dial({ address, port, tls, signal, onread }: Dial): Promis
 const refuseLookup: LookupFunction = (host, _options, done) =>
   done(new SandboxError('ssrf-blocked', `\`${host}\` is looked up a second time`), '')
 
-function opened(socket: Socket, event: 'connect' | 'secureConnect', signal: AbortSignal): Promise<void> {
+function opened(socket: Socket, event: 'connect' | 'secureConnect', until: Until): Promise<void> {
   return new Promise((resolve, reject) => {
-    const onAbort = (): void => done(signal.reason)
+    let leave = (): void => undefined
     const onError = (error: Error): void => done(error)
     const onClose = (): void => done(new Error('the connection was closed'))
     const onOpen = (): void => done(undefined)
     const done = (error: unknown): void => {
-      signal.removeEventListener('abort', onAbort)
+      leave()
       socket.off(event, onOpen).off('error', onError).off('close', onClose)
       if (error === undefined) resolve()
       else {
@@ -75,7 +76,6 @@ function opened(socket: Socket, event: 'connect' | 'secureConnect', signal: Abor
       }
     }
     socket.on(event, onOpen).on('error', onError).on('close', onClose)
-    if (signal.aborted) onAbort()
-    else signal.addEventListener('abort', onAbort, { once: true })
+    leave = until.listen(() => done(until.reason))
   })
 }

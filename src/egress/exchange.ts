@@ -84,7 +84,7 @@ async function through(
 ): Promise<boolean> {
   const stop = (): void => void upstream.socket.destroy()
   client.stream.once('close', stop)
-  passage.signal.addEventListener('abort', stop, { once: true })
+  const leave = passage.until.listen(stop)
   try {
     sendHead(upstream, passage, outgoing)
     const sent = { done: false, error: undefined as unknown }
@@ -102,7 +102,7 @@ async function through(
       })
     if (outgoing.framing.kind === 'none') await sending
     const answer = await readAnswer(core, client.stream, passage, upstream).catch((error) => {
-      throw passage.signal.aborted ? passage.signal.reason : (sent.error ?? error)
+      throw passage.until.reason ?? sent.error ?? error
     })
     if (outgoing.scrub) assertReadable(answer)
     progress.begun = true
@@ -116,7 +116,7 @@ async function through(
     throw error
   } finally {
     client.stream.off('close', stop)
-    passage.signal.removeEventListener('abort', stop)
+    leave()
   }
 }
 

@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network.ts'
+import { Cut, type Until } from './cut.ts'
 import { dial } from './dial.ts'
 import type { Judged } from './resolve.ts'
 import { bulkReading, Source } from './source.ts'
@@ -32,7 +33,7 @@ export class Passage {
   address: string | undefined
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
-  readonly #over = new AbortController()
+  readonly #cut = new Cut()
   readonly #report: (connection: Connection, passage: Passage) => void
   readonly #around: Passage | undefined
   #done = false
@@ -56,9 +57,9 @@ export class Passage {
     this.#idle.unref()
   }
 
-  /** Aborted when the passage is cut; streams that belong to it then go. */
-  get signal(): AbortSignal {
-    return this.#over.signal
+  /** Over when the passage is cut; streams that belong to it then go. */
+  get until(): Until {
+    return this.#cut
   }
 
   /** Bytes into the sandbox. */
@@ -83,7 +84,7 @@ export class Passage {
   cut(why: SandboxError): void {
     if (this.#done) return
     this.#finish('deny', why.message)
-    this.#over.abort(why)
+    this.#cut.now(why)
   }
 
   /** Ends the passage after its last byte, or after the error that ended it. */
@@ -125,13 +126,13 @@ export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptio
   let failure: unknown
   for (const address of addresses.slice(0, MAX_TRIES)) {
     const bulk = tls === undefined ? bulkReading() : undefined
-    const clock = deadline(connectMs, passage.signal)
+    const clock = deadline(connectMs, passage.until)
     try {
       const socket = await dial({
         address,
         port: target.port,
         tls,
-        signal: clock.signal,
+        until: clock.until,
         onread: bulk?.onread,
       } as Parameters<typeof dial>[0])
       passage.address = address
@@ -146,21 +147,16 @@ export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptio
   throw unreachable(target.host, failure)
 }
 
-/** Cheaper than a signal made of two: there is one of these for each connection. */
-function deadline(ms: number, outer: AbortSignal): { readonly signal: AbortSignal; stop(): void } {
-  const inner = new AbortController()
-  const onOuter = (): void => inner.abort(outer.reason)
-  const timer = setTimeout(
-    () => inner.abort(new SandboxError('timeout', `no connection within ${ms} ms`)),
-    ms,
-  )
-  if (outer.aborted) onOuter()
-  else outer.addEventListener('abort', onOuter, { once: true })
+/** The outer end, or this one. */
+function deadline(ms: number, outer: Until): { readonly until: Until; stop(): void } {
+  const inner = new Cut()
+  const timer = setTimeout(() => inner.now(new SandboxError('timeout', `no connection within ${ms} ms`)), ms)
+  const leave = outer.listen(() => inner.now(outer.reason as Error))
   return {
-    signal: inner.signal,
+    until: inner,
     stop: () => {
       clearTimeout(timer)
-      outer.removeEventListener('abort', onOuter)
+      leave()
     },
   }
 }

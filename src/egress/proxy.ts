@@ -180,7 +180,7 @@ export class EgressProxy {
       await tunnel(this.#core, client, upstream, passage).catch(() => undefined)
     } catch (error) {
       passage?.close(error)
-      if (!client.stream.destroyed) sendAndClose(client, refused(passage?.signal.reason ?? error))
+      if (!client.stream.destroyed) sendAndClose(client, refused(passage?.until.reason ?? error))
     }
   }
 
@@ -220,7 +220,7 @@ export class EgressProxy {
 
   async #asOrigin(client: Source, passage: Passage, scheme: 'http' | 'https'): Promise<void> {
     const stop = (): void => void client.stream.destroy()
-    passage.signal.addEventListener('abort', stop, { once: true })
+    passage.until.listen(stop)
     const { target } = passage.judged
     await serveHttp(this.#core, client, { kind: 'origin', scheme, target, passage })
     passage.close()

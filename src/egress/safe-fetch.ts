@@ -3,6 +3,7 @@ import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { type NetworkPolicy, networkPolicyOf, type Target } from '../policy/network.ts'
 import { MAX_REDIRECTS, redirectOf } from '../policy/network-walk.ts'
+import { untilAborted } from './cut.ts'
 import { dial, type Resolve } from './dial.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
 import { resolveJudged } from './resolve.ts'
@@ -127,7 +128,7 @@ async function exchange(resolved: Resolved, sent: Sent, { ca, signal }: Bounded)
   const tls = url.protocol === 'https:' ? { tls: { host, literal: literal !== undefined, ca } } : {}
   let socket: Socket | undefined
   try {
-    socket = await dial({ address, port, ...tls, signal })
+    socket = await dial({ address, port, ...tls, until: untilAborted(signal) })
     return { socket, answer: await ask(socket, url, sent, signal), address }
   } catch (cause) {
     socket?.destroy()

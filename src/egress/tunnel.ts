@@ -17,8 +17,7 @@ export async function tunnel(
     client.stream.destroy()
     upstream.socket.destroy()
   }
-  passage.signal.addEventListener('abort', abort, { once: true })
-  if (passage.signal.aborted) abort()
+  const leave = passage.until.listen(abort)
   try {
     // A TLS server never speaks first; other servers do.
     const held = target.port === 443
@@ -32,7 +31,7 @@ export async function tunnel(
     passage.close(error)
     throw error
   } finally {
-    passage.signal.removeEventListener('abort', abort)
+    leave()
     abort()
   }
 }
