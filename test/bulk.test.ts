@@ -64,11 +64,11 @@ test('a command finds nothing of the way its socket went, and nothing is left of
   const { sandbox, at, workspace, close } = await sandboxFor(
     createServer((_request, response) => response.end('hello')),
   )
-  const look = `curl -sS --noproxy '' http://${at}/; ls /proc/self/fd | wc -l; env | grep -c NODE_CHANNEL; exit 0`
+  const look = `curl -sS --noproxy '' http://${at}/; ls /proc/self/fd | wc -l; env | grep -c NODE_CHANNEL; grep -c '^Cap[A-Za-z]*:.*[1-9a-f]' /proc/self/status; exit 0`
   writeFileSync(join(workspace, 'look.sh'), look)
   const { stdout } = await sandbox.exec(['bash', join(workspace, 'look.sh')])
-  // The three standard streams, and the directory that is being listed.
-  expect(text(stdout)).toBe('hello4\n0\n')
+  // The three standard streams, and the directory that is being listed; then no channel, and no right over the network.
+  expect(text(stdout)).toBe('hello4\n0\n0\n')
   expect(served(), 'the server of this test and the sandbox').toBeGreaterThan(before + 1)
   await close()
   await expect.poll(served).toBe(before)

@@ -253,6 +253,14 @@ describe('users', () => {
     expect(bwrap.indexOf('--cap-drop')).toBeLessThan(bwrap.indexOf('--cap-add'))
     expect(added.filter((name) => !/^CAP_(SYS_ADMIN|SYS_RESOURCE|SETPCAP|SETFCAP)$/.test(name))).toEqual([])
   })
+
+  test('with a network of its own that has a proxy the agent may set up its loopback', () => {
+    const fetching = { workspace: W, network: { mode: 'fetch', allowHosts: ['example.com'] } } as const
+    const { bwrap } = launch(fetching, { hand: 4 })
+    expect(bwrap).toContain('CAP_NET_ADMIN')
+    expect(bwrap).toContain('--unshare-net')
+    expect(launch(fetching, {}).bwrap).not.toContain('CAP_NET_ADMIN')
+  })
 })
 
 describe('what every sandbox has', () => {
