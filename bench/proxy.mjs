@@ -14,8 +14,8 @@ import { promisify } from 'node:util'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const peerEntry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'sandbox')
-const rounds = Number(process.env.ROUNDS ?? 7)
-const requests = Number(process.env.REQUESTS ?? 1500)
+const rounds = Number(process.env.ROUNDS ?? 5)
+const requests = Number(process.env.REQUESTS ?? 1000)
 const bulk = Number(process.env.BULK_MB ?? 256) * 1024 * 1024
 const [, , role] = process.argv
 const self = fileURLToPath(import.meta.url)
@@ -210,6 +210,11 @@ function peerSandbox(at) {
   return { client, stop: () => rmSync(home, { recursive: true }) }
 }
 
+/** On the terminal alone: what is redirected holds figures only. */
+function progress(text) {
+  if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${text}`)
+}
+
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1]
 
 async function main() {
@@ -241,8 +246,11 @@ async function main() {
   const results = ways.map(() => COLUMNS.map(() => []))
   // One round to warm everything up does not count.
   for (let round = -1; round < rounds; round++)
-    for (const [row, [, way]] of ways.entries())
+    for (const [row, [name, way]] of ways.entries()) {
+      progress(`round ${round + 1} of ${rounds}: ${name}`)
       for (const [column, value] of (await way()).entries()) if (round >= 0) results[row][column].push(value)
+    }
+  progress('')
   const base = results[0].map(median)
   console.log(`${'new connection for each request, 1 KiB; bulk in one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
