@@ -278,6 +278,7 @@ _Noreturn void init(int config, int filter);
 /* The rest of it, where the mounts are there and the privileges gone. */
 _Noreturn void serve_inside(char *config, size_t length, int filter);
 /* enter.c: joins control groups, becomes another user and starts a program. */
+void join_group(const char *directory);
 _Noreturn void enter(char **argv);
 /* machine.c */
 _Noreturn void machine_init(void);

@@ -7,10 +7,19 @@
  * on, and what it starts has no way back to who started it. An empty UID keeps the user.
  */
 
-static void join(const char *directory) {
+static int open_in(const char *directory, const char *name) {
   char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/cgroup.procs", directory);
-  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  return open(path, O_WRONLY | O_CLOEXEC);
+}
+
+/*
+ * To move a process the kernel stops every fork on the machine for some milliseconds; a thread that moves itself stops
+ * nobody, and we have only one. PLATFORM: in version 2 only whole processes move.
+ */
+void join_group(const char *directory) {
+  int fd = open_in(directory, "tasks");
+  if (fd < 0) fd = open_in(directory, "cgroup.procs");
   if (fd < 0 || write(fd, "0", 1) != 1) die("control group %s: %s", directory, strerror(errno));
   close(fd);
 }
@@ -26,7 +35,7 @@ _Noreturn void enter(char **argv) {
   pid_t parent = getppid();
   const char *uid = argv[0], *gid = argv[0] ? argv[1] : NULL;
   if (!gid) die("enter: nobody named");
-  for (argv += 2; *argv && strcmp(*argv, "--"); argv++) join(*argv);
+  for (argv += 2; *argv && strcmp(*argv, "--"); argv++) join_group(*argv);
   if (!argv[0] || !argv[1]) die("enter: no program");
   if (*uid) become(uid, gid);
   die_with_parent(parent); /* a change of user would make the kernel forget it */

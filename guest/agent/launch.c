@@ -50,14 +50,6 @@ static void read_vector(void) {
   }
 }
 
-static void join_cgroup(const char *directory) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/cgroup.procs", directory);
-  int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0 || write(fd, "0", 1) != 1) die("cannot join cgroup %s: %s", directory, strerror(errno));
-  close(fd);
-}
-
 static char *number(int value) {
   char *text = malloc(12);
   if (!text) die("out of memory");
@@ -129,7 +121,7 @@ static const struct {
 static void apply(const char *name, char **arguments) {
   if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
   else if (!strcmp(name, "control") || !strcmp(name, "hand")) return;
-  else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
+  else if (!strcmp(name, "cgroup")) join_group(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
   else if (!strcmp(name, "file")) write_file(arguments[0], arguments[1]);

@@ -152,7 +152,7 @@ class Bubblewrap implements Backend, Wrapper {
     }
   }
 
-  /** Joining a group costs milliseconds in the kernel, too much for a net that nobody asked for. */
+  /** Making one and, in version 2, joining it costs milliseconds: too much for a net that nobody asked for. */
   #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
