@@ -1,4 +1,5 @@
 import { ARCHIVES } from './tools/archives.ts'
+import { BATCHES } from './tools/batches.ts'
 import { BUILD } from './tools/build.ts'
 import { BUILTINS } from './tools/builtins.ts'
 import { DATABASES } from './tools/databases.ts'
@@ -8,10 +9,12 @@ import { GIT } from './tools/git.ts'
 import { INTERPRETERS } from './tools/interpreters.ts'
 import { NETWORK } from './tools/network.ts'
 import { PACKAGES } from './tools/packages.ts'
+import { PRIVILEGES } from './tools/privileges.ts'
 import { READERS } from './tools/readers.ts'
 import { SEARCH } from './tools/search.ts'
 import { SESSION } from './tools/session.ts'
 import { SHELLS } from './tools/shells.ts'
+import { SSH } from './tools/ssh.ts'
 import { SYSTEM } from './tools/system.ts'
 import { TEXT } from './tools/text.ts'
 import { WRAPPERS } from './tools/wrappers.ts'
@@ -34,6 +37,9 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map(
     INTERPRETERS,
     SYSTEM,
     SESSION,
+    SSH,
+    PRIVILEGES,
+    BATCHES,
     WRAPPERS,
     BUILTINS,
     SHELLS,

@@ -7,7 +7,7 @@ import { type Option, type OptionSpec, parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
 import { textStream, UNKNOWN } from '../scope.ts'
 import type { Call, Handler } from '../walk.ts'
-import { tools } from './tool.ts'
+import { names, tools } from './tool.ts'
 
 const CURL: OptionSpec = {
   short: 'AbcCdDeEFhHKmoPQrtTuUwxXyYz',
@@ -369,9 +369,6 @@ const openssl: Handler = (call) => {
   if (sub === 'dgst') for (const path of operands) touch(call, path, 'read')
   return undefined
 }
-
-const names = (list: string, handler: Handler): Readonly<Record<string, Handler>> =>
-  Object.fromEntries(list.split(' ').map((name) => [name, handler]))
 
 /** Programs that talk to the network. */
 export const NETWORK: Readonly<Record<string, Handler>> = {
