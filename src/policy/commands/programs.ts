@@ -6,6 +6,7 @@ import { DATABASES } from './tools/databases.ts'
 import { EDITORS } from './tools/editors.ts'
 import { FILES } from './tools/files.ts'
 import { GIT } from './tools/git.ts'
+import { HTTP } from './tools/http.ts'
 import { INTERPRETERS } from './tools/interpreters.ts'
 import { NETWORK } from './tools/network.ts'
 import { PACKAGES } from './tools/packages.ts'
@@ -31,6 +32,7 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map(
     GIT,
     PACKAGES,
     BUILD,
+    HTTP,
     NETWORK,
     DATABASES,
     EDITORS,

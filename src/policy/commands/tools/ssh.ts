@@ -1,9 +1,10 @@
 import { addressFindings } from '../address.ts'
-import { applyOption, runText } from '../effects.ts'
+import { applyOption, runText, touch } from '../effects.ts'
 import { asked, denied, unseen } from '../finding.ts'
 import { parseOptions } from '../options.ts'
 import { UNKNOWN } from '../scope.ts'
 import type { Call, Handler } from '../walk.ts'
+import { names, tools } from './tool.ts'
 
 const SSH_OPTIONS = {
   short: 'bBcDeEFiIJlLmOopQRSwW',
@@ -49,6 +50,35 @@ function judgeSshOption(call: Call, value: string): void {
   runText(call, value.replace(SSH_RUNS, '').trim())
 }
 
+const remoteCopy: Handler = (call) => {
+  const { options, operands } = parseOptions(
+    {
+      short: 'cFiJloPSDX',
+      effects: { '-S': 'program', '-i': 'read', '-F': 'read', '-o': 'data', '-D': 'program' },
+    },
+    call.args,
+  )
+  for (const option of options) {
+    applyOption(call, option)
+    if (option.name === '-o' && /command/i.test(option.value ?? ''))
+      call.node.findings.push(unseen('network/ssh-option', 'runs a command on this machine'))
+  }
+  call.node.findings.push(asked('network/copy', 'copies files to or from another machine'))
+  for (const [index, operand] of operands.entries()) {
+    if (/^[^/]*:/.test(operand))
+      call.node.findings.push(
+        ...addressFindings(call.walk, call.scope, operand.replace(/:.*$/, '').replace(/^.*@/, '')),
+      )
+    else if (
+      touch(call, operand, index === operands.length - 1 ? 'write' : 'read').some(({ rule }) =>
+        rule.startsWith('secrets'),
+      )
+    )
+      call.node.findings.push(denied('exfiltration/copy', 'copies credentials to another machine'))
+  }
+  return UNKNOWN
+}
+
 /** Programs of the secure shell. */
 export const SSH: Readonly<Record<string, Handler>> = {
   ssh,
@@ -56,4 +86,14 @@ export const SSH: Readonly<Record<string, Handler>> = {
   autossh: (call) =>
     ssh({ ...call, args: call.args.filter((arg, index) => arg !== '-M' && call.args[index - 1] !== '-M') }),
   mosh: ssh,
+  ...names('scp sftp', remoteCopy),
+  ...tools({
+    'ssh-keygen ssh-add ssh-copy-id ssh-agent ssh-keyscan': {
+      short: 'tbCNfPDI',
+      effects: { '-f': 'read', '-D': 'program', '-y': 'ask: prints a key' },
+      also: ({ node }) => {
+        node.findings.push(asked('secrets/ssh', 'works with login keys'))
+      },
+    },
+  }),
 }
