@@ -108,6 +108,8 @@ extern int control_out;
 extern int child_socket;
 void report(enum frame_type type, uint32_t id, const void *payload, size_t length);
 void report_number(enum frame_type type, uint32_t id, uint32_t number);
+/* The number that a payload holds. */
+uint32_t number_of(const char *payload, size_t length);
 void report_violation(const char *guarantee, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Violations belong to the command that is being served. */
 void violations_of(uint32_t id, bool afresh);
@@ -223,7 +225,7 @@ int run_builtin(char **argv);
 void kill_tree(pid_t root);
 void kill_strays(bool (*is_known)(pid_t pid));
 
-/* session.c: many commands and streams over one channel. */
+/* session.c: many commands (running.h) and streams over one channel. */
 struct session {
   struct command_spec *defaults; /* environment, directory and ceilings that every command starts with */
   bool guarded;
@@ -238,7 +240,7 @@ extern int work_group, memory_events, pids_events;
 extern int session_helper;
 extern const char *session_token;
 extern long long session_filled;
-/* How many processes of ours stand beside the commands. */
+/* running.c: how many processes of ours stand beside the commands. */
 size_t keepers(void);
 void keepers_are(size_t count);
 _Noreturn void serve_session(const struct session *session);

@@ -263,12 +263,6 @@ static void take_data(struct stream *stream, const char *payload, size_t length)
   if (push(stream)) set_events(stream);
 }
 
-static uint32_t number_of(const char *payload, size_t length) {
-  uint32_t number = 0;
-  for (size_t i = 0; i < length && i < 4; i++) number |= (uint32_t)(unsigned char)payload[i] << (8 * i);
-  return number;
-}
-
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   struct stream *stream = find_stream(id);
   if (!stream) return false;

@@ -85,6 +85,12 @@ void report_number(enum frame_type type, uint32_t id, uint32_t number) {
   report(type, id, bytes, sizeof bytes);
 }
 
+uint32_t number_of(const char *payload, size_t length) {
+  uint32_t number = 0;
+  for (size_t i = 0; i < length && i < 4; i++) number |= (uint32_t)(unsigned char)payload[i] << (8 * i);
+  return number;
+}
+
 ssize_t wire_pump(enum frame_type type, uint32_t id, int fd, size_t most) {
   char *at = reserve(&outgoing, HEADER + most);
   ssize_t got = read(fd, at + HEADER, most);

@@ -10,23 +10,21 @@ import type {
 import { canFreeze, canHoldStill, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/passage.ts'
 import type { Review } from '../host/review.ts'
-import type { Command, ExecResult, Outcome } from '../model/command.ts'
+import type { ExecResult } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
-import { type Event, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
+import type { Event, EventSink } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
-import { redact } from '../model/redact.ts'
 import type { Limits } from '../model/spec.ts'
-import { approvedUnchanged } from './approvals.ts'
+import { askedCommand, placed } from './asked-command.ts'
 import type { Egress } from './egress.ts'
 import { SandboxFiles } from './files.ts'
 import type { AskedCommand } from './gate.ts'
+import { type Asking, Permits } from './permits.ts'
+import { SandboxRecord } from './record.ts'
 
-export type ExecOptions = {
-  /** A guest path; the workspace when absent. */
-  readonly cwd?: string
-  readonly env?: Readonly<Record<string, string>>
+export type ExecOptions = Asking & {
   readonly stdin?: 'inherit' | Uint8Array | string
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
@@ -35,10 +33,6 @@ export type ExecOptions = {
   readonly limits?: Limits
   /** Nothing comes after it: the sandbox is closed with the same stroke. */
   readonly last?: boolean
-  /** Answers `ask`: true once a human has approved this very command. */
-  readonly approve?: (decision: Decision) => boolean | Promise<boolean>
-  /** Answers `ask` before anybody is asked, where the place itself is the answer. */
-  readonly settle?: ((decision: Decision) => Decision) | undefined
 }
 
 export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
@@ -56,8 +50,6 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly decision: Decision
   readonly result: Promise<Executed>
 }
-
-type Asking = Pick<ExecOptions, 'approve' | 'settle' | 'cwd' | 'env'>
 
 type Parts = {
   readonly id: string
@@ -86,8 +78,8 @@ export class Sandbox implements AsyncDisposable {
   /** What was changed, when the spec asked for review: look, apply or drop. */
   readonly review: Review | undefined
   readonly #parts: Parts
-  /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
-  readonly #unwritten: Event[] = []
+  readonly #record: SandboxRecord
+  readonly #permits: Permits
   readonly #closing: (() => Promise<void>)[] = []
   #failedLaunch: () => void = () => {}
   #lost: string | undefined
@@ -101,12 +93,14 @@ export class Sandbox implements AsyncDisposable {
     this.level = parts.backend.level
     this.plan = parts.plan
     this.review = parts.review
+    const record = new SandboxRecord(parts)
+    this.#record = record
+    this.#permits = new Permits({ plan: parts.plan, judge: parts.judge, record })
     this.files = new SandboxFiles(
-      (operation, path) => this.#recordFile(operation, path),
+      (operation, path) => record.file(operation, path),
       () => this.#inside().files,
     )
     void parts.inside?.ended.then((reason) => this.#ended(reason))
-    this.#unwritten.push(this.#event('SandboxState', { state: 'ready', ...summaryOf(parts) }))
   }
 
   /** Runs a shell line (text) or a program (list) and waits for its end. A non-zero exit is an outcome, not an error. */
@@ -115,13 +109,13 @@ export class Sandbox implements AsyncDisposable {
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     // The wall goes up while the command is judged and recorded; it starts only after both.
-    const permit = this.#decide(asked, execId, options)
+    const permit = this.#permits.decide(asked, execId, options)
     try {
       // Settles only when nothing of the command is left, also when the permit was refused.
       const result = await this.#inside().exec(placed(asked, options), ioOf(options, permit))
       const decision = await permit
-      const events = this.#resultEvents(execId, result)
-      await (options.last ? this.#end(events) : this.#write(...events))
+      const events = this.#record.endOf(execId, result)
+      await (options.last ? this.#end(events) : this.#record.write(...events))
       return { ...result, execId, decision }
     } catch (error) {
       await this.#recordFailure(execId, permit, error)
@@ -134,7 +128,7 @@ export class Sandbox implements AsyncDisposable {
     this.#assertAlive()
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
-    const permit = this.#decide(asked, execId, options)
+    const permit = this.#permits.decide(asked, execId, options)
     try {
       const { output, signal, limits, stdin, terminal } = options
       const running = await this.#inside().start(placed(asked, options), {
@@ -156,7 +150,7 @@ export class Sandbox implements AsyncDisposable {
   #watched(running: RunningCommand, execId: string, decision: Decision): RunningExec {
     const result = running.result.then(
       async (ended) => {
-        await this.#write(...this.#resultEvents(execId, ended))
+        await this.#record.write(...this.#record.endOf(execId, ended))
         return { ...ended, execId, decision }
       },
       async (error) => {
@@ -183,8 +177,7 @@ export class Sandbox implements AsyncDisposable {
       () => false,
     )
     if (error instanceof SandboxError && error.code === 'launch-failed') this.#failedLaunch()
-    const reason = redact((error as Error).message)
-    if (decided) await this.#write(this.#event('Exec', { exec_id: execId, state: 'failed', reason }))
+    if (decided) await this.#record.failed(execId, (error as Error).message)
   }
 
   /** A byte stream to a TCP port on the sandbox's own loopback. */
@@ -212,13 +205,13 @@ export class Sandbox implements AsyncDisposable {
       this.files.release()
       throw error
     })
-    await this.#write(this.#event('SandboxState', { state: 'paused' }))
+    await this.#record.state('paused')
   }
 
   async resume(): Promise<void> {
     await this.#freezable('resume').resume()
     this.files.release()
-    await this.#write(this.#event('SandboxState', { state: 'ready' }))
+    await this.#record.state('ready')
   }
 
   /** Its commands stand still while the work is done, so that what it reads belongs together. */
@@ -245,14 +238,7 @@ export class Sandbox implements AsyncDisposable {
         hint: 'create it with network mode fetch',
       })
     this.#parts.judgeHosts(hosts)
-    await this.#write(
-      this.#event('PolicyDecision', {
-        subject: 'network',
-        allow_hosts: hosts,
-        action: 'allow',
-        reason: 'set by the operator',
-      }),
-    )
+    await this.#record.hosts(hosts)
     egress.setAllowHosts(hosts)
     this.#allowHosts = hosts
   }
@@ -280,7 +266,7 @@ export class Sandbox implements AsyncDisposable {
 
   /** Judges and records a command that runs elsewhere. */
   admit(command: AskedCommand, asking: Asking = {}): Promise<Decision> {
-    return this.#decide(command, this.#parts.newId('ex'), asking)
+    return this.#permits.decide(command, this.#parts.newId('ex'), asking)
   }
 
   #inside(): BackendSandbox {
@@ -299,82 +285,9 @@ export class Sandbox implements AsyncDisposable {
     this.#closing.push(action)
   }
 
-  async #decide(asked: AskedCommand, execId: string, options: Asking): Promise<Decision> {
-    const judged = await this.#parts.judge(asked, options.cwd)
-    const decision = options.settle?.(judged) ?? judged
-    const approved = decision.action === 'ask' ? await this.#approve(asked, decision, options) : undefined
-    const command = redact('line' in asked ? asked.line : asked.argv.join(' '))
-    const { action, reason, rules } = decision
-    await this.#write(
-      this.#event('PolicyDecision', {
-        exec_id: execId,
-        subject: 'command',
-        command,
-        action,
-        reason: redact(reason),
-        rules,
-      }),
-      ...(approved === undefined ? [] : [this.#event('Approval', { exec_id: execId, approved })]),
-    )
-    if (action === 'deny') {
-      throw new SandboxError('forbidden-command', reason, {
-        hint: '`ringfence check command` shows every part and its rule',
-      })
-    }
-    if (approved === false) {
-      throw new SandboxError('approval-required', reason, {
-        hint: options.approve
-          ? 'nobody said yes; ask whoever is responsible, or have a rule added to the policy'
-          : 'approve it with --yes, or add a rule to the policy',
-      })
-    }
-    return decision
-  }
-
-  /** SECURITY: an approval is for this program as it is; one that changes while a person thinks needs another. */
-  async #approve(command: AskedCommand, decision: Decision, { approve, cwd, env }: Asking): Promise<boolean> {
-    const { plan } = this.#parts
-    if (!approve) return false
-    const asked = { command, cwd: cwd ?? plan.cwd, env: { ...plan.env, ...env }, decision }
-    return approvedUnchanged(asked, () => approve(decision))
-  }
-
-  /** Files are touched by the host's hand: like a command, on record before it happens. */
-  #recordFile(operation: string, path: string): Promise<void> {
-    const fields = {
-      subject: 'file',
-      operation,
-      path: redact(path),
-      action: 'sandbox',
-      reason: 'inside the wall',
-    }
-    return this.#write(this.#event('PolicyDecision', fields))
-  }
-
-  #resultEvents(execId: string, result: ExecResult): readonly Event[] {
-    const { outcome, durationMs, truncated, layers, violations } = result
-    const refusals = violations.map(({ guarantee, details }) =>
-      this.#event('SandboxViolation', {
-        exec_id: execId,
-        violation_type: VIOLATION_TYPE[guarantee] ?? 'CapabilityDenied',
-        guarantee,
-        details: redact(details),
-      }),
-    )
-    const end = this.#event('Exec', {
-      exec_id: execId,
-      state: 'ended',
-      outcome: outcome as Outcome & { [key: string]: string | number },
-      duration_ms: Math.round(durationMs),
-      truncated,
-      layers,
-    })
-    return [...refusals, end]
-  }
-
   /** Puts on record that the sandbox exists, for callers to whom that alone matters. */
   recorded(): Promise<void> {
-    return this.#write()
+    return this.#record.write()
   }
 
   /** Ends the sandbox. Twice is harmless. */
@@ -388,8 +301,7 @@ export class Sandbox implements AsyncDisposable {
     await this.#parts.inside?.close()
     await this.#parts.egress?.close()
     await this.review?.settle()
-    const why = this.#lost === undefined ? {} : { reason: redact(this.#lost) }
-    const written = this.#write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
+    const written = this.#record.destroyed(events, this.#lost)
     await Promise.all([written, ...this.#closing.splice(0).map((action) => action())])
   }
 
@@ -400,51 +312,6 @@ export class Sandbox implements AsyncDisposable {
   #assertAlive(): void {
     if (this.#state !== 'ready') throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}`)
   }
-
-  async #write(...events: readonly Event[]): Promise<void> {
-    const waiting = this.#unwritten.splice(0)
-    try {
-      // Handed over together they share one write to disk.
-      await Promise.all([...waiting, ...events].map((event) => this.#parts.trail.append(event)))
-    } catch (error) {
-      this.#unwritten.unshift(...waiting)
-      throw error
-    }
-  }
-
-  #event(event: Event['event'], fields: Record<string, Event[string]>): Event {
-    const { agentId } = this.#parts.plan
-    return { event, sandbox_id: this.id, ...(agentId === undefined ? {} : { agent_id: agentId }), ...fields }
-  }
-}
-
-function summaryOf({ plan, backend }: Parts): Record<string, Event[string]> {
-  return {
-    backend: backend.name,
-    level: backend.level,
-    preset: plan.preset,
-    network: plan.network.mode,
-    mounts: plan.mounts.map(({ real, target, mode }) => ({ source: real, target, mode })),
-    waived: plan.waived,
-  }
-}
-
-function askedCommand(command: string | readonly string[]): AskedCommand {
-  if (typeof command === 'string') {
-    if (command.trim() === '') throw new SandboxError('no-command', 'no command was given')
-    if (command.includes('\0')) throw new SandboxError('invalid-input', 'the command holds a NUL character')
-    return { line: command }
-  }
-  const [program, ...rest] = command
-  if (program === undefined || program === '') throw new SandboxError('no-command', 'no command was given')
-  if (command.some((word) => word.includes('\0')))
-    throw new SandboxError('invalid-input', 'the command holds a NUL character')
-  return { argv: [program, ...rest] }
-}
-
-function placed(asked: AskedCommand, { cwd, env }: Pick<ExecOptions, 'cwd' | 'env'>): Command {
-  const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
-  return { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
 }
 
 function ioOf(

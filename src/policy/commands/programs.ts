@@ -1,17 +1,21 @@
 import { ARCHIVES } from './tools/archives.ts'
+import { BATCHES } from './tools/batches.ts'
 import { BUILD } from './tools/build.ts'
 import { BUILTINS } from './tools/builtins.ts'
 import { DATABASES } from './tools/databases.ts'
 import { EDITORS } from './tools/editors.ts'
 import { FILES } from './tools/files.ts'
 import { GIT } from './tools/git.ts'
+import { HTTP } from './tools/http.ts'
 import { INTERPRETERS } from './tools/interpreters.ts'
 import { NETWORK } from './tools/network.ts'
 import { PACKAGES } from './tools/packages.ts'
+import { PRIVILEGES } from './tools/privileges.ts'
 import { READERS } from './tools/readers.ts'
 import { SEARCH } from './tools/search.ts'
 import { SESSION } from './tools/session.ts'
 import { SHELLS } from './tools/shells.ts'
+import { SSH } from './tools/ssh.ts'
 import { SYSTEM } from './tools/system.ts'
 import { TEXT } from './tools/text.ts'
 import { WRAPPERS } from './tools/wrappers.ts'
@@ -28,12 +32,16 @@ const HANDLERS: ReadonlyMap<string, Handler> = new Map(
     GIT,
     PACKAGES,
     BUILD,
+    HTTP,
     NETWORK,
     DATABASES,
     EDITORS,
     INTERPRETERS,
     SYSTEM,
     SESSION,
+    SSH,
+    PRIVILEGES,
+    BATCHES,
     WRAPPERS,
     BUILTINS,
     SHELLS,

@@ -3,6 +3,7 @@ import { ANY, isStatic } from '../marks.ts'
 import { runFile, runStream } from '../run-file.ts'
 import { fork, newScope, UNKNOWN } from '../scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
+import { names } from './tool.ts'
 
 /** PLATFORM: zsh writes `>!` for `>|`, and `=name` for the path of a program. */
 export const fromZsh = (line: string): string =>
@@ -90,9 +91,6 @@ const foreign: Handler = (call) => {
   }
   return UNKNOWN
 }
-
-const names = (list: string, handler: Handler): Readonly<Record<string, Handler>> =>
-  Object.fromEntries(list.split(' ').map((name) => [name, handler]))
 
 /** Programs that read shell lines. */
 export const SHELLS: Readonly<Record<string, Handler>> = {

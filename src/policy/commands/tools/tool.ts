@@ -59,6 +59,10 @@ export function tools(table: Readonly<Record<string, ToolSpec>>): Readonly<Recor
   return out
 }
 
+/** One handler for several programs; names are blank-separated. */
+export const names = (list: string, handler: Handler): Readonly<Record<string, Handler>> =>
+  Object.fromEntries(list.split(' ').map((name) => [name, handler]))
+
 function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed): void {
   const last = operands.length - 1
   switch (spec.operands ?? 'data') {

@@ -1,0 +1,68 @@
+import { addressFindings, hostOf, isLocalHost } from '../address.ts'
+import { touch } from '../effects.ts'
+import { SECRET_VARIABLE } from '../environment.ts'
+import { asked, denied } from '../finding.ts'
+import { ANY, isOpen, isStatic, show } from '../marks.ts'
+import { absolute } from '../paths.ts'
+import { textStream } from '../scope.ts'
+import type { Call } from '../walk.ts'
+
+/** What a request sends out and brings in, whichever program makes it. */
+
+/** A file that is sent along; `-` is what the program is fed. */
+export function sendFile(call: Call, file: string): void {
+  if (file === '-' || file === '.') {
+    if (call.stdin.piped && (call.stdin.from.size > 0 || isOpen(call.stdin.text)))
+      call.node.findings.push(
+        denied('exfiltration/upload', 'sends the output of other commands to the network'),
+      )
+    return
+  }
+  const found = touch(call, file, 'read')
+  if (found.some(({ rule }) => /^(secrets|paths\/system-read)/.test(rule)))
+    call.node.findings.push(denied('exfiltration/upload', `sends \`${show(file)}\` to the network`))
+  else call.node.findings.push(asked('network/upload', `sends \`${show(file)}\` to the network`))
+}
+
+/** Secret variables and outputs of other commands inside the arguments of a network program. */
+export function judgeLeaks(call: Call, inHeadersOnly: boolean): void {
+  const secret = [...call.walk.sources].find(
+    (source) => source[0] === '$' && SECRET_VARIABLE.test(source.slice(1)),
+  )
+  if (secret !== undefined)
+    call.node.findings.push(
+      inHeadersOnly
+        ? asked('secrets/variable', `sends \`${secret}\``)
+        : denied('exfiltration/variable', `sends \`${secret}\` to the network`),
+    )
+  const leaks = ['secret', 'files', 'environment', 'identity'].filter((source) =>
+    call.walk.sources.has(source),
+  )
+  if (leaks.length > 0)
+    call.node.findings.push(
+      denied('exfiltration/output', 'sends the output of other commands to the network'),
+    )
+}
+
+const CONTROL_PATH = /\/(v1\/)?(policy|policies|approvals?|sandbox(es)?|audit|rules|keys)\b/i
+
+/** The addresses that a request goes to. */
+export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean): void {
+  call.node.findings.push(asked('network/request', 'talks to the network'))
+  for (const url of urls) {
+    call.node.findings.push(...addressFindings(call.walk, call.scope, url))
+    const host = isStatic(url) ? hostOf(url) : undefined
+    if (host !== undefined && isLocalHost(host) && mutates && CONTROL_PATH.test(url))
+      call.node.findings.push(
+        denied('tampering/control-plane', 'changes the sandbox through its own interface'),
+      )
+  }
+}
+
+/** Notes a file whose content came from the network. */
+export function downloaded(call: Call, file: string): void {
+  if (file === '' || file === '-') return
+  touch(call, file, 'write')
+  const path = absolute(file, call.scope.cwds[0] ?? ANY)
+  call.scope.files.set(path, { kind: 'content', stream: textStream(ANY, ['network']) })
+}
