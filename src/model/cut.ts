@@ -16,6 +16,8 @@ export const CUTS = {
   'signed-out': row(1008, 'signed out elsewhere', 'unauthenticated'),
   expired: row(1008, 'the session has expired', 'unauthenticated'),
   'sandbox-ended': row(1000, 'the sandbox has ended', 'wrong-state'),
+  // Of E2B's streams alone: their clients expect to come back after a pause. Ours stay open.
+  paused: row(1013, 'the sandbox is paused', 'wrong-state'),
   shutdown: row(1001, 'the server is shutting down', 'draining', true),
   unsure: row(1013, 'the server cannot tell right now whether this may go on', 'unreachable', true),
   behind: row(1013, 'what is to be read fell too far behind', 'unreachable', true),

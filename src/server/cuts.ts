@@ -1,3 +1,4 @@
+import type { Outcome } from '../model/command.ts'
 import { CUTS, type Cut, cutByEnd } from '../model/cut.ts'
 import type { Managed } from '../supervisor/managed.ts'
 
@@ -14,6 +15,12 @@ export const cutNow = ({ ending }: Managed): Cut | undefined =>
 export async function cutSoon(entry: Managed): Promise<Cut | undefined> {
   if (entry.ending === undefined) await new Promise((resolve) => setTimeout(resolve, GRACE_MS))
   return cutNow(entry)
+}
+
+/** The same for a command, by what became of it, if that is known: what exited by itself did so before the end. */
+export async function cutAround(entry: Managed, outcome: Outcome | undefined): Promise<Cut | undefined> {
+  if (outcome?.kind === 'exited') return undefined
+  return outcome ? cutNow(entry) : cutSoon(entry)
 }
 
 /** Code and words for a WebSocket's close. */

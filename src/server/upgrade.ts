@@ -10,7 +10,7 @@ import type { Managed } from '../supervisor/managed.ts'
 import { authenticator, authorize } from './auth.ts'
 import { parseJson } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
-import { closeFrame, closeOf, cutNow, cutSoon, FrameTrack } from './cuts.ts'
+import { closeFrame, closeOf, cutAround, cutSoon, FrameTrack } from './cuts.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { innerHeaders, innerPath, portOf } from './ports.ts'
@@ -148,11 +148,11 @@ async function converse(client: WebSocket, { session, entry }: Started): Promise
   if (stop.signal.aborted) return
   const outcome = await session.result.then(
     (done) => done.outcome,
-    () => ({ kind: 'failed' }),
+    () => undefined,
   )
-  const cut = outcome.kind === 'failed' ? await cutSoon(entry) : cutNow(entry)
-  const words = cut && outcome.kind !== 'exited' ? closeOf(cut) : ([1000, ''] as const)
-  client.send(JSON.stringify({ end: outcome }), () => client.close(...words))
+  const cut = await cutAround(entry, outcome)
+  const words = cut ? closeOf(cut) : ([1000, ''] as const)
+  client.send(JSON.stringify({ end: outcome ?? { kind: 'failed' } }), () => client.close(...words))
 }
 
 async function takeMessage(session: Session, data: Buffer, binary: boolean): Promise<void> {

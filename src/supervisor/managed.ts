@@ -26,6 +26,7 @@ export class Managed {
   /** What was started last, for people. */
   lastCommand: { readonly command: string; readonly at: number } | undefined
   #state: State = 'requested'
+  readonly #pauses = new Set<() => void>()
   #running = 0
   #tail: Promise<unknown> = Promise.resolve()
   #leave: () => void = () => {}
@@ -55,10 +56,17 @@ export class Managed {
   /** The one guarded change of state. */
   move(to: State): void {
     this.#state = move(this.id, this.#state, to)
+    if (to === 'paused') for (const told of [...this.#pauses]) told()
     if (!isEnded(to)) return
     this.ttl.cancel()
     this.idle.cancel()
     this.#leave()
+  }
+
+  /** Tells of each pause, until what it returns is called. */
+  onPause(told: () => void): () => void {
+    this.#pauses.add(told)
+    return () => this.#pauses.delete(told)
   }
 
   /** One at a time: what changes a sandbox waits for what is changing it. */

@@ -4,7 +4,7 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startServer } from '../../src/serve.ts'
 import { type House, house } from '../server/house.ts'
-import { launch, look, picture, type Seat, seat, seriousIn, signIn } from './browser.ts'
+import { launch, look, type Seat, seat, seriousIn, signIn } from './browser.ts'
 
 /** What a person reads when the server ends what they look at, and what sandboxes that have ended left for them. */
 
@@ -54,7 +54,8 @@ describe('whoever is out', () => {
     const one = await seat(browser, home.server.url)
     const link = await home.server.parts.sessions.newLink(key.id)
     await one.page.goto(`${home.server.url}/console/#${link}`)
-    await one.page.getByText('live', { exact: true }).first().waitFor()
+    // The stream, not the figure of the same name, which is there before it.
+    await one.page.getByText('● live').first().waitFor()
     const calls = callsOf(one)
     await home.server.parts.keys.revoke(key.id)
     await one.page.getByRole('alert').getByText('the key was revoked').waitFor()
@@ -105,7 +106,8 @@ test('a server that goes says so, and the page comes back with it', async () => 
   const first = await startServer({ port: 0, env })
   const one = await seat(browser, first.url)
   await signIn(one, first)
-  await one.page.getByText('live', { exact: true }).first().waitFor()
+  // The stream, not the figure of the same name, which is there before it.
+    await one.page.getByText('● live').first().waitFor()
   await first.close()
   const words = 'the server is shutting down; reconnecting…'
   await one.page.getByRole('status').getByText(words).waitFor()
@@ -146,7 +148,6 @@ describe('changes of sandboxes that have ended', () => {
     await expect
       .poll(async () => (await list.getByRole('link').allInnerTexts()).map(firstWords))
       .toEqual(['1 change waits: typo', '2 changes wait: docs'])
-    await picture(page, 'overview-changes')
     for (const theme of ['dark', 'light'] as const) {
       const other = await entered({ theme })
       await other.page.getByRole('list', { name: 'Waiting for you' }).waitFor()

@@ -42,6 +42,15 @@ async function make(name: string, agent: string, body: Record<string, unknown> =
   return made.json.id as string
 }
 
+/** One that has ended and left changes for somebody to decide on. */
+async function left(name: string, agent: string, command: string): Promise<void> {
+  const workspace = join(home.dir, name)
+  mkdirSync(workspace)
+  const id = await make(name, agent, { workspace, review: true })
+  await exec(id, command)
+  await home.call('DELETE', `/v1/sandboxes/${id}`)
+}
+
 beforeAll(async () => {
   home = await house(CONFIG)
   mkdirSync(join(home.dir, 'project'))
@@ -66,6 +75,8 @@ beforeAll(async () => {
     docs,
     "sed -i 's/colour/color/' README.md && echo 'One more line.' >> README.md && rm guide/old.md && mkdir guide/start && echo '# Start' > guide/start/index.md && head -c 300 /dev/zero > logo.png",
   )
+  await left('translate', 'codex', 'mkdir de && cd de && touch index.md start.md usage.md')
+  await left('changelog', 'claude-code', 'echo "- The guide says color" > CHANGELOG.md')
   await exec(tests as string, 'mkdir -p src && echo "export const answer = 42" > src/index.ts && ls src')
   const fetching = "import urllib.request as u\nu.urlopen('http://telemetry.example.com/x', timeout=5)\n"
   await home.call('PUT', `/v1/sandboxes/${tests}/files?path=/tmp/report.py`, { body: fetching })

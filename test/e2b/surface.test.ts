@@ -406,8 +406,9 @@ describe('sleep', () => {
     expect((await pages.nextItems()).map((seen: Loose) => seen.sandboxId)).toEqual([one.sandboxId])
     const again = await e2b.Sandbox.connect(one.sandboxId, here.options)
     expect((await again.commands.run('echo awake')).stdout).toBe('awake\n')
-    const before = ticks.stdout.length
-    await until(() => ticks.stdout.length > before, 'the next tick')
+    // A pause ends the streams (see cuts.test.ts), not the commands.
+    const same = await again.commands.connect(ticks.pid, { timeoutMs: 0 })
+    await until(() => same.stdout.length > ticks.stdout.length + 100, 'the next tick')
     await again.kill()
   })
 })

@@ -108,9 +108,17 @@ async function everything(key: string): Promise<{ readonly id: string; readonly 
 const lastWords = (open: readonly Watched[]): Readonly<Record<string, string>> =>
   Object.fromEntries(
     open
-      .filter(({ name }) => name !== 'port' && name !== 'e2b')
-      .map(({ name, said }) => [name, said.trimEnd().split('\n\n').at(-1) ?? '']),
+      .filter(({ name }) => name !== 'port')
+      // E2B's have five bytes before each piece.
+      .map(({ name, said }) => [
+        name,
+        said
+          .trimEnd()
+          .split(name === 'e2b' ? /\x02.{4}/s : '\n\n')
+          .at(-1) ?? '',
+      ]),
   )
+const e2bCut = (code: string, message: string): string => JSON.stringify({ error: { code, message } })
 const cut = (reason: string, message: string): string =>
   `event: cut\ndata: ${JSON.stringify({ reason, message })}`
 
@@ -142,6 +150,7 @@ describe('a key that is revoked', () => {
       console: revoked,
       exec: revoked,
       watch: revoked,
+      e2b: e2bCut('unauthenticated', 'the key was revoked'),
       terminal: '1008 the key was revoked',
     })
     await stillHears(his, blue.key)
@@ -204,6 +213,7 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
   expect(lastWords(own)).toMatchObject({
     'events of one': cut(ended.reason, ended.message),
     watch: cut(ended.reason, ended.message),
+    e2b: e2bCut('unavailable', ended.message),
     terminal: `1000 ${ended.message}`,
   })
   expect(hers.open.filter(({ over }) => !over).map(({ name }) => name)).toEqual(['events', 'console'])

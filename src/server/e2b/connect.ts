@@ -1,6 +1,7 @@
+import type { Cut } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { bytesOf, parseJson, textBody } from '../body.ts'
-import { connectAnswer, connectProblem, type Log } from './errors.ts'
+import { connectAnswer, connectProblem, cutError, type Log } from './errors.ts'
 
 /** The Connect protocol in its JSON form: one answer, or a stream of envelopes `flags | length | JSON`. */
 
@@ -40,6 +41,8 @@ export type StreamOptions = {
   /** Sent when the line was silent for so long. */
   readonly keepalive?: unknown
   readonly log: Log
+  /** Hands out what ends the stream from outside, until what it returns is called. */
+  readonly onCut: (say: (cut: Cut) => void) => () => void
 }
 
 /** INVARIANT: whatever goes wrong is in the last envelope; the status is always 200. */
@@ -47,32 +50,43 @@ export function streaming(request: Request, handle: StreamHandler, options: Stre
   const gone = new AbortController()
   const source = handle(gone.signal)
   let beat: NodeJS.Timeout | undefined
+  let forget: () => void = () => {}
+  const over = (): void => {
+    clearInterval(beat)
+    forget()
+    gone.abort()
+  }
+  const last = (controller: Controller, end: unknown): void => {
+    if (gone.signal.aborted) return
+    over()
+    controller.enqueue(envelope(end, END_OF_STREAM))
+    controller.close()
+  }
   const body = new ReadableStream<Uint8Array>({
+    start(controller) {
+      forget = options.onCut((cut) => {
+        last(controller, { error: connectProblem(cutError(cut), options.log) })
+        source.return(undefined).catch(() => {})
+      })
+    },
     async pull(controller) {
       const keepAlive = (): void => {
         if ((controller.desiredSize ?? 0) > 0) controller.enqueue(envelope(options.keepalive))
       }
-      const last = (end: unknown): void => {
-        clearInterval(beat)
-        if (gone.signal.aborted) return
-        controller.enqueue(envelope(end, END_OF_STREAM))
-        controller.close()
-      }
       try {
         const { done, value } = await source.next()
-        if (done) last({})
+        if (done) last(controller, {})
         else if (!gone.signal.aborted) {
           controller.enqueue(envelope(value))
           // Clients take the first message for the begin, so nothing else may come before it.
           beat ??= setInterval(keepAlive, beatOf(request)).unref()
         }
       } catch (error) {
-        last({ error: connectProblem(error, options.log) })
+        last(controller, { error: connectProblem(error, options.log) })
       }
     },
     async cancel() {
-      clearInterval(beat)
-      gone.abort()
+      over()
       await source.return(undefined)
     },
   })
@@ -80,6 +94,7 @@ export function streaming(request: Request, handle: StreamHandler, options: Stre
     headers: { 'content-type': 'application/connect+json', 'cache-control': 'no-store' },
   })
 }
+type Controller = ReadableStreamDefaultController<Uint8Array>
 
 /** The one message of a client that then only listens; the rest of the body is read and not looked at. */
 export async function onlyMessage(request: Request): Promise<unknown> {

@@ -1,5 +1,6 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { Context } from 'hono'
+import { type Cut, cutOf } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import { claimedSandbox } from '../../supervisor/sandbox-tokens.ts'
@@ -105,8 +106,7 @@ function rpc(guest: Guest, path: string, method: string): Response | Promise<Res
   const { log } = surface.parts
   if (method === 'POST') {
     const stream = Object.hasOwn(STREAMS, path) ? STREAMS[path] : undefined
-    if (stream)
-      return streaming(request, (gone) => stream.handle(guest, gone), { keepalive: stream.keepalive, log })
+    if (stream) return open(guest, stream)
     for (const [prefix, handlers] of Object.entries(UNARY)) {
       const name = path.startsWith(prefix) ? path.slice(prefix.length) : ''
       const handle = Object.hasOwn(handlers, name) ? handlers[name] : undefined
@@ -115,6 +115,19 @@ function rpc(guest: Guest, path: string, method: string): Response | Promise<Res
   }
   // Also E2B's own inner routes (`/init`, `/freeze` and the like), which are for its infrastructure alone.
   throw new SandboxError('not-found', 'there is nothing here')
+}
+
+/** A stream that is told why it ends: whoever opened it is shown out, the server goes, the sandbox is put to sleep. */
+function open(guest: Guest, { handle, keepalive }: StreamRow): Response {
+  const { request, entry, context, surface } = guest
+  const { log, presence } = surface.parts
+  // It may have been put to sleep while the token was checked.
+  awake(entry, entry.id)
+  const onCut = (say: (cut: Cut) => void): (() => void) => {
+    presence.onCut(context.env?.outgoing, say)
+    return entry.onPause(() => say(cutOf('paused')))
+  }
+  return streaming(request, (gone) => handle(guest, gone), { keepalive, log, onCut })
 }
 
 /** SECURITY: a signature opens one file in one way; everything else needs the sandbox's token. */

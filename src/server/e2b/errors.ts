@@ -1,3 +1,4 @@
+import { type Cut, isOut } from '../../model/cut.ts'
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
 
 /** How errors look to E2B's clients: numbers on their REST routes, words in their RPC. */
@@ -35,6 +36,13 @@ export class ConnectError extends Error {
     this.code = code
   }
 }
+
+/**
+ * The reason why a stream was ended from here. PLATFORM: for `unavailable` E2B's clients raise the error with which they
+ * report a sandbox that is gone, and show our words first.
+ */
+export const cutError = (cut: Cut): ConnectError =>
+  new ConnectError(isOut(cut) ? 'unauthenticated' : 'unavailable', cut.message)
 
 const CODES: Partial<Record<ErrorCode, ConnectCode>> = {
   'file-not-found': 'not_found',

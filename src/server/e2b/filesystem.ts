@@ -2,8 +2,9 @@ import { posix } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import { boolean, number, object, optional, text } from '../../model/shape.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
+import { cutSoon } from '../cuts.ts'
 import { onlyMessage, type Stream } from './connect.ts'
-import { ConnectError } from './errors.ts'
+import { ConnectError, cutError } from './errors.ts'
 import { basicUser, checkUser, type Guest, pathOf, within } from './guest.ts'
 
 /** `filesystem.Filesystem`: files as the sandbox sees them. */
@@ -217,5 +218,7 @@ export async function* watchDir(guest: Guest, gone: AbortSignal): Stream {
         if (ended) resolve()
       })
   }
-  if (!gone.aborted) throw new ConnectError('unavailable', 'the sandbox was ended')
+  if (gone.aborted) return
+  const cut = await cutSoon(guest.entry)
+  throw cut ? cutError(cut) : new ConnectError('unavailable', 'the sandbox was ended')
 }

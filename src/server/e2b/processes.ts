@@ -1,8 +1,11 @@
+import type { StopLimit } from '../../model/command.ts'
 import { boolean, list, number, object, oneOf, optional, record, text } from '../../model/shape.ts'
 import type { ExecSession } from '../../supervisor/exec-session.ts'
+import type { Managed } from '../../supervisor/managed.ts'
+import { cutAround } from '../cuts.ts'
 import { bytesFrom } from '../shapes.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
-import { ConnectError } from './errors.ts'
+import { ConnectError, cutError } from './errors.ts'
 import { basicUser, checkUser, type Guest, pathOf, settled } from './guest.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
@@ -103,43 +106,49 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
     },
   )
   KNOWN.set(session, { config: process, tag: tag || undefined, pty: pty !== undefined })
-  yield* told(session, signal)
+  yield* told(guest, session, signal)
 }
 
 /** Reattaching brings everything that is still kept, not only what comes. */
 export async function* connect(guest: Guest, signal: AbortSignal): Stream {
   const { process } = connectShape.parse(await onlyMessage(guest.request), '')
-  yield* told(find(guest, process), signal)
+  yield* told(guest, find(guest, process), signal)
 }
 
-async function* told(session: ExecSession, signal: AbortSignal): Stream {
+async function* told({ entry }: Guest, session: ExecSession, signal: AbortSignal): Stream {
   yield { event: { start: { pid: session.pid } } }
   const pty = KNOWN.get(session)?.pty
+  // Looked at when it happens: a slow reader must not take the sandbox's end, which came later, for the command's.
+  const end = endOf(session, entry)
+  end.catch(() => {})
   for await (const chunk of session.log.follow(0, signal)) {
     if ('gap' in chunk) continue
     const data = Buffer.from(chunk.data).toString('base64')
     yield { event: { data: pty ? { pty: data } : { [chunk.stream]: data } } }
   }
-  if (!signal.aborted) yield { event: { end: await endOf(session) } }
+  if (!signal.aborted) yield { event: { end: await end } }
 }
 
-async function endOf(session: ExecSession): Promise<unknown> {
-  const { outcome } = await session.result.catch((error: unknown) => {
-    throw new ConnectError('unavailable', `the sandbox ended: ${(error as Error).message}`)
-  })
-  if (outcome.kind === 'exited')
+async function endOf(session: ExecSession, entry: Managed): Promise<unknown> {
+  const outcome = await session.result.then(
+    (done) => done.outcome,
+    () => undefined,
+  )
+  if (outcome?.kind === 'exited')
     return { exitCode: outcome.code, exited: true, status: `exit status ${outcome.code}` }
-  if (outcome.kind === 'signaled')
-    return {
-      exitCode: -1,
-      exited: false,
-      status: `signal: ${outcome.signal}`,
-      error: `signal: ${outcome.signal}`,
-    }
-  if (outcome.limit === 'wall')
-    throw new ConnectError('deadline_exceeded', 'the command was ended at its time limit')
-  if (outcome.limit === 'cancelled') throw new ConnectError('unavailable', 'the sandbox was ended')
-  const why = `stopped by the limit \`${outcome.limit}\``
+  if (outcome?.kind === 'stopped' && outcome.limit !== 'cancelled') return stoppedBy(outcome.limit)
+  const cut = await cutAround(entry, outcome)
+  if (cut) throw cutError(cut)
+  if (!outcome)
+    throw new ConnectError('unavailable', `the sandbox ended: ${(session.failure as Error).message}`)
+  if (outcome.kind === 'stopped') throw new ConnectError('unavailable', 'the sandbox was ended')
+  const why = `signal: ${outcome.signal}`
+  return { exitCode: -1, exited: false, status: why, error: why }
+}
+
+function stoppedBy(limit: StopLimit): unknown {
+  if (limit === 'wall') throw new ConnectError('deadline_exceeded', 'the command was ended at its time limit')
+  const why = `stopped by the limit \`${limit}\``
   return { exitCode: 137, exited: false, status: why, error: why }
 }
 
