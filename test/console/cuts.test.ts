@@ -107,7 +107,7 @@ test('a server that goes says so, and the page comes back with it', async () => 
   const one = await seat(browser, first.url)
   await signIn(one, first)
   // The stream, not the figure of the same name, which is there before it.
-    await one.page.getByText('● live').first().waitFor()
+  await one.page.getByText('● live').first().waitFor()
   await first.close()
   const words = 'the server is shutting down; reconnecting…'
   await one.page.getByRole('status').getByText(words).waitFor()
