@@ -51,9 +51,11 @@ async function genuineAnchor(home: string, key: VerifyKey): Promise<Anchored | s
 
 /** Without a key there is no trail yet: nothing at all, or one that is just being begun under the lock. */
 async function verifyWithoutKey(home: string, options: VerifyOptions): Promise<Verdict> {
+  const written = segmentsIn(home).length > 0
   const begun = readAnchors(home) !== undefined && !isLocked(pathsOf(home).lock)
-  if (begun && loadVerifyKey(home) !== undefined) return verifyTrail(home, options)
-  const empty = !begun && segmentsIn(home).length === 0 && options.against === undefined
+  // Looked at last: whoever began meanwhile made the key before either of them could be seen.
+  if (loadVerifyKey(home) !== undefined) return verifyTrail(home, options)
+  const empty = !begun && !written && options.against === undefined
   return empty ? { ok: true, records: 0, checkpoints: 0 } : bad(0, 'the signing key is missing')
 }
 
