@@ -64,3 +64,15 @@ test('closing writes what lingers, and a lost commit is told to each that was in
   await expect(closed).rejects.toThrow('disk full')
   expect(commits).toEqual([['1', 'seal']])
 })
+
+test.each([
+  ['fails without a word', () => Promise.reject(undefined)],
+  ['takes nothing', () => Promise.resolve()],
+])('a commit that %s is never taken for a record', async (_, commit) => {
+  const queue = new EntryQueue(commit, () => new Date(0))
+  const told = await queue.append(event(1)).then(
+    () => 'recorded',
+    () => 'refused',
+  )
+  expect(told).toBe('refused')
+})

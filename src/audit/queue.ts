@@ -10,10 +10,11 @@ const BATCH = 1024
 const LINGER_MS = 20
 const LINGERING = 32
 
+type Failure = { readonly error: unknown }
 type Waiting = {
   readonly entry: Entry
   readonly bytes: number
-  readonly settle: (error?: unknown) => void
+  readonly settle: (failure: Failure | undefined) => void
 }
 
 /**
@@ -77,7 +78,7 @@ export class EntryQueue implements EventSink {
 
   async #enqueue(entry: Entry, bytes: number, pace: Pace): Promise<void> {
     const settled = new Promise<void>((resolve, reject) => {
-      const settle = (error?: unknown) => (error === undefined ? resolve() : reject(error))
+      const settle: Waiting['settle'] = (failure) => (failure ? reject(failure.error) : resolve())
       this.#waiting.push({ entry, bytes, settle })
     })
     if (pace === 'now' || this.#waiting.length >= LINGERING) this.#begin()
@@ -102,10 +103,13 @@ export class EntryQueue implements EventSink {
         if (batch.length === 0) batch = this.#takeBatch()
         return batch.map(({ entry }) => entry)
       }
-      const failure = await this.#commit(take).catch((error: unknown) => ({ error }))
+      const failure = await this.#commit(take).then(
+        () => (batch.length > 0 ? undefined : { error: new SandboxError('internal', 'nothing was written') }),
+        (error: unknown) => ({ error }),
+      )
       // One that failed before it took anything failed for whoever it would have taken.
       if (batch.length === 0) batch = this.#takeBatch()
-      for (const { settle } of batch) settle(failure?.error)
+      for (const { settle } of batch) settle(failure)
     }
     this.#draining = undefined
   }
