@@ -203,6 +203,29 @@ describe('signals and what is left running', () => {
     await server.result
     await expect(sandbox.connect(8123)).rejects.toMatchObject({ code: 'wrong-state' })
   })
+
+  test('what was said to a slow server before going still reaches it', async () => {
+    await using sandbox = await yard.open({ network: { mode: 'loopback' } })
+    const sent = 8 * 1024 * 1024
+    writeFileSync(
+      join(yard.workspace, 'slow.py'),
+      `import socket,time
+s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,4096); s.bind(("127.0.0.1",8124)); s.listen()
+c=s.accept()[0]
+total=0
+while n:=len(c.recv(1<<16)): total+=n; time.sleep(0.0003)
+print(total)`,
+    )
+    const server = await sandbox.spawn(['python3', 'slow.py'])
+    let stream: Awaited<ReturnType<Sandbox['connect']>> | undefined
+    await until(async () => {
+      stream = await sandbox.connect(8124).catch(() => undefined)
+      return stream !== undefined
+    })
+    await new Promise<void>((resolve) => stream?.end(Buffer.alloc(sent, 'x'), resolve))
+    stream?.destroy()
+    expect(text((await server.result).stdout)).toBe(`${sent}\n`)
+  })
 })
 
 describe('limits of one command', () => {

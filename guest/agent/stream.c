@@ -183,6 +183,8 @@ static int listen_on(int port) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
   if (fd < 0) die("tunnel: %s", strerror(errno));
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  /* Who speaks to a proxy speaks first: it hears of a client with its first bytes, and not once more before. */
+  setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &on, sizeof on);
   if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1024)) die("tunnel: %s", strerror(errno));
   return fd;
 }
@@ -263,10 +265,17 @@ static void take_data(struct stream *stream, const char *payload, size_t length)
   if (push(stream)) set_events(stream);
 }
 
+/* The host has gone. If it had said everything first, what the other side has not read yet still reaches it. */
+static void leave(struct stream *stream) {
+  if (!stream->heard_end || !stream->waiting_length) return forget(stream);
+  stream->sent_end = true;
+  set_events(stream);
+}
+
 bool stream_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   struct stream *stream = find_stream(id);
   if (!stream) return false;
-  if (type == FRAME_DROP) forget(stream);
+  if (type == FRAME_DROP) leave(stream);
   else if (type == FRAME_DATA && !stream->heard_end) take_data(stream, payload, length);
   else if (type == FRAME_WINDOW) {
     stream->credit += number_of(payload, length);

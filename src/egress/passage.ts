@@ -99,8 +99,8 @@ export class Passage {
     const { host, port } = this.judged.target
     const { bytesIn, bytesOut, protocol, address } = this
     const durationMs = Date.now() - this.#started
-    const at = address === undefined ? {} : { address }
-    return { host, port, ...at, protocol, verdict, reason, bytesIn, bytesOut, durationMs }
+    const seen = { host, port, protocol, verdict, reason, bytesIn, bytesOut, durationMs }
+    return address === undefined ? seen : { ...seen, address }
   }
 
   #finish(verdict: 'allow' | 'deny', reason: string): void {

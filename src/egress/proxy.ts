@@ -9,6 +9,7 @@ import { Core, type Hooks, LIMITS, type Limits } from './core.ts'
 import type { Credentials } from './credentials.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 import { serveHttp } from './http.ts'
+import { knowSocketOptions } from './known-options.ts'
 import { type RequestHead, requestFraming, valuesOf } from './message.ts'
 import { dialJudged, type Passage, type Protocol } from './passage.ts'
 import { refusal, sendAndClose } from './refusal.ts'
@@ -45,6 +46,7 @@ export class EgressProxy {
   readonly #credentials: Credentials | undefined
   readonly #clients = new Set<Duplex>()
   readonly #servers = new Set<Server>()
+  #served = 0
   #closed = false
 
   constructor(options: EgressProxyOptions) {
@@ -83,6 +85,8 @@ export class EgressProxy {
       this.#linger(stream)
       return
     }
+    // Not for the first, which may be the only one.
+    if (this.#served++ > 0) knowSocketOptions()
     this.#clients.add(stream)
     stream.once('close', () => this.#clients.delete(stream))
     try {
