@@ -229,6 +229,23 @@ print(total)`,
 })
 
 describe('limits of one command', () => {
+  test('a result that nobody limited ends where our memory would; what is taken as it comes does not', async () => {
+    await using sandbox = await yard.open()
+    const flood = ['head', '-c', '20000000', '/dev/zero']
+    const { outcome, stdout, truncated } = await sandbox.exec(flood)
+    expect(outcome).toEqual({ kind: 'stopped', limit: 'output' })
+    expect([stdout.length, truncated]).toEqual([16 * 1024 * 1024, true])
+    expect((await (await sandbox.spawn(flood)).result).outcome).toEqual({ kind: 'stopped', limit: 'output' })
+    let taken = 0
+    const output = (_: unknown, chunk: Uint8Array): void => {
+      taken += chunk.length
+    }
+    expect((await sandbox.exec(flood, { output })).outcome).toEqual({ kind: 'exited', code: 0 })
+    expect(taken).toBe(20_000_000)
+    const asked = await sandbox.exec(flood, { limits: { outputBytes: 30_000_000 } })
+    expect(asked.stdout.length).toBe(20_000_000)
+  })
+
   test('time, silence and output; the sandbox goes on', async () => {
     await using sandbox = await yard.open()
     const stopped = async (script: string, limits: Record<string, number>) =>

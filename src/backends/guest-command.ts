@@ -51,6 +51,10 @@ export const timeLimits = ({ wallMs, idleMs, outputBytes }: Limits): Limits => (
   ...(outputBytes === undefined ? {} : { outputBytes }),
 })
 
+/** Whether nobody but the reader has to hold them. */
+export const areTimeLimits = (limits: Limits): boolean =>
+  Object.keys(timeLimits(limits)).length === Object.keys(limits).length
+
 const KERNEL_LIMITS = ['memoryMb', 'pids', 'cpus'] as const
 
 /** What is asked of a sandbox for the sake of one command's limits. */

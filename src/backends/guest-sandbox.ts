@@ -54,8 +54,9 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
     const fields = fieldsOf(command, io, guest.isHeld)
+    const pace = io.output === undefined ? 'result' : 'stream'
     const host: CommandHost = {
-      start: (onOutput) => session.start({ fields, onOutput, paced: true }),
+      start: (onOutput) => session.start({ fields, onOutput, pace }),
       lose: (why) => session.close(why),
     }
     await this.#counted(() => guest.start(host), guest.result)

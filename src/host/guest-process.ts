@@ -8,9 +8,12 @@ export type GuestRequest = {
   /** In the agent's language; see guest/agent/command.c. */
   readonly fields: readonly string[]
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
-  /** Whether its output is slowed down to what anybody reads; otherwise it comes as fast as it is taken. */
-  readonly paced?: boolean
+  /** How its output is slowed down; absent: it comes as fast as it is taken. */
+  readonly pace?: Pace
 }
+
+/** A `stream` is taken as it comes; a `result` waits in our memory until the end. */
+export type Pace = 'stream' | 'result'
 
 /** How the agent saw a command end. */
 export type GuestEnd = {
@@ -39,6 +42,11 @@ export interface StartedProcess {
 const STEP = WINDOW / 4
 /** A window's worth each time: 64 MB a second, so that a command that floods leaves its neighbours the processor. */
 const PACE_MS = 4
+/** A long result beside others, 8 MB a second: the memory that it takes has to be collected, and everybody waits for that. */
+const LONG_RESULT_MS = 32
+
+/** Commands of this process that have not ended. */
+let running = 0
 const MAX_VIOLATIONS = 1024
 
 /** One command in a session, as the host sees it. */
@@ -49,7 +57,7 @@ export class GuestProcess implements Listener, StartedProcess {
   readonly #speaker: Speaker
   readonly #id: number
   readonly #onOutput: GuestRequest['onOutput']
-  readonly #paced: boolean
+  readonly #pace: Pace | undefined
   readonly #violations: Violation[] = []
   #limit: GuestEnd['limit']
   #refused: string | undefined
@@ -58,6 +66,7 @@ export class GuestProcess implements Listener, StartedProcess {
   #over = false
   #exited = false
   #owed = 0
+  #given = 0
   #received = WINDOW
   #giving = false
   #outputs: Promise<void> = Promise.resolve()
@@ -70,7 +79,8 @@ export class GuestProcess implements Listener, StartedProcess {
     this.#speaker = speaker
     this.#id = id
     this.#onOutput = request.onOutput
-    this.#paced = request.paced ?? false
+    this.#pace = request.pace
+    running++
     this.started = new Promise((resolve, reject) => {
       this.#isStarted = resolve
       this.#isRefused = reject
@@ -122,6 +132,7 @@ export class GuestProcess implements Listener, StartedProcess {
   #finish(exit: GuestEnd['exit'], lost: string | undefined): void {
     if (this.#over) return
     this.#over = true
+    running--
     this.#speaker.forget(this.#id)
     for (const wake of this.#waiting.splice(0)) wake()
     this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost, refused: this.#refused })
@@ -162,14 +173,19 @@ export class GuestProcess implements Listener, StartedProcess {
     this.#owed += bytes
     if (this.#owed < STEP || this.#giving) return
     this.#giving = true
-    if (this.#paced) setTimeout(this.#give, PACE_MS)
-    else setImmediate(this.#give)
+    if (this.#pace === undefined) setImmediate(this.#give)
+    else setTimeout(this.#give, this.#isLongResult() && running > 1 ? LONG_RESULT_MS : PACE_MS)
+  }
+
+  #isLongResult(): boolean {
+    return this.#pace === 'result' && this.#given >= WINDOW
   }
 
   readonly #give = (): void => {
     this.#giving = false
     if (this.#over) return
     this.#received += this.#owed
+    this.#given += this.#owed
     this.#speaker.sendNumber('window', this.#id, this.#owed)
     this.#owed = 0
   }

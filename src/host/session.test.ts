@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { INPUT_WINDOW, PROTOCOL_VERSION, WINDOW } from './frames.ts'
-import type { GuestProcess } from './guest-process.ts'
+import type { GuestProcess, Pace } from './guest-process.ts'
 import { Session } from './session.ts'
 import { AgentSide, number32, settle } from './testkit/agent-side.ts'
 
@@ -18,6 +18,7 @@ function meet(onTunnel?: (stream: Duplex) => void): { agent: AgentSide; session:
 type Output = { stdout: string; stderr: string }
 async function started(
   onOutput?: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown,
+  pace?: Pace,
 ): Promise<{ agent: AgentSide; session: Session; guest: GuestProcess; id: number; out: Output }> {
   const { agent, session } = meet()
   agent.say('R', 0, HELLO)
@@ -26,7 +27,7 @@ async function started(
   const take = (stream: 'stdout' | 'stderr', chunk: Uint8Array): void => {
     out[stream] += Buffer.from(chunk).toString()
   }
-  const guest = session.start({ fields: ['argv', 'x'], onOutput: onOutput ?? take })
+  const guest = session.start({ fields: ['argv', 'x'], onOutput: onOutput ?? take, ...(pace && { pace }) })
   await settle()
   const id = agent.of('C')[0]?.id as number
   agent.say('A', id, number32(77))
@@ -93,6 +94,35 @@ describe('a command', () => {
     await expect(guest.started).rejects.toThrow('too many commands')
     expect(await guest.ended).toMatchObject({ exit: undefined, refused: 'too many commands at once' })
     await expect(guest.write(Buffer.from('x'))).rejects.toMatchObject({ code: 'wrong-state' })
+  })
+
+  test('a long result comes more slowly while others run; a stream does not', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout'] })
+    try {
+      const roomAfter = async (
+        ms: number,
+        { agent, id }: { agent: AgentSide; id: number },
+      ): Promise<number> => {
+        const before = agent.of('W').length
+        for (let sent = 0; sent < WINDOW; sent += 65_536) agent.say('O', id, new Uint8Array(65_536))
+        await settle()
+        await vi.advanceTimersByTimeAsync(ms)
+        await settle()
+        return agent.of('W').length - before
+      }
+      const result = await started(() => {}, 'result')
+      expect(await roomAfter(4, result), 'the first window').toBe(1)
+      expect(await roomAfter(4, result), 'alone').toBe(1)
+      const stream = await started(() => {}, 'stream')
+      expect(await roomAfter(4, result), 'beside another').toBe(0)
+      await vi.advanceTimersByTimeAsync(28)
+      expect(await roomAfter(4, stream)).toBe(1)
+      expect(await roomAfter(4, stream)).toBe(1)
+      for (const { agent, id } of [result, stream]) agent.say('X', id, Uint8Array.of(0, 0))
+      await Promise.all([result.guest.ended, stream.guest.ended])
+    } finally {
+      vi.useRealTimers()
+    }
   })
 
   test('only its own id is heard, and after the end nothing', async () => {

@@ -51,6 +51,9 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly result: Promise<Executed>
 }
 
+/** What a result holds at most where nobody said how much. */
+const RESULT_BYTES = 16 * 1024 * 1024
+
 type Parts = {
   readonly id: string
   readonly plan: Plan
@@ -112,7 +115,8 @@ export class Sandbox implements AsyncDisposable {
     const permit = this.#permits.decide(asked, execId, options)
     try {
       // Settles only when nothing of the command is left, also when the permit was refused.
-      const result = await this.#inside().exec(placed(asked, options), ioOf(options, permit))
+      const limits = this.#limitsFor(options)
+      const result = await this.#inside().exec(placed(asked, options), ioOf({ ...options, limits }, permit))
       const decision = await permit
       const events = this.#record.endOf(execId, result)
       await (options.last ? this.#end(events) : this.#record.write(...events))
@@ -130,12 +134,12 @@ export class Sandbox implements AsyncDisposable {
     const execId = this.#parts.newId('ex')
     const permit = this.#permits.decide(asked, execId, options)
     try {
-      const { output, signal, limits, stdin, terminal } = options
+      const { output, signal, stdin, terminal } = options
       const running = await this.#inside().start(placed(asked, options), {
         permit,
         output,
         signal,
-        limits,
+        limits: this.#limitsFor(options),
         stdin,
         terminal,
       })
@@ -144,6 +148,12 @@ export class Sandbox implements AsyncDisposable {
       await this.#recordFailure(execId, permit, error)
       throw error
     }
+  }
+
+  /** SECURITY: what nobody takes as it comes waits in our memory, so it has a limit, asked for or not. */
+  #limitsFor({ output, limits }: Pick<ExecOptions, 'output' | 'limits'>): Limits {
+    const isHeld = (limits?.outputBytes ?? this.plan.limits.outputBytes) !== undefined
+    return output !== undefined || isHeld ? { ...limits } : { ...limits, outputBytes: RESULT_BYTES }
   }
 
   /** The end of a running command is on record before anybody hears of it. */

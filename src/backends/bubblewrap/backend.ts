@@ -11,6 +11,7 @@ import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
+import { areTimeLimits } from '../guest-command.ts'
 import { type GuestPlace, GuestSandbox } from '../guest-sandbox.ts'
 import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
 import { BubblewrapPlace } from './place.ts'
@@ -200,7 +201,7 @@ class Bubblewrap implements Backend, Wrapper {
       const vector = this.#vector(plan, command, group, CONTROL, io.permit !== undefined)
       const env = launchEnvironment(vector, environmentOf(plan, command))
       const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
-      const result = await run(launch, plan.limits, { ...io, onTunnel })
+      const result = await run(launch, { ...plan.limits, ...io.limits }, { ...io, onTunnel })
       return resultOf(result, group)
     } finally {
       await group?.remove()
@@ -229,7 +230,7 @@ class BubblewrapSandbox extends GuestSandbox {
   }
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = io.last && !this.#place.isOpen && io.limits === undefined
+    const alone = io.last && !this.#place.isOpen && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }
