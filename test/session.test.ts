@@ -228,6 +228,47 @@ print(total)`,
   })
 })
 
+describe('a full disk', () => {
+  test('stops who filled it and nobody else; what is there can be read and removed, and then there is room', async () => {
+    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    const filled = await sandbox.exec('for i in 1 2 3 4; do head -c 3M /dev/zero > full$i; done; sleep 60')
+    expect(filled.outcome).toEqual({ kind: 'stopped', limit: 'disk' })
+    // Longer than the pause between two looks.
+    const reader = await sandbox.exec('wc -c < full1; sleep 0.3; echo read')
+    expect(reader.outcome).toEqual({ kind: 'exited', code: 0 })
+    expect(text(reader.stdout)).toBe('3145728\nread\n')
+    const more = await sandbox.exec(
+      'echo more > full5; mkdir fulldir; ln -s x fulllink; echo to > /dev/null && echo no room',
+    )
+    expect(text(more.stdout)).toBe('no room\n')
+    expect(text(more.stderr).match(/No space left on device/g)).toHaveLength(3)
+    expect(more.violations.map(({ guarantee }) => guarantee)).toEqual(Array(3).fill('limit.disk'))
+    expect(await said(sandbox, 'rm -r full*; echo again > full6; cat full6; rm full6')).toBe('again\n')
+  })
+
+  test('what was made and removed again does not count', async () => {
+    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    const python = (name: string, ...lines: readonly string[]): readonly string[] => {
+      writeFileSync(join(yard.workspace, name), ['import os,time', ...lines].join('\n'))
+      return ['python3', name]
+    }
+    const brief = python(
+      'brief.py',
+      'for i in range(2500): open("brief","w").close(); os.unlink("brief")',
+      'time.sleep(0.3)',
+    )
+    expect((await sandbox.exec(brief)).outcome).toEqual({ kind: 'exited', code: 0 })
+    const links = python(
+      'links.py',
+      'open("one","w").close()',
+      'for i in range(2500): os.link("one", f"link{i}")',
+      'time.sleep(60)',
+    )
+    expect((await sandbox.exec(links)).outcome).toEqual({ kind: 'stopped', limit: 'disk' })
+    await sandbox.exec('rm -f link* one')
+  })
+})
+
 describe('limits of one command', () => {
   test('a result that nobody limited ends where our memory would; what is taken as it comes does not', async () => {
     await using sandbox = await yard.open()

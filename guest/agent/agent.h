@@ -196,6 +196,9 @@ struct ceilings {
 extern struct ceilings ceilings;
 void usage_note_write(int fd, const struct stat *stat, bool created);
 void usage_note_entry(void);
+void usage_note_removal(void);
+/* Whether a command was stopped for the disk's ceiling and there is still no room. */
+bool usage_is_full(void);
 /* How many processes the kernel ended for want of memory, and did not let start, since we last asked. */
 uint64_t usage_killed(void);
 uint64_t usage_refused(void);

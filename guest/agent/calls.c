@@ -170,6 +170,15 @@ static int open_plain(const struct call *call, int dirfd, uint64_t address, int 
   return result;
 }
 
+/* SECURITY: a full disk takes no more. What is there can be read and removed, and the sandbox goes on. */
+static bool has_no_room(const struct place *place) {
+  char path[PATH_MAX * 2];
+  bool grows = place->found < 0 || S_ISREG(place->stat.st_mode) || S_ISDIR(place->stat.st_mode);
+  if (!grows || !usage_is_full()) return false;
+  if (place_path(place, path, sizeof path)) report_violation("limit.disk", "write %s", path);
+  return true;
+}
+
 int do_open(const struct call *call, int dirfd, uint64_t address, int flags, mode_t mode) {
   struct place place;
   int result = open_plain(call, dirfd, address, flags, mode);
@@ -178,6 +187,7 @@ int do_open(const struct call *call, int dirfd, uint64_t address, int flags, mod
   result = locate(call, &place, dirfd, address, (flags & O_NOFOLLOW) || exclusive ? KEEP_LINK : FOLLOW_LINK);
   if (result) return result;
   if (judge(&place, is_protected, "write")) result = -EROFS;
+  else if (has_no_room(&place)) result = -ENOSPC;
   else if ((flags & O_TMPFILE) == O_TMPFILE && place.found >= 0) result = open_found(call, &place, flags);
   else if (place.parent < 0) result = open_found(call, &place, flags);
   else result = open_named(call, &place, flags, mode);
@@ -196,6 +206,7 @@ int do_make(const struct call *call, int dirfd, uint64_t address, mode_t mode, d
   mode &= ~umask_of(call->caller);
   if (place.found >= 0) result = -EEXIST;
   else if (judge(&place, is_protected, "create")) result = -EROFS;
+  else if (has_no_room(&place)) result = -ENOSPC;
   else if (directory) result = done(mkdirat(place.parent, place.name, mode), &place, "create");
   else result = done(mknodat(place.parent, place.name, mode, dev), &place, "create");
   if (!result) usage_note_entry();
@@ -212,6 +223,7 @@ int do_unlink(const struct call *call, int dirfd, uint64_t address, int flags) {
   else if (place.found >= 0 && judge(&place, is_protected, "remove")) result = -EROFS;
   else if (place.must_be_dir && !directory && place.found >= 0) result = S_ISDIR(place.stat.st_mode) ? -EISDIR : -ENOTDIR;
   else result = done(unlinkat(place.parent, place.name, flags), &place, "remove");
+  if (!result) usage_note_removal();
   release(&place);
   return result;
 }
@@ -260,6 +272,7 @@ int do_link(const struct call *call, int from_dir, uint64_t from_path, int to_di
   else if (judge(&from, is_protected, "link") || judge(&to, is_protected, "create")) result = -EROFS;
   else if (from.parent < 0) result = done(linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW), &to, "link");
   else result = done(linkat(from.parent, from.name, to.parent, to.name, 0), &to, "link");
+  if (!result) usage_note_entry();
   release(&from);
   release(&to);
   return result;
@@ -273,6 +286,7 @@ int do_symlink(const struct call *call, uint64_t target_address, int dirfd, uint
   if (result) return result;
   if (place.parent < 0 || place.found >= 0) result = -EEXIST;
   else if (judge(&place, carries_protected, "create")) result = -EROFS;
+  else if (has_no_room(&place)) result = -ENOSPC;
   else result = done(symlinkat(target, place.parent, place.name), &place, "create");
   if (!result) usage_note_entry();
   release(&place);
@@ -288,6 +302,7 @@ int do_truncate(const struct call *call, uint64_t address, off_t length) {
   if (place.found < 0) result = -ENOENT;
   else if (judge(&place, is_protected, "write")) result = -EROFS;
   else if (!S_ISREG(place.stat.st_mode)) result = S_ISDIR(place.stat.st_mode) ? -EISDIR : -EINVAL;
+  else if (length > place.stat.st_size && has_no_room(&place)) result = -ENOSPC;
   else {
     int fd = openat(proc_fd, link, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0) usage_note_write(fd, &place.stat, false);

@@ -18,6 +18,8 @@ static struct written {
 
 static int file_count, oldest;
 static int64_t settled; /* growth of files that are no longer watched */
+static int64_t entries; /* that were made and not removed again */
+static bool full;       /* since a command was stopped for it, and until there is room again */
 
 static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
 
@@ -50,12 +52,28 @@ void usage_note_write(int fd, const struct stat *stat, bool created) {
   if (!created) file->base = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
 }
 
-void usage_note_entry(void) { settled += ENTRY_COST; }
+void usage_note_entry(void) { entries++; }
+
+void usage_note_removal(void) {
+  if (entries) entries--;
+}
 
 static uint64_t disk_used(void) {
-  int64_t total = settled;
+  int64_t total = settled + entries * ENTRY_COST;
   for (int i = 0; i < file_count; i++) total += growth_of(&files[i]);
   return total > 0 ? (uint64_t)total : 0;
+}
+
+bool usage_is_full(void) {
+  full = full && disk_used() > ceilings.disk_bytes;
+  return full;
+}
+
+/* Once it is full nobody can write more, so nobody is stopped for what others left. */
+static bool fills_up(void) {
+  if (!ceilings.disk_bytes || usage_is_full()) return false;
+  full = disk_used() > ceilings.disk_bytes;
+  return full;
 }
 
 static uint64_t tmpfs_used(const char *path) {
@@ -120,7 +138,7 @@ uint64_t usage_refused(void) {
 }
 
 const char *usage_exceeded(void) {
-  if (ceilings.disk_bytes && disk_used() > ceilings.disk_bytes) return "disk";
+  if (fills_up()) return "disk";
   if (!ceilings.memory_bytes && !ceilings.processes) return NULL;
   struct load load = processes_load();
   if (ceilings.processes && load.processes > ceilings.processes + keepers()) return "pids";
