@@ -28,6 +28,13 @@ const GRACE_MS = 500
 /** After the kill; whoever is not gone by then is beyond a signal, and the sandbox goes. */
 const LOST_MS = 5000
 
+/**
+ * Whoever took all there was hears of its end after a moment. Lit again and again without one, a bomb would be its
+ * neighbours' loss, however well it is contained.
+ */
+const BACK_OFF_MS = 250
+const TAKEN: readonly StopLimit[] = ['memory', 'pids', 'disk', 'output']
+
 /** Starts a command, gives it its input, and waits for its end. */
 export async function execBy(
   start: (io: StartIo) => Promise<RunningCommand>,
@@ -201,12 +208,15 @@ export class GuestCommand implements RunningCommand {
     if (end.lost !== undefined && !this.#watchdog.reason && counts.oomKills === 0)
       throw new SandboxError('wrong-state', `the sandbox is gone: ${end.lost}`)
     const outcome = outcomeOf(end, this.#watchdog.reason, counts)
+    const durationMs = monotonicMs() - this.#started
+    const tookAll = counts.oomKills > 0 || (outcome.kind === 'stopped' && TAKEN.includes(outcome.limit))
+    if (tookAll) await new Promise((resolve) => setTimeout(resolve, BACK_OFF_MS))
     this.#isOver({
       outcome,
       stdout: this.#said.stdout.all(),
       stderr: this.#said.stderr.all(),
       truncated: this.#watchdog.truncated,
-      durationMs: monotonicMs() - this.#started,
+      durationMs,
       violations: violationsOf(end.violations, outcome, counts),
       layers: this.#layers,
     })
