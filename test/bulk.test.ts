@@ -103,3 +103,17 @@ sys.stdin.read()
   expect(text(stdout)).toBe('hello')
   await close()
 })
+
+test('a client that takes its time to speak is heard', async () => {
+  const { sandbox, at, workspace, close } = await sandboxFor(
+    createServer((_, response) => response.end('late')),
+  )
+  const ask = `CONNECT ${at} HTTP/1.1\\r\\nHost: ${at}\\r\\n\\r\\n`
+  const lines = `import socket,time
+s=socket.create_connection(("127.0.0.1",3128)); time.sleep(1.5)
+s.sendall(b"${ask}"); print(s.recv(99).decode()[:12])`
+  writeFileSync(join(workspace, 'late.py'), lines)
+  const { stdout, stderr } = await sandbox.exec(['python3', join(workspace, 'late.py')])
+  expect(text(stdout), text(stderr)).toBe('HTTP/1.1 200\n')
+  await close()
+})

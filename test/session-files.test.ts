@@ -51,6 +51,13 @@ describe('reading and writing', () => {
     expect(text((await sandbox.exec(['echo', 'alive'])).stdout)).toBe('alive\n')
   })
 
+  test('a file that is larger than any memory is refused, and its beginning is not', async () => {
+    await sandbox.exec(['truncate', '-s', '1T', 'endless'])
+    await expect(sandbox.files.read(at('endless'))).rejects.toMatchObject({ code: 'too-large' })
+    expect(await sandbox.files.read(at('endless'), { length: 10 })).toHaveLength(10)
+    await sandbox.exec(['rm', 'endless'])
+  })
+
   test('many megabytes as a stream, both ways', { timeout: 60_000 }, async () => {
     const hash = createHash('sha256')
     async function* parts(): AsyncGenerator<Uint8Array> {

@@ -1,5 +1,6 @@
 import { basename } from 'node:path/posix'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
+import { wholeOf } from '../model/whole.ts'
 import type { FileChange, FileInfo, FileKind, GuestFiles, OutputTaker, WatchOptions } from './backend.ts'
 
 /** Runs one of the agent's own operations on files; resolves with its exit code. */
@@ -25,28 +26,29 @@ export type SharedFiles = GuestFiles & {
 /** Files through the agent: every operation is a process behind the wall, so it can reach no more than a command. */
 export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): SharedFiles {
   const run: Run = { builtin, isGranted }
-  const text = (argv: readonly [string, ...string[]], input?: Bytes): Promise<string> =>
-    collect(run, argv, input)
+  const told = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
+    infos(run, argv)
+  const done = (argv: readonly [string, ...string[]], input?: Bytes): Promise<void> =>
+    checked(run, argv, () => undefined, input)
   return {
     read: (path, { offset = 0, length } = {}) =>
       streamed(run, ['read', path, String(offset), length === undefined ? '' : String(length)]),
-    write: async (path, data) => void (await text(['write', path], data)),
-    list: async (path, depth = 1) => infosOf(await text(['list', path, String(depth)])),
-    stat: async (path) => infosOf(await text(['stat', path]))[0] as FileInfo,
-    makeDir: async (path) => void (await text(['mkdir', path])),
-    move: async (from, to) => void (await text(['move', from, to])),
-    remove: async (path) => void (await text(['remove', path])),
+    write: (path, data) => done(['write', path], data),
+    list: (path, depth = 1) => told(['list', path, String(depth)]),
+    stat: async (path) => (await told(['stat', path]))[0] as FileInfo,
+    makeDir: (path) => done(['mkdir', path]),
+    move: (from, to) => done(['move', from, to]),
+    remove: (path) => done(['remove', path]),
     watch: (path, options) => watch(run, path, options),
     pack: (path) => streamed(run, ['pack', path]),
     changes: (path, since) => streamed(run, ['changes', path, since]),
-    unpack: async (path, data) => void (await text(['unpack', path], data)),
+    unpack: (path, data) => done(['unpack', path], data),
   }
 }
 
-async function collect(run: Run, argv: readonly [string, ...string[]], input?: Bytes): Promise<string> {
-  const chunks: Uint8Array[] = []
-  await checked(run, argv, (chunk) => void chunks.push(chunk), input)
-  return Buffer.concat(chunks).toString('utf8')
+async function infos(run: Run, argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> {
+  const pieces = await wholeOf(`what \`${argv[1]}\` holds`, streamed(run, argv))
+  return infosOf(Buffer.concat(pieces).toString('utf8'))
 }
 
 async function checked(

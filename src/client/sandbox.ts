@@ -1,4 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
+import { wholeOf } from '../model/whole.ts'
 import { cutIn, errorOfCut, type Incoming, readEvents } from './sse.ts'
 import { fromProblem, type Transport } from './transport.ts'
 import type {
@@ -238,6 +239,16 @@ function bytesOf(base64: string): Uint8Array {
   return bytes
 }
 
+/** PLATFORM: not every browser walks a stream with `for await`. */
+async function* piecesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
+  const reader = stream.getReader()
+  try {
+    for (let next = await reader.read(); !next.done; next = await reader.read()) yield next.value
+  } finally {
+    await reader.cancel()
+  }
+}
+
 /** Files as the sandbox sees them. */
 export class RemoteFiles {
   readonly #transport: Transport
@@ -248,19 +259,16 @@ export class RemoteFiles {
     this.#path = path
   }
 
+  /** At most 64 MiB. */
   async read(path: string): Promise<Uint8Array> {
-    const response = await this.#transport.send({
-      method: 'GET',
-      path: this.#path,
-      query: { path },
-      repeatable: true,
-    })
-    return new Uint8Array(await response.arrayBuffer())
+    const pieces = await wholeOf(`\`${path}\``, piecesOf(await this.readStream(path)))
+    return new Uint8Array(await new Blob([...pieces]).arrayBuffer())
   }
 
   /** For files that should not be whole in memory. */
   async readStream(path: string): Promise<ReadableStream<Uint8Array>> {
-    const { body } = await this.#transport.send({ method: 'GET', path: this.#path, query: { path } })
+    const query = { path }
+    const { body } = await this.#transport.send({ method: 'GET', path: this.#path, query, repeatable: true })
     return body ?? new ReadableStream()
   }
 

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileInfo, GuestFiles, WatchOptions } from '../backends/backend.ts'
 import { SandboxError } from '../model/errors.ts'
+import { wholeOf } from '../model/whole.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 type Range = { readonly offset?: number; readonly length?: number }
@@ -20,10 +21,9 @@ export class SandboxFiles {
     this.#inside = inside
   }
 
+  /** At most 64 MiB; a range with a length of its own may be longer. */
   async read(path: string, range?: Range): Promise<Uint8Array> {
-    const chunks: Uint8Array[] = []
-    for await (const chunk of this.readStream(path, range)) chunks.push(chunk)
-    return Buffer.concat(chunks)
+    return Buffer.concat(await wholeOf(`\`${path}\``, this.readStream(path, range), range?.length))
   }
 
   async *readStream(path: string, range?: Range): AsyncGenerator<Uint8Array> {

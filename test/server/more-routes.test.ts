@@ -107,6 +107,16 @@ describe('terminals and ports', () => {
     await sandbox.close()
   })
 
+  test('a file that is larger than any memory is refused where it would be kept', async () => {
+    const sandbox = await client.create({})
+    await sandbox.exec(['truncate', '-s', '1T', '/tmp/endless'])
+    await expect(sandbox.files.read('/tmp/endless')).rejects.toMatchObject({ code: 'too-large' })
+    const reader = (await sandbox.files.readStream('/tmp/endless')).getReader()
+    expect((await reader.read()).value?.length).toBeGreaterThan(0)
+    await reader.cancel()
+    await sandbox.close()
+  })
+
   test('a web server inside, without our key or its cookies', async () => {
     const sandbox = await client.create({ network: { mode: 'loopback' } })
     const program = `
