@@ -1,4 +1,5 @@
 import {
+  appendFileSync,
   chmodSync,
   existsSync,
   lstatSync,
@@ -129,6 +130,19 @@ describe('review before apply', () => {
     )
     await review.apply()
     expect(lstatSync(join(workspace, 'tool')).mode & 0o7000).toBe(0)
+  })
+
+  test('a hole stays a hole, and what is long has another name when it was written to', async () => {
+    const review = await reviewed('truncate -s 200M holes; echo end >> holes')
+    const [change] = await review.changes()
+    const name = await review.version(change as NonNullable<typeof change>)
+    appendFileSync(join(change?.upper as string, 'holes'), 'more\n')
+    expect(await review.version(change as NonNullable<typeof change>)).not.toBe(name)
+    expect(await review.apply()).toEqual([])
+    const { size, blocks } = lstatSync(join(workspace, 'holes'))
+    expect(size).toBe(200 * 1024 * 1024 + 'end\nmore\n'.length)
+    expect(blocks * 512).toBeLessThan(8 * 1024 * 1024)
+    expect(readFileSync(join(workspace, 'holes')).subarray(-9).toString()).toBe('end\nmore\n')
   })
 
   test('dropped, nothing is left', async () => {

@@ -2,11 +2,7 @@ import { randomBytes } from 'node:crypto'
 import {
   closeSync,
   constants,
-  copyFileSync,
   fchmodSync,
-  fchownSync,
-  fstatSync,
-  fsyncSync,
   lstatSync,
   mkdirSync,
   openSync,
@@ -16,11 +12,12 @@ import {
   symlinkSync,
   unlinkSync,
 } from 'node:fs'
+import { open } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { Change } from './review-changes.ts'
-import { at, openFile } from './review-read.ts'
+import { at, pieces, whileAt } from './review-read.ts'
 
-const { O_NOFOLLOW, O_RDONLY } = constants
+const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
 /** What we put in place ourselves, by path and the kernel's date for it: that is no change of somebody else's. */
 export type Own = { readonly [path: string]: string }
@@ -30,17 +27,19 @@ export type Own = { readonly [path: string]: string }
  * we left it; a file is replaced whole or not at all. SECURITY: no link is followed on the way, neither in the original's
  * directories nor in the changes.
  */
-export function applyChange(change: Change, startedNs: bigint, own: Own): Own {
-  return at(change, (place, parent) => {
+export function applyChange(change: Change, startedNs: bigint, own: Own): Promise<Own> {
+  return whileAt(change, async (place, parent) => {
     const around = `/proc/self/fd/${parent}`
     const aroundIsKnown = isKnown(`${around}/.`, dirname(change.path), startedNs, own)
-    requireUnchanged(change, place, startedNs, own)
+    const check = (): void => requireUnchanged(change, place, startedNs, own)
+    check()
     if (change.change === 'deleted') rmSync(place, { recursive: change.kind === 'dir' })
     else if (change.kind === 'dir') applyDirectory(change, place)
     else if (change.kind === 'link')
-      replace(place, parent, (fresh) => symlinkSync(change.target ?? '', fresh))
+      await replace(place, parent, (fresh) => symlinkSync(change.target ?? '', fresh), check)
     else if (change.change === 'mode') setMode(place, change.mode)
-    else if (change.kind === 'file') replace(place, parent, (fresh) => copyContent(change, fresh, place))
+    else if (change.kind === 'file')
+      await replace(place, parent, (fresh) => copyContent(change, fresh, place), check)
     else throw new Error('devices, pipes and sockets are not applied')
     return {
       ...dated(change.path, place),
@@ -94,11 +93,17 @@ function setMode(place: string, mode: number): void {
   closeSync(fd)
 }
 
-/** Beside the original first, then in its place in one step. */
-function replace(place: string, parent: number, make: (fresh: string) => void): void {
+/** Beside the original first, then in its place in one step, if that is still the original. */
+async function replace(
+  place: string,
+  parent: number,
+  make: (fresh: string) => Promise<void> | void,
+  check: () => void,
+): Promise<void> {
   const fresh = `/proc/self/fd/${parent}/.ringfence-${randomBytes(6).toString('hex')}`
   try {
-    make(fresh)
+    await make(fresh)
+    check()
     if (lstatSync(place, { throwIfNoEntry: false })?.isDirectory()) rmSync(place, { recursive: true })
     renameSync(fresh, place)
   } catch (error) {
@@ -107,18 +112,25 @@ function replace(place: string, parent: number, make: (fresh: string) => void): 
   }
 }
 
-function copyContent(change: Change, fresh: string, place: string): void {
-  const source = openFile({ root: change.upper as string, relative: change.relative })
-  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? fstatSync(source)
+const NOTHING = Buffer.alloc(1024 * 1024)
+
+async function copyContent(change: Change, fresh: string, place: string): Promise<void> {
+  const source = { root: change.upper as string, relative: change.relative }
+  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? at(source, (path) => lstatSync(path))
+  const file = await open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
   try {
-    copyFileSync(`/proc/self/fd/${source}`, fresh, constants.COPYFILE_EXCL)
-    const fd = openSync(fresh, O_RDONLY | O_NOFOLLOW)
-    if (process.getuid?.() === 0) fchownSync(fd, owner.uid, owner.gid)
+    let size = 0
+    for await (const bytes of pieces(source)) {
+      // A hole stays one: what took the guest no room takes none here.
+      if (!bytes.equals(NOTHING.subarray(0, bytes.length))) await file.write(bytes, 0, bytes.length, size)
+      size += bytes.length
+    }
+    await file.truncate(size)
+    if (process.getuid?.() === 0) await file.chown(owner.uid, owner.gid)
     // SECURITY: whatever a guest set, its files never run as somebody else.
-    fchmodSync(fd, change.mode)
-    fsyncSync(fd)
-    closeSync(fd)
+    await file.chmod(change.mode)
+    await file.sync()
   } finally {
-    closeSync(source)
+    await file.close()
   }
 }

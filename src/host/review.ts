@@ -15,7 +15,7 @@ import type { Mount, PathFact } from '../model/plan.ts'
 import { hostPath } from './facts.ts'
 import { applyChange, type Own } from './review-apply.ts'
 import { type Change, changesOf } from './review-changes.ts'
-import { hashOf, type Place, textOf } from './review-read.ts'
+import { contentName, type Place, textOf } from './review-read.ts'
 import { run } from './spawn.ts'
 
 type Record = {
@@ -139,7 +139,7 @@ export class Review {
     let own: Own = this.#record.own ?? {}
     for (const change of (await this.changes()).filter(chosen)) {
       try {
-        own = { ...own, ...applyChange(change, BigInt(this.#record.startedNs), own) }
+        own = { ...own, ...(await applyChange(change, BigInt(this.#record.startedNs), own)) }
       } catch (error) {
         refused.push({ path: change.path, inside: change.inside, why: (error as Error).message })
       }
@@ -158,7 +158,7 @@ export class Review {
 
   /** A name for exactly this change, so that what was looked at is what is applied. */
   async version({ change, kind, mode, size, target, upper, relative }: Change): Promise<string> {
-    const content = kind === 'file' && upper ? await hashOf({ root: upper, relative }) : ''
+    const content = kind === 'file' && upper ? await contentName({ root: upper, relative }) : ''
     return createHash('sha256')
       .update(JSON.stringify([change, kind, mode, size, target ?? '', content]))
       .digest('hex')
