@@ -18,7 +18,7 @@ export async function wholeOf(
     size += piece.length
     if (size > most)
       throw new SandboxError('too-large', `${what} has more than ${most} bytes`, {
-        hint: 'read a file as a stream (`readStream`), or name the `length` you want',
+        hint: 'ask for less at a time: a file as a stream or with a `length`, a directory with less depth',
       })
     held.push(piece as Uint8Array<ArrayBuffer>)
   }
