@@ -26,6 +26,7 @@ import { SandboxRecord } from './record.ts'
 
 export type ExecOptions = Asking & {
   readonly stdin?: 'inherit' | Uint8Array | string
+  /** Takes what it says as it comes. Without it a command that says more than 16 MiB, or `outputBytes`, is stopped. */
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
   readonly onStarted?: ExecIo['onStarted']
