@@ -12,7 +12,7 @@ import {
   symlinkSync,
   unlinkSync,
 } from 'node:fs'
-import { open } from 'node:fs/promises'
+import { type FileHandle, open } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { Change } from './review-changes.ts'
 import { at, pieces, whileAt } from './review-read.ts'
@@ -112,6 +112,12 @@ async function replace(
   }
 }
 
+/** A disk that is nearly full takes only a part, and says so with the next one. */
+async function writeAll(file: FileHandle, bytes: Buffer, at: number): Promise<void> {
+  for (let done = 0; done < bytes.length; )
+    done += (await file.write(bytes, done, bytes.length - done, at + done)).bytesWritten
+}
+
 const NOTHING = Buffer.alloc(1024 * 1024)
 
 async function copyContent(change: Change, fresh: string, place: string): Promise<void> {
@@ -122,9 +128,10 @@ async function copyContent(change: Change, fresh: string, place: string): Promis
     let size = 0
     for await (const bytes of pieces(source)) {
       // A hole stays one: what took the guest no room takes none here.
-      if (!bytes.equals(NOTHING.subarray(0, bytes.length))) await file.write(bytes, 0, bytes.length, size)
+      if (!bytes.equals(NOTHING.subarray(0, bytes.length))) await writeAll(file, bytes, size)
       size += bytes.length
     }
+    if (size !== change.size) throw new Error('it changed while it was copied')
     await file.truncate(size)
     if (process.getuid?.() === 0) await file.chown(owner.uid, owner.gid)
     // SECURITY: whatever a guest set, its files never run as somebody else.
