@@ -246,6 +246,25 @@ describe('a full disk', () => {
     expect(await said(sandbox, 'rm -r full*; echo again > full6; cat full6; rm full6')).toBe('again\n')
   })
 
+  test('what has no name any more counts while somebody holds it, and then no longer', async () => {
+    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    const fill = (body: string): readonly string[] => {
+      writeFileSync(
+        join(yard.workspace, 'held.py'),
+        `import mmap,os,threading,time\nheld=[]\n${body}\ntime.sleep(60)`,
+      )
+      return ['python3', 'held.py']
+    }
+    const open = 'f=open("h","w+b"); os.unlink("h")'
+    const opened = `for i in range(4): ${open}; f.write(b"x"*2000000); f.flush(); held.append(f)`
+    const mapped = `for i in range(4): ${open}; f.truncate(2000000); m=mmap.mmap(f.fileno(),0); f.close(); m.write(b"x"*2000000); held.append(m)`
+    for (const body of [opened, mapped])
+      expect((await sandbox.exec(fill(body))).outcome).toEqual({ kind: 'stopped', limit: 'disk' })
+    const brief =
+      'for i in 1 2 3 4 5 6; do head -c 3M /dev/zero > brief; rm brief; sleep 0.1; done; echo done'
+    expect(await said(sandbox, yard.script('brief.sh', brief))).toBe('done\n')
+  })
+
   test('what was made and removed again does not count', async () => {
     await using sandbox = await yard.open({ limits: { diskMb: 4 } })
     const python = (name: string, ...lines: readonly string[]): readonly string[] => {

@@ -197,6 +197,8 @@ extern struct ceilings ceilings;
 void usage_note_write(int fd, const struct stat *stat, bool created);
 void usage_note_entry(void);
 void usage_note_removal(void);
+/* Lets go of files that are removed and that nobody else holds. */
+void usage_release(void);
 /* Whether a command was stopped for the disk's ceiling and there is still no room. */
 bool usage_is_full(void);
 /* How many processes the kernel ended for want of memory, and did not let start, since we last asked. */
@@ -225,6 +227,8 @@ bool send_message(int socket, char kind, const void *text, size_t length, int fd
 /* files.c: operations on files that need no program inside the sandbox. Returns the exit code. */
 int run_builtin(char **argv);
 /* tree.c */
+/* Of a process that is alive; -1 otherwise. */
+pid_t parent_of(const char *pid);
 void kill_tree(pid_t root);
 void kill_strays(bool (*is_known)(pid_t pid));
 

@@ -82,7 +82,8 @@ static void reap(struct watch *watch, uint32_t events) {
 
 /* What a command leaves behind keeps its keeper here; without one there is nothing that could grow. */
 static void check_ceilings(void) {
-  const char *limit = running_any() ? usage_exceeded() : NULL;
+  if (!running_any()) return usage_release();
+  const char *limit = usage_exceeded();
   if (!limit) return;
   running_exceeded(limit);
   kill(-1, SIGKILL);

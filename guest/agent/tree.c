@@ -14,7 +14,7 @@ enum { MAX_FAMILY = 65536, ROUNDS = 64 };
 static struct family *family;
 static size_t members;
 
-static pid_t parent_of(const char *pid) {
+pid_t parent_of(const char *pid) {
   char path[300], text[512];
   snprintf(path, sizeof path, "%s/stat", pid);
   int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);

@@ -14,6 +14,7 @@ static struct written {
   ino_t ino;
   int fd;
   int64_t base; /* bytes on disk before the sandbox wrote */
+  bool gone, held; /* without a name; by somebody besides us, when we last looked */
 } files[FILES];
 
 static int file_count, oldest;
@@ -28,7 +29,7 @@ static int64_t growth_of(const struct written *file) {
   if (fstat(file->fd, &stat)) return 0;
   /* Blocks are given at write-back; until then the length tells more. */
   int64_t now = stat.st_size > size_on_disk(&stat) ? stat.st_size : size_on_disk(&stat);
-  return stat.st_nlink && now > file->base ? now - file->base : 0;
+  return now > file->base ? now - file->base : 0;
 }
 
 static struct written *slot_for(const struct stat *stat) {
@@ -48,7 +49,7 @@ void usage_note_write(int fd, const struct stat *stat, bool created) {
   if (!file) return;
   char link[64];
   snprintf(link, sizeof link, "self/fd/%d", fd);
-  *file = (struct written){stat->st_dev, stat->st_ino, openat(proc_fd, link, O_PATH | O_CLOEXEC), 0};
+  *file = (struct written){stat->st_dev, stat->st_ino, openat(proc_fd, link, O_PATH | O_CLOEXEC), 0, false, false};
   if (!created) file->base = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
 }
 
@@ -58,7 +59,86 @@ void usage_note_removal(void) {
   if (entries) entries--;
 }
 
+/* Returns how many have no name any more. */
+static int find_gone(void) {
+  int found = 0;
+  struct stat stat;
+  for (int i = 0; i < file_count; i++) {
+    files[i].held = false;
+    found += files[i].gone = fstat(files[i].fd, &stat) || !stat.st_nlink;
+  }
+  return found;
+}
+
+static void mark_held(ino_t ino) {
+  for (int i = 0; i < file_count; i++)
+    if (files[i].gone && files[i].ino == ino) files[i].held = true;
+}
+
+/* `…-… rw-s … fe:00 1234   /path (deleted)`. Returns whether it could be read. */
+static bool mark_mapped(int process) {
+  int fd = openat(process, "maps", O_RDONLY | O_CLOEXEC);
+  FILE *maps = fd < 0 ? NULL : fdopen(fd, "r");
+  if (!maps) {
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  char line[512];
+  unsigned long inode;
+  while (fgets(line, sizeof line, maps))
+    if (sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1 && inode) mark_held(inode);
+  fclose(maps);
+  return true;
+}
+
+static bool mark_opened(int process) {
+  int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *opened = fd < 0 ? NULL : fdopendir(fd);
+  if (!opened) {
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  struct stat stat;
+  for (struct dirent *entry; (entry = readdir(opened));)
+    if (isdigit((unsigned char)entry->d_name[0]) && !fstatat(dirfd(opened), entry->d_name, &stat, 0)) mark_held(stat.st_ino);
+  closedir(opened);
+  return true;
+}
+
+/* A process whose first thread has ended shows nothing and may go on in others. */
+static bool has_threads(int process) {
+  struct stat stat;
+  return !fstatat(process, "task", &stat, 0) && stat.st_nlink > 3;
+}
+
+/* Returns whether we could see what it holds. Keepers are ours and hold nothing; they are PID 1's only children. */
+static bool mark_of(int processes, const char *pid) {
+  pid_t parent = parent_of(pid);
+  if (parent == 1 && keepers()) return true;
+  int process = openat(processes, pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (process < 0) return true; /* it has ended meanwhile */
+  bool seen = parent < 0 ? !has_threads(process) : mark_opened(process) && mark_mapped(process);
+  close(process);
+  return seen;
+}
+
+/* A file without a name counts while somebody has it. After that only we do, and what it took is given back. */
+void usage_release(void) {
+  DIR *processes = find_gone() ? opendir("/proc") : NULL;
+  bool seen = processes;
+  for (struct dirent *entry; seen && (entry = readdir(processes));)
+    if (isdigit((unsigned char)entry->d_name[0]) && strcmp(entry->d_name, "1")) seen = mark_of(dirfd(processes), entry->d_name);
+  if (processes) closedir(processes);
+  /* SECURITY: who does not let us look may hold any of them. */
+  for (int i = file_count - 1; seen && i >= 0; i--) {
+    if (!files[i].gone || files[i].held) continue;
+    close(files[i].fd);
+    files[i] = files[--file_count];
+  }
+}
+
 static uint64_t disk_used(void) {
+  usage_release();
   int64_t total = settled + entries * ENTRY_COST;
   for (int i = 0; i < file_count; i++) total += growth_of(&files[i]);
   return total > 0 ? (uint64_t)total : 0;
