@@ -14,9 +14,12 @@ import { caller, hostMemoryMb, readText } from './host/system.ts'
 import { Vault } from './host/vault.ts'
 import type { Config } from './model/config.ts'
 import type { Decision } from './model/decision.ts'
+import { SandboxError } from './model/errors.ts'
 import type { Event, EventSink, Json, Pace } from './model/event.ts'
 import type { Spec } from './model/spec.ts'
+import type { Capability } from './policy/capability.ts'
 import { type Observed, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import { OPERATOR, type Requester, type TenantGrants, tenantGrants } from './policy/tenancy.ts'
 import type { SkillParts } from './server/parts.ts'
 import type { SkillRunner } from './skills/runner.ts'
 import type { EgressParts, PreparedEgress } from './supervisor/egress.ts'
@@ -116,6 +119,10 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     get policy() {
       return now.policy
     },
+    ...(options.stays && {
+      grantsOf: (requester: Requester | undefined) => grantsOf(now.config, requester, home),
+      allowNative: () => now.config.backends?.allow_native ?? false,
+    }),
     registry,
     trail,
     judge,
@@ -156,9 +163,19 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   }
 }
 
+/**
+ * What limits a key of a server; nothing for the operator's. SECURITY: a caller that forgot to say who asks is a defect, and
+ * gets nothing.
+ */
+function grantsOf(config: Config, requester: Requester | undefined, home: string): TenantGrants | undefined {
+  if (!requester) throw new SandboxError('internal', 'a sandbox was asked for in nobody’s name')
+  const real = (path: string): string | undefined => hostPath(path).fact?.real
+  return requester.operator ? undefined : tenantGrants(config, requester.tenant, { home, real })
+}
+
 function inForce(config: Config, home: string): InForce {
-  const { policy, commands, router, network, backends, secret } = config
-  const text = JSON.stringify({ policy, commands, router, network, backends, secret })
+  const { policy, commands, router, network, backends, secret, tenant } = config
+  const text = JSON.stringify({ policy, commands, router, network, backends, secret, tenant })
   return {
     config,
     policy: sandboxPolicyOf(config, home),
@@ -174,7 +191,8 @@ export const databaseUrl = (config: Config, env: Readonly<Record<string, string>
 /** Skills on these parts. Loaded when somebody has one, like the parser of commands. */
 export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
   const { config, stateDir, cwd, env, trail, gate } = ringfence
-  const open = (spec: unknown) => gate.open(spec)
+  // The spec is ours; what the skill's manifest may ask of the host was judged before it ran.
+  const open = (spec: unknown) => gate.open(spec, { requester: OPERATOR })
   const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
   return new (await import('./skills/runner.ts')).SkillRunner(parts)
 }
@@ -189,9 +207,15 @@ export function skillParts(ringfence: Ringfence): SkillParts {
   return {
     usage: async (tenant) => (await skills()).usage(tenant),
     list: async () => (await skills()).details(),
-    async run(name, input, tenant) {
+    async run(name, input, requester) {
       const workspace = mkdtempSync(join(tmpdir(), 'ringfence-work-'))
-      const given = { input: (input ?? null) as Json, agentId: tenant, workspace, inspectedOnly: true }
+      const given = {
+        input: (input ?? null) as Json,
+        agentId: requester.tenant,
+        workspace,
+        inspectedOnly: true,
+        authorize: (grants: readonly Capability[]) => ringfence.gate.assertCapabilities(requester, grants),
+      }
       try {
         const { resultJson } = await import('./skills/contract.ts')
         return resultJson(await (await skills()).run(name, given))

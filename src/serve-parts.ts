@@ -9,7 +9,6 @@ import { observeHost } from './host/host-state.ts'
 import { Review, reviewedId } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
-import { assertLent } from './policy/lending.ts'
 import { whyOut } from './server/console-auth.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { RateLimit } from './server/guard.ts'
@@ -20,7 +19,7 @@ import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
 import { type Homes, openWithHomes } from './supervisor/homes.ts'
 import type { beginInstance } from './supervisor/instance.ts'
-import { Keys } from './supervisor/keys.ts'
+import { Keys, requesterOf } from './supervisor/keys.ts'
 import { Metrics } from './supervisor/metrics.ts'
 import { PolicyDesk } from './supervisor/policy-desk.ts'
 import type { PoolSize } from './supervisor/pool.ts'
@@ -71,8 +70,8 @@ const DISK_MB = 10_240
 export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
   templates,
-  networkModes: () => ringfence.networkModes(),
-  diskMb: () => Math.min(DISK_MB, ringfence.config.policy?.max_disk_mb ?? DISK_MB),
+  policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
+  diskMb: DISK_MB,
   kernel: (file) => guestFile('kernels', file),
 })
 
@@ -183,8 +182,8 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
     tokenOf: (id) => tokens.access(id),
     // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
-    judge: (spec) => void ringfence.gate.plan({ ...judged(spec), review: false }),
-    assertLent: (spec, borrower) => assertLent(ringfence.current().secret ?? [], spec, borrower),
+    judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
+    assertPermitted: (requester, spec, plan) => ringfence.gate.assertPermitted(requester, spec, plan),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {

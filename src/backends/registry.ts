@@ -90,7 +90,7 @@ export class SandboxRegistry {
       plan.backend === undefined
         ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
         : [this.#named(plan.backend)]
-    return withImage(withReview(found, plan), plan)
+    return withImage(withReview(withPermission(found, plan), plan), plan)
   }
 
   /** Throws unless this very backend keeps everything the plan needs. */
@@ -202,6 +202,15 @@ export class OneShot {
   cleanup(): void {
     for (const id of this.#running.keys()) this.kill(id)
   }
+}
+
+/** SECURITY: what the requester may not use is not chosen for it either. */
+function withPermission(found: readonly Backend[], { allowedBackends }: Plan): readonly Backend[] {
+  const able = found.filter(({ name }) => allowedBackends?.includes(name) ?? true)
+  if (able.length > 0 || found.length === 0) return able
+  throw new SandboxError('forbidden', 'this tenant may use none of the backends that this host has', {
+    hint: `the operator can permit one: \`backends = ["${found[0]?.name}"]\` in [[tenant]]`,
+  })
 }
 
 function withImage(found: readonly Backend[], { image }: Plan): readonly Backend[] {

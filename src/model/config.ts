@@ -1,5 +1,17 @@
 import { ACTIONS } from './decision.ts'
-import { boolean, type Infer, list, number, object, oneOf, optional, text } from './shape.ts'
+import { GUARANTEE_NAMES } from './guarantee.ts'
+import {
+  boolean,
+  type Infer,
+  list,
+  number,
+  object,
+  oneOf,
+  optional,
+  refuse,
+  type Shape,
+  text,
+} from './shape.ts'
 import { NETWORK_MODES } from './spec.ts'
 
 /** `ringfence.toml`, exactly as an operator writes it. Unknown keys are errors, so a typo never drops a rule. */
@@ -54,10 +66,59 @@ export const secretShape = object({
   env: optional(text()),
   /** The only places that requests may carry it to, written as in `--secret`. */
   hosts: list(text()),
-  /** Who may have it in a sandbox; absent: everybody who has a key. */
+  /** The tenants whose sandboxes may use it; absent: only keys with the scope `admin`. */
   tenants: optional(list(text())),
 })
 export type SecretConfig = Infer<typeof secretShape>
+
+/** What the keys of one tenant may have of a server beyond the default. Each list replaces the default list. */
+export const tenantShape = object({
+  name: text({ max: 64 }),
+  /** Default: every isolating backend on this machine; never `native`, `mock` or a remote one. */
+  backends: optional(list(text())),
+  /** Default: offline, loopback, fetch. */
+  network_modes: optional(list(oneOf(...NETWORK_MODES))),
+  /** The hosts that its sandboxes may reach in mode `fetch`. Default: what `[network] allow_hosts` says. */
+  allow_hosts: optional(list(text())),
+  /** Host directories, files and sockets that it may mount, each with everything below it. Default: none. */
+  host_paths: optional(list(object({ path: absolutePath(), mode: oneOf('ro', 'rw') }))),
+  /** Guarantees that it may waive. Default: none. */
+  waive: optional(list(oneOf(...GUARANTEE_NAMES))),
+  /** Images of the container engine that it may run, beside those of `ringfence image build`. Default: none. */
+  images: optional(list(text())),
+  /** Whether ports of its sandboxes may be opened to anybody who knows the address. Default: true. */
+  public_ports: optional(boolean()),
+  /** Ceilings of one sandbox; they also hold for a sandbox that asks for none. */
+  max_cpus: optional(number({ above: 0, max: 4096 })),
+  max_memory_mb: optional(positive(2 ** 30)),
+  max_disk_mb: optional(positive(2 ** 30)),
+  max_pids: optional(positive(2 ** 22)),
+})
+export type TenantConfig = Infer<typeof tenantShape>
+
+/** SECURITY: a relative path would mean another directory for each place that the server is started from. */
+function absolutePath(): Shape<string> {
+  return {
+    ...text(),
+    parse(value, at) {
+      const path = text().parse(value, at)
+      return /^(\/|~(\/|$))/.test(path) && !path.split('/').includes('..')
+        ? path
+        : refuse(at, `\`${path}\` is not an absolute path`)
+    },
+  }
+}
+
+/** SECURITY: of two tables for one tenant, one would silently not count. */
+const tenantsShape: Shape<readonly TenantConfig[]> = {
+  ...list(tenantShape, 4096),
+  parse(value, at) {
+    const tenants = list(tenantShape, 4096).parse(value, at)
+    const names = tenants.map(({ name }) => name)
+    const twice = names.find((name, index) => names.indexOf(name) !== index)
+    return twice === undefined ? tenants : refuse(at, `tenant \`${twice}\` stands there twice`)
+  },
+}
 
 export const configShape = object({
   policy: optional(policyShape),
@@ -65,6 +126,7 @@ export const configShape = object({
   router: optional(object({ always_sandbox: optional(list(text())), never_sandbox: optional(list(text())) })),
   network: optional(object({ allow_private: optional(list(text())), allow_hosts: optional(list(text())) })),
   secret: optional(list(secretShape, 256)),
+  tenant: optional(tenantsShape),
   sandbox: optional(
     object({
       // 0 means that there is none: a way to switch WebAssembly off.
@@ -80,6 +142,8 @@ export const configShape = object({
   backends: optional(
     object({
       order: optional(list(text())),
+      /** Whether a server may run commands without isolation, for keys with the scope `admin` and tenants that have it. */
+      allow_native: optional(boolean()),
       /** What Docker starts containers with; absent: what the engine takes by itself. */
       docker_runtime: optional(oneOf('runc', 'runsc')),
       /** Containers that a server keeps ready for each kind of sandbox that was asked for. */

@@ -48,9 +48,13 @@ export type Protection = {
 
 type PlanFields = {
   readonly backend: string | undefined
+  /** The backends that whoever asks may use; absent: all. */
+  readonly allowedBackends: readonly string[] | undefined
   readonly minLevel: Level
   readonly preset: Preset
   readonly image: string | undefined
+  /** Whether `image` may be one of the container engine's own, beside those that we built. */
+  readonly engineImages: boolean
   /** Where commands start, as the guest sees it. */
   readonly cwd: string
   readonly mounts: readonly Mount[]

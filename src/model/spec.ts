@@ -50,6 +50,8 @@ export const specShape = object({
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
   image: optional(text()),
   template: optional(text()),
+  /** On a server: whoever knows the address of a port reaches it without a key. */
+  publicPorts: optional(boolean()),
   /** Writes land in an overlay and wait for a person's word. */
   review: optional(boolean()),
   /** Notes what commands open and start. */

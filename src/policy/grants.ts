@@ -15,6 +15,16 @@ export type SandboxPolicy = {
   /** Hosts that sandboxes may ask for in mode `fetch`; empty: any public one. */
   readonly allowHosts: readonly string[]
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
+  /** The hosts of a sandbox that names none, where that is not `allowHosts`. */
+  readonly defaultHosts?: readonly string[]
+  /** Limits of a sandbox that asks for none. */
+  readonly ceilings?: Limits
+  /** The backends that may be used; absent: all. */
+  readonly backends?: readonly string[]
+  /** Images of the container engine that may be run; absent: all. */
+  readonly engineImages?: readonly string[]
+  /** Whether ports may be opened to anybody who knows their address; absent: they may. */
+  readonly publicPorts?: boolean
 }
 
 /** Something on the host as it was observed: evidence for judgement, and the fact that a mount carries. */

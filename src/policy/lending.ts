@@ -3,22 +3,21 @@ import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import { parseSecretGrant, type SecretGrant } from './secret-grant.ts'
 
-/** Who asks for a sandbox. The operator is whoever started us, or holds a key of theirs. */
-export type Borrower = { readonly tenant: string; readonly operator: boolean }
-
 /**
- * Whether a sandbox may have these secrets brokered. SECURITY: what is not declared comes from our own environment, which
- * is the operator's; anybody else could name any variable of it and a host of their own.
+ * Whether a tenant's sandbox may have these secrets brokered. SECURITY: what is not declared comes from our own environment,
+ * which is the operator's; a tenant could name any variable of it and a host of its own.
  */
-export function assertLent(declared: readonly SecretConfig[], spec: Spec, borrower: Borrower): void {
+export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant: string): void {
   for (const text of spec.secrets ?? []) {
     const grant = parseSecretGrant(text)
     const found = declared.find(({ name }) => name === grant.variable)
-    const theirs = found?.tenants?.includes(borrower.tenant) ?? true
-    if (!borrower.operator && !(found && theirs))
-      throw denied(
-        `no secret \`${grant.variable}\` is lent to you`,
-        'the operator declares it with [[secret]]',
+    if (!found?.tenants?.includes(tenant))
+      throw new SandboxError(
+        'forbidden',
+        `tenant \`${tenant}\` may not use the secret \`${grant.variable}\``,
+        {
+          hint: `the operator can lend it: \`tenants = ["${tenant}"]\` in its [[secret]] table`,
+        },
       )
     assertPlace(found, grant)
   }

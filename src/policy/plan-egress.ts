@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { type PlanFile, PROXY_PORT } from '../model/plan.ts'
-import type { Spec } from '../model/spec.ts'
+import type { NetworkMode, Spec } from '../model/spec.ts'
 import type { Facts, SandboxPolicy } from './grants.ts'
 import { isCovered, parseHostRules } from './network-hosts.ts'
 import { certificateEnvironment, proxyEnvironment } from './proxy-environment.ts'
@@ -12,13 +12,23 @@ import { parseSecretGrant } from './secret-grant.ts'
 const PRELOAD = '/dev/ringfence/proxy.cjs'
 const BUNDLE = '/dev/ringfence/certificates.pem'
 
+/** The hosts that a spec names. */
+export const askedHosts = (spec: Spec): readonly string[] => [
+  ...(spec.network?.allowHosts ?? []),
+  ...(spec.secrets ?? []).map(hostOfSecret),
+]
+
+/** The network mode that a spec means: whoever names hosts wants to reach them. */
+export const askedNetworkMode = (spec: Spec): NetworkMode =>
+  spec.network?.mode ?? (spec.network?.allowHosts?.length || spec.secrets?.length ? 'fetch' : 'offline')
+
 /**
  * The hosts that a spec may reach: those it names, else the operator's. Where the operator has a list, nothing outside
  * of it can be asked for.
  */
 export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string[] {
-  const asked = [...(spec.network?.allowHosts ?? []), ...(spec.secrets ?? []).map(hostOfSecret)]
-  if (asked.length === 0) return policy.allowHosts
+  const asked = askedHosts(spec)
+  if (asked.length === 0) return policy.defaultHosts ?? policy.allowHosts
   const outer = parseHostRules(policy.allowHosts)
   const beyond = asked.find((entry) => parseHostRules([entry]).some((rule) => !isCovered(rule, outer)))
   if (policy.allowHosts.length > 0 && beyond !== undefined)

@@ -15,7 +15,7 @@ import {
   type SandboxPolicy,
 } from './grants.ts'
 import { isWithin } from './paths-mount.ts'
-import { allowedHosts, egressEnvironment, egressFiles } from './plan-egress.ts'
+import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './plan-egress.ts'
 import { pinnedTo } from './protect.ts'
 
 export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants.ts'
@@ -81,13 +81,16 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   // What nobody outside ever opens needs no protection from being planted.
   const writes = granted.some((mount) => mount.mode === 'rw')
   const workspace = spec.workspace === undefined ? undefined : factOf(spec.workspace, facts)
-  const asked = needsOf(preset, mode, spec.limits ?? {}, limits, writes)
+  const wanted = { ...policy.ceilings, ...spec.limits }
+  const asked = needsOf(preset, mode, wanted, limits, writes)
   const { needs, waived } = split(spec, asked)
   return sealPlan({
     backend: spec.backend,
+    allowedBackends: policy.backends,
     minLevel: spec.minIsolation ?? (spec.backend === 'native' ? 'native' : 'os'),
     preset,
     image: spec.image,
+    engineImages: spec.image !== undefined && (policy.engineImages?.includes(spec.image) ?? true),
     cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
     mounts,
     own: own.map(({ target }) => target),
@@ -103,7 +106,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
       ...spec.env,
     },
     limits,
-    nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => spec.limits?.[name] === undefined),
+    nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
     runAs: ownerOf(facts, workspace ?? own[0]),
     needs,
     waived,
@@ -154,8 +157,7 @@ const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
 })
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
-  const reaches = spec.network?.allowHosts?.length || spec.secrets?.length
-  const mode = spec.network?.mode ?? (reaches ? 'fetch' : 'offline')
+  const mode = askedNetworkMode(spec)
   if (policy.networkModes.includes(mode)) return mode
   throw new SandboxError('invalid-network-mode', `network mode \`${mode}\` is not permitted`, {
     hint: `permitted: ${policy.networkModes.join(', ')}`,
@@ -181,7 +183,7 @@ function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
     spec.backend === 'native' || isRemote(spec.backend)
       ? {}
       : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
-  return { ...defaults, ...asked }
+  return { ...defaults, ...policy.ceilings, ...asked }
 }
 
 const LIMIT_GUARANTEES: readonly (readonly [keyof Limits, Guarantee])[] = [

@@ -38,15 +38,34 @@ export function authenticator(keys: Keys, supervisor: Pick<Supervisor, 'tokenHas
       }
       const known = sandboxId === undefined ? undefined : await supervisor.tokenHash(sandboxId)
       if (!known || !matchesHash(secret, known.hash)) throw unauthenticated()
+      const maker = await makerInForce(keys, known.keyId)
       return {
         keyId: known.keyId,
         tenant: known.tenant,
-        scopes: ['exec', 'read'],
+        scopes: tokenScopes(maker),
         sandboxId: sandboxId as string,
       }
     },
   }
 }
+
+/** SECURITY: what a key gave out (tokens, signed addresses) ends with the key. */
+export async function makerInForce(keys: Keys, keyId: string): Promise<Principal> {
+  const maker = await keys.principalById(keyId)
+  if (!maker) throw unauthenticated()
+  return maker
+}
+
+const TOKEN_SCOPES: readonly Scope[] = ['exec', 'read']
+
+/** SECURITY: the token of a sandbox does no more than the key that made the sandbox may. */
+const tokenScopes = ({ scopes }: Principal): readonly Scope[] =>
+  scopes.includes('admin') ? TOKEN_SCOPES : TOKEN_SCOPES.filter((scope) => scopes.includes(scope))
+
+/** Whether somebody may be shown the token of a sandbox: whoever could have made one, and do with it what it does. */
+export const mayHoldToken = ({ scopes, sandboxId }: Principal): boolean =>
+  sandboxId === undefined &&
+  (scopes.includes('admin') || [...TOKEN_SCOPES, 'create' as const].every((scope) => scopes.includes(scope)))
 
 /** Throws unless the principal may do this. */
 export function authorize(principal: Principal, scope: Scope, sandboxToken: boolean): void {

@@ -37,18 +37,16 @@ export function closeFrame(cut: Cut): Buffer {
   return Buffer.concat([frame, words])
 }
 
-const HEAD_BYTES = 16 * 1024
 const CLOSE = 8
 
 /**
- * Follows the bytes of a WebSocket that a program inside serves, to know when a word of ours may stand between two of its
- * frames. Nothing is changed or kept.
+ * Follows the frames of a WebSocket that a program inside serves, to know when a frame of ours may stand between two of
+ * its own. Nothing is changed or kept.
  */
 export class FrameTrack {
-  #head: Buffer | undefined = Buffer.alloc(0)
   #begun: Buffer = Buffer.alloc(0)
   #left = 0
-  #isOpen = false
+  #isOpen = true
 
   /** Whether a frame of ours may come next. */
   get isBetween(): boolean {
@@ -57,14 +55,6 @@ export class FrameTrack {
 
   see(chunk: Buffer): void {
     let rest = chunk
-    if (this.#head) {
-      const head = Buffer.concat([this.#head, chunk])
-      const at = head.indexOf('\r\n\r\n')
-      this.#head = at < 0 && head.length < HEAD_BYTES ? head : undefined
-      if (at < 0) return
-      this.#isOpen = /^HTTP\/1\.1 101 /.test(head.subarray(0, 13).toString('latin1'))
-      rest = head.subarray(at + 4)
-    }
     while (this.#isOpen && rest.length > 0) rest = this.#frame(rest)
   }
 

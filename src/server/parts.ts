@@ -1,5 +1,6 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
 import type { Decision } from '../model/decision.ts'
+import type { Requester } from '../policy/tenancy.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
@@ -86,7 +87,7 @@ export type SkillParts = {
   readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
   /** The inspected ones, with what they ask for. */
   readonly list: () => Promise<readonly unknown[]>
-  readonly run: (name: string, input: unknown, tenant: string) => Promise<unknown>
+  readonly run: (name: string, input: unknown, requester: Requester) => Promise<unknown>
 }
 
 export type ServerSettings = {

@@ -102,7 +102,8 @@ function exchange(incoming: IncomingMessage, inside: Duplex, port: number): Prom
   })
 }
 
-function toResponse(answer: IncomingMessage, inside: Duplex): Response {
+/** A program's answer as ours: without its cookies, and in an origin of its own. */
+export function toResponse(answer: IncomingMessage, inside: Duplex): Response {
   const headers = new Headers()
   for (let at = 0; at + 1 < answer.rawHeaders.length; at += 2) {
     const [name, value] = [answer.rawHeaders[at] as string, answer.rawHeaders[at + 1] as string]

@@ -10,6 +10,7 @@ import {
   oneOf,
   optional,
   record,
+  refuse,
   type Shape,
   text,
 } from '../model/shape.ts'
@@ -44,6 +45,21 @@ const limits: Shape<Infer<typeof limitsShape>> = {
   },
 }
 
+/** Names and words of the caller's own. SECURITY: names that begin with `ringfence.` mean something to us. */
+export function metadataShape(name = /^[^\0=]+$/): Shape<Readonly<Record<string, string>>> {
+  const inner = record(text({ empty: true, max: 4096 }), name)
+  return {
+    ...inner,
+    parse(value, at) {
+      const given = inner.parse(value, at)
+      const reserved = Object.keys(given).find((one) => one.startsWith('ringfence.'))
+      return reserved === undefined
+        ? given
+        : refuse(at, `the name \`${reserved.slice(0, 64)}\` is reserved`, 'choose one without `ringfence.`')
+    },
+  }
+}
+
 export const createShape = object({
   backend: optional(words()),
   min_isolation: optional(oneOf(...LEVELS)),
@@ -64,7 +80,9 @@ export const createShape = object({
   limits: optional(limits),
   env: optional(envShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
-  metadata: optional(record(text({ empty: true, max: 4096 }))),
+  metadata: optional(metadataShape()),
+  /** Whoever knows the address of a port reaches it without a key. */
+  public_ports: optional(boolean()),
   /** What is written to the host's directories waits for a person's word. */
   review: optional(boolean()),
   timeout_ms: optional(ms()),
@@ -97,6 +115,7 @@ export function specOf(body: CreateBody): Spec {
         waive: body.waive,
         metadata: body.metadata,
         review: body.review,
+        publicPorts: body.public_ports,
         agentId: body.agent_id,
       }),
     ),

@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
 import type { Cut } from '../model/cut.ts'
@@ -8,12 +8,12 @@ import type { Started } from '../supervisor/exec-desk.ts'
 import type { Principal } from '../supervisor/keys.ts'
 import type { Managed } from '../supervisor/managed.ts'
 import { authenticator, authorize } from './auth.ts'
-import { parseJson } from './body.ts'
+import { bytesOf, parseJson } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { closeFrame, closeOf, cutAround, cutSoon, FrameTrack } from './cuts.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
-import { innerHeaders, innerPath, portOf } from './ports.ts'
+import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
 import { problem } from './problem.ts'
 
 /** A request that wants another protocol, after Host and Origin were checked. */
@@ -69,23 +69,25 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
   }
 }
 
-const headersOf = (request: IncomingMessage): Headers =>
+export const headersOf = (request: IncomingMessage): Headers =>
   new Headers(
     Object.entries(request.headers).flatMap(([name, value]): [string, string][] =>
       value === undefined ? [] : [[name, Array.isArray(value) ? value.join(', ') : value]],
     ),
   )
 
+/** An ordinary answer to whoever wanted another protocol; the connection ends with it. */
 async function refuse(socket: Duplex, answer: Response): Promise<void> {
-  const body = await answer.text()
-  const lines = [
-    `HTTP/1.1 ${answer.status} Refused`,
-    'connection: close',
-    'content-type: application/json',
-    `content-length: ${Buffer.byteLength(body)}`,
-  ]
-  socket.end(`${lines.join('\r\n')}\r\n\r\n${body}`)
+  const headers = [...answer.headers].filter(([name]) => !['connection', 'content-length'].includes(name))
+  const lines = [...headers, ['connection', 'close']].map(([name, value]) => `${name}: ${value}`)
+  socket.write(`HTTP/1.1 ${answer.status} Refused\r\n${lines.join('\r\n')}\r\n\r\n`)
+  if (answer.body) for await (const chunk of bytesOf(answer.body)) if (!(await written(socket, chunk))) break
+  socket.end()
 }
+
+/** Whether the bytes could be sent; waits until they are, so that a slow reader does not fill our memory. */
+const written = (socket: Duplex, chunk: Uint8Array): Promise<boolean> =>
+  new Promise((resolve) => socket.write(chunk, (error) => resolve(!error)))
 
 /** `GET …/pty?cols=&rows=&command=`: bytes both ways; text messages are commands: `{"resize":{"cols","rows"}}`. */
 function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
@@ -172,41 +174,85 @@ const portTaker: UpgradeTaker = async (upgrade) => {
   return true
 }
 
-/** Joins the caller's socket with a program inside. */
-export async function joinPort(
-  { request, socket, head, parts }: Upgrade,
-  entry: Managed,
-  number: number,
-): Promise<void> {
-  const inside = await entry.ready().connect(number)
+/**
+ * Joins the caller's socket with a program inside, once the program agreed to another protocol. SECURITY: any other answer
+ * is passed on as an ordinary one and the connection is closed: a program that had the raw socket after a 200 would receive
+ * the next request that a proxy in front of us sends on it, with its keys.
+ */
+export async function joinPort(upgrade: Upgrade, entry: Managed, port: number): Promise<void> {
+  const { request, socket, head } = upgrade
+  const inside = await entry.ready().connect(port)
   const end = entry.begin()
+  inside.once('close', end)
+  socket.once('close', () => inside.destroy())
+  try {
+    const answer = await askForUpgrade(request, inside, port)
+    if ('response' in answer) return await refuse(socket, toResponse(answer.response, inside))
+    socket.write(switchingHead(answer.head))
+    pass(upgrade, entry, inside, answer.first)
+    if (head.length > 0) inside.write(head)
+  } catch (cause) {
+    inside.destroy()
+    throw new SandboxError('not-found', `no program answers on port ${port} in this sandbox`, { cause })
+  }
+}
+
+type UpgradeAnswer =
+  | { readonly response: IncomingMessage }
+  | { readonly head: IncomingMessage; readonly first: Buffer }
+
+function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): Promise<UpgradeAnswer> {
+  const protocols = (request.headers['sec-websocket-protocol'] ?? '')
+    .split(/,\s*/)
+    // SECURITY: the one with the key, and the console's own.
+    .filter((name) => name && name !== 'ringfence' && !name.startsWith('bearer.'))
+  return new Promise((resolve, reject) => {
+    const outgoing = httpRequest({
+      path: innerPath(request.url ?? '/'),
+      headers: {
+        ...innerHeaders(request.headers, port),
+        connection: 'Upgrade',
+        upgrade: request.headers.upgrade ?? 'websocket',
+        ...(protocols.length > 0 ? { 'sec-websocket-protocol': protocols.join(', ') } : {}),
+      },
+      createConnection: () => inside,
+    })
+    outgoing.on('upgrade', (head, _, first) => resolve({ head, first }))
+    outgoing.on('response', (response) => resolve({ response }))
+    outgoing.on('error', reject)
+    outgoing.on('close', () => reject(new Error('closed')))
+    outgoing.end()
+  })
+}
+
+/** The program's 101 as the caller gets it: its own headers, but no cookies for our address. */
+function switchingHead({ rawHeaders }: IncomingMessage): string {
+  const lines: string[] = []
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2)
+    if (rawHeaders[at]?.toLowerCase() !== 'set-cookie') lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`)
+  return ['HTTP/1.1 101 Switching Protocols', ...lines, '', ''].join('\r\n')
+}
+
+/** Bytes both ways, until one side goes or the caller is shown out. */
+function pass({ request, socket, parts }: Upgrade, entry: Managed, inside: Duplex, first: Buffer): void {
   const frames = new FrameTrack()
-  inside.on('data', (chunk: Buffer) => frames.see(chunk))
+  const isWebSocket = request.headers.upgrade?.toLowerCase() === 'websocket'
+  const mayClose = (): boolean => isWebSocket && frames.isBetween
   const over = once((cut?: Cut): void => {
-    end()
     inside.unpipe(socket)
     inside.destroy()
     // Where the program was in the middle of a frame, a word of ours would be taken for its.
-    if (cut && frames.isBetween) socket.end(closeFrame(cut))
+    if (cut && mayClose()) socket.end(closeFrame(cut))
     else socket.end()
     setTimeout(() => socket.destroy(), LINGER_MS).unref()
   })
   parts.presence.onCut(socket, over)
   for (const event of ['end', 'close', 'error'])
-    inside.once(event, () => void (frames.isBetween ? cutSoon(entry).then(over) : over()))
+    inside.once(event, () => void (mayClose() ? cutSoon(entry).then(over) : over()))
   for (const event of ['close', 'error']) socket.once(event, () => over())
-  const protocols = (request.headers['sec-websocket-protocol'] ?? '')
-    .split(/,\s*/)
-    .filter((name) => name && !name.startsWith('bearer.'))
-  const headers = {
-    ...innerHeaders(request.headers, number),
-    connection: 'Upgrade',
-    upgrade: request.headers.upgrade ?? 'websocket',
-    ...(protocols.length > 0 ? { 'sec-websocket-protocol': protocols.join(', ') } : {}),
-  }
-  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${String(value)}`)
-  inside.write(`GET ${innerPath(request.url ?? '/')} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n`)
-  if (head.length > 0) inside.write(head)
+  frames.see(first)
+  socket.write(first)
+  inside.on('data', (chunk: Buffer) => frames.see(chunk))
   inside.pipe(socket, { end: false })
   socket.pipe(inside)
 }

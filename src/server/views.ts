@@ -7,6 +7,10 @@ import type { Template } from '../supervisor/templates.ts'
 
 const timeOf = (ms: number | null): string | null => (ms === null ? null : new Date(ms).toISOString())
 
+/** What the caller said about it; names of ours stay out. */
+export const callerMetadata = ({ metadata = {} }: Spec): Record<string, string> =>
+  Object.fromEntries(Object.entries(metadata).filter(([name]) => !name.startsWith('ringfence.')))
+
 export function sandboxJson({ row, managed }: Seen) {
   const spec = JSON.parse(row.spec) as Spec
   const plan = managed?.live?.plan
@@ -25,7 +29,8 @@ export function sandboxJson({ row, managed }: Seen) {
       mode: plan?.network.mode ?? spec.network?.mode ?? 'offline',
       allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],
     },
-    metadata: spec.metadata ?? {},
+    metadata: callerMetadata(spec),
+    public_ports: spec.publicPorts ?? false,
     review: spec.review ?? false,
     agent_id: row.agentId,
     tenant: row.tenant,
@@ -58,6 +63,7 @@ export const sandboxSchema = {
     limits: { type: 'object' },
     network: { type: 'object' },
     metadata: { type: 'object' },
+    public_ports: { type: 'boolean', description: 'ports can be reached without a key' },
     review: { type: 'boolean', description: 'what it writes waits for a person' },
     agent_id: nullable('string'),
     tenant: { type: 'string' },

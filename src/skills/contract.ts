@@ -1,5 +1,6 @@
 import type { Config } from '../model/config.ts'
 import type { EventSink, Json } from '../model/event.ts'
+import type { Capability } from '../policy/capability.ts'
 import type { LogLine } from '../wasm/guest-protocol.ts'
 import type { SkillViolation } from '../wasm/host-parts.ts'
 import type { RunError, WasmSandboxOptions } from '../wasm/sandbox.ts'
@@ -30,6 +31,8 @@ export type SkillRunOptions = {
   /** What the caller holds itself: a skill that asks for more is refused. */
   readonly parent?: readonly string[]
   readonly agentId?: string | undefined
+  /** Throws when whoever asks may not have what the skill is granted of the host. */
+  readonly authorize?: (grants: readonly Capability[]) => void
   /** Only a skill that was inspected here, by its name; never a directory. */
   readonly inspectedOnly?: boolean
   /** The directory that files are read and written in; the current one unless told. */

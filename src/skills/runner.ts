@@ -62,6 +62,7 @@ export class SkillRunner implements AsyncDisposable {
     try {
       this.#refuseChanged(skill)
       const { granted, withheld, explicit } = this.#grants(skill, options)
+      options.authorize?.(granted)
       const grants = granted.map(({ text }) => text)
       await this.#parts.trail.append({
         event: 'SkillRun',

@@ -7,8 +7,17 @@ import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
+import type { Capability } from '../policy/capability.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
-import { allowedHosts } from '../policy/plan-egress.ts'
+import { allowedHosts, askedNetworkMode } from '../policy/plan-egress.ts'
+import {
+  assertCapabilitiesPermitted,
+  assertPlanPermitted,
+  assertSpecPermitted,
+  narrowed,
+  type Requester,
+  type TenantGrants,
+} from '../policy/tenancy.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 
@@ -25,6 +34,13 @@ export type CommandPlace = {
 
 export type GateParts = {
   readonly policy: SandboxPolicy
+  /**
+   * What limits this requester beside the policy; nothing for the operator. On a server it throws when nobody is named;
+   * elsewhere the requester is whoever started this process.
+   */
+  readonly grantsOf?: (requester: Requester | undefined) => TenantGrants | undefined
+  /** Whether commands may run without isolation when `native` is asked for by name. */
+  readonly allowNative?: () => boolean
   readonly registry: SandboxRegistry
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
@@ -43,6 +59,8 @@ export type OpenSandboxOptions = {
   readonly id?: string | undefined
   /** Whose it is. */
   readonly owner?: string | undefined
+  /** Whose key asks for it. */
+  readonly requester?: Requester | undefined
   /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
   readonly own?: readonly string[] | undefined
 }
@@ -52,6 +70,15 @@ type Prepared = {
   readonly egress?: PreparedEgress | undefined
   readonly review?: Review | undefined
   readonly own?: readonly string[] | undefined
+  readonly requester?: Requester | undefined
+}
+
+/** What a sandbox is made with beside its plan. */
+type Around = {
+  readonly id?: string
+  readonly egress?: Egress | undefined
+  readonly review?: Review | undefined
+  readonly requester?: Requester | undefined
 }
 
 /**
@@ -70,9 +97,11 @@ export class Gate {
   }
 
   /** Judges a spec from outside. Throws what policy objects to. */
-  plan(input: unknown, { egress, review, own }: Prepared = {}): Plan {
+  plan(input: unknown, { egress, review, own, requester }: Prepared = {}): Plan {
     const spec = parseSpec(input)
-    const { policy, host, observe } = this.#parts
+    const grants = this.#permitted(spec, requester)
+    const { host, observe } = this.#parts
+    const policy = this.#policyFor(grants)
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
     const facts = {
       ...host,
@@ -84,7 +113,44 @@ export class Gate {
     }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan
+    if (grants) assertPlanPermitted(grants, plan)
     return plan
+  }
+
+  /**
+   * Throws `forbidden` unless the requester could have asked for this itself. SECURITY: whoever uses a sandbox has what is
+   * in it, so this is asked again for a sandbox that another key of the tenant made.
+   */
+  assertPermitted(requester: Requester, spec: Spec, plan?: Plan): void {
+    const grants = this.#permitted(spec, requester)
+    if (grants && plan) assertPlanPermitted(grants, plan)
+  }
+
+  /** The same for a skill, which says what it wants of the host in capabilities. */
+  assertCapabilities(requester: Requester, capabilities: readonly Capability[]): void {
+    const grants = this.#parts.grantsOf?.(requester)
+    if (grants) assertCapabilitiesPermitted(grants, capabilities)
+  }
+
+  /** The requester's grants, when nothing in the spec goes beyond them. */
+  #permitted(spec: Spec, requester: Requester | undefined): TenantGrants | undefined {
+    const { grantsOf, allowNative } = this.#parts
+    const grants = grantsOf?.(requester)
+    if (grants) assertSpecPermitted(grants, spec)
+    if (spec.backend === 'native' && allowNative?.() === false)
+      throw new SandboxError('forbidden', 'this server runs nothing without isolation', {
+        hint: 'the operator can permit the backend `native`: `allow_native = true` in [backends]',
+      })
+    return grants
+  }
+
+  #policyFor(grants: TenantGrants | undefined): SandboxPolicy {
+    return grants ? narrowed(this.#parts.policy, grants) : this.#parts.policy
+  }
+
+  /** What a requester gets where it asks for nothing in particular. */
+  policyFor(requester: Requester): SandboxPolicy {
+    return this.#policyFor(this.#parts.grantsOf?.(requester))
   }
 
   judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
@@ -98,22 +164,24 @@ export class Gate {
   /** Opens a sandbox on the first backend that keeps everything the plan needs. */
   async open(
     input: unknown,
-    { signal, own, owner, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, owner, requester, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     if (spec.private?.length && !own)
       throw new SandboxError('unsupported', 'private directories exist only on a server', {
         hint: 'name a workspace',
       })
+    // Before anything is made ready: a proxy would already have looked for the secrets.
+    await this.#recorded(spec, async () => this.#permitted(spec, requester))
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own })
+      const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own, requester })
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, id, egress, review)
+      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester })
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
@@ -132,14 +200,13 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    id = this.#parts.newId('sb'),
-    egress?: Egress,
-    review?: Review,
+    { id = this.#parts.newId('sb'), egress, review, requester }: Around = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
     const judgeHosts = (hosts: readonly string[]): void => {
-      allowedHosts(this.#parts.policy, { network: { allowHosts: hosts } })
+      const spec: Spec = { network: { mode: 'fetch', allowHosts: hosts } }
+      allowedHosts(this.#policyFor(this.#permitted(spec, requester)), spec)
     }
     return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge, judgeHosts })
   }
@@ -149,9 +216,15 @@ export class Gate {
     spec: Spec,
     prepared: Prepared,
   ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
-    try {
+    return this.#recorded(spec, async () => {
       const plan = this.plan(spec, prepared)
       return { plan, backend: await this.#parts.registry.select(plan) }
+    })
+  }
+
+  async #recorded<T>(spec: Spec, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
     } catch (error) {
       if (error instanceof SandboxError) await this.#record('deny', error.message, spec)
       throw error
@@ -181,9 +254,9 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
   })
 }
 
-/** Whether a proxy will be wanted. */
-const reachesOut = ({ network, secrets }: Spec): boolean =>
-  network?.mode === 'fetch' || Boolean(network?.allowHosts?.length) || Boolean(secrets?.length)
+/** Whether a proxy will be wanted; also where the plan will refuse what is asked together. */
+const reachesOut = (spec: Spec): boolean =>
+  askedNetworkMode(spec) === 'fetch' || Boolean(spec.network?.allowHosts?.length || spec.secrets?.length)
 
 /** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
 const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']

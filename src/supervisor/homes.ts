@@ -3,7 +3,7 @@ import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync } from 'node:f
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Spec } from '../model/spec.ts'
-import type { Gate } from './gate.ts'
+import type { Gate, OpenSandboxOptions } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
 /** The private directories of sandboxes: made before one opens, gone when it is closed. */
@@ -60,15 +60,15 @@ function openUp(path: string): void {
   for (const name of readdirSync(path)) openUp(join(path, name))
 }
 
-type Opening = { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string }
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
 
 /** The gate for sandboxes that may have private directories. */
 export const openWithHomes =
   (gate: Pick<Gate, 'open'>, homes: Homes, newId: (prefix: string) => string) =>
-  async (spec: Spec, { id = newId('sb'), signal, owner }: Opening): Promise<Sandbox> => {
-    if (!spec.private?.length) return gate.open(spec, { id, signal, owner })
+  async (spec: Spec, { id = newId('sb'), ...options }: Opening): Promise<Sandbox> => {
+    if (!spec.private?.length) return gate.open(spec, { id, ...options })
     try {
-      const sandbox = await gate.open(spec, { id, signal, owner, own: homes.make(id, spec.private.length) })
+      const sandbox = await gate.open(spec, { id, ...options, own: homes.make(id, spec.private.length) })
       sandbox.onClose(() => homes.remove(id))
       return sandbox
     } catch (error) {

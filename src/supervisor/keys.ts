@@ -1,5 +1,6 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
+import type { Requester } from '../policy/tenancy.ts'
 import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../store/keys.ts'
 import type { Store } from '../store/sql.ts'
 
@@ -20,6 +21,12 @@ export type Principal = {
 }
 
 export const isOperator = (principal: Principal): boolean => principal.scopes.includes('admin')
+
+/** Whose key it is, as policy sees it. */
+export const requesterOf = (principal: Principal): Requester => ({
+  tenant: principal.tenant,
+  operator: isOperator(principal),
+})
 
 /** SECURITY: secrets are random and long, so one round of SHA-256 hides them; there is nothing to guess. */
 export const hashSecret = (secret: string): string => createHash('sha256').update(secret).digest('hex')

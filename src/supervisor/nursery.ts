@@ -1,6 +1,7 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
+import type { Requester } from '../policy/tenancy.ts'
 import {
   changeSandbox,
   findIdempotency,
@@ -12,7 +13,7 @@ import {
   saveIdempotency,
 } from '../store/sandboxes.ts'
 import { Admission, type Quota } from './admission.ts'
-import { hashSecret, isOperator, newSandboxToken, type Principal } from './keys.ts'
+import { hashSecret, newSandboxToken, type Principal, requesterOf } from './keys.ts'
 import type { EndReason } from './lifecycle.ts'
 import type { LiveSandbox } from './live.ts'
 import { Managed } from './managed.ts'
@@ -129,9 +130,11 @@ export class Nursery {
 
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
-    const { tenant } = principal
-    this.#parts.assertLent(request.spec, { tenant, operator: isOperator(principal) })
-    const pooled = this.#house.pool.take(request.spec)
+    const requester = requesterOf(principal)
+    // SECURITY: one from the pool was made in the server's own name, so whether this requester may have it is asked here.
+    const pooled = this.#house.pool.take(request.spec, (live) =>
+      this.#isPermitted(requester, request.spec, live),
+    )
     const id = pooled?.id ?? this.#parts.newId('sb')
     const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()
     const row = this.#newRow(principal, request, { id, token })
@@ -140,12 +143,21 @@ export class Nursery {
     this.#house.entries.set(entry.id, entry)
     try {
       entry.move('provisioning')
-      await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request))
+      await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request, requester))
       this.#becomeReady(entry, request)
       return { row: entry.row, managed: entry, token }
     } catch (error) {
       await this.#undo(entry)
       throw error
+    }
+  }
+
+  #isPermitted(requester: Requester, spec: Spec, { plan, backend }: LiveSandbox): boolean {
+    try {
+      this.#parts.assertPermitted(requester, { ...spec, backend }, plan)
+      return true
+    } catch {
+      return false
     }
   }
 
@@ -158,10 +170,10 @@ export class Nursery {
   }
 
   /** The wall goes up while the disk is written; neither alone is an answer. */
-  async #raise(entry: Managed, request: CreateRequest): Promise<void> {
+  async #raise(entry: Managed, request: CreateRequest, requester: Requester): Promise<void> {
     const { id, abort, row } = entry
     const opened = this.#parts
-      .open(request.spec, { id, signal: abort.signal, owner: row.tenant })
+      .open(request.spec, { id, signal: abort.signal, owner: row.tenant, requester })
       .then(async (live) => {
         entry.live = live
         return { live, change: await this.#standing(entry, request) }

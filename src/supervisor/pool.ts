@@ -46,11 +46,12 @@ export class Pool {
       while (!this.#closed && kind.kept.length + kind.opening < kind.size) void this.#open(kind)
   }
 
-  /** One that fits exactly, or nothing: then the caller opens its own. */
-  take(spec: Spec): LiveSandbox | undefined {
+  /** One that fits exactly and that the caller may have, or nothing: then the caller opens its own. */
+  take(spec: Spec, isPermitted: (live: LiveSandbox) => boolean): LiveSandbox | undefined {
     if (this.#policy !== this.#parts.policyHash()) this.#renew()
     const kind = this.#kinds.get(kindOf(spec))
     if (!kind) return undefined
+    if (kind.kept[0] && !isPermitted(kind.kept[0].live)) return undefined
     for (let kept = kind.kept.shift(); kept; kept = kind.kept.shift()) {
       if (!kept.usable()) continue
       // The caller's first command comes now; the next of the kind can wait for it.

@@ -1,6 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Spec } from '../model/spec.ts'
+import type { OpenSandboxOptions } from './gate.ts'
 import type { Principal } from './keys.ts'
 import type { Managed } from './managed.ts'
 import type { Created } from './nursery.ts'
@@ -121,7 +122,7 @@ export function judged({ template: _, ...spec }: Spec): Spec {
   return spec
 }
 
-type Opening = { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string }
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
 /** Opens what a spec asks for and puts the files of its template into it. */

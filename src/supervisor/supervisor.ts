@@ -1,8 +1,9 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
+import type { Plan } from '../model/plan.ts'
 import type { Spec } from '../model/spec.ts'
-import type { Borrower } from '../policy/lending.ts'
+import { OPERATOR, type Requester } from '../policy/tenancy.ts'
 import {
   changeSandbox,
   findSandbox,
@@ -18,7 +19,7 @@ import { Quota } from './admission.ts'
 import { type ExecContext, ExecDesk, type Started } from './exec-desk.ts'
 import type { ExecRequest } from './exec-session.ts'
 import type { Instance } from './instance.ts'
-import { isOperator, type Principal } from './keys.ts'
+import { isOperator, type Principal, requesterOf } from './keys.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
 import type { LiveSandbox } from './live.ts'
 import type { Managed } from './managed.ts'
@@ -43,16 +44,21 @@ export type SupervisorParts = {
   readonly newId: (prefix: string) => string
   readonly open: (
     spec: Spec,
-    options: { readonly id?: string; readonly signal?: AbortSignal; readonly owner?: string },
+    options: {
+      readonly id?: string
+      readonly signal?: AbortSignal
+      readonly owner?: string
+      readonly requester: Requester
+    },
   ) => Promise<LiveSandbox>
   /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
   readonly tokenOf?: (id: string) => string
   /** Throws while there is no room for the records of more work. */
   readonly assertRoom: () => void
   /** Throws what policy objects to in a spec. */
-  readonly judge: (spec: Spec) => void
-  /** Throws when a spec asks for secrets that are not for whoever asks. */
-  readonly assertLent: (spec: Spec, borrower: Borrower) => void
+  readonly judge: (spec: Spec, requester: Requester) => void
+  /** Throws when a spec, or the plan made of it, has more of the host than the requester may have. */
+  readonly assertPermitted: (requester: Requester, spec: Spec, plan?: Plan) => void
   readonly questions: Questions
   readonly metrics: Metrics
   readonly limits: SupervisorLimits
@@ -76,7 +82,10 @@ export class Supervisor {
     this.#execs = new ExecDesk(parts)
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
-    this.#pool = new Pool({ open: (spec) => open(spec, {}), policyHash }, parts.pool ?? [])
+    this.#pool = new Pool(
+      { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
+      parts.pool ?? [],
+    )
     this.#nursery = new Nursery({
       parts,
       entries: this.#entries,
@@ -139,10 +148,30 @@ export class Supervisor {
 
   /** SECURITY: what belongs to another tenant does not exist. */
   async get(principal: Principal, id: string): Promise<Seen> {
+    const seen = await this.#find(principal, id)
+    // A sandbox's own token was given to whoever could make it.
+    if (principal.sandboxId === undefined) this.#assertPermitted(principal, seen)
+    return seen
+  }
+
+  async #find(principal: Principal, id: string): Promise<Seen> {
     const managed = this.#entries.get(id)
     const row = managed?.row ?? (await findSandbox(this.#parts.store, id))
     if (!row || !mayUse(principal, row)) throw notFound(id)
     return { row, managed }
+  }
+
+  /** SECURITY: a key does not get through a sandbox of its tenant's operator what it could not ask for itself. */
+  #assertPermitted(principal: Principal, { row, managed }: Seen): void {
+    if (isOperator(principal)) return
+    const { secrets = [], ...spec } = JSON.parse(row.spec) as Spec
+    const opened = {
+      ...spec,
+      ...(row.backend === null ? {} : { backend: row.backend }),
+      // A secret that was withdrawn is gone from the sandbox already; whoever made the sandbox may go on without it.
+      secrets: row.keyId === principal.keyId ? [] : secrets,
+    }
+    this.#parts.assertPermitted(requesterOf(principal), opened, managed?.live?.plan)
   }
 
   /** Those of these that have ended and that this principal may see. */
@@ -203,7 +232,8 @@ export class Supervisor {
 
   /** Ends a sandbox. Twice is harmless. */
   async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<Seen> {
-    const { row, managed } = await this.get(principal, id)
+    // Whatever is in it: ending what is one's own is always permitted.
+    const { row, managed } = await this.#find(principal, id)
     if (!managed) return { row }
     await this.#stop(managed, reason)
     return { row: managed.row }
@@ -301,7 +331,7 @@ export class Supervisor {
       const spec = JSON.parse(entry.row.spec) as Spec
       const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
       // SECURITY: a change is judged like a create, or it would be a way around the policy.
-      this.#parts.judge(changed)
+      this.#parts.judge(changed, requesterOf(principal))
       await live.setAllowHosts(hosts)
       await this.#save(entry, { spec: JSON.stringify(changed) })
     })

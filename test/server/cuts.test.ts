@@ -86,12 +86,11 @@ describe('a socket of a program inside', () => {
   })
 
   test('is followed frame by frame, however the bytes are cut', () => {
-    const answer = Buffer.from('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n')
     const long = Buffer.concat([Buffer.from([0x82, 126, 1, 0]), Buffer.alloc(256)])
     const longer = Buffer.concat([Buffer.from([0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]), Buffer.alloc(65_536)])
     const short = Buffer.from([0x81, 2, 1, 2])
-    const all = Buffer.concat([answer, short, long, longer, short])
-    const ends = [answer, short, long, longer, short].map((_, at, list) =>
+    const all = Buffer.concat([short, long, longer, short])
+    const ends = [short, long, longer, short].map((_, at, list) =>
       list.slice(0, at + 1).reduce((sum, { length }) => sum + length, 0),
     )
     for (const step of [3, 7, 1000, all.length]) {
@@ -104,9 +103,6 @@ describe('a socket of a program inside', () => {
       track.see(closeFrame(cutOf('revoked')))
       expect(track.isBetween).toBe(false)
     }
-    const other = new FrameTrack()
-    other.see(Buffer.from('HTTP/1.1 404 Not Found\r\n\r\n'))
-    expect(other.isBetween).toBe(false)
   })
 })
 

@@ -10,7 +10,13 @@ const REAL = FULL ? 20 : 10
 
 let home: House
 beforeAll(async () => {
-  home = await house('[server]\nrequests_per_second = 1000000\nmax_sandboxes = 5000\nmax_waiting = 5000\n')
+  const tenants = Array.from(
+    { length: CLIENTS },
+    (_, n) => `[[tenant]]\nname = "t${n}"\nbackends = ["bubblewrap", "mock"]\n`,
+  )
+  home = await house(
+    `[server]\nrequests_per_second = 1000000\nmax_sandboxes = 5000\nmax_waiting = 5000\n${tenants.join('')}`,
+  )
 })
 afterAll(() => home.close())
 

@@ -1,4 +1,5 @@
 import {
+  appendFileSync,
   existsSync,
   mkdirSync,
   readFileSync,
@@ -21,7 +22,10 @@ let client: RingfenceClient
 let workspace: string
 
 beforeAll(async () => {
-  home = await house('[server]\nrequests_per_second = 100000\n')
+  home = await house('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
+  const granted = `[[tenant]]\nname = "red"\nhost_paths = [{ path = "${home.dir}", mode = "rw" }]\n`
+  appendFileSync(join(home.dir, 'ringfence.toml'), granted)
+  await home.server.reload()
   client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
 })
 afterAll(() => home.close())

@@ -1,4 +1,4 @@
-import { mkdirSync } from 'node:fs'
+import { appendFileSync, mkdirSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -24,6 +24,7 @@ beforeAll(async () => {
   home = await house(
     '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
   )
+  await grantWorkspaces()
   for (const tenant of ['red', 'blue']) {
     const key = await home.key(['create', 'exec', 'read'], tenant)
     const made = await home.call('POST', '/v1/sandboxes', {
@@ -43,6 +44,15 @@ beforeAll(async () => {
   }
 })
 afterAll(() => home.close())
+
+/** Each may write its own directory of the host, and nothing else of it. */
+async function grantWorkspaces(): Promise<void> {
+  const tables = ['red', 'blue'].map(
+    (name) => `[[tenant]]\nname = "${name}"\nhost_paths = [{ path = "${workspaceOf(name)}", mode = "rw" }]\n`,
+  )
+  appendFileSync(join(home.dir, 'ringfence.toml'), tables.join(''))
+  expect((await home.call('POST', '/v1/reload', { body: {} })).status).toBe(200)
+}
 
 function workspaceOf(tenant: string): string {
   const dir = join(home.dir, tenant)

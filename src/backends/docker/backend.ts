@@ -158,7 +158,7 @@ class Docker implements Backend {
     refuseUnfit(plan, this.name)
     if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
-    const image = await images.idOf(plan.image)
+    const image = await images.idOf(plan)
     const make = (signal?: AbortSignal): Promise<VesselPlace> =>
       this.#prepare(plan, images.engine, image, signal)
     const place = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, {

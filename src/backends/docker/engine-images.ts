@@ -1,5 +1,6 @@
 import type { Engine } from '../../host/engine.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { Plan } from '../../model/plan.ts'
 import { type Image, type ImageStore, PROBE_IMAGE } from '../images/store.ts'
 
 const LOAD_MS = 10 * 60_000
@@ -20,10 +21,12 @@ export class EngineImages {
   }
 
   /** The id of an image of ours, loaded when the engine lacks it, or of one that the engine has. */
-  async idOf(name: string | undefined): Promise<string> {
+  async idOf({ image: name, engineImages }: Pick<Plan, 'image' | 'engineImages'>): Promise<string> {
     const onProgress = this.#onProgress
     const own = name === undefined ? await this.#store.default({ onProgress }) : this.#store.get(name)
     if (own) return this.#ensure(own)
+    // SECURITY: the engine's images are the operator's, whatever is in them. There or not, the answer is the same.
+    if (!engineImages) throw notGranted(name)
     if (!REFERENCE.test(name ?? '')) throw unknown(name)
     const { status, body } = await this.#inspect(name as string)
     if (status === 404) throw unknown(name)
@@ -79,6 +82,11 @@ export class EngineImages {
     return this.engine.call({ method: 'GET', path }, [404])
   }
 }
+
+const notGranted = (name: string | undefined): SandboxError =>
+  new SandboxError('forbidden', `this tenant may not run the image \`${name}\``, {
+    hint: `the operator can permit it: \`images = ["${name}"]\` in [[tenant]], or make one: ringfence image build NAME`,
+  })
 
 const unknown = (name: string | undefined): SandboxError =>
   new SandboxError('invalid-input', `there is no image \`${name}\` here`, {

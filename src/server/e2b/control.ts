@@ -76,7 +76,7 @@ const create =
   async (call: RestCall): Promise<Response> => {
     const body = await bodyOf(call, createShape)
     const made = await createSandbox(call.surface, call.principal, body, defaultSeconds)
-    return Response.json(accessOf(call.surface, made, call.host), { status: 201 })
+    return Response.json(accessOf(call.surface, call.principal, made, call.host), { status: 201 })
   }
 
 /** Wakes a sandbox that sleeps; one that runs never gets less time than it had. */
@@ -90,7 +90,7 @@ async function connect(call: RestCall): Promise<Response> {
   if (timeout !== undefined)
     await supervisor.setTimeout(principal, seen.id, Math.max(1, timeout * 1000), true)
   const now = await supervisor.get(principal, seen.id)
-  return Response.json(accessOf(surface, now, host), { status: slept ? 201 : 200 })
+  return Response.json(accessOf(surface, principal, now, host), { status: slept ? 201 : 200 })
 }
 
 async function kill(call: RestCall): Promise<Response> {
@@ -157,7 +157,8 @@ export const CONTROL: readonly RestRoute[] = [
     method: 'GET',
     path: '/sandboxes/:id',
     scope: 'read',
-    handle: async (call) => Response.json(detailOf(call.surface, await aliveOf(call), call.host)),
+    handle: async (call) =>
+      Response.json(detailOf(call.surface, call.principal, await aliveOf(call), call.host)),
   },
   { method: 'DELETE', path: '/sandboxes/:id', scope: 'create', handle: kill },
   { method: 'POST', path: '/sandboxes/:id/timeout', scope: 'create', handle: setTimeout },

@@ -49,25 +49,32 @@ export async function templateFor(
   return found
 }
 
-function specFor(surface: E2bSurface, body: CreateBody, template: Template | undefined): Spec {
+function specFor(
+  { e2b }: E2bSurface,
+  principal: Principal,
+  body: CreateBody,
+  template: Template | undefined,
+): Spec {
+  const policy = e2b.policyFor(principal)
   const { network = {}, allow_internet_access: internet } = body
   const hosts = allowHostsOf(network, internet)
   const options: E2bOptions = {
     template: body.templateID ?? 'base',
-    ...(network.allowPublicTraffic === undefined ? {} : { publicTraffic: network.allowPublicTraffic }),
     ...(internet === undefined ? {} : { internet }),
     ...(network.allowOut ? { allowOut: network.allowOut } : {}),
   }
   const { cpus, memoryMb, env } = template?.data ?? {}
   // SECURITY: their directories lie on the host's disk, which also holds the records of everything.
   const limits = {
-    diskMb: surface.e2b.diskMb(),
+    diskMb: Math.min(e2b.diskMb, policy.max.diskMb),
     ...(cpus ? { cpus } : {}),
     ...(memoryMb ? { memoryMb } : {}),
   }
   return {
     private: PRIVATE,
-    network: networkOf(surface.e2b.networkModes(), hosts),
+    // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
+    publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
+    network: networkOf(policy.networkModes, hosts),
     env: { ...env, ...body.envVars },
     limits,
     metadata: { ...body.metadata, [OPTIONS]: JSON.stringify(options) },
@@ -82,7 +89,7 @@ export async function createSandbox(
 ): Promise<Seen> {
   refuseUnbuilt(body)
   const template = await templateFor(surface, principal.tenant, body.templateID ?? 'base')
-  const spec = specFor(surface, body, template)
+  const spec = specFor(surface, principal, body, template)
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000) })

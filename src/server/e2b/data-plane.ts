@@ -3,8 +3,10 @@ import type { Context } from 'hono'
 import { type Cut, cutOf } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/keys.ts'
+import type { Seen } from '../../supervisor/nursery.ts'
 import { claimedSandbox } from '../../supervisor/sandbox-tokens.ts'
 import type { AppEnv } from '../app.ts'
+import { makerInForce } from '../auth.ts'
 import { passOn } from '../ports.ts'
 import { type Stream, streaming, unary } from './connect.ts'
 import { ConnectError, connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
@@ -14,7 +16,7 @@ import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf } from './ids.ts'
 import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
 import { download, signedSandbox, upload } from './transfer.ts'
-import { optionsOf, specOf } from './views.ts'
+import { specOf } from './views.ts'
 import * as watchers from './watchers.ts'
 
 /** What E2B's clients say to a sandbox itself; told from the rest by header, token, signature or host name. */
@@ -62,7 +64,7 @@ export async function serveTarget(
   const rpc = /^\/(process\.Process|filesystem\.Filesystem)\//.test(context.req.path)
   try {
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
-    const guest = await traffic(surface, context, target.id, target.port === INTERPRETER_PORT)
+    const guest = await traffic(surface, context, target.id, doorOf(target, context.req.path))
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
     return await passOn(guest.entry, context.env.incoming, target.port).catch(() => closedPort(target))
   } catch (error) {
@@ -141,6 +143,8 @@ async function principalOf(
   if (!signed) return owner(surface, context, id)
   if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
     throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
+  const { row } = await surface.parts.supervisor.get(anyone(id), id)
+  await makerInForce(surface.parts.keys, row.keyId)
   return anyone(id)
 }
 
@@ -152,24 +156,29 @@ async function owner(surface: E2bSurface, context: Context<AppEnv>, id: string):
 }
 
 /**
- * A port of the sandbox. SECURITY: the interpreter's always needs a token, the others' when their owner said so: whoever
- * has the address of a preview may see it, as with E2B.
+ * What opens a port: knowing its address, where its owner wants it so; the traffic token; or the sandbox's own. SECURITY: the
+ * interpreter's port is never open to everybody, and code runs there only with the token that runs commands. E2B's clients
+ * send nothing but the traffic token when they list or make contexts, which runs nothing.
  */
+type Door = 'address' | 'traffic' | 'own'
+const doorOf = ({ port }: Target, path: string): Door =>
+  port !== INTERPRETER_PORT ? 'address' : /^\/(contexts(\/|$)|health$)/.test(path) ? 'traffic' : 'own'
+
+/** A port of the sandbox, for whoever may pass. */
 async function traffic(
   surface: E2bSurface,
   context: Context<AppEnv>,
   id: string,
-  guarded: boolean,
+  door: Door,
 ): Promise<Guest> {
   const principal = anyone(id)
   const seen = await surface.parts.supervisor.get(principal, id)
   const live = awake(seen.managed, id)
-  if (guarded || optionsOf(specOf(seen)).publicTraffic === false) {
-    const given = context.req.header('e2b-traffic-access-token')
-    if (given === undefined) await owner(surface, context, id)
-    else if (!same(given, surface.e2b.tokens.traffic(id)))
-      throw new ConnectError('unauthenticated', 'the traffic token is wrong')
-  }
+  const given = context.req.header('e2b-traffic-access-token')
+  const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
+  const passes =
+    door !== 'own' && (await mayPass(surface, seen, given, { ...open, byAddress: door === 'address' }))
+  if (!passes) await owner(surface, context, id)
   return {
     surface,
     context,
@@ -178,6 +187,32 @@ async function traffic(
     entry: seen.managed as Guest['entry'],
     live,
   }
+}
+
+type Opening = {
+  readonly headers: Headers
+  readonly answer: Parameters<E2bSurface['parts']['presence']['enter']>[3]
+  /** Whether knowing the address may be enough. */
+  readonly byAddress: boolean
+}
+
+/** Whether a port is open to everybody who knows its address, or to the one with this token. */
+export async function mayPass(
+  { parts, e2b }: Pick<E2bSurface, 'parts' | 'e2b'>,
+  { row, ...seen }: Seen,
+  token: string | undefined,
+  open: Opening,
+): Promise<boolean> {
+  const policy = e2b.policyFor({ keyId: row.keyId, tenant: row.tenant, scopes: [] })
+  const isPublic = specOf({ row, ...seen }).publicPorts && policy.publicPorts !== false
+  if (open.byAddress && isPublic) return true
+  if (token === undefined) return false
+  if (!same(token, e2b.tokens.traffic(row.id)))
+    throw new ConnectError('unauthenticated', 'the traffic token is wrong')
+  const ask = (): Promise<Principal> => makerInForce(parts.keys, row.keyId)
+  await ask()
+  parts.presence.enter(open.headers, row.id, ask, open.answer)
+  return true
 }
 
 export function same(one: string, other: string): boolean {

@@ -1,6 +1,7 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
 import type { Spec } from '../../model/spec.ts'
+import type { SandboxPolicy } from '../../policy/plan.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
 import type { Managed } from '../../supervisor/managed.ts'
@@ -14,10 +15,10 @@ import { ConnectError, NotRunning } from './errors.ts'
 export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
-  /** The network modes that the policy has. */
-  readonly networkModes: () => readonly string[]
-  /** How much one of these sandboxes may keep on the disk. */
-  readonly diskMb: () => number
+  /** What policy permits to the sandboxes of this key. */
+  readonly policyFor: (principal: Principal) => SandboxPolicy
+  /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
+  readonly diskMb: number
   /** The text of a program in guest/kernels. */
   readonly kernel: (file: string) => string
 }

@@ -1,9 +1,9 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { Seen } from '../../supervisor/nursery.ts'
-import { cursorFrom, cursorOf } from '../views.ts'
+import { callerMetadata, cursorFrom, cursorOf } from '../views.ts'
 import type { E2bSurface } from './guest.ts'
-import { infoOf, metadataOf, optionsOf, specOf } from './views.ts'
+import { infoOf, optionsOf, specOf } from './views.ts'
 
 /** Lists of running sandboxes, page by page. */
 
@@ -46,7 +46,7 @@ function filterOf(query: URLSearchParams): Filter {
 
 function fits(seen: Seen, { metadata, template, after }: Filter): boolean {
   const spec = specOf(seen)
-  const own = metadataOf(spec)
+  const own = callerMetadata(spec)
   return (
     seen.row.createdAt > after &&
     metadata.every(([name, value]) => own[name] === value) &&

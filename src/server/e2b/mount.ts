@@ -3,14 +3,13 @@ import { SandboxError } from '../../model/errors.ts'
 import type { AppEnv, Mount, Surface } from '../app.ts'
 import { bytesOf } from '../body.ts'
 import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
-import { joinPort } from '../upgrade.ts'
+import { headersOf, joinPort } from '../upgrade.ts'
 import { CONTROL, serveRest } from './control.ts'
-import { routed, same, serveTarget } from './data-plane.ts'
+import { mayPass, routed, same, serveTarget } from './data-plane.ts'
 import { restProblem } from './errors.ts'
 import { awake, type E2bParts, type E2bSurface } from './guest.ts'
 import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
 import { TEMPLATES } from './template-routes.ts'
-import { optionsOf, specOf } from './views.ts'
 
 /**
  * E2B's surface beside `/v1`: an unmodified E2B client works with `E2B_API_URL` and `E2B_SANDBOX_URL` set to this server.
@@ -60,7 +59,7 @@ async function* limited(data: AsyncIterable<Uint8Array>, most: number): AsyncGen
 }
 
 /** WebSockets of programs inside, by host name or headers. */
-export function e2bUpgrades({ tokens }: E2bParts): UpgradeTaker {
+export function e2bUpgrades(e2b: E2bParts): UpgradeTaker {
   return async (upgrade: Upgrade) => {
     const { headers } = upgrade.request
     const one = (name: string): string | undefined => {
@@ -74,8 +73,8 @@ export function e2bUpgrades({ tokens }: E2bParts): UpgradeTaker {
     const seen = await upgrade.parts.supervisor.get(principal, id)
     awake(seen.managed, id)
     const given = one('e2b-traffic-access-token')
-    const open = optionsOf(specOf(seen)).publicTraffic !== false
-    if (!open && !(given !== undefined && same(given, tokens.traffic(id))))
+    const open = { headers: headersOf(upgrade.request), answer: upgrade.socket, byAddress: true }
+    if (!(await mayPass({ parts: upgrade.parts, e2b }, seen, given, open)))
       await upgrade.parts.supervisor.get(await upgrade.authenticate(id), id)
     await joinPort(upgrade, seen.managed as NonNullable<typeof seen.managed>, port)
     return true

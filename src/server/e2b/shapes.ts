@@ -1,4 +1,5 @@
 import { boolean, list, number, object, optional, record, type Shape, text } from '../../model/shape.ts'
+import { metadataShape } from '../shapes.ts'
 import { networkShape } from './network.ts'
 
 /** What E2B's clients send. A field that is `null` is one that is not there. */
@@ -18,7 +19,7 @@ export const createShape = withoutNulls(
   object({
     templateID: optional(text({ max: 256 })),
     timeout: optional(seconds()),
-    metadata: optional(record(text({ empty: true, max: 4096 }), /^[^\0]+$/)),
+    metadata: optional(metadataShape(/^[^\0]+$/)),
     envVars: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
     allow_internet_access: optional(boolean()),
     network: optional(withoutNulls(networkShape)),

@@ -207,7 +207,7 @@ async function fork(call: RestCall): Promise<Response> {
   const made = await surface.parts.snapshots.forks(principal, id, count, timeout * 1000)
   const answers = made.map((one) =>
     one.status === 'fulfilled'
-      ? { sandbox: accessOf(surface, one.value, host) }
+      ? { sandbox: accessOf(surface, principal, one.value, host) }
       : { error: { code: 500, message: (one.reason as Error).message } },
   )
   return Response.json(answers, { status: 201 })

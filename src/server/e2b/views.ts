@@ -1,6 +1,10 @@
 import { cpus } from 'node:os'
+import { boolean, type Infer, list, object, optional, text } from '../../model/shape.ts'
 import type { Spec } from '../../model/spec.ts'
+import type { Principal } from '../../supervisor/keys.ts'
 import type { Seen } from '../../supervisor/nursery.ts'
+import { mayHoldToken } from '../auth.ts'
+import { callerMetadata } from '../views.ts'
 import type { E2bSurface } from './guest.ts'
 import { domainOf, toE2bId } from './ids.ts'
 
@@ -10,23 +14,25 @@ import { domainOf, toE2bId } from './ids.ts'
 export const ENVD_VERSION = '0.6.4'
 
 /** What E2B knows of a sandbox and we do not; kept beside the caller's own words about it. */
-export type E2bOptions = {
-  readonly template: string
-  readonly publicTraffic?: boolean
-  readonly internet?: boolean
-  readonly allowOut?: readonly string[]
-}
+const optionsShape = object({
+  template: text(),
+  internet: optional(boolean()),
+  allowOut: optional(list(text())),
+})
+export type E2bOptions = Infer<typeof optionsShape>
+/** INVARIANT: reserved; callers cannot set it. */
 export const OPTIONS = 'ringfence.e2b'
 
 export const specOf = ({ row }: Seen): Spec => JSON.parse(row.spec) as Spec
 
+/** A record of an older version, or one that somebody else wrote, never breaks a list. */
 export function optionsOf(spec: Spec): E2bOptions {
-  const text = spec.metadata?.[OPTIONS]
-  return text === undefined ? { template: 'base' } : (JSON.parse(text) as E2bOptions)
+  try {
+    return optionsShape.parse(JSON.parse(spec.metadata?.[OPTIONS] ?? ''), '')
+  } catch {
+    return { template: 'base' }
+  }
 }
-
-export const metadataOf = (spec: Spec): Record<string, string> =>
-  Object.fromEntries(Object.entries(spec.metadata ?? {}).filter(([name]) => name !== OPTIONS))
 
 /** E2B's clients cannot read a sandbox without an end. */
 const NEVER = 100 * 365 * 24 * 3600 * 1000
@@ -47,33 +53,37 @@ export function infoOf(seen: Seen) {
     cpuCount: Math.max(1, Math.ceil(limits.cpus ?? cpus().length)),
     memoryMB: limits.memoryMb ?? 0,
     diskSizeMB: limits.diskMb ?? 0,
-    metadata: metadataOf(spec),
+    metadata: callerMetadata(spec),
     envdVersion: ENVD_VERSION,
     volumeMounts: [],
   }
 }
 
-/** What a client needs to talk to a sandbox. */
-export function accessOf(surface: E2bSurface, seen: Seen, host: string) {
-  const { tokens } = surface.e2b
+/** What a client needs to talk to a sandbox. SECURITY: with its tokens for whoever could have made it, and nobody else. */
+export function accessOf(surface: E2bSurface, principal: Principal, seen: Seen, host: string) {
   return {
     sandboxID: toE2bId(seen.row.id),
     templateID: optionsOf(specOf(seen)).template,
     clientID: 'ringfence',
     envdVersion: ENVD_VERSION,
-    envdAccessToken: tokens.access(seen.row.id),
-    trafficAccessToken: tokens.traffic(seen.row.id),
+    ...(mayHoldToken(principal) ? tokensOf(surface, seen) : {}),
     domain: domainOf(host, surface.parts.settings.hosts),
   }
 }
 
-export function detailOf(surface: E2bSurface, seen: Seen, host: string) {
-  const { internet, publicTraffic, allowOut } = optionsOf(specOf(seen))
+const tokensOf = ({ e2b: { tokens } }: E2bSurface, { row }: Seen) => ({
+  envdAccessToken: tokens.access(row.id),
+  trafficAccessToken: tokens.traffic(row.id),
+})
+
+export function detailOf(surface: E2bSurface, principal: Principal, seen: Seen, host: string) {
+  const spec = specOf(seen)
+  const { internet, allowOut } = optionsOf(spec)
   return {
     ...infoOf(seen),
-    ...accessOf(surface, seen, host),
+    ...accessOf(surface, principal, seen, host),
     allowInternetAccess: internet ?? null,
-    network: { allowPublicTraffic: publicTraffic ?? true, ...(allowOut ? { allowOut } : {}) },
+    network: { allowPublicTraffic: spec.publicPorts ?? false, ...(allowOut ? { allowOut } : {}) },
     lifecycle: { onTimeout: 'kill', autoResume: false },
   }
 }

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isOperator } from '../../supervisor/keys.ts'
+import { isOperator, requesterOf } from '../../supervisor/keys.ts'
 import { approvalJson } from '../../supervisor/questions.ts'
 import { type Route, route } from '../route.ts'
 import { answerShape, approvalsQuery, evaluateShape, noBody, skillShape } from '../shapes.ts'
@@ -104,7 +104,7 @@ const skillRoutes: readonly Route[] = [
     body: skillShape,
     answers: { 200: { description: 'its result', schema: OBJECT } },
     handle: async ({ parts, principal, params, body }) =>
-      Response.json(await parts.skills.run(params.name as string, body.input, principal.tenant)),
+      Response.json(await parts.skills.run(params.name as string, body.input, requesterOf(principal))),
   }),
 ]
 

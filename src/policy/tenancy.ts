@@ -1,0 +1,230 @@
+import { posix } from 'node:path'
+import type { Config, TenantConfig } from '../model/config.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Guarantee } from '../model/guarantee.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Limits, NetworkMode, Spec } from '../model/spec.ts'
+import type { Capability } from './capability.ts'
+import type { SandboxPolicy } from './grants.ts'
+import { assertLent } from './lending.ts'
+import { isCovered, parseHostRules } from './network-hosts.ts'
+import { isWithin } from './paths-mount.ts'
+import { askedHosts, askedNetworkMode } from './plan-egress.ts'
+
+/**
+ * What a key of a server may have of the host. The operator (a key with the scope `admin`) may have what policy permits;
+ * a tenant gets nothing of the host that `[[tenant]]` does not grant by name. Every way to a sandbox on a server passes
+ * here: the gate asks before it plans, and again with the plan.
+ */
+
+/** Whose key asks. */
+export type Requester = { readonly tenant: string; readonly operator: boolean }
+
+/** For what the server does by itself, such as filling its pools. */
+export const OPERATOR: Requester = { tenant: '', operator: true }
+
+const LIMITED = ['cpus', 'memoryMb', 'diskMb', 'pids'] as const
+type Limited = (typeof LIMITED)[number]
+
+/** `real` is the path without symlinks, where it exists. */
+export type HostPathGrant = {
+  readonly path: string
+  readonly real?: string | undefined
+  readonly mode: 'ro' | 'rw'
+}
+
+/** What one tenant may have. */
+export type TenantGrants = {
+  readonly tenant: string
+  readonly backends: readonly string[]
+  readonly networkModes: readonly NetworkMode[]
+  /** `undefined`: what the operator's own list says. */
+  readonly allowHosts: readonly string[] | undefined
+  readonly hostPaths: readonly HostPathGrant[]
+  readonly waive: readonly Guarantee[]
+  readonly images: readonly string[]
+  readonly publicPorts: boolean
+  readonly max: Readonly<Partial<Pick<Limits, Limited>>>
+  readonly secrets: NonNullable<Config['secret']>
+}
+
+/** SECURITY: a closed list. A backend that is added later is granted by name, or not at all. */
+const ISOLATING = ['bubblewrap', 'seatbelt', 'docker', 'gvisor', 'microvm']
+const ISOLATED_MODES: readonly NetworkMode[] = ['offline', 'loopback', 'fetch']
+
+/** The grants of a tenant, also of one that the configuration does not name. `real` resolves a path's symlinks. */
+export function tenantGrants(
+  config: Config,
+  tenant: string,
+  { home, real }: { readonly home: string; readonly real: (path: string) => string | undefined },
+): TenantGrants {
+  const own: Partial<TenantConfig> = config.tenant?.find(({ name }) => name === tenant) ?? {}
+  const { max_cpus: cpus, max_memory_mb: memoryMb, max_disk_mb: diskMb, max_pids: pids } = own
+  return {
+    tenant,
+    backends: own.backends ?? ISOLATING,
+    networkModes: own.network_modes ?? ISOLATED_MODES,
+    allowHosts: own.allow_hosts,
+    hostPaths: (own.host_paths ?? []).map(({ path, mode }) => {
+      const absolute = posix.normalize(path.replace(/^~(?=\/|$)/, home)).replace(/(?<=.)\/$/, '')
+      return { path: absolute, real: real(absolute), mode }
+    }),
+    waive: own.waive ?? [],
+    images: own.images ?? [],
+    publicPorts: own.public_ports ?? true,
+    max: {
+      ...(cpus && { cpus }),
+      ...(memoryMb && { memoryMb }),
+      ...(diskMb && { diskMb }),
+      ...(pids && { pids }),
+    },
+    secrets: config.secret ?? [],
+  }
+}
+
+/** The operator's policy, with what is narrower for this tenant. */
+export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPolicy {
+  const outer = parseHostRules(policy.allowHosts)
+  const isPermitted = (host: string): boolean =>
+    outer.length === 0 || parseHostRules([host]).every((rule) => isCovered(rule, outer))
+  return {
+    ...policy,
+    networkModes: policy.networkModes.filter((mode) => grants.networkModes.includes(mode)),
+    ...(grants.allowHosts && { defaultHosts: grants.allowHosts.filter(isPermitted) }),
+    max: {
+      ...policy.max,
+      ...Object.fromEntries(
+        Object.entries(grants.max).map(([name, most]) => [name, Math.min(most, policy.max[name as Limited])]),
+      ),
+    },
+    ceilings: grants.max,
+    backends: grants.backends,
+    engineImages: grants.images,
+    publicPorts: grants.publicPorts,
+  }
+}
+
+/** Throws `forbidden` for what a spec asks of the host and the tenant was not granted. Looks at nothing on the host. */
+export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
+  assertBackend(grants, spec.backend)
+  assertNetwork(grants, spec)
+  assertWaivers(grants, spec.waive ?? [])
+  assertLimits(grants, spec.limits ?? {})
+  assertLent(grants.secrets, spec, grants.tenant)
+  for (const { path, mode } of hostPathsOf(spec)) assertHostPath(grants, path, mode)
+  if (spec.publicPorts && !grants.publicPorts)
+    throw refused(grants, 'open ports to the public', '`public_ports = true`')
+}
+
+/** The same for a plan: its paths are the real ones, and its backend and hosts are settled. */
+export function assertPlanPermitted(grants: TenantGrants, plan: Plan): void {
+  assertBackend(grants, plan.backend)
+  assertMode(grants, plan.network.mode)
+  assertHosts(grants, plan.network.allowHosts)
+  assertWaivers(grants, plan.waived)
+  const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
+  for (const { real, mode } of foreign) assertHostPath(grants, real, mode)
+  for (const { real } of plan.unixSockets) assertHostPath(grants, real, 'rw')
+}
+
+/** Throws `forbidden` for what a skill's capabilities reach beyond its own workspace. */
+export function assertCapabilitiesPermitted(grants: TenantGrants, capabilities: readonly Capability[]): void {
+  for (const one of capabilities) {
+    if (one.kind === 'NetConnect')
+      assertNetwork(grants, { network: { mode: 'fetch', allowHosts: [hostIn(one)] } })
+    if ('root' in one && one.root !== 'workspace')
+      assertHostPath(grants, fixedPath(one), one.kind === 'FileWrite' ? 'rw' : 'ro')
+  }
+}
+
+const hostIn = ({ text }: Capability): string =>
+  text.replace(/^\s*NetConnect\s*\(\s*["']?|["']?\s*\)\s*$/g, '')
+
+/** The directory that a pattern cannot leave. */
+function fixedPath(one: Extract<Capability, { root: string }>): string {
+  const fixed: string[] = []
+  for (const token of one.pattern) {
+    if (token.kind !== 'is' || /[*?]/.test(token.text)) break
+    fixed.push(token.text)
+  }
+  return `/${fixed.join('/')}`
+}
+
+function assertBackend(grants: TenantGrants, backend: string | undefined): void {
+  if (backend === undefined || grants.backends.includes(backend)) return
+  const more = backend === 'native' ? ' and `allow_native = true` in [backends]' : ''
+  throw refused(grants, `use the backend \`${backend}\``, `\`backends = ["${backend}"]\``, more)
+}
+
+function assertNetwork(grants: TenantGrants, spec: Spec): void {
+  assertMode(grants, askedNetworkMode(spec))
+  assertHosts(grants, askedHosts(spec))
+}
+
+function assertMode(grants: TenantGrants, mode: NetworkMode): void {
+  if (!grants.networkModes.includes(mode))
+    throw refused(grants, `use the network mode \`${mode}\``, `\`network_modes = ["${mode}"]\``)
+}
+
+function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
+  if (!grants.allowHosts) return
+  const outer = parseHostRules(grants.allowHosts)
+  const beyond = hosts.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
+  if (beyond !== undefined) throw refused(grants, `reach \`${beyond}\``, `\`allow_hosts = ["${beyond}"]\``)
+}
+
+function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void {
+  const name = names.find((one) => !grants.waive.includes(one))
+  // `native` gives up the whole wall; whoever was granted it was granted that.
+  if (name !== undefined && !grants.backends.includes('native'))
+    throw refused(grants, `waive \`${name}\``, `\`waive = ["${name}"]\``)
+}
+
+const SETTING = {
+  cpus: 'max_cpus',
+  memoryMb: 'max_memory_mb',
+  diskMb: 'max_disk_mb',
+  pids: 'max_pids',
+} as const
+
+function assertLimits(grants: TenantGrants, limits: Limits): void {
+  for (const name of LIMITED) {
+    const [asked, most] = [limits[name], grants.max[name]]
+    if (asked !== undefined && most !== undefined && asked > most)
+      throw refused(grants, `have ${name} ${asked}, only ${most}`, `\`${SETTING[name]}\``)
+  }
+}
+
+function assertHostPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): void {
+  if (grants.hostPaths.some((grant) => covers(grant, path, mode))) return
+  const setting = `\`host_paths = [{ path = "${path}", mode = "${mode}" }]\``
+  throw refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
+}
+
+function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean {
+  if (mode === 'rw' && grant.mode === 'ro') return false
+  // SECURITY: `..` may mean another directory after a symlink; what cannot be judged from the text is refused.
+  if (!path.startsWith('/') || path.split('/').includes('..')) return false
+  return [grant.path, grant.real].some((dir) => dir !== undefined && isWithin(posix.normalize(path), dir))
+}
+
+/** Every host path that a spec names, and how it would be used. */
+function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mode: 'ro' | 'rw' }[] {
+  const each = (paths: readonly string[] | undefined, mode: 'ro' | 'rw') =>
+    (paths ?? []).map((path) => ({ path, mode }))
+  return [
+    ...each(spec.preset === 'danger-full-access' ? ['/'] : [], 'rw'),
+    ...each(spec.workspace === undefined ? [] : [spec.workspace], spec.preset === 'read-only' ? 'ro' : 'rw'),
+    ...each(spec.read, 'ro'),
+    ...each(spec.write, 'rw'),
+    // Whether it exists here would show in the answer.
+    ...each(spec.deny, 'ro'),
+    ...each(spec.unixSockets, 'rw'),
+    ...(spec.mounts ?? []).map(({ source, mode = 'rw' }) => ({ path: source, mode })),
+  ]
+}
+
+const refused = ({ tenant }: TenantGrants, what: string, setting: string, more = ''): SandboxError =>
+  new SandboxError('forbidden', `tenant \`${tenant}\` may not ${what}`, {
+    hint: `the operator can permit it: ${setting} in [[tenant]] with name = "${tenant}"${more}`,
+  })

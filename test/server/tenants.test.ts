@@ -1,0 +1,314 @@
+import { appendFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:net'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createShape } from '../../src/server/shapes.ts'
+import { readSkill } from '../../src/skills/package.ts'
+import { SkillRegister } from '../../src/skills/register.ts'
+import type { Scope } from '../../src/supervisor/keys.ts'
+import { type Answer, type House, house } from './house.ts'
+
+/** What a key that is not the operator's may have of the host: nothing, unless `[[tenant]]` grants it by name. */
+
+let home: House
+let plain: string
+let acme: string
+let granted: string
+let socket: Server
+const ALL: readonly Scope[] = ['create', 'exec', 'read']
+
+beforeAll(async () => {
+  home = await house('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
+  granted = join(home.dir, 'granted')
+  mkdirSync(join(granted, 'ro'), { recursive: true })
+  symlinkSync('/etc', join(granted, 'out'))
+  socket = createServer()
+  await new Promise<void>((resolve) => socket.listen(join(granted, 'socket'), resolve))
+  appendFileSync(join(home.dir, 'ringfence.toml'), TENANT(granted))
+  await home.server.reload()
+  plain = await home.key(ALL, 'plain')
+  acme = await home.key(ALL, 'acme')
+})
+afterAll(async () => {
+  socket.close()
+  await home.close()
+})
+
+const TENANT = (dir: string): string => `
+[[tenant]]
+name = "acme"
+backends = ["bubblewrap", "native", "mock"]
+network_modes = ["offline", "fetch", "full"]
+allow_hosts = ["*.example.com"]
+host_paths = [{ path = "${dir}", mode = "rw" }, { path = "/opt", mode = "ro" }]
+waive = ["limit.idle"]
+public_ports = false
+max_memory_mb = 256
+[[tenant]]
+name = "bare"
+backends = ["native"]
+network_modes = ["full"]
+[[tenant]]
+name = "narrow"
+backends = ["docker"]
+[[tenant]]
+name = "root"
+host_paths = [{ path = "/", mode = "rw" }]
+`
+
+const create = (key: string, body: unknown): Promise<Answer> =>
+  home.call('POST', '/v1/sandboxes', { key, body })
+const end = (made: Answer, key: string) => home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key })
+
+/** What reaches the host, by the field that asks for it, and the setting that a refusal must name. */
+const OF_THE_HOST: readonly (readonly [
+  field: string,
+  body: () => Record<string, unknown>,
+  setting: string,
+])[] = [
+  ['backend', () => ({ backend: 'native' }), 'backends'],
+  ['backend', () => ({ backend: 'mock' }), 'backends'],
+  ['backend', () => ({ backend: 'e2b' }), 'backends'],
+  ['backend', () => ({ backend: 'openshell' }), 'backends'],
+  ['backend', () => ({ backend: 'no-such-backend' }), 'backends'],
+  ['preset', () => ({ preset: 'danger-full-access' }), 'host_paths'],
+  ['workspace', () => ({ workspace: granted }), 'host_paths'],
+  ['workspace', () => ({ workspace: granted, preset: 'read-only' }), 'host_paths'],
+  ['workspace', () => ({ workspace: '/no/such/path' }), 'host_paths'],
+  ['workspace', () => ({ workspace: 'relative' }), 'host_paths'],
+  ['read', () => ({ read: ['/opt'] }), 'host_paths'],
+  ['write', () => ({ write: [granted] }), 'host_paths'],
+  ['deny', () => ({ deny: ['/etc/shadow'] }), 'host_paths'],
+  ['mounts', () => ({ mounts: [{ source: '/opt', target: '/mnt', mode: 'ro' }] }), 'host_paths'],
+  ['network', () => ({ network: { mode: 'full' } }), 'network_modes'],
+  ['unix_sockets', () => ({ unix_sockets: [join(granted, 'socket')] }), 'host_paths'],
+  ['secrets', () => ({ secrets: ['T=PATH@api.example.com'] }), '[[secret]]'],
+  ['waive', () => ({ waive: ['fs.protect'] }), 'waive'],
+  ['image', () => ({ image: 'operators/private', backend: 'docker' }), 'images'],
+]
+/** Fields that have nothing to do with the host. A new field stands in one of the two lists, or this test fails. */
+const HARMLESS = [
+  'min_isolation',
+  'template',
+  'limits',
+  'env',
+  'metadata',
+  'review',
+  'public_ports',
+  'timeout_ms',
+  'idle_ms',
+  'agent_id',
+]
+
+describe('a key without a grant', () => {
+  test('every field of a create is judged', () => {
+    const known = Object.keys(createShape.schema.properties as object)
+    const listed = new Set([...OF_THE_HOST.map(([field]) => field), ...HARMLESS])
+    expect(known.filter((field) => !listed.has(field))).toEqual([])
+  })
+
+  test.each(OF_THE_HOST)('%s %s', async (_, body, setting) => {
+    const refused = await create(plain, body())
+    // An image is looked for by the container engine, which this host may not run at all.
+    if (refused.status === 501 && setting === 'images') return
+    expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
+    expect(refused.json.hint).toContain(setting)
+  })
+
+  test.each([['create'], ['exec'], ['read']] as const)('the scope %s alone opens no more', async (scope) => {
+    const key = await home.key([scope], 'plain')
+    for (const [, body] of OF_THE_HOST.slice(0, 8)) expect((await create(key, body())).status).toBe(403)
+  })
+
+  test('a refusal is on record', async () => {
+    await create(plain, { backend: 'native' })
+    const { json } = await home.call('GET', '/v1/audit?event=PolicyDecision&limit=1000')
+    const reasons = json.items.map(({ reason }: { reason: string }) => reason)
+    expect(reasons).toContain('tenant `plain` may not use the backend `native`')
+  })
+
+  test('does not use what the operator made in the same tenant with more of the host', async () => {
+    const admin = await home.key([...ALL, 'admin'], 'plain')
+    const made = await create(admin, { workspace: granted, review: true })
+    expect(made.status, made.text).toBe(201)
+    const at = `/v1/sandboxes/${made.json.id}`
+    const uses: readonly (readonly [method: string, path: string, body?: unknown])[] = [
+      ['GET', ''],
+      ['POST', '/exec', { argv: ['true'] }],
+      ['GET', '/files?path=/etc/hostname'],
+      ['PUT', '/files?path=/tmp/x', 'x'],
+      ['GET', '/files/list?path=/'],
+      ['POST', '/fork', {}],
+      ['POST', '/snapshot', {}],
+      ['GET', '/review'],
+      ['GET', `/review/diff?path=${granted}`],
+      ['PUT', '/network', { allow_hosts: [] }],
+      ['GET', '/ports/80/'],
+      ['POST', '/pause', {}],
+    ]
+    for (const [method, path, body] of uses) {
+      const refused = await home.call(method, `${at}${path}`, {
+        key: plain,
+        ...(body === undefined ? {} : { body }),
+      })
+      expect(refused.status, `${method} ${path} ${refused.text}`).toBe(403)
+    }
+    // The token of the sandbox is the operator's to give; and ending what lies in one's own tenant is always permitted.
+    expect((await home.call('GET', at, { key: made.json.token })).status).toBe(200)
+    expect((await end(made, plain)).json.state).toBe('destroyed')
+  })
+
+  test('names of ours in the metadata are refused, and a record that has one breaks no list', async () => {
+    const refused = await create(plain, { metadata: { 'ringfence.e2b': 'x' } })
+    expect(refused, refused.text).toMatchObject({ status: 400, json: { code: 'invalid-input' } })
+    const made = await create(plain, { metadata: { name: 'fine' } })
+    await home.server.store.write((tx) =>
+      tx.run('UPDATE sandboxes SET spec = ? WHERE id = ?', [
+        JSON.stringify({ metadata: { 'ringfence.e2b': 'x' } }),
+        made.json.id,
+      ]),
+    )
+    for (const path of ['/sandboxes', '/v2/sandboxes', '/v1/sandboxes'])
+      for (const key of [plain, home.admin]) expect((await home.call('GET', path, { key })).status).toBe(200)
+    await end(made, plain)
+  })
+})
+
+describe('what [[tenant]] grants', () => {
+  test.each<[string, () => Record<string, unknown>]>([
+    ['a backend', () => ({ backend: 'mock' })],
+    ['a network mode', () => ({ network: { mode: 'full' } })],
+    ['a host', () => ({ network: { mode: 'fetch', allow_hosts: ['api.example.com'] } })],
+    ['a host path', () => ({ workspace: granted })],
+    ['a path below it', () => ({ read: [join(granted, 'ro')] })],
+    ['a path to read', () => ({ read: ['/opt'] })],
+    ['a socket', () => ({ unix_sockets: [join(granted, 'socket')] })],
+    ['a waiver', () => ({ waive: ['limit.idle'] })],
+    ['memory', () => ({ limits: { memory_mb: 128 } })],
+  ])('%s', async (_, body) => {
+    const made = await create(acme, body())
+    expect(made.status, made.text).toBe(201)
+    expect(made.json.limits.memoryMb ?? 256).toBeLessThanOrEqual(256)
+    await end(made, acme)
+  })
+
+  test.each<[string, () => Record<string, unknown>]>([
+    ['a mode that its list leaves out', () => ({ network: { mode: 'loopback' } })],
+    ['another host', () => ({ network: { allow_hosts: ['example.org'] } })],
+    ['every host', () => ({ network: { allow_hosts: ['*'] } })],
+    ['writing where it may read', () => ({ write: ['/opt'] })],
+    ['a path beside it', () => ({ read: [`${granted}-other`] })],
+    ['a path above it', () => ({ read: [join(granted, '..')] })],
+    ['a way out through a link', () => ({ read: [join(granted, 'out', 'passwd')] })],
+    ['a way out through `..`', () => ({ read: [`${granted}/../../etc`] })],
+    ['another waiver on a wall', () => ({ backend: 'bubblewrap', public_ports: true })],
+    ['more memory', () => ({ limits: { memory_mb: 512 } })],
+    ['the whole host', () => ({ preset: 'danger-full-access' })],
+  ])('not %s', async (_, body) => {
+    const refused = await create(acme, body())
+    expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
+  })
+
+  test('the hosts of a running sandbox', async () => {
+    const made = await create(acme, { network: { mode: 'fetch' } })
+    const put = (hosts: readonly string[]) =>
+      home.call('PUT', `/v1/sandboxes/${made.json.id}/network`, { key: acme, body: { allow_hosts: hosts } })
+    expect(made.json.network.allow_hosts).toEqual(['*.example.com'])
+    expect((await put(['example.org'])).status).toBe(403)
+    expect((await put(['api.example.com'])).status).toBe(200)
+    await end(made, acme)
+  })
+
+  test('the backend that is chosen for it', async () => {
+    const key = await home.key(ALL, 'narrow')
+    const made = await create(key, {})
+    expect(made.status === 201 ? made.json.backend : 'docker').toBe('docker')
+    if (made.status === 201) await end(made, key)
+    expect((await create(key, { backend: 'bubblewrap' })).status).toBe(403)
+  })
+
+  test('no isolation at all', async () => {
+    const key = await home.key(ALL, 'bare')
+    const made = await create(key, { backend: 'native', network: { mode: 'full' } })
+    expect(made.status, made.text).toBe(201)
+    const ran = await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, {
+      key,
+      body: { argv: ['id', '-u'] },
+    })
+    expect(ran.json.stdout).toBe(`${process.getuid?.()}\n`)
+    await end(made, key)
+  })
+
+  test('the whole host, to whom all of it was granted', async () => {
+    const key = await home.key(ALL, 'root')
+    const made = await create(key, { preset: 'danger-full-access' })
+    expect(made.status, made.text).toBe(201)
+    await end(made, key)
+  })
+
+  test('is gone with the table: also for sandboxes that run', async () => {
+    const made = await create(acme, { workspace: granted })
+    const file = join(home.dir, 'ringfence.toml')
+    writeFileSync(file, '[backends]\nallow_native = true\n')
+    await home.server.reload()
+    const exec = { key: acme, body: { argv: ['true'] } }
+    expect((await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, exec)).status).toBe(403)
+    expect((await end(made, acme)).status).toBe(200)
+    appendFileSync(file, TENANT(granted))
+    await home.server.reload()
+  })
+
+  test('two tables for one tenant, a relative path and an unknown mode do not load', async () => {
+    const file = join(home.dir, 'ringfence.toml')
+    for (const wrong of [
+      '[[tenant]]\nname = "a"\n[[tenant]]\nname = "a"\n',
+      '[[tenant]]\nname = "a"\nhost_paths = [{ path = "srv", mode = "ro" }]\n',
+      '[[tenant]]\nname = "a"\nhost_paths = [{ path = "/srv", mode = "rwx" }]\n',
+    ]) {
+      writeFileSync(file, wrong)
+      await expect(home.server.reload()).rejects.toMatchObject({ code: 'invalid-config' })
+    }
+    writeFileSync(file, `[backends]\nallow_native = true\n${TENANT(granted)}`)
+    await home.server.reload()
+  })
+})
+
+test('without `allow_native` nobody runs without isolation, not even the operator', async () => {
+  const other = await house('[[tenant]]\nname = "acme"\nbackends = ["native"]\n')
+  const key = await other.key(ALL, 'acme')
+  for (const one of [other.admin, key]) {
+    const refused = await other.call('POST', '/v1/sandboxes', { key: one, body: { backend: 'native' } })
+    expect(refused, refused.text).toMatchObject({ status: 403 })
+    expect(refused.json.hint).toContain('allow_native')
+  }
+  await other.close()
+})
+
+test('a sandbox from the pool is for whoever may use its backend', async () => {
+  const other = await house(
+    '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\n',
+  )
+  await expect.poll(async () => (await other.call('GET', '/metrics')).text).toMatch(/pool_ready 1/)
+  const [stranger, key] = [await other.key(ALL, 'plain'), await other.key(ALL, 'acme')]
+  const body = { backend: 'mock' }
+  expect((await other.call('POST', '/v1/sandboxes', { key: stranger, body })).status).toBe(403)
+  expect((await other.call('POST', '/v1/sandboxes', { key, body })).status).toBe(201)
+  await other.close()
+})
+
+test('a skill reaches no further than the tenant that runs it', async () => {
+  const dir = mkdtempSync(join(home.dir, 'skill-'))
+  writeFileSync(join(dir, 'main.py'), 'print("1")\n')
+  const skill = (asks: string): string =>
+    `[skill]\nname = "reader"\n[runtime]\ntype = "python"\nentry = "main.py"\n[capabilities]\n${asks}\n`
+  const register = new SkillRegister(join(home.dir, 'state'))
+  const run = async (asks: string, key: string): Promise<number> => {
+    writeFileSync(join(dir, 'skill.toml'), skill(asks))
+    register.add(await readSkill(dir))
+    return (await home.call('POST', '/v1/skills/reader/run', { key, body: { input: {} } })).status
+  }
+  expect(await run('network = ["example.org:443"]', acme)).toBe(403)
+  expect(await run('network = ["api.example.com:443"]', acme)).toBe(200)
+  expect(await run('file_read = ["data/**"]', plain)).toBe(200)
+  rmSync(dir, { recursive: true, force: true })
+})
