@@ -133,7 +133,7 @@ export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOpt
   const mcp = new McpHttp({ version, ...(extend && { extend }) })
   return (app, { authenticate }) => {
     app.all(path, async (context) => {
-      const { keyId } = await authenticate(context, 'exec')
+      const { keyId, tenant } = await authenticate(context, 'exec')
       const headers = context.req.raw.headers
       const host = headers.get('host') ?? 'localhost'
       const bearer = /^Bearer (.+)$/i.exec(headers.get('authorization') ?? '')?.[1]
@@ -144,7 +144,7 @@ export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOpt
           headers: { ...(init?.headers as Record<string, string>), host },
         })
       const client = new RingfenceClient({ url: `http://${host}`, apiKey, fetch: inside })
-      return mcp.handle(context.req.raw, { keyId, open: (agentId) => openRemote(client, agentId) })
+      return mcp.handle(context.req.raw, { keyId, tenant, open: (agentId) => openRemote(client, agentId) })
     })
   }
 }

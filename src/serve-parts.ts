@@ -10,6 +10,7 @@ import { Review, reviewedId } from './host/review.ts'
 import type { Config } from './model/config.ts'
 import { parseSpec, type Spec } from './model/spec.ts'
 import { whyOut } from './server/console-auth.ts'
+import { Builds } from './server/e2b/builds.ts'
 import type { E2bParts } from './server/e2b/guest.ts'
 import { RateLimit } from './server/guard.ts'
 import type { ListenOptions } from './server/listen.ts'
@@ -70,6 +71,7 @@ const DISK_MB = 10_240
 export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
   templates,
+  builds: new Builds(),
   policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
   diskMb: DISK_MB,
   kernel: (file) => guestFile('kernels', file),

@@ -7,12 +7,14 @@ import { AgentSession } from './session.ts'
 /** `/mcp`: streamable HTTP. Sessions of the older revisions, single requests of the newest. */
 
 const MAX_BODY = 16 * 1024 * 1024
-const MAX_SESSIONS = 256
+/** Of one tenant: what one opens is never another's loss. */
+const MAX_SESSIONS = 64
 const IDLE_MS = 30 * 60_000
 
 export type McpCaller = {
   /** Who was authenticated; a session belongs to one. */
   readonly keyId: string
+  readonly tenant: string
   readonly open: (agentId: string) => Promise<Place>
 }
 
@@ -20,6 +22,7 @@ type Transport = WebStandardStreamableHTTPServerTransport
 
 type Held = {
   readonly owner: string
+  readonly tenant: string
   readonly session: AgentSession
   readonly transport?: Transport
   /** Who the client says it is. */
@@ -53,7 +56,9 @@ export class McpHttp {
 
   /** Whatever is not a handshake is refused by the transport itself. */
   async #begin(sdk: McpSdk, request: Request, caller: McpCaller): Promise<Response> {
-    if (this.#held.size >= MAX_SESSIONS) return Response.json(rpcError('too many sessions'), { status: 429 })
+    const own = [...this.#held.values()].filter(({ tenant }) => tenant === caller.tenant)
+    if (own.length >= MAX_SESSIONS)
+      return Response.json(rpcError(`this tenant already has ${own.length} sessions`), { status: 429 })
     const transport: Transport = new sdk.WebStandardStreamableHTTPServerTransport({
       sessionIdGenerator: () => crypto.randomUUID(),
       maxRequestBodySize: MAX_BODY,
@@ -104,6 +109,7 @@ export class McpHttp {
 function heldFor(caller: McpCaller, transport?: Transport): Held {
   const held: Held = {
     owner: caller.keyId,
+    tenant: caller.tenant,
     session: new AgentSession(() => caller.open(held.agent)),
     ...(transport && { transport }),
     agent: 'mcp',

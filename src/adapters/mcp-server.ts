@@ -94,19 +94,20 @@ async function callTool(
   const { mcpReq } = context
   const client = clientOf(sdk, server, context)
   onClient?.(client.name)
-  const answer = sdk.inputResponse(mcpReq.inputResponses, 'approve')
-  if (answer.kind === 'elicit' && !saidYes(answer))
+  const answered = session.approvals.take(Object.keys(mcpReq.inputResponses ?? {}), name, args)
+  const answer = answered === undefined ? undefined : sdk.inputResponse(mcpReq.inputResponses, answered)
+  if (answer?.kind === 'elicit' && !saidYes(answer))
     return toolResult(failure(new SandboxError('approval-required', 'the person said no')))
   try {
     const call = {
       signal: mcpReq.signal,
       canAsk: client.canAsk,
-      approved: answer.kind === 'elicit',
+      approved: answer?.kind === 'elicit',
       progress: progressOf(context),
     }
     return toolResult(await perform(OPERATIONS, session, name, args ?? {}, call))
   } catch (error) {
-    if (error instanceof Question) return question(sdk, error)
+    if (error instanceof Question) return question(sdk, error, session.approvals.ask(name, args))
     return toolResult(failure(error))
   }
 }
@@ -131,7 +132,7 @@ const saidYes = (answer: { readonly action: string; readonly content?: unknown }
   answer.action === 'accept' && (answer.content as { approve?: unknown } | undefined)?.approve === true
 
 /** The person at the client is asked; the client then sends the very same call again with the answer. */
-function question(sdk: McpSdk, { what, why }: Question): InputRequiredResult {
+function question(sdk: McpSdk, { what, why }: Question, name: string): InputRequiredResult {
   const approve = sdk.inputRequired.elicit({
     message: `Allow this in the sandbox?\n\n${what.slice(0, 2000)}\n\n${why}`,
     requestedSchema: {
@@ -140,7 +141,7 @@ function question(sdk: McpSdk, { what, why }: Question): InputRequiredResult {
       required: ['approve'],
     },
   })
-  return sdk.inputRequired({ inputRequests: { approve } })
+  return sdk.inputRequired({ inputRequests: { [name]: approve } })
 }
 
 function progressOf({ mcpReq }: ServerContext): ((text: string) => void) | undefined {

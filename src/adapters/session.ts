@@ -3,6 +3,7 @@ import { SandboxError } from '../model/errors.ts'
 import { Capture } from './capture.ts'
 import { CodeContext, type Language } from './code-context.ts'
 import { type Call, Question } from './operation.ts'
+import { PendingApprovals } from './pending-approvals.ts'
 import type { Ended, Place, StartOptions } from './place.ts'
 import { type Process, ProcessTable } from './processes.ts'
 import { ShellState } from './shell-state.ts'
@@ -22,6 +23,7 @@ export type Finished = Ended & { readonly id: string; readonly stdout: string; r
 export class AgentSession implements AsyncDisposable {
   readonly #open: () => Promise<Place>
   readonly processes = new ProcessTable()
+  readonly approvals = new PendingApprovals()
   #place: Promise<Place> | undefined
   #contexts = new Map<string, CodeContext>()
   #shells = new Map<string, ShellState>()

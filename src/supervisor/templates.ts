@@ -1,6 +1,7 @@
+import { randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
 import { open, opendir, rename, rm, stat } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import {
   listSnapshots,
@@ -38,6 +39,8 @@ const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(r
 export class Templates {
   readonly #store: Store
   readonly #dir: string
+  /** Bytes of uploads on their way, by tenant. */
+  readonly #uploading = new Map<string, number>()
 
   constructor(store: Store, dir: string) {
     this.#store = store
@@ -99,8 +102,38 @@ export class Templates {
     return { present: markUsed(path), path }
   }
 
+  /** SECURITY: an upload counts for its tenant from the first byte on, so that many at once get no more room than one. */
   async takeUpload(tenant: string, hash: string, data: AsyncIterable<Uint8Array>): Promise<void> {
-    await written(this.upload(tenant, hash).path, data)
+    const { path } = this.upload(tenant, hash)
+    const stored = await this.#uploadedBy(tenant, basename(path))
+    let size = 0
+    const count = (bytes: number): number => {
+      size += bytes
+      const all = (this.#uploading.get(tenant) ?? 0) + bytes
+      if (all > 0) this.#uploading.set(tenant, all)
+      else this.#uploading.delete(tenant)
+      return all
+    }
+    const within = async function* (): AsyncGenerator<Uint8Array, void> {
+      for await (const chunk of data) {
+        if (stored + count(chunk.length) > TENANT_UPLOAD_BYTES || size > UPLOAD_BYTES) throw noRoom()
+        yield chunk
+      }
+    }
+    try {
+      await written(path, within())
+    } finally {
+      count(-size)
+    }
+  }
+
+  /** What the files of a tenant's builds take on the disk, but for one that is about to be replaced. */
+  async #uploadedBy(tenant: string, except: string): Promise<number> {
+    let sum = 0
+    for await (const { name } of await opendir(this.#dir))
+      if (uploaderOf(name) === tenant && name !== except)
+        sum += (await stat(join(this.#dir, name)).catch(() => undefined))?.size ?? 0
+    return sum
   }
 
   /**
@@ -135,6 +168,17 @@ export class Templates {
   }
 }
 
+const UPLOAD_BYTES = 1024 ** 3
+const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
+
+/** The tenant of an upload by its file's name; a hash holds no hyphen. */
+const uploaderOf = (name: string): string | undefined => /^upload-(.+)-[0-9a-f]+$/.exec(name)?.[1]
+
+const noRoom = (): SandboxError =>
+  new SandboxError('too-large', 'the files of this tenant’s builds are too large', {
+    hint: 'one file may have 1 GiB and all of them 4 GiB; files that no build used for a while are removed',
+  })
+
 /** Whether it is there; its age counts from its last use. */
 function markUsed(path: string): boolean {
   try {
@@ -148,15 +192,17 @@ function markUsed(path: string): boolean {
 
 /** A whole file on the disk, or none. */
 async function written(path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
-  const file = await open(`${path}.tmp`, 'w', 0o600)
+  // A name of its own: two who send the same file at once must not write into one.
+  const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`
+  const file = await open(draft, 'wx', 0o600)
   try {
     for await (const chunk of data) await file.writeFile(chunk)
     await file.sync()
     await file.close()
-    await rename(`${path}.tmp`, path)
+    await rename(draft, path)
   } catch (error) {
     await file.close().catch(() => {})
-    await rm(`${path}.tmp`, { force: true })
+    await rm(draft, { force: true })
     throw error
   }
 }

@@ -3,31 +3,17 @@ import { posix } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { Managed } from '../../supervisor/managed.ts'
+import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
 import { type E2bSurface, HOME, PRIVATE, pathOf, settled } from './guest.ts'
 import type { BuildBody, Step } from './shapes.ts'
 
 /** Builds of templates: the steps run in a sandbox, and what its own directories then hold is the template. */
 
-export type LogEntry = { readonly timestamp: string; readonly level: string; readonly message: string }
-
-export type Build = {
-  readonly id: string
-  readonly templateId: string
-  readonly tenant: string
-  readonly name: string
-  readonly cpus: number | undefined
-  readonly memoryMb: number | undefined
-  readonly log: LogEntry[]
-  status: 'waiting' | 'building' | 'ready' | 'error'
-  reason?: { readonly message: string; readonly step?: string }
-}
-
 /** E2B's own images stand for the host's tools; there is nothing to pull others with here. */
 const PLAIN_IMAGES = /^(docker\.io\/)?e2bdev\/(base|code-interpreter)(:[\w.-]+)?$/
 const BUILD_SECONDS = 3600
 const STEP_MS = 15 * 60_000
-const LOG_ENTRIES = 10_000
 
 /** How far the steps have come. */
 type Place = { workdir: string; readonly env: Record<string, string> }
@@ -49,7 +35,7 @@ export async function runBuild(
       const place: Place = { workdir: HOME, env: {} }
       for (const [index, one] of (body.steps ?? []).entries()) {
         step = String(index + 1)
-        say(build, `[${step}] ${one.type} ${(one.args ?? []).join(' ')}`)
+        build.log.say(`[${step}] ${one.type} ${(one.args ?? []).join(' ')}`)
         await runStep({ surface, principal, entry, build }, one, place)
       }
       step = 'finalize'
@@ -57,12 +43,12 @@ export async function runBuild(
     } finally {
       await surface.parts.supervisor.stop(principal, entry.id)
     }
-    say(build, 'the template is ready')
+    build.log.say('the template is ready')
     build.status = 'ready'
   } catch (error) {
     const message = error instanceof SandboxError ? error.message : 'internal error'
     if (!(error instanceof SandboxError)) surface.parts.log(`e2b build: ${String(error)}`)
-    say(build, message, 'error')
+    build.log.say(message, 'error')
     build.reason = { message, step }
     build.status = 'error'
   }
@@ -77,10 +63,6 @@ function baseOf({ fromImage, fromTemplate, fromImageRegistry }: BuildBody): stri
     `the image \`${fromImage}\` cannot be used: this backend runs the host's own tools`,
     { hint: 'start from `fromBaseImage()` or from a template' },
   )
-}
-
-function say(build: Build, message: string, level = 'info'): void {
-  if (build.log.length < LOG_ENTRIES) build.log.push({ timestamp: new Date().toISOString(), level, message })
 }
 
 async function keep(
@@ -154,7 +136,7 @@ async function shell({ surface, principal, entry, build }: Site, line: string, p
   const { session } = await surface.parts.supervisor.exec(principal, entry.id, request, { settle })
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
-    for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) say(build, text)
+    for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
   }
   const { outcome } = await session.result
   if (outcome.kind === 'exited' && outcome.code === 0) return

@@ -9,12 +9,14 @@ import { settleInPrivate } from '../../supervisor/private-place.ts'
 import type { SandboxTokens } from '../../supervisor/sandbox-tokens.ts'
 import type { Templates } from '../../supervisor/templates.ts'
 import type { AppEnv, Surface } from '../app.ts'
+import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
 
 /** What this surface needs beside the server's own parts. */
 export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
+  readonly builds: Builds
   /** What policy permits to the sandboxes of this key. */
   readonly policyFor: (principal: Principal) => SandboxPolicy
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */

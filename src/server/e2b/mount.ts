@@ -1,15 +1,12 @@
 import type { Context, Hono } from 'hono'
-import { SandboxError } from '../../model/errors.ts'
 import type { AppEnv, Mount, Surface } from '../app.ts'
-import { bytesOf } from '../body.ts'
 import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
 import { headersOf, joinPort } from '../upgrade.ts'
 import { CONTROL, serveRest } from './control.ts'
-import { mayPass, routed, same, serveTarget } from './data-plane.ts'
-import { restProblem } from './errors.ts'
+import { mayPass, routed, serveTarget } from './data-plane.ts'
 import { awake, type E2bParts, type E2bSurface } from './guest.ts'
 import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
-import { TEMPLATES } from './template-routes.ts'
+import { TEMPLATES, takeUpload } from './template-routes.ts'
 
 /**
  * E2B's surface beside `/v1`: an unmodified E2B client works with `E2B_API_URL` and `E2B_SANDBOX_URL` set to this server.
@@ -27,35 +24,6 @@ export function e2bMount(e2b: E2bParts): Mount {
       app.on(route.method, route.path, (context) => serveRest(surface, route, context))
   }
   return Object.assign(mount, { early: true })
-}
-
-/** SECURITY: opened by the address alone, which was signed for one tenant and one file. */
-async function takeUpload(surface: E2bSurface, context: Context<AppEnv>): Promise<Response> {
-  const { e2b, parts } = surface
-  const query = new URL(context.req.url).searchParams
-  const tenant = query.get('tenant') ?? ''
-  const hash = context.req.param('hash') ?? ''
-  try {
-    if (!same(query.get('signature') ?? '', e2b.tokens.sign(`${tenant} ${hash}`)))
-      throw new SandboxError('unauthenticated', 'the signature is wrong')
-    const { body } = context.req.raw
-    if (!body) throw new SandboxError('invalid-input', 'there is no file')
-    await e2b.templates.takeUpload(tenant, hash, limited(bytesOf(body), UPLOAD_BYTES))
-    return new Response('', { status: 200, headers: { 'content-length': '0' } })
-  } catch (error) {
-    return restProblem(error, parts.log)
-  }
-}
-
-const UPLOAD_BYTES = 1024 ** 3
-
-async function* limited(data: AsyncIterable<Uint8Array>, most: number): AsyncGenerator<Uint8Array, void> {
-  let size = 0
-  for await (const chunk of data) {
-    size += chunk.length
-    if (size > most) throw new SandboxError('too-large', `the file is larger than ${most} bytes`)
-    yield chunk
-  }
 }
 
 /** WebSockets of programs inside, by host name or headers. */

@@ -1,11 +1,18 @@
 import { randomBytes } from 'node:crypto'
+import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
 import type { Template } from '../../supervisor/templates.ts'
+import type { AppEnv } from '../app.ts'
+import { makerInForce } from '../auth.ts'
+import { bytesOf } from '../body.ts'
 import { cursorFrom, cursorOf } from '../views.ts'
-import { type Build, runBuild } from './build.ts'
+import { runBuild } from './build.ts'
+import { type Build, BuildLog } from './builds.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './control.ts'
 import { templateFor } from './create.ts'
-import { PRIVATE } from './guest.ts'
+import { same } from './data-plane.ts'
+import { restProblem } from './errors.ts'
+import { type E2bSurface, PRIVATE } from './guest.ts'
 import { fromE2bId, toE2bId } from './ids.ts'
 import { limitOf } from './listing.ts'
 import { buildShape, forkShape, newTemplateShape, snapshotShape } from './shapes.ts'
@@ -13,8 +20,6 @@ import { accessOf, ENVD_VERSION } from './views.ts'
 
 /** Templates, their builds, and snapshots, which are templates that a sandbox made. */
 
-const BUILDS = new Map<string, Build>()
-const MOST_BUILDS = 1000
 const newName = (prefix: string): string => `${prefix}${randomBytes(10).toString('hex')}`
 
 /** One name is one template; its second build replaces the first when it is ready. */
@@ -40,14 +45,10 @@ async function request(call: RestCall): Promise<Response> {
     name,
     cpus: body.cpuCount,
     memoryMb: body.memoryMB,
-    log: [],
+    log: new BuildLog(),
     status: 'waiting',
   }
-  for (const [id, old] of BUILDS) {
-    if (BUILDS.size < MOST_BUILDS) break
-    if (old.status !== 'building') BUILDS.delete(id)
-  }
-  BUILDS.set(build.id, build)
+  surface.e2b.builds.add(build)
   const names = { names: [name], aliases: [name], tags: ['default'] }
   return Response.json(
     { templateID: build.templateId, buildID: build.id, public: false, ...names },
@@ -55,10 +56,9 @@ async function request(call: RestCall): Promise<Response> {
   )
 }
 
-function buildOf({ principal, params }: RestCall): Build {
-  const build = BUILDS.get(params.build ?? '')
-  if (!build || build.tenant !== principal.tenant || build.templateId !== params.id)
-    throw new SandboxError('not-found', 'there is no such build')
+function buildOf({ surface, principal, params }: RestCall): Build {
+  const build = surface.e2b.builds.get(principal.tenant, params.build ?? '')
+  if (build?.templateId !== params.id || !build) throw new SandboxError('not-found', 'there is no such build')
   return build
 }
 
@@ -74,7 +74,7 @@ async function start(call: RestCall): Promise<Response> {
 async function status(call: RestCall): Promise<Response> {
   const build = buildOf(call)
   const offset = Math.max(0, Number(call.query.get('logsOffset') ?? 0) || 0)
-  const entries = build.log.slice(offset, offset + 100)
+  const entries = build.log.entries.slice(offset, offset + 100)
   return Response.json({
     templateID: build.templateId,
     buildID: build.id,
@@ -91,8 +91,41 @@ async function uploadLink({ surface, principal, params, context, host }: RestCal
   const { present } = surface.e2b.templates.upload(tenant, params.hash ?? '')
   const secure = 'encrypted' in (context.env?.incoming?.socket ?? {})
   const base = `${secure ? 'https' : 'http'}://${host}/templates/${params.id}/files/${params.hash}`
-  const signature = surface.e2b.tokens.sign(`${tenant} ${params.hash}`)
-  return Response.json({ present, url: `${base}?tenant=${tenant}&signature=${signature}` }, { status: 201 })
+  const link = { tenant, key: principal.keyId, expires: String(Math.floor(Date.now() / 1000) + LINK_SECONDS) }
+  const signature = surface.e2b.tokens.sign(uploadText(params.hash ?? '', link))
+  const query = new URLSearchParams({ ...link, signature })
+  return Response.json({ present, url: `${base}?${query}` }, { status: 201 })
+}
+const LINK_SECONDS = 3600
+
+type UploadLink = { readonly tenant: string; readonly key: string; readonly expires: string }
+
+/** INVARIANT: none of the parts can hold a blank, so no two uploads have the same text. */
+const uploadText = (hash: string, { tenant, key, expires }: UploadLink): string =>
+  `upload ${tenant} ${key} ${expires} ${hash}`
+
+/** SECURITY: opened by the address alone: for one tenant and one file, for an hour, while the key is in force. */
+export async function takeUpload(surface: E2bSurface, context: Context<AppEnv>): Promise<Response> {
+  const { e2b, parts } = surface
+  const query = new URL(context.req.url).searchParams
+  const link = {
+    tenant: query.get('tenant') ?? '',
+    key: query.get('key') ?? '',
+    expires: query.get('expires') ?? '',
+  }
+  const hash = context.req.param('hash') ?? ''
+  try {
+    const isSigned = same(query.get('signature') ?? '', e2b.tokens.sign(uploadText(hash, link)))
+    if (!isSigned || !(Number(link.expires) * 1000 > Date.now()))
+      throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
+    await makerInForce(parts.keys, link.key)
+    const { body } = context.req.raw
+    if (!body) throw new SandboxError('invalid-input', 'the request has no body')
+    await e2b.templates.takeUpload(link.tenant, hash, bytesOf(body))
+    return new Response('', { status: 200, headers: { 'content-length': '0' } })
+  } catch (error) {
+    return restProblem(error, parts.log)
+  }
 }
 
 const templateJson = ({ id, name, data, createdAt }: Template) => ({

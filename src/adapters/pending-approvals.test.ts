@@ -1,0 +1,19 @@
+import { expect, test } from 'vitest'
+import { PendingApprovals } from './pending-approvals.ts'
+
+test('an answer counts for the call that was asked about, and once', () => {
+  const pending = new PendingApprovals()
+  const args = { command: 'git push' }
+  const name = pending.ask('exec', args)
+  expect(pending.take([name], 'exec', { command: 'git push --force' })).toBeUndefined()
+  expect(pending.take([name], 'write_file', args)).toBeUndefined()
+  expect(pending.take(['approve', 'approve-00'], 'exec', args)).toBeUndefined()
+  expect(pending.take(['other', name], 'exec', { command: 'git push' })).toBe(name)
+  expect(pending.take([name], 'exec', args)).toBeUndefined()
+})
+
+test('questions that nobody answers do not pile up', () => {
+  const pending = new PendingApprovals()
+  const names = Array.from({ length: 100 }, (_, n) => pending.ask('exec', { n }))
+  expect(names.filter((name, n) => pending.take([name], 'exec', { n }) !== undefined)).toHaveLength(64)
+})

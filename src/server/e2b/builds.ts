@@ -1,0 +1,71 @@
+import { SandboxError } from '../../model/errors.ts'
+
+/** Builds of templates and their logs, bounded for each tenant: nobody's builds cost another tenant theirs. */
+
+export type LogEntry = { readonly timestamp: string; readonly level: string; readonly message: string }
+
+export type Build = {
+  readonly id: string
+  readonly templateId: string
+  readonly tenant: string
+  readonly name: string
+  readonly cpus: number | undefined
+  readonly memoryMb: number | undefined
+  readonly log: BuildLog
+  status: 'waiting' | 'building' | 'ready' | 'error'
+  reason?: { readonly message: string; readonly step?: string }
+}
+
+/** Builds that a tenant has at once, ended ones included. */
+const MOST_BUILDS = 20
+const LOG_BYTES = 1024 * 1024
+const LOG_ENTRIES = 10_000
+const MESSAGE_CHARACTERS = 16_384
+
+/** What a build said. What goes beyond its room is left out, and the last entry says so. */
+export class BuildLog {
+  readonly entries: LogEntry[] = []
+  #bytes = 0
+  #full = false
+
+  say(text: string, level = 'info'): void {
+    if (this.#full) return
+    const message = text.slice(0, MESSAGE_CHARACTERS)
+    this.#bytes += Buffer.byteLength(message) + ENTRY_BYTES
+    this.#full = this.#bytes > LOG_BYTES || this.entries.length >= LOG_ENTRIES
+    const shown = this.#full
+      ? { level: 'warn', message: 'the log is full; the rest is left out' }
+      : { level, message }
+    this.entries.push({ timestamp: new Date().toISOString(), ...shown })
+  }
+}
+/** About what an entry costs beside its message. */
+const ENTRY_BYTES = 128
+
+export class Builds {
+  readonly #byTenant = new Map<string, Map<string, Build>>()
+
+  /** Keeps a new build; the tenant's oldest one that has ended makes room for it. */
+  add(build: Build): void {
+    const own = this.#byTenant.get(build.tenant) ?? new Map<string, Build>()
+    for (const [id, { status }] of own) {
+      if (own.size < MOST_BUILDS) break
+      if (status !== 'building') own.delete(id)
+    }
+    if (own.size >= MOST_BUILDS)
+      throw new SandboxError(
+        'too-many-requests',
+        `tenant \`${build.tenant}\` already has ${own.size} builds running`,
+        {
+          hint: 'wait until one has ended',
+          retryAfterSecs: 10,
+        },
+      )
+    own.set(build.id, build)
+    this.#byTenant.set(build.tenant, own)
+  }
+
+  get(tenant: string, id: string): Build | undefined {
+    return this.#byTenant.get(tenant)?.get(id)
+  }
+}

@@ -1,0 +1,32 @@
+import { mkdtempSync, readdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { openStore } from '../../src/store/open.ts'
+import { Templates } from '../../src/supervisor/templates.ts'
+
+/** Files of template builds: counted for each tenant, whole or not there. */
+
+const dir = mkdtempSync(join(tmpdir(), 'rf-uploads-'))
+afterAll(() => rmSync(dir, { recursive: true, force: true }))
+const hash = (n: number): string => String(n).padStart(16, '0')
+async function* bytes(count: number): AsyncGenerator<Uint8Array, void> {
+  for (let n = 0; n < count; n++) yield Buffer.alloc(1024)
+}
+
+test('a tenant has its own room, also while several come at once', async () => {
+  const store = await openStore({ stateDir: dir, databaseUrl: '' })
+  const templates = new Templates(store, join(dir, 'templates'))
+  await templates.takeUpload('red', hash(1), bytes(4))
+  // A hole takes no room here and counts like what it claims to be: 4 GiB but for 3 KiB.
+  const large = join(dir, 'templates', `upload-red-${hash(2)}`)
+  writeFileSync(large, '')
+  truncateSync(large, 4 * 1024 ** 3 - 7 * 1024)
+  await expect(templates.takeUpload('red', hash(3), bytes(4))).rejects.toMatchObject({ code: 'too-large' })
+  const two = await Promise.allSettled([3, 4].map((n) => templates.takeUpload('red', hash(n), bytes(2))))
+  expect(two.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+  await templates.takeUpload('blue', hash(1), bytes(100))
+  await templates.takeUpload('red', hash(1), bytes(4))
+  expect(readdirSync(join(dir, 'templates')).filter((name) => name.endsWith('.tmp'))).toEqual([])
+  await store.close()
+})
