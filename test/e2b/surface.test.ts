@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -276,6 +276,27 @@ describe('snapshots and templates', () => {
       headers: { 'x-api-key': here.options.apiKey },
     })
     expect(((await listed.json()) as Loose[]).map((one) => one.templateID)).toEqual([info.templateId])
+  })
+
+  test('files are copied to any directory of the sandbox’s own', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'rf-e2b-copy-'))
+    for (const name of ['one.txt', 'two.txt', '.bashrc']) writeFileSync(join(dir, name), `${name}\n`)
+    mkdirSync(join(dir, 'sub'))
+    writeFileSync(join(dir, 'sub', 'three.txt'), 'three\n')
+    const { Template } = e2b
+    const template = Template({ fileContextPath: dir })
+      .fromBaseImage()
+      .copy('one.txt', '/home/user/')
+      .copy('two.txt', '/home/user/renamed.txt')
+      .copy('sub', '/home/user/')
+      .copy('*.txt', '/workspace/')
+      .copy('one.txt', '.')
+    await Template.build(template, 'copies', { ...here.options, logsRefreshFrequency: 50 })
+    rmSync(dir, { recursive: true })
+    const one = await e2b.Sandbox.create('copies', here.options)
+    const { stdout } = await one.commands.run('cat one.txt renamed.txt three.txt /workspace/two.txt')
+    expect(stdout).toBe('one.txt\ntwo.txt\nthree\ntwo.txt\n')
+    await one.kill()
   })
 
   test('a build that fails says where, and an image is refused', async () => {

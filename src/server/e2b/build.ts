@@ -153,7 +153,8 @@ async function copy(site: Site, step: Step, place: Place): Promise<void> {
   if (!upload.present) throw new SandboxError('invalid-input', `the files of \`${from}\` were not uploaded`)
   await site.entry.ready().files.write('/tmp/.ringfence-copy.tar', createReadStream(upload.path))
   const target = to.startsWith('~') ? pathOf(to) : posix.resolve(place.workdir, to || '.')
-  await shell(site, copyLine(from, target, to.endsWith('/') || to === '.' || to === '', mode), {
+  const isDirectory = /(^|\/|\/\.|^\.)$/.test(to) || (PRIVATE as readonly string[]).includes(target)
+  await shell(site, copyLine(from, target, isDirectory, mode), {
     ...place,
     workdir: HOME,
   })
@@ -162,7 +163,6 @@ async function copy(site: Site, step: Step, place: Place): Promise<void> {
 function copyLine(from: string, target: string, isDirectory: boolean, mode: string | undefined): string {
   const base = '/tmp/.ringfence-copy'
   const to = quoted(target)
-  const into = isDirectory ? 'true' : `[ -d ${to} ]`
   // A pattern keeps its stars and nothing else of the shell.
   const pattern = posix
     .normalize(from)
@@ -174,8 +174,13 @@ function copyLine(from: string, target: string, isDirectory: boolean, mode: stri
     `rm -rf ${base}; mkdir -p ${base}; tar -xf ${base}.tar -C ${base}; cd ${base}`,
     `set -- ${pattern}`,
     `if [ $# = 1 ] && [ -d "$1" ]; then mkdir -p ${to}; cp -a "$1/." ${to}`,
-    `elif [ $# -gt 1 ] || ${into}; then mkdir -p ${to}; cp -a "$@" ${to}`,
-    `else mkdir -p ${quoted(posix.dirname(target))}; cp -a "$1" ${to}; fi`,
+    // Only what may be needed: the policy judges every branch, and making `/home` is not for a sandbox.
+    ...(isDirectory
+      ? [`else mkdir -p ${to}; cp -a "$@" ${to}; fi`]
+      : [
+          `elif [ $# -gt 1 ] || [ -d ${to} ]; then mkdir -p ${to}; cp -a "$@" ${to}`,
+          `else mkdir -p ${quoted(posix.dirname(target))}; cp -a "$1" ${to}; fi`,
+        ]),
     ...(mode ? [`chmod -R ${quoted(mode)} ${to}`] : []),
     `rm -rf ${base} ${base}.tar`,
   ].join('\n')
