@@ -35,7 +35,7 @@ import { judged, openFrom, Snapshots } from './supervisor/snapshots.ts'
 import { Supervisor } from './supervisor/supervisor.ts'
 import type { Templates } from './supervisor/templates.ts'
 import { assertRoom, troubleOf } from './supervisor/trouble.ts'
-import { Webhooks } from './supervisor/webhooks.ts'
+import { type Post, Webhooks } from './supervisor/webhooks.ts'
 
 /** What the routes of a server stand on, made of what was opened. */
 
@@ -112,7 +112,14 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     questions,
-    webhooks: new Webhooks({ store, reader, feed, newId, post: posting(live) }),
+    webhooks: new Webhooks({
+      store,
+      reader,
+      feed,
+      newId,
+      post: posting(live),
+      isInForce: async (keyId) => (await keys.principalById(keyId)) !== undefined,
+    }),
     trail: reader,
     feed,
     metrics,
@@ -216,9 +223,9 @@ const reloading =
 
 /** A webhook goes where any other request of ours may go, and follows nobody. */
 const posting =
-  (live: Live) =>
-  async (url: string, body: string, headers: Readonly<Record<string, string>>): Promise<number> => {
-    const allowPrivate = live.config.network?.allow_private ?? []
+  (live: Live): Post =>
+  async (url, body, headers, { mayReachPrivate }) => {
+    const allowPrivate = mayReachPrivate ? (live.config.network?.allow_private ?? []) : []
     const limits = { maxRedirects: 0, timeoutMs: 10_000, maxBytes: 65_536 }
     return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, ...limits })).status
   }

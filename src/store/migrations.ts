@@ -72,8 +72,11 @@ const RETENTION: Migration = [
   'CREATE INDEX idempotency_sandbox ON idempotency (sandbox_id)',
 ]
 
+/** A webhook ends with the key that made it. Those of older versions have none, and stay until somebody removes them. */
+const WEBHOOK_KEYS: Migration = ['ALTER TABLE webhooks ADD COLUMN key_id TEXT']
+
 /** In order, for ever: a migration that was released is never changed. */
-export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION]
+export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION, WEBHOOK_KEYS]
 
 const LOCK = 7_219_004
 

@@ -4,6 +4,8 @@ import type { Row, Store, Tx } from './sql.ts'
 export type WebhookRow = {
   readonly id: string
   readonly tenant: string
+  /** The key that made it. */
+  readonly keyId: string | null
   readonly url: string
   /** SECURITY: kept as it is, because every delivery is signed with it; it opens nothing here. */
   readonly secret: string
@@ -17,6 +19,7 @@ export type WebhookRow = {
 const toWebhook = (row: Row): WebhookRow => ({
   id: row.id as string,
   tenant: row.tenant as string,
+  keyId: (row.key_id as string | null) ?? null,
   url: row.url as string,
   secret: row.secret as string,
   events: (row.events as string).split(' ').filter((name) => name !== ''),
@@ -27,11 +30,12 @@ const toWebhook = (row: Row): WebhookRow => ({
 
 export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
   await tx.run(
-    `INSERT INTO webhooks (id, tenant, url, secret, events, position, failures, created_at)
-     VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+    `INSERT INTO webhooks (id, tenant, key_id, url, secret, events, position, failures, created_at)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     [
       row.id,
       row.tenant,
+      row.keyId,
       row.url,
       row.secret,
       row.events.join(' '),

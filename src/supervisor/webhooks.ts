@@ -13,7 +13,13 @@ import type { Feed } from './feed.ts'
 import { isOperator, type Principal } from './keys.ts'
 
 /** Sends one body to an address that was judged; resolves with the status. */
-export type Post = (url: string, body: string, headers: Readonly<Record<string, string>>) => Promise<number>
+export type Post = (
+  url: string,
+  body: string,
+  headers: Readonly<Record<string, string>>,
+  /** SECURITY: the private addresses that an operator opened are for the operator's own webhooks. */
+  options: { readonly mayReachPrivate: boolean },
+) => Promise<number>
 
 export type WebhookParts = {
   readonly store: Store
@@ -21,6 +27,8 @@ export type WebhookParts = {
   readonly feed: Feed
   readonly newId: (prefix: string) => string
   readonly post: Post
+  /** Whether a key is in force. */
+  readonly isInForce: (keyId: string) => Promise<boolean>
   readonly retryMs?: number
 }
 
@@ -62,6 +70,7 @@ export class Webhooks {
     const row: WebhookRow = {
       id: newId('wh'),
       tenant: isOperator(principal) ? '*' : principal.tenant,
+      keyId: principal.keyId,
       url,
       secret: `whsec_${randomBytes(24).toString('hex')}`,
       events,
@@ -110,6 +119,8 @@ export class Webhooks {
     }
     this.#busy.add(row.id)
     try {
+      // SECURITY: a key that is revoked hears nothing more through what it left behind.
+      if (row.keyId !== null && !(await this.#parts.isInForce(row.keyId))) return
       let position = row.position
       for (;;) {
         const next = await this.#send({ ...row, position })
@@ -146,12 +157,17 @@ export class Webhooks {
 
   async #post(row: WebhookRow, body: string, seq: string): Promise<void> {
     const time = String(Math.floor(Date.now() / 1000))
-    const status = await this.#parts.post(row.url, body, {
-      'content-type': 'application/json',
-      'webhook-id': `${row.id}-${seq}`,
-      'webhook-timestamp': time,
-      'webhook-signature': signatureOf(row.secret, `${row.id}-${seq}.${time}.${body}`),
-    })
+    const status = await this.#parts.post(
+      row.url,
+      body,
+      {
+        'content-type': 'application/json',
+        'webhook-id': `${row.id}-${seq}`,
+        'webhook-timestamp': time,
+        'webhook-signature': signatureOf(row.secret, `${row.id}-${seq}.${time}.${body}`),
+      },
+      { mayReachPrivate: row.tenant === '*' },
+    )
     if (status < 200 || status > 299) throw new SandboxError('internal', `the webhook answered ${status}`)
   }
 

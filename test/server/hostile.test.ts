@@ -1,0 +1,138 @@
+import { createHash } from 'node:crypto'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { gzipSync } from 'node:zlib'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type House, house } from './house.ts'
+
+/** What a caller with a valid key of its own tries against everybody else. */
+
+let home: House
+let receiver: Server
+let local: string
+let red: string
+const heard: string[] = []
+beforeAll(async () => {
+  receiver = createServer((request, response) => {
+    heard.push(request.url ?? '')
+    response.end()
+  })
+  await new Promise<void>((resolve) => receiver.listen(0, '127.0.0.1', resolve))
+  local = `127.0.0.1:${(receiver.address() as AddressInfo).port}`
+  home = await house(
+    `[network]\nallow_private = ["127.0.0.1"]\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n`,
+  )
+  red = await home.key(['create', 'exec', 'read'], 'red')
+})
+afterAll(async () => {
+  receiver.close()
+  await home.close()
+})
+
+const settled = () => new Promise((resolve) => setTimeout(resolve, 400))
+
+describe('a webhook', () => {
+  const hook = (key: string, path: string) =>
+    home.call('POST', '/v1/webhooks', {
+      key,
+      body: { url: `http://${local}/${path}`, events: ['SandboxState'] },
+    })
+  const grow = async (): Promise<void> => {
+    const made = await home.call('POST', '/v1/sandboxes', { key: red, body: {} })
+    await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key: red })
+  }
+
+  test('of a tenant reaches no private address, also where the operator’s own may', async () => {
+    await hook(red, 'tenant')
+    await hook(home.admin, 'operator')
+    for (const url of ['http://169.254.169.254/', 'http://[::1]:1/', 'http://localhost/', 'http://0x7f.1/'])
+      await home.call('POST', '/v1/webhooks', { key: red, body: { url } })
+    await grow()
+    await expect.poll(() => heard).toContain('/operator')
+    await settled()
+    expect(heard).not.toContain('/tenant')
+  })
+
+  test('ends with the key that made it', async () => {
+    const made = await home.call('POST', '/v1/keys', {
+      body: { scopes: ['create', 'exec', 'read', 'admin'] },
+    })
+    await hook(made.json.key, 'leaked')
+    await grow()
+    await expect.poll(() => heard).toContain('/leaked')
+    await home.call('DELETE', `/v1/keys/${made.json.id}`)
+    await settled()
+    heard.length = 0
+    await grow()
+    await expect.poll(() => heard).toContain('/operator')
+    await settled()
+    expect(heard).not.toContain('/leaked')
+  })
+})
+
+describe('a signed address of a file', () => {
+  test('opens that file in that way until its end, and nothing else', async () => {
+    const made = await home.call('POST', '/sandboxes', {
+      key: '',
+      headers: { 'x-api-key': red },
+      body: { templateID: 'base' },
+    })
+    const { sandboxID, envdAccessToken: token } = made.json
+    const at = { 'e2b-sandbox-id': sandboxID, 'e2b-sandbox-port': '49983' }
+    const id = sandboxID.replace(/^sb/, 'sb_')
+    for (const name of ['a', 'b'])
+      await home.call('PUT', `/v1/sandboxes/${id}/files?path=/home/user/${name}`, { key: red, body: name })
+    const soon = String(Math.floor(Date.now() / 1000) + 60)
+    const sign = (path: string, verb: string, expires: string, secret = token): string =>
+      `v1_${createHash('sha256').update([path, verb, 'user', secret, expires].join(':')).digest('base64').replace(/=+$/, '')}`
+    const ask = async (query: Record<string, string>, method = 'GET'): Promise<number> => {
+      const search = new URLSearchParams({ username: 'user', ...query })
+      const more = method === 'GET' ? {} : { body: 'x' }
+      return (await home.call(method, `/files?${search}`, { key: '', headers: at, ...more })).status
+    }
+    const good = {
+      path: '/home/user/a',
+      signature_expiration: soon,
+      signature: sign('/home/user/a', 'read', soon),
+    }
+    expect(await ask(good)).toBe(200)
+    expect(await ask({ ...good, path: '/home/user/b' })).toBe(401)
+    expect(await ask({ ...good, signature_expiration: String(Number(soon) + 3600) })).toBe(401)
+    expect(await ask({ ...good, username: 'root' })).toBe(401)
+    expect(await ask({ ...good, signature: sign('/home/user/a', 'read', soon, 'guessed') })).toBe(401)
+    expect(await ask({ ...good, signature: '' })).toBe(401)
+    expect(await ask(good, 'POST')).toBe(401)
+    expect(
+      await ask({ ...good, signature_expiration: '1', signature: sign('/home/user/a', 'read', '1') }),
+    ).toBe(401)
+    await home.call('DELETE', `/v1/sandboxes/${id}`)
+  })
+})
+
+describe('a bomb', () => {
+  test('in a compressed upload fills the sandbox’s own room and no more', async () => {
+    const made = await home.call('POST', '/v1/sandboxes', {
+      key: red,
+      body: { limits: { disk_mb: 16 }, template: 'base' },
+    })
+    const { id, token } = made.json
+    const before = process.memoryUsage().rss
+    const bomb = gzipSync(Buffer.alloc(256 * 1024 * 1024))
+    expect(bomb.length).toBeLessThan(1024 * 1024)
+    const answer = await home.call('POST', '/files?path=/tmp/bomb&username=user', {
+      key: '',
+      headers: {
+        'x-access-token': token,
+        'e2b-sandbox-id': id.replace('_', ''),
+        'content-encoding': 'gzip',
+        'content-type': 'application/octet-stream',
+      },
+      body: new Uint8Array(bomb),
+    })
+    expect(answer.status).toBeGreaterThanOrEqual(400)
+    expect(answer.status).not.toBe(500)
+    expect(process.memoryUsage().rss - before).toBeLessThan(400 * 1024 * 1024)
+    expect((await home.call('GET', '/healthz')).status).toBe(200)
+    await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
+  })
+})
