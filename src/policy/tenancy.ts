@@ -1,4 +1,3 @@
-import { posix } from 'node:path'
 import type { Config, TenantConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
@@ -9,6 +8,7 @@ import type { SandboxPolicy } from './grants.ts'
 import { assertLent } from './lending.ts'
 import { isCovered, parseHostRules } from './network-hosts.ts'
 import { isWithin } from './paths-mount.ts'
+import { segmentsOf } from './paths-text.ts'
 import { askedHosts, askedNetworkMode } from './plan-egress.ts'
 
 /**
@@ -16,12 +16,6 @@ import { askedHosts, askedNetworkMode } from './plan-egress.ts'
  * a tenant gets nothing of the host that `[[tenant]]` does not grant by name. Every way to a sandbox on a server passes
  * here: the gate asks before it plans, and again with the plan.
  */
-
-/** Whose key asks. */
-export type Requester = { readonly tenant: string; readonly operator: boolean }
-
-/** For what the server does by itself, such as filling its pools. */
-export const OPERATOR: Requester = { tenant: '', operator: true }
 
 const LIMITED = ['cpus', 'memoryMb', 'diskMb', 'pids'] as const
 type Limited = (typeof LIMITED)[number]
@@ -66,7 +60,7 @@ export function tenantGrants(
     networkModes: own.network_modes ?? ISOLATED_MODES,
     allowHosts: own.allow_hosts,
     hostPaths: (own.host_paths ?? []).map(({ path, mode }) => {
-      const absolute = posix.normalize(path.replace(/^~(?=\/|$)/, home)).replace(/(?<=.)\/$/, '')
+      const absolute = plain(path.replace(/^~(?=\/|$)/, home))
       return { path: absolute, real: real(absolute), mode }
     }),
     waive: own.waive ?? [],
@@ -205,8 +199,11 @@ function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean 
   if (mode === 'rw' && grant.mode === 'ro') return false
   // SECURITY: `..` may mean another directory after a symlink; what cannot be judged from the text is refused.
   if (!path.startsWith('/') || path.split('/').includes('..')) return false
-  return [grant.path, grant.real].some((dir) => dir !== undefined && isWithin(posix.normalize(path), dir))
+  return [grant.path, grant.real].some((dir) => dir !== undefined && isWithin(plain(path), dir))
 }
+
+/** An absolute path without empty and `.` segments. */
+const plain = (path: string): string => `/${segmentsOf(path).join('/')}`
 
 /** Every host path that a spec names, and how it would be used. */
 function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mode: 'ro' | 'rw' }[] {

@@ -1,6 +1,6 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
 import type { Decision } from '../model/decision.ts'
-import type { Requester } from '../policy/tenancy.ts'
+import type { Requester } from '../model/requester.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'

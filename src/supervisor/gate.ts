@@ -6,6 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
+import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import type { Capability } from '../policy/capability.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
@@ -15,7 +16,6 @@ import {
   assertPlanPermitted,
   assertSpecPermitted,
   narrowed,
-  type Requester,
   type TenantGrants,
 } from '../policy/tenancy.ts'
 import type { Egress, PreparedEgress } from './egress.ts'

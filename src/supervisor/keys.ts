@@ -1,6 +1,6 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
-import type { Requester } from '../policy/tenancy.ts'
+import type { Requester } from '../model/requester.ts'
 import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../store/keys.ts'
 import type { Store } from '../store/sql.ts'
 

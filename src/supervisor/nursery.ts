@@ -1,7 +1,7 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
+import type { Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
-import type { Requester } from '../policy/tenancy.ts'
 import {
   changeSandbox,
   findIdempotency,

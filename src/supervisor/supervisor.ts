@@ -2,8 +2,8 @@ import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
+import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
-import { OPERATOR, type Requester } from '../policy/tenancy.ts'
 import {
   changeSandbox,
   findSandbox,

@@ -27,7 +27,12 @@ const PNG = Buffer.from(
 let server: RunningServer
 
 beforeAll(async () => {
-  server = await startServer({ env: { ...env, RINGFENCE_HOME: join(base, 'server') }, port: 0 })
+  const config = join(base, 'ringfence.toml')
+  writeFileSync(
+    config,
+    `[[tenant]]\nname = "default"\nhost_paths = [{ path = "${base}/work", mode = "rw" }]\n`,
+  )
+  server = await startServer({ config, env: { ...env, RINGFENCE_HOME: join(base, 'server') }, port: 0 })
 })
 afterAll(async () => {
   await server.close()

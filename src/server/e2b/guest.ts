@@ -1,7 +1,6 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
 import type { Spec } from '../../model/spec.ts'
-import type { SandboxPolicy } from '../../policy/plan.ts'
 import type { Principal } from '../../supervisor/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live.ts'
 import type { Managed } from '../../supervisor/managed.ts'
@@ -18,7 +17,11 @@ export type E2bParts = {
   readonly templates: Templates
   readonly builds: Builds
   /** What policy permits to the sandboxes of this key. */
-  readonly policyFor: (principal: Principal) => SandboxPolicy
+  readonly policyFor: (principal: Principal) => {
+    readonly networkModes: readonly string[]
+    readonly max: { readonly diskMb: number }
+    readonly publicPorts?: boolean
+  }
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
   readonly diskMb: number
   /** The text of a program in guest/kernels. */
