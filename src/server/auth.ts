@@ -44,6 +44,7 @@ export function authenticator(keys: Keys, supervisor: Pick<Supervisor, 'tokenHas
         tenant: known.tenant,
         scopes: tokenScopes(maker),
         sandboxId: sandboxId as string,
+        madeByOperator: maker.scopes.includes('admin'),
       }
     },
   }

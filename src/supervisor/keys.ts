@@ -18,6 +18,8 @@ export type Principal = {
   readonly scopes: readonly Scope[]
   /** With a sandbox's own token: that one alone. */
   readonly sandboxId?: string
+  /** With a sandbox's own token: an operator's key made the sandbox, so it may have what policy permits. */
+  readonly madeByOperator?: boolean
 }
 
 export const isOperator = (principal: Principal): boolean => principal.scopes.includes('admin')
@@ -25,7 +27,7 @@ export const isOperator = (principal: Principal): boolean => principal.scopes.in
 /** Whose key it is, as policy sees it. */
 export const requesterOf = (principal: Principal): Requester => ({
   tenant: principal.tenant,
-  operator: isOperator(principal),
+  operator: isOperator(principal) || principal.madeByOperator === true,
 })
 
 /** SECURITY: secrets are random and long, so one round of SHA-256 hides them; there is nothing to guess. */

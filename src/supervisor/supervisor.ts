@@ -149,8 +149,7 @@ export class Supervisor {
   /** SECURITY: what belongs to another tenant does not exist. */
   async get(principal: Principal, id: string): Promise<Seen> {
     const seen = await this.#find(principal, id)
-    // A sandbox's own token was given to whoever could make it.
-    if (principal.sandboxId === undefined) this.#assertPermitted(principal, seen)
+    this.#assertPermitted(principal, seen)
     return seen
   }
 
@@ -163,7 +162,9 @@ export class Supervisor {
 
   /** SECURITY: a key does not get through a sandbox of its tenant's operator what it could not ask for itself. */
   #assertPermitted(principal: Principal, { row, managed }: Seen): void {
-    if (isOperator(principal)) return
+    const requester = requesterOf(principal)
+    // Nobody in particular, where an address or a signature was enough: what it opens is one port or one file.
+    if (requester.operator || principal.keyId === '') return
     const { secrets = [], ...spec } = JSON.parse(row.spec) as Spec
     const opened = {
       ...spec,
@@ -171,7 +172,7 @@ export class Supervisor {
       // A secret that was withdrawn is gone from the sandbox already; whoever made the sandbox may go on without it.
       secrets: row.keyId === principal.keyId ? [] : secrets,
     }
-    this.#parts.assertPermitted(requesterOf(principal), opened, managed?.live?.plan)
+    this.#parts.assertPermitted(requester, opened, managed?.live?.plan)
   }
 
   /** Those of these that have ended and that this principal may see. */

@@ -253,6 +253,8 @@ describe('what [[tenant]] grants', () => {
     await home.server.reload()
     const exec = { key: acme, body: { argv: ['true'] } }
     expect((await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, exec)).status).toBe(403)
+    const token = { ...exec, key: made.json.token }
+    expect((await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, token)).status).toBe(403)
     expect((await end(made, acme)).status).toBe(200)
     appendFileSync(file, TENANT(granted))
     await home.server.reload()
