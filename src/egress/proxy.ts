@@ -5,7 +5,7 @@ import { SandboxError } from '../model/errors.ts'
 import { parseTarget } from '../policy/network.ts'
 import { Authority } from './authority.ts'
 import { Broker, type BrokeredSecret } from './broker.ts'
-import { Core, type Hooks, LIMITS, type Limits } from './core.ts'
+import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 import { serveHttp } from './http.ts'
@@ -57,7 +57,7 @@ export class EgressProxy {
       allowHosts: options.allowHosts,
       allowPrivate: options.allowPrivate ?? [],
       resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
-      limits: { ...LIMITS, ...options.limits },
+      limits: timersOf({ ...LIMITS, ...options.limits }),
       hooks: { policy: options.policy, admit: options.admit, onConnection: options.onConnection },
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
       upstreamCa: options.upstreamCa,

@@ -106,7 +106,11 @@ export const configShape = object({
       max_sandboxes_per_key: optional(positive(1_000_000)),
       max_creating: optional(positive(4096)),
       max_execs: optional(positive(100_000)),
+      /** Commands in the background, streams and terminals; more are refused. */
+      max_background_execs: optional(positive(1_000_000)),
       max_waiting: optional(positive(1_000_000)),
+      /** How much of what commands printed is kept in memory, for all sandboxes together. */
+      kept_output_mb: optional(positive(2 ** 20)),
       default_timeout_secs: optional(positive(2 ** 31)),
       approval_timeout_secs: optional(positive(2 ** 31)),
       drain_secs: optional(positive(3600)),

@@ -112,7 +112,7 @@ export class Nursery {
     this.#house.quota.take(principal.keyId)
     const started = monotonicMs()
     try {
-      const made = await this.#opening.run(() => this.#provision(principal, request))
+      const made = await this.#opening.run(() => this.#provision(principal, request), principal)
       metrics.observe(
         'ringfence_create_seconds',
         'From request to ready.',

@@ -24,6 +24,7 @@ import type { LiveSandbox } from './live.ts'
 import type { Managed } from './managed.ts'
 import type { Metrics } from './metrics.ts'
 import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.ts'
+import type { OutputBudget } from './output-budget.ts'
 import { Pool, type PoolSize } from './pool.ts'
 import type { Questions } from './questions.ts'
 
@@ -33,6 +34,10 @@ export type SupervisorLimits = {
   readonly opening: number
   readonly waiting: number
   readonly execs: number
+  /** Commands in the background and in terminals. */
+  readonly background: number
+  /** How much of what commands printed is kept in memory, for all sandboxes together. */
+  readonly outputBytes: number
   readonly defaultTtlMs: number
 }
 
@@ -94,6 +99,11 @@ export class Supervisor {
   /** Makes a sandbox that is ready, or nothing at all. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
     return this.#nursery.create(principal, request)
+  }
+
+  /** How much of what commands printed is kept. */
+  get output(): OutputBudget {
+    return this.#execs.output
   }
 
   get draining(): boolean {
@@ -351,6 +361,13 @@ export class Supervisor {
         this.#nursery.waiting,
       )
       metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
+      metrics.gauge(
+        'ringfence_background_execs',
+        'Commands that run in the background or in a terminal.',
+        {},
+        this.#execs.runningInBackground,
+      )
+      metrics.gauge('ringfence_kept_output_bytes', 'Command output kept in memory.', {}, this.output.used)
       metrics.gauge('ringfence_pool_ready', 'Sandboxes made beforehand.', {}, this.#pool.ready)
     })
   }
