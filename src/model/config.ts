@@ -93,6 +93,8 @@ export const configShape = object({
       host: optional(text()),
       port: optional(number({ integer: true, min: 0, max: 65_535 })),
       database_url: optional(text({ empty: true })),
+      /** How long PostgreSQL may take for an answer before that is an error. */
+      database_timeout_secs: optional(positive(3600)),
       tls_cert: optional(text()),
       tls_key: optional(text()),
       /** Names by which the server may be called, beside its addresses and `localhost`; `*.example.com`. */

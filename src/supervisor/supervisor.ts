@@ -1,6 +1,6 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { EventSink } from '../model/event.ts'
+import type { Event, EventSink } from '../model/event.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Borrower } from '../policy/lending.ts'
 import {
@@ -27,6 +27,7 @@ import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.
 import type { OutputBudget } from './output-budget.ts'
 import { Pool, type PoolSize } from './pool.ts'
 import type { Questions } from './questions.ts'
+import { UnrecordedEnds } from './unrecorded.ts'
 
 export type SupervisorLimits = {
   readonly sandboxes: number
@@ -73,6 +74,7 @@ export class Supervisor {
   readonly #execs: ExecDesk
   readonly #quota: Quota
   readonly #pool: Pool
+  readonly #unrecorded: UnrecordedEnds
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -82,6 +84,7 @@ export class Supervisor {
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
     this.#pool = new Pool({ open: (spec) => open(spec, {}), policyHash }, parts.pool ?? [])
+    this.#unrecorded = new UnrecordedEnds(parts.store, parts.trail)
     this.#nursery = new Nursery({
       parts,
       entries: this.#entries,
@@ -89,6 +92,7 @@ export class Supervisor {
       pool: this.#pool,
       assertOpen: () => this.#assertOpen(),
       save: (entry, change) => this.#save(entry, change),
+      unrecorded: this.#unrecorded,
       stop: (entry, reason) => this.#stop(entry, reason),
       endedByItself: (entry, why) => this.#endedByItself(entry, why),
       get: (principal, id) => this.get(principal, id),
@@ -150,7 +154,7 @@ export class Supervisor {
   /** SECURITY: what belongs to another tenant does not exist. */
   async get(principal: Principal, id: string): Promise<Seen> {
     const managed = this.#entries.get(id)
-    const row = managed?.row ?? (await findSandbox(this.#parts.store, id))
+    const row = managed?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
     if (!row || !mayUse(principal, row)) throw notFound(id)
     return { row, managed }
   }
@@ -168,7 +172,8 @@ export class Supervisor {
   async tokenHash(
     id: string,
   ): Promise<{ readonly hash: string; readonly tenant: string; readonly keyId: string } | undefined> {
-    const row = this.#entries.get(id)?.row ?? (await findSandbox(this.#parts.store, id))
+    const row =
+      this.#entries.get(id)?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
     return row && { hash: row.tokenHash, tenant: row.tenant, keyId: row.keyId }
   }
 
@@ -184,9 +189,12 @@ export class Supervisor {
     const tenant = isOperator(principal) ? undefined : principal.tenant
     const states = query.states?.map((state) => (state === 'executing' ? 'ready' : state))
     const rows = await listSandboxes(this.#parts.store, { ...query, states, tenant })
-    return rows.map((row) => {
+    return rows.flatMap((row) => {
       const managed = this.#entries.get(row.id)
-      return { row: managed?.row ?? row, managed }
+      const unrecorded = this.#unrecorded.row(row.id)
+      // The store still shows it as it was; whoever asked for that state does not mean it.
+      if (unrecorded && states && !states.includes(unrecorded.state)) return []
+      return [{ row: managed?.row ?? unrecorded ?? row, managed }]
     })
   }
 
@@ -214,9 +222,20 @@ export class Supervisor {
   /** Ends a sandbox. Twice is harmless. */
   async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<Seen> {
     const { row, managed } = await this.get(principal, id)
-    if (!managed) return { row }
+    if (!managed) return { row: await this.#settleLost(row) }
     await this.#stop(managed, reason)
     return { row: managed.row }
+  }
+
+  /** One of ours that the records show as alive and that nobody holds: it is gone, and then the records say so. */
+  async #settleLost(row: SandboxRow): Promise<SandboxRow> {
+    const { store, trail, instance } = this.#parts
+    const isOurs = row.instance === instance.id && row.epoch === instance.epoch
+    if (!isOurs || isEnded(row.state as State) || this.#unrecorded.has(row.id)) return row
+    const end = { state: 'failed', reason: 'crashed: lost', endedAt: Date.now() }
+    await trail.append({ event: 'SandboxState', sandbox_id: row.id, state: 'failed', reason: end.reason })
+    await store.write((tx) => changeSandbox(tx, row.id, end))
+    return { ...row, ...end }
   }
 
   async #stop(entry: Managed, reason: EndReason, detail?: string): Promise<void> {
@@ -247,8 +266,17 @@ export class Supervisor {
   }
 
   async #ended(entry: Managed, state: State, reason: string): Promise<void> {
+    const end = { state, reason, endedAt: Date.now() }
     try {
-      await this.#save(entry, { state, reason, endedAt: Date.now() })
+      await this.#save(entry, end)
+    } catch (error) {
+      entry.row = { ...entry.row, ...end }
+      this.#unrecorded.add(entry.id, {
+        row: entry.row,
+        event: stateEvent(entry, state, reason),
+        write: (tx) => changeSandbox(tx, entry.id, end),
+      })
+      throw error
     } finally {
       entry.move(state)
       this.#entries.delete(entry.id)
@@ -329,6 +357,7 @@ export class Supervisor {
     while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
     await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
     await this.#pool.close()
+    this.#unrecorded.close()
   }
 
   #assertOpen(): void {
@@ -343,8 +372,7 @@ export class Supervisor {
   }
 
   #note(entry: Managed, state: State, reason: string): Promise<void> {
-    const agent = entry.row.agentId === null ? {} : { agent_id: entry.row.agentId }
-    return this.#parts.trail.append({ event: 'SandboxState', sandbox_id: entry.id, ...agent, state, reason })
+    return this.#parts.trail.append(stateEvent(entry, state, reason))
   }
 
   #describeMetrics(): void {
@@ -372,6 +400,14 @@ export class Supervisor {
     })
   }
 }
+
+const stateEvent = ({ id, row }: Managed, state: State, reason: string): Event => ({
+  event: 'SandboxState',
+  sandbox_id: id,
+  ...(row.agentId === null ? {} : { agent_id: row.agentId }),
+  state,
+  reason,
+})
 
 const mayUse = (principal: Principal, row: SandboxRow): boolean =>
   principal.sandboxId === undefined
