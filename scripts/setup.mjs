@@ -49,6 +49,7 @@ const PACKAGES = [
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
+  ['ca-certificates', ['/etc/ssl/certs/ca-certificates.crt'], 'the certificates that programs inside trust'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
   ['chromium', ['/usr/bin/chromium'], 'the tests look at the console with it'],
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],

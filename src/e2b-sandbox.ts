@@ -2,6 +2,7 @@ import { createReadStream } from 'node:fs'
 import { Sandbox } from './api.ts'
 import type { FileInfo } from './backends/backend.ts'
 import type { ComposeOptions } from './compose.ts'
+import { type LongTimeout, longTimeout } from './host/clock.ts'
 import type { ExecResult } from './model/command.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Sandbox as Opened } from './supervisor/sandbox.ts'
@@ -43,7 +44,7 @@ const RUNNERS: Readonly<Record<ScriptLanguage, readonly [string, ...string[]]>> 
 export class E2BSandbox {
   readonly #options: E2BSandboxOptions
   #open: Promise<Opened> | undefined
-  #idle: NodeJS.Timeout | undefined
+  #idle: LongTimeout | undefined
 
   constructor(options: E2BSandboxOptions = {}) {
     this.#options = options
@@ -51,9 +52,9 @@ export class E2BSandbox {
 
   /** The sandbox; made by the first who needs it, and anew when it has ended. */
   ensureSandbox(): Promise<Opened> {
-    clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => void this.destroy().catch(() => {}), this.#options.idleTimeoutMs ?? IDLE_MS)
-    this.#idle.unref()
+    this.#idle?.clear()
+    const idleMs = this.#options.idleTimeoutMs ?? IDLE_MS
+    this.#idle = longTimeout(() => void this.destroy().catch(() => {}), idleMs).unref()
     this.#open ??= this.#create()
     return this.#open
   }
@@ -137,7 +138,7 @@ export class E2BSandbox {
 
   /** Whatever state it is in: afterwards there is none. */
   async destroy(): Promise<void> {
-    clearTimeout(this.#idle)
+    this.#idle?.clear()
     const open = this.#open
     this.#open = undefined
     await (await open?.catch(() => undefined))?.close()

@@ -201,6 +201,8 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
       opening: server.max_creating ?? 8,
       waiting: server.max_waiting ?? 1024,
       execs: server.max_execs ?? 64,
+      background: server.max_background_execs ?? 1024,
+      outputBytes: (server.kept_output_mb ?? 128) * 1024 * 1024,
       defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
     },
   })

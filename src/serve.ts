@@ -47,9 +47,17 @@ export type RunningServer = {
 /** What has to be closed again, in the order in which it was opened. */
 type Closing = (() => Promise<void> | void)[]
 
-async function undo(closing: Closing): Promise<void> {
-  for (const close of closing.splice(0).reverse()) await close()
+/** All of it, whatever some of it says: a store that is away must not keep the rest open, nor us from going. */
+async function undo(closing: Closing, log: (line: string) => void = () => {}): Promise<void> {
+  for (const close of closing.splice(0).reverse()) {
+    const late = new Promise<void>((resolve) => setTimeout(resolve, CLOSE_MS).unref())
+    const closed = Promise.resolve().then(close)
+    await Promise.race([closed, late]).catch((error: Error) => log(`while closing: ${error.message}`))
+    closed.catch(() => {})
+  }
 }
+/** So long each part may take to close. */
+const CLOSE_MS = 30_000
 
 export async function startServer(options: ServeOptions = {}): Promise<RunningServer> {
   const closing: Closing = []
@@ -76,7 +84,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   hash = ringfence.policyHash
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
-  const store = await openStore({ stateDir, databaseUrl: database })
+  const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
+  const store = await openStore({ stateDir, databaseUrl: database, answerMs })
   closing.push(() => store.close())
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
@@ -105,7 +114,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
     // Whoever hears that we go does not come back to a store that is about to close.
     listening.stop()
     await parts.presence.leave()
-    await undo(closing)
+    await undo(closing, parts.log)
   })
   return {
     url: listening.url,

@@ -1,13 +1,17 @@
 import { execFileSync, spawn } from 'node:child_process'
-import { chmodSync, chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { childrenOf } from '../src/host/system.ts'
 
 /** A real PostgreSQL of our own: its own directory, its own socket, nobody else's port. */
 export type Postgres = {
   readonly url: string
   /** An empty database on the same server. */
   readonly fresh: (name: string) => string
+  /** Stops every process of it where it stands (SIGSTOP), until `thaw`. */
+  readonly freeze: () => void
+  readonly thaw: () => void
   readonly stop: () => Promise<void>
 }
 
@@ -65,9 +69,19 @@ export async function startPostgres(): Promise<Postgres> {
     run(join(bin, 'createdb'), '-h', dir, '-U', 'ringfence', name)
     return url(name)
   }
+  const signal = (name: NodeJS.Signals): void => {
+    const postmaster = Number(readFileSync(join(data, 'postmaster.pid'), 'utf8').split('\n')[0])
+    for (const pid of [postmaster, ...childrenOf(postmaster)]) process.kill(pid, name)
+  }
   return {
     url: fresh('ringfence'),
     fresh,
+    freeze: () => signal('SIGSTOP'),
+    thaw: () => {
+      signal('SIGCONT')
+      // PLATFORM: runuser stops itself together with what it runs.
+      server.kill('SIGCONT')
+    },
     stop: async () => {
       const ended = new Promise((resolve) => server.once('exit', resolve))
       // Through pg_ctl: behind runuser the process that we started is not the server itself.

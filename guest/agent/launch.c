@@ -13,7 +13,10 @@ extern char **environ;
 
 #define PREFIX "RINGFENCE_LAUNCH"
 
+enum { MAX_CONTENTS = 1 << 26 };
+
 static int hand_fd = -1;
+static int contents_fd = -1;
 static struct strings vector;
 static struct strings bwrap;
 static struct strings config;
@@ -93,6 +96,26 @@ static void write_file(const char *target, const char *content) {
   strings_add(&bwrap, target);
 }
 
+/*
+ * PLATFORM: one variable holds 128 KiB at most (MAX_ARG_STRLEN), and a bundle of certificates is larger. The contents of
+ * such files come one after the other on a descriptor; the vector says how long each of them is.
+ */
+static void receive_file(const char *target, const char *size) {
+  size_t length = strtoul(size, NULL, 10), done = 0;
+  char *content = contents_fd < 0 || length > MAX_CONTENTS ? NULL : malloc(length + 1);
+  if (!content) die("launch vector: no contents for %s", target);
+  while (done < length) {
+    ssize_t got = read(contents_fd, content + done, length - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) die("the contents of %s did not come: %s", target, got ? strerror(errno) : "end of file");
+    done += (size_t)got;
+  }
+  strings_add(&bwrap, "--file");
+  strings_add(&bwrap, number(memory_file(content, length)));
+  strings_add(&bwrap, target);
+  free(content);
+}
+
 static uid_t user;
 static gid_t group;
 
@@ -116,15 +139,16 @@ void die_with_parent(pid_t parent) {
 static const struct {
   const char *name;
   size_t arity;
-} OPERATIONS[] = {{"bwrap", 1}, {"control", 1}, {"hand", 1}, {"cgroup", 1}, {"bind", 5}, {"arg", 1}, {"file", 2}, {"filter", 1}, {"init", 1}, {"user", 2}};
+} OPERATIONS[] = {{"bwrap", 1}, {"control", 1}, {"hand", 1}, {"contents", 1}, {"cgroup", 1}, {"bind", 5}, {"arg", 1}, {"file", 2}, {"received", 2}, {"filter", 1}, {"init", 1}, {"user", 2}};
 
 static void apply(const char *name, char **arguments) {
   if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
-  else if (!strcmp(name, "control") || !strcmp(name, "hand")) return;
+  else if (!strcmp(name, "control") || !strcmp(name, "hand") || !strcmp(name, "contents")) return;
   else if (!strcmp(name, "cgroup")) join_group(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
   else if (!strcmp(name, "file")) write_file(arguments[0], arguments[1]);
+  else if (!strcmp(name, "received")) receive_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "user")) run_as(arguments[0], arguments[1]);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
   else strings_add(&config, arguments[0]);
@@ -149,6 +173,7 @@ static void each_operation(void (*action)(const char *name, char **arguments)) {
 static void find_channels(const char *name, char **arguments) {
   if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
   if (!strcmp(name, "hand")) hand_fd = atoi(arguments[0]);
+  if (!strcmp(name, "contents")) contents_fd = atoi(arguments[0]);
 }
 
 static int filter_file(void) {
@@ -172,9 +197,10 @@ static int joined_file(struct strings *list) {
 /* SECURITY: nothing of the host's open files goes along; bubblewrap itself would hand every one of them over. */
 static void close_inherited(void) {
   int last = hand_fd > control_fd ? hand_fd : control_fd;
+  if (contents_fd > last) last = contents_fd;
   if (syscall(SYS_close_range, last < 3 ? 3 : last + 1, ~0U, 0)) die("close_range: %s", strerror(errno));
   for (int fd = 3; fd < last; fd++)
-    if (fd != control_fd && fd != hand_fd) close(fd);
+    if (fd != control_fd && fd != hand_fd && fd != contents_fd) close(fd);
 }
 
 /* When a process started, in ticks since boot: with its pid it is never the same twice. 0 when it is gone. */
@@ -215,6 +241,7 @@ _Noreturn void launch(void) {
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
   if (hand_fd >= 0) fcntl(hand_fd, F_SETFD, 0);
   each_operation(apply);
+  if (contents_fd >= 0) close(contents_fd);
   if (!bwrap_path) die("launch vector: no bwrap");
   int self = open("/proc/self/exe", O_PATH);
   int config_fd = joined_file(&config), filter_fd = filter_file();

@@ -7,7 +7,8 @@ import type { SigningKey } from './chain.ts'
 import { damaged, makeDirs, pathsOf, replaceFile, syncDir, textOf, unwritable } from './files.ts'
 import { createLock, type Lock } from './lock.ts'
 import { exportTrail } from './read.ts'
-import { rowOf, StoreTrail, type StoreTrailParts } from './store-trail.ts'
+import { StoreTrail, type StoreTrailParts } from './store-trail.ts'
+import { rowOf } from './trail-row.ts'
 import { verifyTrail } from './verify.ts'
 
 const LOCK_WAIT_MS = 10_000

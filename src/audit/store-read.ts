@@ -7,6 +7,7 @@ import { ChainVerifier } from './chain-verifier.ts'
 import { damaged } from './files.ts'
 import { frontierOf, pathOf, rootOf } from './merkle.ts'
 import type { Proof } from './proof.ts'
+import { rowOf } from './trail-row.ts'
 import type { Verdict, VerifyOptions } from './verify.ts'
 
 const PAGE = 2048
@@ -94,11 +95,14 @@ export class StoreTrailReader {
   }
 
   async #walk(verifier: ChainVerifier, end: number, kept: readonly Head[]): Promise<Verdict | undefined> {
-    for await (const { seq, line } of this.#rows(0, end)) {
+    for await (const row of this.#rows(0, end)) {
+      const { seq, line } = row
       if (seq !== verifier.count)
         return bad(verifier.count, `it is missing: record ${seq} stands in its place`)
       const problem = verifier.push(Buffer.from(line))
       if (problem !== undefined) return bad(verifier.count, problem)
+      const column = changedColumn(row)
+      if (column) return bad(seq, `its column \`${column}\`, which queries read, is not what the record says`)
       const other = kept.find((head) => head.count === verifier.count && head.hash !== verifier.hash)
       if (other) return bad(verifier.count - 1, 'it is not the record that a head kept elsewhere names')
     }
@@ -118,6 +122,8 @@ export class StoreTrailReader {
 
   /** Records and head move together: what lies beyond a head that has not moved came from elsewhere. */
   async #isForged(count: number): Promise<boolean> {
+    const before = await queryTrail(this.#store, this.#key.id, { before: 0, limit: 1 })
+    if (before.length > 0) return true
     const beyond = await queryTrail(this.#store, this.#key.id, { after: count - 1, limit: 1 })
     return beyond.length > 0 && (await this.head()).count === count
   }
@@ -132,6 +138,15 @@ export class StoreTrailReader {
       await new Promise<void>((resolve) => setImmediate(resolve))
     }
   }
+}
+
+/**
+ * SECURITY: queries select by columns that lie outside of the chain of hashes. Whoever changed one hides a record from every query
+ * and leaves the chain as it was, so each is compared with the line that was hashed.
+ */
+function changedColumn(row: TrailRow): string | undefined {
+  const said = rowOf(row.line)
+  return (Object.keys(said) as (keyof TrailRow)[]).find((name) => row[name] !== said[name])
 }
 
 const bad = (seq: number, problem: string): Verdict => ({ ok: false, seq, problem })

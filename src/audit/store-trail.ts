@@ -11,9 +11,10 @@ import {
 } from './anchor.ts'
 import { batchOf, type Entry } from './batch.ts'
 import { canonical } from './canonical.ts'
-import type { SigningKey, TrailRecord } from './chain.ts'
+import type { SigningKey } from './chain.ts'
 import { damaged } from './files.ts'
 import { EntryQueue } from './queue.ts'
+import { rowOf } from './trail-row.ts'
 
 const CHECKPOINT_EVERY = 1000
 /** How far the copy of the head outside the store may lag behind. */
@@ -133,20 +134,5 @@ export class StoreTrail implements EventSink {
       // INVARIANT: one copy at a time; the next is asked for only after this one.
       this.#copySoon = undefined
     }
-  }
-}
-
-/** The row of one line. */
-export function rowOf(line: string): TrailRow {
-  const record = JSON.parse(line) as TrailRecord
-  const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)
-  return {
-    seq: record.seq,
-    time: record.time,
-    event: record.event,
-    agentId: text(record.agent_id),
-    sandboxId: text(record.sandbox_id),
-    execId: text(record.exec_id),
-    line,
   }
 }

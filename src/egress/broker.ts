@@ -6,7 +6,7 @@ import type { SecretGrant } from '../policy/secret-grant.ts'
 import type { Rewrite } from './body.ts'
 import type { Scrub } from './exchange.ts'
 import type { Headers } from './message.ts'
-import { needlesOf, percentEncoded, Scrubber } from './scrub.ts'
+import { needlesOf, percentEncoded, Scrubber, scrubName } from './scrub.ts'
 
 /** A secret as the proxy holds it: the sandbox knows only the placeholder. */
 export type BrokeredSecret = {
@@ -61,6 +61,14 @@ export class Broker {
   }
 
   /**
+   * SECURITY: a host that was given a value may send it back on every port, whatever it was given on; so everything that comes from
+   * it is read, and what cannot be read does not pass.
+   */
+  guards(host: string): boolean {
+    return this.#secrets.some(({ grant }) => grant.host === host)
+  }
+
+  /**
    * What to send; `undefined` where no secret is concerned. SECURITY: a placeholder on its way to any other place is an
    * attempt to get a value out, or a mistake that would look like one; either way it is refused.
    */
@@ -72,16 +80,18 @@ export class Broker {
       if (bound.includes(secret)) continue
       if (secret.value.disposed)
         return new SandboxError('capability-denied', `the secret \`${secret.grant.name}\` was taken back`)
-      const plain = secret.grant.host === target.host && scheme === 'http'
-      const where = plain ? 'over plain http' : `to \`${target.host}\`, which is not its host`
+      const where = otherPlace(secret.grant, target, scheme)
       return new SandboxError(
         'capability-denied',
         `the placeholder of \`${secret.grant.name}\` is sent ${where}`,
       )
     }
-    if (bound.length === 0) return undefined
+    const returning = this.#secrets.filter(
+      ({ grant, value }) => grant.host === target.host && !value.disposed,
+    )
+    if (returning.length === 0) return undefined
     const headers = message.headers.filter(([name]) => !HIDING.test(name))
-    const scrub = scrubOf(bound)
+    const scrub = scrubOf(returning)
     const asked: Headers = [...headers, ['accept-encoding', 'identity']]
     return carried.length === 0
       ? { headers: asked, scrub }
@@ -93,6 +103,13 @@ export class Broker {
       ({ grant }) => grant.host === target.host && grant.port === target.port && grant.scheme === scheme,
     )
   }
+}
+
+function otherPlace(grant: BrokeredSecret['grant'], target: Target, scheme: 'http' | 'https'): string {
+  if (grant.host !== target.host) return `to \`${target.host}\`, which is not its host`
+  return scheme === 'http' && grant.scheme === 'https'
+    ? 'over plain http'
+    : `to port ${target.port}, which is not its port`
 }
 
 const basicOf = (value: string): string => {
@@ -176,5 +193,5 @@ function scrubOf(bound: readonly BrokeredSecret[]): Scrub {
     const bytes = Buffer.concat([rewrite.push(Buffer.from(text, 'latin1')), rewrite.end()])
     return bytes.toString('latin1')
   }
-  return { text: once, body: () => new Scrubber(needles()) }
+  return { text: once, name: (name) => scrubName(needles(), name), body: () => new Scrubber(needles()) }
 }

@@ -1,3 +1,4 @@
+import { LONGEST_TIMER_MS } from '../host/clock.ts'
 import type { UrlVerdict } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import {
@@ -52,6 +53,12 @@ export type Hooks = {
 }
 
 export type Wanted = { readonly raw: string; readonly kind: TargetKind; readonly protocol: Protocol }
+
+/** PLATFORM: a timer that is set for longer than it can hold ends at once. */
+export const timersOf = (limits: Limits): Limits =>
+  Object.fromEntries(
+    Object.entries(limits).map(([name, value]) => [name, Math.min(value, LONGEST_TIMER_MS)]),
+  ) as Limits
 
 export type CoreParts = {
   readonly allowHosts: readonly string[]

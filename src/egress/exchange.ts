@@ -19,8 +19,10 @@ import type { Source } from './source.ts'
 
 /** What the proxy keeps from an answer, so that a value does not come in. */
 export type Scrub = {
-  /** Replaces the value in a header. */
+  /** Replaces the value in a header or in the status text. */
   text(value: string): string
+  /** Replaces it in the name of a header, where upper and lower case are the same. */
+  name(name: string): string
   body(): Rewrite
 }
 
@@ -181,7 +183,7 @@ async function sendAnswer(
   const undelimited = body && !chunks && (framing.kind !== 'length' || rewrite !== undefined)
   const alive = !undelimited && isSent() && keepsAlive(head)
   const fields = endToEnd(answer.headers, OURS).map(([name, value]): [string, string] => [
-    name,
+    scrub ? scrub.name(name) : name,
     scrub ? scrub.text(value) : value,
   ])
   if (chunks) fields.push(['transfer-encoding', 'chunked'])

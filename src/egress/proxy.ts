@@ -5,7 +5,7 @@ import { SandboxError } from '../model/errors.ts'
 import { parseTarget } from '../policy/network.ts'
 import { Authority } from './authority.ts'
 import { Broker, type BrokeredSecret } from './broker.ts'
-import { Core, type Hooks, LIMITS, type Limits } from './core.ts'
+import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 import { serveHttp } from './http.ts'
@@ -34,6 +34,8 @@ export type EgressProxyOptions = Hooks & {
 
 const ANSWER_MS = 2000
 const CONNECTED = Buffer.from('HTTP/1.1 200 Connection established\r\n\r\n')
+/** The first byte of every TLS connection. */
+const TLS_HANDSHAKE = 0x16
 const LOOPBACK = ['127.0.0.1', '::1']
 
 /**
@@ -51,13 +53,13 @@ export class EgressProxy {
 
   constructor(options: EgressProxyOptions) {
     const secrets = options.secrets ?? []
-    this.#authority = secrets.some(({ grant }) => grant.scheme === 'https') ? new Authority() : undefined
+    this.#authority = secrets.length > 0 ? new Authority() : undefined
     this.#credentials = options.credentials
     this.#core = new Core({
       allowHosts: options.allowHosts,
       allowPrivate: options.allowPrivate ?? [],
       resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
-      limits: { ...LIMITS, ...options.limits },
+      limits: timersOf({ ...LIMITS, ...options.limits }),
       hooks: { policy: options.policy, admit: options.admit, onConnection: options.onConnection },
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
       upstreamCa: options.upstreamCa,
@@ -178,6 +180,7 @@ export class EgressProxy {
       passage = await this.#core.enter({ raw, kind: 'proxy-target', protocol })
       const { target } = passage.judged
       if (this.#core.broker?.terminates(target)) return await this.#terminate(client, passage, connected)
+      if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, passage, connected)
       if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, passage, connected)
       const upstream = await dialJudged(passage, { connectMs: this.#core.limits.connectMs })
       client.stream.write(connected)
@@ -194,10 +197,27 @@ export class EgressProxy {
     await this.#asOrigin(client, passage, 'http')
   }
 
+  /**
+   * SECURITY: another port of a host that holds a secret. Whatever comes from there is read as HTTP, inside TLS or not, so that the
+   * value does not come back there; what is neither is refused.
+   */
+  async #intercept(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+    client.stream.write(connected)
+    const first = await this.#inTime(client, client.next())
+    if (first === undefined) return passage.close()
+    client.unshift(first)
+    if (first[0] === TLS_HANDSHAKE) return this.#endTls(client, passage)
+    await this.#asOrigin(client, passage, 'http')
+  }
+
   /** Ends TLS here, because a secret has to be put into what is inside. */
   async #terminate(client: Source, passage: Passage, connected: Buffer): Promise<void> {
-    const { host } = passage.judged.target
     client.stream.write(connected)
+    await this.#endTls(client, passage)
+  }
+
+  async #endTls(client: Source, passage: Passage): Promise<void> {
+    const { host } = passage.judged.target
     try {
       await judgeFirstFlight(this.#core, client, passage)
     } catch (error) {

@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
+import { LONGEST_TIMER_MS } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type NetworkPolicy, networkPolicyOf, type Target } from '../policy/network.ts'
 import { MAX_REDIRECTS, redirectOf } from '../policy/network-walk.ts'
@@ -75,7 +76,7 @@ async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOpt
 export async function safeFetch(url: string | URL, options: SafeFetchOptions = {}): Promise<SafeResponse> {
   const policy = networkPolicyOf(options)
   const timeoutMs = options.timeoutMs ?? TIMEOUT_MS
-  const late = AbortSignal.timeout(timeoutMs)
+  const late = AbortSignal.timeout(Math.min(timeoutMs, LONGEST_TIMER_MS))
   const signal = options.signal === undefined ? late : AbortSignal.any([late, options.signal])
   try {
     return await follow(policy, String(url), { ...options, signal })

@@ -39,6 +39,23 @@ function insideBase64(bytes: Buffer, offset: number): readonly string[] {
   return [inside, inside.replaceAll('+', '-').replaceAll('/', '_')]
 }
 
+/** The name of a header without the needles in it, in whatever case they are written there. */
+export function scrubName(needles: readonly Needle[], name: string): string {
+  let scrubbed = name
+  for (const { bytes, instead } of needles) {
+    const form = bytes.toString('latin1').toLowerCase()
+    const [placeholder, size] = [instead.toString('latin1'), form.length]
+    for (
+      let at = scrubbed.toLowerCase().indexOf(form);
+      at >= 0;
+      at = scrubbed.toLowerCase().indexOf(form, at + placeholder.length)
+    )
+      scrubbed = scrubbed.slice(0, at) + placeholder + scrubbed.slice(at + size)
+    bytes.fill(0)
+  }
+  return scrubbed
+}
+
 const NOTHING = Buffer.alloc(0)
 
 /**

@@ -35,6 +35,7 @@ async function setup(answer: RequestListener, scheme: 'https' | 'http' = 'https'
 
 type Answer = {
   readonly status: number
+  readonly statusText: string
   readonly headers: string
   readonly body: string
   readonly issuer: string
@@ -54,10 +55,11 @@ function ask(
       if (response.statusCode !== 200)
         return reject(new Error(String(response.headers['x-ringfence-reason'])))
       const ca = [proxy.caCertificate ?? '', world.authority.certificate]
-      const secure = connectTls({ socket, servername: host, ca })
+      const secure = connectTls({ socket, servername: options.servername ?? host, ca })
       secure.on('error', reject)
       const sent = requestTls({ createConnection: () => secure, host, port: at, ...options }, (answer) => {
         let text = ''
+        answer.on('error', reject)
         answer.on('data', (chunk) => {
           text += chunk
         })
@@ -65,6 +67,7 @@ function ask(
           const issuer = secure.getPeerCertificate().issuer.CN ?? ''
           resolve({
             status: answer.statusCode ?? 0,
+            statusText: answer.statusMessage ?? '',
             headers: JSON.stringify(answer.rawHeaders),
             body: text,
             issuer,
@@ -138,6 +141,84 @@ describe('a brokered secret', () => {
     expect(answer.body).toMatch(/^start rfs_.* end$/)
   })
 
+  it('never comes back in the name of a header, in the status text, or in a trailer', async () => {
+    const plain = 'Sk-Live-0123456789abcdef'
+    const at = await world.https(async (request, response) => {
+      if (request.url === '/trailer') {
+        response.setHeader('trailer', 'x-late')
+        response.write('x')
+        response.addTrailers({ 'x-late': String(request.headers.authorization) })
+        return void response.end()
+      }
+      const value = String(request.headers.authorization)
+      response.writeHead(200, `fine ${value}`, {
+        [`x-${value}-y`]: '1',
+        [value.toLowerCase()]: '2',
+        [value.toUpperCase()]: '3',
+      })
+      response.end('done')
+    })
+    const secret = brokerSecret(
+      { name: 'TOKEN', host: 'api.example', port: at, scheme: 'https' },
+      new Secret(plain),
+    )
+    const { proxy, port } = await world.proxy({ secrets: [secret], upstreamCa: world.authority.certificate })
+    const it = { secret, proxy, port, at }
+    const headers = { authorization: secret.placeholder }
+    const answer = await ask(it, { headers })
+    expect(answer.status).toBe(200)
+    expect(answer.headers.toLowerCase()).not.toContain(plain.toLowerCase())
+    expect(answer.headers).toContain(`x-${secret.placeholder}-y`)
+    expect(answer.statusText).toBe(`fine ${secret.placeholder}`)
+    const trailing = await ask(it, { headers, path: '/trailer' }).catch(String)
+    expect(JSON.stringify(trailing)).not.toContain(plain)
+  })
+
+  it('never comes back from another port of its host, in the clear or inside TLS', async () => {
+    const echo: RequestListener = (_, response) => {
+      response.setHeader(`x-${VALUE.replace(/[^\w]/g, '')}`, VALUE)
+      response.end(`you once sent ${VALUE}`)
+    }
+    const it = await setup(echo)
+    const [otherTls, otherPlain] = [await world.https(echo), await world.http(echo)]
+    const inside = await ask({ ...it, at: otherTls })
+    expect(inside.issuer, 'TLS ends at the proxy').toMatch(/^ringfence/)
+    expect(inside.body).toBe(`you once sent ${it.secret.placeholder}`)
+    expect(inside.headers).not.toContain(VALUE)
+    const tunnelled = await talk(
+      it.port,
+      `CONNECT api.example:${otherPlain} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nhost: api.example:${otherPlain}\r\nconnection: close\r\n\r\n`,
+    )
+    expect(tunnelled).toContain(it.secret.placeholder)
+    expect(tunnelled).not.toContain(VALUE)
+    const absolute = await talk(
+      it.port,
+      `GET http://api.example:${otherPlain}/ HTTP/1.1\r\nhost: api.example:${otherPlain}\r\nconnection: close\r\n\r\n`,
+    )
+    expect(absolute).toContain(it.secret.placeholder)
+    expect(absolute).not.toContain(VALUE)
+    // A placeholder is not filled in there.
+    const headers = { authorization: it.secret.placeholder }
+    expect((await ask({ ...it, at: otherTls }, { headers })).body).toContain('which is not its port')
+  })
+
+  it('nor through what is neither HTTP nor TLS, or by the address of its host', async () => {
+    const it = await setup((_, response) => void response.end('done'))
+    const raw = await world.tcp((socket) => void socket.write(`220 ${VALUE}\r\n`))
+    const spoken = await talk(it.port, `CONNECT api.example:${raw} HTTP/1.1\r\n\r\nEHLO me\r\n\r\n`)
+    expect(spoken).not.toContain(VALUE)
+    const { proxy, port } = await world.proxy({
+      allowHosts: ['*.example', '127.0.0.1'],
+      secrets: [it.secret],
+      upstreamCa: world.authority.certificate,
+    })
+    const byAddress = ask({ ...it, proxy, port }, { servername: 'api.example' }, '127.0.0.1')
+    await expect(byAddress).rejects.toThrow()
+    // Another host is joined as before, without a look inside.
+    const other = await ask(it, {}, 'www.example')
+    expect(other.issuer).not.toBe((await ask(it)).issuer)
+  })
+
   it('is not to be had in slices or packed', async () => {
     const it = await setup((request, response) => {
       expect(request.headers).not.toHaveProperty('range')
@@ -189,7 +270,8 @@ describe('a brokered secret', () => {
       `GET http://${at}/ HTTP/1.1\r\nHost: ${at}\r\nX-Key: ${it.secret.placeholder}\r\nConnection: close\r\n\r\n`,
     )
     expect(world.requests[0]?.headers['x-key']).toBe(VALUE)
-    expect(it.proxy.caCertificate).toBeUndefined()
+    // TLS to the same host could bring the value back, so it has to be read as well.
+    expect(it.proxy.caCertificate).toContain('BEGIN CERTIFICATE')
   })
 
   it('opens TLS only for its own host', async () => {

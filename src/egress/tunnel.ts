@@ -111,6 +111,9 @@ function judgeHello(core: Core, passage: Passage, hello: Hello): void {
   } else if (literal !== undefined) {
     if (hello.name !== undefined && !core.allowsName(hello.name, port))
       refuse(`TLS names \`${hello.name}\`, which is not allowed`)
+    // By its name its answers would be read; by its address they would not.
+    if (hello.name !== undefined && core.broker?.guards(hello.name))
+      refuse(`TLS names \`${hello.name}\`, which holds a secret and is reached by its name alone`)
   } else if (hello.name === undefined) {
     if (port === 443) refuse('TLS names no server')
   } else if (hello.name !== host) refuse(`TLS names \`${hello.name}\` in a connection to \`${host}\``)

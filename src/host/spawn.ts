@@ -17,6 +17,8 @@ export type Launch = {
   readonly cwd?: string
   /** Descriptor 3 is a control channel to a guest agent. */
   readonly control: boolean
+  /** Bytes that the agent reads from the descriptor after its channels, until their end. */
+  readonly contents?: Uint8Array | undefined
 }
 
 export type RunIo = {
@@ -94,17 +96,32 @@ export function startCompanion(launch: Launch, onTunnel?: RunIo['onTunnel']): Co
     spawn(launch.file, launch.args, {
       env: launch.env as NodeJS.ProcessEnv,
       ...(launch.cwd === undefined ? {} : { cwd: launch.cwd }),
-      stdio: launch.control ? ['ignore', 'ignore', 'pipe', ...channels(onTunnel)] : ['pipe', 'pipe', 'pipe'],
+      stdio: launch.control
+        ? ['ignore', 'ignore', 'pipe', ...channels(launch, onTunnel)]
+        : ['pipe', 'pipe', 'pipe'],
       detached: true,
     }),
   )
+  sendContents(launch, child)
   if (onTunnel) serveHandedOver(child, onTunnel)
   const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
   return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
 }
 
-/** From descriptor 3 on: the control channel, and where a listening socket comes from. */
-const channels = (onTunnel: RunIo['onTunnel']): ('pipe' | 'ipc')[] => (onTunnel ? ['pipe', 'ipc'] : ['pipe'])
+/** From descriptor 3 on: the control channel, where a listening socket comes from, and where contents are read. */
+const channels = ({ contents }: Launch, onTunnel: RunIo['onTunnel']): ('pipe' | 'ipc')[] => [
+  'pipe',
+  ...(onTunnel ? (['ipc'] as const) : []),
+  ...(contents ? (['pipe'] as const) : []),
+]
+
+/** The child says itself when it misses some of it. */
+function sendContents({ contents }: Launch, child: ChildProcess): void {
+  if (!contents) return
+  const stream = child.stdio.at(-1) as Duplex | null | undefined
+  stream?.on('error', () => {})
+  stream?.end(contents, () => stream.destroy())
+}
 
 /**
  * Serves the listening socket that a child made in its own network, for as long as the child lives: no byte of a
@@ -236,12 +253,16 @@ class Run implements RunningProcess {
     const child = spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
       ...(cwd === undefined ? {} : { cwd }),
-      stdio: control ? [stdin, piped, piped, ...channels(this.#io.onTunnel)] : [stdin, piped, piped],
+      stdio: control
+        ? [stdin, piped, piped, ...channels(this.#launch, this.#io.onTunnel)]
+        : [stdin, piped, piped],
       // A process group of its own: what is killed while it starts other processes takes them along.
       detached: true,
     })
+    born(this.#launch, child)
+    sendContents(this.#launch, child)
     if (this.#io.onTunnel) serveHandedOver(child, this.#io.onTunnel)
-    return born(this.#launch, child)
+    return child
   }
 
   /** What is to be counted has to come through our hands. */

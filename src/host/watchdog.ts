@@ -1,5 +1,6 @@
 import type { StopLimit } from '../model/command.ts'
 import type { Limits } from '../model/spec.ts'
+import { type LongTimeout, longTimeout } from './clock.ts'
 
 export type TimeLimits = Pick<Limits, 'wallMs' | 'idleMs' | 'outputBytes'>
 
@@ -8,8 +9,8 @@ export class Watchdog {
   readonly #limits: TimeLimits
   readonly #onStop: (reason: StopLimit) => void
   readonly #signal: AbortSignal | undefined
-  #wall: NodeJS.Timeout | undefined
-  #idle: NodeJS.Timeout | undefined
+  #wall: LongTimeout | undefined
+  #idle: LongTimeout | undefined
   #outputBytes = 0
   #reason: StopLimit | undefined
 
@@ -31,7 +32,7 @@ export class Watchdog {
   /** From now on time counts. */
   start(): void {
     const { wallMs } = this.#limits
-    if (wallMs !== undefined) this.#wall = setTimeout(() => this.stop('wall'), wallMs)
+    if (wallMs !== undefined) this.#wall = longTimeout(() => this.stop('wall'), wallMs)
     this.#restartIdle()
     if (this.#signal?.aborted) this.#cancel()
     this.#signal?.addEventListener('abort', this.#cancel, { once: true })
@@ -59,16 +60,16 @@ export class Watchdog {
   }
 
   dispose(): void {
-    clearTimeout(this.#wall)
-    clearTimeout(this.#idle)
+    this.#wall?.clear()
+    this.#idle?.clear()
     this.#signal?.removeEventListener('abort', this.#cancel)
   }
 
   #restartIdle(): void {
     const { idleMs } = this.#limits
     if (idleMs === undefined) return
-    clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => this.stop('idle'), idleMs)
+    this.#idle?.clear()
+    this.#idle = longTimeout(() => this.stop('idle'), idleMs)
   }
 
   readonly #cancel = (): void => this.stop('cancelled')

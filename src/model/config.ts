@@ -157,6 +157,8 @@ export const configShape = object({
       host: optional(text()),
       port: optional(number({ integer: true, min: 0, max: 65_535 })),
       database_url: optional(text({ empty: true })),
+      /** How long PostgreSQL may take for an answer before that is an error. */
+      database_timeout_secs: optional(positive(3600)),
       tls_cert: optional(text()),
       tls_key: optional(text()),
       /** Names by which the server may be called, beside its addresses and `localhost`; `*.example.com`. */
@@ -170,7 +172,11 @@ export const configShape = object({
       max_sandboxes_per_key: optional(positive(1_000_000)),
       max_creating: optional(positive(4096)),
       max_execs: optional(positive(100_000)),
+      /** Commands in the background, streams and terminals; more are refused. */
+      max_background_execs: optional(positive(1_000_000)),
       max_waiting: optional(positive(1_000_000)),
+      /** How much of what commands printed is kept in memory, for all sandboxes together. */
+      kept_output_mb: optional(positive(2 ** 20)),
       default_timeout_secs: optional(positive(2 ** 31)),
       approval_timeout_secs: optional(positive(2 ** 31)),
       drain_secs: optional(positive(3600)),

@@ -23,13 +23,16 @@ export function sse(
   open: (signal: AbortSignal) => AsyncGenerator<SseEvent, void>,
 ): Response {
   const stop = new AbortController()
-  request.signal.addEventListener('abort', () => stop.abort(), { once: true })
+  const gone = (): void => stop.abort()
+  request.signal.addEventListener('abort', gone, { once: true })
   const source = open(stop.signal)
   let beat: NodeJS.Timeout | undefined
   let over = false
   const end = (): void => {
     over = true
     clearInterval(beat)
+    // PLATFORM: a request's signal lives for as long as somebody listens to it, and with it all that the listener holds.
+    request.signal.removeEventListener('abort', gone)
     stop.abort()
   }
   const stream = new ReadableStream<Uint8Array>({

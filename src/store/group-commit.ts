@@ -58,7 +58,13 @@ export class GroupCommit implements Store {
       const results = await this.#transaction(group)
       for (const [index, { resolve }] of group.entries()) resolve(results[index])
     } catch (error) {
-      if (group.length === 1) return (group[0] as Waiting).reject(asUnusable(error))
+      const known = asUnusable(error)
+      // Nobody is to blame for a store that does not answer, and to ask it again for each would take for ever.
+      const isAway = known instanceof SandboxError && known.code === 'store-unwritable'
+      if (group.length === 1 || isAway) {
+        for (const { reject } of group) reject(known)
+        return
+      }
       // One of them is to blame; alone each gets its own answer.
       for (const one of group) await this.#commit([one])
     }
@@ -102,6 +108,7 @@ export function asUnusable(error: unknown): unknown {
   if (known === undefined && !/^(E[A-Z]+$|08|53|57|58)/.test(code)) return error
   return new SandboxError('store-unwritable', `the store cannot be used: ${code}`, {
     hint: HINTS[known ?? ''] ?? 'look at the disk and the database',
+    retryAfterSecs: 5,
     cause: error,
   })
 }

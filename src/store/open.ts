@@ -8,6 +8,8 @@ export type StoreOptions = {
   readonly stateDir: string
   /** Empty: embedded SQLite in the state directory. */
   readonly databaseUrl?: string | undefined
+  /** How long a database may take for an answer. */
+  readonly answerMs?: number | undefined
 }
 
 /** Where the embedded store of a state directory lies. */
@@ -29,13 +31,13 @@ export async function openStore(options: StoreOptions): Promise<Store> {
   }
 }
 
-async function engineOf({ stateDir, databaseUrl }: StoreOptions): Promise<Engine> {
+async function engineOf({ stateDir, databaseUrl, answerMs }: StoreOptions): Promise<Engine> {
   if (!databaseUrl) {
     mkdirSync(stateDir, { recursive: true, mode: 0o700 })
     return (await import('./sqlite.ts')).openSqlite(storeFile(stateDir))
   }
   if (/^postgres(ql)?:\/\//.test(databaseUrl))
-    return (await import('./postgres.ts')).openPostgres(databaseUrl)
+    return (await import('./postgres.ts')).openPostgres(databaseUrl, answerMs)
   throw new SandboxError('invalid-config', 'database_url: only postgres:// is known', {
     hint: 'leave it empty for the embedded store',
   })

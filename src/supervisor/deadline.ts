@@ -1,7 +1,4 @@
-import { monotonicMs } from '../host/clock.ts'
-
-/** Timers hold 31 bits; a longer wait is taken in steps. */
-const STEP_MS = 2 ** 31 - 1
+import { monotonicMs, LONGEST_TIMER_MS as STEP_MS } from '../host/clock.ts'
 
 /** A moment on the clock that nobody can set. It can be held: what is held does not run out. */
 export class Deadline {

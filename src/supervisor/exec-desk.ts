@@ -2,6 +2,7 @@ import { Admission } from './admission.ts'
 import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
 import type { LiveSandbox } from './live.ts'
 import type { Managed } from './managed.ts'
+import { OutputBudget } from './output-budget.ts'
 import type { SupervisorParts } from './supervisor.ts'
 
 /** Who asks, and what to tell while a command waits for a human. */
@@ -23,15 +24,25 @@ export type Started = {
 export class ExecDesk {
   readonly #parts: SupervisorParts
   readonly #admission: Admission
+  readonly #background: Admission
+  /** How much of what commands printed is kept, for the whole server. */
+  readonly output: OutputBudget
 
   constructor(parts: SupervisorParts) {
     this.#parts = parts
-    const { execs, waiting } = parts.limits
+    const { execs, background, waiting, outputBytes } = parts.limits
     this.#admission = new Admission('commands', { running: execs, waiting })
+    // Nobody knows when one of these ends, so there is nothing to wait for.
+    this.#background = new Admission('commands in the background', { running: background, waiting: 0 })
+    this.output = new OutputBudget(outputBytes)
   }
 
   get running(): number {
     return this.#admission.running
+  }
+
+  get runningInBackground(): number {
+    return this.#background.running
   }
 
   get waiting(): number {
@@ -49,12 +60,15 @@ export class ExecDesk {
     let leave: (() => void) | undefined
     try {
       // A command in the background must not keep others waiting for its end.
-      leave = request.background || request.terminal ? () => {} : await this.#admission.enter()
+      const admission = request.background || request.terminal ? this.#background : this.#admission
+      leave = await admission.enter(entry.row)
       entry.ready()
       const session = new ExecSession({
         live,
         request,
         settle,
+        tenant: entry.row.tenant,
+        budget: this.output,
         approve: (decision) =>
           this.#parts.questions.ask({
             tenant: entry.row.tenant,

@@ -3,6 +3,7 @@ import type { Outcome } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
 import type { LiveSandbox } from './live.ts'
+import type { OutputBudget } from './output-budget.ts'
 import { OutputLog } from './output-log.ts'
 import type { Executed, RunningExec, SpawnOptions } from './sandbox.ts'
 
@@ -29,6 +30,9 @@ export const ANSWER_BYTES = 8 * 1024 * 1024
 export type ExecParts = {
   readonly live: LiveSandbox
   readonly request: ExecRequest
+  /** Whose output it is, and how much of everybody's is kept. */
+  readonly tenant: string
+  readonly budget: OutputBudget
   readonly approve: NonNullable<SpawnOptions['approve']>
   readonly settle?: SpawnOptions['settle']
 }
@@ -49,6 +53,8 @@ export class ExecSession {
     this.sandboxId = parts.live.id
     this.log = new OutputLog(
       parts.request.keepBytes ?? (parts.request.background ? KEEP_BYTES : ANSWER_BYTES),
+      parts.budget,
+      parts.tenant,
     )
   }
 

@@ -60,6 +60,7 @@ export class Managed {
     if (!isEnded(to)) return
     this.ttl.cancel()
     this.idle.cancel()
+    for (const session of this.execs.values()) session.log.forget()
     this.#leave()
   }
 
@@ -107,7 +108,9 @@ export class Managed {
     this.lastCommand = { command: session.command.slice(0, 256), at: session.startedAt }
     for (const [id, old] of this.execs) {
       if (this.execs.size <= KEPT_EXECS) break
-      if (old.state !== 'running') this.execs.delete(id)
+      if (old.state === 'running') continue
+      this.execs.delete(id)
+      old.log.forget()
     }
   }
 

@@ -12,6 +12,7 @@ import {
   type SandboxRow,
   saveIdempotency,
 } from '../store/sandboxes.ts'
+import type { Tx } from '../store/sql.ts'
 import { Admission, type Quota } from './admission.ts'
 import { hashSecret, newSandboxToken, type Principal, requesterOf } from './keys.ts'
 import type { EndReason } from './lifecycle.ts'
@@ -19,6 +20,7 @@ import type { LiveSandbox } from './live.ts'
 import { Managed } from './managed.ts'
 import type { Pool } from './pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
+import type { UnrecordedEnds } from './unrecorded.ts'
 
 export type CreateRequest = {
   readonly spec: Spec
@@ -40,6 +42,8 @@ export type NurseryParts = {
   readonly pool: Pool
   readonly assertOpen: () => void
   readonly save: (entry: Managed, change: SandboxChange) => Promise<void>
+  /** Ends that are recorded as soon as that is possible. */
+  readonly unrecorded: UnrecordedEnds
   readonly stop: (entry: Managed, reason: EndReason) => Promise<void>
   readonly endedByItself: (entry: Managed, why: string) => Promise<void>
   readonly get: (principal: Principal, id: string) => Promise<Seen>
@@ -113,7 +117,7 @@ export class Nursery {
     this.#house.quota.take(principal.keyId)
     const started = monotonicMs()
     try {
-      const made = await this.#opening.run(() => this.#provision(principal, request))
+      const made = await this.#opening.run(() => this.#provision(principal, request), principal)
       metrics.observe(
         'ringfence_create_seconds',
         'From request to ready.',
@@ -224,13 +228,15 @@ export class Nursery {
     await entry.live?.close().catch(() => {})
     this.#house.entries.delete(entry.id)
     const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
-    await this.#parts.store
-      .write(async (tx) => {
-        await forgetIdempotency(tx, entry.id)
-        if (stopped) await changeSandbox(tx, entry.id, end)
-        else await removeSandbox(tx, entry.id)
-      })
-      .catch(() => {})
+    const write = async (tx: Tx): Promise<void> => {
+      await forgetIdempotency(tx, entry.id)
+      if (stopped) await changeSandbox(tx, entry.id, end)
+      else await removeSandbox(tx, entry.id)
+    }
+    await this.#parts.store.write(write).catch(() => {
+      const row = { ...entry.row, ...end, ...(stopped ? {} : { state: 'failed', reason: 'crashed' }) }
+      this.#house.unrecorded.add(entry.id, { row, write })
+    })
     if (stopped) entry.row = { ...entry.row, ...end }
     entry.move(stopped ? 'destroying' : 'failed')
     if (stopped) entry.move('destroyed')

@@ -1,3 +1,4 @@
+import { longTimeout } from '../host/clock.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink, Json } from '../model/event.ts'
@@ -65,7 +66,7 @@ export class Questions {
     const answered = new Promise<ApprovalState>((resolve) => this.#waiting.set(row.id, resolve))
     const giveUp = (): void =>
       void this.#settle(row, 'expired', null).catch(() => this.#tell(row.id, 'expired'))
-    const timer = setTimeout(giveUp, Math.max(0, row.expiresAt - Date.now()))
+    const timer = longTimeout(giveUp, Math.max(0, row.expiresAt - Date.now()))
     try {
       await this.#parts.store.write((tx) => insertApproval(tx, row))
       this.#changed()
@@ -74,7 +75,7 @@ export class Questions {
       question.onAsked?.(row.id)
       return (await answered) === 'approved'
     } finally {
-      clearTimeout(timer)
+      timer.clear()
       this.#waiting.delete(row.id)
       question.signal?.removeEventListener('abort', giveUp)
     }

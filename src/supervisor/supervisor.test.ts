@@ -76,6 +76,8 @@ function begin(store: Store, world: World, epoch: number, instance = 'i1'): Supe
       opening: 64,
       waiting: 1e6,
       execs: 64,
+      background: 64,
+      outputBytes: 2 ** 27,
       defaultTtlMs: 60_000,
     },
   })
@@ -291,7 +293,16 @@ describe('others', () => {
     const world = new World()
     const supervisor = new Supervisor({
       ...partsOf(world),
-      limits: { sandboxes: 10, sandboxesPerKey: 3, opening: 1, waiting: 1, execs: 1, defaultTtlMs: 1000 },
+      limits: {
+        sandboxes: 10,
+        sandboxesPerKey: 3,
+        opening: 1,
+        waiting: 1,
+        execs: 1,
+        background: 64,
+        outputBytes: 2 ** 27,
+        defaultTtlMs: 1000,
+      },
     })
     const results = await Promise.allSettled(
       Array.from({ length: 6 }, () => supervisor.create(me, { spec: {} })),
@@ -324,7 +335,16 @@ describe('others', () => {
     const world = new World()
     const supervisor = new Supervisor({
       ...partsOf(world),
-      limits: { sandboxes: 10, sandboxesPerKey: 10, opening: 4, waiting: 4, execs: 4, defaultTtlMs: 1000 },
+      limits: {
+        sandboxes: 10,
+        sandboxesPerKey: 10,
+        opening: 4,
+        waiting: 4,
+        execs: 4,
+        background: 64,
+        outputBytes: 2 ** 27,
+        defaultTtlMs: 1000,
+      },
       pool: [{ spec: { backend: 'a' }, size: 2 }],
     })
     await supervisor.recover()

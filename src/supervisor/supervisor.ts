@@ -1,6 +1,6 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { EventSink } from '../model/event.ts'
+import type { Event, EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
@@ -25,8 +25,10 @@ import type { LiveSandbox } from './live.ts'
 import type { Managed } from './managed.ts'
 import type { Metrics } from './metrics.ts'
 import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.ts'
+import type { OutputBudget } from './output-budget.ts'
 import { Pool, type PoolSize } from './pool.ts'
 import type { Questions } from './questions.ts'
+import { UnrecordedEnds } from './unrecorded.ts'
 
 export type SupervisorLimits = {
   readonly sandboxes: number
@@ -34,6 +36,10 @@ export type SupervisorLimits = {
   readonly opening: number
   readonly waiting: number
   readonly execs: number
+  /** Commands in the background and in terminals. */
+  readonly background: number
+  /** How much of what commands printed is kept in memory, for all sandboxes together. */
+  readonly outputBytes: number
   readonly defaultTtlMs: number
 }
 
@@ -74,6 +80,7 @@ export class Supervisor {
   readonly #execs: ExecDesk
   readonly #quota: Quota
   readonly #pool: Pool
+  readonly #unrecorded: UnrecordedEnds
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -86,6 +93,7 @@ export class Supervisor {
       { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
       parts.pool ?? [],
     )
+    this.#unrecorded = new UnrecordedEnds(parts.store, parts.trail)
     this.#nursery = new Nursery({
       parts,
       entries: this.#entries,
@@ -93,6 +101,7 @@ export class Supervisor {
       pool: this.#pool,
       assertOpen: () => this.#assertOpen(),
       save: (entry, change) => this.#save(entry, change),
+      unrecorded: this.#unrecorded,
       stop: (entry, reason) => this.#stop(entry, reason),
       endedByItself: (entry, why) => this.#endedByItself(entry, why),
       get: (principal, id) => this.get(principal, id),
@@ -103,6 +112,11 @@ export class Supervisor {
   /** Makes a sandbox that is ready, or nothing at all. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
     return this.#nursery.create(principal, request)
+  }
+
+  /** How much of what commands printed is kept. */
+  get output(): OutputBudget {
+    return this.#execs.output
   }
 
   get draining(): boolean {
@@ -155,7 +169,7 @@ export class Supervisor {
 
   async #find(principal: Principal, id: string): Promise<Seen> {
     const managed = this.#entries.get(id)
-    const row = managed?.row ?? (await findSandbox(this.#parts.store, id))
+    const row = managed?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
     if (!row || !mayUse(principal, row)) throw notFound(id)
     return { row, managed }
   }
@@ -188,7 +202,8 @@ export class Supervisor {
   async tokenHash(
     id: string,
   ): Promise<{ readonly hash: string; readonly tenant: string; readonly keyId: string } | undefined> {
-    const row = this.#entries.get(id)?.row ?? (await findSandbox(this.#parts.store, id))
+    const row =
+      this.#entries.get(id)?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
     return row && { hash: row.tokenHash, tenant: row.tenant, keyId: row.keyId }
   }
 
@@ -204,9 +219,12 @@ export class Supervisor {
     const tenant = isOperator(principal) ? undefined : principal.tenant
     const states = query.states?.map((state) => (state === 'executing' ? 'ready' : state))
     const rows = await listSandboxes(this.#parts.store, { ...query, states, tenant })
-    return rows.map((row) => {
+    return rows.flatMap((row) => {
       const managed = this.#entries.get(row.id)
-      return { row: managed?.row ?? row, managed }
+      const unrecorded = this.#unrecorded.row(row.id)
+      // The store still shows it as it was; whoever asked for that state does not mean it.
+      if (unrecorded && states && !states.includes(unrecorded.state)) return []
+      return [{ row: managed?.row ?? unrecorded ?? row, managed }]
     })
   }
 
@@ -235,9 +253,20 @@ export class Supervisor {
   async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<Seen> {
     // Whatever is in it: ending what is one's own is always permitted.
     const { row, managed } = await this.#find(principal, id)
-    if (!managed) return { row }
+    if (!managed) return { row: await this.#settleLost(row) }
     await this.#stop(managed, reason)
     return { row: managed.row }
+  }
+
+  /** One of ours that the records show as alive and that nobody holds: it is gone, and then the records say so. */
+  async #settleLost(row: SandboxRow): Promise<SandboxRow> {
+    const { store, trail, instance } = this.#parts
+    const isOurs = row.instance === instance.id && row.epoch === instance.epoch
+    if (!isOurs || isEnded(row.state as State) || this.#unrecorded.has(row.id)) return row
+    const end = { state: 'failed', reason: 'crashed: lost', endedAt: Date.now() }
+    await trail.append({ event: 'SandboxState', sandbox_id: row.id, state: 'failed', reason: end.reason })
+    await store.write((tx) => changeSandbox(tx, row.id, end))
+    return { ...row, ...end }
   }
 
   async #stop(entry: Managed, reason: EndReason, detail?: string): Promise<void> {
@@ -268,8 +297,17 @@ export class Supervisor {
   }
 
   async #ended(entry: Managed, state: State, reason: string): Promise<void> {
+    const end = { state, reason, endedAt: Date.now() }
     try {
-      await this.#save(entry, { state, reason, endedAt: Date.now() })
+      await this.#save(entry, end)
+    } catch (error) {
+      entry.row = { ...entry.row, ...end }
+      this.#unrecorded.add(entry.id, {
+        row: entry.row,
+        event: stateEvent(entry, state, reason),
+        write: (tx) => changeSandbox(tx, entry.id, end),
+      })
+      throw error
     } finally {
       entry.move(state)
       this.#entries.delete(entry.id)
@@ -350,6 +388,7 @@ export class Supervisor {
     while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
     await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
     await this.#pool.close()
+    this.#unrecorded.close()
   }
 
   #assertOpen(): void {
@@ -364,8 +403,7 @@ export class Supervisor {
   }
 
   #note(entry: Managed, state: State, reason: string): Promise<void> {
-    const agent = entry.row.agentId === null ? {} : { agent_id: entry.row.agentId }
-    return this.#parts.trail.append({ event: 'SandboxState', sandbox_id: entry.id, ...agent, state, reason })
+    return this.#parts.trail.append(stateEvent(entry, state, reason))
   }
 
   #describeMetrics(): void {
@@ -382,10 +420,25 @@ export class Supervisor {
         this.#nursery.waiting,
       )
       metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
+      metrics.gauge(
+        'ringfence_background_execs',
+        'Commands that run in the background or in a terminal.',
+        {},
+        this.#execs.runningInBackground,
+      )
+      metrics.gauge('ringfence_kept_output_bytes', 'Command output kept in memory.', {}, this.output.used)
       metrics.gauge('ringfence_pool_ready', 'Sandboxes made beforehand.', {}, this.#pool.ready)
     })
   }
 }
+
+const stateEvent = ({ id, row }: Managed, state: State, reason: string): Event => ({
+  event: 'SandboxState',
+  sandbox_id: id,
+  ...(row.agentId === null ? {} : { agent_id: row.agentId }),
+  state,
+  reason,
+})
 
 const mayUse = (principal: Principal, row: SandboxRow): boolean =>
   principal.sandboxId === undefined

@@ -124,3 +124,15 @@ test('a variable of the server’s own environment is the operator’s alone', a
   expect(operator.status, operator.text).toBe(201)
   await home.call('DELETE', `/v1/sandboxes/${operator.json.id}`)
 })
+
+test('a declared secret over HTTPS: the sandbox starts whatever the size of the system’s bundle', async () => {
+  const file = join(home.dir, 'value')
+  await reload(declared(file).replace(`"http://${at}"`, '"api.outside.example"'))
+  const made = await make(red, 'TOKEN=LENT@api.outside.example')
+  expect(made.status, made.text).toBe(201)
+  const command = 'wc -c < "$SSL_CERT_FILE"'
+  const ran = await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, { key: red, body: { command } })
+  expect(ran.status, ran.text).toBe(200)
+  expect(Number(ran.json.stdout)).toBeGreaterThan(131_072)
+  await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key: red })
+})

@@ -148,6 +148,49 @@ describe.each(KINDS)('$name', ({ make }) => {
     await two.close()
   })
 
+  test('verification compares every column that queries read with the record', async () => {
+    const { open, home } = make()
+    const store = await open()
+    const trail = await openStoreTrail({ home, store })
+    const names = { sandbox_id: 'sb_1', agent_id: 'bot', exec_id: 'ex_1' }
+    for (let n = 0; n < 5; n++) await trail.append({ event: 'Exec', ...names, n })
+    await trail.close()
+    const reader = new StoreTrailReader(home, store)
+    const [wrong] = await store.read('SELECT time FROM trail WHERE seq = 2')
+    const columns = {
+      event: 'Exec',
+      sandbox_id: 'sb_1',
+      agent_id: 'bot',
+      exec_id: 'ex_1',
+      time: wrong?.time as string,
+    }
+    // Whoever owns the file or the database can also take its triggers away.
+    await store.write((tx) =>
+      store.kind === 'sqlite'
+        ? tx.run('DROP TRIGGER trail_no_update')
+        : tx.run('DROP TRIGGER trail_append_only ON trail'),
+    )
+    const put = (column: string, value: string | null): Promise<unknown> =>
+      store.write((tx) =>
+        value === null
+          ? tx.run(`UPDATE trail SET ${column} = NULL WHERE seq = 2`)
+          : tx.run(`UPDATE trail SET ${column} = ? WHERE seq = 2`, [value]),
+      )
+    for (const [column, value] of Object.entries(columns))
+      for (const forged of ['other', ...(column === 'event' || column === 'time' ? [] : [null])]) {
+        await put(column, forged)
+        const verdict = await reader.verify()
+        expect(verdict, column).toMatchObject({ ok: false, seq: 2 })
+        expect((verdict as { problem: string }).problem).toContain('which queries read')
+        await put(column, value)
+      }
+    expect(await reader.verify()).toMatchObject({ ok: true })
+    const forgery = `INSERT INTO trail (chain, seq, time, event, line) SELECT chain, -1, time, event, line FROM trail WHERE seq = 2`
+    await store.write((tx) => tx.run(forgery))
+    expect(await reader.verify(), 'a record before the first').toMatchObject({ ok: false })
+    await store.close()
+  })
+
   test.runIf(FULL)('5,000 acknowledged records a second', async () => {
     const { open, home } = make()
     const store = await open()

@@ -3,7 +3,7 @@ import { Cgroup, type CgroupHost, cgroupHost } from '../../host/cgroup.ts'
 import { monotonicMs } from '../../host/clock.ts'
 import { groupName } from '../../host/orphans.ts'
 import { Session } from '../../host/session.ts'
-import { run, startCompanion } from '../../host/spawn.ts'
+import { type Launch, run, startCompanion } from '../../host/spawn.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -13,7 +13,13 @@ import type { Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { areTimeLimits } from '../guest-command.ts'
 import { type GuestPlace, GuestSandbox } from '../guest-sandbox.ts'
-import { type LaunchContext, launchEnvironment, launchVector, type SystemLayout } from './launch.ts'
+import {
+  type LaunchContext,
+  launchContents,
+  launchEnvironment,
+  launchVector,
+  type SystemLayout,
+} from './launch.ts'
 import { BubblewrapPlace } from './place.ts'
 import { resultOf, SETUP_FAILED } from './result.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
@@ -31,6 +37,8 @@ export type BubblewrapParts = {
 const CONTROL = 3
 /** Where the agent hands the proxy's listening socket over. */
 const HAND = 4
+/** The next one after the channels above: the contents of the plan's files. */
+const contentsAfter = (hand: number | undefined): number => (hand ?? CONTROL) + 1
 
 const ALWAYS: readonly Guarantee[] = [
   'fs.read',
@@ -134,10 +142,14 @@ class Bubblewrap implements Backend, Wrapper {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'stay', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
-      const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
-      const companion = startCompanion(launch, onTunnel)
+      const companion = startCompanion(this.#launch(plan, env), onTunnel)
       return { group, companion, session: new Session(companion.channel) }
     })
+  }
+
+  #launch(plan: Plan, env: Readonly<Record<string, string>>): Launch {
+    const contents = launchContents(plan)
+    return { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true, contents }
   }
 
   async wrap(plan: Plan, command: Command): Promise<Wrapped> {
@@ -175,13 +187,15 @@ class Bubblewrap implements Backend, Wrapper {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.runAs ?? caller()
+    const hand = control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
       layout: this.#layout,
       filter: this.#filter,
       ...user,
       control,
-      hand: control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined,
+      hand,
+      contents: control >= 0 && plan.files.length > 0 ? contentsAfter(hand) : undefined,
       waits,
       cgroups: group?.dirs ?? [],
       agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },
@@ -200,7 +214,7 @@ class Bubblewrap implements Backend, Wrapper {
     try {
       const vector = this.#vector(plan, command, group, CONTROL, io.permit !== undefined)
       const env = launchEnvironment(vector, environmentOf(plan, command))
-      const launch = { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true }
+      const launch = this.#launch(plan, env)
       const result = await run(launch, { ...plan.limits, ...io.limits }, { ...io, onTunnel })
       return resultOf(result, group)
     } finally {

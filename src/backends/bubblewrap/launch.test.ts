@@ -2,9 +2,9 @@ import { describe, expect, test } from 'vitest'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan, RealPath } from '../../model/plan.ts'
 import { parseSpec } from '../../model/spec.ts'
-import { type Observed, pathsOf, planFor, sandboxPolicyOf } from '../../policy/plan.ts'
+import { type EgressFacts, type Observed, pathsOf, planFor, sandboxPolicyOf } from '../../policy/plan.ts'
 import { PROTECTION } from '../../policy/protect.ts'
-import { type LaunchContext, launchEnvironment, launchVector } from './launch.ts'
+import { type LaunchContext, launchContents, launchEnvironment, launchVector } from './launch.ts'
 
 /** Plans come from policy, here as everywhere; the host they are made for is made up. */
 
@@ -26,11 +26,19 @@ function there(path: string, kind: 'dir' | 'file' | 'socket' = 'dir'): Observed 
 const SOCKETS = ['/srv/agent.sock', '/w/own.sock']
 const observe = (path: string): Observed => there(path, SOCKETS.includes(path) ? 'socket' : 'dir')
 
-function planned(input: Record<string, unknown>, uid = 1000): Plan {
+function planned(input: Record<string, unknown>, uid = 1000, egress?: EgressFacts): Plan {
   const policy = sandboxPolicyOf({}, '/home/u')
   const spec = parseSpec(input)
   const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
-  const facts = { uid, home: '/home/u', stateDir: there('/w/state'), hostMemoryMb: 1000, cwd: '/', paths }
+  const facts = {
+    uid,
+    home: '/home/u',
+    stateDir: there('/w/state'),
+    hostMemoryMb: 1000,
+    cwd: '/',
+    paths,
+    egress,
+  }
   const plan = planFor(policy, spec, facts)
   if (plan instanceof SandboxError) throw plan
   return plan
@@ -59,10 +67,12 @@ const LAUNCHER: Readonly<Record<string, number>> = {
   bwrap: 1,
   control: 1,
   hand: 1,
+  contents: 1,
   cgroup: 1,
   bind: 5,
   arg: 1,
   file: 2,
+  received: 2,
   filter: 1,
   init: 1,
   user: 2,
@@ -599,5 +609,26 @@ describe('the launcher’s environment', () => {
     'RINGFENCE_LAUNCH_99',
   ])('refuses a guest’s %s', (name) => {
     expect(() => launchEnvironment(['bwrap', '/b'], { [name]: '/tmp/evil' })).toThrow(SandboxError)
+  })
+})
+
+describe('files of the plan', () => {
+  const large = `${'é'.repeat(70_000)}\n`
+  const facts = { placeholders: {}, certificates: large, nodePreload: 'preload' }
+  const plan = planned({ workspace: W, network: { mode: 'fetch' } }, 1000, facts)
+
+  test('go over a descriptor, in the order in which the vector names their sizes', () => {
+    const { of } = read(launchVector(plan, { argv: ['true'] }, { ...CONTEXT, hand: 4, contents: 5 }))
+    expect(of('contents')).toEqual([['5']])
+    const files = plan.files.map(({ target, text }) => [target, String(Buffer.byteLength(text))])
+    expect(of('received')).toEqual(files)
+    expect(Buffer.from(launchContents(plan) ?? []).toString()).toBe(`preload${large}`)
+  })
+
+  // PLATFORM: execve refuses a variable of more than 128 KiB, whatever room there is in all.
+  test('never stand in the environment', () => {
+    const vector = launchVector(plan, { argv: ['true'] }, { ...CONTEXT, hand: 4, contents: 5 })
+    for (const item of Object.values(launchEnvironment(vector, plan.env)))
+      expect(item.length).toBeLessThan(65_536)
   })
 })

@@ -6,7 +6,8 @@ import { isOffline, protectionFields, watched, writableTargets } from '../guest-
 /**
  * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
  *
- *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · filter HEX · init FIELD
+ *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · contents FD · received DST BYTES · filter HEX ·
+ *             init FIELD
  *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
  *   init:     env K=V · argv A · cwd D · tell-network G · guard D · protect-… · writable D · readonly D · mask … · rlimit …
  *
@@ -37,6 +38,8 @@ export type LaunchContext = {
   readonly control: number
   /** Where the agent hands the proxy's listening socket over, when the sandbox has a proxy. */
   readonly hand?: number | undefined
+  /** Where the launcher reads the contents of the plan's files (`launchContents`), when the plan brings any. */
+  readonly contents?: number | undefined
   readonly cgroups: readonly string[]
   /** Limits that no control group holds on this host and that the agent must. */
   readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
@@ -93,6 +96,7 @@ export function launchVector(
     context.bwrap,
     ...(context.control >= 0 ? ['control', String(context.control)] : []),
     ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
+    ...(context.contents === undefined ? [] : ['contents', String(context.contents)]),
     ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
     'filter',
@@ -189,7 +193,21 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
   ]
 }
 
-const files = (plan: Plan): string[] => plan.files.flatMap(({ target, text }) => file(target, text))
+/**
+ * PLATFORM: their contents go over a descriptor. A variable of the environment holds 128 KiB at most, and the system's
+ * certificates alone are larger.
+ */
+const files = (plan: Plan): string[] =>
+  plan.files.flatMap(({ target, text }) => [
+    ...arg('--perms', '0444'),
+    'received',
+    target,
+    String(Buffer.byteLength(text)),
+  ])
+
+/** What the launcher reads from the descriptor `contents`: the plan's files, in the order of the vector. */
+export const launchContents = (plan: Plan): Uint8Array | undefined =>
+  plan.files.length === 0 ? undefined : Buffer.from(plan.files.map(({ text }) => text).join(''))
 
 const RESOLVER = ['/etc/resolv.conf', '/etc/hosts']
 

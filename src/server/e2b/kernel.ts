@@ -42,6 +42,8 @@ export class Kernel {
     this.#session = session
     this.#mark = mark
     void this.#listen()
+    // What it prints is for us alone, and gone when it is read.
+    session.log.forget()
   }
 
   static async start({ surface, entry, language, cwd }: KernelParts): Promise<Kernel> {
@@ -58,7 +60,13 @@ export class Kernel {
       background: true,
     }
     // The program is ours, so nobody is asked about it; what it is given to run is judged each time. A deny holds.
-    const session = new ExecSession({ live, request, approve: () => true })
+    const session = new ExecSession({
+      live,
+      request,
+      tenant: entry.row.tenant,
+      budget: surface.parts.supervisor.output,
+      approve: () => true,
+    })
     await session.start()
     return new Kernel(session, mark)
   }

@@ -95,8 +95,13 @@ async function execAnswer(call: Call<ExecBody>): Promise<Response> {
   const request = execRequestOf(body)
   const started = await parts.supervisor.exec(principal, params.id as string, request)
   if (request.background) return Response.json(answerOf(started), { status: 202 })
-  await started.session.result
-  return Response.json(answerOf(started))
+  const release = started.session.log.hold()
+  try {
+    await started.session.result
+    return Response.json(answerOf(started))
+  } finally {
+    release()
+  }
 }
 
 /** The stream opens when the command runs, or when a human is asked; a refusal before that is an ordinary answer. */

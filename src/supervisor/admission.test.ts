@@ -1,0 +1,102 @@
+import { describe, expect, test } from 'vitest'
+import { Admission } from './admission.ts'
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+
+/** Who is in, by name, in the order in which they came in. */
+class Hall {
+  readonly admission: Admission
+  readonly inside: { readonly name: string; readonly leave: () => void }[] = []
+  readonly refused: string[] = []
+
+  constructor(running: number, waiting: number) {
+    this.admission = new Admission('guests', { running, waiting })
+  }
+
+  async come(tenant: string, keyId: string, count: number): Promise<void> {
+    for (let at = 0; at < count; at++)
+      this.admission.enter({ tenant, keyId }).then(
+        (leave) => this.inside.push({ name: `${tenant}/${keyId}`, leave }),
+        () => this.refused.push(`${tenant}/${keyId}`),
+      )
+    await turn()
+  }
+
+  async go(count: number): Promise<void> {
+    for (const { leave } of this.inside.splice(0, count)) leave()
+    await turn()
+  }
+
+  count(name: string): number {
+    return this.inside.filter((one) => one.name === name).length
+  }
+}
+
+describe('admission', () => {
+  test('one tenant alone has every place; the rest wait, and then are refused', async () => {
+    const hall = new Hall(8, 4)
+    await hall.come('a', 'k', 20)
+    expect([hall.inside.length, hall.admission.waiting, hall.refused.length]).toEqual([8, 4, 8])
+    await hall.go(8)
+    expect([hall.inside.length, hall.admission.waiting]).toEqual([4, 0])
+  })
+
+  test('a tenant never waits for another’s that sleep, up to its equal share', async () => {
+    const hall = new Hall(64, 100)
+    await hall.come('a', 'k', 70)
+    await hall.come('b', 'k', 40)
+    expect(hall.count('a/k')).toBe(64)
+    expect(hall.count('b/k')).toBe(32)
+    await hall.come('c', 'k', 1)
+    expect(hall.count('c/k')).toBe(1)
+  })
+
+  test('nor does a key wait for another key of its tenant', async () => {
+    const hall = new Hall(64, 100)
+    await hall.come('a', 'busy', 70)
+    await hall.come('a', 'calm', 1)
+    expect(hall.count('a/calm')).toBe(1)
+  })
+
+  test('whoever waits is served in turns, between tenants and between keys', async () => {
+    const hall = new Hall(4, 100)
+    await hall.come('a', 'k', 30)
+    await hall.come('b', 'one', 20)
+    await hall.come('b', 'two', 20)
+    await hall.go(hall.inside.length)
+    const counts = ['a/k', 'b/one', 'b/two'].map((name) => hall.count(name))
+    expect(Math.min(...counts)).toBeGreaterThan(0)
+    expect(hall.count('a/k')).toBeLessThanOrEqual(2)
+  })
+
+  test('a full queue of one tenant does not keep another out of it', async () => {
+    const hall = new Hall(2, 4)
+    await hall.come('a', 'k', 50)
+    await hall.come('b', 'k', 4)
+    expect(hall.count('b/k')).toBe(1)
+    expect(hall.refused.filter((name) => name === 'b/k').length).toBe(1)
+    expect(hall.admission.waiting).toBe(6)
+  })
+
+  test('without a queue what does not fit is refused at once; nothing is left when all have gone', async () => {
+    const hall = new Hall(3, 0)
+    await hall.come('a', 'k', 5)
+    expect([hall.inside.length, hall.refused.length]).toEqual([3, 2])
+    await hall.go(3)
+    await hall.come('a', 'k', 3)
+    expect(hall.inside.length).toBe(3)
+    await hall.go(3)
+    expect([hall.admission.running, hall.admission.waiting]).toEqual([0, 0])
+  })
+
+  test('who is sent away leaves no trace', async () => {
+    const hall = new Hall(1, 10)
+    await hall.come('a', 'k', 5)
+    hall.admission.turnAway(new Error('closing'))
+    await turn()
+    expect([hall.refused.length, hall.admission.waiting]).toEqual([4, 0])
+    await hall.go(1)
+    await hall.come('b', 'k', 1)
+    expect(hall.inside.length).toBe(1)
+  })
+})
