@@ -7,6 +7,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
+import { type PinFacts, writablePathsOf } from '../policy/pins.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { allowedHosts } from '../policy/plan-egress.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
@@ -29,6 +30,8 @@ export type GateParts = {
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   readonly observe: (path: string) => Observed
+  /** What protected names in a writable place lead to. */
+  readonly pins?: (path: string) => PinFacts
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
@@ -72,12 +75,13 @@ export class Gate {
   /** Judges a spec from outside. Throws what policy objects to. */
   plan(input: unknown, { egress, review, own }: Prepared = {}): Plan {
     const spec = parseSpec(input)
-    const { policy, host, observe } = this.#parts
+    const { policy, host, observe, pins } = this.#parts
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
     const facts = {
       ...host,
       stateDir: observe(host.stateDir),
       paths,
+      pins: pins && writablePathsOf(spec).map(pins),
       own: own && ownFacts(spec, own, observe),
       egress: egress?.facts,
       overlays: review?.places(),
