@@ -228,8 +228,14 @@ void sockets_ready(void);
 uint64_t sockets_used(void);
 /* Whether so much more memory that all can share may be had; it is counted from then on. */
 bool memory_share(size_t length);
-/* An open file in memory that is counted, or -errno. */
-int memory_file_new(void);
+/* memfiles.c: an open file in memory that is counted, or -errno. */
+int memory_file_new(const char *name, unsigned flags);
+uint64_t memory_files_used(void);
+/* Lets go of those that nobody has any more. */
+void memory_files_release(void);
+void memory_files_clear(void);
+/* Nobody is left who could have shared anything. */
+void memory_clear(void);
 
 /* command.c: one command, from its description to exec. */
 struct command_spec {

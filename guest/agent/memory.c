@@ -163,7 +163,7 @@ static void settle_pieces(void) {
 
 static uint64_t memory_used(const struct load *load) {
   uint64_t total = load->bytes + tmpfs_used("/dev/shm") + (ceilings.shared_tmp ? 0 : tmpfs_used("/tmp"));
-  return memory_shared ? total + system_v_used() + shared_used() + sockets_used() : total;
+  return memory_shared ? total + system_v_used() + shared_used() + sockets_used() + memory_files_used() : total;
 }
 
 bool memory_share(size_t length) {
@@ -174,14 +174,14 @@ bool memory_share(size_t length) {
   return true;
 }
 
-/* In our own tmpfs, whose size tells of it wherever its descriptors go. */
-int memory_file_new(void) {
-  int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0777);
-  return fd < 0 ? -errno : fd;
+void memory_clear(void) {
+  piece_count = 0;
+  memory_files_clear();
 }
 
 const char *load_exceeded(void) {
   if (!ceilings.memory_bytes && !ceilings.processes) return NULL;
+  if (memory_shared) memory_files_release();
   struct load load = processes_load();
   if (ceilings.processes && load.processes > ceilings.processes + keepers()) return "pids";
   if (!ceilings.memory_bytes || memory_used(&load) <= ceilings.memory_bytes) return NULL;

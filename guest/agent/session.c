@@ -82,11 +82,12 @@ static void reap(struct watch *watch, uint32_t events) {
 
 /* What a command leaves behind keeps its keeper here; without one there is nothing that could grow. */
 static void check_ceilings(void) {
-  if (!running_any()) return usage_release();
+  if (!running_any()) return memory_clear(), usage_release();
   const char *limit = usage_exceeded();
   if (!limit) return;
   running_exceeded(limit);
   kill(-1, SIGKILL);
+  memory_clear();
 }
 
 /* Every command costs us half a dozen descriptors, every file that is counted one. Commands keep the limit that they had. */

@@ -10,13 +10,12 @@
 #define MFD_EXEC 16U
 #endif
 
-/* A file in our own tmpfs instead: it can be mapped, passed on and started like one, but not sealed. */
 int do_memory_file(const struct call *call, unsigned flags) {
   char name[PATH_MAX];
   int error = read_path(call, call->args[0], name);
   if (error) return error == -ENAMETOOLONG ? -EINVAL : error;
   if (flags & ~(MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | MFD_EXEC)) return -EINVAL;
-  int fd = memory_file_new();
+  int fd = memory_file_new(name, flags & ~MFD_CLOEXEC);
   if (fd < 0) return fd;
   error = give(call, fd, flags & MFD_CLOEXEC ? O_CLOEXEC : 0);
   return error ? error : SENT;
