@@ -158,7 +158,7 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
     },
   } as const
   return lazy(face, fingerprint, async () => {
-    const [{ microvm }, { Qemu }, { protectedBy }] = await Promise.all([
+    const [{ microvm }, { Qemu }, { refusedBy }] = await Promise.all([
       import('./backends/microvm/backend.ts'),
       import('./backends/microvm/qemu.ts'),
       import('./policy/protect.ts'),
@@ -166,7 +166,7 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
     const onKvm = (): void => memory.save('kvm', fingerprint(), true)
     const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
     const shared = await imageParts(options, parts)
-    const backend = microvm({ ...shared, probePlan, driver, emulated, refuses: protectedBy })
+    const backend = microvm({ ...shared, probePlan, driver, emulated, refuses: refusedBy })
     parts.closing.push(() => backend.close())
     return backend
   })

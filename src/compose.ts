@@ -9,6 +9,7 @@ import { orderBy, registryFor } from './compose-backends.ts'
 import { agentPath, guestFile, packageFile } from './compose-files.ts'
 import { loadConfig } from './host/config-file.ts'
 import { hostPath } from './host/facts.ts'
+import { type PinOptions, pinsOf } from './host/git-pins.ts'
 import { Review, reviewId } from './host/review.ts'
 import { caller, hostMemoryMb, readText } from './host/system.ts'
 import { Vault } from './host/vault.ts'
@@ -20,6 +21,7 @@ import { OPERATOR, type Requester } from './model/requester.ts'
 import type { Spec } from './model/spec.ts'
 import type { Capability } from './policy/capability.ts'
 import { type Observed, type SandboxPolicy, sandboxPolicyOf } from './policy/plan.ts'
+import { PROTECTION, protectedBy } from './policy/protect.ts'
 import { type TenantGrants, tenantGrants } from './policy/tenancy.ts'
 import type { SkillParts } from './server/parts.ts'
 import type { SkillRunner } from './skills/runner.ts'
@@ -114,7 +116,6 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const inspect: Ringfence['inspect'] = (command, place) => inspectWith(now.config, home, command, place)
-  const host = { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd }
   const gate = new Gate({
     // Read at each judgement, so that a reload holds for sandboxes that are already open.
     get policy() {
@@ -128,7 +129,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     trail,
     judge,
     observe,
-    host,
+    pins: (path) => pinsOf(path, pinOptions(env, home)),
+    host: { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd },
     newId,
     egress: lazyEgress(() => now.config, { trail, env, vault }),
     review: (spec, id) => reviewFor(spec, stateDir, id),
@@ -246,6 +248,18 @@ const configFileOf = (options: ComposeOptions, env: Readonly<Record<string, stri
 
 const userConfig = (env: Readonly<Record<string, string>>): string =>
   join(env.XDG_CONFIG_HOME ?? join(env.HOME ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
+
+/** Where git's settings of the user lie, and which names are protected. */
+const pinOptions = (env: Readonly<Record<string, string | undefined>>, home: string): PinOptions => ({
+  home,
+  globals: [
+    '/etc/gitconfig',
+    join(env.XDG_CONFIG_HOME ?? join(home, '.config'), 'git', 'config'),
+    env.GIT_CONFIG_GLOBAL ?? join(home, '.gitconfig'),
+  ],
+  isProtected: (name) => protectedBy(PROTECTION, name) !== undefined,
+  skip: PROTECTION.exceptBelow,
+})
 
 /** `RINGFENCE_HOME`, or the XDG state directory. */
 export function stateDirectory(env: Readonly<Record<string, string | undefined>>): string {

@@ -4,7 +4,7 @@ import { type MicrovmParts, microvm } from '../src/backends/microvm/backend.ts'
 import { GuestImages } from '../src/backends/microvm/image.ts'
 import { Qemu } from '../src/backends/microvm/qemu.ts'
 import { childrenOf } from '../src/host/system.ts'
-import { protectedBy } from '../src/policy/protect.ts'
+import { refusedBy } from '../src/policy/protect.ts'
 import { testImages, testState } from './conformance/engines.ts'
 import { packageRoot, planOf } from './conformance/world.ts'
 
@@ -36,7 +36,7 @@ export const machines = (more: Partial<MicrovmParts> = {}) =>
     stateDir: testState(),
     driver: emulator(),
     emulated: () => true,
-    refuses: protectedBy,
+    refuses: refusedBy,
     ...more,
   })
 

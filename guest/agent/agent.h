@@ -138,6 +138,9 @@ int open_beneath(int root, const char *path, int flags);
 enum last_name { FOLLOW_LINK, KEEP_LINK, DO_NOT_LOOK };
 int resolve(struct place *place, pid_t caller, int dirfd, const char *path, enum last_name last);
 void release(struct place *place);
+bool is_on_proc(int fd);
+/* Whether a file of /proc tells of the caller's own process. */
+bool is_of_caller(int fd, pid_t caller);
 /* The path of an open descriptor as the sandbox sees it; false when it has none. */
 bool path_of(int fd, char *buffer, size_t size);
 void walk_setup(void);
@@ -151,14 +154,20 @@ struct protection {
   struct strings names;
   struct strings except;
   struct strings pinned; /* full paths: where a linked repository really lies */
+  struct strings own;    /* mounts that nobody outside ever opens: what is made there is the sandbox's own affair */
 };
 
 extern struct protection protection;
+/* Once, when all of it is known. */
+void protection_ready(void);
 /* Each takes a full path; what is below no guarded mount is never protected. */
+bool is_guarded(const char *path);
 bool is_protected(const char *path);
 /* Moving or linking something to this path would carry protected names along. */
 bool leads_to_protected(const char *path);
 bool is_exempt(const char *path);
+/* judge.c: whether git would take the directory `path[0..length)` for a repository. */
+bool is_git_directory(const char *path, size_t length);
 
 /* fence.c: privileges, mounts, Landlock, seccomp. */
 void make_readonly(const char *path);
@@ -194,7 +203,10 @@ struct ceilings {
 };
 
 extern struct ceilings ceilings;
-void usage_note_write(int fd, const struct stat *stat, bool created);
+/* False when it cannot be counted: then nobody may write it. */
+bool usage_note_write(int fd, const struct stat *stat, bool created);
+/* Bytes that no file's size shows. */
+void usage_note_bytes(size_t length);
 void usage_note_entry(void);
 void usage_note_removal(void);
 /* Lets go of files that are removed and that nobody else holds. */
@@ -206,6 +218,24 @@ uint64_t usage_killed(void);
 uint64_t usage_refused(void);
 /* The name of the limit that is passed, or NULL. */
 const char *usage_exceeded(void);
+
+/* memory.c: what all processes take, and what no process shows. */
+const char *load_exceeded(void);
+/* What programs share counts too; only where we see each call that makes it. */
+extern bool memory_shared;
+/* sockets.c: bytes that wait in sockets. Ready before the filter, which refuses the question. */
+void sockets_ready(void);
+uint64_t sockets_used(void);
+/* Whether so much more memory that all can share may be had; it is counted from then on. */
+bool memory_share(size_t length);
+/* memfiles.c: an open file in memory that is counted, or -errno. */
+int memory_file_new(const char *name, unsigned flags);
+uint64_t memory_files_used(void);
+/* Lets go of those that nobody has any more. */
+void memory_files_release(void);
+void memory_files_clear(void);
+/* Nobody is left who could have shared anything. */
+void memory_clear(void);
 
 /* command.c: one command, from its description to exec. */
 struct command_spec {
@@ -250,6 +280,7 @@ extern long long session_filled;
 /* running.c: how many processes of ours stand beside the commands. */
 size_t keepers(void);
 void keepers_are(size_t count);
+void raise_descriptors(struct strings *rlimits);
 _Noreturn void serve_session(const struct session *session);
 /* Both ends of a command's standard streams, and of the socket to its keeper. */
 struct ends {

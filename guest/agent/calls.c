@@ -15,6 +15,13 @@ int read_path(const struct call *call, uint64_t address, char *path) {
   return ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) ? -EINTR : 0;
 }
 
+int read_memory(const struct call *call, uint64_t address, void *to, size_t length) {
+  struct iovec local = {to, length}, remote = {(void *)(uintptr_t)address, length};
+  ssize_t got = process_vm_readv(call->caller, &local, 1, &remote, 1, 0);
+  if (got != (ssize_t)length) return got < 0 && errno == EPERM ? -EPERM : -EFAULT;
+  return ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) ? -EINTR : 0;
+}
+
 static mode_t read_umask(pid_t caller) {
   char name[32], text[512];
   snprintf(name, sizeof name, "%d/status", caller);
@@ -41,7 +48,7 @@ enum { UMASK_KEPT_MS = 50 };
 
 void forget_umask(void) { last_umask.caller = 0; }
 
-static mode_t umask_of(pid_t caller) {
+mode_t umask_of(pid_t caller) {
   int64_t now = milliseconds();
   if (last_umask.caller != caller || now > last_umask.until) {
     last_umask.caller = caller;
@@ -51,38 +58,19 @@ static mode_t umask_of(pid_t caller) {
   return last_umask.mask;
 }
 
-/* The full path of a place, for judgement and for the report. */
-static bool place_path(const struct place *place, char *path, size_t size) {
-  if (place->parent < 0) return path_of(place->found, path, size);
-  if (!path_of(place->parent, path, size)) return false;
-  size_t length = strlen(path);
-  if (length == 1) length = 0; /* the root itself */
-  return (size_t)snprintf(path + length, size - length, "/%s", place->name) < size - length;
-}
-
-static bool judge(const struct place *place, bool (*refuses)(const char *), const char *what) {
-  char path[PATH_MAX * 2];
-  if (!place_path(place, path, sizeof path)) return false;
-  if (!refuses(path)) return false;
-  report_violation("fs.protect", "%s %s", what, path);
-  return true;
-}
-
-static bool carries_protected(const char *path) { return is_protected(path) || leads_to_protected(path); }
-
 static int refused_outside(const struct place *place, int error, const char *what) {
   char path[PATH_MAX * 2];
   if (error == EROFS && place_path(place, path, sizeof path)) report_violation("fs.write", "%s %s", what, path);
   return -error;
 }
 
-static int locate(const struct call *call, struct place *place, int dirfd, uint64_t address, enum last_name last) {
+int locate(const struct call *call, struct place *place, int dirfd, uint64_t address, enum last_name last) {
   char path[PATH_MAX];
   int error = read_path(call, address, path);
   return error ? error : resolve(place, call->caller, dirfd, path, last);
 }
 
-static int give(const struct call *call, int fd, int flags) {
+int give(const struct call *call, int fd, int flags) {
   struct seccomp_notif_addfd add = {.id = call->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (unsigned)fd,
                                     .newfd_flags = (unsigned)(flags & O_CLOEXEC)};
   int result = ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &add);
@@ -92,7 +80,7 @@ static int give(const struct call *call, int fd, int flags) {
 }
 
 /* A fifo opens when its other side does. We must not wait here, so a copy of us does. */
-static int open_slowly(const struct call *call, const char *link, int flags) {
+static int open_apart(const struct call *call, const char *link, int flags) {
   pid_t worker = fork_waiter();
   if (worker < 0) return -errno;
   if (worker > 0) return SENT;
@@ -109,9 +97,7 @@ static int open_socket(const struct call *call, const struct place *place) {
   for (int fd = 0; fd < 3; fd++) {
     snprintf(path, sizeof path, "%d/fd/%d", call->caller, fd);
     if (fstatat(proc_fd, path, &stat, 0) || stat.st_ino != place->stat.st_ino || stat.st_dev != place->stat.st_dev) continue;
-    int pidfd = (int)syscall(SYS_pidfd_open, call->caller, 0);
-    int copy = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
-    if (pidfd >= 0) close(pidfd);
+    int copy = take_descriptor(call, fd);
     return copy < 0 ? -ENXIO : copy;
   }
   return -ENXIO;
@@ -119,32 +105,42 @@ static int open_socket(const struct call *call, const struct place *place) {
 
 static int hand_over(const struct call *call, int fd, int flags, bool created) {
   struct stat stat;
-  if (ceilings.disk_bytes && !fstat(fd, &stat)) usage_note_write(fd, &stat, created);
+  /* SECURITY: what cannot be counted is not handed over. */
+  if (ceilings.disk_bytes && (fstat(fd, &stat) || !usage_note_write(fd, &stat, created))) {
+    report_violation("limit.disk", "too many files are open for writing");
+    return close(fd), -ENOSPC;
+  }
   if (created) usage_note_entry();
   if (!(flags & O_NONBLOCK)) fcntl(fd, F_SETFL, flags & (O_APPEND | O_ASYNC | O_DIRECT | O_NOATIME));
   int error = give(call, fd, flags);
   return error ? error : SENT;
 }
 
-static int open_found(const struct call *call, struct place *place, int flags) {
+static int open_found(const struct call *call, struct place *place, int flags, mode_t mode) {
   char link[32];
   if (S_ISSOCK(place->stat.st_mode)) {
     int fd = open_socket(call, place);
     return fd < 0 ? fd : hand_over(call, fd, flags | O_NONBLOCK, false);
   }
+  bool unnamed = (flags & O_TMPFILE) == O_TMPFILE;
   snprintf(link, sizeof link, "self/fd/%d", place->found);
-  int wanted = flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW);
-  if (S_ISFIFO(place->stat.st_mode) && !(flags & O_NONBLOCK)) return open_slowly(call, link, wanted);
-  int fd = openat(proc_fd, link, wanted | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  /* Without a name `O_EXCL` means that it never gets one. */
+  int wanted = flags & ~(O_CREAT | O_NOFOLLOW | (unnamed ? 0 : O_EXCL));
+  if (S_ISFIFO(place->stat.st_mode) && !(flags & O_NONBLOCK)) return open_apart(call, link, wanted);
+  /* SECURITY: in /proc the kernel asks who opens. We may look into ourselves and trace everybody; a copy of us may not. */
+  if (is_on_proc(place->found) && !is_of_caller(place->found, call->caller)) return open_apart(call, link, wanted);
+  if (unnamed) mode &= ~umask_of(call->caller);
+  int fd = openat(proc_fd, link, wanted | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, mode & 07777);
   return fd < 0 ? refused_outside(place, errno, "write") : hand_over(call, fd, flags, false);
 }
 
 static int open_named(const struct call *call, struct place *place, int flags, mode_t mode) {
   bool existed = place->found >= 0;
-  if (existed && S_ISFIFO(place->stat.st_mode)) return open_found(call, place, flags);
+  if (existed && S_ISFIFO(place->stat.st_mode)) return open_found(call, place, flags, mode);
   if (existed && (flags & O_CREAT) && (flags & O_EXCL)) return -EEXIST;
   if (!existed && place->must_be_dir) return flags & O_CREAT ? -EISDIR : -ENOENT;
   if (existed && place->must_be_dir && !S_ISDIR(place->stat.st_mode)) return -ENOTDIR;
+  if (is_on_proc(place->parent)) return existed ? open_found(call, place, flags, mode) : -ENOENT;
   mode &= ~umask_of(call->caller);
   int fd = openat(place->parent, place->name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, mode & 07777);
   return fd < 0 ? refused_outside(place, errno, "write") : hand_over(call, fd, flags, !existed);
@@ -158,9 +154,8 @@ static int open_plain(const struct call *call, int dirfd, uint64_t address, int 
   if (ceilings.disk_bytes || (flags & O_TMPFILE) == O_TMPFILE) return NOT_PLAIN;
   int result = locate(call, &place, dirfd, address, DO_NOT_LOOK);
   if (result) return result;
-  if (place.parent < 0) result = NOT_PLAIN;
-  else if (judge(&place, is_protected, "write")) result = -EROFS;
-  else {
+  if (place.parent < 0 || is_on_proc(place.parent)) result = NOT_PLAIN;
+  else if (!(result = judge(&place, refuses_creation, "write"))) {
     if (flags & O_CREAT) mode &= ~umask_of(call->caller);
     int fd = openat(place.parent, place.name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, mode & 07777);
     if (fd >= 0) result = hand_over(call, fd, flags, false);
@@ -171,7 +166,7 @@ static int open_plain(const struct call *call, int dirfd, uint64_t address, int 
 }
 
 /* SECURITY: a full disk takes no more. What is there can be read and removed, and the sandbox goes on. */
-static bool has_no_room(const struct place *place) {
+bool has_no_room(const struct place *place) {
   char path[PATH_MAX * 2];
   bool grows = place->found < 0 || S_ISREG(place->stat.st_mode) || S_ISDIR(place->stat.st_mode);
   if (!grows || !usage_is_full()) return false;
@@ -186,16 +181,17 @@ int do_open(const struct call *call, int dirfd, uint64_t address, int flags, mod
   bool exclusive = (flags & O_CREAT) && (flags & O_EXCL);
   result = locate(call, &place, dirfd, address, (flags & O_NOFOLLOW) || exclusive ? KEEP_LINK : FOLLOW_LINK);
   if (result) return result;
-  if (judge(&place, is_protected, "write")) result = -EROFS;
+  bool creates = (flags & O_CREAT) && place.found < 0;
+  if ((result = judge(&place, creates ? refuses_creation : refuses_write, "write"))) ;
   else if (has_no_room(&place)) result = -ENOSPC;
-  else if ((flags & O_TMPFILE) == O_TMPFILE && place.found >= 0) result = open_found(call, &place, flags);
-  else if (place.parent < 0) result = open_found(call, &place, flags);
+  else if ((flags & O_TMPFILE) == O_TMPFILE && place.found >= 0) result = open_found(call, &place, flags, mode);
+  else if (place.parent < 0) result = open_found(call, &place, flags, mode);
   else result = open_named(call, &place, flags, mode);
   release(&place);
   return result;
 }
 
-static int done(int failed, const struct place *place, const char *what) {
+int done(int failed, const struct place *place, const char *what) {
   return failed ? refused_outside(place, errno, what) : 0;
 }
 
@@ -205,7 +201,7 @@ int do_make(const struct call *call, int dirfd, uint64_t address, mode_t mode, d
   if (result) return result;
   mode &= ~umask_of(call->caller);
   if (place.found >= 0) result = -EEXIST;
-  else if (judge(&place, is_protected, "create")) result = -EROFS;
+  else if ((result = judge(&place, directory ? refuses_creation : refuses_arrival, "create"))) ;
   else if (has_no_room(&place)) result = -ENOSPC;
   else if (directory) result = done(mkdirat(place.parent, place.name, mode), &place, "create");
   else result = done(mknodat(place.parent, place.name, mode, dev), &place, "create");
@@ -220,7 +216,7 @@ int do_unlink(const struct call *call, int dirfd, uint64_t address, int flags) {
   if (result) return result;
   bool directory = flags & AT_REMOVEDIR;
   if (place.parent < 0) result = directory ? -EINVAL : -EISDIR;
-  else if (place.found >= 0 && judge(&place, is_protected, "remove")) result = -EROFS;
+  else if (place.found >= 0 && (result = judge(&place, refuses_removal, "remove"))) ;
   else if (place.must_be_dir && !directory && place.found >= 0) result = S_ISDIR(place.stat.st_mode) ? -EISDIR : -ENOTDIR;
   else result = done(unlinkat(place.parent, place.name, flags), &place, "remove");
   if (!result) usage_note_removal();
@@ -231,8 +227,23 @@ int do_unlink(const struct call *call, int dirfd, uint64_t address, int flags) {
 /* A directory that leaves a dependency tree would carry names out that were exempt inside: let it be copied. */
 static bool leaves_exemption(const struct place *from, const struct place *to) {
   char old[PATH_MAX * 2], new[PATH_MAX * 2];
-  if (!S_ISDIR(from->stat.st_mode) || !place_path(from, old, sizeof old) || !place_path(to, new, sizeof new)) return false;
+  if (!S_ISDIR(from->stat.st_mode)) return false;
+  if (!place_path(from, old, sizeof old) || !place_path(to, new, sizeof new)) return true;
   return is_exempt(old) && !is_exempt(new);
+}
+
+/* Whatever is moved, both names are judged for all that it may bring: a directory its inside, a link its target. */
+static int judge_rename(const struct place *from, const struct place *to, bool exchange) {
+  if (from->parent < 0 || to->parent < 0) return -EBUSY;
+  if (from->found < 0 || (exchange && to->found < 0)) return -ENOENT;
+  int error = judge(from, refuses_departure, "move");
+  if (!error) error = judge(to, refuses_arrival, "replace");
+  if (!error && exchange) error = judge(to, refuses_departure, "move");
+  if (!error && exchange) error = judge(from, refuses_arrival, "replace");
+  if (error) return error;
+  if (leaves_exemption(from, to) || (exchange && leaves_exemption(to, from))) return -EXDEV;
+  bool directories = S_ISDIR(from->stat.st_mode) && (!exchange || S_ISDIR(to->stat.st_mode));
+  return (from->must_be_dir || to->must_be_dir) && !directories ? -ENOTDIR : 0;
 }
 
 int do_rename(const struct call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path, unsigned flags) {
@@ -240,15 +251,13 @@ int do_rename(const struct call *call, int from_dir, uint64_t from_path, int to_
   int result = locate(call, &from, from_dir, from_path, KEEP_LINK);
   if (result) return result;
   if ((result = locate(call, &to, to_dir, to_path, KEEP_LINK))) return release(&from), result;
-  bool directory = from.found >= 0 && S_ISDIR(from.stat.st_mode);
-  bool exchanged = to.found >= 0 && S_ISDIR(to.stat.st_mode);
-  if (from.parent < 0 || to.parent < 0) result = -EBUSY;
-  else if (from.found < 0) result = -ENOENT;
-  else if (judge(&from, exchanged ? carries_protected : is_protected, "move")) result = -EROFS;
-  else if (judge(&to, directory ? carries_protected : is_protected, "replace")) result = -EROFS;
-  else if (leaves_exemption(&from, &to)) result = -EXDEV;
-  else if ((from.must_be_dir || to.must_be_dir) && !directory) result = -ENOTDIR;
-  else result = done((int)syscall(SYS_renameat2, from.parent, from.name, to.parent, to.name, flags), &to, "move");
+  bool exchange = flags & 2 /* RENAME_EXCHANGE */;
+  result = judge_rename(&from, &to, exchange);
+  if (!result) {
+    result = done((int)syscall(SYS_renameat2, from.parent, from.name, to.parent, to.name, flags), &to, "move");
+    bool same = from.stat.st_ino == to.stat.st_ino && from.stat.st_dev == to.stat.st_dev;
+    if (!result && to.found >= 0 && !exchange && !same) usage_note_removal();
+  }
   release(&from);
   release(&to);
   return result;
@@ -269,7 +278,7 @@ int do_link(const struct call *call, int from_dir, uint64_t from_path, int to_di
   if (to.parent < 0 || to.found >= 0) result = -EEXIST;
   else if (from.found < 0) result = -ENOENT;
   /* SECURITY: a second name for a protected file would be a way to write it. */
-  else if (judge(&from, is_protected, "link") || judge(&to, is_protected, "create")) result = -EROFS;
+  else if ((result = judge(&from, refuses_write, "link")) || (result = judge(&to, refuses_arrival, "create"))) ;
   else if (from.parent < 0) result = done(linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW), &to, "link");
   else result = done(linkat(from.parent, from.name, to.parent, to.name, 0), &to, "link");
   if (!result) usage_note_entry();
@@ -285,7 +294,7 @@ int do_symlink(const struct call *call, uint64_t target_address, int dirfd, uint
   if (!result) result = locate(call, &place, dirfd, address, KEEP_LINK);
   if (result) return result;
   if (place.parent < 0 || place.found >= 0) result = -EEXIST;
-  else if (judge(&place, carries_protected, "create")) result = -EROFS;
+  else if ((result = judge(&place, refuses_arrival, "create"))) ;
   else if (has_no_room(&place)) result = -ENOSPC;
   else result = done(symlinkat(target, place.parent, place.name), &place, "create");
   if (!result) usage_note_entry();
@@ -300,44 +309,15 @@ int do_truncate(const struct call *call, uint64_t address, off_t length) {
   char link[32];
   snprintf(link, sizeof link, "self/fd/%d", place.found);
   if (place.found < 0) result = -ENOENT;
-  else if (judge(&place, is_protected, "write")) result = -EROFS;
+  else if ((result = judge(&place, refuses_write, "write"))) ;
   else if (!S_ISREG(place.stat.st_mode)) result = S_ISDIR(place.stat.st_mode) ? -EISDIR : -EINVAL;
   else if (length > place.stat.st_size && has_no_room(&place)) result = -ENOSPC;
   else {
     int fd = openat(proc_fd, link, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0) usage_note_write(fd, &place.stat, false);
-    result = done(fd < 0 || ftruncate(fd, length), &place, "write");
+    bool counted = fd < 0 || usage_note_write(fd, &place.stat, false);
+    result = counted ? done(fd < 0 || ftruncate(fd, length), &place, "write") : -ENOSPC;
     if (fd >= 0) close(fd);
   }
-  release(&place);
-  return result;
-}
-
-static int chmod_place(struct place *place, mode_t mode) {
-  char link[64];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", place->found);
-  if (place->found < 0) return -ENOENT;
-  if (judge(place, is_protected, "change the mode of")) return -EROFS;
-  if (S_ISLNK(place->stat.st_mode)) return -EOPNOTSUPP;
-  return done(chmod(link, mode), place, "change the mode of");
-}
-
-int do_chmod(const struct call *call, int dirfd, uint64_t address, mode_t mode, int flags) {
-  struct place place;
-  int result = locate(call, &place, dirfd, address, flags & AT_SYMLINK_NOFOLLOW ? KEEP_LINK : FOLLOW_LINK);
-  if (result) return result;
-  result = chmod_place(&place, mode);
-  release(&place);
-  return result;
-}
-
-int do_fchmod(const struct call *call, int fd, mode_t mode) {
-  struct place place = {.parent = -1};
-  char name[64];
-  snprintf(name, sizeof name, "%d/fd/%d", call->caller, fd);
-  place.found = openat(proc_fd, name, O_PATH | O_CLOEXEC);
-  if (place.found < 0 || fstat(place.found, &place.stat)) return -EBADF;
-  int result = chmod_place(&place, mode);
   release(&place);
   return result;
 }

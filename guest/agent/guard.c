@@ -29,15 +29,43 @@ enum { WRITE_INTENT = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC };
 
 static const int WATCHED[] = {
     SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mknodat, SYS_truncate,
-    SYS_fchmod,  SYS_fchmodat, SYS_fchmodat2, SYS_umask,
+    SYS_fchmod,  SYS_fchmodat, SYS_fchmodat2, SYS_umask, SYS_bind, SYS_fchown, SYS_fchownat, SYS_utimensat,
+    SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
 #ifdef SYS_open
     SYS_creat,   SYS_mkdir,    SYS_rmdir,     SYS_unlink,  SYS_rename,    SYS_link,    SYS_symlink,
-    SYS_mknod,   SYS_chmod,
+    SYS_mknod,   SYS_chmod,    SYS_chown,     SYS_lchown,  SYS_utime,     SYS_utimes,  SYS_futimesat,
 #endif
 };
+
+/* Calls whose meaning lies in memory where a filter cannot see it, or that are too new to be needed; callers fall back. */
+static const int UNKNOWN_HERE[] = {
+    SYS_openat2, 463 /* setxattrat */, 466 /* removexattrat */, 469 /* file_setattr */,
+};
+
+/*
+ * SECURITY: a Landlock ruleset that a program makes for itself would not hold here, because we open files in its stead.
+ * It is told so, as on a kernel without Landlock.
+ */
+enum { LANDLOCK_CREATE_RULESET = 444 };
+
+/* Change what a file is, or make names, through a descriptor that was opened for reading. */
+static const unsigned REFUSED_REQUESTS[] = {
+    0x40086602, 0x40046602, /* FS_IOC_SETFLAGS, of both widths */
+    0x401c5820,             /* FS_IOC_FSSETXATTR */
+    0x40087602, 0x40047602, /* FS_IOC_SETVERSION */
+    0x40086604,             /* EXT4_IOC_SETVERSION */
+    0x00006609,             /* EXT4_IOC_MIGRATE */
+    0x40806685,             /* FS_IOC_ENABLE_VERITY */
+    0x800c6613,             /* FS_IOC_SET_ENCRYPTION_POLICY */
+    0x40047211,             /* FAT_IOCTL_SET_ATTRIBUTES */
+    0x40186f04,             /* OCFS2_IOC_REFLINK */
+};
+/* Of btrfs every request but the three that copy between open files: some make subvolumes, which are names. */
+static const unsigned CLONE_REQUESTS[] = {0x40049409, 0x4020940d, 0xc0189436};
+static const unsigned REFUSED_TYPES[] = {0x9400 /* btrfs */, 0xbc00 /* bcachefs */};
 
 #define ARGUMENT(n) ((unsigned)offsetof(struct seccomp_data, args) + (n) * 8)
 
@@ -73,15 +101,55 @@ static void watch_sendto(struct sock_filter *code, int *at) {
   *at += (int)(sizeof block / sizeof *block);
 }
 
+static void add(struct sock_filter *code, int *at, unsigned short what, unsigned value, unsigned char yes, unsigned char no) {
+  code[(*at)++] = (struct sock_filter)BPF_JUMP(what, value, yes, no);
+}
+
+static void answer_when(struct sock_filter *code, int *at, unsigned value, unsigned answer) {
+  add(code, at, BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
+  add(code, at, BPF_RET | BPF_K, answer, 0, 0);
+}
+
+static void refuse_requests(struct sock_filter *code, int *at) {
+  add(code, at, BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 0);
+  int skip = *at - 1;
+  add(code, at, BPF_LD | BPF_W | BPF_ABS, ARGUMENT(1), 0, 0);
+  for (size_t i = 0; i < sizeof REFUSED_REQUESTS / sizeof *REFUSED_REQUESTS; i++)
+    answer_when(code, at, REFUSED_REQUESTS[i], SECCOMP_RET_ERRNO | EOPNOTSUPP);
+  for (size_t i = 0; i < sizeof CLONE_REQUESTS / sizeof *CLONE_REQUESTS; i++)
+    answer_when(code, at, CLONE_REQUESTS[i], SECCOMP_RET_ALLOW);
+  add(code, at, BPF_ALU | BPF_AND | BPF_K, 0xff00, 0, 0);
+  for (size_t i = 0; i < sizeof REFUSED_TYPES / sizeof *REFUSED_TYPES; i++)
+    answer_when(code, at, REFUSED_TYPES[i], SECCOMP_RET_ERRNO | ENOTTY);
+  add(code, at, BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+  code[skip].jf = (unsigned char)(*at - skip - 1);
+}
+
 static void watch_files(struct sock_filter *code, int *at) {
   watch_open(code, at, SYS_openat, 2);
 #ifdef SYS_open
   watch_open(code, at, SYS_open, 1);
 #endif
   for (size_t i = 0; i < sizeof WATCHED / sizeof *WATCHED; i++) watch_call(code, at, WATCHED[i]);
-  /* Its flags lie in memory where a filter cannot see them; callers fall back to openat. */
-  code[(*at)++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1);
-  code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+  for (size_t i = 0; i < sizeof UNKNOWN_HERE / sizeof *UNKNOWN_HERE; i++)
+    answer_when(code, at, (unsigned)UNKNOWN_HERE[i], SECCOMP_RET_ERRNO | ENOSYS);
+  answer_when(code, at, LANDLOCK_CREATE_RULESET, SECCOMP_RET_ERRNO | EOPNOTSUPP);
+  refuse_requests(code, at);
+}
+
+/* Shared mappings (MAP_SHARED has bit 0, MAP_PRIVATE has not), and files that are only memory. */
+static void watch_sharing(struct sock_filter *code, int *at) {
+  const struct sock_filter block[] = {
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(3)),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  memcpy(code + *at, block, sizeof block);
+  *at += (int)(sizeof block / sizeof *block);
+  watch_call(code, at, SYS_memfd_create);
+  answer_when(code, at, 447 /* memfd_secret */, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
 /* Reading and starting are none of the guard's business, but whoever learns wants to hear of them. */
@@ -110,11 +178,12 @@ static bool noted(const struct call *call, int number) {
 
 /* Called in the child, before exec: it and everything it starts is watched. Returns the listener. */
 int guard_install(void) {
-  struct sock_filter code[128];
+  struct sock_filter code[512];
   int at = 0;
   code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
   if (learning) learn_calls(code, &at);
   if (network_guarantee) watch_call(code, &at, SYS_connect), watch_sendto(code, &at);
+  if (memory_shared) watch_sharing(code, &at);
   if (protection.guarded.count > 0) watch_files(code, &at);
   code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {.len = (unsigned short)at, .filter = code};
@@ -136,7 +205,18 @@ static int dispatch(const struct call *call, int number) {
     case SYS_linkat: return do_link(call, (int)a[0], a[1], (int)a[2], a[3], (int)a[4]);
     case SYS_symlinkat: return do_symlink(call, a[0], (int)a[1], a[2]);
     case SYS_truncate: return do_truncate(call, a[0], (off_t)a[1]);
-    case SYS_fchmod: return do_fchmod(call, (int)a[0], (mode_t)a[1]);
+    case SYS_memfd_create: return do_memory_file(call, (unsigned)a[1]);
+    case SYS_bind: return do_bind(call, (int)a[0], a[1], a[2]);
+    case SYS_fchmod: return do_chmod(call, (int)a[0], 0, (mode_t)a[1], AT_EMPTY_PATH);
+    case SYS_fchown: return do_chown(call, (int)a[0], 0, (uid_t)a[1], (gid_t)a[2], AT_EMPTY_PATH);
+    case SYS_fchownat: return do_chown(call, (int)a[0], a[1], (uid_t)a[2], (gid_t)a[3], (int)a[4]);
+    case SYS_utimensat: return do_times(call, (int)a[0], a[1], a[2], TIMESPECS, (int)a[3]);
+    case SYS_setxattr: return do_set_attribute(call, AT_FDCWD, a[0], 0);
+    case SYS_lsetxattr: return do_set_attribute(call, AT_FDCWD, a[0], AT_SYMLINK_NOFOLLOW);
+    case SYS_fsetxattr: return do_set_attribute(call, (int)a[0], 0, 0);
+    case SYS_removexattr: return do_remove_attribute(call, AT_FDCWD, a[0], 0);
+    case SYS_lremovexattr: return do_remove_attribute(call, AT_FDCWD, a[0], AT_SYMLINK_NOFOLLOW);
+    case SYS_fremovexattr: return do_remove_attribute(call, (int)a[0], 0, 0);
     case SYS_fchmodat: return do_chmod(call, (int)a[0], a[1], (mode_t)a[2], 0);
     case SYS_fchmodat2: return do_chmod(call, (int)a[0], a[1], (mode_t)a[2], (int)a[3]);
 #ifdef SYS_renameat
@@ -153,6 +233,11 @@ static int dispatch(const struct call *call, int number) {
     case SYS_link: return do_link(call, AT_FDCWD, a[0], AT_FDCWD, a[1], 0);
     case SYS_symlink: return do_symlink(call, a[0], AT_FDCWD, a[1]);
     case SYS_chmod: return do_chmod(call, AT_FDCWD, a[0], (mode_t)a[1], 0);
+    case SYS_chown: return do_chown(call, AT_FDCWD, a[0], (uid_t)a[1], (gid_t)a[2], 0);
+    case SYS_lchown: return do_chown(call, AT_FDCWD, a[0], (uid_t)a[1], (gid_t)a[2], AT_SYMLINK_NOFOLLOW);
+    case SYS_utime: return do_times(call, AT_FDCWD, a[0], a[1], SECONDS, 0);
+    case SYS_utimes: return do_times(call, AT_FDCWD, a[0], a[1], TIMEVALS, 0);
+    case SYS_futimesat: return do_times(call, (int)a[0], a[1], a[2], TIMEVALS, 0);
 #endif
     default: return -ENOSYS;
   }
@@ -168,6 +253,9 @@ void guard_serve(int listener) {
     /* Harmless and without a pointer: the one call that runs by itself. We only have to forget what we knew. */
     forget_umask();
     answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  } else if (request.data.nr == SYS_mmap) {
+    answer.error = judge_mapping(&call, (size_t)call.args[1], (int)call.args[3], (int)call.args[4]);
+    if (!answer.error) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
   } else if (request.data.nr == SYS_connect || request.data.nr == SYS_sendto) {
     bool sends = request.data.nr == SYS_sendto;
     answer.error = tell_connect(&call, call.args[sends ? 4 : 1], call.args[sends ? 5 : 2]);

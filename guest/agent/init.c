@@ -17,6 +17,7 @@ static struct {
   bool open_files; /* the whole file system is granted: Landlock has nothing to hold */
   bool stays;      /* many commands, each as the host sends it */
   bool ahead;      /* to make a process is slow here */
+  bool shared_network; /* the sockets that the kernel lists are the host's */
   int tunnel_port; /* connections to it go out to the host's proxy */
   int hand;        /* where the host takes the listening socket itself; -1: connections go through the channel */
 } plan = {.hand = -1};
@@ -25,13 +26,14 @@ static struct {
   const char *name;
   size_t arity;
   struct strings *list;
+  bool lines;
 } FIELDS[] = {
     {"readonly", 1, &plan.readonly},          {"mask", 3, &plan.masks},
     {"hide", 1, &plan.hidden},                {"nested", 3, &plan.nested},
     {"overlay", 3, &plan.overlays},           {"writable", 1, &plan.writable},          {"guard", 1, &protection.guarded},
-    {"protect-root", 1, &protection.roots},   {"protect-inner", 1, &protection.inner},
-    {"protect-name", 1, &protection.names},   {"protect-except", 1, &protection.except},
-    {"protect-path", 1, &protection.pinned},
+    {"protect-root", 1, &protection.roots, true},   {"protect-inner", 1, &protection.inner, true},
+    {"protect-name", 1, &protection.names, true},   {"protect-except", 1, &protection.except, true},
+    {"protect-path", 1, &protection.pinned},  {"own", 1, &protection.own},
 };
 
 static char *read_config(int fd, size_t *length) {
@@ -48,10 +50,18 @@ static char *read_config(int fd, size_t *length) {
   return text;
 }
 
+/* One value, or many on a line each. */
+static void add_field(struct strings *list, const char *value, bool lines) {
+  if (!lines) return strings_add(list, value);
+  char *copy = strdup(value);
+  if (!copy) die("out of memory");
+  for (char *line = strtok(copy, "\n"); line; line = strtok(NULL, "\n")) strings_add(list, line);
+}
+
 static void parse_field(const char *name, char **at, const char *end) {
   for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
     if (strcmp(name, FIELDS[i].name)) continue;
-    for (size_t n = 0; n < FIELDS[i].arity; n++) strings_add(FIELDS[i].list, take_field(at, end));
+    for (size_t n = 0; n < FIELDS[i].arity; n++) add_field(FIELDS[i].list, take_field(at, end), FIELDS[i].lines);
     return;
   }
   if (is_command_field(name)) command_field(&plan.command, name, at, end);
@@ -59,12 +69,14 @@ static void parse_field(const char *name, char **at, const char *end) {
   else if (!strcmp(name, "wait")) plan.waits = true;
   else if (!strcmp(name, "stay")) plan.stays = true;
   else if (!strcmp(name, "ahead")) plan.ahead = true;
+  else if (!strcmp(name, "shared-network")) plan.shared_network = true;
   else if (!strcmp(name, "learn")) learning = true;
   else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
   else if (!strcmp(name, "hand")) plan.hand = atoi(take_field(at, end));
   else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
   else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
   else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take_field(at, end), NULL, 10);
+  else if (!strcmp(name, "memory-shared")) memory_shared = true;
   else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take_field(at, end), NULL, 10);
   else if (!strcmp(name, "processes")) ceilings.processes = strtoull(take_field(at, end), NULL, 10);
   else if (!strcmp(name, "tick")) ceilings.tick = atoi(take_field(at, end));
@@ -74,6 +86,7 @@ static void parse_field(const char *name, char **at, const char *end) {
 static void parse_config(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) parse_field(take_field(&at, end), &at, end);
+  protection_ready();
   if ((!plan.command.argv.count && !plan.stays) || !plan.command.cwd) die("configuration: no command");
 }
 
@@ -189,6 +202,7 @@ static void open_tunnel(void) {
 static _Noreturn void serve_one(bool guarded, int signals) {
   static struct watch children;
   if (plan.waits) wait_for_word();
+  raise_descriptors(&plan.command.rlimits);
   open_tunnel();
   start_only_command(guarded);
   watch_start(&children, signals, READABLE, reap, NULL);
@@ -233,11 +247,13 @@ _Noreturn void serve_unfenced(int config) {
 /* The last fences, and then whatever the host asks for. */
 static _Noreturn void fence_and_serve(int filter) {
   int landlock = restrict_files(&plan.writable, !plan.open_files);
+  if (memory_shared && !plan.shared_network) sockets_ready();
+  signal(SIGIO, SIG_IGN); /* of a lease that somebody broke (usage.c) */
   load_filter(filter);
   int signals = watch_children();
   bool guarded = protection.guarded.count > 0;
   describe_layers(landlock, guarded);
-  guarded |= network_guarantee != NULL || learning;
+  guarded |= network_guarantee != NULL || learning || memory_shared;
   if (plan.stays) {
     open_tunnel();
     serve_session(&(struct session){&plan.command, guarded, signals, plan.ahead});

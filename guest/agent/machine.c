@@ -144,17 +144,24 @@ static void set_clock(const char *text) {
   if (clock_settime(CLOCK_REALTIME, &then)) die("clock: %s", strerror(errno));
 }
 
+/*
+ * SECURITY: without bytes of its own a clone is not taken for somebody of its own. That two clones show different random
+ * numbers proves nothing: a kernel whose seed is older than a second or so draws on the processor (RDSEED) and on the
+ * cycle counter at the next request, and one whose seed is younger repeats what its twin says.
+ */
 void take_identity(char *at, size_t length) {
   const char *end = at + length;
+  bool seeded = false;
   while (at < end) {
     const char *name = take_field(&at, end), *value = take_field(&at, end);
-    if (!strcmp(name, "seed")) reseed(value);
+    if (!strcmp(name, "seed")) reseed(value), seeded = true;
     else if (!strcmp(name, "time")) set_clock(value);
     else if (!strcmp(name, "token")) snprintf(machine.token, sizeof machine.token, "%s", value);
     else if (!strcmp(name, "machine-id")) snprintf(machine.id, sizeof machine.id, "%s\n", value);
     else if (!strcmp(name, "hostname")) sethostname(value, strlen(value));
     else die("identity: unknown field %s", name);
   }
+  if (!seeded) die("identity: no randomness of its own");
 }
 
 /* Drives are told apart by the name that the host gave them; a hypervisor that passes no names on keeps their order. */

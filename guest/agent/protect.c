@@ -1,5 +1,6 @@
 #include "agent.h"
 
+#include <ctype.h>
 #include <strings.h>
 
 struct protection protection;
@@ -32,18 +33,26 @@ static bool listed(const struct strings *list, const struct segments *segments, 
   return false;
 }
 
+static bool is_below(const char *path, const char *root) {
+  size_t length = strlen(root);
+  return !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
+}
+
 /* How many segments of the path are the guarded mount's own; -1 when it is below none. */
 static int depth_of_root(const char *path) {
+  for (size_t i = 0; i < protection.own.count; i++)
+    if (is_below(path, protection.own.items[i])) return -1;
   for (size_t i = 0; i < protection.guarded.count; i++) {
     const char *root = protection.guarded.items[i];
-    size_t length = strlen(root);
-    if (strncmp(path, root, length) || (path[length] != '/' && path[length] != 0)) continue;
+    if (!is_below(path, root)) continue;
     struct segments segments;
     split(&segments, root);
     return segments.count;
   }
   return -1;
 }
+
+bool is_guarded(const char *path) { return depth_of_root(path) >= 0; }
 
 /* How many segments of the pattern `a/b/c` stand in the path from `start` on; all of them: *whole. */
 static int matched(const struct segments *segments, int start, const char *pattern, bool *whole) {
@@ -62,29 +71,83 @@ static int dependency_depth(const struct segments *segments, int root) {
 }
 
 static bool is_pinned(const char *path) {
-  for (size_t i = 0; i < protection.pinned.count; i++) {
-    size_t length = strlen(protection.pinned.items[i]);
-    if (!strncmp(path, protection.pinned.items[i], length) && (path[length] == '/' || path[length] == 0)) return true;
+  for (size_t i = 0; i < protection.pinned.count; i++)
+    if (is_below(path, protection.pinned.items[i])) return true;
+  return false;
+}
+
+/* Patterns by their first segment: there are hundreds of them, and every change of a name is judged. */
+enum { BUCKETS = 256 };
+
+struct patterns {
+  struct entry {
+    const char *text;
+    struct entry *next;
+  } *buckets[BUCKETS];
+};
+
+/* What is protected in a `.git`, without that name: a repository can have another. */
+static struct patterns inner, names, in_repository;
+
+static unsigned bucket_of(const char *name, size_t length) {
+  unsigned hash = 5381;
+  for (size_t i = 0; i < length; i++) hash = hash * 33 + (unsigned)tolower((unsigned char)name[i]);
+  return hash % BUCKETS;
+}
+
+static void add_pattern(struct patterns *patterns, const char *text) {
+  struct entry *entry = malloc(sizeof *entry);
+  if (!entry) die("out of memory");
+  unsigned bucket = bucket_of(text, strcspn(text, "/"));
+  *entry = (struct entry){text, patterns->buckets[bucket]};
+  patterns->buckets[bucket] = entry;
+}
+
+void protection_ready(void) {
+  for (size_t i = 0; i < protection.names.count; i++) add_pattern(&names, protection.names.items[i]);
+  for (size_t i = 0; i < protection.inner.count; i++) {
+    const char *text = protection.inner.items[i];
+    add_pattern(&inner, text);
+    if (!strncmp(text, ".git/", 5)) add_pattern(&in_repository, text + 5);
+  }
+}
+
+/* The patterns that can begin at this segment. */
+static const struct entry *candidates(const struct patterns *patterns, const struct segments *segments, int start) {
+  return patterns->buckets[bucket_of(segments->start[start], segments->length[start])];
+}
+
+static bool has_whole(const struct patterns *patterns, const struct segments *segments, int start) {
+  for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
+    bool whole;
+    matched(segments, start, entry->text, &whole);
+    if (whole) return true;
   }
   return false;
 }
 
-/* `.git/hooks` stands in the path also when the mount itself is the `.git`. */
-static bool has_inner(const struct segments *segments) {
-  for (int start = 0; start < segments->count; start++)
-    for (size_t i = 0; i < protection.inner.count; i++) {
-      bool whole;
-      matched(segments, start, protection.inner.items[i], &whole);
-      if (whole) return true;
-    }
+/* Whether the path ends in the middle of one of the patterns: `.github` of `.github/workflows`. */
+static bool ends_within(const struct patterns *patterns, const struct segments *segments, int start) {
+  for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
+    bool whole;
+    int count = matched(segments, start, entry->text, &whole);
+    if (count > 0 && start + count == segments->count) return true;
+  }
   return false;
 }
 
-static bool has_name(const struct segments *segments, int start) {
-  for (size_t i = 0; i < protection.names.count; i++) {
-    bool whole;
-    matched(segments, start, protection.names.items[i], &whole);
-    if (whole) return true;
+/* Whether this segment stands directly in a repository, whatever that is called. */
+static bool in_git_directory(const char *path, const struct segments *segments, int start) {
+  size_t length = (size_t)(segments->start[start] - path);
+  while (length > 0 && path[length - 1] == '/') length--;
+  return is_git_directory(path, length);
+}
+
+/* `.git/hooks` stands in the path also when the mount itself is the `.git`. */
+static bool has_inner(const char *path, const struct segments *segments, int root) {
+  for (int start = 0; start < segments->count; start++) {
+    if (has_whole(&inner, segments, start)) return true;
+    if (start >= root && has_whole(&in_repository, segments, start) && in_git_directory(path, segments, start)) return true;
   }
   return false;
 }
@@ -98,10 +161,10 @@ bool is_protected(const char *path) {
   /* SECURITY: a path too deep to be judged is refused, not waved through. */
   if (segments.count == MAX_SEGMENTS) return true;
   if (segments.count > root && listed(&protection.roots, &segments, segments.count - 1)) return true;
-  if (is_pinned(path) || has_inner(&segments)) return true;
+  if (is_pinned(path) || has_inner(path, &segments, root)) return true;
   int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)
-    if (has_name(&segments, start)) return true;
+    if (has_whole(&names, &segments, start)) return true;
   return false;
 }
 
@@ -112,26 +175,19 @@ static bool leads_to_pinned(const char *path) {
   return false;
 }
 
-/* Whether the path ends in the middle of one of the patterns: `.github` of `.github/workflows`. */
-static bool ends_within(const struct strings *patterns, const struct segments *segments, int start) {
-  for (size_t i = 0; i < patterns->count; i++) {
-    bool whole;
-    int count = matched(segments, start, patterns->items[i], &whole);
-    if (count > 0 && start + count == segments->count) return true;
-  }
-  return false;
-}
-
 bool leads_to_protected(const char *path) {
   struct segments segments;
-  if (depth_of_root(path) < 0) return false;
+  int root = depth_of_root(path);
+  if (root < 0) return false;
   if (leads_to_pinned(path)) return true;
   split(&segments, path);
-  for (int start = 0; start < segments.count; start++)
-    if (ends_within(&protection.inner, &segments, start)) return true;
-  int root = depth_of_root(path), dependency = dependency_depth(&segments, root);
+  for (int start = 0; start < segments.count; start++) {
+    if (ends_within(&inner, &segments, start)) return true;
+    if (start >= root && ends_within(&in_repository, &segments, start) && in_git_directory(path, &segments, start)) return true;
+  }
+  int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)
-    if (ends_within(&protection.names, &segments, start)) return true;
+    if (ends_within(&names, &segments, start)) return true;
   return false;
 }
 

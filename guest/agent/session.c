@@ -82,35 +82,30 @@ static void reap(struct watch *watch, uint32_t events) {
 
 /* What a command leaves behind keeps its keeper here; without one there is nothing that could grow. */
 static void check_ceilings(void) {
-  if (!running_any()) return usage_release();
+  if (!running_any()) return memory_clear(), usage_release();
   const char *limit = usage_exceeded();
   if (!limit) return;
   running_exceeded(limit);
   kill(-1, SIGKILL);
+  memory_clear();
 }
 
-/* Every command costs us half a dozen descriptors. */
-static void raise_descriptors(void) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-static void remember_descriptors(struct strings *rlimits) {
+/* Every command costs us half a dozen descriptors, every file that is counted one. Commands keep the limit that they had. */
+void raise_descriptors(struct strings *rlimits) {
   static char text[32];
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit)) return;
   snprintf(text, sizeof text, "%llu", (unsigned long long)limit.rlim_cur);
   strings_add(rlimits, "nofile");
   strings_add(rlimits, text);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 _Noreturn void serve_session(const struct session *with) {
   static struct watch signals;
   session = with;
-  remember_descriptors(&session->defaults->rlimits);
-  raise_descriptors();
+  raise_descriptors(&session->defaults->rlimits);
   signal(SIGPIPE, SIG_IGN);
   watch_start(&signals, session->signals, READABLE, reap, NULL);
   wire_open(take_frame, room_again);

@@ -74,6 +74,21 @@ static int put_in_front(struct walk *walk, const char *target, bool slash) {
   return 0;
 }
 
+bool is_on_proc(int fd) {
+  struct statfs fs;
+  return fstatfs(fd, &fs) || fs.f_type == PROC_MAGIC;
+}
+
+bool is_of_caller(int fd, pid_t caller) {
+  char path[PATH_MAX], task[64];
+  struct stat found, ours, thread;
+  int pid, length = 0;
+  if (fstat(fd, &found) || fstat(proc_fd, &ours) || found.st_dev != ours.st_dev) return false;
+  if (!path_of(fd, path, sizeof path) || sscanf(path, "/proc/%d/%n", &pid, &length) != 1 || !length) return false;
+  snprintf(task, sizeof task, "%d/task/%d", caller, pid);
+  return pid == caller || !fstatat(proc_fd, task, &thread, 0);
+}
+
 /* Whether a directory of /proc tells of us; one that cannot be named might. */
 static bool is_ours(int dir) {
   char path[PATH_MAX], own[32];
@@ -97,8 +112,7 @@ static int follow_proc_link(struct walk *walk, const char *name, bool slash, int
 }
 
 static int follow_link(struct walk *walk, int link, const char *name, bool slash, int *jumped) {
-  struct statfs fs;
-  if (!fstatfs(link, &fs) && fs.f_type == PROC_MAGIC) return follow_proc_link(walk, name, slash, jumped);
+  if (is_on_proc(link)) return follow_proc_link(walk, name, slash, jumped);
   char target[PATH_MAX];
   ssize_t length = readlinkat(link, "", target, sizeof target - 1);
   if (length < 0) return -errno;

@@ -19,13 +19,18 @@ export function protectionFields(plan: Plan): string[] {
   if (!plan.protection && plan.limits.diskMb === undefined) return []
   return [
     ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
-    ...protection.roots.flatMap((name) => ['protect-root', name]),
-    ...protection.inner.flatMap((name) => ['protect-inner', name]),
-    ...protection.names.flatMap((name) => ['protect-name', name]),
-    ...protection.exceptBelow.flatMap((name) => ['protect-except', name]),
+    ...plan.own.flatMap((path) => ['own', path]),
+    ...lines('protect-root', protection.roots),
+    ...lines('protect-inner', protection.inner),
+    ...lines('protect-name', protection.names),
+    ...lines('protect-except', protection.exceptBelow),
     ...protection.pinned.flatMap((path) => ['protect-path', path]),
   ]
 }
+
+/** A table of names as one field: each field of its own would be four variables of the launcher's environment. */
+const lines = (field: string, names: readonly string[]): string[] =>
+  names.length > 0 ? [field, names.join('\n')] : []
 
 /** Limits that somebody asked for are looked at more often than nets. */
 export const watched = (plan: Plan): boolean =>

@@ -3,6 +3,7 @@ import type { Mask, Mount, PathFact } from '../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../model/spec.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from './paths.ts'
 import { hardDenied, hasMountSyntax, isWithin, refuseTarget } from './paths-mount.ts'
+import type { PinFacts } from './pins.ts'
 
 /** Which host paths a spec gets, and what of them stays hidden. */
 
@@ -45,6 +46,8 @@ export type Facts = {
   readonly cwd: string
   /** One for each path that `pathsOf` names. */
   readonly paths: ReadonlyMap<string, Observed>
+  /** What a protected name in a writable place leads to. */
+  readonly pins?: readonly PinFacts[] | undefined
   /** Directories that were made for this sandbox alone; where each goes in it. */
   readonly own?: readonly { readonly target: string; readonly fact: PathFact }[] | undefined
   /** What stands ready for network mode `fetch`. */

@@ -15,8 +15,8 @@ import {
   type SandboxPolicy,
 } from './grants.ts'
 import { isWithin } from './paths-mount.ts'
+import { type PinFacts, protectionFor } from './pins.ts'
 import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './plan-egress.ts'
-import { pinnedTo } from './protect.ts'
 
 export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants.ts'
 
@@ -95,7 +95,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     mounts,
     own: own.map(({ target }) => target),
     masks: masksFor(spec, facts, mounts),
-    protection: writes && !waived.includes('fs.protect') ? pinnedTo(repositoriesOf(facts)) : undefined,
+    protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
     network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },
     unixSockets: sockets,
     files: mode === 'fetch' ? egressFiles(facts) : [],
@@ -141,9 +141,10 @@ function startingPoint(workspace: PathFact, facts: Facts): string {
   return isWithin(facts.cwd, workspace.real) ? facts.cwd : workspace.real
 }
 
-const repositoriesOf = (facts: Facts): readonly string[] => [
-  ...new Set([...facts.paths.values()].flatMap((observed) => observed.repositories)),
-]
+const pinsIn = ({ paths, pins = [] }: Facts): PinFacts => ({
+  repositories: [...[...paths.values()], ...pins].flatMap(({ repositories }) => repositories),
+  files: pins.flatMap(({ files }) => files),
+})
 
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 

@@ -1,109 +1,26 @@
 import type { Protection } from '../model/plan.ts'
+import { ANYWHERE, DEPENDENCIES, IN_REPOSITORY, type ProtectedRow, REPOSITORIES } from './protect-table.ts'
 
-/**
- * Names below a writable mount that would run code outside the sandbox later: when a person next uses git, opens
- * an editor or a shell there, or starts another agent. They cannot be changed or created from inside.
- */
+const namesOf = (rows: readonly ProtectedRow[]): readonly string[] => rows.map(({ name }) => name)
+
+/** The table as every wall takes it. Nothing of it can be changed or created from inside. */
 export const PROTECTION: Protection = {
-  // git looks for `.git` in every directory on the way up, so creating one anywhere plants a repository whose
-  // configuration runs programs (`core.fsmonitor`, hooks). An existing one may not be moved away and replaced.
-  roots: ['.git'],
-  // Inside an existing repository commits, branches and the index stay writable; what names programs does not.
-  inner: [
-    '.git/hooks',
-    '.git/config',
-    '.git/config.worktree',
-    '.git/commondir',
-    '.git/modules',
-    '.git/worktrees',
-    '.git/info/attributes',
-    '.git/objects/info/alternates',
-    '.jj/repo/config.toml',
-    '.hg/hgrc',
-  ],
-  names: [
-    // ours
-    '.ringfence',
-    'ringfence.toml',
-    // git's user-level files, when a home directory or dotfile tree is the workspace
-    '.gitconfig',
-    '.gitmodules',
-    '.hg',
-    // editors
-    '.vscode',
-    '.idea',
-    '.zed',
-    '.fleet',
-    '.nvim.lua',
-    '.nvimrc',
-    '.exrc',
-    '.vimrc',
-    '.dir-locals.el',
-    // hooks that package managers and direnv run
-    '.husky',
-    '.envrc',
-    '.pre-commit-config.yaml',
-    '.lefthook.yml',
-    'lefthook.yml',
-    // shells
-    '.bashrc',
-    '.bash_profile',
-    '.bash_login',
-    '.bash_logout',
-    '.bash_aliases',
-    '.profile',
-    '.zshrc',
-    '.zshenv',
-    '.zprofile',
-    '.zlogin',
-    '.zlogout',
-    '.kshrc',
-    '.cshrc',
-    '.tcshrc',
-    '.login',
-    '.inputrc',
-    '.ripgreprc',
-    '.tmux.conf',
-    '.screenrc',
-    '.gdbinit',
-    '.lldbinit',
-    '.mise.toml',
-    '.tool-versions',
-    // agents
-    '.mcp.json',
-    '.claude',
-    '.codex',
-    '.agents',
-    '.cursor',
-    '.gemini',
-    '.windsurf',
-    '.continue',
-    '.aider.conf.yml',
-    '.roo',
-    '.kiro',
-    '.devcontainer',
-    // what they take for their instructions
-    'CLAUDE.md',
-    'AGENTS.md',
-    'GEMINI.md',
-    '.cursorrules',
-    // what runs on other machines after the next push
-    '.github/workflows',
-    '.gitlab-ci.yml',
-  ],
-  exceptBelow: ['node_modules', 'site-packages'],
+  roots: namesOf(REPOSITORIES),
+  inner: namesOf(IN_REPOSITORY),
+  names: namesOf(ANYWHERE),
+  exceptBelow: DEPENDENCIES,
   pinned: [],
 }
 
-/** The protection of a workspace whose `.git` is a link or a file that names another directory. */
-export function pinnedTo(repositories: readonly string[]): Protection {
-  const inside = PROTECTION.inner
-    .filter((pattern) => pattern.startsWith('.git/'))
-    .map((pattern) => pattern.slice(4))
-  return {
-    ...PROTECTION,
-    pinned: repositories.flatMap((repository) => inside.map((rest) => repository + rest)),
-  }
+/** What is protected inside of a repository, whatever that is called. */
+const INSIDE_GIT: readonly string[] = PROTECTION.inner
+  .filter((pattern) => pattern.startsWith('.git/'))
+  .map((pattern) => pattern.slice(5))
+
+/** The protection of a workspace with repositories elsewhere, and with files that git or a link there leads to. */
+export function pinnedTo(repositories: readonly string[], files: readonly string[] = []): Protection {
+  const inside = repositories.flatMap((repository) => INSIDE_GIT.map((rest) => `${repository}/${rest}`))
+  return { ...PROTECTION, pinned: [...new Set([...inside, ...files])] }
 }
 
 const same = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase()
@@ -111,6 +28,25 @@ const same = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCas
 /** Whether the pattern `a/b` stands in the path from `start` on. */
 const stands = (pattern: string, segments: readonly string[], start: number): boolean =>
   pattern.split('/').every((part, index) => same(part, segments[start + index] ?? ''))
+
+/** Whether the path ends in the middle of a pattern: `.github` of `.github/workflows`. */
+const endsWithin = (pattern: string, segments: readonly string[], start: number): boolean => {
+  const parts = pattern.split('/')
+  const rest = segments.slice(start)
+  return rest.length < parts.length && rest.every((segment, index) => same(segment, parts[index] as string))
+}
+
+/** The pattern that something which leads elsewhere (a link) would answer for from this path on. */
+export function leadsTo({ inner, names }: Protection, relative: string): string | undefined {
+  const segments = relative.split('/').filter((segment) => segment !== '' && segment !== '.')
+  return [...inner, ...names].find((pattern) =>
+    segments.some((_, start) => endsWithin(pattern, segments, start)),
+  )
+}
+
+/** The judgement of what comes back from a guest: by its name, and of a link also by what it would lead. */
+export const refusedBy = (protection: Protection, relative: string, leads = false): string | undefined =>
+  protectedBy(protection, relative) ?? (leads ? leadsTo(protection, relative) : undefined)
 
 /** Why changing this relative path is refused, or `undefined`. The guest agent holds the same rules in C. */
 export function protectedBy(protection: Protection, relative: string): string | undefined {

@@ -9,6 +9,7 @@ import type { Plan } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import type { Capability } from '../policy/capability.ts'
+import { type PinFacts, writablePathsOf } from '../policy/pins.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { allowedHosts, askedNetworkMode } from '../policy/plan-egress.ts'
 import {
@@ -45,6 +46,8 @@ export type GateParts = {
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
   readonly observe: (path: string) => Observed
+  /** What protected names in a writable place lead to. */
+  readonly pins?: (path: string) => PinFacts
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
@@ -100,13 +103,14 @@ export class Gate {
   plan(input: unknown, { egress, review, own, requester }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const grants = this.#permitted(spec, requester)
-    const { host, observe } = this.#parts
+    const { host, observe, pins } = this.#parts
     const policy = this.#policyFor(grants)
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
     const facts = {
       ...host,
       stateDir: observe(host.stateDir),
       paths,
+      pins: pins && writablePathsOf(spec).map(pins),
       own: own && ownFacts(spec, own, observe),
       egress: egress?.facts,
       overlays: review?.places(),

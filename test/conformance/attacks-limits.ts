@@ -67,6 +67,64 @@ export const LIMITS = {
       succeeded: says('yes'),
     },
     {
+      name: 'use more memory in files that have no name and no place',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import os,time
+files=[os.memfd_create(str(i)) for i in range(4)]
+for f in files:
+  for _ in range(75): os.write(f,b'x'*1048576)
+time.sleep(0.5); print('yes')
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      name: 'use more memory that is shared and not shown',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import mmap,time
+held=[mmap.mmap(-1,60<<20) for _ in range(5)]
+for m in held:
+  for at in range(0,60<<20,1<<20): m[at:at+(1<<20)]=b'x'*(1<<20); m.madvise(mmap.MADV_DONTNEED,at,1<<20)
+time.sleep(0.5); print('yes')
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      name: 'use more memory in System V segments',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import ctypes,time
+c=ctypes.CDLL(None); c.shmat.restype=ctypes.c_void_p; c.shmat.argtypes=[ctypes.c_int,ctypes.c_void_p,ctypes.c_int]; c.shmdt.argtypes=[ctypes.c_void_p]
+ids=[]
+try:
+  for _ in range(6):
+    i=c.shmget(0,50<<20,0o1600); ids.append(i); at=c.shmat(i,None,0); ctypes.memset(at,1,50<<20); c.shmdt(at)
+  time.sleep(0.5); print('yes')
+finally:
+  for i in ids: c.shmctl(i,0,None)
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      name: 'use more memory in what waits in sockets',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import resource,socket,time
+resource.setrlimit(resource.RLIMIT_NOFILE,(resource.getrlimit(resource.RLIMIT_NOFILE)[1],)*2)
+held=[];total=0
+while total<(180<<20) and len(held)<8000:
+  pair=socket.socketpair(); held.append(pair)
+  for s in pair:
+    s.setblocking(False)
+    try:
+      while True: total+=s.send(b'x'*65536)
+    except BlockingIOError: pass
+time.sleep(0.5); print('yes' if total>=180<<20 else 'no')
+X`,
+      succeeded: says('yes'),
+    },
+    {
       name: 'use more memory in a memory file system',
       limits: { memoryMb: 100 },
       script: () =>
@@ -103,6 +161,35 @@ export const LIMITS = {
       limits: { diskMb: 20 },
       script: () => 'for i in $(seq 120); do head -c 1M /dev/zero > f$i; sleep 0.01; done',
       succeeded: (_, __, workspace) => megabytesIn(workspace) > 60,
+    },
+    {
+      name: 'keep removed files in the queue of a socket',
+      limits: { diskMb: 20 },
+      script: () => `python3 - <<'X'
+import array,os,socket,time
+pairs=[];kept=0
+for i in range(20):
+  a,b=socket.socketpair(); pairs.append((a,b))
+  f=os.open(f'f{i}',os.O_RDWR|os.O_CREAT); os.unlink(f'f{i}')
+  for _ in range(8): os.write(f,b'x'*1048576); time.sleep(0.002)
+  a.sendmsg([b'x'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[f]))]); os.close(f); time.sleep(0.06)
+for a,b in pairs:
+  f=array.array('i',b.recvmsg(1,64)[1][0][2])[0]; kept+=os.fstat(f).st_blocks*512
+print(kept>>20)
+X`,
+      succeeded: (result) => Number(stdout(result)) > 60,
+    },
+    {
+      name: 'open so many files that one is forgotten',
+      limits: { diskMb: 90 },
+      script: () => `mkdir many; python3 - <<'X'
+import os,time
+big=[os.open(f'big{i}',os.O_WRONLY|os.O_CREAT) for i in range(4)]
+for i in range(16500): os.close(os.open(f'many/{i}',os.O_WRONLY|os.O_CREAT))
+for f in big:
+  for _ in range(60): os.write(f,b'x'*1048576); time.sleep(0.001)
+X`,
+      succeeded: (_, __, workspace) => megabytesIn(workspace) > 150,
     },
     {
       name: 'fill the private /tmp',

@@ -5,6 +5,7 @@ import { IPC, KERNEL, OTHER_KERNEL, PROCESSES } from './attacks-kernel.ts'
 import { CLEANUP, LIMITS } from './attacks-limits.ts'
 import { BROKERED, NETWORK, THROUGH_PROXY } from './attacks-network.ts'
 import { PROTECTED } from './attacks-protect.ts'
+import { REPOSITORY } from './attacks-repository.ts'
 
 /**
  * Each guarantee with its attacks. A guarantee without a proof does not compile.
@@ -16,7 +17,7 @@ const UNPROVEN: readonly Attack[] = []
 export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'fs.read': READS,
   'fs.write': WRITES,
-  'fs.protect': PROTECTED,
+  'fs.protect': [...PROTECTED, ...REPOSITORY],
   'env.clean': ENVIRONMENT,
   'net.offline': NETWORK,
   'net.loopback': NETWORK.map((attack) => ({ ...attack, spec: { network: { mode: 'loopback' } } })),

@@ -56,18 +56,22 @@ const withoutField =
     return kept.flat()
   }
 
-/** Removes a field of the agent where it has one of these values. */
-const withoutValues =
+/** Removes lines from a field of the agent that holds a table. */
+const withoutLines =
   (field: string, ...values: readonly string[]) =>
   (vector: readonly string[]): readonly string[] => {
     const pairs = pairsOf(vector)
-    return pairs
-      .filter((pair, at) => {
-        const start = pair[1] === field && values.includes(pairs[at + 1]?.[1] ?? '')
-        const rest = pairs[at - 1]?.[1] === field && values.includes(pair[1] ?? '')
-        return pair[0] !== 'init' || !(start || rest)
-      })
-      .flat()
+    return pairs.flatMap(([name, value = '', ...rest], at) =>
+      name === 'init' && pairs[at - 1]?.[1] === field
+        ? [
+            name,
+            value
+              .split('\n')
+              .filter((line) => !values.includes(line))
+              .join('\n'),
+          ]
+        : [name as string, ...(value === '' && pairs[at]?.length === 1 ? [] : [value]), ...rest],
+    )
   }
 
 const insertArgs =
@@ -159,7 +163,7 @@ export const SABOTAGES: readonly Sabotage[] = [
   {
     name: 'what agents take for instructions is not protected',
     breaks: ['fs.protect'],
-    sabotage: withoutValues('protect-name', 'CLAUDE.md', '.github/workflows'),
+    sabotage: withoutLines('protect-name', 'CLAUDE.md', '.github/workflows'),
   },
 ]
 

@@ -18,6 +18,32 @@ export const USES: readonly {
     says: 'a',
   },
   { name: 'modes follow the umask', script: 'umask 027; touch m; stat -c %a m', says: '640' },
+  {
+    name: 'a file without a name keeps its mode, and may get a name',
+    script: `python3 - <<'X'
+import os
+f=os.open('.',os.O_TMPFILE|os.O_RDWR,0o600);os.write(f,b'later')
+os.link(f'/proc/self/fd/{f}','named',src_dir_fd=0,follow_symlinks=True)
+print(oct(os.stat('named').st_mode),open('named').read())
+X`,
+    says: '0o100600 later',
+  },
+  {
+    name: 'times, owners and attributes of its own files',
+    script: `touch m && touch -d @5 m && chown -h $(id -u) m && ln -s m n && touch -h n && cp -a m k && stat -c %Y k`,
+    says: '5',
+  },
+  {
+    name: 'shared memory, with a file and without',
+    script: `python3 - <<'X'
+import mmap,os
+m=mmap.mmap(-1,1<<20);m[0]=65
+if os.fork()==0: m[1]=66; os._exit(0)
+os.wait();f=os.memfd_create('x');os.ftruncate(f,4096);n=mmap.mmap(f,4096);n[0]=67
+print('shared',m[0]+m[1]+n[0])
+X`,
+    says: 'shared 198',
+  },
   { name: 'use /tmp', script: 'f=$(mktemp) && echo tmp > $f && cat $f', says: 'tmp' },
   {
     name: 'write to /dev/stdout and /dev/null',

@@ -16,11 +16,14 @@ import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { hostPath } from '../../src/host/facts.ts'
+import { pinsOf } from '../../src/host/git-pins.ts'
 import { Vault } from '../../src/host/vault.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import type { Plan } from '../../src/model/plan.ts'
 import { parseSpec } from '../../src/model/spec.ts'
+import { writablePathsOf } from '../../src/policy/pins.ts'
 import { type EgressFacts, pathsOf, planFor, sandboxPolicyOf } from '../../src/policy/plan.ts'
+import { PROTECTION, protectedBy } from '../../src/policy/protect.ts'
 import { egressWith } from '../../src/supervisor/egress.ts'
 
 export const SECRET = 's3cr3t-canary'
@@ -168,8 +171,25 @@ export function freshWorkspace(world: World): string {
     chmodSync(join(repository, '.git', 'hooks', 'pre-push'), 0o644)
   }
   writeFileSync(join(dir, 'README.md'), 'readme\n')
+  plantSettings(dir)
   return dir
 }
+
+/** A nested repository whose git directory lies elsewhere, and settings that point into the workspace. */
+function plantSettings(dir: string): void {
+  const split = join(dir, 'real', 'split.git')
+  for (const sub of ['hooks', 'objects', 'refs']) mkdirSync(join(split, sub), { recursive: true })
+  writeFileSync(join(split, 'HEAD'), 'ref: refs/heads/main\n')
+  writeFileSync(join(split, 'config'), '[core]\n\trepositoryformatversion = 0\n')
+  mkdirSync(join(dir, 'vendor', 'split'))
+  writeFileSync(join(dir, 'vendor', 'split', '.git'), 'gitdir: ../../real/split.git\n')
+  writeFileSync(join(dir, 'shared.gitconfig'), '')
+  mkdirSync(join(dir, 'tools'))
+  const settings = '[core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../shared.gitconfig\n'
+  writeFileSync(join(dir, '.git', 'config'), settings, { flag: 'a' })
+}
+
+const isProtected = (name: string): boolean => protectedBy(PROTECTION, name) !== undefined
 
 /** Plans come from policy, here as everywhere. */
 export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Plan {
@@ -184,6 +204,9 @@ export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Pla
     hostMemoryMb: 4096,
     cwd: '/',
     paths,
+    pins: writablePathsOf(parsed).map((path) =>
+      pinsOf(path, { home: homedir(), globals: [], isProtected, skip: PROTECTION.exceptBelow }),
+    ),
     egress,
   }
   const plan = planFor(policy, parsed, facts)

@@ -102,6 +102,10 @@ const AGENT: Readonly<Record<string, number>> = {
   hand: 1,
   'tell-network': 1,
   memory: 1,
+  'memory-shared': 0,
+  'shared-network': 0,
+  own: 1,
+  'protect-path': 1,
   disk: 1,
   processes: 1,
   tick: 1,
@@ -436,7 +440,7 @@ describe('danger-full-access', () => {
   test('still protects names, hides the kernel and unshares the network', () => {
     const { field, bwrap } = launch({ preset: 'danger-full-access', workspace: W })
     expect(field('guard')).toEqual([['']])
-    expect(field('protect-root').flat()).toEqual(PROTECTION.roots)
+    expect(field('protect-root').flat().join().split('\n')).toEqual(PROTECTION.roots)
     expect(field('readonly').flat()).toContain('/proc/sys')
     expect(field('hide').flat()).toContain('/proc/kcore')
     expect(bwrap).toContain('--unshare-net')
@@ -447,10 +451,10 @@ describe('protection', () => {
   test('goes whole to the agent, with the places that it counts in', () => {
     const { field } = launch({ workspace: W, read: ['/data'], write: ['/out'] })
     expect(field('guard').flat()).toEqual([W, '/out'])
-    expect(field('protect-root').flat()).toEqual(PROTECTION.roots)
-    expect(field('protect-inner').flat()).toEqual(PROTECTION.inner)
-    expect(field('protect-name').flat()).toEqual(PROTECTION.names)
-    expect(field('protect-except').flat()).toEqual(PROTECTION.exceptBelow)
+    expect(field('protect-root').flat().join().split('\n')).toEqual(PROTECTION.roots)
+    expect(field('protect-inner').flat().join().split('\n')).toEqual(PROTECTION.inner)
+    expect(field('protect-name').flat().join().split('\n')).toEqual(PROTECTION.names)
+    expect(field('protect-except').flat().join().split('\n')).toEqual(PROTECTION.exceptBelow)
   })
 
   test.each<[string, Record<string, unknown>, string[], string[]]>([

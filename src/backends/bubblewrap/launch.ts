@@ -275,6 +275,7 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
     ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waits ? ['wait'] : []),
     ...(plan.learns ? ['learn'] : []),
+    ...(plan.network.mode === 'full' ? ['shared-network'] : []),
     ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
     ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
     // Where there is no network, an attempt to reach one is worth a record.
@@ -303,7 +304,7 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
     // The kernel counts for itself, and exactly, but not for user 0.
     ...(pids !== undefined && agentHolds.pids && uid !== 0 ? ['rlimit', 'nproc', String(pids)] : []),
     ...(memoryMb !== undefined && agentHolds.memory
-      ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB)]
+      ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
       : []),
     ...(diskMb !== undefined ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)] : []),
     ...(watched(plan) ? ['tick', '25'] : []),

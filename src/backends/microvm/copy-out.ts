@@ -23,6 +23,7 @@ import { O_PATH } from '../../host/walk.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Protection } from '../../model/plan.ts'
 import type { Copied, Manifest } from '../copy-in.ts'
+import { hasBelow, touchesRepository } from '../git-shape.ts'
 import type { GuestEntry, TarReader } from './tar-reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
@@ -30,8 +31,8 @@ const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constan
 /** Something of the guest's that did not get back, and why. */
 export type LeftBehind = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
 
-/** Judges a path below a mount: the name that protects it, or nothing. */
-export type Refuses = (protection: Protection, relative: string) => string | undefined
+/** Judges a path below a mount: the name that protects it, or nothing. What `leads` elsewhere brings its target along. */
+export type Refuses = (protection: Protection, relative: string, leads?: boolean) => string | undefined
 
 export type Taken = { readonly left: readonly LeftBehind[]; readonly since: string | undefined }
 
@@ -43,7 +44,7 @@ export type Taken = { readonly left: readonly LeftBehind[]; readonly since: stri
 export class CopyOut {
   readonly #mount: Mount
   readonly #manifest: Manifest
-  readonly #judge: (relative: string) => boolean
+  readonly #judge: (root: number, relative: string, leads?: boolean) => boolean
   readonly #left: LeftBehind[] = []
   /** Directories that were not made; what lies in them is not either. */
   readonly #without = new Set<string>()
@@ -51,11 +52,13 @@ export class CopyOut {
   constructor(mount: Mount, manifest: Manifest, protection: Protection | undefined, refuses: Refuses) {
     this.#mount = mount
     this.#manifest = manifest
-    this.#judge = (relative) => {
+    this.#judge = (root, relative, leads = false) => {
       if (!protection) return false
+      if (touchesRepository(protection, relative, hasBelow(root))) return true
       const full = `${mount.target === '/' ? '' : mount.target}/${relative}`
       const pinned = protection.pinned.some((path) => full === path || full.startsWith(`${path}/`))
-      return pinned || refuses(protection, relative) !== undefined
+      const towards = leads && protection.pinned.some((path) => path.startsWith(`${full}/`))
+      return pinned || towards || refuses(protection, relative, leads) !== undefined
     }
   }
 
@@ -99,7 +102,7 @@ export class CopyOut {
     try {
       const parent = openBelow(root, dirname(name))
       try {
-        await this.#place(`/proc/self/fd/${parent}`, entry, reader)
+        await this.#place(root, `/proc/self/fd/${parent}`, entry, reader)
       } finally {
         closeSync(parent)
       }
@@ -109,13 +112,13 @@ export class CopyOut {
     }
   }
 
-  async #place(dir: string, entry: GuestEntry, reader: TarReader): Promise<void> {
+  async #place(root: number, dir: string, entry: GuestEntry, reader: TarReader): Promise<void> {
     const { name, kind } = entry
     const place = `${dir}/${basename(name)}`
     const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
     if (kind === 'dir' && now?.isDirectory()) return
     if (kind === 'link' && now?.isSymbolicLink() && readlinkSync(place) === entry.link) return
-    if (this.#judge(name)) return this.#leave(entry, 'protected')
+    if (this.#judge(root, name, kind === 'link')) return this.#leave(entry, 'protected')
     if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
     if (now?.isDirectory()) return this.#leave(entry, 'changed')
     const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
@@ -182,7 +185,7 @@ export class CopyOut {
       const place = `/proc/self/fd/${parent}/${basename(path)}`
       const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
       if (now) {
-        if (this.#judge(path)) return void this.#left.push({ path, why: 'protected' })
+        if (this.#judge(root, path)) return void this.#left.push({ path, why: 'protected' })
         if (
           now.isDirectory() !== (copied.kind === 'dir') ||
           (!now.isDirectory() && !isUnchanged(now, copied))

@@ -17,7 +17,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { planOf } from '../../../test/conformance/world.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
-import { protectedBy } from '../../policy/protect.ts'
+import { refusedBy } from '../../policy/protect.ts'
 import { CopyIn } from '../copy-in.ts'
 import { type Header, header, padding } from '../images/tar.ts'
 import { CopyOut, type Taken } from './copy-out.ts'
@@ -73,7 +73,7 @@ async function takeBack(entries: readonly Entry[], whole = true): Promise<Taken>
     for (let at = 0; at < bytes.length; at += 333) yield bytes.subarray(at, at + 333)
   }
   const reader = new TarReader(pieces(), { entries: 1000, bytes: 1_000_000 })
-  return new CopyOut(mount, copy.manifest, plan.protection, protectedBy).take(reader)
+  return new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
 }
 const at = (...names: string[]): string => join(workspace, ...names)
 
@@ -102,6 +102,46 @@ describe('into the guest', () => {
     const plan = planOf({ workspace, deny: [at('.env')] })
     const copy = new CopyIn(plan, plan.mounts[0] as Mount)
     expect(Buffer.concat([...copy.stream()]).includes('KEY')).toBe(false)
+  })
+})
+
+describe('protected by more than a name', () => {
+  const dir = (name: string): Entry => ({ name, type: '5', mode: 0o755 })
+
+  test('a directory does not become a repository, whatever it is called', async () => {
+    const taken = await takeBack([
+      dir('bare'),
+      dir('bare/objects'),
+      dir('bare/refs'),
+      { name: 'bare/HEAD', content: 'ref: refs/heads/main' },
+      { name: 'bare/config', content: 'PWNED' },
+    ])
+    expect(taken.left).toContainEqual({ path: 'bare/HEAD', why: 'protected' })
+    expect(existsSync(at('bare', 'HEAD'))).toBe(false)
+  })
+
+  test('what names programs in one stays as it is', async () => {
+    for (const name of ['objects', 'refs', 'hooks']) mkdirSync(at('bare', name), { recursive: true })
+    writeFileSync(at('bare', 'HEAD'), 'ref: refs/heads/main')
+    const taken = await takeBack([
+      ...['bare', 'bare/objects', 'bare/refs', 'bare/hooks'].map(dir),
+      { name: 'bare/HEAD', type: 'S' },
+      { name: 'bare/config', content: 'PWNED' },
+      { name: 'bare/hooks/post-commit', content: 'PWNED' },
+      { name: 'bare/FETCH_HEAD', content: 'fine' },
+    ])
+    expect(taken.left.map(({ path }) => path).sort()).toEqual(['bare/config', 'bare/hooks/post-commit'])
+    expect(existsSync(at('bare', 'FETCH_HEAD'))).toBe(true)
+  })
+
+  test('a link does not lead what is loaded elsewhere', async () => {
+    const taken = await takeBack([
+      { name: '.github', type: '2', link: 'a' },
+      { name: '.git/info', type: '2', link: '../a' },
+      { name: 'fine', type: '2', link: 'a' },
+    ])
+    expect(taken.left.map(({ path }) => path).sort()).toEqual(['.git/info', '.github'])
+    expect(existsSync(at('fine'))).toBe(true)
   })
 })
 
@@ -143,7 +183,7 @@ describe('back from the guest', () => {
       yield bytes
     }
     const reader = new TarReader(whole(), { entries: 1000, bytes: 1_000_000 })
-    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, protectedBy).take(reader)
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
     expect(left).toEqual([{ path: 'b\ufffdd', why: 'refused' }])
     expect(readFileSync(at('good'), 'utf8')).toBe('kept')
     expect(readdirSync(workspace).sort()).toEqual(['.git', 'a', 'good'])
@@ -182,7 +222,7 @@ describe('back from the guest', () => {
       })(),
       { entries: 100, bytes: 1000 },
     )
-    const taken = await new CopyOut(mount, copy.manifest, plan.protection, protectedBy).take(reader)
+    const taken = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
     expect(taken.left).toEqual([{ path: 'a', why: 'changed' }])
     expect(readFileSync(join(outside, 'secret'), 'utf8')).toBe('secret')
   })
@@ -229,7 +269,7 @@ describe('back from the guest', () => {
       })(),
       { entries: 100, bytes: 1000 },
     )
-    const taken = await new CopyOut(mount, copy.manifest, plan.protection, protectedBy).take(reader)
+    const taken = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
     expect(taken.left.map(({ path, why }) => [path, why])).toEqual([
       ['a', 'changed'],
       ['later', 'changed'],

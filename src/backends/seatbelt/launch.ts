@@ -167,11 +167,15 @@ const folded = (text: string): string =>
 
 const either = (names: readonly string[]): string => `(${names.map(folded).join('|')})`
 
+/** `a` and `a/b` of `a/b/c`. */
+const prefixesOf = (name: string): readonly string[] =>
+  name.includes('/') ? [...prefixesOf(dirname(name)), dirname(name)] : []
+
 /** SECURITY: names that run code later stay closed, whatever was granted above. */
 function protections(protection: Protection, root: string): readonly string[] {
   const base = `^${folded(root === '/' ? '' : root)}/(.*/)?`
   const { roots, inner, names, exceptBelow, pinned } = protection
-  const prefixes = names.filter((name) => name.includes('/')).map((name) => dirname(name))
+  const prefixes = [...new Set(names.flatMap(prefixesOf))]
   return [
     rule('deny', 'file-write*', [regex(`${base}${either(names)}(/|$)`)]),
     // Packages bring names of their own.

@@ -1,0 +1,100 @@
+#include "calls.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* A unix socket that is bound to a path makes a name like any other. We bind the caller's own socket in its stead. */
+
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL
+#endif
+
+static pid_t group_of(pid_t thread) {
+  char name[32], text[512];
+  snprintf(name, sizeof name, "%d/status", thread);
+  int fd = openat(proc_fd, name, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (fd >= 0) close(fd);
+  if (length <= 0) return thread;
+  text[length] = 0;
+  const char *line = strstr(text, "\nTgid:");
+  return line ? (pid_t)strtol(line + 6, NULL, 10) : thread;
+}
+
+static bool is_same_file(int ours, pid_t caller, int theirs) {
+  char name[64];
+  struct stat a, b;
+  snprintf(name, sizeof name, "%d/fd/%d", caller, theirs);
+  return !fstat(ours, &a) && !fstatat(proc_fd, name, &b, 0) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+int take_descriptor(const struct call *call, int fd) {
+  int pidfd = (int)syscall(SYS_pidfd_open, call->caller, PIDFD_THREAD);
+  /* PLATFORM: before 6.9 only a whole process has one; its threads share their descriptors, or we find another file. */
+  if (pidfd < 0) pidfd = (int)syscall(SYS_pidfd_open, group_of(call->caller), 0);
+  if (pidfd < 0) return -errno;
+  int copy = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0), error = errno;
+  close(pidfd);
+  if (copy < 0) return -error;
+  if (is_same_file(copy, call->caller, fd)) return copy;
+  close(copy);
+  return -EBADF;
+}
+
+/* From where the caller stands, so that the socket knows its address as the caller wrote it. */
+static int bind_at(const struct call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+  char name[32];
+  snprintf(name, sizeof name, "%d/cwd", call->caller);
+  int cwd = openat(proc_fd, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (cwd < 0 || fchdir(cwd)) {
+    if (cwd >= 0) close(cwd);
+    return -EACCES;
+  }
+  mode_t own = umask(umask_of(call->caller));
+  int failed = bind(socket, (const void *)address, length), error = errno;
+  umask(own);
+  close(cwd);
+  if (chdir("/")) _exit(125);
+  errno = error;
+  return failed;
+}
+
+/*
+ * Nobody inside can change what the path means between our look and the kernel's: every change of a name waits for us.
+ */
+static int bind_path(const struct call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+  char path[sizeof address->sun_path + 1] = "";
+  struct place place;
+  memcpy(path, address->sun_path, length - offsetof(struct sockaddr_un, sun_path));
+  int result = resolve(&place, call->caller, AT_FDCWD, path, KEEP_LINK);
+  if (result) return result;
+  if (place.parent < 0 || place.found >= 0) result = -EADDRINUSE;
+  else if ((result = judge(&place, refuses_arrival, "create"))) ;
+  else if (has_no_room(&place)) result = -ENOSPC;
+  else result = done(bind_at(call, socket, address, length), &place, "create");
+  if (!result) usage_note_entry();
+  release(&place);
+  return result;
+}
+
+static bool has_path(int socket, const struct sockaddr_storage *address, uint64_t length) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  bool is_unix = !getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
+  return is_unix && address->ss_family == AF_UNIX && length > offsetof(struct sockaddr_un, sun_path) &&
+         ((const struct sockaddr_un *)address)->sun_path[0];
+}
+
+int do_bind(const struct call *call, int fd, uint64_t address, uint64_t length) {
+  struct sockaddr_storage to = {0};
+  if (length > sizeof to) return -EINVAL;
+  int result = length ? read_memory(call, address, &to, (size_t)length) : 0;
+  if (result) return result;
+  int socket = take_descriptor(call, fd);
+  if (socket < 0) return socket;
+  if (!has_path(socket, &to, length)) result = bind(socket, (void *)&to, (socklen_t)length) ? -errno : 0;
+  else if (length > sizeof(struct sockaddr_un)) result = -EINVAL;
+  else result = bind_path(call, socket, (const void *)&to, (socklen_t)length);
+  close(socket);
+  return result;
+}
