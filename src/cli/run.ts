@@ -188,6 +188,8 @@ async function runIn(
             onStarted: (send) => signals.passTo(send),
             approve,
           })
+    // Nothing may write any more while somebody looks, and what was applied or dropped is not there to be settled.
+    if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
     if (values.json)
       process.stdout.write(`${JSON.stringify({ ...resultJson(sandbox, done), ...reviewed })}\n`)
