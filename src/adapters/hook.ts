@@ -1,4 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
+import { visible } from '../model/visible.ts'
 
 /** The hook formats of coding agents: what they send before a tool runs, and what they understand as an answer. */
 
@@ -141,7 +142,9 @@ function lineOf(argv: readonly string[]): string {
 export const quoted = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`
 
 /** The answer in the agent's own format. Codex and Gemini cannot ask: what needs a person is refused there. */
-export function answerFor(agent: Hooked, verdict: HookVerdict, input: unknown): HookAnswer {
+export function answerFor(agent: Hooked, judged: HookVerdict, input: unknown): HookAnswer {
+  // SECURITY: agents print the reason, which quotes what a model wrote.
+  const verdict = { ...judged, reason: visible(judged.reason) }
   if (verdict.verdict === 'none') return json({})
   if (agent === 'claude-code') return json(claude(verdict, input))
   if (verdict.verdict === 'allow') return json(agent === 'gemini' ? { decision: 'allow' } : {})
@@ -170,7 +173,11 @@ function claude({ verdict, reason, instead }: HookVerdict, input: unknown): Reco
 }
 
 /** When we cannot judge, the call is blocked. */
-export const blocked = (why: string): HookAnswer => ({ stdout: '', stderr: `ringfence: ${why}\n`, code: 2 })
+export const blocked = (why: string): HookAnswer => ({
+  stdout: '',
+  stderr: `ringfence: ${visible(why)}\n`,
+  code: 2,
+})
 
 const json = (value: unknown): HookAnswer => ({ stdout: `${JSON.stringify(value)}\n`, stderr: '', code: 0 })
 

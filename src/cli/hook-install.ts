@@ -6,11 +6,13 @@ import { hookCommand, withHook } from '../adapters/hook-settings.ts'
 import { compose } from '../compose.ts'
 import { writeAtomically } from '../host/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visibleJson } from '../model/visible.ts'
 import { askYes } from './ask.ts'
 import type { HookValues } from './hook.ts'
 import { settingsFile, settingsIn } from './hook-file.ts'
 import type { OwnProgram } from './hook-judge.ts'
 import { type HookTest, lines, runTest } from './hook-test.ts'
+import { err, out } from './output.ts'
 
 /** `ringfence hook install AGENT`: shows the settings, writes them after a yes, and tries the hook that it wrote. */
 export async function install(agent: Hooked, values: HookValues, program: OwnProgram): Promise<number> {
@@ -20,23 +22,22 @@ export async function install(agent: Hooked, values: HookValues, program: OwnPro
   const kind = values.project ? ({ kind: 'name' } as const) : ({ kind: 'absolute', ...program } as const)
   const settings = withHook(agent, settingsIn(file), hookCommand(agent, flagsOf(values), kind))
   const text = `${JSON.stringify(settings, null, 2)}\n`
-  if (!values.json) process.stdout.write(`${file}:\n${text}`)
+  if (!values.json) out(`${file}:\n${text}`)
   const written = values.yes === true || (await askYes(`write ${file}? [y/N] `, values.json === true))
   if (written) write(file, text)
   const test = written ? await runTest(agent, file, ringfence) : undefined
-  if (values.json)
-    process.stdout.write(`${JSON.stringify({ file, settings, written, ...(test && { test }) })}\n`)
+  if (values.json) out(`${visibleJson({ file, settings, written, ...(test && { test }) })}\n`)
   return test === undefined ? nothingWritten() : closing(test, values.json === true)
 }
 
 function nothingWritten(): number {
-  process.stderr.write('ringfence: nothing was written; --yes writes it\n')
+  err('ringfence: nothing was written; --yes writes it\n')
   return 126
 }
 
 /** What is left for the person is no failure of the installation, but it is said. */
 function closing(test: HookTest, json: boolean): number {
-  if (!json) process.stderr.write(lines(test))
+  if (!json) err(lines(test))
   return test.status === 'broken' ? 1 : 0
 }
 

@@ -6,6 +6,7 @@ import { run } from '../host/spawn.ts'
 import { codexTrust } from './codex-trust.ts'
 import type { HookValues } from './hook.ts'
 import { settingsFile, settingsIn } from './hook-file.ts'
+import { out } from './output.ts'
 
 /** Runs the hook that is installed as its client would, and says whether it judges. */
 
@@ -33,7 +34,7 @@ export async function testInstalled(agent: Hooked, values: HookValues): Promise<
   await ringfence.close()
   const file = chosenFile(agent, ringfence, values.project)
   const test = await runTest(agent, file, ringfence)
-  process.stdout.write(values.json ? `${JSON.stringify(test)}\n` : lines(test))
+  out(values.json ? `${JSON.stringify(test)}\n` : lines(test))
   return test.status === 'works' ? 0 : 1
 }
 

@@ -15,6 +15,7 @@ import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
 import { judgeAct, type OwnProgram, placeOf } from './hook-judge.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   /** The agent's own sandbox is on: what may only run in a sandbox may run. */
@@ -41,8 +42,8 @@ export async function hook(args: readonly string[]): Promise<number> {
   if (first === 'install') return (await import('./hook-install.ts')).install(agent, values, ownProgram())
   if (first === 'test') return (await import('./hook-test.ts')).testInstalled(agent, values)
   const { stdout, stderr, code } = await inTime(answer(agent, values))
-  process.stdout.write(stdout)
-  process.stderr.write(stderr)
+  out(stdout)
+  err(stderr)
   return code
 }
 
