@@ -30,7 +30,8 @@ const program = {
   external: ['libsql', 'pg-native', 'e2b'],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
-  outputOptions: { codeSplitting: { groups: CHUNKS } },
+  // `import()` needs a callback that code from V8's cache has not (src/cli/code-cache.ts); `require` needs none.
+  outputOptions: { codeSplitting: { groups: CHUNKS }, dynamicImportInCjs: false },
 } satisfies UserConfig
 
 export default defineConfig([

@@ -1,3 +1,4 @@
+import { visible } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
 import { print, server } from './remote.ts'
 
@@ -10,7 +11,7 @@ const answering =
     if (rest.length > 0) throw usage(verb, `unexpected \`${rest[0]}\``)
     if (id === undefined) return showOpen(values.json)
     const answered = await server().answer(id, verb === 'approve')
-    print(values.json, answered, () => `${answered.id}: ${answered.state}\n`)
+    print(values.json, answered, () => `${visible(`${answered.id}: ${answered.state}`)}\n`)
     return 0
   }
 
@@ -19,14 +20,12 @@ async function showOpen(json: boolean | undefined): Promise<number> {
   print(json, items, () =>
     items.length === 0
       ? 'nothing waits for an answer\n'
-      : items.map((one) => `${one.id}  ${clean(one.command)}\n    ${clean(one.decision.reason)}\n`).join(''),
+      : items
+          .map((one) => `${visible(one.id)}  ${visible(one.command)}\n    ${visible(one.decision.reason)}\n`)
+          .join(''),
   )
   return 0
 }
-
-/** SECURITY: an agent wrote this; it must not steer the reader's terminal. */
-const clean = (text: string): string =>
-  text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd')
 
 export const approve = answering('approve')
 export const reject = answering('reject')
@@ -36,6 +35,6 @@ export async function reload(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('reload', args, {})
   if (positionals.length > 0) throw usage('reload', `unexpected \`${positionals[0]}\``)
   const done = await server().reload()
-  print(values.json, done, () => `reloaded; policy ${done.policy}\n`)
+  print(values.json, done, () => `reloaded; policy ${visible(done.policy)}\n`)
   return 0
 }

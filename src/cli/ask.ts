@@ -1,8 +1,9 @@
 import type { Decision } from '../model/decision.ts'
+import { visible } from '../model/visible.ts'
 
 /** Asks the person at the terminal. Where there is none the answer is no. */
 export async function askPerson(decision: Decision, json: boolean): Promise<boolean> {
-  const answer = await ask(`ringfence asks: ${decision.reason}\nrun it in the sandbox? [y/N] `, json)
+  const answer = await ask(`ringfence asks: ${visible(decision.reason)}\nrun it in the sandbox? [y/N] `, json)
   return /^y(es)?$/i.test(answer ?? '')
 }
 

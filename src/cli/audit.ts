@@ -7,6 +7,7 @@ import { checkProof } from '../audit/proof.ts'
 import type { TrailFilter } from '../audit/read.ts'
 import { type TrailSource, trailSource } from '../audit/source.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
 import type { CliIo } from './io.ts'
@@ -137,16 +138,18 @@ async function query({ io, values, json, trail }: Call): Promise<number> {
 async function verify({ io, values, json, trail }: Call): Promise<number> {
   const against = values.against === undefined ? {} : { against: headFrom(values.against) }
   const verdict = await trail.verify(against)
-  if (json) io.out(`${JSON.stringify(verdict)}\n`)
+  if (json) io.out(`${visibleJson(verdict)}\n`)
   else if (verdict.ok) io.out(`ok: ${verdict.records} records, ${verdict.checkpoints} checkpoints\n`)
-  else io.out(`bad: record ${verdict.seq}: ${verdict.problem}\n`)
+  else io.out(`bad: record ${verdict.seq}: ${visible(verdict.problem)}\n`)
   return verdict.ok ? 0 : 1
 }
 
 async function exportLines({ io, values, trail }: Call): Promise<number> {
   if (values.output !== undefined) writeFileSync(values.output, '', { mode: 0o600 })
   const write = (text: string): void =>
-    values.output === undefined ? io.out(text) : writeFileSync(values.output, text, { flag: 'a' })
+    values.output === undefined
+      ? io.out(process.stdout.isTTY ? visibleLines(text) : text)
+      : writeFileSync(values.output, text, { flag: 'a' })
   let held = ''
   for await (const line of trail.lines()) {
     held += `${line}\n`
@@ -164,14 +167,14 @@ async function proof({ io, values, rest, json, trail }: Call): Promise<number> {
   if (values.check === undefined) {
     const wanted = wholeNumber(seq, 'SEQ')
     if (wanted === undefined) throw usage('say which record: `audit proof SEQ`')
-    io.out(`${JSON.stringify(await trail.proof(wanted))}\n`)
+    io.out(`${visibleJson(await trail.proof(wanted))}\n`)
     return 0
   }
   const verdict = checkProof(jsonIn(textFrom(values.check), values.check), trustedKey(io.home, values.key))
-  if (json) io.out(`${JSON.stringify(verdict)}\n`)
+  if (json) io.out(`${visibleJson(verdict)}\n`)
   else if (verdict.ok)
     io.out(`ok: record ${verdict.seq} is one of ${verdict.records} signed by ${verdict.key}\n`)
-  else io.out(`bad: ${verdict.problem}\n`)
+  else io.out(`bad: ${visible(verdict.problem)}\n`)
   return verdict.ok ? 0 : 1
 }
 
@@ -242,11 +245,8 @@ function wholeNumber(text: string | undefined, name: string): number | undefined
 }
 
 // SECURITY: records quote what agents typed; nothing in them may steer the reader's terminal.
-const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g
-
 function show(record: TrailRecord, json: boolean): string {
-  if (json) return `${JSON.stringify(record)}\n`
+  if (json) return `${visibleJson(record)}\n`
   const { seq, time, event, hash: _hash, prev_hash: _prev, ...rest } = record
-  const text = `${time} ${seq} ${event} ${JSON.stringify(rest)}`
-  return `${text.replace(UNPRINTABLE, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n`
+  return `${visible(`${time} ${seq} ${event} `)}${visibleJson(rest)}\n`
 }

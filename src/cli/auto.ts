@@ -3,8 +3,10 @@ import { resolve } from 'node:path'
 import { compose } from '../compose.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visibleJson } from '../model/visible.ts'
 import { askPerson } from './ask.ts'
 import { parseOptions } from './options.ts'
+import { out } from './output.ts'
 import { resultJson } from './run.ts'
 
 const OPTIONS = {
@@ -41,7 +43,7 @@ export async function auto(args: readonly string[]): Promise<number> {
         output: values.json ? undefined : 'inherit',
         approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
       })
-      if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
+      if (values.json) out(`${visibleJson(resultJson(sandbox, done))}\n`)
       return exitCodeOf(done.outcome, constants.signals)
     } finally {
       await sandbox.close()

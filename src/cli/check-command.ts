@@ -2,6 +2,7 @@ import { homedir } from 'node:os'
 import { resolve } from 'node:path'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { type Context, type Inspection, inspectLine, judgeLine } from '../policy/commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from '../policy/policy.ts'
 import { jsonLine, type LoadConfig, linesOf } from './check-path.ts'
@@ -37,7 +38,7 @@ export async function checkCommand(
       hint: 'ringfence check command "git status | head"',
     })
   const inspection = inspectLine(policy, line, context)
-  if (io.json || values.json) io.out(`${JSON.stringify(inspection.decision)}\n`)
+  if (io.json || values.json) io.out(`${visibleJson(inspection.decision)}\n`)
   else io.out(tree(inspection, colours(process.stdout.isTTY === true)))
   return EXIT[inspection.decision.action]
 }
@@ -129,9 +130,9 @@ export function tree(inspection: Inspection, paint: Paint): string {
   const rows = nodes.map((node) => {
     const command = clip(node.argv.map(printable).join(' '), 70)
     const rule = node.rule === undefined ? '' : ` [${node.rule}]`
-    return `${'  '.repeat(node.depth + 1)}${paint(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${node.reason}${rule}\n`
+    return `${'  '.repeat(node.depth + 1)}${paint(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${visible(node.reason)}${rule}\n`
   })
-  return `${paint(decision.action, decision.action)}: ${decision.reason}\n${rows.join('')}to pass: ${passOf(inspection)}\n`
+  return `${paint(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to pass: ${passOf(inspection)}\n`
 }
 
 const clip = (text: string, size: number): string =>
@@ -139,9 +140,6 @@ const clip = (text: string, size: number): string =>
 
 // SECURITY: what an agent wrote must not move the cursor or hide text in the terminal of the person who judges it.
 const printable = (text: string): string => {
-  const shown = text.replace(
-    /[\u0000-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g,
-    (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`,
-  )
+  const shown = visible(text)
   return shown === '' || /[\s'"]/.test(shown) ? `'${shown}'` : shown
 }

@@ -2,6 +2,7 @@ import type { Config } from '../model/config.ts'
 import type { PathVerdict } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { either, type Infer, list, object, oneOf, optional, text } from '../model/shape.ts'
+import { visible } from '../model/visible.ts'
 import { PATH_OPS, type PathRequest } from '../policy/paths.ts'
 import { judgeHere, policiesFor } from '../supervisor/judge-path.ts'
 import type { CliIo } from './io.ts'
@@ -52,7 +53,11 @@ export async function checkPath(
     judgeHere(policy, request),
   )
   const verdict = verdicts.find((each) => each.verdict === 'deny') ?? (verdicts[0] as PathVerdict)
-  io.out(io.json || values.json ? `${JSON.stringify(verdict)}\n` : `${verdict.verdict}: ${verdict.reason}\n`)
+  io.out(
+    io.json || values.json
+      ? `${JSON.stringify(verdict)}\n`
+      : `${verdict.verdict}: ${visible(verdict.reason)}\n`,
+  )
   return verdict.verdict === 'allow' ? 0 : 4
 }
 

@@ -1,6 +1,7 @@
 import { lookup } from 'node:dns/promises'
 import { SandboxError } from '../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../model/shape.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../policy/network.ts'
 import { type FetchWalk, type FetchWorld, walkFetch } from '../policy/network-walk.ts'
 import { jsonLine, type LoadConfig, linesOf } from './check-path.ts'
@@ -32,7 +33,9 @@ export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: 
   const { network = {} } = (await loadConfig?.(values.policy ?? values.config)) ?? {}
   const policy = networkPolicyOf({ allowHosts: network.allow_hosts, allowPrivate: network.allow_private })
   const { verdict, reason } = await walkFetch(policy, { url, kind: 'url' }, HOST_WORLD)
-  io.out(io.json || values.json ? `${JSON.stringify({ verdict, reason })}\n` : `${verdict}: ${reason}\n`)
+  io.out(
+    io.json || values.json ? `${visibleJson({ verdict, reason })}\n` : `${verdict}: ${visible(reason)}\n`,
+  )
   return verdict === 'allow' ? 0 : 4
 }
 

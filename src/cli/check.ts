@@ -2,6 +2,7 @@ import { compose, stateDirectory } from '../compose.ts'
 import { loadConfig } from '../host/config-file.ts'
 import type { CliIo } from './io.ts'
 import { usage } from './options.ts'
+import { err, outStyled } from './output.ts'
 
 /** `ringfence check command|path|url`: judges and runs nothing. */
 export async function check(args: readonly string[]): Promise<number> {
@@ -26,7 +27,8 @@ const configOf = async (file?: string) => (file === undefined ? (await compose()
 
 export const standardIo = (json: boolean): CliIo => ({
   home: stateDirectory(process.env),
-  out: (text) => process.stdout.write(text),
-  err: (text) => process.stderr.write(text),
+  // Commands with an `io` make every piece visible themselves: some of them have colours.
+  out: outStyled,
+  err,
   json,
 })

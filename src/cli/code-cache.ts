@@ -1,11 +1,12 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import NodeModule from 'node:module'
 import { dirname } from 'node:path'
-import { constants, Script } from 'node:vm'
+import { Script } from 'node:vm'
 
 /**
  * Keeps V8's compiled code of our own files beside them, so that `ringfence run` does not compile half a megabyte each
  * time (newer versions of Node can do this themselves). A cache of another V8 is refused by V8 and the file compiled.
+ * INVARIANT: no file of ours has an `import()` in it. Code from a cache has no callback for it; the build writes `require`.
  */
 
 type Loaded = { exports: unknown; require(id: string): unknown }
@@ -25,8 +26,6 @@ export function useCodeCache(directory: string, record = false): void {
     const script = new Script(internals.wrap(content), {
       filename,
       ...(cachedData && { cachedData }),
-      // Node's own modules are loaded by `import()` where only one command needs them.
-      importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
     })
     if (record) scripts.push([filename, script])
     const load = (id: string): unknown => this.require(id)

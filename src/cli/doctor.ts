@@ -4,8 +4,10 @@ import { agentPath, compose } from '../compose.ts'
 import { diagnose, type HostNote } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
+import { outStyled } from './output.ts'
 
 type Row = {
   readonly name: string
@@ -46,9 +48,9 @@ export async function doctor(args: readonly string[]): Promise<number> {
     kernel: release(),
     notes,
   }
-  const shown = images.map((one) => `  ${imageLine(one)}\n`).join('')
+  const shown = images.map((one) => `  ${visible(imageLine(one))}\n`).join('')
   const text = `${table(rows, report)}${shown && `\nimages:\n${shown}`}${notesText(notes)}`
-  process.stdout.write(values.json ? `${JSON.stringify(report)}\n` : text)
+  outStyled(values.json ? `${visibleJson(report)}\n` : text)
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 

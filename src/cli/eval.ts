@@ -1,6 +1,8 @@
 import { EvalThrew, safeEval, safeEvalAsync } from '../eval/safe-eval.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   context: { type: 'string' },
@@ -24,7 +26,7 @@ export async function evaluate(args: readonly string[]): Promise<number> {
   try {
     const value = values.async ? await safeEvalAsync(code, options) : safeEval(code, options)
     // A value without a JSON form is shown as JSON shows it inside a list.
-    process.stdout.write(`${JSON.stringify(value ?? null)}\n`)
+    out(`${visibleJson(value ?? null)}\n`)
     return 0
   } catch (error) {
     return show(error, values.json ?? false)
@@ -53,7 +55,7 @@ function show(error: unknown, json: boolean): number {
     error instanceof SandboxError && (error.code === 'timeout' || error.code === 'resource-exhausted')
   if (!limit && !(error instanceof EvalThrew)) throw error
   const { code, message } = limit ? error : { code: 'threw', message: (error as Error).message }
-  if (json) process.stderr.write(`${JSON.stringify({ error: { code, message } })}\n`)
-  else process.stderr.write(`ringfence: ${code}: ${message}\n`)
+  if (json) err(`${visibleJson({ error: { code, message } })}\n`)
+  else err(`ringfence: ${code}: ${visible(message)}\n`)
   return limit ? 124 : 1
 }

@@ -1,6 +1,7 @@
 import type { Backend } from '../backends/backend.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Plan } from '../model/plan.ts'
+import { visible } from '../model/visible.ts'
 
 const NETWORK: Readonly<Record<string, string>> = {
   offline: 'none; a loopback of its own',
@@ -66,7 +67,7 @@ export function explain(
   ]
   return rows
     .filter(([, lines]) => lines.length > 0 && lines[0] !== '')
-    .map(([name, lines]) => `${name.padEnd(14)} ${lines.join(`\n${' '.repeat(15)}`)}`)
+    .map(([name, lines]) => `${name.padEnd(14)} ${lines.map(visible).join(`\n${' '.repeat(15)}`)}`)
     .join('\n')
 }
 

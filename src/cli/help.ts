@@ -223,14 +223,18 @@ examples:
 
 const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]
        ringfence hook install claude-code|codex|gemini [--project] [--sandboxed | --wrap] [--yes]
+       ringfence hook test claude-code|codex|gemini [--project]
 
 Reads the agent's tool call on standard input and answers in its own format. What policy lets run only in a sandbox is
 asked about (Claude Code) or refused; --sandboxed says that the agent's own sandbox is on, --wrap lets Claude Code run it
-through \`ringfence run\`. install shows the agent's settings and writes them after a yes.
+through \`ringfence run\`. install shows the agent's settings, writes them after a yes and tries the hook; with --project
+the settings are those of this directory, which other machines may share. A hook that cannot start blocks.
+test runs the installed hook as the agent would. Exit 0: it works; 1: it does not, or something is left to do.
 
 examples:
   ringfence hook install claude-code --wrap
   ringfence hook install codex --sandboxed
+  ringfence hook test codex --json
   echo '{"tool_name":"Bash","tool_input":{"command":"rm -rf /"}}' | ringfence hook claude-code
 `
 

@@ -1,26 +1,21 @@
-import { existsSync, readFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { realpathSync } from 'node:fs'
 import {
   actOf,
   answerFor,
   blocked,
-  HOOK_FILES,
   HOOKED,
   type HookAnswer,
   type Hooked,
   type HookedAct,
   type HookVerdict,
-  quoted,
-  withHook,
 } from '../adapters/hook.ts'
 import { compose, type Ringfence } from '../compose.ts'
-import { writeAtomically } from '../host/atomic-file.ts'
+import { killOwnProcessAfter } from '../host/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
-import { DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../policy/paths.ts'
-import { judgeHere } from '../supervisor/judge-path.ts'
-import { askYes } from './ask.ts'
+import { judgeAct, type OwnProgram, placeOf } from './hook-judge.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   /** The agent's own sandbox is on: what may only run in a sandbox may run. */
@@ -30,20 +25,25 @@ const OPTIONS = {
   project: { type: 'boolean' },
   yes: { type: 'boolean', short: 'y' },
 } as const
-type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+export type HookValues = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 
 const MAX_INPUT = 16 * 1024 * 1024
+/** Agents go on without a hook that takes too long (60 s in what we install), so we answer long before. */
+const ANSWER_MS = 15_000
+const KILL_MS = 20_000
 
-/** `ringfence hook AGENT` judges the tool call on stdin; `ringfence hook install AGENT` writes the agent's settings. */
+/** `ringfence hook AGENT` judges the tool call on stdin; `install` and `test` take care of the agent's settings. */
 export async function hook(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('hook', args, OPTIONS)
-  if (positionals[0] === 'install') return install(agentOf(positionals[1]), values)
-  const agent = agentOf(positionals[0])
+  const [first, second] = positionals
+  const agent = agentOf(first === 'install' || first === 'test' ? second : first)
   if (values.wrap && agent !== 'claude-code')
     throw usage('hook', 'only Claude Code lets a hook change a command')
-  const { stdout, stderr, code } = await answer(agent, values)
-  process.stdout.write(stdout)
-  process.stderr.write(stderr)
+  if (first === 'install') return (await import('./hook-install.ts')).install(agent, values, ownProgram())
+  if (first === 'test') return (await import('./hook-test.ts')).testInstalled(agent, values)
+  const { stdout, stderr, code } = await inTime(answer(agent, values))
+  out(stdout)
+  err(stderr)
   return code
 }
 
@@ -56,14 +56,35 @@ function agentOf(name: string | undefined): Hooked {
   )
 }
 
+const ownProgram = (): OwnProgram => ({
+  node: process.execPath,
+  script: realpathSync(process.argv[1] as string),
+})
+
+/** SECURITY: a hook that is late is a hook that let the call pass. */
+async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
+  killOwnProcessAfter(KILL_MS)
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<HookAnswer>((resolve) => {
+    timer = setTimeout(() => resolve(blocked('the judgement took too long')), ANSWER_MS)
+  })
+  try {
+    return await Promise.race([answering, late])
+  } finally {
+    clearTimeout(timer)
+    process.stdin.destroy()
+  }
+}
+
 /** SECURITY: an agent lets a tool pass when its hook fails in any other way, so every failure is a block. */
-async function answer(agent: Hooked, values: Values): Promise<HookAnswer> {
+async function answer(agent: Hooked, values: HookValues): Promise<HookAnswer> {
   try {
     const input: unknown = JSON.parse(await standardInput())
     const act = actOf(input)
     const ringfence = await compose({ config: values.config, policy: values.policy })
     try {
-      const verdict = await judge(ringfence, act, values)
+      const mode = { sandboxed: values.sandboxed, wrap: values.wrap, program: ownProgram() }
+      const verdict = await judgeAct(ringfence, act, placeOf(agent, input, ringfence), mode)
       if (act.kind !== 'other') await note(ringfence, agent, act, verdict)
       return answerFor(agent, verdict, input)
     } finally {
@@ -85,73 +106,21 @@ async function standardInput(): Promise<string> {
   return Buffer.concat(chunks).toString('utf8')
 }
 
-async function judge(ringfence: Ringfence, act: HookedAct, values: Values): Promise<HookVerdict> {
-  if (act.kind === 'other') return { verdict: 'none', reason: '' }
-  const workspace = resolve(act.cwd)
-  if (act.kind === 'file') return judgeFile(ringfence, act, workspace)
-  const { action, reason } = await ringfence.judge({ line: act.line }, { workspace, cwd: workspace })
-  if (action !== 'sandbox') return { verdict: action, reason }
-  if (values.sandboxed) return { verdict: 'allow', reason }
-  if (values.wrap)
-    return { verdict: 'allow', reason: 'runs in a sandbox', instead: `ringfence run -c ${quoted(act.line)}` }
-  return { verdict: 'ask', reason: `${reason}; policy lets it run only in a sandbox` }
-}
-
-function judgeFile(
-  { config }: Ringfence,
-  act: Extract<HookedAct, { kind: 'file' }>,
-  workspace: string,
-): HookVerdict {
-  const policy = {
-    allowed: [{ path: workspace, mode: 'rw' as const }],
-    blocked: config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED,
-    protected: DEFAULT_PROTECTED,
-  }
-  const path = resolve(workspace, act.path)
-  const op = act.op === 'write' && !existsSync(path) ? 'create' : act.op
-  const { verdict, reason } = judgeHere(policy, { path, op })
-  return verdict === 'allow' ? { verdict: 'none', reason } : { verdict: 'deny', reason }
-}
-
 /** On record before the agent hears it. */
 async function note(
   { trail }: Ringfence,
   agent: Hooked,
-  act: HookedAct,
+  act: Exclude<HookedAct, { readonly kind: 'other' }>,
   { verdict, reason }: HookVerdict,
 ): Promise<void> {
+  const [first] = act.files
   const what =
     act.kind === 'command'
       ? { subject: 'command', command: redact(act.line) }
-      : { subject: 'file', ...(act.kind === 'file' ? { operation: act.op, path: redact(act.path) } : {}) }
+      : {
+          subject: 'file',
+          ...(first && { operation: first.op, path: redact(act.files.map(({ path }) => path).join('\n')) }),
+        }
   const action = verdict === 'none' ? 'allow' : verdict
   await trail.append({ event: 'PolicyDecision', agent_id: agent, ...what, action, reason: redact(reason) })
-}
-
-/** Shows the settings first; writes them after a yes. */
-async function install(agent: Hooked, values: Values): Promise<number> {
-  const { home, cwd, close } = await compose({ config: values.config })
-  await close()
-  const file = join(values.project ? cwd : home, HOOK_FILES[agent])
-  const flags = `${values.sandboxed ? ' --sandboxed' : ''}${values.wrap ? ' --wrap' : ''}`
-  const settings = withHook(agent, settingsIn(file), `ringfence hook ${agent}${flags}`)
-  const text = `${JSON.stringify(settings, null, 2)}\n`
-  process.stdout.write(values.json ? `${JSON.stringify({ file, settings })}\n` : `${file}:\n${text}`)
-  if (!values.yes && !(await askYes(`write ${file}? [y/N] `, values.json === true))) {
-    process.stderr.write('ringfence: nothing was written; --yes writes it\n')
-    return 126
-  }
-  writeAtomically(file, text)
-  return 0
-}
-
-function settingsIn(file: string): unknown {
-  if (!existsSync(file)) return undefined
-  try {
-    return JSON.parse(readFileSync(file, 'utf8'))
-  } catch {
-    throw new SandboxError('invalid-config', `\`${file}\` is not JSON`, {
-      hint: 'mend it first; it was not changed',
-    })
-  }
 }

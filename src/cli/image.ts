@@ -1,7 +1,9 @@
 import type { Image, ImageSource, ImageStore } from '../backends/images/store.ts'
 import { agentPath, environment, stateDirectory } from '../compose.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   kind: { type: 'string' },
@@ -34,7 +36,7 @@ async function build(store: ImageStore, name: string, values: Values): Promise<n
   const machine = kind === 'microvm' ? await machineOf(store, made, values) : undefined
   const digest = machine ?? made.digest
   const shown = { ...imageJson(made), digest, kind }
-  process.stdout.write(values.json ? `${JSON.stringify(shown)}\n` : `${digest}\n`)
+  out(values.json ? `${visibleJson(shown)}\n` : `${digest}\n`)
   return 0
 }
 
@@ -57,7 +59,7 @@ async function sourceOf(values: Values): Promise<ImageSource> {
 const progress =
   (values: Values) =>
   (text: string): void => {
-    if (!values.quiet && !values.json) process.stderr.write(`${text}\n`)
+    if (!values.quiet && !values.json) err(`${text}\n`)
   }
 
 /** An image as `--json` shows it, here and in `doctor`. */
@@ -73,7 +75,9 @@ export const imageLine = ({ name, digest, bytes, files }: Image): string =>
   `${name.padEnd(16)} ${digest.slice(0, 19)}  ${String(Math.round(bytes / 1024 / 1024)).padStart(5)} MB  ${files} files`
 
 function list(images: readonly Image[], json: boolean): number {
-  const text = json ? JSON.stringify(images.map(imageJson)) : images.map(imageLine).join('\n')
-  if (text) process.stdout.write(`${text}\n`)
+  const text = json
+    ? visibleJson(images.map(imageJson))
+    : images.map((one) => visible(imageLine(one))).join('\n')
+  if (text) out(`${text}\n`)
   return 0
 }

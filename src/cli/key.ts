@@ -1,9 +1,11 @@
 import type { KeyInfo as Shown } from '../client/types.ts'
 import { compose, databaseUrl, newId } from '../compose.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
 import { type KeyInfo, Keys, SCOPES, type Scope } from '../supervisor/keys.ts'
 import { parseOptions, usage } from './options.ts'
+import { err } from './output.ts'
 import { namedServer, print, table } from './remote.ts'
 
 const OPTIONS = {
@@ -69,8 +71,8 @@ async function create(desk: Desk, { scope, e2b, name, tenant, json }: Values): P
     ...(name && { name }),
     ...(tenant && { tenant }),
   })
-  print(json, made, () => `${made.key}\n`)
-  if (!json) process.stderr.write(`${made.id}: ${made.scopes.join(', ')}; it is not shown again\n`)
+  print(json, made, () => `${visible(made.key)}\n`)
+  if (!json) err(`${made.id}: ${made.scopes.join(', ')}; it is not shown again\n`)
   return 0
 }
 

@@ -5,12 +5,14 @@ import { writeAtomically } from '../host/atomic-file.ts'
 import type { Use } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible } from '../model/visible.ts'
 import { parseAddress } from '../policy/address.ts'
 import { gathered, type Learned, learnedPolicy, usesOutside } from '../policy/learned.ts'
 import { isInternalName, isMetadataName } from '../policy/network-hosts.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { askPerson } from './ask.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, errBytes, out } from './output.ts'
 
 const OPTIONS = {
   command: { type: 'string', short: 'c' },
@@ -36,7 +38,7 @@ export async function learn(args: readonly string[]): Promise<number> {
     const session = new Learning(ringfence, command, resolve(ringfence.cwd, values.workspace ?? '.'), values)
     const learned = await session.run()
     const text = learnedPolicy(learned)
-    if (values.output === undefined) process.stdout.write(text)
+    if (values.output === undefined) out(text)
     else writeAtomically(values.output, text)
     tell(learned, values.output)
     return 0
@@ -46,9 +48,9 @@ export async function learn(args: readonly string[]): Promise<number> {
 }
 
 function tell({ reads, hosts, leftOut }: Learned, file: string | undefined): void {
-  const say = (text: string): void => void process.stderr.write(`${text}\n`)
+  const say = (text: string): void => void err(`${text}\n`)
   say(`learned: ${reads.length} paths outside the workspace, ${hosts.length} hosts`)
-  for (const { what, why } of leftOut) say(`left out: ${what} (${why})`)
+  for (const { what, why } of leftOut) say(`left out: ${visible(what)} (${visible(why)})`)
   if (file !== undefined) say(`wrote ${file}`)
 }
 
@@ -74,7 +76,7 @@ class Learning {
     let decision: Decision | undefined
     for (let round = 1; round <= ROUNDS; round++) {
       const known = this.#known()
-      process.stderr.write(`round ${round}: ${known} grants\n`)
+      err(`round ${round}: ${known} grants\n`)
       decision = (await this.#once()).decision
       if (this.#known() === known) break
     }
@@ -97,7 +99,7 @@ class Learning {
     try {
       const done = await sandbox.exec(this.#command, {
         last: true,
-        output: (_, chunk) => void process.stderr.write(chunk),
+        output: (_, chunk) => void errBytes(chunk),
         approve: (decision) => this.#choice.yes === true || askPerson(decision, false),
       })
       this.#study(done, sandbox)

@@ -1,5 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { helpText, VERSION } from './help.ts'
+import { endWithReader, err, out } from './output.ts'
 
 /** What every command exports: it gets what stands behind its name and answers with an exit code. */
 type Command = (args: readonly string[]) => Promise<number>
@@ -30,17 +32,17 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
 async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = leadingCommand(argv)
   if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
-    process.stdout.write(helpText(args[0] ?? ''))
+    out(helpText(args[0] ?? ''))
     return name === undefined ? 2 : 0
   }
   if (name === '--version' || name === 'version') {
-    process.stdout.write(`${VERSION}\n`)
+    out(`${VERSION}\n`)
     return 0
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!load) throw unknownCommand(name)
   if (asksHelp(args)) {
-    process.stdout.write(helpText(name))
+    out(helpText(name))
     return 0
   }
   return (await load())(args)
@@ -70,9 +72,9 @@ function fail(error: unknown, json: boolean): number {
         })
   const { code, hint } = known
   // One line, whatever the input held: a newline or an escape must not write a line of its own.
-  const message = known.message.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, '\ufffd')
-  if (json) process.stderr.write(`${JSON.stringify({ error: { code, message, ...(hint && { hint }) } })}\n`)
-  else process.stderr.write(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)
+  const message = visible(known.message)
+  if (json) err(`${visibleJson({ error: { code, message, ...(hint && { hint }) } })}\n`)
+  else err(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)
   return known.exitCode
 }
 
@@ -82,10 +84,14 @@ function wantsJson(argv: readonly string[]): boolean {
 }
 
 const argv = process.argv.slice(2)
+let closedExit: number | undefined
+endWithReader((code) => {
+  closedExit = code
+})
 // Node ends quietly when nothing is left to wait for; a command that never answered must not look like one that went well.
 process.exitCode = new SandboxError('internal', 'no answer').exitCode
 void main(argv)
   .catch((error: unknown) => fail(error, wantsJson(argv)))
   .then((code) => {
-    process.exitCode = code
+    process.exitCode = closedExit ?? code
   })

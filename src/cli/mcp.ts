@@ -5,6 +5,7 @@ import { localSession } from '../agents.ts'
 import { environment } from '../compose.ts'
 import { VERSION } from './help.ts'
 import { parseOptions, usage } from './options.ts'
+import { err } from './output.ts'
 
 const OPTIONS = {
   workspace: { type: 'string', short: 'w' },
@@ -46,7 +47,7 @@ export async function mcp(args: readonly string[]): Promise<number> {
       if (named === undefined) spec.agentId = agentOf(name)
     },
     onError: (error) => {
-      if (!values.quiet) process.stderr.write(`ringfence: mcp: ${error.message.split('\n')[0]}\n`)
+      if (!values.quiet) err(`ringfence: mcp: ${error.message.split('\n')[0]}\n`)
     },
   })
   return 0

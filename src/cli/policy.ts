@@ -2,8 +2,10 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { loadConfig } from '../host/config-file.ts'
 import { configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
+import { out } from './output.ts'
 
 /** `ringfence policy init|validate|test|explain|schema|learn`. */
 export async function policy(args: readonly string[]): Promise<number> {
@@ -20,7 +22,7 @@ export async function policy(args: readonly string[]): Promise<number> {
     case 'explain':
       return explain(file ?? values.policy, values)
     case 'schema':
-      process.stdout.write(
+      out(
         `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`,
       )
       return 0
@@ -39,7 +41,7 @@ function init(file: string, force: boolean): number {
     throw new SandboxError('invalid-input', `\`${file}\` exists already`, { hint: '--force replaces it' })
   }
   writeFileSync(file, TEMPLATE, { mode: 0o600 })
-  process.stdout.write(`wrote ${file}\n`)
+  out(`wrote ${file}\n`)
   return 0
 }
 
@@ -49,9 +51,9 @@ async function validate(file: string | undefined, json: boolean): Promise<number
   const { compilePolicy } = await import('../policy/policy.ts')
   compilePolicy(config)
   const rules = config.policy?.rule?.length ?? 0
-  process.stdout.write(
+  out(
     json
-      ? `${JSON.stringify({ ok: true, file, rules })}\n`
+      ? `${visibleJson({ ok: true, file, rules })}\n`
       : `${file}: fine, ${rules} rules, every example holds\n`,
   )
   return 0
@@ -66,9 +68,9 @@ async function test(file: string | undefined, json: boolean): Promise<number> {
   const examples = rules.flatMap(examplesOf)
   const ok = examples.every(({ holds }) => holds)
   const untested = rules.filter((rule) => examplesOf(rule).length === 0).map(({ id }) => id)
-  process.stdout.write(
+  out(
     json
-      ? `${JSON.stringify({ ok, file, rules: rules.length, examples, untested })}\n`
+      ? `${visibleJson({ ok, file, rules: rules.length, examples, untested })}\n`
       : testText(file, examples, untested),
   )
   return ok ? 0 : 1
@@ -77,16 +79,13 @@ async function test(file: string | undefined, json: boolean): Promise<number> {
 function testText(file: string, examples: readonly ExampleResult[], untested: readonly string[]): string {
   const rows = examples.map(({ rule, list, line, holds }) => {
     const matches = (list === 'match') === holds
-    return `${holds ? 'ok  ' : 'LIES'}  ${rule}: ${matches ? 'matches' : 'does not match'} \`${printable(line)}\`\n`
+    return `${holds ? 'ok  ' : 'LIES'}  ${rule}: ${matches ? 'matches' : 'does not match'} \`${visible(line)}\`\n`
   })
   const bare = untested.map((id) => `      ${id}: has no examples\n`)
   const lies = examples.filter(({ holds }) => !holds).length
   const end = lies === 0 ? 'every one holds' : `${lies} of them ${lies === 1 ? 'lies' : 'lie'}`
   return `${rows.join('')}${bare.join('')}${file}: ${examples.length} examples, ${end}\n`
 }
-
-// SECURITY: a policy may come from elsewhere; its text must not move the cursor of whoever reads it.
-const printable = (text: string): string => text.replace(/[\u0000-\u001f\u007f-\u009f]/g, ' ')
 
 /** The policy of a file, or the one in force here. One that does not load is an error and is not explained. */
 async function explain(
@@ -99,11 +98,9 @@ async function explain(
   ])
   const { config, home } = await compose({ config: whole, policy: undefined })
   const description = describePolicy(file === undefined ? config : await loadConfig(file), home)
-  process.stdout.write(json ? `${JSON.stringify(description)}\n` : printableLines(policyText(description)))
+  out(json ? `${visibleJson(description)}\n` : policyText(description))
   return 0
 }
-
-const printableLines = (text: string): string => text.split('\n').map(printable).join('\n')
 
 const TEMPLATE = `# What agents may do on this machine. Unknown keys are errors; a broken file stops the start.
 # \`ringfence policy validate\` checks it, \`ringfence policy schema\` describes it for editors.

@@ -1,6 +1,8 @@
 import { RingfenceClient } from '../client/client.ts'
 import { environment } from '../compose.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
+import { out } from './output.ts'
 
 /** The server that `RINGFENCE_URL` names; nothing when it names none. */
 export function namedServer(): RingfenceClient | undefined {
@@ -27,17 +29,17 @@ export function server(): RingfenceClient {
 
 /** Prints data as JSON, or as the text that people read. */
 export function print(json: boolean | undefined, value: unknown, text: () => string): void {
-  process.stdout.write(json ? `${JSON.stringify(value)}\n` : text())
+  out(json ? `${visibleJson(value)}\n` : text())
 }
 
 /** Columns for people. */
 export function table(rows: readonly (readonly string[])[]): string {
-  const widths = (rows[0] ?? []).map((_, at) => Math.max(...rows.map((row) => (row[at] ?? '').length)))
+  const widths = (rows[0] ?? []).map((_, at) => Math.max(...rows.map((row) => visible(row[at] ?? '').length)))
   return rows
     .map(
       (row) =>
         `${row
-          .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+          .map((cell, at) => visible(cell).padEnd(widths[at] ?? 0))
           .join('  ')
           .trimEnd()}\n`,
     )

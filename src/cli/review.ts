@@ -2,7 +2,9 @@ import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
 import { agentPath, compose } from '../compose.ts'
 import { type Change, Review } from '../host/review.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 import { unifiedDiff } from './text-diff.ts'
 
 /** `ringfence review ls|show|apply|drop`: changes that a reviewed run left waiting. */
@@ -23,7 +25,7 @@ export async function review(args: readonly string[]): Promise<number> {
 }
 
 function say<T>(json: boolean | undefined, value: T, text: (value: T) => string): number {
-  process.stdout.write(`${json ? JSON.stringify(value) : text(value)}\n`)
+  out(`${json ? visibleJson(value) : text(value)}\n`)
   return 0
 }
 
@@ -40,8 +42,8 @@ export function applied(
   refused: readonly { readonly path: string; readonly why: string }[],
   json: boolean,
 ): number {
-  if (json && refused.length === 0) process.stdout.write('{"applied":true,"refused":[]}\n')
-  for (const { path, why } of refused) process.stderr.write(`ringfence: not applied: ${path}: ${why}\n`)
+  if (json && refused.length === 0) out('{"applied":true,"refused":[]}\n')
+  for (const { path, why } of refused) err(`ringfence: not applied: ${visible(path)}: ${visible(why)}\n`)
   return refused.length === 0 ? 0 : 1
 }
 
@@ -58,18 +60,14 @@ export function changesText(changes: readonly Change[], cwd: string): string {
 }
 
 const nameOf = (path: string, cwd: string): string =>
-  printable(path.startsWith(`${cwd}/`) ? relative(cwd, path) : path)
-
-// File names are a guest's words: they must not move a person's cursor.
-const printable = (text: string): string =>
-  text.replace(/[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu, '\ufffd')
+  visible(path.startsWith(`${cwd}/`) ? relative(cwd, path) : path)
 
 function lineOf(change: Change, cwd: string): string {
   const more = [
     change.kind === 'dir'
       ? 'directory'
       : change.kind === 'link'
-        ? `link to ${printable(change.target ?? '')}`
+        ? `link to ${visible(change.target ?? '')}`
         : '',
     change.binary ? `binary, ${change.size} bytes` : '',
     change.kind === 'other' ? 'cannot be applied' : '',
@@ -84,6 +82,6 @@ function differenceOf({ change, kind, binary, size, path, from }: Change, cwd: s
   const before = change === 'changed' ? readFileSync(path, 'utf8') : ''
   return unifiedDiff(before, readFileSync(from, 'utf8'), nameOf(path, cwd))
     .split('\n')
-    .map(printable)
+    .map(visible)
     .join('\n')
 }

@@ -5,10 +5,12 @@ import type { Review } from '../host/review.ts'
 import { exitCodeOf } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { askPerson, askReview } from './ask.ts'
 import { explain } from './explain.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 import { isTerminal, runInTerminal, SignalPassage } from './terminal.ts'
 
 const OPTIONS = {
@@ -48,7 +50,7 @@ export async function run(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('run', args, OPTIONS)
   const command = commandOf(values, positionals, args)
   const onProgress = (text: string): void => {
-    if (!values.quiet && !values.json) process.stderr.write(`ringfence: ${text}\n`)
+    if (!values.quiet && !values.json) err(`ringfence: ${text}\n`)
   }
   const ringfence = await compose({ config: values.config, policy: values.policy, onProgress })
   try {
@@ -159,9 +161,9 @@ async function explainRun(
   const asked = typeof command === 'string' ? { line: command } : { argv: command as [string, ...string[]] }
   const decision = await ringfence.gate.judge(asked, plan)
   const text = values.json
-    ? JSON.stringify({ backend: backend.name, level: backend.level, decision, plan })
+    ? visibleJson({ backend: backend.name, level: backend.level, decision, plan })
     : explain(plan, backend, decision, command)
-  process.stdout.write(`${text}\n`)
+  out(`${text}\n`)
   return 0
 }
 
@@ -188,9 +190,10 @@ async function runIn(
             onStarted: (send) => signals.passTo(send),
             approve,
           })
+    // Nothing may write any more while somebody looks, and what was applied or dropped is not there to be settled.
+    if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
-    if (values.json)
-      process.stdout.write(`${JSON.stringify({ ...resultJson(sandbox, done), ...reviewed })}\n`)
+    if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
     else if (!values.quiet && process.stderr.isTTY) tellViolations(done)
     return exitCodeOf(done.outcome, constants.signals)
   } finally {
@@ -208,19 +211,19 @@ async function reviewRun(
   const { changesText } = await import('./review.ts')
   const changes = await review.changes()
   if (changes.length === 0) review.drop()
-  if (!values.json) process.stderr.write(`${changesText(changes, cwd)}\n`)
+  if (!values.json) err(`${changesText(changes, cwd)}\n`)
   const word = changes.length === 0 ? 'drop' : values.yes ? 'apply' : await askReview(values.json === true)
   if (word === 'drop') review.drop()
   const refused = word === 'apply' ? await review.apply() : []
-  for (const { path, why } of refused) process.stderr.write(`ringfence: not applied: ${path}: ${why}\n`)
+  for (const { path, why } of refused) err(`ringfence: not applied: ${visible(path)}: ${visible(why)}\n`)
   const waits = word === 'wait' || refused.length > 0
-  if (waits) process.stderr.write(`the changes wait: ringfence review apply|drop ${review.id}\n`)
+  if (waits) err(`the changes wait: ringfence review apply|drop ${review.id}\n`)
   return { review: { ...(waits ? { id: review.id } : {}), applied: word === 'apply', refused, changes } }
 }
 
 function tellViolations(done: Executed): void {
   for (const { guarantee, details } of done.violations)
-    process.stderr.write(`ringfence: refused: ${details} (${guarantee})\n`)
+    err(`ringfence: refused: ${visible(details)} (${guarantee})\n`)
 }
 
 /** The contract's shape of one finished command. */

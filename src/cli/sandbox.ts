@@ -6,7 +6,9 @@ import type { RemoteSandbox } from '../client/sandbox.ts'
 import type { Cut, SandboxInfo, SandboxSpec } from '../client/types.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 import { print, server, table } from './remote.ts'
 
 const OPTIONS = {
@@ -97,7 +99,7 @@ const describe = (info: SandboxInfo): string =>
 
 async function create(values: Values): Promise<number> {
   const made = await server().create(specOf(values))
-  print(values.json, made.info, () => `${made.id}\n`)
+  print(values.json, made.info, () => `${visible(made.id)}\n`)
   return 0
 }
 
@@ -181,14 +183,14 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
   const options = { ...(values.cwd && { cwd: values.cwd }), ...(timeout && { timeout_ms: timeout }) }
   if (values.json) {
     const done = await target.exec(command, options)
-    process.stdout.write(`${JSON.stringify(done)}\n`)
+    out(`${visibleJson(done)}\n`)
     sayCut(done.cut)
     return done.outcome ? exitCodeOf(done.outcome, constants.signals) : 125
   }
   for await (const event of target.stream(command, options)) {
     if (event.type === 'stdout' || event.type === 'stderr') process[event.type].write(event.data)
     else if (event.type === 'approval')
-      process.stderr.write(`ringfence: a human is asked; answer with \`ringfence approve ${event.id}\`\n`)
+      err(`ringfence: a human is asked; answer with \`ringfence approve ${visible(event.id)}\`\n`)
     else if (event.type === 'end') {
       sayCut(event.result.cut)
       if (event.result.outcome) return exitCodeOf(event.result.outcome, constants.signals)
@@ -199,7 +201,7 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
 
 /** The command did not end by itself. */
 function sayCut(cut: Cut | undefined): void {
-  if (cut) process.stderr.write(`ringfence: ${cut.message}\n`)
+  if (cut) err(`ringfence: ${visible(cut.message)}\n`)
 }
 
 /** `ID:/path` is in the sandbox, anything else here. */
@@ -223,9 +225,9 @@ async function logs(values: Values, [id]: readonly string[]): Promise<number> {
   print(values.json, items, () =>
     items
       .map(({ time, event, seq, hash: _hash, prev_hash: _prev, ...rest }) => {
-        const text = `${time} ${seq} ${event} ${JSON.stringify(rest)}`
+        const text = `${time} ${seq} ${event} ${visibleJson(rest)}`
         // SECURITY: records quote what agents typed.
-        return `${text.replace(/[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g, '\ufffd')}\n`
+        return `${visible(text)}\n`
       })
       .join(''),
   )
@@ -236,7 +238,7 @@ async function port(values: Values, [id, number]: readonly string[]): Promise<nu
   if (number === undefined || !/^\d{1,5}$/.test(number))
     throw usage('sandbox', 'say which port: `sandbox port ID PORT`')
   const url = (await find(id)).portUrl(Number(number))
-  print(values.json, { url }, () => `${url}\n`)
+  print(values.json, { url }, () => `${visible(url)}\n`)
   return 0
 }
 
@@ -244,6 +246,6 @@ async function remove(values: Values, ids: readonly string[]): Promise<number> {
   if (ids.length === 0) throw usage('sandbox', 'say which sandbox')
   const ended: SandboxInfo[] = []
   for (const id of ids) ended.push(await (await find(id)).close())
-  print(values.json, ended, () => ended.map((one) => `${one.id}: ${one.state}\n`).join(''))
+  print(values.json, ended, () => ended.map((one) => `${visible(`${one.id}: ${one.state}`)}\n`).join(''))
   return 0
 }

@@ -1,6 +1,8 @@
+import { visibleJson } from '../model/visible.ts'
 import { type RunningServer, startServer } from '../serve.ts'
 import { VERSION } from './help.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   host: { type: 'string' },
@@ -18,7 +20,7 @@ export async function serve(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('serve', args, OPTIONS)
   if (positionals.length > 0) throw usage('serve', `unexpected \`${positionals[0]}\``)
   const say = (line: string): void => {
-    if (!values.quiet) process.stderr.write(`ringfence: ${line}\n`)
+    if (!values.quiet) err(`ringfence: ${line}\n`)
   }
   const stop = stopSignals()
   // One sandbox's trouble must not end all the others; what nobody handled is a defect of ours and is said.
@@ -59,7 +61,7 @@ async function announce(server: RunningServer, json: boolean, printKey: boolean)
     `console: ${console}  (signs you in once, within ten minutes)`,
     ...(key === undefined ? [] : [`key: ${key}`]),
   ]
-  process.stdout.write(json ? `${JSON.stringify(told)}\n` : `${lines.join('\n')}\n`)
+  out(json ? `${visibleJson(told)}\n` : `${lines.join('\n')}\n`)
 }
 
 async function reload(server: RunningServer, say: (line: string) => void): Promise<void> {

@@ -1,10 +1,12 @@
 import { compose, skillRunner } from '../compose.ts'
 import type { Json } from '../model/event.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { resultJson, type SkillResult } from '../skills/contract.ts'
 import type { Inspection } from '../skills/inspect.ts'
 import type { SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import { parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 import { exitCodeOf } from './wasm.ts'
 
 const OPTIONS = {
@@ -49,8 +51,8 @@ export async function skill(args: readonly string[]): Promise<number> {
   }
 }
 
-const print = (value: unknown): boolean => process.stdout.write(`${JSON.stringify(value)}\n`)
-const say = (line: string): boolean => process.stdout.write(`${line}\n`)
+const print = (value: unknown): boolean => out(`${visibleJson(value)}\n`)
+const say = (line: string): boolean => out(`${visible(line)}\n`)
 
 async function inspect({ skills, values, target = '' }: Call): Promise<number> {
   const found = await skills.inspect(target)
@@ -108,13 +110,13 @@ function inputOf({ input }: Values): Json {
 
 function showResult(result: SkillResult, values: Values): void {
   const note = (line: string): void => {
-    if (!values.quiet) process.stderr.write(`${line}\n`)
+    if (!values.quiet) err(`${line}\n`)
   }
-  for (const { level, text } of result.log) note(`${level}: ${text}`)
-  if ('ok' in result) say(typeof result.ok === 'string' ? result.ok : JSON.stringify(result.ok))
-  else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
+  for (const { level, text } of result.log) note(`${level}: ${visible(text)}`)
+  if ('ok' in result) out(`${typeof result.ok === 'string' ? result.ok : visibleJson(result.ok)}\n`)
+  else err(`ringfence: ${result.error.code}: ${visible(result.error.message)}\n`)
   if (result.truncated) note('ringfence: the output was cut')
-  for (const text of result.withheld) note(`ringfence: not granted: ${text}`)
+  for (const text of result.withheld) note(`ringfence: not granted: ${visible(text)}`)
 }
 
 async function list({ skills, values, target }: Call): Promise<number> {

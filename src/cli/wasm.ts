@@ -4,6 +4,7 @@ import { compose, newId, type Ringfence } from '../compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
+import { visible, visibleJson } from '../model/visible.ts'
 import { networkPolicyOf } from '../policy/network.ts'
 import { memoryOf } from '../skills/memory.ts'
 import { publicFetcher } from '../wasm/host-fetch.ts'
@@ -17,6 +18,7 @@ import {
 } from '../wasm/sandbox.ts'
 import { eventsOf } from '../wasm/skill-events.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
+import { err, out } from './output.ts'
 
 const OPTIONS = {
   output: { type: 'string', short: 'o' },
@@ -82,7 +84,7 @@ function meter(bytes: Uint8Array, out: string, values: Values, { fuel, memoryMb,
   const facts = { bytes: bytes.length, metered_bytes: metered.bytes.length, fuel, memory_mb: memoryMb, stack }
   if (values.json) print({ ...facts, out })
   else if (!values.quiet)
-    process.stdout.write(`${out}: ${bytes.length} → ${metered.bytes.length} bytes, ${fuel} fuel\n`)
+    say(`${visible(out)}: ${bytes.length} → ${metered.bytes.length} bytes, ${fuel} fuel\n`)
   return 0
 }
 
@@ -136,7 +138,8 @@ function inputOf({ input }: Values): Json {
   }
 }
 
-const print = (value: unknown): boolean => process.stdout.write(`${JSON.stringify(value)}\n`)
+const say = (text: string): boolean => out(text)
+const print = (value: unknown): boolean => out(`${visibleJson(value)}\n`)
 
 function show(result: WasmResult, values: Values): void {
   const { fuel, durationMs, violations, log } = result
@@ -153,9 +156,9 @@ function show(result: WasmResult, values: Values): void {
     })
     return
   }
-  if (!values.quiet) for (const { level, text } of log) process.stderr.write(`${level}: ${text}\n`)
+  if (!values.quiet) for (const { level, text } of log) err(`${level}: ${visible(text)}\n`)
   if ('ok' in result) print(result.ok)
-  else process.stderr.write(`ringfence: ${result.error.code}: ${result.error.message}\n`)
+  else err(`ringfence: ${result.error.code}: ${visible(result.error.message)}\n`)
 }
 
 /** A run's own failures are 1; ours keep the codes that every command has. */

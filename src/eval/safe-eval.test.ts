@@ -225,6 +225,15 @@ describe('safeEvalCondition', () => {
 })
 
 describe('safeInterpolate', () => {
+  it('looks at a template once, however many beginnings have no end', () => {
+    // A pattern looked for an end from each of them: seconds for the first, minutes for the second.
+    const started = performance.now()
+    for (const template of ['{{'.repeat(50_000), '{{'.repeat(1_000_000), `${'{{'.repeat(500_000)}}`])
+      expect(safeInterpolate(template, {})).toBe(template)
+    if (process.env.RINGFENCE_FULL) expect(performance.now() - started).toBeLessThan(1500)
+    expect(safeInterpolate('{{a}}{{b}} {{ {{a}} }}', { a: 1, b: 2 })).toMatch(/^12 /)
+  })
+
   it.each<[string, string]>([
     ['{{a}} + {{b}} = {{a + b}}', '3 + 4 = 7'],
     ['{{unknown.prop}} {{a}}', '{{unknown.prop}} 3'],

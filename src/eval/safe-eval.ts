@@ -61,13 +61,31 @@ export function safeEvalCondition(code: string, options: EvalOptions = {}): bool
 export function safeInterpolate(template: string, context: Readonly<Record<string, unknown>>): string {
   const deadline = performance.now() + TEMPLATE_MS
   const job = jobOf('', { context }, { as: 'text' })
-  return template.replace(/\{\{([\s\S]*?)\}\}/g, (whole, expression: string) => {
+  const filled = (expression: string, whole: string): string => {
     const timeoutMs = deadline - performance.now()
     if (timeoutMs <= 0) return whole
     // In brackets it can only be an expression; the line break ends a comment.
     const end = pool.runSync({ ...job, given: givenOf(context), code: `(${expression}\n)`, timeoutMs })
     return end.kind === 'value' && end.text !== undefined ? end.text : whole
-  })
+  }
+  return filledIn(template, filled)
+}
+
+/** Each `{{…}}` replaced, in one pass: a pattern would look for every end from every beginning. */
+function filledIn(template: string, filled: (expression: string, whole: string) => string): string {
+  const parts: string[] = []
+  let at = 0
+  for (;;) {
+    const start = template.indexOf('{{', at)
+    const end = start < 0 ? -1 : template.indexOf('}}', start + 2)
+    if (end < 0) break
+    parts.push(
+      template.slice(at, start),
+      filled(template.slice(start + 2, end), template.slice(start, end + 2)),
+    )
+    at = end + 2
+  }
+  return parts.join('') + template.slice(at)
 }
 
 function jobOf(code: string, options: EvalOptions, form: Partial<Pick<EvalJob, 'awaits' | 'as'>>): EvalJob {

@@ -183,7 +183,9 @@ export class Review {
     }
   }
 
+  /** Nothing is left to look at afterwards. */
   drop(): void {
+    this.#record = { ...this.#record, mounts: [] }
     rmSync(this.#dir, { recursive: true, force: true })
   }
 

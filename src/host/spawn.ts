@@ -278,7 +278,7 @@ class Run implements RunningProcess {
     const refused = await this.#permitted(exit)
     if (refused) throw refused.error
     this.#watchdog.start()
-    this.#io.onStarted?.((signal) => this.#signal(constants.signals[signal]))
+    this.#io.onStarted?.((signal) => this.#signal(signal))
     child.stdin?.on('error', () => {})
     if (this.#io.stdin instanceof Uint8Array) child.stdin?.end(this.#io.stdin)
     try {
@@ -361,14 +361,14 @@ class Run implements RunningProcess {
 
   #stop(reason: StopLimit): void {
     // A flood does not deserve a grace: what it writes meanwhile is thrown away anyway.
-    if (reason !== 'output') this.#signal(constants.signals.SIGTERM)
+    if (reason !== 'output') this.#signal('SIGTERM')
     this.#after(reason === 'output' ? 0 : GRACE_MS, () => this.#kill())
   }
 
-  #signal(signal: number): void {
+  #signal(signal: NodeJS.Signals): void {
     const control = this.#child.stdio[3] as Duplex | null | undefined
-    if (control) control.write(numberFrame('signal', 0, signal), () => {})
-    else this.#killGroup('SIGTERM')
+    if (control) control.write(numberFrame('signal', 0, constants.signals[signal]), () => {})
+    else this.#killGroup(signal)
   }
 
   /**

@@ -198,6 +198,7 @@ export class SkillRunner implements AsyncDisposable {
     this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), ...this.#parts.wasm })
     const allowPrivate = config.network?.allow_private ?? []
     const result = await this.#wasm.run(skill.entry.bytes, input, {
+      caller: options.agentId ?? '',
       grants,
       workspace: resolve(cwd, options.workspace ?? '.'),
       env: this.#variables(run),
@@ -213,7 +214,7 @@ export class SkillRunner implements AsyncDisposable {
     const { config, cwd, open } = this.#parts
     const { options } = run
     const { subprocess_timeout_secs = 60, subprocess_output_limit = 50_000 } = config.sandbox ?? {}
-    return this.#slots.use(async () => {
+    return this.#slots.use(options.agentId ?? '', async () => {
       const script = {
         ...run,
         workspace: resolve(cwd, options.workspace ?? '.'),

@@ -135,7 +135,7 @@ describe('slots', () => {
     let [now, most] = [0, 0]
     const order: number[] = []
     const work = (n: number) =>
-      slots.use(async () => {
+      slots.use('one', async () => {
         order.push(n)
         most = Math.max(most, ++now)
         await sleep(5)
@@ -147,7 +147,7 @@ describe('slots', () => {
     expect(most).toBe(3)
     expect(order).toEqual(Array.from({ length: 20 }, (_, n) => n))
     expect(done.filter(({ status }) => status === 'rejected').length).toBe(5)
-    expect(await slots.use(async () => 'free again')).toBe('free again')
+    expect(await slots.use('one', async () => 'free again')).toBe('free again')
   })
 })
 

@@ -124,3 +124,24 @@ describe('the pool', () => {
     if (process.env.RINGFENCE_FULL) expect(delay.percentile(99) / 1e6).toBeLessThan(20)
   })
 })
+
+describe('callers', () => {
+  it('take turns: one with many endless loops does not keep another waiting for all of them', async () => {
+    const two = new WasmRunner({ threads: 2 })
+    const spinning = new WasmSandbox({ runner: two, fuel: MUCH, epochDeadline: 3 })
+    const quick = new WasmSandbox({ runner: two })
+    const ended: string[] = []
+    const note = async (name: string, run: Promise<unknown>): Promise<void> => {
+      await run
+      ended.push(name)
+    }
+    const greedy = Array.from({ length: 8 }, () =>
+      note('greedy', spinning.run(SPIN, null, { caller: 'greedy' })),
+    )
+    const honest = note('honest', quick.run(plain([]), null, { caller: 'honest' }))
+    await Promise.all([...greedy, honest])
+    two.close()
+    // The two that were under way may end before it; not one more gets a thread.
+    expect(ended.indexOf('honest')).toBeLessThanOrEqual(2)
+  })
+})

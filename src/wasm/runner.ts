@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { SandboxError } from '../model/errors.ts'
+import { FairQueue } from '../model/fair-queue.ts'
 import type { GuestJob } from './guest-protocol.ts'
 import { type Answer, GuestWorker, type RunEnd } from './guest-worker.ts'
 
@@ -8,7 +9,7 @@ export const EPOCH_TICK_MS = 100
 
 /** The size of the pool. */
 export type RunnerOptions = {
-  /** How many guests run at once; the rest wait in order. */
+  /** How many guests run at once; the rest wait, fairly between callers. */
   readonly threads?: number
 }
 
@@ -17,10 +18,10 @@ export class WasmRunner {
   readonly #threads: number
   readonly #all = new Set<GuestWorker>()
   readonly #idle: GuestWorker[] = []
-  readonly #waiting: {
+  readonly #waiting = new FairQueue<{
     readonly take: (worker: GuestWorker) => void
     readonly fail: (error: Error) => void
-  }[] = []
+  }>()
   #closed = false
 
   constructor({ threads = Math.max(2, availableParallelism()) }: RunnerOptions = {}) {
@@ -32,17 +33,23 @@ export class WasmRunner {
     if (this.#all.size === 0) this.#idle.push(this.#start())
   }
 
-  async run(job: GuestJob, answer: Answer): Promise<RunEnd> {
-    const worker = await this.#take()
-    const end = await worker.run(job, answer)
-    if (this.#all.has(worker)) this.#give(worker)
-    return end
+  async run(job: GuestJob, answer: Answer, caller = ''): Promise<RunEnd> {
+    const worker = await this.#take(caller)
+    try {
+      const end = await worker.run(job, answer)
+      this.#waiting.ended(caller)
+      if (this.#all.has(worker)) this.#give(worker)
+      return end
+    } catch (error) {
+      this.#waiting.ended(caller)
+      throw error
+    }
   }
 
   /** Ends every thread. Runs under way end without a result. */
   close(): void {
     this.#closed = true
-    for (const { fail } of this.#waiting.splice(0)) fail(closed())
+    for (const { fail } of this.#waiting.drain()) fail(closed())
     for (const worker of [...this.#all]) worker.close()
   }
 
@@ -52,12 +59,12 @@ export class WasmRunner {
     return worker
   }
 
-  #take(): Promise<GuestWorker> {
+  #take(caller: string): Promise<GuestWorker> {
     if (this.#closed) return Promise.reject(closed())
-    const idle = this.#idle.pop()
-    if (idle) return Promise.resolve(idle)
-    if (this.#all.size < this.#threads) return Promise.resolve(this.#start())
-    return new Promise((take, fail) => this.#waiting.push({ take, fail }))
+    const free = this.#idle.pop() ?? (this.#all.size < this.#threads ? this.#start() : undefined)
+    if (free === undefined) return new Promise((take, fail) => this.#waiting.push(caller, { take, fail }))
+    this.#waiting.started(caller)
+    return Promise.resolve(free)
   }
 
   #give(worker: GuestWorker): void {
@@ -75,7 +82,7 @@ export class WasmRunner {
     const place = this.#idle.indexOf(worker)
     // One that dies idle may be unable to start at all; its successor waits until somebody needs it.
     if (place !== -1) this.#idle.splice(place, 1)
-    else if (!this.#closed && (this.#waiting.length > 0 || this.#idle.length === 0)) this.#give(this.#start())
+    else if (!this.#closed && (this.#waiting.size > 0 || this.#idle.length === 0)) this.#give(this.#start())
   }
 }
 

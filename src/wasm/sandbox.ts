@@ -32,6 +32,8 @@ export type WasmSandboxOptions = {
 
 /** What one run may use. */
 export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env' | 'network'> & {
+  /** Who asks: when all threads are busy, callers take turns. */
+  readonly caller?: string
   /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text, or parsed. Without any, nothing is allowed. */
   readonly grants?: readonly string[] | readonly Capability[]
   readonly workspace?: string
@@ -106,7 +108,7 @@ export class WasmSandbox {
       throw error
     }
     try {
-      return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes)))
+      return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes), options.caller))
     } finally {
       host.close()
     }

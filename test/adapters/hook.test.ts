@@ -1,37 +1,16 @@
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { withHook } from '../../src/adapters/hook.ts'
+import { filesOfPatch } from '../../src/adapters/hook.ts'
 import { readTrail } from '../../src/audit/read.ts'
-import { packageRoot } from '../conformance/world.ts'
+import { decisionIn, HookKit, patchAdding, program } from './hook-kit.ts'
 
-/** The built command, as a coding agent starts it: one JSON on stdin, an answer in that agent's format. */
-
-const base = mkdtempSync(join(tmpdir(), 'rf-hook-'))
-const workspace = join(base, 'work')
-mkdirSync(workspace)
-afterAll(() => rmSync(base, { recursive: true, force: true }))
-
-type Ran = { readonly status: number | null; readonly stdout: string; readonly stderr: string }
-
-function hook(args: readonly string[], input: string): Ran {
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    [join(packageRoot(), 'dist', 'cli', 'ringfence.cjs'), 'hook', ...args],
-    {
-      input,
-      cwd: workspace,
-      env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') },
-      encoding: 'utf8',
-    },
-  )
-  return { status, stdout, stderr }
-}
-
-const call = (tool_name: string, tool_input: unknown): string =>
-  JSON.stringify({ session_id: 's', hook_event_name: 'PreToolUse', cwd: workspace, tool_name, tool_input })
+const kit = new HookKit()
+const { base, workspace } = kit
+const hook = kit.hook.bind(kit)
+const call = kit.call.bind(kit)
+afterAll(() => kit.remove())
 
 const claude = (tool: string, input: unknown, ...flags: readonly string[]): unknown => {
   const { status, stdout } = hook(['claude-code', ...flags], call(tool, input))
@@ -58,7 +37,11 @@ test('Claude Code: --sandboxed lets it run, --wrap runs it in a sandbox', () => 
   const { stdout } = hook(['claude-code', '--wrap'], call('Bash', { command: "npm test 'it'", timeout: 5 }))
   expect(JSON.parse(stdout).hookSpecificOutput).toMatchObject({
     permissionDecision: 'allow',
-    updatedInput: { command: `ringfence run -c 'npm test '\\''it'\\'''`, timeout: 5 },
+    // Not on PATH here, so by its paths.
+    updatedInput: {
+      command: `'${process.execPath}' '${program}' run -c 'npm test '\\''it'\\'''`,
+      timeout: 5,
+    },
   })
   expect(claude('Bash', { command: 'rm -rf /' }, '--wrap')).toBe('deny')
 })
@@ -104,34 +87,98 @@ test('a broken policy blocks too', () => {
   expect(hook(['claude-code', '--config', config], call('Bash', { command: 'ls' })).status).toBe(2)
 })
 
-describe('install', () => {
-  test.each([
-    ['claude-code', '.claude/settings.json', 'PreToolUse'],
-    ['codex', '.codex/hooks.json', 'PreToolUse'],
-    ['gemini', '.gemini/settings.json', 'BeforeTool'],
-  ])('%s: shows first, writes after a yes, keeps what was there', (agent, file, event) => {
-    const path = join(base, file)
-    const shown = hook(['install', agent], '')
-    expect([shown.status, existsSync(path)]).toEqual([126, false])
-    expect(shown.stdout).toContain(`ringfence hook ${agent}`)
-    mkdirSync(join(path, '..'), { recursive: true })
-    writeFileSync(path, JSON.stringify({ theme: 'dark', hooks: { [event]: [{ matcher: 'X', hooks: [] }] } }))
-    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
-    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
-    const settings = JSON.parse(readFileSync(path, 'utf8'))
-    expect(settings.theme).toBe('dark')
-    expect(settings.hooks[event]).toHaveLength(2)
-    expect(settings.hooks[event][1].hooks).toEqual([{ type: 'command', command: `ringfence hook ${agent}` }])
+describe('the place of a call', () => {
+  const sub = join(workspace, 'sub')
+  mkdirSync(sub)
+
+  test('the workspace is the project, wherever the shell is', () => {
+    const env = { CLAUDE_PROJECT_DIR: workspace }
+    const write = (file_path: string, cwd: string): unknown =>
+      decisionIn(hook(['claude-code'], call('Write', { file_path, content: '' }, { cwd }), env, cwd))
+    expect(write(join(workspace, 'a.txt'), sub)).toBe('none')
+    expect(write('b.txt', sub)).toBe('none')
+    expect(write('/etc/passwd', '/etc')).toBe('deny')
+    expect(write('passwd', '/etc')).toBe('deny')
+    expect(write('.git/hooks/pre-commit', sub)).toBe('deny')
   })
 
-  test('a settings file that cannot be read is left alone', () => {
-    const path = join(base, '.claude/settings.json')
-    writeFileSync(path, '{ not json')
-    expect(hook(['install', 'claude-code', '--yes'], '').status).toBe(2)
-    expect(readFileSync(path, 'utf8')).toBe('{ not json')
-    expect(() => withHook('codex', [], 'x')).toThrow()
+  test('a directory that the model chose does not widen it', () => {
+    // Codex reports the `workdir` of the command as `cwd`; the hook itself starts in the project.
+    const codex = (cwd: string, tool: string, input: unknown): unknown =>
+      decisionIn(hook(['codex', '--sandboxed'], call(tool, input, { cwd })))
+    expect(codex('/etc', 'Bash', { command: 'rm -rf ./ssh' })).toBe('deny')
+    expect(codex('/etc', 'apply_patch', { command: patchAdding('cron.d/x') })).toBe('deny')
+    expect(codex(workspace, 'apply_patch', { command: patchAdding('src/x.ts') })).toBe('none')
+    const outside = call('write_file', { file_path: 'passwd', content: '' }, { cwd: '/etc' })
+    expect(decisionIn(hook(['gemini'], outside, { GEMINI_PROJECT_DIR: workspace }))).toBe('deny')
+  })
+
+  const own = join(base, '.claude')
+  test.each<[string, string, string, string]>([
+    ['a header of the system', 'Read', '/usr/include/stdio.h', 'none'],
+    ['a header is not written', 'Write', '/usr/include/stdio.h', 'deny'],
+    ['passwords', 'Read', '/etc/shadow', 'deny'],
+    ['the kernel', 'Read', '/proc/self/environ', 'deny'],
+    ['another project', 'Read', join(base, 'other', 'x'), 'deny'],
+    ['a search in the workspace', 'Grep', '.', 'none'],
+    ['a search in keys', 'Grep', join(base, '.ssh'), 'deny'],
+    ['notes', 'Read', join(own, 'projects/-work/memory/MEMORY.md'), 'none'],
+    ['new notes', 'Write', join(own, 'projects/-work/memory/a.md'), 'none'],
+    ['notes of another project', 'Read', join(own, 'projects/-other/memory/a.md'), 'deny'],
+    ['credentials of the agent', 'Read', join(own, '.credentials.json'), 'deny'],
+    ['settings of the agent', 'Write', join(own, 'settings.json'), 'deny'],
+  ])('Claude Code: %s', (_, tool, file_path, wanted) => {
+    mkdirSync(join(own, 'projects/-work/memory'), { recursive: true })
+    writeFileSync(join(own, 'projects/-work/memory/MEMORY.md'), 'notes')
+    const transcript_path = join(own, 'projects/-work/5.jsonl')
+    const given = call(tool, { file_path, pattern: 'x' }, { transcript_path })
+    expect(decisionIn(hook(['claude-code'], given, { CLAUDE_PROJECT_DIR: workspace }))).toBe(wanted)
+  })
+
+  test('a transcript elsewhere opens nothing', () => {
+    const given = call('Write', { file_path: '/etc/memory/x' }, { transcript_path: '/etc/5.jsonl' })
+    expect(decisionIn(hook(['claude-code'], given))).toBe('deny')
   })
 })
+
+describe('Codex: a patch', () => {
+  const decision = (tool: string, command: string, ...flags: readonly string[]): string =>
+    decisionIn(hook(['codex', ...flags], call(tool, { command })))
+
+  test.each([
+    ['a hook of git', patchAdding('.git/hooks/pre-commit')],
+    ['outside', patchAdding('/etc/cron.d/x')],
+    ['outside, relative', patchAdding('../x')],
+    ['the second file', `${patchAdding('a')}*** Update File: .envrc\n@@\n-a\n+b\n*** End Patch`],
+    [
+      'a new name',
+      '*** Begin Patch\n*** Update File: a\n*** Move to: .git/hooks/x\n@@\n-a\n+b\n*** End Patch',
+    ],
+    ['indented', '*** Begin Patch\n*** Delete File: a\n  *** Add File: .git/hooks/x\n+y\n*** End Patch'],
+    ['a deletion', '*** Begin Patch\n*** Delete File: .git/config\n*** End Patch'],
+  ])('is denied: %s', (_, patch) => {
+    expect(decision('apply_patch', patch)).toBe('deny')
+    expect(decision('Bash', `apply_patch <<'EOF'\n${patch}\nEOF\n`, '--sandboxed')).toBe('deny')
+    expect(decision('Bash', `cd . && apply_patch <<'EOF'\n${patch}\nEOF\n`, '--sandboxed')).toBe('deny')
+  })
+
+  test('after `cd`, and one that cannot be read', () => {
+    const up = `cd .. && apply_patch <<'EOF'\n${patchAdding('x')}\nEOF\n`
+    expect(decision('Bash', up, '--sandboxed')).toBe('deny')
+    expect(hook(['codex'], call('apply_patch', { command: 'nothing' })).status).toBe(2)
+    expect(hook(['codex'], call('apply_patch', {})).status).toBe(2)
+    expect(filesOfPatch('+*** Add File: x\n-*** Add File: y')).toEqual([])
+  })
+})
+
+test.runIf(process.env.RINGFENCE_FULL)(
+  'a hook whose input never ends blocks before the client gives up on it',
+  () => {
+    const waits = `sleep 40 | '${process.execPath}' '${program}' hook claude-code; exit $?`
+    const { status, stderr } = spawnSync('/bin/bash', ['-c', waits], { env: kit.env, encoding: 'utf8' })
+    expect([status, stderr]).toEqual([2, 'ringfence: the judgement took too long\n'])
+  },
+)
 
 test('what was judged is in the trail under the agent', () => {
   const records = [...readTrail(join(base, 'state'), { agentId: 'claude-code' })]

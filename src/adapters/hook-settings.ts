@@ -1,0 +1,167 @@
+import { type Hooked, quoted, record } from './hook.ts'
+
+/** Where the settings of coding agents lie, and what our hook looks like in them. */
+
+type Place = {
+  readonly home: string
+  readonly env: Readonly<Record<string, string | undefined>>
+}
+
+/** Where an agent keeps what belongs to this user: its own variable first, as the agent itself looks. */
+export function agentDirectory(agent: Hooked, { home, env }: Place): string {
+  switch (agent) {
+    case 'claude-code':
+      return env.CLAUDE_CONFIG_DIR || `${home}/.claude`
+    case 'codex':
+      return env.CODEX_HOME || `${home}/.codex`
+    case 'gemini':
+      return `${env.GEMINI_CLI_HOME || home}/.gemini`
+    default:
+      return agent satisfies never
+  }
+}
+
+const FILES: Readonly<Record<Hooked, readonly [directory: string, file: string]>> = {
+  'claude-code': ['.claude', 'settings.json'],
+  codex: ['.codex', 'hooks.json'],
+  gemini: ['.gemini', 'settings.json'],
+}
+
+export const userSettings = (agent: Hooked, place: Place): string =>
+  `${agentDirectory(agent, place)}/${FILES[agent][1]}`
+
+export const projectSettings = (agent: Hooked, project: string): string =>
+  `${project}/${FILES[agent].join('/')}`
+
+type HookEvent = { readonly event: string; readonly tools: readonly string[]; readonly timeout: number }
+
+/** After this the agent goes on without us, so the hook answers long before. PLATFORM: Gemini counts milliseconds. */
+const TIMEOUT_SECS = 60
+
+/** The tools that we judge. A tool that is not in the list never reaches us. */
+export const HOOK_EVENTS: Readonly<Record<Hooked, HookEvent>> = {
+  'claude-code': {
+    event: 'PreToolUse',
+    tools: ['Bash', 'Monitor', 'Write', 'Edit', 'MultiEdit', 'NotebookEdit', 'Read', 'Grep', 'Glob'],
+    timeout: TIMEOUT_SECS,
+  },
+  codex: { event: 'PreToolUse', tools: ['Bash', 'apply_patch', 'view_image'], timeout: TIMEOUT_SECS },
+  gemini: {
+    event: 'BeforeTool',
+    tools: [
+      'run_shell_command',
+      'write_file',
+      'replace',
+      'read_file',
+      'read_many_files',
+      'list_directory',
+      'grep_search',
+      'search_file_content',
+      'glob',
+    ],
+    timeout: TIMEOUT_SECS * 1000,
+  },
+}
+
+/** How the hook is started: by absolute paths in files of one user, by name in files that are shared. */
+export type HookProgram =
+  | { readonly kind: 'absolute'; readonly node: string; readonly script: string }
+  | { readonly kind: 'name' }
+
+/**
+ * The command that goes into the settings.
+ *
+ * SECURITY: all three agents go on when a hook ends with anything but 0 or 2, and take silence for consent. So whatever
+ * is not an answer of ours (no such program, a crash, a signal, an empty output) becomes exit code 2, which blocks.
+ * PLATFORM: agents start hooks with different shells; only the outer words are read by them, the rest by /bin/sh.
+ */
+export function hookCommand(agent: Hooked, flags: readonly string[], program: HookProgram): string {
+  const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
+  const call = [...words, 'hook', agent, ...flags].join(' ')
+  const script = `a=$(${call}); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
+  return `/bin/sh -c ${quoted(script)} || exit 2`
+}
+
+const helpless = (agent: Hooked, { kind }: HookProgram): string =>
+  kind === 'name'
+    ? `ringfence: the hook did not run, so this call is blocked; put ringfence on PATH, then: ringfence hook test ${agent} --project`
+    : `ringfence: the hook did not run, so this call is blocked; install it again: ringfence hook install ${agent}`
+
+type Entry = Readonly<Record<string, unknown>>
+
+/** Ours, also as older versions wrote it. */
+const isOurs = (agent: Hooked, entry: unknown): boolean => {
+  const { command } = (entry ?? {}) as Entry
+  return typeof command === 'string' && command.includes('ringfence') && command.includes(`hook ${agent}`)
+}
+
+const groupsOf = (agent: Hooked, settings: unknown): readonly unknown[] => {
+  const all = settings === undefined ? {} : record(settings, 'the settings file')
+  const hooks = all.hooks === undefined ? {} : record(all.hooks, '`hooks`')
+  const groups = hooks[HOOK_EVENTS[agent].event]
+  return Array.isArray(groups) ? groups : []
+}
+
+const entriesOf = (group: unknown): readonly unknown[] => {
+  const { hooks } = (group ?? {}) as Entry
+  return Array.isArray(hooks) ? hooks : []
+}
+
+/** The settings with our hook in them, and everything else as it was. Twice changes nothing. */
+export function withHook(agent: Hooked, settings: unknown, command: string): Entry {
+  const { event, tools, timeout } = HOOK_EVENTS[agent]
+  const others = groupsOf(agent, settings).flatMap((group) => withoutOurs(agent, group))
+  const ours = { matcher: tools.join('|'), hooks: [{ type: 'command', command, timeout }] }
+  const all = settings === undefined ? {} : record(settings, 'the settings file')
+  return { ...all, hooks: { ...(all.hooks as Entry | undefined), [event]: [...others, ours] } }
+}
+
+/** Other people's entries of a group stay; a group that held nothing but ours goes. */
+function withoutOurs(agent: Hooked, group: unknown): readonly unknown[] {
+  const entries = entriesOf(group)
+  const others = entries.filter((entry) => !isOurs(agent, entry))
+  if (others.length === entries.length) return [group]
+  return others.length === 0 ? [] : [{ ...(group as Entry), hooks: others }]
+}
+
+/** Our hook as it stands in the settings. */
+export type InstalledHook = {
+  readonly command: string
+  /** Tools that the agent runs without asking us. */
+  readonly missed: readonly string[]
+}
+
+export function installedHook(agent: Hooked, settings: unknown): InstalledHook | undefined {
+  for (const group of groupsOf(agent, settings)) {
+    const ours = entriesOf(group).find((entry) => isOurs(agent, entry))
+    if (ours === undefined) continue
+    const { matcher } = group as Entry
+    const missed = HOOK_EVENTS[agent].tools.filter((tool) => !covers(matcher, tool))
+    return { command: (ours as Entry).command as string, missed }
+  }
+  return undefined
+}
+
+function covers(matcher: unknown, tool: string): boolean {
+  if (matcher === undefined || matcher === '' || matcher === '*') return true
+  if (typeof matcher !== 'string') return false
+  try {
+    return new RegExp(`^(?:${matcher})$`).test(tool)
+  } catch {
+    return false
+  }
+}
+
+/** Settings that switch every hook off, in words for the person who made them. */
+export function switchedOff(agent: Hooked, settings: unknown): string | undefined {
+  const all = settings === undefined ? {} : record(settings, 'the settings file')
+  if (agent === 'claude-code' && all.disableAllHooks === true)
+    return '`disableAllHooks` is on: Claude Code runs no hook; remove it'
+  const gemini = (all.hooksConfig ?? {}) as Entry
+  if (agent === 'gemini' && gemini.enabled === false)
+    return '`hooksConfig.enabled` is false: Gemini CLI runs no hook; remove it'
+  const ours = installedHook(agent, settings)?.command
+  if (agent === 'gemini' && Array.isArray(gemini.disabled) && gemini.disabled.includes(ours))
+    return '`hooksConfig.disabled` names this hook; remove it there'
+  return undefined
+}

@@ -1,0 +1,218 @@
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { hookCommand, installedHook, withHook } from '../../src/adapters/hook-settings.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { type Env, HookKit, program } from './hook-kit.ts'
+
+/** What `hook install` writes starts on this machine or blocks, and `hook test` says which. */
+
+const kit = new HookKit()
+const { base, workspace } = kit
+const hook = kit.hook.bind(kit)
+const started = kit.started.bind(kit)
+afterAll(() => kit.remove())
+
+const FILES = {
+  'claude-code': ['.claude/settings.json', 'PreToolUse'],
+  codex: ['.codex/hooks.json', 'PreToolUse'],
+  gemini: ['.gemini/settings.json', 'BeforeTool'],
+} as const
+const AGENTS = ['claude-code', 'codex', 'gemini'] as const
+type Agent = (typeof AGENTS)[number]
+
+describe('install', () => {
+  const commandIn = (agent: Agent, file: string): string =>
+    installedHook(agent, JSON.parse(readFileSync(file, 'utf8')))?.command ?? ''
+
+  test.each(AGENTS)('%s: shows first, writes after a yes, keeps what was there', (agent) => {
+    const [file, event] = FILES[agent]
+    const path = join(base, file)
+    const shown = hook(['install', agent], '')
+    expect([shown.status, existsSync(path)]).toEqual([126, false])
+    expect(shown.stdout).toContain(`hook ${agent}`)
+    // The directory is made.
+    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+    const other = { type: 'command', command: 'someone-else' }
+    const old = { type: 'command', command: `ringfence hook ${agent}` }
+    const before = { theme: 'dark', hooks: { [event]: [{ matcher: 'X', hooks: [other, old] }], Stop: [] } }
+    writeFileSync(path, JSON.stringify(before))
+    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+    const settings = JSON.parse(readFileSync(path, 'utf8'))
+    expect([settings.theme, settings.hooks.Stop]).toEqual(['dark', []])
+    expect(settings.hooks[event]).toHaveLength(2)
+    expect(settings.hooks[event][0]).toEqual({ matcher: 'X', hooks: [other] })
+  })
+
+  test.each(AGENTS)('%s: what is written resolves by itself, and blocks when it cannot start', (agent) => {
+    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+    const command = commandIn(agent, join(base, FILES[agent][0]))
+    expect(started(command, { PATH: '/nowhere' })).toMatchObject({ status: 0 })
+    const moved = command.replace(program, '/no/such/ringfence.cjs')
+    const withoutNode = command.replace(process.execPath, '/no/such/node')
+    for (const broken of [moved, withoutNode]) {
+      expect(broken).not.toBe(command)
+      const { status, stdout, stderr } = started(broken)
+      expect([status, stdout]).toEqual([2, ''])
+      expect(stderr).toContain('this call is blocked')
+    }
+  })
+
+  test.each(AGENTS)('%s: a shared file finds ours or blocks', (agent) => {
+    // Written, but nobody finds it here: that is said and is no success.
+    expect(hook(['install', agent, '--project', '--yes'], '').status).toBe(1)
+    const command = commandIn(agent, join(workspace, FILES[agent][0]))
+    expect(command).not.toContain(packageRoot())
+    expect(started(command)).toMatchObject({ status: 2, stdout: '' })
+    const bin = mkdtempSync(join(base, 'bin-'))
+    symlinkSync(program, join(bin, 'ringfence'))
+    expect(started(command, { PATH: `${bin}:/usr/bin:/bin` })).toMatchObject({ status: 0 })
+    rmSync(join(workspace, FILES[agent][0], '..'), { recursive: true })
+  })
+
+  test.each([
+    ['exits 0 and says nothing', 'exit 0'],
+    ['exits 0 and says something else', 'echo hello'],
+    ['exits 1', 'exit 1'],
+    ['is killed', 'kill -9 $$'],
+    ['stops half-way', 'printf "{"; exit 0'],
+  ])('a program of our name that %s does not let a call pass', (_, body) => {
+    const dir = mkdtempSync(join(base, 'fake-'))
+    writeFileSync(join(dir, 'ringfence'), `#!/bin/sh\n${body}\n`, { mode: 0o755 })
+    const command = hookCommand('claude-code', [], { kind: 'name' })
+    expect(started(command, { PATH: `${dir}:/usr/bin:/bin` })).toMatchObject({ status: 2, stdout: '' })
+  })
+
+  test('paths with quotes and blanks', () => {
+    const dir = mkdtempSync(join(base, "it's a $(touch x) "))
+    const script = join(dir, 'a b.cjs')
+    writeFileSync(script, 'console.log(JSON.stringify({ seen: process.argv.slice(2) }))')
+    const command = hookCommand('codex', ['--sandboxed'], {
+      kind: 'absolute',
+      node: process.execPath,
+      script,
+    })
+    expect(JSON.parse(started(command).stdout)).toEqual({ seen: ['hook', 'codex', '--sandboxed'] })
+    expect(existsSync(join(workspace, 'x'))).toBe(false)
+  })
+
+  test('CLAUDE_CONFIG_DIR, CODEX_HOME, GEMINI_CLI_HOME and a link are honoured', () => {
+    const elsewhere = join(base, 'else', 'where')
+    hook(['install', 'claude-code', '--yes'], '', { CLAUDE_CONFIG_DIR: elsewhere })
+    hook(['install', 'codex', '--yes'], '', { CODEX_HOME: elsewhere })
+    hook(['install', 'gemini', '--yes'], '', { GEMINI_CLI_HOME: elsewhere })
+    for (const file of ['settings.json', 'hooks.json', '.gemini/settings.json'])
+      expect([file, existsSync(join(elsewhere, file))]).toEqual([file, true])
+    const linked = mkdtempSync(join(base, 'linked-'))
+    symlinkSync(join(elsewhere, 'settings.json'), join(linked, 'settings.json'))
+    hook(['install', 'claude-code', '--yes'], '', { CLAUDE_CONFIG_DIR: linked })
+    expect(lstatSync(join(linked, 'settings.json')).isSymbolicLink()).toBe(true)
+  })
+
+  test('every tool that we judge is asked about', () => {
+    for (const agent of AGENTS)
+      expect(installedHook(agent, withHook(agent, {}, `ringfence hook ${agent}`))?.missed).toEqual([])
+    expect(JSON.stringify(withHook('codex', {}, 'x'))).toContain('apply_patch')
+  })
+
+  test('a settings file that cannot be read is left alone', () => {
+    const path = join(base, '.claude/settings.json')
+    writeFileSync(path, '{ not json')
+    expect(hook(['install', 'claude-code', '--yes'], '').status).toBe(2)
+    expect(readFileSync(path, 'utf8')).toBe('{ not json')
+    expect(() => withHook('codex', [], 'x')).toThrow()
+  })
+})
+
+describe('test', () => {
+  type Report = {
+    readonly status: string
+    readonly left: readonly string[]
+    readonly checks: readonly { readonly ok: boolean; readonly detail: string }[]
+  }
+  const dir = join(base, 'tested')
+  const tested = (agent: string, env: Env = {}): { status: number | null; report: Report } => {
+    const own = { CLAUDE_CONFIG_DIR: dir, CODEX_HOME: dir, PATH: '/usr/bin:/bin', ...env }
+    const { status, stdout } = hook(['test', agent, '--json'], '', own)
+    return { status, report: JSON.parse(stdout) }
+  }
+  const put = (agent: 'claude-code' | 'codex', command: string, more = {}): void => {
+    mkdirSync(dir, { recursive: true })
+    const file = join(dir, agent === 'codex' ? 'hooks.json' : 'settings.json')
+    writeFileSync(file, JSON.stringify({ ...withHook(agent, undefined, command), ...more }))
+  }
+  const ours = (agent: 'claude-code' | 'codex'): string =>
+    hookCommand(agent, [], { kind: 'absolute', node: process.execPath, script: program })
+
+  test('not installed, works, switched off', () => {
+    expect(tested('claude-code')).toMatchObject({ status: 1, report: { status: 'not-installed' } })
+    put('claude-code', ours('claude-code'))
+    expect(tested('claude-code')).toMatchObject({ status: 0, report: { status: 'works', left: [] } })
+    put('claude-code', ours('claude-code'), { disableAllHooks: true })
+    const { report } = tested('claude-code')
+    expect(report).toMatchObject({ status: 'incomplete', left: [expect.stringContaining('disableAllHooks')] })
+  })
+
+  test.each([
+    ['is not found', 'no-such-ringfence hook claude-code'],
+    ['is not found and blocks', 'no-such-ringfence hook claude-code || exit 2'],
+    ['lets everything pass', 'echo "{}" # ringfence hook claude-code'],
+    ['ends with 1', 'exit 1 # ringfence hook claude-code'],
+  ])('a hook that %s does not work', (_, command) => {
+    put('claude-code', command)
+    expect(tested('claude-code')).toMatchObject({ status: 1, report: { status: 'broken' } })
+  })
+
+  test('Codex: a matcher that misses patches, and trust that only a person can give', () => {
+    put('codex', ours('codex'))
+    const { report: unknown } = tested('codex')
+    expect(unknown).toMatchObject({ status: 'incomplete', left: [expect.stringContaining('/hooks')] })
+    const text = readFileSync(join(dir, 'hooks.json'), 'utf8')
+    writeFileSync(join(dir, 'hooks.json'), text.replace('Bash|apply_patch|view_image', 'Bash'))
+    const { report } = tested('codex')
+    expect(report.status).toBe('broken')
+    expect(report.checks[0]?.detail).toContain('apply_patch')
+  })
+
+  /** Speaks as much of Codex's protocol as we ask; the real one is asked in the full run. */
+  const codexSaying = (trustStatus: string, enabled = true): string => {
+    const bin = mkdtempSync(join(base, 'codex-'))
+    const result = { data: [{ hooks: [{ command: ours('codex'), enabled, trustStatus }] }] }
+    const source = `#!${process.execPath}
+require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
+  const { id, method } = JSON.parse(line)
+  if (method === 'initialize') console.log(JSON.stringify({ id, result: {} }))
+  if (method === 'hooks/list') console.log(JSON.stringify({ id, result: ${JSON.stringify(result)} }))
+}).on('close', () => process.exit(0))
+`
+    writeFileSync(join(bin, 'codex'), source, { mode: 0o755 })
+    return `${bin}:/usr/bin:/bin`
+  }
+
+  test('Codex says itself whether it trusts the hook; we ask and write nothing', () => {
+    put('codex', ours('codex'))
+    const before = readFileSync(join(dir, 'hooks.json'), 'utf8')
+    const asked = (...said: Parameters<typeof codexSaying>): Report =>
+      tested('codex', { PATH: codexSaying(...said) }).report
+    expect(asked('untrusted')).toMatchObject({
+      status: 'incomplete',
+      left: [expect.stringContaining('trust')],
+    })
+    expect(asked('modified').status).toBe('incomplete')
+    const off = asked('trusted', false)
+    expect(off).toMatchObject({ status: 'incomplete', left: [expect.stringContaining('enable')] })
+    expect(asked('trusted')).toMatchObject({ status: 'works', left: [] })
+    expect(readFileSync(join(dir, 'hooks.json'), 'utf8')).toBe(before)
+    expect(existsSync(join(dir, 'config.toml'))).toBe(false)
+  })
+})
