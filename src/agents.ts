@@ -103,7 +103,7 @@ async function start(
     ...(timeoutMs === undefined ? {} : { limits: { wallMs: timeoutMs } }),
     ...(stdinOpen || stdin !== undefined ? { stdin: true } : {}),
     ...(terminal ? { terminal: TERMINAL } : {}),
-    approve: () => approved === true,
+    ...(approved ? { approve: () => ({ approved: true, by: 'client' }) } : {}),
     output,
   })
   if (stdin !== undefined) void feed(running, stdin)

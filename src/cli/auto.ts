@@ -3,7 +3,7 @@ import { resolve } from 'node:path'
 import { compose } from '../compose.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
-import { askPerson } from './ask.ts'
+import { approver } from './approver.ts'
 import { parseOptions } from './options.ts'
 import { resultJson } from './run.ts'
 
@@ -39,7 +39,7 @@ export async function auto(args: readonly string[]): Promise<number> {
         last: true,
         stdin: 'inherit',
         output: values.json ? undefined : 'inherit',
-        approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
+        ...approver(values),
       })
       if (values.json) process.stdout.write(`${JSON.stringify(resultJson(sandbox, done))}\n`)
       return exitCodeOf(done.outcome, constants.signals)

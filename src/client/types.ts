@@ -173,6 +173,8 @@ export type Approval = {
   readonly cwd: string
   readonly decision: Decision
   readonly sandbox_id: string
+  /** The command that waits; the same in its other records. */
+  readonly exec_id?: string | null
   readonly agent_id: string | null
   readonly asked_at: string
   readonly expires_at: string
