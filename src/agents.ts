@@ -75,6 +75,7 @@ export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
     async setAllowHosts(hosts) {
       await sandbox.setAllowHosts(hosts)
       allowHosts = hosts
+      return sandbox.hostVerdicts
     },
     async portUrl(port) {
       const open = ports.get(port) ?? forwardPort(() => sandbox.connect(port))

@@ -167,6 +167,13 @@ export type FileInfo = {
 
 export type Page<T> = { readonly items: readonly T[]; readonly next: string | null }
 
+/** What the policy says to one host of a sandbox's list. */
+export type HostVerdict = {
+  readonly host: string
+  readonly verdict: 'allow' | 'deny'
+  readonly reason: string
+}
+
 export type Approval = {
   readonly id: string
   readonly command: string
