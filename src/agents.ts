@@ -75,6 +75,7 @@ export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
     async setAllowHosts(hosts) {
       await sandbox.setAllowHosts(hosts)
       allowHosts = hosts
+      return sandbox.hostVerdicts
     },
     async portUrl(port) {
       const open = ports.get(port) ?? forwardPort(() => sandbox.connect(port))
@@ -103,7 +104,7 @@ async function start(
     ...(timeoutMs === undefined ? {} : { limits: { wallMs: timeoutMs } }),
     ...(stdinOpen || stdin !== undefined ? { stdin: true } : {}),
     ...(terminal ? { terminal: TERMINAL } : {}),
-    approve: () => approved === true,
+    ...(approved ? { approve: () => ({ approved: true, by: 'client' }) } : {}),
     output,
   })
   if (stdin !== undefined) void feed(running, stdin)

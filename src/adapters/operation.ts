@@ -66,7 +66,11 @@ export function failure(error: unknown): Result {
     error instanceof SandboxError ? error : new SandboxError('internal', 'the tool failed unexpectedly')
   const { code } = known
   const message = clip(known.message, 2000)
-  const hint = HINTS[code] ?? known.hint
+  // Somebody was asked and did not say yes: to ask again is not the way.
+  const isAnswered = code === 'approval-required' && known.reasons.length > 0
+  const hint = isAnswered
+    ? 'choose another way, and do not try to get around it'
+    : (HINTS[code] ?? known.hint)
   return {
     ok: false,
     text: `error: ${code}: ${message}${hint ? `\nhint: ${hint}` : ''}`,

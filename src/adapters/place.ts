@@ -1,3 +1,4 @@
+import type { HostVerdict } from '../client/types.ts'
 import type { Outcome, Violation } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 
@@ -12,7 +13,8 @@ export type Place = {
   readonly files: PlaceFiles
   readonly judge: (command: string | readonly string[], cwd?: string) => Promise<Decision>
   /** Policy has the last word on the new list. */
-  readonly setAllowHosts: (hosts: readonly string[]) => Promise<void>
+  /** The answer says of each host whether the policy allows it. */
+  readonly setAllowHosts: (hosts: readonly string[]) => Promise<readonly HostVerdict[]>
   readonly portUrl: (port: number) => Promise<string>
   /** The latest records of this sandbox, oldest first. */
   readonly trail: (limit: number) => Promise<readonly Readonly<Record<string, unknown>>[]>

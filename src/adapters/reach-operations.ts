@@ -9,7 +9,7 @@ async function requestHost(session: AgentSession, host: string, why: string, cal
   const { network } = await place.describe()
   const hosts = network.allowHosts
   if (network.mode === 'full' || hosts.includes(host))
-    return done(`${host} can be reached`, { allowed: true, hosts })
+    return done(`${host} is allowed already`, { allowed: true, hosts })
   if (network.mode !== 'fetch')
     throw new SandboxError('invalid-network-mode', `this sandbox has the network mode \`${network.mode}\``, {
       hint: 'tell the person that it must be started with network mode fetch',
@@ -19,8 +19,11 @@ async function requestHost(session: AgentSession, host: string, why: string, cal
     throw new SandboxError('approval-required', `a person must allow \`${host}\``)
   }
   const next = [...hosts, host]
-  await place.setAllowHosts(next)
-  return done(`${host} can be reached now`, { allowed: true, hosts: next })
+  const answer = (await place.setAllowHosts(next)).find((each) => each.host === host)
+  // To be on the list is not to be reached: private and metadata addresses stay closed.
+  if (answer?.verdict === 'deny')
+    return done(`${host} stays refused: ${answer.reason}`, { allowed: false, hosts: next })
+  return done(`${host} is allowed now`, { allowed: true, hosts: next })
 }
 
 export const reachOperations: readonly Operation[] = [

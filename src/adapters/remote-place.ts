@@ -19,7 +19,7 @@ export function remotePlace(client: RingfenceClient, sandbox: RemoteSandbox, wor
       remove: (path) => sandbox.files.remove(path),
     },
     judge: (command) => client.evaluate(command, workspace),
-    setAllowHosts: async (hosts) => void (await sandbox.setAllowHosts(hosts)),
+    setAllowHosts: async (hosts) => (await sandbox.setAllowHosts(hosts)).hosts ?? [],
     portUrl: async (port) => sandbox.portUrl(port),
     trail: async (limit) => (await sandbox.logs()).items.slice(-limit),
     close: async () => void (await sandbox.close()),

@@ -6,11 +6,11 @@ import { print, server } from './remote.ts'
 const answering =
   (verb: 'approve' | 'reject') =>
   async (args: readonly string[]): Promise<number> => {
-    const { values, positionals } = parseOptions(verb, args, {})
+    const { values, positionals } = parseOptions(verb, args, { reason: { type: 'string' } })
     const [id, ...rest] = positionals
     if (rest.length > 0) throw usage(verb, `unexpected \`${rest[0]}\``)
     if (id === undefined) return showOpen(values.json)
-    const answered = await server().answer(id, verb === 'approve')
+    const answered = await server().answer(id, verb === 'approve', values.reason)
     print(values.json, answered, () => `${visible(`${answered.id}: ${answered.state}`)}\n`)
     return 0
   }

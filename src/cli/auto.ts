@@ -4,7 +4,7 @@ import { compose } from '../compose.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visibleJson } from '../model/visible.ts'
-import { askPerson } from './ask.ts'
+import { approver } from './approver.ts'
 import { parseOptions } from './options.ts'
 import { out } from './output.ts'
 import { resultJson } from './run.ts'
@@ -41,7 +41,7 @@ export async function auto(args: readonly string[]): Promise<number> {
         last: true,
         stdin: 'inherit',
         output: values.json ? undefined : 'inherit',
-        approve: (decision) => values.yes === true || askPerson(decision, values.json === true),
+        ...approver(values),
       })
       if (values.json) out(`${visibleJson(resultJson(sandbox, done))}\n`)
       return exitCodeOf(done.outcome, constants.signals)

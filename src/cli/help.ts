@@ -285,15 +285,15 @@ examples:
   ringfence key revoke key_0123
 `
 
-const APPROVE = `usage: ringfence approve [ID]
-       ringfence reject [ID]
+const APPROVE = `usage: ringfence approve [ID] [--reason TEXT]
+       ringfence reject [ID] [--reason TEXT]
 
 Answers a command that waits for a human, on the server of RINGFENCE_URL. Without an id: what waits.
 
 examples:
   ringfence approve
   ringfence approve ap_0123
-  ringfence reject ap_0123
+  ringfence reject ap_0123 --reason 'use the mirror'
 `
 
 const RELOAD = `usage: ringfence reload

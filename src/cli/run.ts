@@ -3,11 +3,11 @@ import { resolve } from 'node:path'
 import { compose, type Ringfence } from '../compose.ts'
 import type { Review } from '../host/review.ts'
 import { exitCodeOf } from '../model/command.ts'
-import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
-import { askPerson, askReview } from './ask.ts'
+import { approver } from './approver.ts'
+import { askReview } from './ask.ts'
 import { explain } from './explain.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { err, out } from './output.ts'
@@ -176,19 +176,18 @@ async function runIn(
   const signals = new SignalPassage()
   const sandbox = await ringfence.gate.open(spec)
   sandbox.onClose(() => ringfence.close())
-  const approve = (decision: Decision): boolean | Promise<boolean> =>
-    values.yes === true || askPerson(decision, values.json === true)
+  const approving = approver(values)
   try {
     const done =
       !values.json && isTerminal()
-        ? await runInTerminal(sandbox, command, { approve, signal: signals.stop })
+        ? await runInTerminal(sandbox, command, { ...approving, signal: signals.stop })
         : await sandbox.exec(command, {
             last: true,
             stdin: 'inherit',
             output: values.json ? undefined : 'inherit',
             signal: signals.stop,
             onStarted: (send) => signals.passTo(send),
-            approve,
+            ...approving,
           })
     // Nothing may write any more while somebody looks, and what was applied or dropped is not there to be settled.
     if (sandbox.review) await sandbox.close()

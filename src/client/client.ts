@@ -79,9 +79,14 @@ export class RingfenceClient {
     return this.#get('/v1/reviews')
   }
 
-  answer(id: string, approve: boolean): Promise<Approval> {
+  /** The reason is told to whoever asked, and recorded. */
+  answer(id: string, approve: boolean, reason?: string): Promise<Approval> {
     const path = `/v1/approvals/${encodeURIComponent(id)}`
-    return this.#transport.json({ method: 'POST', path, json: { approve } })
+    return this.#transport.json({
+      method: 'POST',
+      path,
+      json: { approve, ...(reason === undefined ? {} : { reason }) },
+    })
   }
 
   audit(

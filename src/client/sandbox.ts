@@ -10,6 +10,7 @@ import type {
   ExecOptions,
   ExecResult,
   FileInfo,
+  HostVerdict,
   Page,
   Problem,
   SandboxInfo,
@@ -116,7 +117,10 @@ export class RemoteSandbox {
     return this.#change('POST', '/timeout', { timeout_ms: timeoutMs, only_longer: onlyLonger })
   }
 
-  setAllowHosts(hosts: readonly string[]): Promise<SandboxInfo> {
+  /** The answer says of each host whether the policy allows it: to be on the list is not to be reached. */
+  setAllowHosts(
+    hosts: readonly string[],
+  ): Promise<SandboxInfo & { readonly hosts?: readonly HostVerdict[] }> {
     return this.#change('PUT', '/network', { allow_hosts: hosts })
   }
 
@@ -162,9 +166,10 @@ export class RemoteSandbox {
     return this.#info
   }
 
-  async #change(method: 'POST' | 'PUT', path: string, json: unknown): Promise<SandboxInfo> {
-    this.#info = await this.#transport.json({ method, path: this.#path(path), json })
-    return this.#info
+  async #change<T extends SandboxInfo>(method: 'POST' | 'PUT', path: string, json: unknown): Promise<T> {
+    const info = await this.#transport.json<T>({ method, path: this.#path(path), json })
+    this.#info = info
+    return info
   }
 
   #path(rest = ''): string {

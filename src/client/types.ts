@@ -167,12 +167,21 @@ export type FileInfo = {
 
 export type Page<T> = { readonly items: readonly T[]; readonly next: string | null }
 
+/** What the policy says to one host of a sandbox's list. */
+export type HostVerdict = {
+  readonly host: string
+  readonly verdict: 'allow' | 'deny'
+  readonly reason: string
+}
+
 export type Approval = {
   readonly id: string
   readonly command: string
   readonly cwd: string
   readonly decision: Decision
   readonly sandbox_id: string
+  /** The command that waits; the same in its other records. */
+  readonly exec_id?: string | null
   readonly agent_id: string | null
   readonly asked_at: string
   readonly expires_at: string

@@ -7,6 +7,8 @@ export type ApprovalRow = {
   readonly id: string
   readonly tenant: string
   readonly sandboxId: string
+  /** The command that waited; records of earlier versions do not name it. */
+  readonly execId: string | null
   readonly agentId: string | null
   readonly command: string
   readonly cwd: string
@@ -26,6 +28,7 @@ const toApproval = (row: Row): ApprovalRow => ({
   id: row.id as string,
   tenant: row.tenant as string,
   sandboxId: row.sandbox_id as string,
+  execId: row.exec_id as string | null,
   agentId: row.agent_id as string | null,
   command: row.command as string,
   cwd: row.cwd as string,
@@ -42,7 +45,7 @@ const toApproval = (row: Row): ApprovalRow => ({
 export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
   await tx.run(
     `INSERT INTO approvals (id, tenant, sandbox_id, agent_id, command, cwd, decision, state, answered_by,
-       asked_at, expires_at, answered_at, instance) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       asked_at, expires_at, answered_at, instance, exec_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     [
       row.id,
       row.tenant,
@@ -57,6 +60,7 @@ export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
       row.expiresAt,
       row.answeredAt,
       row.instance,
+      row.execId,
     ],
   )
 }
@@ -85,11 +89,9 @@ export async function answerApproval(
 }
 
 /** Questions of an earlier life: nobody waits for them any more. */
-export async function expireApprovals(tx: Tx, instance: string, at: number): Promise<void> {
-  await tx.run(
-    "UPDATE approvals SET state = 'expired', answered_at = ? WHERE instance = ? AND state = 'pending'",
-    [at, instance],
-  )
+export async function pendingApprovals(store: Store, instance: string): Promise<ApprovalRow[]> {
+  const sql = "SELECT * FROM approvals WHERE state = 'pending' AND instance = ? ORDER BY asked_at, id"
+  return (await store.read(sql, [instance])).map(toApproval)
 }
 
 export async function findApproval(store: Store, id: string): Promise<ApprovalRow | undefined> {

@@ -16,7 +16,7 @@ import type { ApprovalFacts } from '../policy/approval.ts'
 import { approvalKey } from '../policy/approval.ts'
 import { judgeLine } from '../policy/commands/judge.ts'
 import { compilePolicy } from '../policy/policy.ts'
-import { type ApprovalSubject, Approvals, approvalFacts, approvedUnchanged } from './approvals.ts'
+import { type Answered, type ApprovalSubject, approvalFacts, askedUnchanged } from './approvals.ts'
 
 const policy = compilePolicy({})
 let dir = ''
@@ -34,16 +34,18 @@ function subject(line = 'deploy --now && git push', change: Partial<ApprovalSubj
   return { command: { line }, cwd: dir, env: { PATH: `${dir}/bin:/usr/bin:/bin` }, decision, ...change }
 }
 
-let clock = 1000
-const book = (): Approvals => new Approvals({ now: () => clock, lastsMs: 500 })
+/** Whether an approval that is given while something changes still holds. */
+async function holds(change: () => void): Promise<boolean> {
+  const { answer, isSame } = await askedUnchanged(subject(), () => {
+    change()
+    return true
+  })
+  return answer.state === 'approved' && isSame
+}
 
 describe('an approval', () => {
-  it('holds for the same command as long as nothing changes', () => {
-    const approvals = book()
-    expect(approvals.covers(subject())).toBe(false)
-    approvals.approve(approvals.ask(subject()))
-    expect(approvals.covers(subject())).toBe(true)
-    expect(approvals.covers(subject())).toBe(true)
+  it('holds for the same command as long as nothing changes', async () => {
+    expect(await holds(() => {})).toBe(true)
   })
 
   it.each<[string, () => ApprovalSubject]>([
@@ -55,9 +57,7 @@ describe('an approval', () => {
     ['another PATH', () => subject(undefined, { env: { PATH: '/usr/bin:/bin' } })],
     ['no variables', () => subject(undefined, { env: {} })],
   ])('does not hold for %s', (_, other) => {
-    const approvals = book()
-    approvals.approve(approvals.ask(subject()))
-    expect(approvals.covers(other())).toBe(false)
+    expect(approvalKey(approvalFacts(other()))).not.toBe(approvalKey(approvalFacts(subject())))
   })
 
   const changes: readonly [string, () => void][] = [
@@ -87,54 +87,38 @@ describe('an approval', () => {
       },
     ],
   ]
-  it.each(changes)('dies when its program %s', (_, change) => {
-    const approvals = book()
-    approvals.approve(approvals.ask(subject()))
-    change()
-    expect(approvals.covers(subject())).toBe(false)
+  it.each(changes)('dies when its program %s', async (_, change) => {
+    expect(await holds(change)).toBe(false)
   })
 
-  it('dies when another program of the line appears earlier in PATH', () => {
-    const approvals = book()
-    approvals.approve(approvals.ask(subject()))
-    writeFileSync(join(dir, 'bin', 'git'), '#!/bin/sh\n', { mode: 0o755 })
-    expect(approvals.covers(subject())).toBe(false)
-  })
-
-  it('dies with time, when it is taken back, and when the answer comes too late', () => {
-    const approvals = book()
-    const pending = approvals.ask(subject())
-    approvals.approve(pending)
-    approvals.revoke(pending)
-    expect(approvals.covers(subject())).toBe(false)
-    approvals.approve(pending)
-    clock += 500
-    expect(approvals.covers(subject())).toBe(false)
-    approvals.approve(pending)
-    expect(approvals.covers(subject())).toBe(false)
-  })
-
-  it('is for what was asked about, not for what stands there when the answer comes', () => {
-    const approvals = book()
-    const pending = approvals.ask(subject())
-    writeFileSync(tool, '#!/bin/sh\necho evil\n')
-    approvals.approve(pending)
-    expect(approvals.covers(subject())).toBe(false)
+  it('dies when another program of the line appears earlier in PATH', async () => {
+    const plant = (): void => writeFileSync(join(dir, 'bin', 'git'), '#!/bin/sh\n', { mode: 0o755 })
+    expect(await holds(plant)).toBe(false)
   })
 })
 
-describe('approvedUnchanged', () => {
-  it('is the answer when nothing changed', async () => {
-    expect(await approvedUnchanged(subject(), () => true)).toBe(true)
-    expect(await approvedUnchanged(subject(), () => Promise.resolve(false))).toBe(false)
+describe('the answer', () => {
+  it('is told with who and why', async () => {
+    const told = async (answered: Answered) => (await askedUnchanged(subject(), () => answered)).answer
+    expect(await told(true)).toEqual({ state: 'approved' })
+    expect(await told(false)).toEqual({ state: 'rejected' })
+    expect(await told({ approved: false, by: 'me', reason: 'no' })).toEqual({
+      state: 'rejected',
+      by: 'me',
+      reason: 'no',
+    })
+    expect(await told({ state: 'expired', approvalId: 'ap_1' })).toEqual({
+      state: 'expired',
+      approvalId: 'ap_1',
+    })
   })
 
-  it('is no when the program changed while the person looked', async () => {
+  it('does not count when the program changed while the person looked', async () => {
     const swap = (): boolean => {
       writeFileSync(tool, '#!/bin/sh\necho evil\n')
       return true
     }
-    expect(await approvedUnchanged(subject(), swap)).toBe(false)
+    expect((await askedUnchanged(subject(), swap)).isSame).toBe(false)
   })
 })
 

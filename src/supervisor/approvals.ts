@@ -33,72 +33,41 @@ export function approvalFacts(
 const digestOf = (facts: ApprovalFacts): string =>
   createHash('sha256').update(approvalKey(facts)).digest('hex')
 
+/** What became of a question. */
+export type ApprovalAnswer = {
+  readonly state: 'approved' | 'rejected' | 'expired'
+  /** Who answered: a key's id, or how it was answered on a terminal. */
+  readonly by?: string | undefined
+  /** What they said to it, or why nobody could. */
+  readonly reason?: string | undefined
+  /** The question's own id, where it has one; then whoever asked has recorded the answer. */
+  readonly approvalId?: string | undefined
+}
+
+/** A caller's answer: yes, no, or with who and why. */
+export type Answered =
+  | boolean
+  | { readonly approved: boolean; readonly by?: string; readonly reason?: string }
+  | ApprovalAnswer
+
+export function answerOf(answered: Answered): ApprovalAnswer {
+  if (typeof answered === 'boolean') return { state: answered ? 'approved' : 'rejected' }
+  if ('state' in answered) return answered
+  const { approved, ...said } = answered
+  return { ...said, state: approved ? 'approved' : 'rejected' }
+}
+
 /**
  * Asks a human and takes the answer only for what was asked about: the facts are observed before the question and
- * again after the answer, and a change in between makes it a no.
+ * again after the answer, and `isSame` tells whether anything changed in between.
  */
-export async function approvedUnchanged(
+export async function askedUnchanged(
   subject: ApprovalSubject,
-  ask: () => boolean | Promise<boolean>,
+  ask: () => Answered | Promise<Answered>,
   observe: ObserveProgram = observeProgram,
-): Promise<boolean> {
+): Promise<{ readonly answer: ApprovalAnswer; readonly isSame: boolean }> {
   const asked = digestOf(approvalFacts(subject, observe))
-  return (await ask()) && digestOf(approvalFacts(subject, observe)) === asked
-}
-
-export type ApprovalParts = {
-  readonly observe?: ObserveProgram
-  /** Milliseconds since the epoch. */
-  readonly now: () => number
-  /** How long an answer lasts; an hour unless told. */
-  readonly lastsMs?: number
-}
-
-const HOUR_MS = 3_600_000
-
-/** A question that waits for its answer, or the answer. */
-export type PendingApproval = { readonly digest: string; readonly expiresAt: number }
-
-/** Approvals that are remembered: each for one exact command, until it expires or anything about it changes. */
-export class Approvals {
-  readonly #observe: ObserveProgram
-  readonly #now: () => number
-  readonly #lastsMs: number
-  /** INVARIANT: digests of approved facts only, with the time that each ends. */
-  readonly #approved = new Map<string, number>()
-
-  constructor({ observe = observeProgram, now, lastsMs = HOUR_MS }: ApprovalParts) {
-    this.#observe = observe
-    this.#now = now
-    this.#lastsMs = lastsMs
-  }
-
-  /** What a human is shown, fixed before they look. */
-  ask(subject: ApprovalSubject): PendingApproval {
-    return { digest: this.#digest(subject), expiresAt: this.#now() + this.#lastsMs }
-  }
-
-  /** The human's yes. Too late is no. */
-  approve({ digest, expiresAt }: PendingApproval): void {
-    if (expiresAt > this.#now()) this.#approved.set(digest, expiresAt)
-  }
-
-  /** Whether this very command, as everything stands now, has been approved. */
-  covers(subject: ApprovalSubject): boolean {
-    const digest = this.#digest(subject)
-    const expiresAt = this.#approved.get(digest)
-    if (expiresAt === undefined) return false
-    if (expiresAt > this.#now()) return true
-    this.#approved.delete(digest)
-    return false
-  }
-
-  /** Takes an answer back. */
-  revoke({ digest }: PendingApproval): void {
-    this.#approved.delete(digest)
-  }
-
-  #digest(subject: ApprovalSubject): string {
-    return digestOf(approvalFacts(subject, this.#observe))
-  }
+  const answer = answerOf(await ask())
+  const isSame = answer.state !== 'approved' || digestOf(approvalFacts(subject, observe)) === asked
+  return { answer, isSame }
 }

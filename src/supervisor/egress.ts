@@ -9,6 +9,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink, Pace } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Spec } from '../model/spec.ts'
+import { type HostVerdict, hostVerdicts } from '../policy/host-verdicts.ts'
 import { assertPlace } from '../policy/lending.ts'
 import type { EgressFacts } from '../policy/plan.ts'
 import { certificateBundle } from '../policy/proxy-environment.ts'
@@ -19,6 +20,8 @@ export interface Egress {
   handle(stream: Duplex): void
   /** Takes effect at once, also for connections that are open. */
   setAllowHosts(hosts: readonly string[]): void
+  /** What the policy says to each of these, were they the list. */
+  verdicts(hosts: readonly string[]): readonly HostVerdict[]
   /** The latest connections, allowed and refused. */
   readonly connections: readonly Connection[]
   close(): Promise<void> | void
@@ -100,6 +103,10 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   setAllowHosts(hosts: readonly string[]): void {
     this.#proxy.setAllowHosts(hosts)
+  }
+
+  verdicts(hosts: readonly string[]): readonly HostVerdict[] {
+    return hostVerdicts(hosts, this.#parts.allowPrivate)
   }
 
   async close(): Promise<void> {

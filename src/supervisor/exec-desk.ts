@@ -69,10 +69,11 @@ export class ExecDesk {
         settle,
         tenant: entry.row.tenant,
         budget: this.output,
-        approve: (decision) =>
+        approve: (decision, execId) =>
           this.#parts.questions.ask({
             tenant: entry.row.tenant,
             sandboxId: entry.id,
+            execId,
             agentId: entry.row.agentId ?? undefined,
             command: request.command,
             cwd: request.cwd ?? live.plan.cwd,

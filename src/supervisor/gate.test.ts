@@ -107,7 +107,7 @@ describe('a command that may run', () => {
     expect(trail.names).toEqual([
       'SandboxState ready',
       `PolicyDecision ${action}`,
-      ...(asked ? ['Approval true'] : []),
+      ...(asked ? ['Approval approved'] : []),
       'Exec ended',
       'SandboxState destroyed',
     ])
@@ -242,7 +242,29 @@ describe('a command that may not', () => {
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('git push', options))).toBe('approval-required')
     expect(ran).toEqual([])
-    expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision ask', 'Approval false'])
+    const answers = options.approve ? ['Approval rejected'] : []
+    expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision ask', ...answers])
+  })
+
+  test('the question is on record before anybody answers, and the caller hears who said no and why', async () => {
+    const { open, trail } = house({ action: 'ask' })
+    const sandbox = await open()
+    const approve = (_: unknown, execId: string) => {
+      expect(trail.names.at(-1)).toBe('PolicyDecision ask')
+      expect(trail.events.at(-1)).toMatchObject({ exec_id: execId })
+      return { approved: false, by: 'key_7', reason: 'use the mirror' }
+    }
+    const refused = await sandbox.exec('git push', { approve }).catch((error: SandboxError) => error)
+    expect(refused).toMatchObject({ code: 'approval-required' })
+    expect((refused as SandboxError).message).toMatch(/\(rejected by `key_7`: use the mirror\)$/)
+    expect(trail.events.at(-1)).toMatchObject({
+      event: 'Approval',
+      state: 'rejected',
+      approved: false,
+      answered_by: 'key_7',
+      reason: 'use the mirror',
+      exec_id: expect.stringMatching(/^ex_/),
+    })
   })
 
   test('an approval that fails is none', async () => {

@@ -5,15 +5,16 @@ import type { EventSink, Json } from '../model/event.ts'
 import { redact } from '../model/redact.ts'
 import {
   type ApprovalRow,
-  type ApprovalState,
   answerApproval,
-  expireApprovals,
   findApproval,
   insertApproval,
   listApprovals,
+  pendingApprovals,
 } from '../store/approvals.ts'
 import type { Store } from '../store/sql.ts'
+import type { ApprovalAnswer } from './approvals.ts'
 import { isOperator, type Principal } from './keys.ts'
+import { answerFields } from './record.ts'
 
 export type QuestionParts = {
   readonly store: Store
@@ -26,6 +27,8 @@ export type QuestionParts = {
 export type Question = {
   readonly tenant: string
   readonly sandboxId: string
+  /** The command that waits. */
+  readonly execId: string
   readonly agentId: string | undefined
   readonly command: string | readonly string[]
   readonly cwd: string
@@ -38,7 +41,7 @@ export type Question = {
 /** Questions to a human. Whoever asked waits; no answer in time is a no. */
 export class Questions {
   readonly #parts: QuestionParts
-  readonly #waiting = new Map<string, (state: ApprovalState) => void>()
+  readonly #waiting = new Map<string, (answer: ApprovalAnswer) => void>()
   readonly #listeners = new Set<() => void>()
 
   constructor(parts: QuestionParts) {
@@ -57,23 +60,28 @@ export class Questions {
 
   /** Nobody waits for what an earlier life asked. */
   async forgetOld(): Promise<void> {
-    const { store, instance } = this.#parts
-    await store.write((tx) => expireApprovals(tx, instance, Date.now()))
+    for (const row of await pendingApprovals(this.#parts.store, this.#parts.instance))
+      await this.#settle(row, { state: 'expired', reason: 'the server that asked has ended' })
   }
 
-  async ask(question: Question): Promise<boolean> {
+  /** Waits for the answer; it is on record when this resolves. */
+  async ask(question: Question): Promise<ApprovalAnswer> {
     const row = this.#rowOf(question)
-    const answered = new Promise<ApprovalState>((resolve) => this.#waiting.set(row.id, resolve))
-    const giveUp = (): void =>
-      void this.#settle(row, 'expired', null).catch(() => this.#tell(row.id, 'expired'))
-    const timer = longTimeout(giveUp, Math.max(0, row.expiresAt - Date.now()))
+    const answered = new Promise<ApprovalAnswer>((resolve) => this.#waiting.set(row.id, resolve))
+    const expire = (reason: string): void => {
+      const answer = { state: 'expired', reason } as const
+      void this.#settle(row, answer).catch(() => this.#tell(row.id, answer))
+    }
+    const waitMs = Math.max(0, row.expiresAt - Date.now())
+    const timer = longTimeout(() => expire(`no answer within ${Math.round(waitMs / 1000)} s`), waitMs)
+    const giveUp = (): void => expire('whoever asked has gone')
     try {
       await this.#parts.store.write((tx) => insertApproval(tx, row))
       this.#changed()
       question.signal?.addEventListener('abort', giveUp, { once: true })
       if (question.signal?.aborted) giveUp()
       question.onAsked?.(row.id)
-      return (await answered) === 'approved'
+      return await answered
     } finally {
       timer.clear()
       this.#waiting.delete(row.id)
@@ -88,7 +96,8 @@ export class Questions {
       throw new SandboxError('forbidden', 'only a key with the scope `admin` can answer', {
         hint: 'an agent must not approve its own commands',
       })
-    const counted = await this.#settle(row, approve ? 'approved' : 'rejected', principal.keyId, reason)
+    const state = approve ? 'approved' : 'rejected'
+    const counted = await this.#settle(row, { state, by: principal.keyId, reason })
     const now = (await findApproval(this.#parts.store, id)) ?? row
     if (!counted) throw new SandboxError('conflict', `approval ${id} is already ${now.state}`)
     return now
@@ -106,35 +115,29 @@ export class Questions {
     return listApprovals(this.#parts.store, { tenant, state, limit })
   }
 
-  async #settle(
-    row: ApprovalRow,
-    state: ApprovalState,
-    by: string | null,
-    reason?: string,
-  ): Promise<boolean> {
+  /** Whether this answer is the one that counts. INVARIANT: one that does leaves exactly one record. */
+  async #settle(row: ApprovalRow, given: ApprovalAnswer): Promise<boolean> {
     const { store, trail } = this.#parts
-    const late = row.expiresAt <= Date.now() && state === 'approved'
-    const final = late ? 'expired' : state
-    const counted = await store.write((tx) =>
-      answerApproval(tx, row.id, { state: final, by, at: Date.now(), reason: reason && redact(reason) }),
-    )
+    const at = Date.now()
+    const isLate = row.expiresAt <= at && given.state === 'approved'
+    const reason = isLate ? 'the answer came too late' : given.reason && redact(given.reason)
+    const answer = { ...given, reason, ...(isLate ? { state: 'expired' as const } : {}), approvalId: row.id }
+    const { state, by = null } = answer
+    const counted = await store.write((tx) => answerApproval(tx, row.id, { state, by, at, reason }))
     if (!counted) return false
-    const agent = row.agentId === null ? {} : { agent_id: row.agentId }
     await trail.append({
       event: 'Approval',
       sandbox_id: row.sandboxId,
-      ...agent,
-      approval_id: row.id,
-      state: final,
-      ...(by === null ? {} : { answered_by: by }),
-      ...(reason ? { reason: redact(reason) } : {}),
+      ...(row.agentId === null ? {} : { agent_id: row.agentId }),
+      ...(row.execId === null ? {} : { exec_id: row.execId }),
+      ...answerFields(answer),
     })
-    this.#tell(row.id, final)
-    return !late
+    this.#tell(row.id, answer)
+    return !isLate
   }
 
-  #tell(id: string, state: ApprovalState): void {
-    this.#waiting.get(id)?.(state)
+  #tell(id: string, answer: ApprovalAnswer): void {
+    this.#waiting.get(id)?.({ ...answer, approvalId: id })
     this.#changed()
   }
 
@@ -142,13 +145,14 @@ export class Questions {
     for (const listener of this.#listeners) listener()
   }
 
-  #rowOf({ tenant, sandboxId, agentId, command, cwd, decision }: Question): ApprovalRow {
+  #rowOf({ tenant, sandboxId, execId, agentId, command, cwd, decision }: Question): ApprovalRow {
     const { newId, instance, timeoutMs } = this.#parts
     const now = Date.now()
     return {
       id: newId('ap'),
       tenant,
       sandboxId,
+      execId,
       agentId: agentId ?? null,
       command: redact(typeof command === 'string' ? command : command.join(' ')),
       cwd,
@@ -171,6 +175,7 @@ export const approvalJson = (row: ApprovalRow) => ({
   cwd: row.cwd,
   decision: JSON.parse(row.decision) as Json,
   sandbox_id: row.sandboxId,
+  exec_id: row.execId,
   agent_id: row.agentId,
   asked_at: new Date(row.askedAt).toISOString(),
   expires_at: new Date(row.expiresAt).toISOString(),

@@ -4,6 +4,7 @@ import type { Decision } from '../model/decision.ts'
 import { type Event, type EventName, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import { redact } from '../model/redact.ts'
+import type { ApprovalAnswer } from './approvals.ts'
 import type { AskedCommand } from './gate.ts'
 
 type Fields = Readonly<Record<string, Event[string]>>
@@ -44,8 +45,8 @@ export class SandboxRecord {
     return { event, sandbox_id: id, ...agent, ...fields }
   }
 
-  /** What was judged about a command, and what a person said where one was asked. */
-  decided(asked: AskedCommand, execId: string, decision: Decision, approved?: boolean): Promise<void> {
+  /** What was judged about a command; with `ask` it is the record of the question. */
+  decided(asked: AskedCommand, execId: string, decision: Decision): Promise<void> {
     const { action, reason, rules } = decision
     return this.write(
       this.#event('PolicyDecision', {
@@ -56,8 +57,12 @@ export class SandboxRecord {
         reason: redact(reason),
         rules,
       }),
-      ...(approved === undefined ? [] : [this.#event('Approval', { exec_id: execId, approved })]),
     )
+  }
+
+  /** What became of a question: once, when it is settled. */
+  answered(execId: string, answer: ApprovalAnswer): Promise<void> {
+    return this.write(this.#event('Approval', { exec_id: execId, ...answerFields(answer) }))
   }
 
   /** A command that was let through and could not run, or not to its end. */
@@ -122,6 +127,16 @@ export class SandboxRecord {
     return [...refusals, end]
   }
 }
+
+/** The same fields for every question, whoever answered it. */
+export const answerFields = ({ state, by, reason, approvalId }: ApprovalAnswer): Fields => ({
+  ...(approvalId === undefined ? {} : { approval_id: approvalId }),
+  state,
+  // Nobody said anything to what expired.
+  ...(state === 'expired' ? {} : { approved: state === 'approved' }),
+  ...(by === undefined ? {} : { answered_by: by }),
+  ...(reason === undefined || reason === '' ? {} : { reason: redact(reason) }),
+})
 
 function summaryOf({ plan, backend }: RecordParts): Fields {
   return {

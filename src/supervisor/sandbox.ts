@@ -17,6 +17,7 @@ import type { Event, EventSink } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
+import type { HostVerdict } from '../policy/host-verdicts.ts'
 import { askedCommand, placed } from './asked-command.ts'
 import type { Egress } from './egress.ts'
 import { SandboxFiles } from './files.ts'
@@ -257,6 +258,11 @@ export class Sandbox implements AsyncDisposable {
   /** The hosts that it may reach now. */
   get allowHosts(): readonly string[] {
     return this.#allowHosts ?? this.plan.network.allowHosts
+  }
+
+  /** What the policy says to each of the hosts on the list: to be on it is not to be reached. */
+  get hostVerdicts(): readonly HostVerdict[] {
+    return this.#parts.egress?.verdicts(this.allowHosts) ?? []
   }
 
   /** The latest connections through the proxy, allowed and refused. */

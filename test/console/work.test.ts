@@ -5,7 +5,7 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, startServer } from '../../src/serve.ts'
 import { callAt } from '../server/house.ts'
-import { launch, picture, type Seat, seat, signIn } from './browser.ts'
+import { launch, look, picture, type Seat, seat, signIn } from './browser.ts'
 
 /** What people do in the console, from the first look to the record of what they did. */
 
@@ -365,4 +365,32 @@ test('a restart of the server loses nothing on the screen', async () => {
   await page.getByText('after-the-restart').waitFor()
   await at.context.close()
   await other.context.close()
+})
+
+test('a host that the proxy refuses is not said to be reached', async () => {
+  const id = await make({ network: { mode: 'fetch', allow_hosts: ['pypi.org'] } })
+  const at = await entered()
+  const { page } = at
+  await at.go(`/sandboxes/${id}/network`)
+  const allow = async (host: string): Promise<string> => {
+    await page.getByRole('button', { name: 'Allow a host…' }).click()
+    await page.getByLabel('Host', { exact: true }).fill(host)
+    await page.getByRole('button', { name: 'Allow it now' }).click()
+    const message = page.locator('.message', { hasText: host }).last()
+    await message.waitFor()
+    return (await message.textContent()) ?? ''
+  }
+  const refused = await allow('169.254.169.254')
+  expect(refused).toMatch(/^✕ 169\.254\.169\.254 is on the list and stays refused: .*cloud metadata/)
+  const allowed = await allow('files.pythonhosted.org')
+  expect(allowed).toMatch(/^✓ files\.pythonhosted\.org: allowed by name; the addresses behind it are judged/)
+  expect(await page.getByText('can be reached now').count()).toBe(0)
+  await look(page, 'network-refused')
+  const answer = await call('PUT', `/v1/sandboxes/${id}/network`, { allow_hosts: ['10.0.0.1', 'pypi.org'] })
+  expect(answer.json.hosts).toMatchObject([
+    { host: '10.0.0.1', verdict: 'deny', reason: expect.stringContaining('private address') },
+    { host: 'pypi.org', verdict: 'allow' },
+  ])
+  expect(at.complaints).toEqual([])
+  await at.context.close()
 })

@@ -107,6 +107,15 @@ test('keys, approvals, reload, and the trail in the store', async () => {
   })
   expect((await ringfence('approve', question)).out).toBe(`${question}: approved\n`)
   expect(await waiting).toMatchObject({ code: 0, out: 'went\n' })
+  const refused = ringfence('sandbox', 'exec', id, '-c', 'touch asked && echo twice')
+  await until(async () => {
+    question = /ap_\w+/.exec((await ringfence('approve')).out)?.[0] ?? ''
+    return question !== ''
+  })
+  expect((await ringfence('reject', question, '--reason', 'once is enough')).out).toBe(
+    `${question}: rejected\n`,
+  )
+  expect((await refused).err).toMatch(/approval-required: .*rejected by `key_\w+`: once is enough/)
   expect((await ringfence('reload')).out).toMatch(/policy [0-9a-f]{16}/)
   expect((await ringfence('audit', 'verify')).out).toMatch(/^ok: \d+ records/)
   expect((await ringfence('audit', 'query', '--event', 'Approval')).out).toContain(question)

@@ -149,6 +149,7 @@ const RAW = [
   'GET /v1/sandboxes HTTP/1.1\r\n\r\n',
   `GET / HTTP/1.1\r\nHost: localhost\r\n${'a: b\r\n'.repeat(3000)}\r\n`,
   'GET /v1/sandboxes/x/pty HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n',
+  'GET //[ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n',
   'GET /v1/sandboxes/x/pty HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n',
   '\x16\x03\x01\x02\x00\x01\x00',
 ]

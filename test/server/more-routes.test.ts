@@ -72,6 +72,60 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
+  test('a no reaches the caller with who and why; question and answer are one record each, with the command', async () => {
+    const sandbox = await client.create()
+    const refused = sandbox.exec('touch asked').catch((error: unknown) => error)
+    const question = await asked()
+    const before = await client.audit({ sandbox_id: sandbox.id, limit: 100 })
+    expect(before.items.filter(({ exec_id }) => exec_id === question.exec_id)).toMatchObject([
+      { event: 'PolicyDecision', action: 'ask', command: 'touch asked' },
+    ])
+    const { answered_by } = await client.answer(question.id, false, 'write below build/ instead')
+    const error = (await refused) as { code: string; message: string; reasons: string[] }
+    expect(error.code).toBe('approval-required')
+    expect(error.message).toContain(`rejected by \`${answered_by}\`: write below build/ instead`)
+    const { items } = await client.audit({ sandbox_id: sandbox.id, limit: 100 })
+    const ofCommand = items.filter(({ exec_id }) => exec_id === question.exec_id)
+    expect(ofCommand.map(({ event, action, state }) => [event, action ?? state])).toEqual([
+      ['PolicyDecision', 'ask'],
+      ['Approval', 'rejected'],
+    ])
+    expect(ofCommand[1]).toMatchObject({
+      approval_id: question.id,
+      answered_by,
+      reason: 'write below build/ instead',
+    })
+    await sandbox.close()
+  })
+
+  test('an expiry leaves one `expired`, and says so', async () => {
+    const sandbox = await client.create()
+    const error = await sandbox.exec('touch asked').catch((failed: unknown) => failed)
+    expect((error as Error).message).toContain('(not answered: no answer within 2 s)')
+    const { items } = await client.audit({ sandbox_id: sandbox.id, limit: 100 })
+    const ofCommand = items.filter(({ exec_id }) => exec_id !== undefined)
+    expect(ofCommand.map(({ event, action, state }) => [event, action ?? state])).toEqual([
+      ['PolicyDecision', 'ask'],
+      ['Approval', 'expired'],
+    ])
+    await sandbox.close()
+  })
+
+  test('a question may wait longer than a timer can hold', async () => {
+    const file = join(home.dir, 'ringfence.toml')
+    writeFileSync(file, ASKING.replace('approval_timeout_secs = 2', 'approval_timeout_secs = 2592000'))
+    await client.reload()
+    const sandbox = await client.create()
+    const running = sandbox.exec('touch asked; echo late')
+    const question = await asked()
+    await new Promise((resolve) => setTimeout(resolve, 50))
+    expect(await client.answer(question.id, true)).toMatchObject({ state: 'approved' })
+    expect(await running).toMatchObject({ stdout: 'late\n' })
+    writeFileSync(file, ASKING)
+    await client.reload()
+    await sandbox.close()
+  })
+
   test('a stream says that a human is asked', async () => {
     const sandbox = await client.create()
     const seen: string[] = []

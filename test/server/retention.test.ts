@@ -57,6 +57,7 @@ const approvalRow = (id: string, sandboxId: string): ApprovalRow => ({
   id,
   tenant: 'red',
   sandboxId,
+  execId: null,
   agentId: null,
   command: 'git push',
   cwd: '/',

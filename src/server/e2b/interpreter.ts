@@ -97,10 +97,11 @@ async function admit(guest: Guest, context: CodeContext, code: string, gone: Abo
     {
       cwd,
       settle: settled(guest),
-      approve: (decision) =>
+      approve: (decision, execId) =>
         surface.parts.questions.ask({
           tenant: entry.row.tenant,
           sandboxId: entry.id,
+          execId,
           agentId: entry.row.agentId ?? undefined,
           command: argv,
           cwd,

@@ -186,7 +186,7 @@ export const sandboxRoutes: readonly Route[] = [
     answers: ONE,
     async handle({ parts, principal, params, body }) {
       const seen = await parts.supervisor.setAllowHosts(principal, params.id as string, body.allow_hosts)
-      return Response.json(sandboxJson(seen))
+      return Response.json({ ...sandboxJson(seen), hosts: seen.managed?.live?.hostVerdicts ?? [] })
     },
   }),
   route({

@@ -1,11 +1,12 @@
 import { useMemo, useState } from 'react'
 import type { ConsoleSandbox, EgressView } from '../../../src/client/console-types.ts'
+import type { HostVerdict } from '../../../src/client/types.ts'
 import { Confirm } from '../dialog.tsx'
 import { Field } from '../fields.tsx'
 import { bytes, clock, count, millis, oneLine } from '../format.ts'
 import { useClient, useSnapshot } from '../live.ts'
 import { useLoad } from '../load.ts'
-import { attempt } from '../messages.tsx'
+import { attempt, tell } from '../messages.tsx'
 import { Badge, Button, Empty, Panel, ScrollX } from '../ui.tsx'
 
 type Host = {
@@ -198,6 +199,14 @@ const NO_PROXY: Readonly<Record<string, string>> = {
   full: 'It has the whole network, so there is no list and no log of hosts',
 }
 
+/** Only what the policy answered: a host on the list may still be one that is never reached. */
+function sayVerdict(host: string, verdicts: readonly HostVerdict[] = []): void {
+  const answer = verdicts.find((each) => each.host === host)
+  if (answer === undefined) tell(`${host} is on the list`)
+  else if (answer.verdict === 'allow') tell(`${host}: ${answer.reason}`)
+  else tell(`${host} is on the list and stays refused: ${answer.reason}`, true)
+}
+
 function Allow({
   one,
   first,
@@ -217,13 +226,11 @@ function Allow({
       onClose={onClose}
       onYes={async () => {
         const hosts = [...new Set([...one.network.allow_hosts, host.trim()])]
-        if (
-          await attempt(
-            async () => (await client.get(one.id)).setAllowHosts(hosts),
-            `${host.trim()} can be reached now`,
-          )
-        )
-          onClose()
+        const isSet = await attempt(async () => {
+          const { hosts: verdicts } = await (await client.get(one.id)).setAllowHosts(hosts)
+          sayVerdict(host.trim(), verdicts)
+        })
+        if (isSet) onClose()
       }}
     >
       <Field
