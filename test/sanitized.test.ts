@@ -67,7 +67,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
       argv: [
         'bash',
         '-c',
-        'mkdir .git; mkdir -p a/b; echo x > a/b/.envrc; ln -s a l; mv a c; rm -rf c l; echo x > ok',
+        "mkdir .git; mkdir -p a/b; echo x > a/b/.envrc; ln -s a l; mv a c; rm -rf c l; echo x > ok; touch -d @5 ok; chown $(id -u) ok; mkdir -p r/objects r/refs; echo x > r/HEAD; python3 -c \"import os,socket;os.setxattr('ok','user.a',b'1');os.removexattr('ok','user.a');socket.socket(socket.AF_UNIX).bind('s');os.open('.',os.O_TMPFILE|os.O_RDWR,384);os.open('/proc/1/comm',os.O_CREAT)\"",
       ],
     })
     expect(guarded.violations.map(({ guarantee }) => guarantee)).toContain('fs.protect')

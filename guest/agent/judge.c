@@ -41,45 +41,56 @@ int judge(const struct place *place, bool (*refuses)(const char *), const char *
   return -ENAMETOOLONG;
 }
 
-/* git takes a directory with these three for a repository, whatever it is called, and runs what its config names. */
-static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs"};
-enum { GIT_PART_COUNT = 3 };
+/*
+ * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a
+ * commondir that says where those are. It runs what the configuration there names.
+ */
+enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8 };
+static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs", "commondir"};
+enum { GIT_PART_COUNT = 4 };
 
-/* How many of the three the directory `path[0..length)` holds. A dangling link counts: its target can be made later. */
+static bool is_whole(int parts) {
+  return (parts & HEAD) && ((parts & COMMONDIR) || ((parts & OBJECTS) && (parts & REFS)));
+}
+
+/* Which of them the directory `path[0..length)` holds. A dangling link counts: its target can be made later. */
 static int git_parts_in(const char *path, size_t length) {
   char part[PATH_MAX * 2 + 16];
   struct stat stat;
-  int count = 0;
+  int parts = 0;
   for (int i = 0; i < GIT_PART_COUNT; i++) {
     snprintf(part, sizeof part, "%.*s/%s", (int)length, path, GIT_PARTS[i]);
-    count += !fstatat(AT_FDCWD, part, &stat, AT_SYMLINK_NOFOLLOW);
+    if (!fstatat(AT_FDCWD, part, &stat, AT_SYMLINK_NOFOLLOW)) parts |= 1 << i;
   }
-  return count;
+  return parts;
 }
 
-bool is_git_directory(const char *path, size_t length) { return git_parts_in(path, length) == GIT_PART_COUNT; }
+bool is_git_directory(const char *path, size_t length) { return is_whole(git_parts_in(path, length)); }
 
-static bool is_git_part(const char *name) {
+/* The part that a name is; 0 when it is none. */
+static int git_part(const char *name) {
   for (int i = 0; i < GIT_PART_COUNT; i++)
-    if (!strcasecmp(name, GIT_PARTS[i])) return true;
-  return false;
+    if (!strcasecmp(name, GIT_PARTS[i])) return 1 << i;
+  return 0;
 }
 
 /* Whether a new name would make its directory a repository that was none. */
 static bool completes_repository(const char *path) {
   const char *name = strrchr(path, '/');
-  struct stat stat;
-  if (!name || !is_git_part(name + 1) || !is_guarded(path) || !lstat(path, &stat)) return false;
+  int part = name ? git_part(name + 1) : 0;
+  if (!part || !is_guarded(path)) return false;
   size_t length = (size_t)(name - path);
   /* A `.git` was here before us, and what names programs in it is protected already. */
   if (length >= 5 && !strncasecmp(path + length - 5, "/.git", 5)) return false;
-  return git_parts_in(path, length) == GIT_PART_COUNT - 1;
+  int parts = git_parts_in(path, length);
+  return !is_whole(parts) && is_whole(parts | part);
 }
 
 /* Whether the repository would be none without this name: then what is protected in it could be written. */
 static bool breaks_repository(const char *path) {
   const char *name = strrchr(path, '/');
-  return name && is_git_part(name + 1) && is_guarded(path) && is_git_directory(path, (size_t)(name - path));
+  int part = name ? git_part(name + 1) : 0;
+  return part && is_guarded(path) && is_git_directory(path, (size_t)(name - path));
 }
 
 bool refuses_write(const char *path) { return is_protected(path); }

@@ -2,28 +2,32 @@ import { lstatSync } from 'node:fs'
 import type { Protection } from '../model/plan.ts'
 
 /**
- * git takes a directory with these three for a repository, whatever it is called, and runs what its configuration names.
- * The guest agent judges the same (guest/agent/judge.c).
+ * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a commondir
+ * that says where those are. It runs what the configuration there names. The guest agent judges the same
+ * (guest/agent/judge.c).
  */
-const PARTS = ['head', 'objects', 'refs'] as const
-const EXACT = ['HEAD', 'objects', 'refs'] as const
+const PARTS: readonly string[] = ['HEAD', 'objects', 'refs', 'commondir']
 
 /** Tells whether a name exists in a directory below the mount, without following links. */
 export type Has = (directory: string, name: string) => boolean
 
-const partsIn = (directory: string, has: Has): number => EXACT.filter((name) => has(directory, name)).length
+const isWhole = (has: (part: string) => boolean): boolean =>
+  has('HEAD') && (has('commondir') || (has('objects') && has('refs')))
 
 /** Whether a change of this relative path would make a repository of a directory, or reach into one. */
 export function touchesRepository(protection: Protection, relative: string, has: Has): boolean {
   const segments = relative.split('/').filter((segment) => segment !== '')
+  return (
+    completes(segments, has) || segments.some((_, start) => reachesInto(protection, segments, start, has))
+  )
+}
+
+function completes(segments: readonly string[], has: Has): boolean {
   const parent = segments.slice(0, -1)
-  const last = (segments.at(-1) ?? '').toLowerCase()
-  const named = parent.at(-1)?.toLowerCase() === '.git'
-  if ((PARTS as readonly string[]).includes(last) && !named) {
-    const directory = parent.join('/')
-    if (!has(directory, segments.at(-1) ?? '') && partsIn(directory, has) === 2) return true
-  }
-  return segments.some((_, start) => reachesInto(protection, segments, start, has))
+  const added = PARTS.find((part) => part.toLowerCase() === segments.at(-1)?.toLowerCase())
+  if (added === undefined || parent.at(-1)?.toLowerCase() === '.git') return false
+  const here = (part: string): boolean => has(parent.join('/'), part)
+  return !isWhole(here) && isWhole((part) => part === added || here(part))
 }
 
 function reachesInto({ inner }: Protection, segments: readonly string[], start: number, has: Has): boolean {
@@ -35,7 +39,7 @@ function reachesInto({ inner }: Protection, segments: readonly string[], start: 
         .split('/')
         .every((part, index) => part === segments[start + index]?.toLowerCase()),
     )
-  return matches && partsIn(segments.slice(0, start).join('/'), has) === PARTS.length
+  return matches && isWhole((part) => has(segments.slice(0, start).join('/'), part))
 }
 
 /** For a directory that is open as `root`; its path is looked up without links by whoever opened it. */

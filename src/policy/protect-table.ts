@@ -50,10 +50,6 @@ export const IN_REPOSITORY: readonly ProtectedRow[] = [
 export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows('our own policy', '.ringfence ringfence.toml'),
   ...rows(
-    'git reads it in a directory without a name of its own, and takes the configuration it points to',
-    'commondir',
-  ),
-  ...rows(
     'git’s user-level settings, when a home or a dotfile tree is the workspace',
     '.gitconfig .config/git',
   ),

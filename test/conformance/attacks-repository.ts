@@ -85,6 +85,11 @@ const REPOSITORIES: readonly Attack[] = [
     'b/made',
   ),
   planted(
+    'the same, with the configuration of another directory',
+    'mkdir -p node_modules/b c/objects c/refs; echo PWNED > c/config; echo ../../c > node_modules/b/commondir; echo "ref: refs/heads/x" > node_modules/b/HEAD && cat c/config > node_modules/b/made',
+    'node_modules/b/made',
+  ),
+  planted(
     'the git directory of a nested repository that lies elsewhere',
     'echo PWNED > real/split.git/hooks/post-commit',
     'real/split.git/hooks/post-commit',

@@ -133,6 +133,11 @@ export const SABOTAGES: readonly Sabotage[] = [
     sabotage: withoutField('protect-name', 1),
   },
   {
+    name: 'what git’s settings point to is not protected',
+    breaks: ['fs.protect'],
+    sabotage: withoutField('protect-path', 1),
+  },
+  {
     name: 'control groups are not joined',
     breaks: ['limit.memory', 'limit.pids', 'limit.cpu'],
     sabotage: (vector) =>

@@ -1,6 +1,7 @@
 import type { Backend } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
 import type { ExecResult } from '../../src/model/command.ts'
+import { SandboxError } from '../../src/model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
 import type { Attack } from './attack.ts'
 import { PROOFS } from './proofs.ts'
@@ -51,6 +52,11 @@ async function attackWith(
   }
 }
 
+const isGone = (error: unknown): boolean =>
+  error instanceof SandboxError &&
+  error.code === 'wrong-state' &&
+  error.message.includes('the sandbox is gone')
+
 async function succeeds(
   backend: Backend,
   attack: Attack,
@@ -58,8 +64,14 @@ async function succeeds(
   limited: boolean,
   waive: readonly Guarantee[] = [],
 ): Promise<boolean> {
-  const { result, workspace } = await attackWith(backend, attack, world, limited, waive)
-  return attack.succeeded(result, world, workspace)
+  try {
+    const { result, workspace } = await attackWith(backend, attack, world, limited, waive)
+    return await attack.succeeded(result, world, workspace)
+  } catch (error) {
+    // Who takes too much may take the sandbox along: then nothing was gained.
+    if (limited && isGone(error)) return false
+    throw error
+  }
 }
 
 /** One attack on one backend, with what the same attack does where there is no wall. */
