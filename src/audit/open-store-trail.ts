@@ -1,3 +1,4 @@
+import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import type { Store, Tx } from '../store/sql.ts'
 import { headOf, insertTrail, readHead, saveHead, type TrailRow } from '../store/trail-rows.ts'
@@ -56,8 +57,7 @@ export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promi
  */
 async function takeOver(home: string, store: Store, key: SigningKey): Promise<void> {
   const place = trailPlace(home)
-  if (place !== undefined && place.kind !== store.kind)
-    throw damaged(`the trail lives in ${place.kind}, and this store is ${store.kind}`)
+  if (place !== undefined && place.kind !== store.kind) throw elsewhere(place.kind)
   if (place !== undefined) {
     if ((await readHead(store, key.id)) === undefined) throw damaged('the store has lost the trail')
     return
@@ -66,6 +66,24 @@ async function takeOver(home: string, store: Store, key: SigningKey): Promise<vo
   replaceFile(pathsOf(home).store, `${canonical({ kind: store.kind })}\n`)
   syncDir(pathsOf(home).anchor)
 }
+
+/** No damage: somebody changed the configuration. */
+const elsewhere = (kind: Store['kind']): SandboxError =>
+  kind === 'sqlite'
+    ? new SandboxError(
+        'invalid-config',
+        'this state directory keeps its records in SQLite, not in PostgreSQL',
+        {
+          hint: 'move them with `ringfence migrate --database-url URL`, or leave the database URL empty',
+        },
+      )
+    : new SandboxError(
+        'invalid-config',
+        'this state directory keeps its records in PostgreSQL, not in SQLite',
+        {
+          hint: 'name that database: --database-url, RINGFENCE_DATABASE_URL or `database_url` in the configuration',
+        },
+      )
 
 async function importSegments(home: string, store: Store, key: SigningKey): Promise<void> {
   const verdict = await verifyTrail(home)

@@ -22,6 +22,7 @@ usage: ringfence <command> [options]
   serve    a control plane for many sandboxes: HTTP, keys, approvals, events
   sandbox  create, use and end sandboxes on a server
   key      make, list and revoke API keys
+  migrate  move the records from SQLite to PostgreSQL
   approve  answer what a command waits for; also reject
   reload   let a server read its configuration anew
 
@@ -251,6 +252,17 @@ examples:
   ringfence serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 `
 
+const MIGRATE = `usage: ringfence migrate --database-url postgres://user@host/name [--json]
+
+Moves the records and the audit log of the state directory from SQLite to an empty PostgreSQL database. Stop the server
+first. Everything is copied in one transaction, counted and verified; only then the state directory belongs to PostgreSQL.
+When it fails nothing has changed. Run again, it only verifies. The SQLite file stays where it is.
+
+examples:
+  ringfence migrate --database-url postgres://ringfence@localhost/ringfence
+  RINGFENCE_DATABASE_URL=postgres://ringfence@localhost/ringfence ringfence migrate --json
+`
+
 const SANDBOX = `usage: ringfence sandbox create [options]              prints the id
        ringfence sandbox ls [--state S] [--limit N]
        ringfence sandbox get|pause|resume|snapshot|fork|logs ID
@@ -324,6 +336,7 @@ const HELP: Readonly<Record<string, string>> = {
   key: KEY,
   approve: APPROVE,
   reject: APPROVE,
+  migrate: MIGRATE,
   reload: RELOAD,
 }
 

@@ -26,6 +26,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   key: async () => (await import('./key.ts')).key,
   approve: async () => (await import('./answer.ts')).approve,
   reject: async () => (await import('./answer.ts')).reject,
+  migrate: async () => (await import('./migrate.ts')).migrate,
   reload: async () => (await import('./answer.ts')).reload,
 }
 

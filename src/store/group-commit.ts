@@ -97,6 +97,12 @@ const HINTS: Readonly<Record<string, string>> = {
   EMFILE: 'too many open files; raise `ulimit -n`',
   ECONNREFUSED: 'the database does not answer; see --database-url',
   ENOENT: 'the database does not answer; see --database-url',
+  ENOTFOUND: 'the host of the database is not known; see --database-url',
+  ETIMEDOUT: 'the database does not answer; see --database-url',
+  ERR_INVALID_URL: 'the address of the database is wrong: postgres://user@host/name; see --database-url',
+  '3D000': 'there is no such database on that server: create it (`createdb NAME`), or see --database-url',
+  '28': 'the database refused the user or password; see --database-url',
+  '42501': 'the user of the database may not create tables in it',
 }
 
 /** What an engine says of the disk or the network becomes one of our errors; ours pass through. */

@@ -36,6 +36,11 @@ export class FunctionMeter {
     this.#fuel.ride = ride
   }
 
+  /** How many loops the last function has that can be reached. */
+  get loops(): number {
+    return this.#loops
+  }
+
   /** Rewrites the body between `start` and `end` and appends it, with its size, to `out`. */
   rewrite(type: FunctionType, start: number, end: number, out: ByteWriter): void {
     this.#defer = true

@@ -216,7 +216,8 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     ])
     expect(await ended(nested)).toBe(null)
     const loops = plain(Array.from({ length: 10_000 }, (): Code => [op.loop, op.end]).flat())
-    expect(await ended(loops)).toBe(null)
+    // V8's optimising compiler takes the square of their number, outside of every limit.
+    expect(await refusedAs(loops)).toContain('loops')
     const long = plain([Array.from({ length: 1_100_000 }, () => 1)])
     expect(await refusedAs(long)).toContain('longer than')
   })

@@ -154,6 +154,23 @@ function exportSection(job: Rewrite, section: Section | undefined): ByteWriter {
 
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
 
+/**
+ * SECURITY: V8 optimises hot functions on threads of the process, outside of fuel, deadline and memory ceiling, and goes on
+ * after the run. Its time and memory grow with the square of a function's loops: 5,000 small ones in 35 KB kept it busy for
+ * seconds and took 150 MB, 500 a tenth of a second. Blocks cost it little. Programs that compilers made have below 300.
+ */
+const MAX_LOOPS = 1000
+const MAX_COMPILE_WORK = 2_000_000
+
+const tooManyLoops = (loops: number): SandboxError =>
+  loops > MAX_LOOPS
+    ? new SandboxError('resource-limit-exceeded', `a function has more than ${MAX_LOOPS} loops`, {
+        hint: 'split the function; loops make its compilation expensive',
+      })
+    : new SandboxError('resource-limit-exceeded', 'the functions of the module have too many loops', {
+        hint: 'split functions with hundreds of loops, or the module',
+      })
+
 /** What is left of the ceiling is shared out, so that growing everything to its end still stays below it. */
 function shares(all: readonly SizeLimits[], ceiling: number, what: string): readonly SizeLimits[] {
   const least = all.reduce((sum, { min }) => sum + min, 0)
@@ -230,6 +247,7 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
   const reader = new ByteReader(bytes, section?.start ?? 0)
   bodies.u32(section ? reader.u32() : 0)
   const meter = new FunctionMeter({ bytes, meterGlobal: meterGlobalOf(shape), resultsOnly }, ride)
+  let compileWork = 0
   for (const type of shape.functions) {
     const size = reader.u32()
     if (size > limits.functionBytes) {
@@ -240,6 +258,8 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
     }
     meter.rewrite(shape.types[type] as FunctionType, reader.at, reader.at + size, bodies)
     if (meter.needsExactCalls) return undefined
+    compileWork += meter.loops ** 2
+    if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
     reader.at += size
     yield
   }

@@ -145,3 +145,35 @@ describe('callers', () => {
     expect(ended.indexOf('honest')).toBeLessThanOrEqual(2)
   })
 })
+
+describe('compiling', () => {
+  const looping = (loops: number, functions: number): Uint8Array => {
+    const body = Array.from({ length: loops }, () => [op.loop, op.i32(0), op.brIf(0), op.end]).flat()
+    const calls = Array.from({ length: functions }, (_, at) => op.call(at + 1))
+    const spin = [op.loop, ...calls, op.br(0), op.end]
+    return plain(spin, { functions: Array.from({ length: functions }, () => ({ body })) })
+  }
+
+  it.each([
+    ['one function of 5,000 loops', 5000, 1],
+    ['sixty functions of 500', 500, 60],
+  ])('refuses %s: V8 would optimise them outside of every limit', async (_, loops, functions) => {
+    const result = await new WasmSandbox({ runner }).run(looping(loops, functions))
+    expect(result).toMatchObject({ error: { code: 'resource-exhausted' } })
+    expect('error' in result && result.error.message).toContain('loops')
+  })
+
+  it.runIf(process.env.RINGFENCE_FULL)(
+    'the worst that is taken leaves the process idle soon after the answer',
+    async () => {
+      const own = new WasmRunner({ threads: 1 })
+      const worst = looping(1000, 2)
+      await new WasmSandbox({ runner: own, fuel: MUCH, epochDeadline: 20 }).run(worst)
+      const { user, system } = process.cpuUsage()
+      await sleep(3000)
+      const after = process.cpuUsage({ user, system })
+      own.close()
+      expect((after.user + after.system) / 1000).toBeLessThan(1500)
+    },
+  )
+})
