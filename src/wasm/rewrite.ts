@@ -156,8 +156,8 @@ const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'glob
 
 /**
  * SECURITY: V8 optimises hot functions on threads of the process, outside of fuel, deadline and memory ceiling, and goes on
- * after the run. Its time and memory grow with the square of a function's loops: 5,000 small ones in 35 KB kept it busy for
- * seconds and took 150 MB, 500 a tenth of a second. Blocks cost it little. Programs that compilers made have below 300.
+ * after the run. Its cost grows faster than a function's loops and is counted as their square; blocks cost it little.
+ * The figures are in docs/decisions/0022.
  */
 const MAX_LOOPS = 1000
 const MAX_COMPILE_WORK = 2_000_000
