@@ -19,12 +19,15 @@ static bool full;       /* since a command was stopped for it, and until there i
 
 static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
 
+static int64_t growth_since(int64_t base, const struct stat *stat) {
+  /* Blocks are given at write-back; until then the length tells more. */
+  int64_t now = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
+  return now > base ? now - base : 0;
+}
+
 static int64_t growth_of(const struct written *file) {
   struct stat stat;
-  if (fstat(file->fd, &stat)) return 0;
-  /* Blocks are given at write-back; until then the length tells more. */
-  int64_t now = stat.st_size > size_on_disk(&stat) ? stat.st_size : size_on_disk(&stat);
-  return now > file->base ? now - file->base : 0;
+  return fstat(file->fd, &stat) ? 0 : growth_since(file->base, &stat);
 }
 
 static void forget(struct written *file) {
@@ -90,11 +93,6 @@ void usage_note_removal(void) {
   if (entries) entries--;
 }
 
-static bool is_gone(const struct written *file) {
-  struct stat stat;
-  return fstat(file->fd, &stat) || !stat.st_nlink;
-}
-
 /* Gives its blocks back, also when somebody keeps a descriptor that can neither read nor write (O_PATH). */
 static bool empties(const struct written *file) {
   char link[64];
@@ -109,15 +107,21 @@ static bool empties(const struct written *file) {
 }
 
 /* A file without a name counts while somebody has it. After that only we do, and what it took is given back. */
-void usage_release(void) {
-  for (int i = file_count - 1; i >= 0; i--)
-    if (is_gone(&files[i]) && is_left_alone(&files[i], F_WRLCK) && empties(&files[i])) forget(&files[i]);
+static int64_t files_used(void) {
+  int64_t total = 0;
+  struct stat stat;
+  for (int i = file_count - 1; i >= 0; i--) {
+    bool gone = fstat(files[i].fd, &stat) || !stat.st_nlink;
+    if (gone && is_left_alone(&files[i], F_WRLCK) && empties(&files[i])) forget(&files[i]);
+    else total += growth_since(files[i].base, &stat);
+  }
+  return total;
 }
 
+void usage_release(void) { files_used(); }
+
 static uint64_t disk_used(void) {
-  usage_release();
-  int64_t total = settled + entries * ENTRY_COST;
-  for (int i = 0; i < file_count; i++) total += growth_of(&files[i]);
+  int64_t total = settled + entries * ENTRY_COST + files_used();
   return total > 0 ? (uint64_t)total : 0;
 }
 

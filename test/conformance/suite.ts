@@ -68,8 +68,8 @@ async function succeeds(
     const { result, workspace } = await attackWith(backend, attack, world, limited, waive)
     return await attack.succeeded(result, world, workspace)
   } catch (error) {
-    // Who takes too much may take the sandbox along: then nothing was gained.
-    if (limited && isGone(error)) return false
+    // Who takes more memory than there is may take the sandbox along: then nothing was gained. No other attack may end so.
+    if (limited && attack.limits?.memoryMb !== undefined && isGone(error)) return false
     throw error
   }
 }
