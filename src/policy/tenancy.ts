@@ -147,7 +147,12 @@ function fixedPath(one: Extract<Capability, { root: string }>): string {
 function assertBackend(grants: TenantGrants, backend: string | undefined): void {
   if (backend === undefined || grants.backends.includes(backend)) return
   const more = backend === 'native' ? ' and `allow_native = true` in [backends]' : ''
-  throw refused(grants, `use the backend \`${backend}\``, `\`backends = ["${backend}"]\``, more)
+  throw refused(
+    grants,
+    `use the backend \`${backend}\``,
+    listed('backends', [...grants.backends, backend]),
+    more,
+  )
 }
 
 function assertNetwork(grants: TenantGrants, spec: Spec): void {
@@ -157,21 +162,26 @@ function assertNetwork(grants: TenantGrants, spec: Spec): void {
 
 function assertMode(grants: TenantGrants, mode: NetworkMode): void {
   if (!grants.networkModes.includes(mode))
-    throw refused(grants, `use the network mode \`${mode}\``, `\`network_modes = ["${mode}"]\``)
+    throw refused(
+      grants,
+      `use the network mode \`${mode}\``,
+      listed('network_modes', [...grants.networkModes, mode]),
+    )
 }
 
 function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
   if (!grants.allowHosts) return
   const outer = parseHostRules(grants.allowHosts)
   const beyond = hosts.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
-  if (beyond !== undefined) throw refused(grants, `reach \`${beyond}\``, `\`allow_hosts = ["${beyond}"]\``)
+  if (beyond !== undefined)
+    throw refused(grants, `reach \`${beyond}\``, listed('allow_hosts', [...grants.allowHosts, beyond]))
 }
 
 function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void {
   const name = names.find((one) => !grants.waive.includes(one))
   // `native` gives up the whole wall; whoever was granted it was granted that.
   if (name !== undefined && !grants.backends.includes('native'))
-    throw refused(grants, `waive \`${name}\``, `\`waive = ["${name}"]\``)
+    throw refused(grants, `waive \`${name}\``, listed('waive', [...grants.waive, name]))
 }
 
 const SETTING = {
@@ -220,6 +230,10 @@ function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mod
     ...(spec.mounts ?? []).map(({ source, mode = 'rw' }) => ({ path: source, mode })),
   ]
 }
+
+/** The whole list as it would have to be written: a list in the configuration replaces the default. */
+const listed = (setting: string, names: readonly string[]): string =>
+  `\`${setting} = [${names.map((name) => `"${name}"`).join(', ')}]\``
 
 const refused = ({ tenant }: TenantGrants, what: string, setting: string, more = ''): SandboxError =>
   new SandboxError('forbidden', `tenant \`${tenant}\` may not ${what}`, {

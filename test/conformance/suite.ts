@@ -186,7 +186,8 @@ export async function runUses(
   const waive = GUARANTEE_NAMES.filter((name) => probe.available && !probe.guarantees.includes(name))
   // Whoever reads a guest's instructions one by one needs fifteen times as long.
   const wallMs = backend.emulated ? 240_000 : backend.level === 'gvisor' ? 60_000 : 20_000
-  for (const use of USES) {
+  const claimed = USES.filter(({ needs }) => needs === undefined || !waive.includes(needs))
+  for (const use of claimed) {
     const workspace = freshWorkspace(world)
     const script = typeof use.script === 'string' ? use.script : use.script(world)
     const sandbox = await backend.open(
