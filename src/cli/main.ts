@@ -1,6 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { helpText, VERSION } from './help.ts'
+import { hostTrouble } from './host-trouble.ts'
 import { endWithReader, err, out } from './output.ts'
 
 /** What every command exports: it gets what stands behind its name and answers with an exit code. */
@@ -68,9 +69,10 @@ function fail(error: unknown, json: boolean): number {
   const known =
     error instanceof SandboxError
       ? error
-      : new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, {
+      : (hostTrouble(error) ??
+        new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, {
           hint: 'this is a defect; please report it',
-        })
+        }))
   const { code, hint } = known
   // One line, whatever the input held: a newline or an escape must not write a line of its own.
   const message = visible(known.message)
