@@ -214,8 +214,8 @@ type UpgradeAnswer =
 function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): Promise<UpgradeAnswer> {
   const protocols = (request.headers['sec-websocket-protocol'] ?? '')
     .split(/,\s*/)
-    // SECURITY: the one with the key, and the console's own.
-    .filter((name) => name && name !== 'ringfence' && !name.startsWith('bearer.'))
+    // SECURITY: the one with the key, and the console's own, of which one holds half of a session.
+    .filter((name) => name && name !== 'ringfence' && !/^(bearer|console)\./.test(name))
   return new Promise((resolve, reject) => {
     const outgoing = httpRequest({
       path: innerPath(request.url ?? '/'),

@@ -237,7 +237,7 @@ describe('an Upgrade to a port', () => {
     expect(await got(red, id)).not.toContain('of-somebody-else')
     // The control: what is agreed to is joined, so the program does hear what follows.
     const joined = await raw(
-      head(id, '/ws', 'Sec-WebSocket-Protocol: ringfence, bearer.abc, mine\r\n'),
+      head(id, '/ws', 'Sec-WebSocket-Protocol: ringfence, bearer.abc, console.abc, mine\r\n'),
       'later bytes',
     )
     expect(joined).toMatch(/^HTTP\/1\.1 101 [\s\S]*\r\n\r\nraw$/)
@@ -245,7 +245,7 @@ describe('an Upgrade to a port', () => {
     await expect.poll(() => got(red, id)).toContain('later bytes')
     const all = await got(red, id)
     expect(all).toMatch(/sec-websocket-protocol: mine\r\n/i)
-    expect(all).not.toMatch(/ringfence|bearer/i)
+    expect(all).not.toMatch(/ringfence|bearer|console/i)
     await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
   })
 })
