@@ -49,6 +49,9 @@ export type NurseryParts = {
   readonly get: (principal: Principal, id: string) => Promise<Seen>
 }
 
+/** SECURITY: what the plan of one from the pool does not limit is more than any tenant's ceiling. */
+const UNLIMITED = { cpus: Infinity, memoryMb: Infinity, diskMb: Infinity, pids: Infinity }
+
 /** How sandboxes come to be: each once, whole, or not at all. */
 export class Nursery {
   readonly #house: NurseryParts
@@ -158,7 +161,8 @@ export class Nursery {
 
   #isPermitted(requester: Requester, spec: Spec, { plan, backend }: LiveSandbox): boolean {
     try {
-      this.#parts.assertPermitted(requester, { ...spec, backend }, plan)
+      const limits = { ...UNLIMITED, ...plan.limits }
+      this.#parts.assertPermitted(requester, { ...spec, backend, limits }, plan)
       return true
     } catch {
       return false

@@ -298,6 +298,17 @@ test('a sandbox from the pool is for whoever may use its backend', async () => {
   await other.close()
 })
 
+test('a sandbox from the pool has no more than the limits of its tenant', async () => {
+  const other = await house(
+    '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\nmax_memory_mb = 128\nmax_cpus = 1\n',
+  )
+  await expect.poll(async () => (await other.call('GET', '/metrics')).text).toMatch(/pool_ready 1/)
+  const key = await other.key(ALL, 'acme')
+  const made = await other.call('POST', '/v1/sandboxes', { key, body: { backend: 'mock' } })
+  expect(made.json.limits, made.text).toMatchObject({ memoryMb: 128, cpus: 1 })
+  await other.close()
+})
+
 test('a skill reaches no further than the tenant that runs it', async () => {
   const dir = mkdtempSync(join(home.dir, 'skill-'))
   writeFileSync(join(dir, 'main.py'), 'print("1")\n')
