@@ -110,8 +110,8 @@ export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
     throw refused(grants, 'open ports to the public', '`public_ports = true`')
 }
 
-/** The same for a plan: its paths are the real ones, and its backend and hosts are settled. */
-export function assertPlanPermitted(grants: TenantGrants, plan: Plan): void {
+/** The same for a plan: its paths are the real ones, and its hosts are settled. `backend`: the one that was chosen, if it was. */
+export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
   assertBackend(grants, plan.backend)
   assertMode(grants, plan.network.mode)
   assertHosts(grants, plan.network.allowHosts)
@@ -119,6 +119,7 @@ export function assertPlanPermitted(grants: TenantGrants, plan: Plan): void {
   const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
   for (const { real, mode } of foreign) assertHostPath(grants, real, mode)
   for (const { real } of plan.unixSockets) assertHostPath(grants, real, 'rw')
+  if (backend === undefined || backend === 'docker') assertImage(grants, plan)
 }
 
 /** Throws `forbidden` for what a skill's capabilities reach beyond its own workspace. */
@@ -172,6 +173,12 @@ function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void 
   // `native` gives up the whole wall; whoever was granted it was granted that.
   if (name !== undefined && !grants.backends.includes('native'))
     throw refused(grants, `waive \`${name}\``, `\`waive = ["${name}"]\``)
+}
+
+/** SECURITY: a plan that was made for the operator may run any image of the engine, and whoever uses it reads the image. */
+function assertImage(grants: TenantGrants, { image, engineImages }: Plan): void {
+  if (image !== undefined && engineImages && !grants.images.includes(image))
+    throw refused(grants, `use the image \`${image}\``, `\`images = ["${image}"]\``)
 }
 
 const SETTING = {

@@ -127,7 +127,7 @@ export class Gate {
    */
   assertPermitted(requester: Requester, spec: Spec, plan?: Plan): void {
     const grants = this.#permitted(spec, requester)
-    if (grants && plan) assertPlanPermitted(grants, plan)
+    if (grants && plan) assertPlanPermitted(grants, plan, spec.backend)
   }
 
   /** The same for a skill, which says what it wants of the host in capabilities. */
