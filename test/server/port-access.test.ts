@@ -112,6 +112,19 @@ describe('a port of a /v1 sandbox', () => {
   })
 })
 
+test('the body of a request to a port is never a second request', async () => {
+  const { id } = await serving(red)
+  const inner = 'GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n'
+  const chunked = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`
+  const head = `Host: localhost\r\nAuthorization: Bearer ${red}\r\nConnection: close\r\nTransfer-Encoding: chunked`
+  for (const method of ['GET', 'DELETE', 'POST'])
+    await raw(`${method} /v1/sandboxes/${id}/ports/8079/first HTTP/1.1\r\n${head}\r\n\r\n${chunked}`)
+  await expect.poll(async () => (await got(red, id)).split('GET /second').length).toBe(4)
+  const framed = (await got(red, id)).split(`${inner.length.toString(16)}\r\nGET /second`)
+  expect(framed.length).toBe(4)
+  await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
+})
+
 describe('E2B’s surface', () => {
   const create = async (key: string, body: Record<string, unknown> = {}): Promise<Answer> =>
     home.call('POST', '/sandboxes', {
