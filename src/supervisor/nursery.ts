@@ -81,6 +81,7 @@ export class Nursery {
 
   async create(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
+    assertSmall(request.spec)
     const { idempotency } = request
     if (!idempotency) return this.#create(principal, request)
     const name = `${principal.tenant}\0${idempotency.name}`
@@ -271,6 +272,16 @@ export class Nursery {
       endedAt: null,
     }
   }
+}
+
+/** SECURITY: records stay long after their sandbox, and a list reads hundreds at once, also for other tenants' operator. */
+const MOST_SPEC_BYTES = 256 * 1024
+
+function assertSmall(spec: Spec): void {
+  if (Buffer.byteLength(JSON.stringify(spec)) > MOST_SPEC_BYTES)
+    throw new SandboxError('too-large', `the spec is larger than ${MOST_SPEC_BYTES} bytes`, {
+      hint: 'shorten its `metadata`, `env` and lists; put data into files',
+    })
 }
 
 function assertWanted({ id, abort }: Managed): void {
