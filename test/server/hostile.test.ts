@@ -155,3 +155,11 @@ test('a spec that would weigh on every list is refused', async () => {
   expect(fine.status, fine.text).toBe(201)
   await home.call('DELETE', `/v1/sandboxes/${fine.json.id}`, { key: red })
 })
+
+test('the policy that a tenant reads names nothing around the host', async () => {
+  const { json } = await home.call('GET', '/v1/policy', { key: red })
+  expect(json.description.network.allow_private).toEqual([])
+  expect(json.description.allowed_host_prefixes).toEqual([])
+  const own = await home.call('GET', '/v1/policy')
+  expect(own.json.description.network.allow_private).toEqual(['127.0.0.1'])
+})
