@@ -7,6 +7,7 @@ import type { Capability } from './capability.ts'
 import type { SandboxPolicy } from './grants.ts'
 import { assertLent } from './lending.ts'
 import { isCovered, parseHostRules } from './network-hosts.ts'
+import type { PathEvidence } from './paths.ts'
 import { isWithin } from './paths-mount.ts'
 import { segmentsOf } from './paths-text.ts'
 import { askedHosts, askedNetworkMode } from './plan-egress.ts'
@@ -110,6 +111,24 @@ export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
     throw refused(grants, 'open ports to the public', '`public_ports = true`')
 }
 
+/**
+ * The same for links on the way of a granted path, which a tenant may have put there. SECURITY: wherever one leads out of the
+ * grants, there or not, the answer is the same and names what was asked for.
+ */
+export function assertLinksPermitted(
+  grants: TenantGrants,
+  spec: Spec,
+  seen: ReadonlyMap<string, PathEvidence>,
+): void {
+  for (const { path, mode } of hostPathsOf(spec)) {
+    const found = seen.get(path)
+    if (!found || found.symlinks.length === 0) continue
+    const real = found.state === 'exists' ? found.real : undefined
+    if (real === undefined || !grants.hostPaths.some((grant) => covers(grant, real, mode)))
+      throw refusedPath(grants, path, mode)
+  }
+}
+
 /** The same for a plan: its paths are the real ones, and its hosts are settled. `backend`: the one that was chosen, if it was. */
 export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
   assertBackend(grants, plan.backend)
@@ -197,9 +216,12 @@ function assertLimits(grants: TenantGrants, limits: Limits): void {
 }
 
 function assertHostPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): void {
-  if (grants.hostPaths.some((grant) => covers(grant, path, mode))) return
+  if (!grants.hostPaths.some((grant) => covers(grant, path, mode))) throw refusedPath(grants, path, mode)
+}
+
+function refusedPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): SandboxError {
   const setting = `\`host_paths = [{ path = "${path}", mode = "${mode}" }]\``
-  throw refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
+  return refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
 }
 
 function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean {

@@ -209,6 +209,22 @@ describe('what [[tenant]] grants', () => {
     expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
   })
 
+  test('a link that leads out says nothing about what is there', async () => {
+    for (const target of ['/etc', '/etc/ssl', '/etc/shadow', '/no/such/path', '/proc/self/root', home.dir]) {
+      const link = join(granted, 'planted')
+      rmSync(link, { force: true })
+      symlinkSync(target, link)
+      for (const path of [link, `${link}/`]) {
+        const refused = await create(acme, { read: [path] })
+        expect(refused.json, target).toMatchObject({
+          code: 'forbidden',
+          message: `tenant \`acme\` may not read the host path \`${path}\``,
+        })
+      }
+    }
+    rmSync(join(granted, 'planted'))
+  })
+
   test('the hosts of a running sandbox', async () => {
     const made = await create(acme, { network: { mode: 'fetch' } })
     const put = (hosts: readonly string[]) =>
