@@ -7,6 +7,8 @@ import type {
   Tool,
 } from '@modelcontextprotocol/server'
 import { SandboxError } from '../model/errors.ts'
+import { visible } from '../model/visible.ts'
+import { clip } from './capture.ts'
 import { readText } from './file-operations.ts'
 import { failure, type Operation, perform, Question, type Result } from './operation.ts'
 import { OPERATIONS } from './operations.ts'
@@ -131,10 +133,18 @@ function clientOf(
 const saidYes = (answer: { readonly action: string; readonly content?: unknown }): boolean =>
   answer.action === 'accept' && (answer.content as { approve?: unknown } | undefined)?.approve === true
 
+const SHOWN_CHARACTERS = 2000
+
+/**
+ * SECURITY: the agent chose this text. What is left out of it is counted in its place, and what would look like lines of ours, or
+ * like nothing, is spelled out.
+ */
+const shown = (text: string): string => clip(visible(text), SHOWN_CHARACTERS)
+
 /** The person at the client is asked; the client then sends the very same call again with the answer. */
 function question(sdk: McpSdk, { what, why }: Question, name: string): InputRequiredResult {
   const approve = sdk.inputRequired.elicit({
-    message: `Allow this in the sandbox?\n\n${what.slice(0, 2000)}\n\n${why}`,
+    message: `Allow this in the sandbox?\n\n${shown(what)}\n\n${shown(why)}`,
     requestedSchema: {
       type: 'object',
       properties: { approve: { type: 'boolean', title: 'Allow it', default: false } },

@@ -7,6 +7,7 @@ import type { Capability } from './capability.ts'
 import type { SandboxPolicy } from './grants.ts'
 import { assertLent } from './lending.ts'
 import { isCovered, parseHostRules } from './network-hosts.ts'
+import type { PathEvidence } from './paths.ts'
 import { isWithin } from './paths-mount.ts'
 import { segmentsOf } from './paths-text.ts'
 import { askedHosts, askedNetworkMode } from './plan-egress.ts'
@@ -110,8 +111,26 @@ export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
     throw refused(grants, 'open ports to the public', '`public_ports = true`')
 }
 
-/** The same for a plan: its paths are the real ones, and its backend and hosts are settled. */
-export function assertPlanPermitted(grants: TenantGrants, plan: Plan): void {
+/**
+ * The same for links on the way of a granted path, which a tenant may have put there. SECURITY: wherever one leads out of the
+ * grants, there or not, the answer is the same and names what was asked for.
+ */
+export function assertLinksPermitted(
+  grants: TenantGrants,
+  spec: Spec,
+  seen: ReadonlyMap<string, PathEvidence>,
+): void {
+  for (const { path, mode } of hostPathsOf(spec)) {
+    const found = seen.get(path)
+    if (!found || found.symlinks.length === 0) continue
+    const real = found.state === 'exists' ? found.real : undefined
+    if (real === undefined || !grants.hostPaths.some((grant) => covers(grant, real, mode)))
+      throw refusedPath(grants, path, mode)
+  }
+}
+
+/** The same for a plan: its paths are the real ones, and its hosts are settled. `backend`: the one that was chosen, if it was. */
+export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
   assertBackend(grants, plan.backend)
   assertMode(grants, plan.network.mode)
   assertHosts(grants, plan.network.allowHosts)
@@ -119,6 +138,7 @@ export function assertPlanPermitted(grants: TenantGrants, plan: Plan): void {
   const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
   for (const { real, mode } of foreign) assertHostPath(grants, real, mode)
   for (const { real } of plan.unixSockets) assertHostPath(grants, real, 'rw')
+  if (backend === undefined || backend === 'docker') assertImage(grants, plan)
 }
 
 /** Throws `forbidden` for what a skill's capabilities reach beyond its own workspace. */
@@ -184,6 +204,12 @@ function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void 
     throw refused(grants, `waive \`${name}\``, listed('waive', [...grants.waive, name]))
 }
 
+/** SECURITY: a plan that was made for the operator may run any image of the engine, and whoever uses it reads the image. */
+function assertImage(grants: TenantGrants, { image, engineImages }: Plan): void {
+  if (image !== undefined && engineImages && !grants.images.includes(image))
+    throw refused(grants, `use the image \`${image}\``, `\`images = ["${image}"]\``)
+}
+
 const SETTING = {
   cpus: 'max_cpus',
   memoryMb: 'max_memory_mb',
@@ -200,9 +226,12 @@ function assertLimits(grants: TenantGrants, limits: Limits): void {
 }
 
 function assertHostPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): void {
-  if (grants.hostPaths.some((grant) => covers(grant, path, mode))) return
+  if (!grants.hostPaths.some((grant) => covers(grant, path, mode))) throw refusedPath(grants, path, mode)
+}
+
+function refusedPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): SandboxError {
   const setting = `\`host_paths = [{ path = "${path}", mode = "${mode}" }]\``
-  throw refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
+  return refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
 }
 
 function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean {

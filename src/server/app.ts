@@ -9,6 +9,7 @@ import { checkHost, checkOrigin, RateLimit } from './guard.ts'
 import { openApi } from './openapi.ts'
 import type { ServerParts } from './parts.ts'
 import { portRoutes } from './ports.ts'
+import type { Credential } from './presence.ts'
 import { problem } from './problem.ts'
 import type { Bindings, Call, Route } from './route.ts'
 import { keyRoutes, webhookRoutes } from './routes/access.ts'
@@ -142,14 +143,16 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
     const address = context.env?.incoming?.socket?.remoteAddress ?? ''
     try {
       const { headers, method } = context.req.raw
+      let by: Credential = 'secret'
       const ask = async (): Promise<Principal> => {
         const person = fromConsole ? await consolePrincipal(parts.sessions, headers, method) : undefined
+        by = person ? 'session' : 'secret'
         return person ?? (await auth.principalOf(headers, sandboxId))
       }
       const principal = await ask()
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
-      parts.presence.enter(headers, sandboxId, ask, context.env?.outgoing)
+      parts.presence.enter(by, headers, sandboxId, ask, context.env?.outgoing)
       return principal
     } catch (error) {
       if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)

@@ -1,6 +1,7 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Requester } from '../model/requester.ts'
+import type { PolicyDescription } from '../policy/describe.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
@@ -52,7 +53,7 @@ export type ServerParts = {
 export type PolicyParts = {
   readonly hash: () => string
   /** What it comes to. */
-  readonly describe: () => Promise<unknown>
+  readonly describe: () => Promise<PolicyDescription>
   readonly source: () => PolicySource
   /** Reads a text as if it were the file; throws what is wrong with it. Changes nothing. */
   readonly check: (text: string) => Promise<CheckedPolicy>

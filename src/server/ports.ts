@@ -71,6 +71,13 @@ async function proxied(call: Call): Promise<Response> {
   return passOn(entry, call.env.incoming, portOf(call.params.port))
 }
 
+/**
+ * SECURITY: PLATFORM: Node writes the body of a GET without a length as it is, and the program would take it for the next
+ * request, with headers that we never saw.
+ */
+const framing = ({ headers }: IncomingMessage): OutgoingHttpHeaders =>
+  headers['transfer-encoding'] === undefined ? {} : { 'transfer-encoding': 'chunked' }
+
 /** Hands a request to a program inside and its answer back. */
 export async function passOn(entry: Managed, incoming: IncomingMessage, port: number): Promise<Response> {
   const inside = await entry.ready().connect(port)
@@ -91,7 +98,7 @@ function exchange(incoming: IncomingMessage, inside: Duplex, port: number): Prom
     const outgoing: ClientRequest = httpRequest({
       method: incoming.method ?? 'GET',
       path: innerPath(incoming.url ?? '/'),
-      headers: innerHeaders(incoming.headers, port),
+      headers: { ...innerHeaders(incoming.headers, port), ...framing(incoming) },
       createConnection: () => inside,
     })
     outgoing.on('response', resolve)

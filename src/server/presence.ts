@@ -29,9 +29,15 @@ type Guest = {
   answeredAt: number
 }
 
-/** What somebody came in with; the secret itself is not kept as a name. */
-const nameOf = (headers: Headers, sandboxId: string | undefined): string =>
-  `${hashSecret(cookieIn(headers) ?? '')} ${hashSecret(secretIn(headers) ?? '')} ${sandboxId ?? ''}`
+/** What let somebody in: a session of the console, a key or a sandbox's token, the traffic token of a sandbox. */
+export type Credential = 'session' | 'secret' | 'traffic'
+
+/**
+ * What somebody came in with; the secret itself is not kept as a name. SECURITY: headers may hold more than the credential that
+ * counted; without its kind a stream would be asked for by another credential that was sent along, and outlive its own.
+ */
+const nameOf = (by: Credential, headers: Headers, sandboxId: string | undefined): string =>
+  `${by} ${hashSecret(cookieIn(headers) ?? '')} ${hashSecret(secretIn(headers) ?? '')} ${sandboxId ?? ''}`
 
 /**
  * Who is in: every open answer and socket beside what let it in. SECURITY: a stream may outlive the key that opened it by
@@ -52,13 +58,14 @@ export class Presence {
 
   /** Somebody was let in. `ask` does it again: it throws when they would not be now. */
   enter(
+    by: Credential,
     headers: Headers,
     sandboxId: string | undefined,
     ask: () => Promise<unknown>,
     open: Open | undefined,
   ): void {
     if (!open || open.destroyed) return
-    const name = nameOf(headers, sandboxId)
+    const name = nameOf(by, headers, sandboxId)
     const why = (): Promise<CutReason> => this.#why(headers)
     const guest = this.#guests.get(name) ?? { ask, why, open: new Set<Open>(), answeredAt: Date.now() }
     this.#guests.set(name, guest)

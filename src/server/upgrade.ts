@@ -14,6 +14,7 @@ import { closeFrame, closeOf, cutAround, cutSoon, FrameTrack } from './cuts.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
+import type { Credential } from './presence.ts'
 import { problem } from './problem.ts'
 
 /** A request that wants another protocol, after Host and Origin were checked. */
@@ -51,13 +52,15 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
       const authenticate = async (sandboxId: string, fromConsole = false): Promise<Principal> => {
         const headers = headersOf(request)
         // A socket is no reading: it counts as a change, so the page must say where it is from.
+        let by: Credential = 'secret'
         const ask = async (): Promise<Principal> => {
           const person = fromConsole ? await consolePrincipal(parts.sessions, headers, 'POST') : undefined
+          by = person ? 'session' : 'secret'
           return person ?? (await auth.principalOf(headers, sandboxId))
         }
         const principal = await ask()
         authorize(principal, 'exec', true)
-        parts.presence.enter(headers, sandboxId, ask, socket)
+        parts.presence.enter(by, headers, sandboxId, ask, socket)
         return principal
       }
       const upgrade = { request, socket, head, url, parts, authenticate }
@@ -211,8 +214,8 @@ type UpgradeAnswer =
 function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): Promise<UpgradeAnswer> {
   const protocols = (request.headers['sec-websocket-protocol'] ?? '')
     .split(/,\s*/)
-    // SECURITY: the one with the key, and the console's own.
-    .filter((name) => name && name !== 'ringfence' && !name.startsWith('bearer.'))
+    // SECURITY: the one with the key, and the console's own, of which one holds half of a session.
+    .filter((name) => name && name !== 'ringfence' && !/^(bearer|console)\./.test(name))
   return new Promise((resolve, reject) => {
     const outgoing = httpRequest({
       path: innerPath(request.url ?? '/'),

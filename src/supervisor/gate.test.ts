@@ -8,6 +8,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import type { RealPath } from '../model/plan.ts'
 import { type Observed, sandboxPolicyOf } from '../policy/plan.ts'
+import { tenantGrants } from '../policy/tenancy.ts'
 import { type CommandPlace, Gate } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
@@ -426,4 +427,29 @@ describe('opening', () => {
     expect(await codeOf((await open()).exec('true'))).toBe('launch-failed')
     expect(trail.events.at(-1)).toMatchObject({ event: 'Exec', state: 'failed', reason: 'the wall fell' })
   })
+})
+
+test('an image of the engine that the operator runs is not for a key of the tenant that lacks it', () => {
+  const config = { tenant: [{ name: 'lent', images: ['operators/private'] }] }
+  const gate = new Gate({
+    policy: sandboxPolicyOf({}, '/home/u'),
+    grantsOf: (requester) =>
+      requester && !requester.operator
+        ? tenantGrants(config, requester.tenant, { home: '/home/u', real: (path) => path })
+        : undefined,
+    registry: new SandboxRegistry(),
+    trail: new Trail(),
+    judge: async () => ({ action: 'allow', reason: '', rules: [], commands: [] }),
+    observe: there,
+    host: { uid: 0, home: '/home/u', stateDir: '/var/state', hostMemoryMb: 1000, cwd: '/' },
+    newId: (prefix) => prefix,
+  })
+  const spec = { image: 'operators/private' }
+  const plan = gate.plan(spec, { requester: { tenant: 'any', operator: true } })
+  const use = (tenant: string, backend: string) => (): void =>
+    gate.assertPermitted({ tenant, operator: false }, { ...spec, backend }, plan)
+  expect(use('plain', 'docker')).toThrow('may not use the image')
+  expect(use('lent', 'docker')).not.toThrow()
+  // Other backends run only images that Ringfence built, which every tenant may name.
+  expect(use('plain', 'gvisor')).not.toThrow()
 })

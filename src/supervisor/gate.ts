@@ -14,6 +14,7 @@ import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from 
 import { allowedHosts, askedNetworkMode } from '../policy/plan-egress.ts'
 import {
   assertCapabilitiesPermitted,
+  assertLinksPermitted,
   assertPlanPermitted,
   assertSpecPermitted,
   narrowed,
@@ -106,6 +107,7 @@ export class Gate {
     const { host, observe, pins } = this.#parts
     const policy = this.#policyFor(grants)
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
+    if (grants) assertLinksPermitted(grants, spec, paths)
     const facts = {
       ...host,
       stateDir: observe(host.stateDir),
@@ -127,7 +129,7 @@ export class Gate {
    */
   assertPermitted(requester: Requester, spec: Spec, plan?: Plan): void {
     const grants = this.#permitted(spec, requester)
-    if (grants && plan) assertPlanPermitted(grants, plan)
+    if (grants && plan) assertPlanPermitted(grants, plan, spec.backend)
   }
 
   /** The same for a skill, which says what it wants of the host in capabilities. */

@@ -49,6 +49,9 @@ export type NurseryParts = {
   readonly get: (principal: Principal, id: string) => Promise<Seen>
 }
 
+/** SECURITY: what the plan of one from the pool does not limit is more than any tenant's ceiling. */
+const UNLIMITED = { cpus: Infinity, memoryMb: Infinity, diskMb: Infinity, pids: Infinity }
+
 /** How sandboxes come to be: each once, whole, or not at all. */
 export class Nursery {
   readonly #house: NurseryParts
@@ -78,6 +81,7 @@ export class Nursery {
 
   async create(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#house.assertOpen()
+    assertSmall(request.spec)
     const { idempotency } = request
     if (!idempotency) return this.#create(principal, request)
     const name = `${principal.tenant}\0${idempotency.name}`
@@ -158,7 +162,8 @@ export class Nursery {
 
   #isPermitted(requester: Requester, spec: Spec, { plan, backend }: LiveSandbox): boolean {
     try {
-      this.#parts.assertPermitted(requester, { ...spec, backend }, plan)
+      const limits = { ...UNLIMITED, ...plan.limits }
+      this.#parts.assertPermitted(requester, { ...spec, backend, limits }, plan)
       return true
     } catch {
       return false
@@ -267,6 +272,16 @@ export class Nursery {
       endedAt: null,
     }
   }
+}
+
+/** SECURITY: records stay long after their sandbox, and a list reads hundreds at once, also for other tenants' operator. */
+const MOST_SPEC_BYTES = 256 * 1024
+
+function assertSmall(spec: Spec): void {
+  if (Buffer.byteLength(JSON.stringify(spec)) > MOST_SPEC_BYTES)
+    throw new SandboxError('too-large', `the spec is larger than ${MOST_SPEC_BYTES} bytes`, {
+      hint: 'shorten its `metadata`, `env` and lists; put data into files',
+    })
 }
 
 function assertWanted({ id, abort }: Managed): void {

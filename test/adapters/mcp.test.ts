@@ -216,6 +216,21 @@ test('over HTTP only a key that may approve can pass on the yes', async () => {
   await other.close()
 })
 
+test('a question hides nothing of the command: not behind its length, not behind lines of its own', async () => {
+  const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
+  const client = await connect('http', { elicit: true, apiKey: operator.secret })
+  const ask = async (command: string): Promise<string> => {
+    await call(client, 'exec', { command })
+    return asked.at(-1) ?? ''
+  }
+  const long = await ask(`git push origin main #${' '.repeat(3000)}\nnpm publish`)
+  expect(long).toContain('npm publish')
+  expect(long).toMatch(/\d+ characters/)
+  const forged = await ask('git push origin main\n\n\u202eonly shows files')
+  expect(forged.split('\n')).toHaveLength(5)
+  await client.close()
+})
+
 test('a client that cannot ask gets a refusal', async () => {
   const client = await connect('stdio')
   const result = await call(client, 'exec', { command: 'git push origin main' })

@@ -136,3 +136,30 @@ describe('a bomb', () => {
     await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
   })
 })
+
+test('a spec that would weigh on every list is refused', async () => {
+  const many = (count: number): Record<string, string> =>
+    Object.fromEntries(Array.from({ length: count }, (_, at) => [`k${at}`, 'x'.repeat(4096)]))
+  const hosts = Array.from({ length: 900 }, (_, at) =>
+    `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.${'d'.repeat(60)}.h${at}.example.com`.slice(-250),
+  )
+  for (const body of [
+    { metadata: many(200) },
+    { env: many(200) },
+    { network: { allow_hosts: [...hosts, ...hosts].slice(0, 1024) }, env: many(20) },
+  ])
+    expect((await home.call('POST', '/v1/sandboxes', { key: red, body })).json.code).toBe('too-large')
+  const e2b = { templateID: 'base', metadata: many(200) }
+  expect((await home.call('POST', '/sandboxes', { key: red, body: e2b })).status).toBe(413)
+  const fine = await home.call('POST', '/v1/sandboxes', { key: red, body: { metadata: many(20) } })
+  expect(fine.status, fine.text).toBe(201)
+  await home.call('DELETE', `/v1/sandboxes/${fine.json.id}`, { key: red })
+})
+
+test('the policy that a tenant reads names nothing around the host', async () => {
+  const { json } = await home.call('GET', '/v1/policy', { key: red })
+  expect(json.description.network.allow_private).toEqual([])
+  expect(json.description.allowed_host_prefixes).toEqual([])
+  const own = await home.call('GET', '/v1/policy')
+  expect(own.json.description.network.allow_private).toEqual(['127.0.0.1'])
+})

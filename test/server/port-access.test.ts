@@ -112,6 +112,19 @@ describe('a port of a /v1 sandbox', () => {
   })
 })
 
+test('the body of a request to a port is never a second request', async () => {
+  const { id } = await serving(red)
+  const inner = 'GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n'
+  const chunked = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`
+  const head = `Host: localhost\r\nAuthorization: Bearer ${red}\r\nConnection: close\r\nTransfer-Encoding: chunked`
+  for (const method of ['GET', 'DELETE', 'POST'])
+    await raw(`${method} /v1/sandboxes/${id}/ports/8079/first HTTP/1.1\r\n${head}\r\n\r\n${chunked}`)
+  await expect.poll(async () => (await got(red, id)).split('GET /second').length).toBe(4)
+  const framed = (await got(red, id)).split(`${inner.length.toString(16)}\r\nGET /second`)
+  expect(framed.length).toBe(4)
+  await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
+})
+
 describe('E2B’s surface', () => {
   const create = async (key: string, body: Record<string, unknown> = {}): Promise<Answer> =>
     home.call('POST', '/sandboxes', {
@@ -237,7 +250,7 @@ describe('an Upgrade to a port', () => {
     expect(await got(red, id)).not.toContain('of-somebody-else')
     // The control: what is agreed to is joined, so the program does hear what follows.
     const joined = await raw(
-      head(id, '/ws', 'Sec-WebSocket-Protocol: ringfence, bearer.abc, mine\r\n'),
+      head(id, '/ws', 'Sec-WebSocket-Protocol: ringfence, bearer.abc, console.abc, mine\r\n'),
       'later bytes',
     )
     expect(joined).toMatch(/^HTTP\/1\.1 101 [\s\S]*\r\n\r\nraw$/)
@@ -245,7 +258,7 @@ describe('an Upgrade to a port', () => {
     await expect.poll(() => got(red, id)).toContain('later bytes')
     const all = await got(red, id)
     expect(all).toMatch(/sec-websocket-protocol: mine\r\n/i)
-    expect(all).not.toMatch(/ringfence|bearer/i)
+    expect(all).not.toMatch(/ringfence|bearer|console/i)
     await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
   })
 })

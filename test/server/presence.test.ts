@@ -225,3 +225,50 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
   expect(after.said).toContain('"state":"destroyed"')
   await stillHears(his, blue.key)
 })
+
+/** Answers at once and never ends. */
+const ENDLESS = `import socket, threading, time
+def talk(c):
+  c.recv(65536)
+  c.sendall(b'HTTP/1.1 200 OK\\r\\n\\r\\n')
+  while True:
+    c.sendall(b'y' * 9000)
+    time.sleep(0.1)
+s = socket.socket()
+s.bind(('127.0.0.1', 8079)); s.listen()
+while True: threading.Thread(target=talk, args=(s.accept()[0],), daemon=True).start()`
+
+test('a key that is revoked is out also where another credential was sent along with it', async () => {
+  const body = { scopes: ['create', 'exec', 'read'], tenant: 'red' }
+  const [stays, goes] = [
+    (await home.call('POST', '/v1/keys', { body })).json,
+    (await home.call('POST', '/v1/keys', { body })).json,
+  ]
+  const made = await home.call('POST', '/sandboxes', {
+    key: stays.key,
+    body: { templateID: 'base', timeout: 120, network: { allowPublicTraffic: false } },
+  })
+  const at = `/v1/sandboxes/${made.json.sandboxID.replace(/^sb/, 'sb_')}`
+  await home.call('PUT', `${at}/files?path=/tmp/serve.py`, { key: stays.key, body: ENDLESS })
+  await home.call('POST', `${at}/exec`, {
+    key: stays.key,
+    body: { argv: ['python3', '/tmp/serve.py'], background: true },
+  })
+  const bearer = { authorization: `Bearer ${goes.key}` }
+  const headers = {
+    ...bearer,
+    'e2b-sandbox-id': made.json.sandboxID,
+    'e2b-sandbox-port': '8079',
+    'e2b-traffic-access-token': made.json.trafficAccessToken,
+  }
+  const abort = new AbortController()
+  const held = (): Promise<Response> => fetch(`${home.server.url}/`, { headers, signal: abort.signal })
+  await expect.poll(async () => (await held()).status).toBe(200)
+  const command = { argv: ['sleep', '60'] }
+  const open = await stream('exec', `${at}/exec`, bearer, command)
+  await home.call('DELETE', `/v1/keys/${goes.id}`)
+  await expect.poll(() => open.over).toBe(true)
+  expect(open.said).toContain('revoked')
+  abort.abort()
+  await home.call('DELETE', at)
+})

@@ -209,6 +209,22 @@ describe('what [[tenant]] grants', () => {
     expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
   })
 
+  test('a link that leads out says nothing about what is there', async () => {
+    for (const target of ['/etc', '/etc/ssl', '/etc/shadow', '/no/such/path', '/proc/self/root', home.dir]) {
+      const link = join(granted, 'planted')
+      rmSync(link, { force: true })
+      symlinkSync(target, link)
+      for (const path of [link, `${link}/`]) {
+        const refused = await create(acme, { read: [path] })
+        expect(refused.json, target).toMatchObject({
+          code: 'forbidden',
+          message: `tenant \`acme\` may not read the host path \`${path}\``,
+        })
+      }
+    }
+    rmSync(join(granted, 'planted'))
+  })
+
   test('the hosts of a running sandbox', async () => {
     const made = await create(acme, { network: { mode: 'fetch' } })
     const put = (hosts: readonly string[]) =>
@@ -295,6 +311,17 @@ test('a sandbox from the pool is for whoever may use its backend', async () => {
   const body = { backend: 'mock' }
   expect((await other.call('POST', '/v1/sandboxes', { key: stranger, body })).status).toBe(403)
   expect((await other.call('POST', '/v1/sandboxes', { key, body })).status).toBe(201)
+  await other.close()
+})
+
+test('a sandbox from the pool has no more than the limits of its tenant', async () => {
+  const other = await house(
+    '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\nmax_memory_mb = 128\nmax_cpus = 1\n',
+  )
+  await expect.poll(async () => (await other.call('GET', '/metrics')).text).toMatch(/pool_ready 1/)
+  const key = await other.key(ALL, 'acme')
+  const made = await other.call('POST', '/v1/sandboxes', { key, body: { backend: 'mock' } })
+  expect(made.json.limits, made.text).toMatchObject({ memoryMb: 128, cpus: 1 })
   await other.close()
 })
 

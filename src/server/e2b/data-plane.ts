@@ -191,7 +191,7 @@ async function traffic(
 
 type Opening = {
   readonly headers: Headers
-  readonly answer: Parameters<E2bSurface['parts']['presence']['enter']>[3]
+  readonly answer: Parameters<E2bSurface['parts']['presence']['enter']>[4]
   /** Whether knowing the address may be enough. */
   readonly byAddress: boolean
 }
@@ -211,7 +211,7 @@ export async function mayPass(
     throw new ConnectError('unauthenticated', 'the traffic token is wrong')
   const ask = (): Promise<Principal> => makerInForce(parts.keys, row.keyId)
   await ask()
-  parts.presence.enter(open.headers, row.id, ask, open.answer)
+  parts.presence.enter('traffic', open.headers, row.id, ask, open.answer)
   return true
 }
 
