@@ -281,10 +281,9 @@ function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
 function lazyEgress(
   config: () => Config,
   parts: Pick<EgressParts, 'trail' | 'env' | 'vault'>,
-): (spec: Spec) => Promise<PreparedEgress> {
-  return async (spec) => {
+): (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress> {
+  return async (spec, allowPrivate) => {
     const { egressWith } = await import('./supervisor/egress.ts')
-    const allowPrivate = config().network?.allow_private ?? []
     const nodePreload = (): string | undefined => readText(packageFile('guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
     const declared = config().secret ?? []

@@ -192,7 +192,7 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     tokenOf: (id) => tokens.access(id),
     // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
     judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
-    assertPermitted: (requester, spec, plan) => ringfence.gate.assertPermitted(requester, spec, plan),
+    assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {

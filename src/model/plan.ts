@@ -63,6 +63,8 @@ type PlanFields = {
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
+  /** Private addresses that its proxy reaches, where `allowHosts` names them. */
+  readonly privateHosts: readonly string[]
   readonly unixSockets: readonly Mount[]
   /** Small files that the sandbox finds ready. */
   readonly files: readonly PlanFile[]

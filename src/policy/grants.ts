@@ -16,6 +16,8 @@ export type SandboxPolicy = {
   /** Hosts that sandboxes may ask for in mode `fetch`; empty: any public one. */
   readonly allowHosts: readonly string[]
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
+  /** Private addresses that may be reached in mode `fetch`, where its hosts name them. */
+  readonly allowPrivate: readonly string[]
   /** The hosts of a sandbox that names none, where that is not `allowHosts`. */
   readonly defaultHosts?: readonly string[]
   /** Limits of a sandbox that asks for none. */

@@ -31,6 +31,7 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
     blocked: policy.blocked_host_patterns ?? BLOCKED,
     networkModes: policy.allowed_network_modes ?? ['offline', 'loopback', 'fetch', 'full'],
     allowHosts: config.network?.allow_hosts ?? [],
+    allowPrivate: config.network?.allow_private ?? [],
     max: {
       cpus: policy.max_cpus ?? 4096,
       memoryMb: policy.max_memory_mb ?? 2 ** 30,
@@ -97,6 +98,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
     network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },
+    privateHosts: mode === 'fetch' ? policy.allowPrivate : [],
     unixSockets: sockets,
     files: mode === 'fetch' ? egressFiles(facts) : [],
     env: {

@@ -6,7 +6,7 @@ import type { Limits, NetworkMode, Spec } from '../model/spec.ts'
 import type { Capability } from './capability.ts'
 import type { SandboxPolicy } from './grants.ts'
 import { assertLent } from './lending.ts'
-import { isCovered, parseHostRules } from './network-hosts.ts'
+import { type HostRule, isCovered, parseHostRules } from './network-hosts.ts'
 import type { PathEvidence } from './paths.ts'
 import { isWithin } from './paths-mount.ts'
 import { segmentsOf } from './paths-text.ts'
@@ -85,6 +85,7 @@ export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPo
   return {
     ...policy,
     networkModes: policy.networkModes.filter((mode) => grants.networkModes.includes(mode)),
+    allowPrivate: privateFor(grants, policy.allowPrivate),
     ...(grants.allowHosts && { defaultHosts: grants.allowHosts.filter(isPermitted) }),
     max: {
       ...policy.max,
@@ -96,6 +97,31 @@ export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPo
     backends: grants.backends,
     engineImages: grants.images,
     publicPorts: grants.publicPorts,
+  }
+}
+
+/**
+ * The private addresses that a tenant may reach: of those that the operator opened, what `allow_hosts` of the tenant, or a
+ * secret that is lent to it, names. SECURITY: `*` names none; whoever may reach any host did not get the operator's network.
+ */
+export function privateFor(grants: TenantGrants, opened: readonly string[]): readonly string[] {
+  const lent = grants.secrets.filter(({ tenants }) => tenants?.includes(grants.tenant))
+  const named = [...(grants.allowHosts ?? []), ...lent.flatMap(({ hosts }) => hosts.map(withoutScheme))]
+  const outer = opened.flatMap(ruleOf)
+  const covered = named.filter((name) =>
+    ruleOf(name).some((rule) => rule.kind !== 'any' && isCovered(rule, outer)),
+  )
+  return [...new Set([...opened.filter((entry) => named.includes(entry)), ...covered])]
+}
+
+const withoutScheme = (place: string): string => place.replace(/^https?:\/\//, '')
+
+/** An entry as a host; ranges of addresses are compared as text alone. */
+function ruleOf(entry: string): readonly HostRule[] {
+  try {
+    return parseHostRules([entry])
+  } catch {
+    return []
   }
 }
 
@@ -195,6 +221,18 @@ function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
   const beyond = hosts.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
   if (beyond !== undefined)
     throw refused(grants, `reach \`${beyond}\``, listed('allow_hosts', [...grants.allowHosts, beyond]))
+}
+
+/** Throws `forbidden` when a sandbox that somebody else made reaches more of the operator's network than the tenant may. */
+export function assertPrivatePermitted(grants: TenantGrants, { privateHosts: hosts }: Plan): void {
+  const own = privateFor(grants, hosts)
+  const beyond = hosts.find((host) => !own.includes(host))
+  if (beyond !== undefined)
+    throw refused(
+      grants,
+      `reach \`${beyond}\``,
+      listed('allow_hosts', [...(grants.allowHosts ?? []), beyond]),
+    )
 }
 
 function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void {

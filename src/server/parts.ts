@@ -1,7 +1,6 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Requester } from '../model/requester.ts'
-import type { PolicyDescription } from '../policy/describe.ts'
 import type { Feed } from '../supervisor/feed.ts'
 import type { Keys } from '../supervisor/keys.ts'
 import type { Metrics } from '../supervisor/metrics.ts'
@@ -52,8 +51,8 @@ export type ServerParts = {
 /** The operator's policy as a file that people read, try and change. */
 export type PolicyParts = {
   readonly hash: () => string
-  /** What it comes to. */
-  readonly describe: () => Promise<PolicyDescription>
+  /** What it comes to; what it says of the host around is for the operator. */
+  readonly describe: (forOperator: boolean) => Promise<unknown>
   readonly source: () => PolicySource
   /** Reads a text as if it were the file; throws what is wrong with it. Changes nothing. */
   readonly check: (text: string) => Promise<CheckedPolicy>

@@ -447,7 +447,7 @@ test('an image of the engine that the operator runs is not for a key of the tena
   const spec = { image: 'operators/private' }
   const plan = gate.plan(spec, { requester: { tenant: 'any', operator: true } })
   const use = (tenant: string, backend: string) => (): void =>
-    gate.assertPermitted({ tenant, operator: false }, { ...spec, backend }, plan)
+    gate.assertPermitted({ tenant, operator: false }, { ...spec, backend }, { plan })
   expect(use('plain', 'docker')).toThrow('may not use the image')
   expect(use('lent', 'docker')).not.toThrow()
   // Other backends run only images that Ringfence built, which every tenant may name.

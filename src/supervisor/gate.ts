@@ -16,6 +16,7 @@ import {
   assertCapabilitiesPermitted,
   assertLinksPermitted,
   assertPlanPermitted,
+  assertPrivatePermitted,
   assertSpecPermitted,
   narrowed,
   type TenantGrants,
@@ -52,7 +53,7 @@ export type GateParts = {
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
   /** Makes the way out for a sandbox with network mode `fetch`. */
-  readonly egress?: (spec: Spec) => Promise<PreparedEgress>
+  readonly egress?: (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress>
   /** Makes the place where a reviewed sandbox's changes wait. */
   readonly review?: (spec: Spec, sandboxId: string) => Review
 }
@@ -75,6 +76,13 @@ type Prepared = {
   readonly review?: Review | undefined
   readonly own?: readonly string[] | undefined
   readonly requester?: Requester | undefined
+}
+
+/** A sandbox that there is already. */
+export type Made = {
+  readonly plan?: Plan | undefined
+  /** The requester's own key made it, so its proxy was made for that key. */
+  readonly isOwn?: boolean
 }
 
 /** What a sandbox is made with beside its plan. */
@@ -127,9 +135,11 @@ export class Gate {
    * Throws `forbidden` unless the requester could have asked for this itself. SECURITY: whoever uses a sandbox has what is
    * in it, so this is asked again for a sandbox that another key of the tenant made.
    */
-  assertPermitted(requester: Requester, spec: Spec, plan?: Plan): void {
+  assertPermitted(requester: Requester, spec: Spec, { plan, isOwn = false }: Made = {}): void {
     const grants = this.#permitted(spec, requester)
-    if (grants && plan) assertPlanPermitted(grants, plan, spec.backend)
+    if (!grants || !plan) return
+    assertPlanPermitted(grants, plan, spec.backend)
+    if (!isOwn) assertPrivatePermitted(grants, plan)
   }
 
   /** The same for a skill, which says what it wants of the host in capabilities. */
@@ -178,8 +188,9 @@ export class Gate {
         hint: 'name a workspace',
       })
     // Before anything is made ready: a proxy would already have looked for the secrets.
-    await this.#recorded(spec, async () => this.#permitted(spec, requester))
-    const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec) : undefined
+    const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
+    const { allowPrivate } = this.#policyFor(grants)
+    const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
       const { plan, backend } = await this.#admitSpec(spec, { egress: prepared, review, own, requester })

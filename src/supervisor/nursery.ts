@@ -163,7 +163,7 @@ export class Nursery {
   #isPermitted(requester: Requester, spec: Spec, { plan, backend }: LiveSandbox): boolean {
     try {
       const limits = { ...UNLIMITED, ...plan.limits }
-      this.#parts.assertPermitted(requester, { ...spec, backend, limits }, plan)
+      this.#parts.assertPermitted(requester, { ...spec, backend, limits }, { plan })
       return true
     } catch {
       return false

@@ -39,8 +39,12 @@ export class PolicyDesk {
     return this.#parts.hash()
   }
 
-  async describe(): Promise<PolicyDescription> {
-    return describePolicy(this.#parts.current(), this.#parts.home)
+  async describe(forOperator: boolean): Promise<PolicyDescription> {
+    const whole = describePolicy(this.#parts.current(), this.#parts.home)
+    // SECURITY: which directories and private addresses there are around this host is the operator's business.
+    return forOperator
+      ? whole
+      : { ...whole, allowed_host_prefixes: [], network: { ...whole.network, allow_private: [] } }
   }
 
   /** The file as it is on the disk. */

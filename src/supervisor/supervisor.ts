@@ -1,7 +1,6 @@
 import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
-import type { Plan } from '../model/plan.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
 import {
@@ -18,6 +17,7 @@ import type { Store } from '../store/sql.ts'
 import { Quota } from './admission.ts'
 import { type ExecContext, ExecDesk, type Started } from './exec-desk.ts'
 import type { ExecRequest } from './exec-session.ts'
+import type { Made } from './gate.ts'
 import type { Instance } from './instance.ts'
 import { isOperator, type Principal, requesterOf } from './keys.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
@@ -64,7 +64,7 @@ export type SupervisorParts = {
   /** Throws what policy objects to in a spec. */
   readonly judge: (spec: Spec, requester: Requester) => void
   /** Throws when a spec, or the plan made of it, has more of the host than the requester may have. */
-  readonly assertPermitted: (requester: Requester, spec: Spec, plan?: Plan) => void
+  readonly assertPermitted: (requester: Requester, spec: Spec, made?: Made) => void
   readonly questions: Questions
   readonly metrics: Metrics
   readonly limits: SupervisorLimits
@@ -179,14 +179,15 @@ export class Supervisor {
     const requester = requesterOf(principal)
     // Nobody in particular, where an address or a signature was enough: what it opens is one port or one file.
     if (requester.operator || principal.keyId === '') return
+    const isOwn = row.keyId === principal.keyId
     const { secrets = [], ...spec } = JSON.parse(row.spec) as Spec
     const opened = {
       ...spec,
       ...(row.backend === null ? {} : { backend: row.backend }),
       // A secret that was withdrawn is gone from the sandbox already; whoever made the sandbox may go on without it.
-      secrets: row.keyId === principal.keyId ? [] : secrets,
+      secrets: isOwn ? [] : secrets,
     }
-    this.#parts.assertPermitted(requester, opened, managed?.live?.plan)
+    this.#parts.assertPermitted(requester, opened, { plan: managed?.live?.plan, isOwn })
   }
 
   /** Those of these that have ended and that this principal may see. */

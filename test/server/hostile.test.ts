@@ -20,7 +20,7 @@ beforeAll(async () => {
   await new Promise<void>((resolve) => receiver.listen(0, '127.0.0.1', resolve))
   local = `127.0.0.1:${(receiver.address() as AddressInfo).port}`
   home = await house(
-    `[network]\nallow_private = ["127.0.0.1"]\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n`,
+    `[network]\nallow_private = ["127.0.0.1"]\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n[[policy.rule]]\nprefix = ["curl"]\naction = "sandbox"\n[[tenant]]\nname = "named"\nallow_hosts = ["${local}"]\n[[tenant]]\nname = "any"\nallow_hosts = ["*"]\n`,
   )
   red = await home.key(['create', 'exec', 'read'], 'red')
 })
@@ -68,6 +68,26 @@ describe('a webhook', () => {
     await settled()
     expect(heard).not.toContain('/leaked')
   })
+})
+
+test('private addresses that the operator opened are for tenants that are granted them by name', async () => {
+  const reaches = async (key: string): Promise<boolean> => {
+    const made = await home.call('POST', '/v1/sandboxes', {
+      key,
+      body: { network: { mode: 'fetch', allow_hosts: [local] } },
+    })
+    expect(made.status, made.text).toBe(201)
+    heard.length = 0
+    const command = `curl -s -m 5 --noproxy "" http://${local}/inside`
+    await home.call('POST', `/v1/sandboxes/${made.json.id}/exec`, { key, body: { command } })
+    await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key })
+    return heard.includes('/inside')
+  }
+  const key = (tenant: string) => home.key(['create', 'exec', 'read'], tenant)
+  expect(await reaches(home.admin)).toBe(true)
+  expect(await reaches(await key('named'))).toBe(true)
+  expect(await reaches(red)).toBe(false)
+  expect(await reaches(await key('any'))).toBe(false)
 })
 
 describe('a signed address of a file', () => {

@@ -1,5 +1,4 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { PolicyDescription } from '../../policy/describe.ts'
 import { isOperator } from '../../supervisor/keys.ts'
 import { type Route, route } from '../route.ts'
 import { policySaveShape, policyTextShape, tryShape } from '../shapes.ts'
@@ -10,13 +9,6 @@ import { pageOf } from '../views.ts'
 const OBJECT = { type: 'object' } as const
 const SUGGEST_FROM = 2000
 
-/** SECURITY: which directories and private addresses there are around this host is the operator's business. */
-const withoutHost = (description: PolicyDescription): PolicyDescription => ({
-  ...description,
-  allowed_host_prefixes: [],
-  network: { ...description.network, allow_private: [] },
-})
-
 export const policyFileRoutes: readonly Route[] = [
   route({
     method: 'GET',
@@ -26,11 +18,10 @@ export const policyFileRoutes: readonly Route[] = [
     answers: { 200: { description: 'the policy', schema: OBJECT } },
     async handle({ parts, principal }) {
       const { policy } = parts
-      const description = await policy.describe()
-      const shown = { policy: policy.hash(), description }
+      const forOperator = isOperator(principal)
+      const shown = { policy: policy.hash(), description: await policy.describe(forOperator) }
       // SECURITY: the file may name a database with its password.
-      if (isOperator(principal)) return Response.json({ ...shown, ...policy.source() })
-      return Response.json({ ...shown, description: withoutHost(description) })
+      return Response.json(forOperator ? { ...shown, ...policy.source() } : shown)
     },
   }),
   route({
