@@ -8,11 +8,12 @@ import { packageRoot } from './conformance/world.ts'
 /** A disk without room: every command says that, and what to do; none calls it a defect or the audit log damaged. */
 
 const dir = mkdtempSync(join(tmpdir(), 'rf-full-'))
+const work = mkdtempSync(join(tmpdir(), 'rf-work-'))
 const isRoot = process.getuid?.() === 0
 beforeAll(() => void (isRoot && spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', dir])))
 afterAll(() => {
   if (isRoot) spawnSync('umount', [dir])
-  rmSync(dir, { recursive: true, force: true })
+  for (const one of [dir, work]) rmSync(one, { recursive: true, force: true })
 })
 
 /** Fills the disk to its end, but for so many bytes. */
@@ -27,7 +28,7 @@ function ringfence(...args: readonly string[]) {
   const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
   return spawnSync(process.execPath, [program, ...args], {
     env,
-    cwd: tmpdir(),
+    cwd: work,
     encoding: 'utf8',
     timeout: 30_000,
   })
@@ -39,10 +40,10 @@ describe.runIf(isRoot)('with no room on the disk', () => {
     ['key', ['key', 'create']],
     ['run', ['run', '--', 'true']],
   ] as const)('%s', (_, args) => {
-    for (const left of [0, 4096, 40_960]) {
+    for (const left of [0, 4096]) {
       fill(left)
       const { status, stderr } = ringfence(...args)
-      expect(stderr, `${left}`).toMatch(/space|SQLITE_FULL|ENOSPC/)
+      expect(stderr, `${left}`).toMatch(/hint: free some space/)
       expect(stderr).not.toMatch(/defect|tampered|damaged/)
       expect(status).toBe(125)
     }

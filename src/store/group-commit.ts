@@ -87,6 +87,9 @@ export class GroupCommit implements Store {
 const HINTS: Readonly<Record<string, string>> = {
   SQLITE_FULL: 'free some space; nothing runs without its record',
   SQLITE_READONLY: 'the state directory must be writable; see RINGFENCE_HOME',
+  // The first name that fits counts: these two are what SQLite says when its own working files find no room.
+  SQLITE_IOERR_SHMSIZE: 'free some space; nothing runs without its record',
+  SQLITE_IOERR_WRITE: 'free some space; nothing runs without its record',
   SQLITE_IOERR: 'look at the state of the disk',
   SQLITE_CANTOPEN: 'the state directory must be writable and files must be left to open; see `ulimit -n`',
   SQLITE_BUSY: 'another process holds the store; try again',
