@@ -39,8 +39,8 @@ const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(r
 export class Templates {
   readonly #store: Store
   readonly #dir: string
-  /** Bytes of uploads on their way, by tenant. */
-  readonly #uploading = new Map<string, number>()
+  /** Bytes on their way to the disk, by tenant. */
+  readonly #writing = new Map<string, number>()
 
   constructor(store: Store, dir: string) {
     this.#store = store
@@ -62,7 +62,21 @@ export class Templates {
     places: readonly string[],
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
-    for (const [index, place] of places.entries()) await this.#write(record.id, index, live.files.pack(place))
+    const stored = await this.#archivedBy(record.tenant, record.id)
+    const room = {
+      tenant: `archive ${record.tenant}`,
+      stored,
+      all: TENANT_ARCHIVE_BYTES,
+      refuse: noArchiveRoom,
+    }
+    try {
+      for (const [index, place] of places.entries())
+        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(place))
+    } catch (error) {
+      // What was written before it did not fit has no record, and nobody would ever remove it.
+      if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, places.length)
+      throw error
+    }
     const kept = {
       ...record,
       backend: live.backend,
@@ -91,7 +105,11 @@ export class Templates {
 
   async remove({ id, data }: Template): Promise<void> {
     await this.#store.write((tx) => removeSnapshot(tx, id))
-    for (let index = 0; index < data.places; index++) await rm(this.#archive(id, index), { force: true })
+    await this.#removeArchives(id, data.places)
+  }
+
+  async #removeArchives(id: string, count: number): Promise<void> {
+    for (let index = 0; index < count; index++) await rm(this.#archive(id, index), { force: true })
   }
 
   /** A file that a build brings along, by the hash that its client gave it. */
@@ -102,29 +120,53 @@ export class Templates {
     return { present: markUsed(path), path }
   }
 
-  /** SECURITY: an upload counts for its tenant from the first byte on, so that many at once get no more room than one. */
   async takeUpload(tenant: string, hash: string, data: AsyncIterable<Uint8Array>): Promise<void> {
     const { path } = this.upload(tenant, hash)
     const stored = await this.#uploadedBy(tenant, basename(path))
+    const room = {
+      tenant: `upload ${tenant}`,
+      stored,
+      all: TENANT_UPLOAD_BYTES,
+      each: UPLOAD_BYTES,
+      refuse: noUploadRoom,
+    }
+    await this.#writeWithin(room, path, data)
+  }
+
+  /** SECURITY: a file counts for its tenant from the first byte on, so that many at once get no more room than one. */
+  async #writeWithin(room: Room, path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
+    const { tenant, stored, all, each = all, refuse } = room
     let size = 0
     const count = (bytes: number): number => {
       size += bytes
-      const all = (this.#uploading.get(tenant) ?? 0) + bytes
-      if (all > 0) this.#uploading.set(tenant, all)
-      else this.#uploading.delete(tenant)
-      return all
+      const sum = (this.#writing.get(tenant) ?? 0) + bytes
+      if (sum > 0) this.#writing.set(tenant, sum)
+      else this.#writing.delete(tenant)
+      return sum
     }
     const within = async function* (): AsyncGenerator<Uint8Array, void> {
       for await (const chunk of data) {
-        if (stored + count(chunk.length) > TENANT_UPLOAD_BYTES || size > UPLOAD_BYTES) throw noRoom()
+        if (stored + count(chunk.length) > all || size > each) throw refuse()
         yield chunk
       }
     }
     try {
       await written(path, within())
+      room.stored += size
     } finally {
       count(-size)
     }
+  }
+
+  /** What a tenant's templates and snapshots take on the disk, but for one that is about to be replaced. */
+  async #archivedBy(tenant: string, except: string): Promise<number> {
+    const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
+    if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
+    let sum = 0
+    for (const { id, data } of own)
+      for (let index = 0; index < data.places; index++)
+        sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
+    return sum
   }
 
   /** What the files of a tenant's builds take on the disk, but for one that is about to be replaced. */
@@ -162,10 +204,6 @@ export class Templates {
   #archive(id: string, index: number): string {
     return join(this.#dir, `${id}-${index}.tar`)
   }
-
-  #write(id: string, index: number, data: AsyncIterable<Uint8Array>): Promise<void> {
-    return written(this.#archive(id, index), data)
-  }
 }
 
 const UPLOAD_BYTES = 1024 ** 3
@@ -174,7 +212,24 @@ const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
 /** The tenant of an upload by its file's name; a hash holds no hyphen. */
 const uploaderOf = (name: string): string | undefined => /^upload-(.+)-[0-9a-f]+$/.exec(name)?.[1]
 
-const noRoom = (): SandboxError =>
+/** How much a tenant may keep, and how much of it is there already. */
+type Room = {
+  readonly tenant: string
+  stored: number
+  readonly all: number
+  readonly each?: number
+  readonly refuse: () => SandboxError
+}
+
+const TENANT_ARCHIVES = 1000
+const TENANT_ARCHIVE_BYTES = 40 * 1024 ** 3
+
+const noArchiveRoom = (): SandboxError =>
+  new SandboxError('too-large', 'the snapshots and templates of this tenant take too much room', {
+    hint: `a tenant may keep ${TENANT_ARCHIVES} of them and 40 GiB in all; remove some first`,
+  })
+
+const noUploadRoom = (): SandboxError =>
   new SandboxError('too-large', 'the files of this tenant’s builds are too large', {
     hint: 'one file may have 1 GiB and all of them 4 GiB; files that no build used for a while are removed',
   })

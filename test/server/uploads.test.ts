@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openStore } from '../../src/store/open.ts'
+import type { LiveSandbox } from '../../src/supervisor/live.ts'
 import { Templates } from '../../src/supervisor/templates.ts'
 
 /** Files of template builds: counted for each tenant, whole or not there. */
@@ -28,5 +29,31 @@ test('a tenant has its own room, also while several come at once', async () => {
   await templates.takeUpload('blue', hash(1), bytes(100))
   await templates.takeUpload('red', hash(1), bytes(4))
   expect(readdirSync(join(dir, 'templates')).filter((name) => name.endsWith('.tmp'))).toEqual([])
+  await store.close()
+})
+
+test('snapshots have a room of their own for each tenant, and what does not fit leaves nothing', async () => {
+  const store = await openStore({ stateDir: dir, databaseUrl: '' })
+  const files = join(dir, 'snapshots')
+  const templates = new Templates(store, files)
+  const live = { backend: 'bubblewrap', files: { pack: () => bytes(4) } } as unknown as LiveSandbox
+  const keep = (tenant: string, id: string) =>
+    templates.keep(live, ['/home/user', '/tmp'], {
+      id,
+      tenant,
+      kind: 'snapshot',
+      name: null,
+      sandboxId: null,
+      createdAt: Date.now(),
+      data: {},
+    })
+  await keep('red', 'snp_one')
+  truncateSync(join(files, 'snp_one-0.tar'), 40 * 1024 ** 3 - 10 * 1024)
+  await expect(keep('red', 'snp_two')).rejects.toMatchObject({ code: 'too-large' })
+  expect(readdirSync(files).filter((name) => name.startsWith('snp_two'))).toEqual([])
+  await keep('blue', 'snp_three')
+  const one = await templates.find('red', 'snp_one')
+  if (one) await templates.remove(one)
+  await keep('red', 'snp_two')
   await store.close()
 })
