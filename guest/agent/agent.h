@@ -231,7 +231,7 @@ bool memory_share(size_t length);
 /* memfiles.c: an open file in memory that is counted, or -errno. */
 int memory_file_new(const char *name, unsigned flags);
 uint64_t memory_files_used(void);
-/* Lets go of those that nobody has any more. */
+/* Releases the watched files that no process holds any more. */
 void memory_files_release(void);
 void memory_files_clear(void);
 /* Nobody is left who could have shared anything. */

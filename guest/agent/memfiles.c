@@ -103,7 +103,7 @@ static void look_at_all(void) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
     pid_t parent = parent_of(pid);
-    /* The dead have nothing; keepers are ours. */
+    /* Zombies hold no memory; keepers are part of the agent. */
     int process = parent < 0 || (parent == 1 && keepers()) ? -1 : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process < 0) continue;
     look_at_descriptors(process);

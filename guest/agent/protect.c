@@ -143,7 +143,7 @@ static bool in_git_directory(const char *path, const struct segments *segments, 
   return is_git_directory(path, length);
 }
 
-/* `.git/hooks` stands in the path also when the mount itself is the `.git`. */
+/* The path contains `.git/hooks` even when the mounted directory is the `.git` itself. */
 static bool has_inner(const char *path, const struct segments *segments, int root) {
   for (int start = 0; start < segments->count; start++) {
     if (has_whole(&inner, segments, start)) return true;

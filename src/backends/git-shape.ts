@@ -49,6 +49,7 @@ export const hasBelow =
     try {
       return lstatSync(`/proc/self/fd/${root}/${directory}/${name}`, { throwIfNoEntry: false }) !== undefined
     } catch {
-      return false
+      // SECURITY: what cannot be looked at (too long, a loop) counts as there, so that the name is refused.
+      return true
     }
   }
