@@ -12,10 +12,10 @@ const shared = {
 const CHUNKS = [
   {
     name: 'core',
-    test: /src\/(model|host(?!\/(engine|grpc|receive))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|vessel|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
+    test: /src\/(model|host(?!\/net\/(container-engine|grpc|receive-file))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|container-handle|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox\.|sandbox-record|approvals\/approval-facts)|src\/compose\/(?!serve)|policy\/(plan|grants\/grants)/,
     priority: 3,
   },
-  { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },
+  { name: 'judge', test: /policy\/(commands|rules|policy|network|router)|unbash/, priority: 2 },
   { name: 'wasm', test: /src\/(wasm|eval)\/|quickjs/, priority: 1 },
 ]
 
@@ -30,7 +30,7 @@ const program = {
   external: ['libsql', 'pg-native', 'e2b'],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
-  // `import()` needs a callback that code from V8's cache has not (src/cli/code-cache.ts); `require` needs none.
+  // `import()` needs a callback that code from V8's cache has not (src/cli/entry/code-cache.ts); `require` needs none.
   outputOptions: { codeSplitting: { groups: CHUNKS }, dynamicImportInCjs: false },
 } satisfies UserConfig
 
@@ -50,13 +50,13 @@ export default defineConfig([
     outDir: 'dist',
     dts: true,
   },
-  { ...program, entry: { ringfence: 'src/cli/ringfence.ts' } },
-  { ...program, entry: { warm: 'src/cli/warm.ts' } },
+  { ...program, entry: { ringfence: 'src/cli/entry/ringfence.ts' } },
+  { ...program, entry: { warm: 'src/cli/entry/warm.ts' } },
   { ...program, entry: { main: 'src/cli/main.ts' } },
   { ...shared, entry: { library: 'bench/library.ts' }, format: 'esm', outDir: 'dist/bench', dts: false },
   {
     ...shared,
-    entry: { conformance: 'test/conformance/cli.ts', 'fuzz-shell': 'test/fuzz-shell.ts' },
+    entry: { conformance: 'test/conformance/cli.ts', 'fuzz-shell': 'test/policy/fuzz-shell.ts' },
     format: 'esm',
     outDir: 'dist/test',
     dts: false,

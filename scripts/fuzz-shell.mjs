@@ -7,7 +7,7 @@ import { root, run, setup } from './setup.mjs'
 setup()
 
 const program = join(root, 'dist', 'test', 'fuzz-shell.js')
-const source = join(root, 'test', 'fuzz-shell.ts')
+const source = join(root, 'test', 'policy', 'fuzz-shell.ts')
 // Set-up looks at the product's sources only; the fuzzer itself may have changed since.
 if (!existsSync(program) || statSync(program).mtimeMs < statSync(source).mtimeMs)
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])

@@ -128,7 +128,7 @@ virtual machines have kernels of their own, containers share the host's.
 \`microvm\` was run on QEMU without the processor's virtualization (\`emulated\`), which this machine does not have: that guests run
 by KVM is **not proven here**. An emulated guest cannot tell its own time from what the host gave to others, so \`limit.cpu\` is
 claimed only where the processor runs it. The drivers \`firecracker\` and \`vz\` are **documents only**: what they would be told is
-held against strict fakes that refuse unknown fields (\`src/backends/microvm/documents.test.ts\`); nothing starts by them.
+held against strict fakes that refuse unknown fields (\`src/backends/microvm/drivers/documents.test.ts\`); nothing starts by them.
 
 \`e2b\` and \`openshell\` run elsewhere and stand in no row: what they claim (no file, process, variable or address of this host but what
 was sent; output) follows from the command not being here, and is tested as behaviour, not by attacks. \`e2b\` is
@@ -140,7 +140,7 @@ its profiles are held by golden tests and by an evaluator in the tests, so it st
 
 Fakes: the control-group layouts of version 2 are tested on made-up directories, because this kernel has its controllers on
 version 1; the arm64 filter is tested by interpreting it, not on such a machine; engines that hang up, talk nonsense or never
-end are small servers in \`test/containers.test.ts\`, beside a real one that is stopped.
+end are small servers in \`test/backends/containers.test.ts\`, beside a real one that is stopped.
 
 ## Known ways out
 

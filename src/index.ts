@@ -7,6 +7,13 @@ export { SandboxRegistry } from './backends/registry.ts'
 export { seatbelt } from './backends/seatbelt/backend.ts'
 export { profileOf as seatbeltProfileOf, type SeatbeltContext } from './backends/seatbelt/launch.ts'
 export {
+  E2BSandbox,
+  type E2BSandboxOptions,
+  getE2BSandbox,
+  resetE2BSandbox,
+  type ScriptLanguage,
+} from './compat/e2b-sandbox.ts'
+export {
   DANGEROUS_PATTERNS,
   detectCapabilities,
   dispose,
@@ -21,17 +28,10 @@ export {
   resetSandboxRegistry,
   sandboxExecute,
   sanitizeEnvVars,
-} from './compat.ts'
-export { type ComposeOptions, compose, type Ringfence } from './compose.ts'
-export {
-  E2BSandbox,
-  type E2BSandboxOptions,
-  getE2BSandbox,
-  resetE2BSandbox,
-  type ScriptLanguage,
-} from './e2b-sandbox.ts'
+} from './compat/seed-names.ts'
+export { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
 export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
-export type { Connection } from './egress/passage.ts'
+export type { Connection } from './egress/connection.ts'
 export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
   assertPublicUrl,
@@ -50,7 +50,7 @@ export {
   safeEvalCondition,
   safeInterpolate,
 } from './eval/safe-eval.ts'
-export { Secret } from './host/secret.ts'
+export { Secret } from './host/secrets/secret.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
@@ -65,14 +65,14 @@ export {
   parseSpec,
   type Spec,
 } from './model/spec.ts'
+export { parseSecretGrant, type SecretGrant } from './policy/grants/secret-grant.ts'
 export {
   certificateBundle,
   certificateEnvironment,
   type ProxyEnvironmentOptions,
   proxyEnvironment,
-} from './policy/proxy-environment.ts'
+} from './policy/network/proxy-environment.ts'
 export { AutoSandboxRouter } from './policy/router.ts'
-export { parseSecretGrant, type SecretGrant } from './policy/secret-grant.ts'
 export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/contract.ts'
 export type { Inspection } from './skills/inspect.ts'
 export type { SkillUsage } from './skills/usage.ts'

@@ -218,7 +218,7 @@ static unsigned long long start_of(pid_t pid) {
 
 /*
  * Whose sandbox this is: `ringfence-bwrap-<pid namespace>-<pid>-<start>`. Bubblewrap can be left waiting for ever when its
- * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/orphans.ts).
+ * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/process/orphans.ts).
  */
 char *owner_name(pid_t owner) {
   static char name[128];

@@ -152,7 +152,7 @@ static bool has_inner(const char *path, const struct segments *segments, int roo
   return false;
 }
 
-/* The same judgement as policy/protect.ts; test/wall.test.ts holds the two against each other. */
+/* The same judgement as policy/paths/protect.ts; test/backends/bubblewrap.test.ts holds the two against each other. */
 bool is_protected(const char *path) {
   struct segments segments;
   int root = depth_of_root(path);

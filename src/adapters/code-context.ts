@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { clip } from './capture.ts'
-import { type Call, done, type Result } from './operation.ts'
+import { type Call, done, type Result } from './operations/operation.ts'
 import { isRunning, type Process, waitFor } from './processes.ts'
 import { outcomeText, READ_CHARS } from './results.ts'
 import type { AgentSession } from './session.ts'

@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Capture } from './capture.ts'
-import type { Ended, Running } from './place.ts'
+import type { Ended, Running } from './tool-sandbox.ts'
 
 /** Commands that go on between calls. */
 

@@ -1,6 +1,6 @@
 import type { Outcome } from '../model/command.ts'
 import { clip } from './capture.ts'
-import type { Result } from './operation.ts'
+import type { Result } from './operations/operation.ts'
 import type { Finished } from './session.ts'
 
 /** How much of a result a model reads unless it asks for more. */

@@ -2,11 +2,11 @@ import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { Capture } from './capture.ts'
 import { CodeContext, type Language } from './code-context.ts'
-import { type Call, Question } from './operation.ts'
-import { PendingApprovals } from './pending-approvals.ts'
-import type { Ended, Place, StartOptions } from './place.ts'
+import { PendingApprovals } from './mcp/pending-approvals.ts'
+import { type Call, Question } from './operations/operation.ts'
 import { type Process, ProcessTable } from './processes.ts'
 import { ShellState } from './shell-state.ts'
+import type { Ended, Place, StartOptions } from './tool-sandbox.ts'
 
 /** How long a command may take unless the model says otherwise. */
 const DEFAULT_TIMEOUT_MS = 120_000

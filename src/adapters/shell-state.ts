@@ -1,4 +1,4 @@
-import { type Call, done, type Result } from './operation.ts'
+import { type Call, done, type Result } from './operations/operation.ts'
 import { finishedResult } from './results.ts'
 import type { AgentSession } from './session.ts'
 

@@ -10,7 +10,7 @@ import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
-import type { CliIo } from './io.ts'
+import type { CliIo } from './terminal/io.ts'
 
 export const HELP = `ringfence audit: read and verify the trail
 

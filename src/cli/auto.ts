@@ -1,13 +1,13 @@
 import { constants } from 'node:os'
 import { resolve } from 'node:path'
-import { compose } from '../compose.ts'
+import { compose } from '../compose/compose.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visibleJson } from '../model/visible.ts'
-import { approver } from './approver.ts'
 import { parseOptions } from './options.ts'
-import { out } from './output.ts'
 import { resultJson } from './run.ts'
+import { approver } from './terminal/approver.ts'
+import { out } from './terminal/output.ts'
 
 const OPTIONS = {
   command: { type: 'string', short: 'c' },

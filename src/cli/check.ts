@@ -1,8 +1,8 @@
-import { compose, stateDirectory } from '../compose.ts'
+import { compose, stateDirectory } from '../compose/compose.ts'
 import { loadConfig } from '../host/config-file.ts'
-import type { CliIo } from './io.ts'
 import { usage } from './options.ts'
-import { err, outStyled } from './output.ts'
+import type { CliIo } from './terminal/io.ts'
+import { err, outStyled } from './terminal/output.ts'
 
 /** `ringfence check command|path|url`: judges and runs nothing. */
 export async function check(args: readonly string[]): Promise<number> {
@@ -12,11 +12,11 @@ export async function check(args: readonly string[]): Promise<number> {
   const io = standardIo(args.includes('--json'))
   switch (args[at]) {
     case 'command':
-      return (await import('./check-command.ts')).checkCommand(rest, io, configOf)
+      return (await import('./check/command.ts')).checkCommand(rest, io, configOf)
     case 'path':
-      return (await import('./check-path.ts')).checkPath(rest, io, configOf)
+      return (await import('./check/path.ts')).checkPath(rest, io, configOf)
     case 'url':
-      return (await import('./check-url.ts')).checkUrl(rest, io, configOf)
+      return (await import('./check/url.ts')).checkUrl(rest, io, configOf)
     default:
       throw usage('check', 'say what to check: command, path or url')
   }

@@ -1,13 +1,13 @@
 import { release } from 'node:os'
 import type { Backend } from '../backends/backend.ts'
-import { agentPath, compose } from '../compose.ts'
+import { agentPath, compose } from '../compose/compose.ts'
 import { diagnose, type HostNote } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
-import { outStyled } from './output.ts'
+import { outStyled } from './terminal/output.ts'
 
 type Row = {
   readonly name: string

@@ -8,14 +8,14 @@ import {
   type Hooked,
   type HookedAct,
   type HookVerdict,
-} from '../adapters/hook.ts'
-import { compose, type Ringfence } from '../compose.ts'
-import { killOwnProcessAfter } from '../host/process-deadline.ts'
+} from '../adapters/hooks/hook.ts'
+import { compose, type Ringfence } from '../compose/compose.ts'
+import { killOwnProcessAfter } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
-import { judgeAct, type OwnProgram, placeOf } from './hook-judge.ts'
+import { judgeAct, type OwnProgram, placeOf } from './hook/judge.ts'
 import { parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
   /** The agent's own sandbox is on: what may only run in a sandbox may run. */
@@ -39,8 +39,8 @@ export async function hook(args: readonly string[]): Promise<number> {
   const agent = agentOf(first === 'install' || first === 'test' ? second : first)
   if (values.wrap && agent !== 'claude-code')
     throw usage('hook', 'only Claude Code lets a hook change a command')
-  if (first === 'install') return (await import('./hook-install.ts')).install(agent, values, ownProgram())
-  if (first === 'test') return (await import('./hook-test.ts')).testInstalled(agent, values)
+  if (first === 'install') return (await import('./hook/install.ts')).install(agent, values, ownProgram())
+  if (first === 'test') return (await import('./hook/test.ts')).testInstalled(agent, values)
   const { stdout, stderr, code } = await inTime(answer(agent, values))
   out(stdout)
   err(stderr)

@@ -1,9 +1,9 @@
 import type { Image, ImageSource, ImageStore } from '../backends/images/store.ts'
-import { agentPath, environment, stateDirectory } from '../compose.ts'
+import { agentPath, environment, stateDirectory } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
   kind: { type: 'string' },
@@ -42,7 +42,7 @@ async function build(store: ImageStore, name: string, values: Values): Promise<n
 
 /** With a kernel, an initramfs and a root image for it; the digest is of all three. */
 async function machineOf(images: ImageStore, made: Image, values: Values): Promise<string> {
-  const { GuestImages } = await import('../backends/microvm/image.ts')
+  const { GuestImages } = await import('../backends/microvm/image/image.ts')
   const stateDir = stateDirectory(environment())
   const guests = new GuestImages({ stateDir, agent: agentPath(), images, onProgress: progress(values) })
   return (await guests.get(made)).digest

@@ -1,12 +1,12 @@
 import type { KeyInfo as Shown } from '../client/types.ts'
-import { compose, databaseUrl, newId } from '../compose.ts'
+import { compose, databaseUrl, newId } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
-import { type KeyInfo, Keys, SCOPES, type Scope } from '../supervisor/keys.ts'
+import { type KeyInfo, Keys, SCOPES, type Scope } from '../supervisor/access/keys.ts'
 import { parseOptions, usage } from './options.ts'
-import { err } from './output.ts'
 import { namedServer, print, table } from './remote.ts'
+import { err } from './terminal/output.ts'
 
 const OPTIONS = {
   scope: { type: 'string', multiple: true },

@@ -1,8 +1,8 @@
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { helpText, VERSION } from './help.ts'
-import { hostTrouble } from './host-trouble.ts'
-import { endWithReader, err, out } from './output.ts'
+import { hostTrouble } from './terminal/host-errors.ts'
+import { endWithReader, err, out } from './terminal/output.ts'
 
 /** What every command exports: it gets what stands behind its name and answers with an exit code. */
 type Command = (args: readonly string[]) => Promise<number>
@@ -25,10 +25,10 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
   key: async () => (await import('./key.ts')).key,
-  approve: async () => (await import('./answer.ts')).approve,
-  reject: async () => (await import('./answer.ts')).reject,
+  approve: async () => (await import('./approve.ts')).approve,
+  reject: async () => (await import('./approve.ts')).reject,
   migrate: async () => (await import('./migrate.ts')).migrate,
-  reload: async () => (await import('./answer.ts')).reload,
+  reload: async () => (await import('./approve.ts')).reload,
 }
 
 async function main(argv: readonly string[]): Promise<number> {

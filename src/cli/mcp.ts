@@ -1,11 +1,11 @@
 import { resolve } from 'node:path'
-import { agentOf } from '../adapters/mcp-http.ts'
-import { serveMcpOnStdio } from '../adapters/mcp-stdio.ts'
+import { agentOf } from '../adapters/mcp/http.ts'
+import { serveMcpOnStdio } from '../adapters/mcp/stdio.ts'
 import { localSession } from '../agents.ts'
-import { environment } from '../compose.ts'
+import { environment } from '../compose/compose.ts'
 import { VERSION } from './help.ts'
 import { parseOptions, usage } from './options.ts'
-import { err } from './output.ts'
+import { err } from './terminal/output.ts'
 
 const OPTIONS = {
   workspace: { type: 'string', short: 'w' },

@@ -1,9 +1,9 @@
 import { migrateStore } from '../audit/migrate-store.ts'
-import { compose, databaseUrl } from '../compose.ts'
+import { compose, databaseUrl } from '../compose/compose.ts'
 import { visibleJson } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
 import { parseOptions, usage } from './options.ts'
-import { out } from './output.ts'
+import { out } from './terminal/output.ts'
 
 /** `ringfence migrate --database-url URL`: from the embedded store to PostgreSQL. */
 export async function migrate(args: readonly string[]): Promise<number> {

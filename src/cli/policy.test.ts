@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it, vi } from 'vitest'
 import { loadConfig } from '../host/config-file.ts'
-import { checkPath } from './check-path.ts'
-import { checkUrl } from './check-url.ts'
+import { checkPath } from './check/path.ts'
+import { checkUrl } from './check/url.ts'
+import { describePolicy, policyText } from './policy/explain.ts'
 import { policy } from './policy.ts'
-import { describePolicy, policyText } from './policy-explain.ts'
 
 const dir = realpathSync(mkdtempSync(join(tmpdir(), 'rf-policy-')))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))

@@ -5,11 +5,11 @@ import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
-import { out } from './output.ts'
+import { out } from './terminal/output.ts'
 
 /** `ringfence policy init|validate|test|explain|schema|learn`. */
 export async function policy(args: readonly string[]): Promise<number> {
-  if (args[0] === 'learn') return (await import('./learn.ts')).learn(args.slice(1))
+  if (args[0] === 'learn') return (await import('./policy/learn.ts')).learn(args.slice(1))
   const { values, positionals } = parseOptions('policy', args, { force: { type: 'boolean' } })
   const [verb, file] = positionals
   switch (verb) {
@@ -93,8 +93,8 @@ async function explain(
   { config: whole, json }: { readonly config?: string | undefined; readonly json?: boolean | undefined },
 ): Promise<number> {
   const [{ compose }, { describePolicy, policyText }] = await Promise.all([
-    import('../compose.ts'),
-    import('./policy-explain.ts'),
+    import('../compose/compose.ts'),
+    import('./policy/explain.ts'),
   ])
   const { config, home } = await compose({ config: whole, policy: undefined })
   const description = describePolicy(file === undefined ? config : await loadConfig(file), home)

@@ -1,8 +1,8 @@
 import { RingfenceClient } from '../client/client.ts'
-import { environment } from '../compose.ts'
+import { environment } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { out } from './output.ts'
+import { out } from './terminal/output.ts'
 
 /** The server that `RINGFENCE_URL` names; nothing when it names none. */
 export function namedServer(): RingfenceClient | undefined {

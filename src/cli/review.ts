@@ -1,10 +1,10 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
-import { agentPath, compose } from '../compose.ts'
-import { type Change, Review } from '../host/review.ts'
+import { agentPath, compose } from '../compose/compose.ts'
+import { type Change, Review } from '../host/review/review.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 import { unifiedDiff } from './text-diff.ts'
 
 /** `ringfence review ls|show|apply|drop`: changes that a reviewed run left waiting. */

@@ -8,8 +8,8 @@ import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
 import { print, server, table } from './remote.ts'
+import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
   backend: { type: 'string' },

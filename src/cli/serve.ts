@@ -1,8 +1,8 @@
+import { type RunningServer, startServer } from '../compose/serve.ts'
 import { visibleJson } from '../model/visible.ts'
-import { type RunningServer, startServer } from '../serve.ts'
 import { VERSION } from './help.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
   host: { type: 'string' },

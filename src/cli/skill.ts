@@ -1,4 +1,4 @@
-import { compose, skillRunner } from '../compose.ts'
+import { compose, skillRunner } from '../compose/compose.ts'
 import type { Json } from '../model/event.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { resultJson, type SkillResult } from '../skills/contract.ts'
@@ -6,7 +6,7 @@ import type { Inspection } from '../skills/inspect.ts'
 import type { SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import { parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 import { exitCodeOf } from './wasm.ts'
 
 const OPTIONS = {

@@ -1,4 +1,4 @@
-import { compose, databaseUrl } from '../compose.ts'
+import { compose, databaseUrl } from '../compose/compose.ts'
 import { openStore } from '../store/open.ts'
 import { audit } from './audit.ts'
 import { standardIo } from './check.ts'

@@ -1,14 +1,14 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { resolve } from 'node:path'
-import { compose, newId, type Ringfence } from '../compose.ts'
+import { compose, newId, type Ringfence } from '../compose/compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { networkPolicyOf } from '../policy/network.ts'
+import { networkPolicyOf } from '../policy/network/network.ts'
 import { memoryOf } from '../skills/memory.ts'
-import { publicFetcher } from '../wasm/host-fetch.ts'
-import { MAX_FRAMES, meterModule } from '../wasm/meter.ts'
+import { publicFetcher } from '../wasm/host/fetch.ts'
+import { MAX_FRAMES, meterModule } from '../wasm/meter/meter.ts'
 import {
   type RunErrorCode,
   type WasmResult,
@@ -18,7 +18,7 @@ import {
 } from '../wasm/sandbox.ts'
 import { eventsOf } from '../wasm/skill-events.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
-import { err, out } from './output.ts'
+import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
   output: { type: 'string', short: 'o' },

@@ -1,6 +1,6 @@
-import { type Cut, isOut } from '../model/cut.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
+import { type Cut, isOut } from '../model/stream-end.ts'
 import { RemoteSandbox } from './sandbox.ts'
 import { cutIn, errorOfCut, readEvents } from './sse.ts'
 import { Transport, type TransportOptions } from './transport.ts'

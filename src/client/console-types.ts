@@ -1,8 +1,8 @@
 import type { Outcome } from '../model/command.ts'
-import type { Cut } from '../model/cut.ts'
 import type { Action, CommandJudgement, Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode } from '../model/spec.ts'
+import type { Cut } from '../model/stream-end.ts'
 import type { Approval, SandboxInfo, TrailRecord, WaitingReview } from './types.ts'
 
 /** What the console is told beside the rest. */

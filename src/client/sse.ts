@@ -1,5 +1,5 @@
-import { CUTS, type Cut } from '../model/cut.ts'
 import { SandboxError } from '../model/errors.ts'
+import { CUTS, type Cut } from '../model/stream-end.ts'
 
 /** One server-sent event, as it came. */
 export type Incoming = { readonly event: string; readonly data: string; readonly id: number | undefined }

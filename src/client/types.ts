@@ -1,9 +1,9 @@
 import type { Outcome, Violation } from '../model/command.ts'
-import type { Cut } from '../model/cut.ts'
 import type { Decision } from '../model/decision.ts'
 import type { ErrorCode } from '../model/errors.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode, Preset } from '../model/spec.ts'
+import type { Cut } from '../model/stream-end.ts'
 
 /** The shapes that cross the wire. */
 
@@ -142,7 +142,7 @@ export type ExecResult = {
   readonly cut?: Cut
 }
 
-export type { Cut, CutReason } from '../model/cut.ts'
+export type { Cut, CutReason } from '../model/stream-end.ts'
 
 export type ExecEvent =
   | { readonly type: 'start'; readonly exec_id: string; readonly pid: number }

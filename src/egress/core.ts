@@ -8,10 +8,10 @@ import {
   networkPolicyOf,
   parseTarget,
   type TargetKind,
-} from '../policy/network.ts'
+} from '../policy/network/network.ts'
 import type { Broker } from './broker.ts'
+import { type Connection, Passage, Pool, type Protocol } from './connection.ts'
 import type { Resolve } from './dial.ts'
-import { type Connection, Passage, Pool, type Protocol } from './passage.ts'
 import { resolveJudged } from './resolve.ts'
 
 /** How long and how much; all have a value. */

@@ -2,8 +2,8 @@ import { lookup } from 'node:dns/promises'
 import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../model/errors.ts'
-import { isSamePeer } from '../policy/network.ts'
-import type { Until } from './cut.ts'
+import { isSamePeer } from '../policy/network/network.ts'
+import type { Until } from './cancel.ts'
 
 /** All addresses of a name. A failure may throw; it blocks like an empty answer. */
 export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]

@@ -1,6 +1,7 @@
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import { forwardBody, type Rewrite } from './body.ts'
+import { dialJudged, type Passage, type Upstream } from './connection.ts'
 import type { Core } from './core.ts'
 import {
   endToEnd,
@@ -14,7 +15,6 @@ import {
   responseFraming,
   valuesOf,
 } from './message.ts'
-import { dialJudged, type Passage, type Upstream } from './passage.ts'
 import type { Source } from './source.ts'
 
 /** What the proxy keeps from an answer, so that a value does not come in. */

@@ -1,5 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
-import { parseTarget, type Target } from '../policy/network.ts'
+import { parseTarget, type Target } from '../policy/network/network.ts'
+import type { Passage } from './connection.ts'
 import type { Core, Wanted } from './core.ts'
 import { type Credentials, hasCredentials } from './credentials.ts'
 import { exchange, type Progress } from './exchange.ts'
@@ -13,7 +14,6 @@ import {
   requestFraming,
   valuesOf,
 } from './message.ts'
-import type { Passage } from './passage.ts'
 import { refusal, sendAndClose } from './refusal.ts'
 import type { Source } from './source.ts'
 

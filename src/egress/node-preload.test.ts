@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { packageRoot } from '../../test/conformance/world.ts'
-import { certificateEnvironment, proxyEnvironment } from '../policy/proxy-environment.ts'
+import { certificateEnvironment, proxyEnvironment } from '../policy/network/proxy-environment.ts'
 import { World } from './testkit/world.ts'
 
 const run = promisify(execFile)

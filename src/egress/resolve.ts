@@ -6,7 +6,7 @@ import {
   parseTarget,
   type Target,
   type TargetKind,
-} from '../policy/network.ts'
+} from '../policy/network/network.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 
 /** A target that the policy admits, with the addresses that were judged for it. */

@@ -1,4 +1,4 @@
-import type { Secret } from '../host/secret.ts'
+import type { Secret } from '../host/secrets/secret.ts'
 import type { Rewrite } from './body.ts'
 
 /** Bytes to look for, and what stands in their place. */

@@ -5,8 +5,12 @@ import { type RequestOptions, request as requestTls } from 'node:https'
 import { connect as connectTls } from 'node:tls'
 import { inspect } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Secret } from '../host/secret.ts'
-import { certificateBundle, certificateEnvironment, proxyEnvironment } from '../policy/proxy-environment.ts'
+import { Secret } from '../host/secrets/secret.ts'
+import {
+  certificateBundle,
+  certificateEnvironment,
+  proxyEnvironment,
+} from '../policy/network/proxy-environment.ts'
 import { type BrokeredSecret, brokerSecret } from './broker.ts'
 import type { EgressProxy } from './proxy.ts'
 import { needlesOf, Scrubber } from './scrub.ts'

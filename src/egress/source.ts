@@ -1,7 +1,7 @@
 import { type OnReadOpts, Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { TLSSocket } from 'node:tls'
-import { GuestStream } from '../host/guest-stream.ts'
+import { GuestStream } from '../host/guest/stream.ts'
 
 /** Takes a chunk. `release` is there when the bytes lie in memory that is used again after it is called. */
 export type Sink = (chunk: Buffer, release: (() => void) | undefined) => void

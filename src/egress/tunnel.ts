@@ -2,8 +2,8 @@ import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import { type Hello, readHello } from './client-hello.ts'
+import type { Passage, Upstream } from './connection.ts'
 import type { Core } from './core.ts'
-import type { Passage, Upstream } from './passage.ts'
 import { Gathered, type Source, write } from './source.ts'
 
 /** Joins the two sides until both have ended. `client` has been told that it is connected. */

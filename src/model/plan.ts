@@ -32,7 +32,7 @@ export type Mask = PathFact & { readonly target: string }
 /** A text that the plan itself brings into the sandbox, read-only. */
 export type PlanFile = { readonly target: string; readonly text: string }
 
-/** Names that cannot be changed or created below the writable mounts (policy/protect.ts). */
+/** Names that cannot be changed or created below the writable mounts (policy/paths/protect.ts). */
 export type Protection = {
   /** Refused at any depth: `.git` itself may not be created, moved or replaced. */
   readonly roots: readonly string[]

@@ -13,12 +13,12 @@ import {
   ownMounts,
   reviewedMounts,
   type SandboxPolicy,
-} from './grants.ts'
-import { isWithin } from './paths-mount.ts'
-import { type PinFacts, protectionFor } from './pins.ts'
-import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './plan-egress.ts'
+} from './grants/grants.ts'
+import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './network/plan-egress.ts'
+import { isWithin } from './paths/mount.ts'
+import { type PinFacts, protectionFor } from './paths/pins.ts'
 
-export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants.ts'
+export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants/grants.ts'
 
 const BLOCKED = ['.ssh', '.aws', '.gnupg', 'secrets', 'credentials']
 

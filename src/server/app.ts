@@ -1,15 +1,15 @@
 import { randomBytes } from 'node:crypto'
 import { type Context, Hono } from 'hono'
 import { SandboxError } from '../model/errors.ts'
-import type { Principal, Scope } from '../supervisor/keys.ts'
+import type { Principal, Scope } from '../supervisor/access/keys.ts'
 import { authenticator, authorize } from './auth.ts'
+import type { Credential } from './authenticated-streams.ts'
 import { jsonBody, queryOf } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin, RateLimit } from './guard.ts'
 import { openApi } from './openapi.ts'
 import type { ServerParts } from './parts.ts'
 import { portRoutes } from './ports.ts'
-import type { Credential } from './presence.ts'
 import { problem } from './problem.ts'
 import type { Bindings, Call, Route } from './route.ts'
 import { keyRoutes, webhookRoutes } from './routes/access.ts'
@@ -44,7 +44,7 @@ export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
 /**
  * What another surface gets when it is mounted beside `/v1` (E2B's routes, `/mcp`, the console's files).
  *
- * THE SEAM: `compose.ts` passes `mounts`, each a function that adds its routes to the same Hono app. Before any of them
+ * THE SEAM: `compose/compose.ts` passes `mounts`, each a function that adds its routes to the same Hono app. Before any of them
  * runs, Host, Origin and rate were checked and a request id was given; whatever they throw is translated by the same
  * `problem`. A surface authenticates with `authenticate(context, scope, sandboxId?)`, which takes `Authorization: Bearer`,
  * `X-API-KEY` or, with a sandbox id, that sandbox's token, and then works with `parts` as the routes here do. A surface

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { type Keys, matchesHash, type Principal, type Scope } from '../supervisor/keys.ts'
+import { type Keys, matchesHash, type Principal, type Scope } from '../supervisor/access/keys.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 
 /**

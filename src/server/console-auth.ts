@@ -1,7 +1,7 @@
-import type { CutReason } from '../model/cut.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Principal } from '../supervisor/keys.ts'
-import type { Sessions } from '../supervisor/sessions.ts'
+import type { CutReason } from '../model/stream-end.ts'
+import type { Principal } from '../supervisor/access/keys.ts'
+import type { Sessions } from '../supervisor/access/sessions.ts'
 
 /**
  * How the console's page says who it is: an HttpOnly cookie, and the other half of the session in a header.

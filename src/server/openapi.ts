@@ -1,6 +1,6 @@
-import { CUTS } from '../model/cut.ts'
 import { ERRORS } from '../model/errors.ts'
 import type { JsonSchema } from '../model/shape.ts'
+import { CUTS } from '../model/stream-end.ts'
 import type { Route } from './route.ts'
 
 /** The description of every route, made from the very shapes that parse the requests. */

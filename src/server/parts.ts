@@ -1,20 +1,20 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Requester } from '../model/requester.ts'
-import type { Feed } from '../supervisor/feed.ts'
-import type { Keys } from '../supervisor/keys.ts'
-import type { Metrics } from '../supervisor/metrics.ts'
-import type { OperatorRules } from '../supervisor/private-place.ts'
-import type { Questions } from '../supervisor/questions.ts'
-import type { Reviews } from '../supervisor/reviews.ts'
-import type { Samples } from '../supervisor/samples.ts'
-import type { Sessions } from '../supervisor/sessions.ts'
-import type { Snapshots } from '../supervisor/snapshots.ts'
+import type { Keys } from '../supervisor/access/keys.ts'
+import type { Sessions } from '../supervisor/access/sessions.ts'
+import type { Questions } from '../supervisor/approvals/approvals.ts'
+import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
+import type { Reviews } from '../supervisor/snapshots/reviews.ts'
+import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
-import type { Webhooks } from '../supervisor/webhooks.ts'
-import type { Presence } from './presence.ts'
+import type { Feed } from '../supervisor/telemetry/feed.ts'
+import type { Metrics } from '../supervisor/telemetry/metrics.ts'
+import type { Samples } from '../supervisor/telemetry/samples.ts'
+import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
+import type { Presence } from './authenticated-streams.ts'
 
-/** Everything that the server speaks for; `compose.ts` brings it together. */
+/** Everything that the server speaks for; `compose/compose.ts` brings it together. */
 export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots

@@ -6,7 +6,7 @@ import {
 } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
-import type { Managed } from '../supervisor/managed.ts'
+import type { Managed } from '../supervisor/live-sandbox.ts'
 import { type Call, type Route, route } from './route.ts'
 import { anyQuery } from './shapes.ts'
 

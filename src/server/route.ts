@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { JsonSchema, Shape } from '../model/shape.ts'
-import type { Principal, Scope } from '../supervisor/keys.ts'
+import type { Principal, Scope } from '../supervisor/access/keys.ts'
 import type { ServerParts } from './parts.ts'
 
 /** Node's own request and response, for what a web `Request` cannot carry (upgrades, proxies). */

@@ -15,8 +15,8 @@ import {
   text,
 } from '../model/shape.ts'
 import { limitsShape, mountShape, NETWORK_MODES, PRESETS, type Spec, specShape } from '../model/spec.ts'
-import type { ExecRequest } from '../supervisor/exec-session.ts'
-import { SCOPES } from '../supervisor/keys.ts'
+import { SCOPES } from '../supervisor/access/keys.ts'
+import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 import { SHOWN_STATES } from '../supervisor/lifecycle.ts'
 
 /** What callers send. Each shape is the parser and, in `/openapi.json`, the description. */

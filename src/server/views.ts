@@ -1,7 +1,7 @@
 import type { Spec } from '../model/spec.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
-import type { Seen } from '../supervisor/nursery.ts'
-import type { Template } from '../supervisor/templates.ts'
+import type { Seen } from '../supervisor/provisioner.ts'
+import type { Template } from '../supervisor/snapshots/templates.ts'
 
 /** What callers get to see. */
 

@@ -1,9 +1,9 @@
-import { observePath } from '../host/walk.ts'
+import { observePath } from '../host/files/walk.ts'
 import type { Json } from '../model/event.ts'
-import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network.ts'
-import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths.ts'
-import { readingsOf } from '../policy/paths-text.ts'
-import type { SkillViolation } from '../wasm/host-parts.ts'
+import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network/network.ts'
+import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths/paths.ts'
+import { readingsOf } from '../policy/paths/text.ts'
+import type { SkillViolation } from '../wasm/host/host-parts.ts'
 import { argumentsOf } from '../wasm/sandbox.ts'
 
 /** The input of a script: as arguments, and what in it names a place is judged before anything starts. */

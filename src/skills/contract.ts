@@ -1,9 +1,9 @@
 import type { Config } from '../model/config.ts'
 import type { EventSink, Json } from '../model/event.ts'
-import type { Capability } from '../policy/capability.ts'
-import type { LogLine } from '../wasm/guest-protocol.ts'
-import type { SkillViolation } from '../wasm/host-parts.ts'
+import type { Capability } from '../policy/grants/capability.ts'
+import type { SkillViolation } from '../wasm/host/host-parts.ts'
 import type { RunError, WasmSandboxOptions } from '../wasm/sandbox.ts'
+import type { LogLine } from '../wasm/worker/guest-protocol.ts'
 import type { OpenSandbox } from './script.ts'
 
 /** What goes into a run of a skill and what comes out. */

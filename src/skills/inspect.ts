@@ -1,4 +1,4 @@
-import type { Capability } from '../policy/capability.ts'
+import type { Capability } from '../policy/grants/capability.ts'
 import { type Ask, asksOf } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
 import { type Finding, importsOf, injectionPhrases, tellingImports, variablesRead } from './scan.ts'

@@ -11,7 +11,7 @@ import {
   type Shape,
   text,
 } from '../model/shape.ts'
-import { type Capability, parseCapability } from '../policy/capability.ts'
+import { type Capability, parseCapability } from '../policy/grants/capability.ts'
 
 /** `skill.toml`, exactly as the author of a skill writes it. */
 

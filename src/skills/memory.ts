@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto'
 import { mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import { writeAtomically } from '../host/atomic-file.ts'
+import { writeAtomically } from '../host/files/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
-import type { MemoryStore } from '../wasm/host-parts.ts'
+import type { MemoryStore } from '../wasm/host/host-parts.ts'
 
 /** What one agent may keep. */
 export type MemoryQuota = { readonly keys: number; readonly bytes: number }

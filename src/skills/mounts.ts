@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs'
-import { observePath } from '../host/walk.ts'
+import { observePath } from '../host/files/walk.ts'
 import { SandboxError } from '../model/errors.ts'
-import { type Capability, grantsFile, grantsName } from '../policy/capability.ts'
+import { type Capability, grantsFile, grantsName } from '../policy/grants/capability.ts'
 
 /** What a script skill sees of the host. */
 export type ScriptMounts = {

@@ -1,6 +1,6 @@
 import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { writeAtomically } from '../host/atomic-file.ts'
+import { writeAtomically } from '../host/files/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type Infer, object, record, text } from '../model/shape.ts'
 import type { SkillPackage } from './package.ts'

@@ -1,4 +1,4 @@
-import { decodeModule } from '../wasm/decode.ts'
+import { decodeModule } from '../wasm/meter/decode.ts'
 import type { RuntimeType } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
 

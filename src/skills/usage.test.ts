@@ -19,7 +19,7 @@ beforeAll(() => {
   const files = [
     'skills/usage.ts',
     'audit/lock.ts',
-    'host/atomic-file.ts',
+    'host/files/atomic-file.ts',
     ...models.map((m) => `model/${m}`),
   ]
   for (const file of files) {

@@ -1,7 +1,7 @@
 import { closeSync, fstatSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { createLock, type Lock } from '../audit/lock.ts'
-import { writeAtomically } from '../host/atomic-file.ts'
+import { writeAtomically } from '../host/files/atomic-file.ts'
 import { boolean, type Infer, number, object, optional, text } from '../model/shape.ts'
 
 /** What the runs of one skill have used. */

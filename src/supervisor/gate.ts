@@ -1,17 +1,14 @@
 import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, OpenOptions } from '../backends/backend.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
-import type { Review } from '../host/review.ts'
+import type { Review } from '../host/review/review.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
-import type { Capability } from '../policy/capability.ts'
-import { type PinFacts, writablePathsOf } from '../policy/pins.ts'
-import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
-import { allowedHosts, askedNetworkMode } from '../policy/plan-egress.ts'
+import type { Capability } from '../policy/grants/capability.ts'
 import {
   assertCapabilitiesPermitted,
   assertLinksPermitted,
@@ -20,7 +17,10 @@ import {
   assertSpecPermitted,
   narrowed,
   type TenantGrants,
-} from '../policy/tenancy.ts'
+} from '../policy/grants/tenancy.ts'
+import { allowedHosts, askedNetworkMode } from '../policy/network/plan-egress.ts'
+import { type PinFacts, writablePathsOf } from '../policy/paths/pins.ts'
+import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createLock } from '../audit/lock.ts'
-import { writeAtomically } from '../host/atomic-file.ts'
+import { writeAtomically } from '../host/files/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
 
 /**

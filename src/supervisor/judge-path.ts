@@ -1,6 +1,6 @@
 import { homedir } from 'node:os'
-import { observePath, type PathObservation } from '../host/walk.ts'
-import { countNamesInside } from '../host/walk-names.ts'
+import { observePath, type PathObservation } from '../host/files/walk.ts'
+import { countNamesInside } from '../host/files/walk-names.ts'
 import type { Config } from '../model/config.ts'
 import type { PathVerdict } from '../model/decision.ts'
 import {
@@ -11,7 +11,7 @@ import {
   type PathPolicy,
   type PathRequest,
   screenPath,
-} from '../policy/paths.ts'
+} from '../policy/paths/paths.ts'
 import { sandboxPolicyOf } from '../policy/plan.ts'
 
 /** A path of this host, looked at and judged. */

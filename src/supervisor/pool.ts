@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { Spec } from '../model/spec.ts'
-import type { LiveSandbox } from './live.ts'
+import type { LiveSandbox } from './open-sandbox.ts'
 
 /** So many sandboxes of one kind are kept ready. */
 export type PoolSize = { readonly spec: Spec; readonly size: number }

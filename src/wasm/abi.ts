@@ -1,7 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
-import { exportedFunction, type FunctionType, type ImportShape, type ModuleShape } from './decode.ts'
-import type { GuestEntry } from './guest-protocol.ts'
+import { exportedFunction, type FunctionType, type ImportShape, type ModuleShape } from './meter/decode.ts'
 import { EXTISM, systemImport } from './system-imports.ts'
+import type { GuestEntry } from './worker/guest-protocol.ts'
 
 /** What a guest must export and may import. */
 

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
 import { abiOf, type GuestAbi } from './abi.ts'
 import type { WasmModule } from './engine.ts'
-import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter.ts'
+import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter/meter.ts'
 
 /** A module that was validated, metered and compiled. */
 export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }

@@ -1,8 +1,8 @@
 import type { ErrorCode, SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
-import type { GuestEnd, LogLine } from './guest-protocol.ts'
-import type { RunEnd } from './guest-worker.ts'
-import type { SkillViolation, ViolationType } from './host-parts.ts'
+import type { SkillViolation, ViolationType } from './host/host-parts.ts'
+import type { GuestEnd, LogLine } from './worker/guest-protocol.ts'
+import type { RunEnd } from './worker/guest-worker.ts'
 
 /** How a run ended becomes what a caller sees. */
 

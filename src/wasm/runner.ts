@@ -1,8 +1,8 @@
 import { availableParallelism } from 'node:os'
 import { SandboxError } from '../model/errors.ts'
 import { FairQueue } from '../model/fair-queue.ts'
-import type { GuestJob } from './guest-protocol.ts'
-import { type Answer, GuestWorker, type RunEnd } from './guest-worker.ts'
+import type { GuestJob } from './worker/guest-protocol.ts'
+import { type Answer, GuestWorker, type RunEnd } from './worker/guest-worker.ts'
 
 /** One tick of the epoch clock, the unit of every deadline. */
 export const EPOCH_TICK_MS = 100

@@ -1,4 +1,4 @@
-import type { McpOptions } from '../../src/adapters/mcp-server.ts'
+import type { McpOptions } from '../../src/adapters/mcp/server.ts'
 
 /**
  * What the official conformance suite expects a server to have: tools, prompts and resources with fixed answers. No

@@ -10,7 +10,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { hookCommand, installedHook, withHook } from '../../src/adapters/hook-settings.ts'
+import { hookCommand, installedHook, withHook } from '../../src/adapters/hooks/settings.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { type Env, HookKit, program } from './hook-kit.ts'
 

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { filesOfPatch } from '../../src/adapters/hook.ts'
+import { filesOfPatch } from '../../src/adapters/hooks/hook.ts'
 import { readTrail } from '../../src/audit/read.ts'
 import { decisionIn, HookKit, patchAdding, program } from './hook-kit.ts'
 

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { OPERATIONS } from '../../src/agents.ts'
-import { type RunningServer, startServer } from '../../src/serve.ts'
+import { type RunningServer, startServer } from '../../src/compose/serve.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { sdk } from './sdk.ts'
 

@@ -2,8 +2,8 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { performLeniently } from '../../src/adapters/functions.ts'
-import { Question } from '../../src/adapters/operation.ts'
+import { performLeniently } from '../../src/adapters/models/functions.ts'
+import { Question } from '../../src/adapters/operations/operation.ts'
 import {
   AgentSession,
   localSession,
@@ -14,7 +14,7 @@ import {
 } from '../../src/agents.ts'
 import { readTrail } from '../../src/audit/read.ts'
 import { RingfenceClient } from '../../src/client/index.ts'
-import { type RunningServer, startServer } from '../../src/serve.ts'
+import { type RunningServer, startServer } from '../../src/compose/serve.ts'
 
 /** Every operation on a real sandbox of this process, and on one behind a real server. */
 

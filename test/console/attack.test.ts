@@ -2,7 +2,7 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type House, house } from '../server/house.ts'
+import { type House, house } from '../server/test-server.ts'
 import { launch, type Seat, seat, signIn } from './browser.ts'
 
 /** An agent chooses names, commands, files, hosts and output; a stranger fills in fields. None of it is ever more than text. */

@@ -2,8 +2,8 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { startServer } from '../../src/serve.ts'
-import { type House, house } from '../server/house.ts'
+import { startServer } from '../../src/compose/serve.ts'
+import { type House, house } from '../server/test-server.ts'
 import { launch, look, type Seat, seat, seriousIn, signIn } from './browser.ts'
 
 /** What a person reads when the server ends what they look at, and what sandboxes that have ended left for them. */

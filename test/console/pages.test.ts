@@ -2,9 +2,9 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { compose, skillRunner } from '../../src/compose.ts'
+import { compose, skillRunner } from '../../src/compose/compose.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { type House, house } from '../server/house.ts'
+import { type House, house } from '../server/test-server.ts'
 import { launch, look, picture, type Seat, seat, seriousIn, signIn } from './browser.ts'
 
 /** Every page, in both themes and on a phone: what it shows, what axe says, and that nothing is asked of anybody else. */

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type House, house } from '../server/house.ts'
+import { type House, house } from '../server/test-server.ts'
 import { launch, picture, type Seat, seat, signIn } from './browser.ts'
 
 /** Changes that wait, and commands that wait: what a person sees, decides, and finds on the disk afterwards. */

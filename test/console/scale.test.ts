@@ -1,6 +1,6 @@
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { FULL, type House, house } from '../server/house.ts'
+import { FULL, type House, house } from '../server/test-server.ts'
 import { launch, type Seat, seat, signIn } from './browser.ts'
 
 /** A thousand sandboxes and a hundred thousand records; the times that we promise are measured only when all is asked for. */

@@ -1,8 +1,8 @@
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
-import { startServer } from '../../src/serve.ts'
-import { type Answer, callAt, type House, house } from '../server/house.ts'
+import { startServer } from '../../src/compose/serve.ts'
+import { type Answer, callAt, type House, house } from '../server/test-server.ts'
 
 /** Signing in, and everything that a cookie alone, a foreign page or another tenant must not get. */
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type House, house } from '../server/house.ts'
+import { type House, house } from '../server/test-server.ts'
 import { launch, seat, signIn } from './browser.ts'
 
 /** Over TLS the cookie is bound to this host and to TLS itself. The certificate is our own, for a day. */

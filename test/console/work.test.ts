@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type RunningServer, startServer } from '../../src/serve.ts'
-import { callAt } from '../server/house.ts'
+import { type RunningServer, startServer } from '../../src/compose/serve.ts'
+import { callAt } from '../server/test-server.ts'
 import { launch, look, picture, type Seat, seat, signIn } from './browser.ts'
 
 /** What people do in the console, from the first look to the record of what they did. */

@@ -3,8 +3,8 @@ import { request } from 'node:http'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import type { Scope } from '../../src/supervisor/keys.ts'
-import { type House, house } from '../server/house.ts'
+import type { Scope } from '../../src/supervisor/access/keys.ts'
+import { type House, house } from '../server/test-server.ts'
 
 /** A real server with real bubblewrap sandboxes, and unmodified clients of E2B that talk to it. */
 

@@ -2,8 +2,8 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { machineImages, machines, whyNoMachine } from '../backends/microvm-parts.ts'
 import { testState } from '../conformance/engines.ts'
-import { machineImages, machines, whyNoMachine } from '../microvm-parts.ts'
 import { client, type Loose, type World, world } from './kit.ts'
 
 const MINUTES = 60_000

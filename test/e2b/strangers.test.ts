@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { CONTROL } from '../../src/server/e2b/control.ts'
 import { TEMPLATES } from '../../src/server/e2b/template-routes.ts'
-import { FULL } from '../server/house.ts'
+import { FULL } from '../server/test-server.ts'
 import { client, type Loose, type World, world } from './kit.ts'
 
 /** E2B's surface for those who should not get anything from it: another tenant, and a fuzzer. */

@@ -7,9 +7,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { e2b } from '../../src/backends/e2b/backend.ts'
 import { SandboxRegistry } from '../../src/backends/registry.ts'
 import { type ComposeOptions, E2BSandbox, getE2BSandbox, resetE2BSandbox, Sandbox } from '../../src/index.ts'
+import { text, until } from '../backends/persistent-sandbox.ts'
 import { planOf } from '../conformance/world.ts'
 import { client, type World, world } from '../e2b/kit.ts'
-import { text, until } from '../persistent.ts'
 
 /** The backend `e2b` against our own server: real sandboxes, E2B's language in between. */
 let there: World

@@ -17,8 +17,8 @@ import {
 } from '../../src/backends/openshell/protobuf.ts'
 import { SandboxRegistry } from '../../src/backends/registry.ts'
 import { type ComposeOptions, Sandbox } from '../../src/index.ts'
+import { text } from '../backends/persistent-sandbox.ts'
 import { packageRoot, planOf } from '../conformance/world.ts'
-import { text } from '../persistent.ts'
 import { type StandIn, type StandInOptions, standIn } from './gateway.ts'
 
 let dir: string

@@ -7,11 +7,11 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/index.ts'
-import { Engine } from '../../src/host/engine.ts'
-import { ownEpoch } from '../../src/host/orphans.ts'
+import { Engine } from '../../src/host/net/container-engine.ts'
+import { ownEpoch } from '../../src/host/process/orphans.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
 import { client as strangers } from '../e2b/kit.ts'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 /** The control plane on real engines: what works behind bubblewrap works here, unchanged. */
 

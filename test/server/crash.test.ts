@@ -4,8 +4,8 @@ import { Agent, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { FULL } from './house.ts'
 import { descendants, isAlive, type Process, startProcess, until } from './process.ts'
+import { FULL } from './test-server.ts'
 
 /** The server as a process: killed at any moment, ended politely, out of room. Nothing acknowledged is lost. */
 

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/client.ts'
-import { cutOf } from '../../src/model/cut.ts'
 import type { SandboxError } from '../../src/model/errors.ts'
-import { closeFrame, FrameTrack } from '../../src/server/cuts.ts'
-import { type House, house } from './house.ts'
+import { cutOf } from '../../src/model/stream-end.ts'
+import { closeFrame, FrameTrack } from '../../src/server/stream-end.ts'
+import { type House, house } from './test-server.ts'
 
 /** What whoever is cut off gets to know: sockets of programs inside, our own client, a server that goes. */
 

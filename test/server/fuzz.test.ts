@@ -2,7 +2,7 @@ import { connect } from 'node:net'
 import fc from 'fast-check'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ROUTES } from '../../src/server/app.ts'
-import { FULL, type House, house } from './house.ts'
+import { FULL, type House, house } from './test-server.ts'
 
 /** Anything at all, with a key that may do everything: only 2xx and 4xx (and 501 for what nobody can), and it lives on. */
 

@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 /** What a caller with a valid key of its own tries against everybody else. */
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
-import { hasPostgres, type Postgres, startPostgres } from '../postgres.ts'
+import { hasPostgres, type Postgres, startPostgres } from './postgres.ts'
 import { startProcess } from './process.ts'
 
 /** `ringfence migrate` on a real PostgreSQL, and what a server says when it cannot start. */

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { FULL, type House, house } from './house.ts'
+import { FULL, type House, house } from './test-server.ts'
 
 /** Many clients at once, each with a model of what it did: the server and the model never differ, and nothing is a 500. */
 

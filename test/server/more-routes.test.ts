@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/index.ts'
 import { ROUTES } from '../../src/server/app.ts'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 const ASKING = `
 [policy]

@@ -2,7 +2,7 @@ import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { get } from '../e2b/kit.ts'
-import { type Answer, type House, house } from './house.ts'
+import { type Answer, type House, house } from './test-server.ts'
 
 /** Who reaches a port of a sandbox, and what the program behind it gets to see of who asks. */
 

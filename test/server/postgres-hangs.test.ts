@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { hasPostgres, type Postgres, startPostgres } from '../postgres.ts'
-import { type House, house } from './house.ts'
+import { hasPostgres, type Postgres, startPostgres } from './postgres.ts'
+import { type House, house } from './test-server.ts'
 
 /** A PostgreSQL that hangs: every process of it is stopped, so connections stand and nothing answers. */
 

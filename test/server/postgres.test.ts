@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { RingfenceClient } from '../../src/client/index.ts'
-import { type Postgres, startPostgres } from '../postgres.ts'
-import { type House, house } from './house.ts'
+import { type Postgres, startPostgres } from './postgres.ts'
+import { type House, house } from './test-server.ts'
 
 /** The whole server on PostgreSQL, and two of them on one database. */
 

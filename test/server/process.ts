@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { packageRoot } from '../conformance/world.ts'
-import { type Answer, type CallOptions, callAt } from './house.ts'
+import { type Answer, type CallOptions, callAt } from './test-server.ts'
 
 /** The built server as a process of its own, to be killed. */
 export type Process = {

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs'
 import { request } from 'node:https'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { FULL, house } from './house.ts'
+import { FULL, house } from './test-server.ts'
 
 const TIMES = FULL ? 1000 : 25
 

@@ -12,8 +12,8 @@ import {
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { RingfenceClient } from '../../src/client/index.ts'
-import { startServer } from '../../src/serve.ts'
-import { type House, house } from './house.ts'
+import { startServer } from '../../src/compose/serve.ts'
+import { type House, house } from './test-server.ts'
 
 /** Review on the server: what a sandbox writes waits, is looked at, and becomes real by an operator's word alone. */
 

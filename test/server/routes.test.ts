@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 /** The whole way: HTTP, supervisor, gate, bubblewrap, trail. */
 

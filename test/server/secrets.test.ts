@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 /** Secrets that a server lends: to whom, for which place, and what a reload does to them. */
 

@@ -3,10 +3,10 @@ import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
-import { startServer } from '../../src/serve.ts'
+import { startServer } from '../../src/compose/serve.ts'
 import { ROUTES } from '../../src/server/app.ts'
 import type { Route } from '../../src/server/route.ts'
-import { type Answer, FULL, type House, house } from './house.ts'
+import { type Answer, FULL, type House, house } from './test-server.ts'
 
 /** Two tenants, every route: nobody sees the other, and everybody sees their own (or the proof would be empty). */
 

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { readSkill } from '../../src/skills/package.ts'
 import { SkillRegister } from '../../src/skills/register.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { type House, house } from './house.ts'
+import { type House, house } from './test-server.ts'
 
 /** Skills over the server: inspected ones by name, each tenant with a memory and a usage of its own. */
 

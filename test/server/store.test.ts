@@ -10,8 +10,8 @@ import { openStore, storeFile } from '../../src/store/open.ts'
 import { openPostgres } from '../../src/store/postgres.ts'
 import type { Engine, Store } from '../../src/store/sql.ts'
 import { openSqlite } from '../../src/store/sqlite.ts'
-import { type Postgres, startPostgres } from '../postgres.ts'
-import { FULL } from './house.ts'
+import { type Postgres, startPostgres } from './postgres.ts'
+import { FULL } from './test-server.ts'
 
 /** One suite, both engines: what is acknowledged is there, and a mistake of one caller is not another's. */
 

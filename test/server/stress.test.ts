@@ -2,7 +2,7 @@ import { request } from 'node:http'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { FULL, type House, house } from './house.ts'
+import { FULL, type House, house } from './test-server.ts'
 
 /** What a server keeps in memory, and who waits for whom, when there is much of everything. */
 

@@ -5,8 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createShape } from '../../src/server/shapes.ts'
 import { readSkill } from '../../src/skills/package.ts'
 import { SkillRegister } from '../../src/skills/register.ts'
-import type { Scope } from '../../src/supervisor/keys.ts'
-import { type Answer, type House, house } from './house.ts'
+import type { Scope } from '../../src/supervisor/access/keys.ts'
+import { type Answer, type House, house } from './test-server.ts'
 
 /** What a key that is not the operator's may have of the host: nothing, unless `[[tenant]]` grants it by name. */
 

@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openStore } from '../../src/store/open.ts'
-import type { LiveSandbox } from '../../src/supervisor/live.ts'
-import { Templates } from '../../src/supervisor/templates.ts'
+import type { LiveSandbox } from '../../src/supervisor/open-sandbox.ts'
+import { Templates } from '../../src/supervisor/snapshots/templates.ts'
 
 /** Files of template builds: counted for each tenant, whole or not there. */
 

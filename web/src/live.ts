@@ -2,7 +2,7 @@ import { createContext, useContext, useSyncExternalStore } from 'react'
 import type { ConsoleClient } from '../../src/client/console.ts'
 import type { ConsoleEvent, ConsoleSandbox, Sample, Who } from '../../src/client/console-types.ts'
 import type { Approval, TrailRecord, WaitingReview } from '../../src/client/types.ts'
-import { type Cut, isOut } from '../../src/model/cut.ts'
+import { type Cut, isOut } from '../../src/model/stream-end.ts'
 import { isSignedOut } from './session.ts'
 
 /** Everything that is live on the page, fed by one stream. A break in it changes nothing that is shown. */

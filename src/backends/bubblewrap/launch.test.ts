@@ -2,8 +2,8 @@ import { describe, expect, test } from 'vitest'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan, RealPath } from '../../model/plan.ts'
 import { parseSpec } from '../../model/spec.ts'
+import { PROTECTION } from '../../policy/paths/protect.ts'
 import { type EgressFacts, type Observed, pathsOf, planFor, sandboxPolicyOf } from '../../policy/plan.ts'
-import { PROTECTION } from '../../policy/protect.ts'
 import { type LaunchContext, launchContents, launchEnvironment, launchVector } from './launch.ts'
 
 /** Plans come from policy, here as everywhere; the host they are made for is made up. */

@@ -1,13 +1,13 @@
 import { rmSync } from 'node:fs'
-import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
-import type { AttachedStream, Engine } from '../../host/engine.ts'
-import { isOver } from '../../host/orphans.ts'
+import type { AttachedStream, Engine } from '../../host/net/container-engine.ts'
+import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
+import { isOver } from '../../host/process/orphans.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
+import type { Vessel } from '../container-handle.ts'
 import { OUR_PROCESSES } from '../guest-config.ts'
 import { assertServed, goferOf, KERNEL_MB } from '../gvisor/own-kernel.ts'
-import type { Vessel } from '../vessel.ts'
 
 const ID = /^[0-9a-f]{64}$/
 const REMOVE_MS = 60_000

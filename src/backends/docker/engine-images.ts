@@ -1,4 +1,4 @@
-import type { Engine } from '../../host/engine.ts'
+import type { Engine } from '../../host/net/container-engine.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import { type Image, type ImageStore, PROBE_IMAGE } from '../images/store.ts'

@@ -1,4 +1,4 @@
-import { isLoopbackName } from '../../host/loopback.ts'
+import { isLoopbackName } from '../../host/net/loopback.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, GuestFiles, OpenOptions, Probe } from '../backend.ts'

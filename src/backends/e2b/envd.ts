@@ -1,4 +1,4 @@
-import { signalNumber } from '../../host/signals.ts'
+import { signalNumber } from '../../host/process/signals.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { OutputStream } from '../backend.ts'
 import type { RemoteEnd, RemoteLine } from '../remote/process.ts'

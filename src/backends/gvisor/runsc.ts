@@ -1,12 +1,12 @@
 import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
-import { type Cgroup, groupOfProcess } from '../../host/cgroup.ts'
-import { type Companion, run, startCompanion } from '../../host/spawn.ts'
+import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
+import { type Companion, run, startCompanion } from '../../host/process/spawn.ts'
 import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
-import type { Vessel } from '../vessel.ts'
+import type { Vessel } from '../container-handle.ts'
 import { assertServed } from './own-kernel.ts'
 
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }

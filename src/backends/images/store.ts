@@ -14,7 +14,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { writeAtomically } from '../../host/atomic-file.ts'
+import { writeAtomically } from '../../host/files/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { DEFAULT_PROGRAMS, hostStamp, hostTree, skeleton } from './host-programs.ts'
 import { packageTree } from './packages.ts'

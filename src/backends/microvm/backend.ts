@@ -8,16 +8,16 @@ import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
-import type { Refuses } from './copy-out.ts'
-import type { Driver } from './driver.ts'
+import type { Driver } from './drivers/driver.ts'
+import type { Refuses } from './files/copy-out.ts'
 import { sweepMachines } from './guest-machine.ts'
-import { GuestImages } from './image.ts'
-import { type MachineKind, MachineNursery } from './nursery.ts'
-import { diskMb, machineMemoryMb } from './orders.ts'
+import { GuestImages } from './image/image.ts'
+import { diskMb, machineMemoryMb } from './machine-config.ts'
 import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
 import { ReadyPool } from './pool.ts'
 import { type MachineSabotage, Prepared } from './prepared.ts'
 import { MicrovmSandbox } from './sandbox.ts'
+import { type MachineKind, MachineNursery } from './warm-pool.ts'
 
 export type MicrovmParts = {
   readonly agent: string
@@ -27,7 +27,7 @@ export type MicrovmParts = {
   readonly driver: Driver
   /** Whether guests run by a program that reads their instructions; then only by name. */
   readonly emulated: () => boolean
-  /** What may not come back from a guest (policy/protect.ts). */
+  /** What may not come back from a guest (policy/paths/protect.ts). */
   readonly refuses: Refuses
   /** So many machines are kept ready for each kind that was asked for. */
   readonly ready?: number

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import { type Frame, FrameReader, frame, type HostFrame } from '../../host/frames.ts'
+import { type Frame, FrameReader, frame, type HostFrame } from '../../host/guest/frames.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** Small enough for the agent's buffers, large enough to be quick. */

@@ -1,16 +1,16 @@
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
-import { Session } from '../../host/session.ts'
+import { Session } from '../../host/guest/session.ts'
 import { isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
-import type { Vessel } from '../vessel.ts'
-import { removeTree } from './disk.ts'
-import type { Machine } from './driver.ts'
+import type { Vessel } from '../container-handle.ts'
+import { Lease } from './channel-lease.ts'
+import type { Machine } from './drivers/driver.ts'
+import { removeTree } from './files/disk.ts'
 import { Greeting } from './greeting.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
-import { Lease } from './lease.ts'
 
 const ANSWER_MS = 15_000
 /** The file of the drive for large inputs, in a machine's directory. */

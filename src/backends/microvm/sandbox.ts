@@ -1,10 +1,10 @@
 import type { Command, ExecResult, Violation } from '../../model/command.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
-import { VesselSandbox } from '../vessel.ts'
-import { CopyOut, type LeftBehind, type Refuses } from './copy-out.ts'
+import { VesselSandbox } from '../container-handle.ts'
+import { CopyOut, type LeftBehind, type Refuses } from './files/copy-out.ts'
+import { TarReader } from './files/tar-reader.ts'
 import type { Prepared, SharedMount } from './prepared.ts'
-import { TarReader } from './tar-reader.ts'
 
 export type TakingBack = {
   readonly refuses: Refuses

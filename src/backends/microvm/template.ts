@@ -18,8 +18,8 @@ import {
 import { join } from 'node:path'
 import { caller, isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { assertRoom } from './disk.ts'
-import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
+import type { Driver, Machine, MachineSpec, Saved } from './drivers/driver.ts'
+import { assertRoom } from './files/disk.ts'
 
 type Record = { readonly memoryBytes: number; readonly state: string }
 

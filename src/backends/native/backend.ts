@@ -1,5 +1,11 @@
-import { connectLoopback } from '../../host/loopback.ts'
-import { type Launch, type RunningProcess, type RunResult, run, startProcess } from '../../host/spawn.ts'
+import { connectLoopback } from '../../host/net/loopback.ts'
+import {
+  type Launch,
+  type RunningProcess,
+  type RunResult,
+  run,
+  startProcess,
+} from '../../host/process/spawn.ts'
 import type { Command, ExecResult, Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'

@@ -1,4 +1,4 @@
-import { type GrpcAddress, GrpcChannel } from '../../host/grpc.ts'
+import { type GrpcAddress, GrpcChannel } from '../../host/net/grpc.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { RemoteEnd, RemoteLine } from '../remote/process.ts'
 import type { RemoteRequest } from '../remote/sandbox.ts'

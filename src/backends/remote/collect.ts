@@ -1,4 +1,4 @@
-import type { StartedProcess } from '../../host/guest-process.ts'
+import type { StartedProcess } from '../../host/guest/process.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { RemoteRequest } from './sandbox.ts'
 

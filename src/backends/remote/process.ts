@@ -1,4 +1,4 @@
-import type { GuestEnd, StartedProcess } from '../../host/guest-process.ts'
+import type { GuestEnd, StartedProcess } from '../../host/guest/process.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** How the other side says that a command ended. */

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import type { StartedProcess } from '../../host/guest-process.ts'
+import type { StartedProcess } from '../../host/guest/process.ts'
 import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'

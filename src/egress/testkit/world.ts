@@ -9,7 +9,7 @@ import {
 } from 'node:net'
 import type { SecureContext } from 'node:tls'
 import { Authority } from '../authority.ts'
-import type { Connection } from '../passage.ts'
+import type { Connection } from '../connection.ts'
 import { EgressProxy, type EgressProxyOptions } from '../proxy.ts'
 
 /**

@@ -1,9 +1,9 @@
-import { type AddressClass, classify, parseAddress } from '../address.ts'
-import { isInternalName, isMetadataName } from '../network-hosts.ts'
+import { type AddressClass, classify, parseAddress } from '../network/address.ts'
+import { isInternalName, isMetadataName } from '../network/hosts.ts'
 import { asked, denied, dynamic, type Finding } from './finding.ts'
-import { isStatic, show } from './marks.ts'
 import { pathFindings } from './paths.ts'
-import type { Scope } from './scope.ts'
+import type { Scope } from './shell/scope.ts'
+import { isStatic, show } from './shell/unknown-text.ts'
 import type { Walk } from './walk.ts'
 
 /** A host that leads back to this machine. */

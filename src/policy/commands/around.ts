@@ -1,9 +1,9 @@
 import type { CommandNode, CompoundList, ParsedScript } from 'unbash'
 import { unseen } from './finding.ts'
-import { ANY } from './marks.ts'
-import { CLOSED, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { CLOSED, fork, type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
+import { ANY } from './shell/unknown-text.ts'
+import type { Words } from './shell/words.ts'
 import { deeper, type Walk } from './walk.ts'
-import type { Words } from './words.ts'
 
 /** What surrounds a command: its input, the notes for the lexical veto, and the way back into the interpreter. */
 export type Around = {

@@ -1,7 +1,7 @@
 import { asked, boxed, denied, type Finding, unseen } from './finding.ts'
-import { isStatic } from './marks.ts'
 import { pathFindings } from './paths.ts'
-import { newScope, type Scope } from './scope.ts'
+import { newScope, type Scope } from './shell/scope.ts'
+import { isStatic } from './shell/unknown-text.ts'
 import { spend, type Walk } from './walk.ts'
 
 /**

@@ -1,10 +1,10 @@
 import { addressFindings } from './address.ts'
 import { codeFindings } from './code.ts'
 import { asked, boxed, denied, dynamic, type Finding, unseen } from './finding.ts'
-import { isStatic, show } from './marks.ts'
 import type { Effect, Option } from './options.ts'
 import { type PathUse, pathFindings } from './paths.ts'
-import { CLOSED, fork } from './scope.ts'
+import { CLOSED, fork } from './shell/scope.ts'
+import { isStatic, show } from './shell/unknown-text.ts'
 import { type Call, deeper } from './walk.ts'
 
 const PATHS: ReadonlySet<string> = new Set(['read', 'tree', 'write', 'delete'])

@@ -1,10 +1,10 @@
 import { asked, dynamic, type Finding, unseen } from './finding.ts'
-import { ANY, isStatic, SPLIT, show } from './marks.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
 import { familyOf, handlerOf } from './programs.ts'
 import { runFile } from './run-file.ts'
-import { type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
+import { ANY, isStatic, SPLIT, show } from './shell/unknown-text.ts'
 import { type Call, deeper, type Node, newNode, spend, type Walk } from './walk.ts'
 
 export type Started = {

@@ -1,4 +1,4 @@
-import { ANY, isStatic, SPLIT } from './marks.ts'
+import { ANY, isStatic, SPLIT } from './shell/unknown-text.ts'
 
 /**
  * What a program does with one option or operand. Paths: `read`, `tree`, `write`, `delete`. Text that is run:

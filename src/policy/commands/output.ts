@@ -1,6 +1,6 @@
-import { ANY, BELOW, isStatic } from './marks.ts'
-import { readFile } from './redirect.ts'
-import { type Source, type Stream, textStream } from './scope.ts'
+import { readFile } from './shell/redirect.ts'
+import { type Source, type Stream, textStream } from './shell/scope.ts'
+import { ANY, BELOW, isStatic } from './shell/unknown-text.ts'
 import type { Call } from './walk.ts'
 
 const IDENTITY = new Set(

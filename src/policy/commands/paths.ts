@@ -1,4 +1,4 @@
-import { PROTECTION, protectedBy } from '../protect.ts'
+import { PROTECTION, protectedBy } from '../paths/protect.ts'
 import { asked, boxed, denied, dynamic, type Finding } from './finding.ts'
 import {
   ASK_TO_READ,
@@ -14,8 +14,8 @@ import {
   SYSTEM,
   SYSTEM_SECRETS,
 } from './locations.ts'
-import { ANY, isOpen, isStatic, meets, SPLIT, STAR, show } from './marks.ts'
-import type { Scope } from './scope.ts'
+import type { Scope } from './shell/scope.ts'
+import { ANY, isOpen, isStatic, meets, SPLIT, STAR, show } from './shell/unknown-text.ts'
 import { spend, type Walk } from './walk.ts'
 
 /** `tree` reads everything below; `delete` removes it. */

@@ -1,8 +1,8 @@
 import { codeFindings } from './code.ts'
 import { asked, boxed, denied, unseen } from './finding.ts'
-import { ANY, isOpen, isStatic, show } from './marks.ts'
 import { absolute, pathFindings } from './paths.ts'
-import { fork, type Stream } from './scope.ts'
+import { fork, type Stream } from './shell/scope.ts'
+import { ANY, isOpen, isStatic, show } from './shell/unknown-text.ts'
 import { type Call, deeper } from './walk.ts'
 
 /**

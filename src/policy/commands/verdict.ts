@@ -6,7 +6,7 @@ import {
   strictest,
 } from '../../model/decision.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
-import { show } from './marks.ts'
+import { show } from './shell/unknown-text.ts'
 import type { Context, Node, Walk } from './walk.ts'
 
 /** One command of a line as people see it. */

@@ -1,7 +1,7 @@
 import type { Action } from '../../model/decision.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
-import type { Scope, Stream } from './scope.ts'
+import type { Scope, Stream } from './shell/scope.ts'
 
 /** Where a line would run. */
 export type Context = {

@@ -1,4 +1,4 @@
-import { ANY, BELOW, ONE, SPLIT, STAR } from '../commands/marks.ts'
+import { ANY, BELOW, ONE, SPLIT, STAR } from '../commands/shell/unknown-text.ts'
 
 /**
  * Glob and regular-expression matching in time linear in the text: a Thompson automaton, followed set by set, with

@@ -1,7 +1,7 @@
 import type { RuleConfig } from '../../model/config.ts'
 import type { Action } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { isOpen } from '../commands/marks.ts'
+import { isOpen } from '../commands/shell/unknown-text.ts'
 import { compileGlob, compileRegex, type Pattern, PatternError } from './linear-pattern.ts'
 import type { BuiltInRule } from './rule.ts'
 

@@ -1,5 +1,5 @@
-import type { Cut } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { Cut } from '../../model/stream-end.ts'
 import { bytesOf, parseJson, textBody } from '../body.ts'
 import { connectAnswer, connectProblem, cutError, type Log } from './errors.ts'
 

@@ -1,5 +1,5 @@
-import { type Cut, isOut } from '../../model/cut.ts'
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
+import { type Cut, isOut } from '../../model/stream-end.ts'
 
 /** How errors look to E2B's clients: numbers on their REST routes, words in their RPC. */
 

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import { object, optional, record, text } from '../../model/shape.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
 import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
 import { type Guest, HOME, pathOf, settled } from './guest.ts'

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
-import { type ExecRequest, ExecSession } from '../../supervisor/exec-session.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import type { E2bSurface } from './guest.ts'
 

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Principal } from '../../supervisor/keys.ts'
-import type { Seen } from '../../supervisor/nursery.ts'
+import type { Principal } from '../../supervisor/access/keys.ts'
+import type { Seen } from '../../supervisor/provisioner.ts'
 import { callerMetadata, cursorFrom, cursorOf } from '../views.ts'
 import type { E2bSurface } from './guest.ts'
 import { infoOf, optionsOf, specOf } from './views.ts'

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
 import { aliveOf, type RestCall } from './control.ts'
 import { fromE2bId } from './ids.ts'
 import { infoOf } from './views.ts'

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
-import type { Template } from '../../supervisor/templates.ts'
+import type { Template } from '../../supervisor/snapshots/templates.ts'
 import type { AppEnv } from '../app.ts'
 import { makerInForce } from '../auth.ts'
 import { bytesOf } from '../body.ts'

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { object, text } from '../../model/shape.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import { type WatchEvent, watch, watchShape } from './filesystem.ts'
 import type { Guest } from './guest.ts'

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isOperator, type Principal } from '../../supervisor/keys.ts'
-import type { NewSession } from '../../supervisor/sessions.ts'
+import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
+import type { NewSession } from '../../supervisor/access/sessions.ts'
 import { assertOwnPage, cookieIn, sessionCookie } from '../console-auth.ts'
 import { ConsoleStream } from '../console-stream.ts'
 import type { ServerParts } from '../parts.ts'

@@ -1,7 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Started } from '../../supervisor/exec-desk.ts'
-import { ANSWER_BYTES, type ExecSession, execJson } from '../../supervisor/exec-session.ts'
-import { cutNow } from '../cuts.ts'
+import type { Started } from '../../supervisor/exec/exec-service.ts'
+import { ANSWER_BYTES, type ExecSession, execJson } from '../../supervisor/exec/exec-session.ts'
 import { problem } from '../problem.ts'
 import { type Call, type Route, route } from '../route.ts'
 import {
@@ -14,6 +13,7 @@ import {
   stdinShape,
 } from '../shapes.ts'
 import { lastEventId, type SseEvent, sse } from '../sse.ts'
+import { cutNow } from '../stream-end.ts'
 import { execSchema } from '../views.ts'
 
 const BODY_BYTES = 16 * 1024 * 1024

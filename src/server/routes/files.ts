@@ -1,14 +1,14 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { LiveSandbox } from '../../supervisor/live.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
 
 type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
 
 import { bytesOf } from '../body.ts'
-import { cutSoon } from '../cuts.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
 import { type SseEvent, sse } from '../sse.ts'
+import { cutSoon } from '../stream-end.ts'
 import { pageOf } from '../views.ts'
 
 const fileSchema = {

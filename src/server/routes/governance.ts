@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isOperator, requesterOf } from '../../supervisor/keys.ts'
-import { approvalJson } from '../../supervisor/questions.ts'
+import { isOperator, requesterOf } from '../../supervisor/access/keys.ts'
+import { approvalJson } from '../../supervisor/approvals/approvals.ts'
 import { type Route, route } from '../route.ts'
 import { answerShape, approvalsQuery, evaluateShape, noBody, skillShape } from '../shapes.ts'
 import { pageOf } from '../views.ts'

@@ -1,6 +1,6 @@
-import { isOperator } from '../../supervisor/keys.ts'
-import type { LiveSandbox } from '../../supervisor/live.ts'
-import type { Managed } from '../../supervisor/managed.ts'
+import { isOperator } from '../../supervisor/access/keys.ts'
+import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { pageOf } from '../views.ts'
 

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isOperator } from '../../supervisor/keys.ts'
+import { isOperator } from '../../supervisor/access/keys.ts'
 import { type Route, route } from '../route.ts'
 import { policySaveShape, policyTextShape, tryShape } from '../shapes.ts'
 import { pageOf } from '../views.ts'

@@ -1,4 +1,4 @@
-import type { SeenChange, WaitingReview } from '../../supervisor/reviews.ts'
+import type { SeenChange, WaitingReview } from '../../supervisor/snapshots/reviews.ts'
 import { type Route, route } from '../route.ts'
 import { applyShape, noBody, pathQuery } from '../shapes.ts'
 import { pageOf, sandboxJson, sandboxSchema } from '../views.ts'

@@ -1,6 +1,6 @@
-import { cutByEnd } from '../../model/cut.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { isOperator, type Principal } from '../../supervisor/keys.ts'
+import { cutByEnd } from '../../model/stream-end.ts'
+import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
 import type { ServerParts } from '../parts.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { auditQuery, eventsQuery, linesQuery } from '../shapes.ts'

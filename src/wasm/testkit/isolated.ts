@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads'
-import { METER_EXPORTS } from '../meter.ts'
+import { METER_EXPORTS } from '../meter/meter.ts'
 
 /** Runs modules on a thread of their own, so that one that never ends is found instead of waited for. */
 

@@ -1,4 +1,4 @@
-import { ByteWriter } from '../bytes.ts'
+import { ByteWriter } from '../meter/bytes.ts'
 
 /** Makes modules for tests, byte by byte. */
 

@@ -1,9 +1,9 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { decodeModule, exportedFunction, type ModuleShape } from '../decode.ts'
 import { type WasmFunction, type WasmGlobal, type WasmInstance, wasmEngine } from '../engine.ts'
-import { METER_EXPORTS, meterModule, meterWord, readMeter } from '../meter.ts'
+import { decodeModule, exportedFunction, type ModuleShape } from '../meter/decode.ts'
+import { METER_EXPORTS, meterModule, meterWord, readMeter } from '../meter/meter.ts'
 import { argumentOf, type SpecArgument, showValue } from './spec-values.ts'
 import { hasVectors, vectorCall } from './spec-vectors.ts'
 

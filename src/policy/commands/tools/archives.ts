@@ -1,7 +1,7 @@
 import { applyOption, runProgram, runText, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
-import { BELOW } from '../marks.ts'
 import { parseOptions } from '../options.ts'
+import { BELOW } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

@@ -1,7 +1,7 @@
 import { runText, touch } from '../effects.ts'
 import { asked, boxed, unseen } from '../finding.ts'
 import { runFile } from '../run-file.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

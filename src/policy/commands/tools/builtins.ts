@@ -1,11 +1,11 @@
-import { assign } from '../assign.ts'
 import { runText, touch } from '../effects.ts'
 import { boxed, denied, dynamic, unseen } from '../finding.ts'
-import { ANY, isStatic, SPLIT } from '../marks.ts'
 import { outputOf, programPath } from '../output.ts'
 import { absolute } from '../paths.ts'
 import { runFile } from '../run-file.ts'
-import { CLOSED, EMPTY, textStream, UNKNOWN } from '../scope.ts'
+import { assign } from '../shell/assign.ts'
+import { CLOSED, EMPTY, textStream, UNKNOWN } from '../shell/scope.ts'
+import { ANY, isStatic, SPLIT } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 const evaluate: Handler = (call) => {

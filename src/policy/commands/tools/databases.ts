@@ -1,7 +1,7 @@
 import { runText, touch } from '../effects.ts'
 import { asked, boxed, unseen } from '../finding.ts'
 import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
 import type { Call, Handler } from '../walk.ts'
 
 /** Shell escapes of the clients, in statements or in files fed to them. */

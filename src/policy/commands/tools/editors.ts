@@ -1,9 +1,9 @@
 import { codeFindings } from '../code.ts'
 import { applyOption, runText, touch } from '../effects.ts'
 import { boxed, unseen } from '../finding.ts'
-import { isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
+import { isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 
 const VIM_RUNS =

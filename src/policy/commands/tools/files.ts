@@ -1,9 +1,9 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
-import { ANY, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
+import { ANY, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tool, tools } from './tool.ts'
 

@@ -1,10 +1,10 @@
 import { codeFindings } from '../code.ts'
 import { applyOption, runProgram, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
-import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { runFile, runStream } from '../run-file.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
+import { isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { PACKAGES } from './packages.ts'
 

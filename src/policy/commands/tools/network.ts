@@ -1,9 +1,9 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, touch } from '../effects.ts'
 import { asked, denied, refused } from '../finding.ts'
-import { ANY, isOpen, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
-import { textStream, UNKNOWN } from '../scope.ts'
+import { textStream, UNKNOWN } from '../shell/scope.ts'
+import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
 import type { Handler } from '../walk.ts'
 import { names, tools } from './tool.ts'
 

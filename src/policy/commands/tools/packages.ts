@@ -1,10 +1,10 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, runText, touch } from '../effects.ts'
 import { asked, boxed, refused, unseen } from '../finding.ts'
-import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { runFile } from '../run-file.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
+import { isStatic } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 const OFFICIAL =

@@ -1,7 +1,7 @@
 import { runText } from '../effects.ts'
 import { denied } from '../finding.ts'
 import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
 import type { Handler } from '../walk.ts'
 import { names } from './tool.ts'
 import { runInner, wrapper } from './wrapper.ts'

@@ -1,6 +1,6 @@
 import { applyValue, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
-import { isStatic } from '../marks.ts'
+import { isStatic } from '../shell/unknown-text.ts'
 import type { Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

@@ -2,9 +2,9 @@ import { addressFindings, hostOf, isLocalHost } from '../address.ts'
 import { touch } from '../effects.ts'
 import { SECRET_VARIABLE } from '../environment.ts'
 import { asked, denied } from '../finding.ts'
-import { ANY, isOpen, isStatic, show } from '../marks.ts'
 import { absolute } from '../paths.ts'
-import { textStream } from '../scope.ts'
+import { textStream } from '../shell/scope.ts'
+import { ANY, isOpen, isStatic, show } from '../shell/unknown-text.ts'
 import type { Call } from '../walk.ts'
 
 /** What a request sends out and brings in, whichever program makes it. */

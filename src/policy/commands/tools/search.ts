@@ -1,8 +1,8 @@
 import { applyOption, applyValue, runProgram, runText, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
-import { BELOW, isStatic, meets, STAR } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { pathFindings } from '../paths.ts'
+import { BELOW, isStatic, meets, STAR } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

@@ -1,6 +1,6 @@
 import { runText } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 /** Programs that speak to the session, the kernel's network or the key ring. */

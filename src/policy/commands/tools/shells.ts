@@ -1,7 +1,7 @@
 import { boxed, unseen } from '../finding.ts'
-import { ANY, isStatic } from '../marks.ts'
 import { runFile, runStream } from '../run-file.ts'
-import { fork, newScope, UNKNOWN } from '../scope.ts'
+import { fork, newScope, UNKNOWN } from '../shell/scope.ts'
+import { ANY, isStatic } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { names } from './tool.ts'
 

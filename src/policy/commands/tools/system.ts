@@ -1,9 +1,9 @@
 import { applyOption, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, refused } from '../finding.ts'
-import { isStatic } from '../marks.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { pathFindings } from '../paths.ts'
-import { UNKNOWN } from '../scope.ts'
+import { UNKNOWN } from '../shell/scope.ts'
+import { isStatic } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

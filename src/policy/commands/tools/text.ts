@@ -1,10 +1,10 @@
 import { codeFindings } from '../code.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
-import { ANY, isStatic } from '../marks.ts'
 import { parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
 import { runFile } from '../run-file.ts'
+import { ANY, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 

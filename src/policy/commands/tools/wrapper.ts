@@ -1,9 +1,9 @@
-import { assign } from '../assign.ts'
 import { applyOption, runText } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { outputOf } from '../output.ts'
-import { fork, UNKNOWN } from '../scope.ts'
+import { assign } from '../shell/assign.ts'
+import { fork, UNKNOWN } from '../shell/scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 /** A program whose operands, after `skip` of its own, are another command. */

@@ -1,0 +1,125 @@
+import { createHash } from 'node:crypto'
+import type { McpHttpHandler, WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server'
+import { AgentSession } from '../session.ts'
+import type { Place } from '../tool-sandbox.ts'
+import { loadMcp, type McpOptions, type McpSdk, mcpServer } from './server.ts'
+
+/** `/mcp`: streamable HTTP. Sessions of the older revisions, single requests of the newest. */
+
+const MAX_BODY = 16 * 1024 * 1024
+/** Of one tenant: what one opens is never another's loss. */
+const MAX_SESSIONS = 64
+const IDLE_MS = 30 * 60_000
+
+export type McpCaller = {
+  /** Who was authenticated; a session belongs to one. */
+  readonly keyId: string
+  readonly tenant: string
+  readonly open: (agentId: string) => Promise<Place>
+}
+
+type Transport = WebStandardStreamableHTTPServerTransport
+
+type Held = {
+  readonly owner: string
+  readonly tenant: string
+  readonly session: AgentSession
+  readonly transport?: Transport
+  /** Who the client says it is. */
+  agent: string
+  used: number
+}
+
+export class McpHttp {
+  readonly #options: Pick<McpOptions, 'version' | 'extend'>
+  readonly #held = new Map<string, Held>()
+  #sdk: Promise<McpSdk> | undefined
+
+  constructor(options: Pick<McpOptions, 'version' | 'extend'>) {
+    this.#options = options
+  }
+
+  async handle(request: Request, caller: McpCaller): Promise<Response> {
+    this.#sdk ??= loadMcp()
+    const sdk = await this.#sdk
+    this.#sweep()
+    if (!(await sdk.isLegacyRequest(request, undefined, { maxRequestBodySize: MAX_BODY })))
+      return this.#single(sdk, caller).fetch(request)
+    const id = request.headers.get('mcp-session-id')
+    if (id === null) return this.#begin(sdk, request, caller)
+    const held = this.#held.get(`session:${id}`)
+    // SECURITY: another key's session does not exist.
+    if (!held?.transport || held.owner !== caller.keyId) return unknownSession()
+    held.used = Date.now()
+    return held.transport.handleRequest(request)
+  }
+
+  /** Whatever is not a handshake is refused by the transport itself. */
+  async #begin(sdk: McpSdk, request: Request, caller: McpCaller): Promise<Response> {
+    const own = [...this.#held.values()].filter(({ tenant }) => tenant === caller.tenant)
+    if (own.length >= MAX_SESSIONS)
+      return Response.json(rpcError(`this tenant already has ${own.length} sessions`), { status: 429 })
+    const transport: Transport = new sdk.WebStandardStreamableHTTPServerTransport({
+      sessionIdGenerator: () => crypto.randomUUID(),
+      maxRequestBodySize: MAX_BODY,
+      onsessioninitialized: (id) => void this.#held.set(`session:${id}`, held),
+      onsessionclosed: (id) => this.#drop(`session:${id}`),
+    })
+    const held = heldFor(caller, transport)
+    await mcpServer(sdk, this.#serverOptions(held)).connect(transport)
+    return transport.handleRequest(request)
+  }
+
+  /** The newest revision has no sessions: a key's requests share a sandbox, each through a server of its own. */
+  #single(sdk: McpSdk, caller: McpCaller): McpHttpHandler {
+    const name = `key:${createHash('sha256').update(caller.keyId).digest('hex')}`
+    const held = this.#held.get(name) ?? heldFor(caller)
+    held.used = Date.now()
+    this.#held.set(name, held)
+    const options = this.#serverOptions(held)
+    return sdk.createMcpHandler(() => mcpServer(sdk, options), {
+      legacy: 'reject',
+      maxRequestBodySize: MAX_BODY,
+    })
+  }
+
+  #serverOptions(held: Held): McpOptions {
+    const onClient = (name: string): void => {
+      held.agent = agentOf(name)
+    }
+    return { ...this.#options, session: held.session, onClient }
+  }
+
+  #sweep(): void {
+    for (const [id, { used }] of this.#held) if (Date.now() - used > IDLE_MS) void this.#drop(id)
+  }
+
+  async #drop(id: string): Promise<void> {
+    const held = this.#held.get(id)
+    this.#held.delete(id)
+    await held?.session.close()
+    await held?.transport?.close()
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#held.keys()].map((id) => this.#drop(id)))
+  }
+}
+
+function heldFor(caller: McpCaller, transport?: Transport): Held {
+  const held: Held = {
+    owner: caller.keyId,
+    tenant: caller.tenant,
+    session: new AgentSession(() => caller.open(held.agent)),
+    ...(transport && { transport }),
+    agent: 'mcp',
+    used: Date.now(),
+  }
+  return held
+}
+
+/** The name that the trail shows; a client's own word, so only its plain characters. */
+export const agentOf = (client: string): string => `mcp/${client.replace(/[^\w.-]/g, '_').slice(0, 64)}`
+
+const rpcError = (message: string) => ({ jsonrpc: '2.0', error: { code: -32_001, message }, id: null })
+const unknownSession = (): Response => Response.json(rpcError('there is no such session'), { status: 404 })

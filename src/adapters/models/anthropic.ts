@@ -1,0 +1,192 @@
+import { SandboxError } from '../../model/errors.ts'
+import { boolean, list, number, object, oneOf, optional, type Shape, text } from '../../model/shape.ts'
+import { clip } from '../capture.ts'
+import { edit, guestPath, linesOf, readText, replaced, writeText } from '../operations/files.ts'
+import { OPERATIONS } from '../operations/index.ts'
+import { type Call, done, failure, perform, type Result, unknownTool } from '../operations/operation.ts'
+import type { AgentSession } from '../session.ts'
+
+/** Anthropic's client tools: `bash_20250124`, `text_editor_20250728` and the names of `agent_toolset_20260401`. */
+
+export type ToolUse = { readonly id: string; readonly name: string; readonly input: unknown }
+
+type Content =
+  | { readonly type: 'text'; readonly text: string }
+  | {
+      readonly type: 'image'
+      readonly source: { readonly type: 'base64'; readonly media_type: string; readonly data: string }
+    }
+
+export type ToolResult = {
+  readonly type: 'tool_result'
+  readonly tool_use_id: string
+  readonly content: Content[]
+  readonly is_error?: boolean
+}
+
+const content = text({ empty: true, max: 8 * 1024 * 1024 })
+const lineNumber = number({ integer: true, min: -1 })
+
+type Tool<A = unknown> = {
+  readonly name: string
+  readonly input: Shape<A>
+  readonly run: (session: AgentSession, args: A, call: Call) => Promise<Result>
+}
+const tool = <A>(definition: Tool<A>): Tool => definition as unknown as Tool
+
+const bash = tool({
+  name: 'bash',
+  input: object({
+    command: optional(text()),
+    restart: optional(boolean()),
+    timeout_ms: optional(number({ integer: true, min: 1, max: 3_600_000 })),
+  }),
+  async run(session, { command, restart, timeout_ms }, call) {
+    if (restart) return session.shell().restart()
+    if (command === undefined) throw new SandboxError('no-command', 'give `command` or `restart`')
+    return session.shell().run(command, timeout_ms === undefined ? {} : { timeoutMs: timeout_ms }, call)
+  },
+})
+
+const editorInput = object({
+  command: oneOf('view', 'create', 'str_replace', 'insert'),
+  path: text({ max: 4096 }),
+  view_range: optional(list(lineNumber, 2)),
+  file_text: optional(content),
+  old_str: optional(content),
+  new_str: optional(content),
+  insert_line: optional(number({ integer: true, min: 0 })),
+  insert_text: optional(content),
+})
+type EditorInput = ReturnType<(typeof editorInput)['parse']>
+
+const EDITOR: Readonly<
+  Record<EditorInput['command'], (session: AgentSession, args: EditorInput, max: number) => Promise<Result>>
+> = {
+  async view(session, { path, view_range }, max) {
+    const place = await session.place()
+    const { kind } = await place.files.stat(guestPath(place, path))
+    if (kind === 'dir') return perform(OPERATIONS, session, 'file_list', { path, depth: 2 })
+    const [from = 1, to] = view_range ?? []
+    const { text: part } = linesOf(await readText(place, path), from, to === -1 ? undefined : to)
+    const numbered = part.split('\n').map((line, index) => `${String(from + index).padStart(6)}\t${line}`)
+    return done(clip(numbered.join('\n'), max), { path })
+  },
+  async create(session, { path, file_text }) {
+    await writeText(await session.place(), path, needed(file_text, 'file_text'))
+    return done(`file created at ${path}`, { path })
+  },
+  async str_replace(session, { path, old_str, new_str }) {
+    await edit(session, path, (whole) => replaced(whole, needed(old_str, 'old_str'), new_str ?? '').text)
+    return done(`${path} was changed`, { path })
+  },
+  async insert(session, { path, insert_line, insert_text, new_str }) {
+    const at = needed(insert_line, 'insert_line')
+    const added = needed(insert_text ?? new_str, 'insert_text')
+    await edit(session, path, (whole) => inserted(whole, at, added))
+    return done(`${path} was changed`, { path })
+  },
+}
+
+/** After line `at`; 0 is the beginning. */
+function inserted(whole: string, at: number, added: string): string {
+  const lines = whole.split('\n')
+  const count = whole.endsWith('\n') ? lines.length - 1 : lines.length
+  if (at > count)
+    throw new SandboxError('invalid-input', `line ${at} is past the end; the file has ${count} lines`)
+  const before = lines
+    .slice(0, at)
+    .map((line) => `${line}\n`)
+    .join('')
+  return `${before}${added}${added.endsWith('\n') || at === lines.length ? '' : '\n'}${lines.slice(at).join('\n')}`
+}
+
+function needed<T>(value: T | undefined, name: string): T {
+  if (value !== undefined) return value
+  throw new SandboxError('invalid-input', `\`${name}\` is missing`)
+}
+
+const editor = (max: number): Tool =>
+  tool({
+    name: 'str_replace_based_edit_tool',
+    input: editorInput,
+    run: (session, args) => EDITOR[args.command](session, args, max),
+  })
+
+/** The names of the agent toolset, onto the canonical operations. */
+const TOOLSET: readonly Tool[] = [
+  tool({
+    name: 'read',
+    input: object({ file_path: text(), view_range: optional(list(lineNumber, 2)) }),
+    run: (session, { file_path, view_range }) =>
+      EDITOR.view(session, { command: 'view', path: file_path, ...(view_range && { view_range }) }, 120_000),
+  }),
+  tool({
+    name: 'write',
+    input: object({ file_path: text(), content }),
+    run: (session, { file_path, content: data }) =>
+      perform(OPERATIONS, session, 'file_write', { path: file_path, content: data }),
+  }),
+  tool({
+    name: 'edit',
+    input: object({
+      file_path: text(),
+      old_string: content,
+      new_string: content,
+      replace_all: optional(boolean()),
+    }),
+    run: (session, { file_path, old_string, new_string, replace_all = false }) =>
+      perform(OPERATIONS, session, 'file_edit', {
+        path: file_path,
+        old_text: old_string,
+        new_text: new_string,
+        replace_all,
+      }),
+  }),
+  tool({
+    name: 'glob',
+    input: object({ pattern: text(), path: optional(text()) }),
+    run: (session, args) => perform(OPERATIONS, session, 'file_glob', args),
+  }),
+  tool({
+    name: 'grep',
+    input: object({ pattern: text(), path: optional(text()) }),
+    run: (session, args, call) => perform(OPERATIONS, session, 'file_grep', args, call),
+  }),
+]
+
+/** Tool definitions for the Messages API and the hand that runs what comes back. */
+export function anthropicTools(
+  session: AgentSession,
+  options: { readonly maxCharacters?: number } = {},
+): {
+  readonly tools: readonly [
+    { readonly type: 'bash_20250124'; readonly name: 'bash' },
+    { readonly type: 'text_editor_20250728'; readonly name: 'str_replace_based_edit_tool' },
+  ]
+  readonly run: (use: ToolUse, call?: Call) => Promise<ToolResult>
+} {
+  const table = [bash, editor(options.maxCharacters ?? 120_000), ...TOOLSET]
+  return {
+    tools: [
+      { type: 'bash_20250124', name: 'bash' },
+      { type: 'text_editor_20250728', name: 'str_replace_based_edit_tool' },
+    ],
+    async run(use, call = {}) {
+      try {
+        const found = table.find((one) => one.name === use.name)
+        if (!found) throw unknownTool(table, use.name)
+        return toolResult(use.id, await found.run(session, found.input.parse(use.input ?? {}, ''), call))
+      } catch (error) {
+        return toolResult(use.id, failure(error))
+      }
+    },
+  }
+}
+
+function toolResult(id: string, { ok, text: said, image }: Result): ToolResult {
+  const shown: Content[] = [{ type: 'text', text: said || '[no output]' }]
+  if (image)
+    shown.push({ type: 'image', source: { type: 'base64', media_type: image.mime, data: image.base64 } })
+  return { type: 'tool_result', tool_use_id: id, content: shown, ...(ok ? {} : { is_error: true }) }
+}

@@ -1,0 +1,77 @@
+import { SandboxError } from '../../model/errors.ts'
+import { guestPath } from '../operations/files.ts'
+import { failure } from '../operations/operation.ts'
+import { exitCode } from '../results.ts'
+import type { AgentSession } from '../session.ts'
+
+type FileError = 'file_not_found' | 'permission_denied' | 'is_directory' | 'invalid_path'
+
+/** What deepagents' `BaseSandbox` wants from whoever extends it. */
+export type DeepagentsParts = {
+  readonly id: string
+  execute(command: string): Promise<{ output: string; exitCode: number | null; truncated: boolean }>
+  uploadFiles(files: [string, Uint8Array][]): Promise<{ path: string; error: FileError | null }[]>
+  downloadFiles(
+    paths: string[],
+  ): Promise<{ path: string; content: Uint8Array | null; error: FileError | null }[]>
+}
+
+/** A LangChain deepagents backend. Its `BaseSandbox` is passed in, so that we load no version of it ourselves. */
+export function deepagentsSandbox<B extends object>(
+  Base: abstract new () => B,
+  session: AgentSession,
+): B & DeepagentsParts {
+  // Typed as a class without abstract members: the parts below are exactly those.
+  const Open = Base as unknown as new () => object
+  class RingfenceSandbox extends Open implements DeepagentsParts {
+    readonly id = 'ringfence'
+
+    async execute(command: string): ReturnType<DeepagentsParts['execute']> {
+      try {
+        const { stdout, stderr, outcome, truncated } = await session.run(command, {}, {})
+        return { output: stdout + stderr, exitCode: exitCode(outcome), truncated }
+      } catch (error) {
+        return { output: failure(error).text, exitCode: 126, truncated: false }
+      }
+    }
+
+    async uploadFiles(files: [string, Uint8Array][]): ReturnType<DeepagentsParts['uploadFiles']> {
+      return Promise.all(
+        files.map(async ([path, data]) => ({ path, error: await write(session, path, data) })),
+      )
+    }
+
+    async downloadFiles(paths: string[]): ReturnType<DeepagentsParts['downloadFiles']> {
+      return Promise.all(paths.map(async (path) => ({ path, ...(await read(session, path)) })))
+    }
+  }
+  return new RingfenceSandbox() as unknown as B & DeepagentsParts
+}
+
+async function write(session: AgentSession, path: string, data: Uint8Array): Promise<FileError | null> {
+  try {
+    const place = await session.place()
+    await place.files.write(guestPath(place, path), data)
+    return null
+  } catch (error) {
+    return reasonOf(error)
+  }
+}
+
+async function read(
+  session: AgentSession,
+  path: string,
+): Promise<{ content: Uint8Array | null; error: FileError | null }> {
+  try {
+    const place = await session.place()
+    return { content: await place.files.read(guestPath(place, path)), error: null }
+  } catch (error) {
+    return { content: null, error: reasonOf(error) }
+  }
+}
+
+function reasonOf(error: unknown): FileError {
+  const code = error instanceof SandboxError ? error.code : 'internal'
+  if (code === 'file-not-found') return 'file_not_found'
+  return code === 'invalid-input' ? 'is_directory' : 'permission_denied'
+}

@@ -1,0 +1,197 @@
+import { SandboxError } from '../../model/errors.ts'
+import { guestPath, viewImage } from '../operations/files.ts'
+import { failure } from '../operations/operation.ts'
+import type { AgentSession } from '../session.ts'
+import { execCommand, type PatchOperation, type PatchResult, patchFile, writeStdin } from './openai.ts'
+
+/** The OpenAI Agents SDK's sandbox provider: each of its sessions is one of ours. */
+
+type Manifest = { readonly root?: string; readonly entries?: Readonly<Record<string, Entry>> }
+type Entry = {
+  readonly type?: string
+  readonly content?: string | Uint8Array
+  readonly children?: Readonly<Record<string, Entry>>
+}
+type State = {
+  manifest: Manifest
+  workspaceReady: boolean
+  environment: Record<string, string>
+  [key: string]: unknown
+}
+type Exec = {
+  readonly cmd: string
+  readonly workdir?: string
+  readonly tty?: boolean
+  readonly yieldTimeMs?: number
+  readonly maxOutputTokens?: number
+  readonly runAs?: string
+}
+
+export class OpenAiSandboxClient {
+  readonly backendId = 'ringfence'
+  /** Nothing in a serialized state could prove that a sandbox is the caller's. */
+  readonly serializedSessionStateRequiresFreshCreation = true
+  readonly #open: () => AgentSession
+
+  constructor(open: () => AgentSession) {
+    this.#open = open
+  }
+
+  async create(
+    args: { readonly manifest?: Manifest; readonly snapshot?: unknown } = {},
+  ): Promise<OpenAiSandboxSession> {
+    const session = this.#open()
+    const { workspace } = await session.place()
+    const manifest = args.manifest ?? {}
+    // The SDK tells the model this root; it is where our commands start.
+    if (Object.hasOwn(manifest, 'root')) Object.assign(manifest, { root: workspace })
+    const made = new OpenAiSandboxSession(session, { manifest, workspaceReady: true, environment: {} })
+    await made.applyManifest(manifest)
+    return made
+  }
+}
+
+export class OpenAiSandboxSession {
+  readonly state: State
+  readonly #session: AgentSession
+
+  constructor(session: AgentSession, state: State) {
+    this.#session = session
+    this.state = state
+  }
+
+  async execCommand({ cmd, workdir, tty, yieldTimeMs, maxOutputTokens, runAs }: Exec): Promise<string> {
+    try {
+      refuseUser(runAs)
+      const asked = { cmd, workdir, tty, yield_time_ms: yieldTimeMs, max_output_tokens: maxOutputTokens }
+      return (await execCommand(this.#session, defined(asked))).text
+    } catch (error) {
+      return failure(error).text
+    }
+  }
+
+  async writeStdin({
+    sessionId,
+    chars,
+    yieldTimeMs,
+  }: {
+    readonly sessionId: number
+    readonly chars?: string
+    readonly yieldTimeMs?: number
+  }): Promise<string> {
+    try {
+      return (
+        await writeStdin(this.#session, defined({ session_id: sessionId, chars, yield_time_ms: yieldTimeMs }))
+      ).text
+    } catch (error) {
+      return failure(error).text
+    }
+  }
+
+  createEditor(): Record<
+    'createFile' | 'updateFile' | 'deleteFile',
+    (operation: PatchOperation) => Promise<PatchResult>
+  > {
+    const run = (operation: PatchOperation): Promise<PatchResult> => patchFile(this.#session, operation)
+    return { createFile: run, updateFile: run, deleteFile: run }
+  }
+
+  async viewImage({
+    path,
+  }: {
+    readonly path: string
+  }): Promise<{ type: 'image'; image: { data: string; mediaType: string } }> {
+    const { image } = await viewImage(this.#session, path)
+    if (!image) throw new SandboxError('invalid-input', `\`${path}\` is no picture`)
+    return { type: 'image', image: { data: image.base64, mediaType: image.mime } }
+  }
+
+  async readFile({
+    path,
+    maxBytes,
+  }: {
+    readonly path: string
+    readonly maxBytes?: number
+  }): Promise<Uint8Array> {
+    const place = await this.#session.place()
+    const bytes = await place.files.read(guestPath(place, path))
+    return maxBytes === undefined ? bytes : bytes.subarray(0, maxBytes)
+  }
+
+  async listDir({
+    path,
+  }: {
+    readonly path: string
+  }): Promise<{ name: string; path: string; type: 'file' | 'dir' | 'other' }[]> {
+    const place = await this.#session.place()
+    const entries = await place.files.list(guestPath(place, path), 1)
+    return entries.map(({ name, path: at, kind }) => ({
+      name,
+      path: at,
+      type: kind === 'link' ? 'other' : kind,
+    }))
+  }
+
+  async pathExists(path: string): Promise<boolean> {
+    const place = await this.#session.place()
+    return place.files.stat(guestPath(place, path)).then(
+      () => true,
+      () => false,
+    )
+  }
+
+  /** Files and directories whose content is in the manifest; what must be fetched or mounted is refused. */
+  async materializeEntry({ path, entry }: { readonly path: string; readonly entry: Entry }): Promise<void> {
+    const place = await this.#session.place()
+    if (entry.type === 'dir') {
+      await this.#session.run(['mkdir', '-p', guestPath(place, path)], {}, {})
+      for (const [name, child] of Object.entries(entry.children ?? {}))
+        await this.materializeEntry({ path: `${path}/${name}`, entry: child })
+    } else if (entry.type === 'file' && entry.content !== undefined) {
+      await place.files.write(guestPath(place, path), Buffer.from(entry.content))
+    } else {
+      throw new SandboxError(
+        'unsupported',
+        `a manifest entry of type \`${entry.type ?? 'unknown'}\` is not supported`,
+        {
+          hint: 'use entries with their content, or write into the workspace beforehand',
+        },
+      )
+    }
+  }
+
+  async applyManifest(manifest: Manifest): Promise<void> {
+    for (const [path, entry] of Object.entries(manifest.entries ?? {}))
+      await this.materializeEntry({ path, entry })
+  }
+
+  async resolveExposedPort(port: number): Promise<{ host: string; port: number; tls: boolean; url: string }> {
+    const url = new URL(await (await this.#session.place()).portUrl(port))
+    const tls = url.protocol === 'https:'
+    return { host: url.hostname, port: Number(url.port) || (tls ? 443 : 80), tls, url: url.href }
+  }
+
+  supportsPty(): boolean {
+    return true
+  }
+
+  running(): Promise<boolean> {
+    return this.#session.place().then(
+      () => true,
+      () => false,
+    )
+  }
+
+  close(): Promise<void> {
+    return this.#session.close()
+  }
+}
+
+/** SECURITY: a sandbox has one user; pretending another would be a promise nobody keeps. */
+function refuseUser(runAs: string | undefined): void {
+  if (runAs !== undefined)
+    throw new SandboxError('unsupported', "commands run as the sandbox's own user only")
+}
+
+const defined = (fields: Readonly<Record<string, unknown>>): Record<string, unknown> =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))

@@ -1,0 +1,13 @@
+import { execOperations } from './exec.ts'
+import { fileOperations } from './files.ts'
+import { reachOperations } from './network.ts'
+import type { Operation } from './operation.ts'
+import { searchOperations } from './search.ts'
+
+/** Everything an agent can do, once. */
+export const OPERATIONS: readonly Operation[] = [
+  ...execOperations,
+  ...fileOperations,
+  ...searchOperations,
+  ...reachOperations,
+]

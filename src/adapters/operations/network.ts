@@ -1,0 +1,127 @@
+import { SandboxError } from '../../model/errors.ts'
+import { either, list, number, object, optional, text } from '../../model/shape.ts'
+import type { AgentSession } from '../session.ts'
+import { type Call, done, type Operation, operation, Question, type Result, told } from './operation.ts'
+
+/** SECURITY: an agent's wish for the network is a question to a person, and policy has the last word after the answer. */
+async function requestHost(session: AgentSession, host: string, why: string, call: Call): Promise<Result> {
+  const place = await session.place()
+  const { network } = await place.describe()
+  const hosts = network.allowHosts
+  if (network.mode === 'full' || hosts.includes(host))
+    return done(`${host} is allowed already`, { allowed: true, hosts })
+  if (network.mode !== 'fetch')
+    throw new SandboxError('invalid-network-mode', `this sandbox has the network mode \`${network.mode}\``, {
+      hint: 'tell the person that it must be started with network mode fetch',
+    })
+  if (!call.approved) {
+    if (call.canAsk) throw new Question(`let the sandbox reach ${host}`, why || 'no reason was given')
+    throw new SandboxError('approval-required', `a person must allow \`${host}\``)
+  }
+  const next = [...hosts, host]
+  const answer = (await place.setAllowHosts(next)).find((each) => each.host === host)
+  // To be on the list is not to be reached: private and metadata addresses stay closed.
+  if (answer?.verdict === 'deny')
+    return done(`${host} stays refused: ${answer.reason}`, { allowed: false, hosts: next })
+  return done(`${host} is allowed now`, { allowed: true, hosts: next })
+}
+
+export const reachOperations: readonly Operation[] = [
+  operation({
+    name: 'expose_port',
+    title: 'Open a port',
+    about: 'The address outside the sandbox of a TCP port that a program in it listens on.',
+    input: object({ port: number({ integer: true, min: 1, max: 65_535 }) }),
+    output: {
+      type: 'object',
+      properties: { port: { type: 'integer' }, url: { type: 'string' } },
+      required: ['port', 'url'],
+    },
+    async run(session, { port }) {
+      const url = await (await session.place()).portUrl(port)
+      return done(url, { port, url })
+    },
+  }),
+  operation({
+    name: 'request_host',
+    title: 'Ask for the network',
+    about: 'Asks a person to let the sandbox reach one more host.',
+    input: object({
+      host: told(text({ max: 255 }), 'a name such as `pypi.org`, or `name:port`'),
+      why: optional(text({ empty: true, max: 500 })),
+    }),
+    output: {
+      type: 'object',
+      properties: { allowed: { type: 'boolean' }, hosts: { type: 'array', items: { type: 'string' } } },
+      required: ['allowed', 'hosts'],
+    },
+    run: (session, { host, why }, call) => requestHost(session, host, why ?? '', call),
+  }),
+  operation({
+    name: 'policy_check',
+    title: 'Ask the policy',
+    about: 'What the policy says to a command, without running it: allow, sandbox, ask or deny, and why.',
+    readOnly: true,
+    input: object({
+      command: told(
+        either(text(), list(text({ empty: true }))),
+        'a shell line, or a list: program and arguments',
+      ),
+    }),
+    output: {
+      type: 'object',
+      properties: {
+        action: { type: 'string' },
+        reason: { type: 'string' },
+        rules: { type: 'array', items: { type: 'string' } },
+      },
+      required: ['action', 'reason', 'rules'],
+    },
+    async run(session, { command }) {
+      const { action, reason, rules } = await (await session.place()).judge(command)
+      return done(`${action}: ${reason}`, { action, reason, rules })
+    },
+  }),
+  operation({
+    name: 'sandbox_info',
+    title: 'About the sandbox',
+    about: 'Where the workspace is, how strong the wall is and which hosts can be reached.',
+    readOnly: true,
+    input: object({}),
+    output: {
+      type: 'object',
+      properties: {
+        sandbox_id: { type: 'string' },
+        workspace: { type: 'string' },
+        backend: { type: 'string' },
+        level: { type: 'string' },
+        network: { type: 'object' },
+      },
+      required: ['sandbox_id', 'workspace', 'backend', 'level', 'network'],
+    },
+    async run(session) {
+      const place = await session.place()
+      const { backend, level, network } = await place.describe()
+      const data = {
+        sandbox_id: place.id,
+        workspace: place.workspace,
+        backend,
+        level,
+        network: { mode: network.mode, allow_hosts: network.allowHosts },
+      }
+      return done(JSON.stringify(data, null, 2), data)
+    },
+  }),
+  operation({
+    name: 'sandbox_reset',
+    title: 'A fresh sandbox',
+    about: 'Ends the sandbox and everything that runs in it, and opens a fresh one on the same workspace.',
+    input: object({}),
+    output: { type: 'object', properties: { sandbox_id: { type: 'string' } }, required: ['sandbox_id'] },
+    async run(session) {
+      await session.reset()
+      const { id } = await session.place()
+      return done(`a fresh sandbox: ${id}`, { sandbox_id: id })
+    },
+  }),
+]

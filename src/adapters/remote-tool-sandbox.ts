@@ -1,0 +1,94 @@
+import type { RingfenceClient } from '../client/client.ts'
+import type { RemoteSandbox } from '../client/sandbox.ts'
+import type { ExecEvent, SandboxInfo } from '../client/types.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Ended, Place, PlaceDescription, Running, StartOptions } from './tool-sandbox.ts'
+
+/** A sandbox on a server as a place for tools. */
+export function remotePlace(client: RingfenceClient, sandbox: RemoteSandbox, workspace: string): Place {
+  return {
+    id: sandbox.id,
+    workspace,
+    describe: async () => descriptionOf(await sandbox.refresh()),
+    start: (command, options) => start(client, sandbox, command, options),
+    files: {
+      read: (path) => sandbox.files.read(path),
+      write: async (path, data) => void (await sandbox.files.write(path, data)),
+      list: (path, depth) => sandbox.files.list(path, depth),
+      stat: (path) => sandbox.files.stat(path),
+      remove: (path) => sandbox.files.remove(path),
+    },
+    judge: (command) => client.evaluate(command, workspace),
+    setAllowHosts: async (hosts) => (await sandbox.setAllowHosts(hosts)).hosts ?? [],
+    portUrl: async (port) => sandbox.portUrl(port),
+    trail: async (limit) => (await sandbox.logs()).items.slice(-limit),
+    close: async () => void (await sandbox.close()),
+  }
+}
+
+function descriptionOf({ backend, level, network, agent_id }: SandboxInfo): PlaceDescription {
+  return {
+    backend: backend ?? 'unknown',
+    level: level ?? 'unknown',
+    network: { mode: network.mode, allowHosts: network.allow_hosts },
+    ...(agent_id === null ? {} : { agentId: agent_id }),
+  }
+}
+
+async function start(
+  client: RingfenceClient,
+  sandbox: RemoteSandbox,
+  command: string | readonly string[],
+  options: StartOptions,
+): Promise<Running> {
+  if (options.terminal)
+    throw new SandboxError('unsupported', 'a remote command cannot have a terminal here', {
+      hint: 'start it without `tty`',
+    })
+  const { cwd, env, stdin, stdinOpen, timeoutMs } = options
+  const events = sandbox.stream(command, {
+    ...(cwd === undefined ? {} : { cwd }),
+    ...(env === undefined ? {} : { env }),
+    ...(stdin === undefined ? {} : { stdin }),
+    ...(stdinOpen ? { stdin_open: true } : {}),
+    ...(timeoutMs === undefined ? {} : { timeout_ms: timeoutMs }),
+  })
+  const id = await begun(client, events, options)
+  const ended = follow(events, options)
+  ended.catch(() => {})
+  const stop = (): void => void sandbox.signal(id, 'SIGKILL').catch(() => {})
+  if (options.signal?.aborted) stop()
+  options.signal?.addEventListener('abort', stop, { once: true })
+  return {
+    id,
+    write: (data) => sandbox.write(id, data),
+    endInput: () => sandbox.write(id, '', true),
+    signal: (name) => sandbox.signal(id, name),
+    ended: ended.finally(() => options.signal?.removeEventListener('abort', stop)),
+  }
+}
+
+/** Until it runs. A question that is not answered here waits for an operator of the server. */
+async function begun(
+  client: RingfenceClient,
+  events: AsyncGenerator<ExecEvent, void>,
+  { approved }: StartOptions,
+): Promise<string> {
+  for (;;) {
+    const { value, done } = await events.next()
+    if (done) throw new SandboxError('unreachable', 'the connection broke before the command ran')
+    if (value.type === 'approval' && approved) await client.answer(value.id, true)
+    if (value.type === 'start') return value.exec_id
+  }
+}
+
+async function follow(events: AsyncGenerator<ExecEvent, void>, { output }: StartOptions): Promise<Ended> {
+  for await (const event of events) {
+    if (event.type === 'stdout' || event.type === 'stderr') output(event.type, event.data)
+    if (event.type === 'end') {
+      const { outcome, truncated, duration_ms, violations } = event.result
+      if (outcome) return { outcome, truncated, durationMs: duration_ms, violations }
+    }
+  }
+  throw new SandboxError('unreachable', 'the connection broke before the command ended')
+}

@@ -1,0 +1,187 @@
+import type { Duplex } from 'node:stream'
+import { Session } from '../host/guest/session.ts'
+import type { Cgroup } from '../host/process/cgroup.ts'
+import { hostPidOf } from '../host/system.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Plan } from '../model/plan.ts'
+import type { Limits } from '../model/spec.ts'
+import type { Freezable } from './backend.ts'
+import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
+import { type GuestPlace, GuestSandbox } from './guest-sandbox.ts'
+
+/** Something that an engine made and started, with our agent as its first process, waiting for its configuration. */
+export interface Vessel extends Freezable {
+  /** The agent's standard streams. */
+  readonly channel: Duplex
+  /** The host's number of the agent, where the host can see it. */
+  readonly pid: number | undefined
+  /** The control group that the engine made, where the host can see it. */
+  readonly group: Cgroup | undefined
+  /** What went wrong, in the engine's or the agent's words; empty when nothing did. */
+  said(): Promise<string>
+  /** How often the kernel ended something for want of memory, as far as only the engine knows. */
+  readonly oomKills: number
+  /** Ends it and everything in it; when it resolves nothing is left. */
+  destroy(): Promise<void>
+}
+
+/** What the agent is told once it is clear for whom it works. */
+export type Orders = {
+  readonly fields: readonly string[]
+  readonly expected: readonly string[]
+  readonly filter: Uint8Array
+}
+
+export type TunnelTaker = ((stream: Duplex) => void) | undefined
+
+export type VesselOptions = {
+  readonly layersOf: GuestPlace['layersOf']
+  readonly onTunnel?: TunnelTaker
+}
+
+/** The agent itself. */
+const AGENT = 1
+const SETUP_MS = 20_000
+
+/** A sandbox in a container: the channel is the container's own input and output. */
+export class VesselPlace implements GuestPlace {
+  readonly ended: Promise<string>
+  readonly layersOf: GuestPlace['layersOf']
+  readonly vessel: Vessel
+  readonly #session: Session
+  #onTunnel: TunnelTaker
+  readonly #pids: number | undefined
+  #execs = 0
+  #over = false
+  #counted: KernelCounts = { oomKills: 0, pidsRefused: 0 }
+
+  constructor(plan: Plan, vessel: Vessel, orders: Orders, { layersOf, onTunnel }: VesselOptions) {
+    this.vessel = vessel
+    this.#onTunnel = onTunnel
+    this.#pids = plan.limits.pids
+    this.layersOf = layersOf
+    this.#session = new Session(
+      vessel.channel,
+      plan.network.mode === 'fetch' ? (stream) => this.#pass(stream) : undefined,
+    )
+    this.ended = this.#session.ended
+    const text = (fields: readonly string[]): Buffer =>
+      Buffer.from(fields.map((field) => `${field}\0`).join(''))
+    this.#session.send('configure', 0, text(orders.fields))
+    this.#session.send('expect', 0, text(orders.expected))
+    this.#session.send('filter', 0, orders.filter)
+    this.#session.send('go', 0)
+  }
+
+  /** Who takes what the sandbox wants from the network; one that waits for its sandbox has nobody yet. */
+  handTo(onTunnel: TunnelTaker): void {
+    this.#onTunnel = onTunnel
+  }
+
+  #pass(stream: Duplex): void {
+    if (this.#onTunnel) this.#onTunnel(stream)
+    else stream.destroy()
+  }
+
+  /** One command before anybody waits for one, so that what every command passes has been passed once. */
+  async warm(argv: readonly string[]): Promise<void> {
+    const fields = argv.flatMap((word) => ['argv', word])
+    await this.#session.start({ fields, onOutput: () => undefined }).ended
+  }
+
+  get isGone(): boolean {
+    return this.#over || this.vessel.channel.destroyed
+  }
+
+  /** Resolves when the agent has put up the last fences; otherwise nothing is left. */
+  async ready(): Promise<void> {
+    const timer = setTimeout(() => this.#session.close('the agent did not answer in time'), SETUP_MS)
+    try {
+      await this.#session.ready
+    } catch (error) {
+      const said = await this.vessel.said().catch(() => '')
+      await this.close()
+      const why = (error as Error).message
+      throw new SandboxError(
+        'launch-failed',
+        `the sandbox could not be set up: ${why === 'the sandbox ended' && said ? said : why}`,
+      )
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  async session(): Promise<Session> {
+    if (this.#over) throw new SandboxError('wrong-state', 'the sandbox is closed')
+    return this.#session
+  }
+
+  /** A group that is gone with its container counts no more; what it said last stands. */
+  counts(): KernelCounts {
+    const now = this.vessel.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+    this.#counted = {
+      oomKills: Math.max(this.#counted.oomKills, now.oomKills, this.vessel.oomKills),
+      pidsRefused: Math.max(this.#counted.pidsRefused, now.pidsRefused),
+    }
+    return this.#counted
+  }
+
+  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  onCommands(running: number): void {
+    if (this.#pids === undefined || this.#over) return
+    try {
+      this.vessel.group?.allowPids(this.#pids + running, AGENT)
+    } catch {
+      // Not ours to change: then the commands have a little less than they were given.
+    }
+  }
+
+  async confine(pid: number, limits: Limits): Promise<Confinement> {
+    const { group, pid: root } = this.vessel
+    const host = root === undefined ? undefined : hostPidOf(root, pid)
+    const own = host === undefined ? undefined : nestedIn(group, `ringfence-exec-${++this.#execs}`, limits)
+    return confinedTo(own, host)
+  }
+
+  async close(): Promise<void> {
+    this.#over = true
+    this.counts()
+    this.#session.close()
+    await this.vessel.destroy()
+  }
+}
+
+function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgroup | undefined {
+  try {
+    return group?.nested(name, limits)
+  } catch {
+    return undefined
+  }
+}
+
+/** A sandbox that can be frozen. */
+export class VesselSandbox extends GuestSandbox {
+  /** What the engine knows of it. */
+  readonly vessel: Vessel
+
+  constructor(plan: Plan, place: VesselPlace, vessel: Vessel = place.vessel) {
+    super(plan, place)
+    this.vessel = vessel
+  }
+
+  /** The agent stops the commands; then the kernel stops everything, the agent too. */
+  override async pause(): Promise<void> {
+    await super.pause()
+    try {
+      await this.vessel.pause()
+    } catch (error) {
+      await super.resume()
+      throw error
+    }
+  }
+
+  override async resume(): Promise<void> {
+    if (this.isPaused) await this.vessel.resume()
+    await super.resume()
+  }
+}

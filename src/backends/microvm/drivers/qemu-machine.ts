@@ -1,0 +1,121 @@
+import { rmSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { receiveInto } from '../../../host/net/receive-file.ts'
+import type { Cgroup } from '../../../host/process/cgroup.ts'
+import type { Hosted } from '../../../host/process/spawn.ts'
+import { treeUsage } from '../../../host/system.ts'
+import { SandboxError } from '../../../model/errors.ts'
+import type { Usage } from '../../backend.ts'
+import type { Machine } from './driver.ts'
+import { DESCRIPTORS, EXIT } from './launch.ts'
+import { Monitor } from './qmp.ts'
+
+/** One QEMU process. */
+export class QemuMachine implements Machine {
+  readonly channel: Duplex
+  readonly ended: Promise<string>
+  readonly #hosted: Hosted
+  readonly #monitor: Monitor
+  readonly #cgroup: Cgroup | undefined
+  readonly #exit: string | undefined
+  #gone: Promise<void> | undefined
+
+  private constructor(hosted: Hosted, cgroup: Cgroup | undefined, exit: string | undefined) {
+    this.#hosted = hosted
+    this.#cgroup = cgroup
+    this.#exit = exit
+    const [channel, monitor] = hosted.streams as [Duplex, Duplex]
+    this.channel = channel
+    channel.on('error', () => {})
+    this.#monitor = new Monitor(monitor)
+    this.ended = hosted.exited.then(
+      ({ said }) => said.trim().split('\n').at(-1) ?? '',
+      (error: Error) => error.message,
+    )
+  }
+
+  static async greet(
+    hosted: Hosted,
+    cgroup: Cgroup | undefined,
+    exit: string | undefined,
+  ): Promise<QemuMachine> {
+    const machine = new QemuMachine(hosted, cgroup, exit)
+    try {
+      await machine.#call('qmp_capabilities')
+      return machine
+    } catch (error) {
+      await machine.kill()
+      throw error
+    }
+  }
+
+  get pid(): number {
+    return this.#hosted.pid
+  }
+
+  usage(): Usage | undefined {
+    return treeUsage(this.#hosted.pid)
+  }
+
+  /** QEMU's last words say more than that it does not answer. */
+  async #call(name: string, args?: Record<string, unknown>): Promise<unknown> {
+    try {
+      return await this.#monitor.call(name, args)
+    } catch (error) {
+      const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 500).unref())
+      const said = await Promise.race([this.ended, late])
+      throw said ? new SandboxError('launch-failed', `qemu: ${said}`) : error
+    }
+  }
+
+  async pause(): Promise<void> {
+    await this.#call('stop')
+  }
+
+  async resume(): Promise<void> {
+    await this.#call('cont')
+  }
+
+  /** Takes the state in that lies on its last descriptor. */
+  async load(): Promise<void> {
+    await this.#ignoreShared()
+    await this.#call('migrate-incoming', { uri: `fd:${DESCRIPTORS.state}` })
+    await this.#monitor.migrated()
+  }
+
+  /** What lies in the memory's own file is not written a second time. */
+  async #ignoreShared(): Promise<void> {
+    const capabilities = [{ capability: 'x-ignore-shared', state: true }]
+    await this.#call('migrate-set-capabilities', { capabilities })
+  }
+
+  async save(state: string): Promise<void> {
+    const dir = this.#exit
+    if (!dir) throw new SandboxError('internal', 'this machine was not made to be saved')
+    await this.pause()
+    await this.#ignoreShared()
+    const received = await receiveInto(join(dir, 's'), state)
+    try {
+      await this.#call('migrate', { uri: `unix:${EXIT}/s` })
+      await this.#monitor.migrated()
+      await this.kill()
+      await received.written
+    } finally {
+      received.close()
+    }
+  }
+
+  kill(): Promise<void> {
+    this.#gone ??= this.#kill()
+    return this.#gone
+  }
+
+  async #kill(): Promise<void> {
+    this.#hosted.kill()
+    this.channel.destroy()
+    await this.#hosted.exited.catch(() => {})
+    await this.#cgroup?.remove()
+    if (this.#exit) rmSync(this.#exit, { recursive: true, force: true })
+  }
+}

@@ -1,0 +1,90 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../../../model/errors.ts'
+
+const MAX_LINE = 1 << 20
+const CALL_MS = 15_000
+
+type Answer = { readonly resolve: (value: unknown) => void; readonly reject: (error: Error) => void }
+
+/**
+ * QEMU's monitor.
+ * SECURITY: it is spoken to by us alone, and what it says is not believed further than a state or an error text.
+ */
+export class Monitor {
+  readonly #stream: Duplex
+  readonly #waiting: Answer[] = []
+  #rest = ''
+  #over: string | undefined
+
+  constructor(stream: Duplex) {
+    this.#stream = stream
+    stream.on('data', (chunk: Buffer) => this.#hear(chunk.toString('utf8')))
+    stream.on('error', () => this.#end('the monitor broke'))
+    stream.on('close', () => this.#end('the machine ended'))
+  }
+
+  /** Runs one command; rejects with QEMU's own words. */
+  call(execute: string, args?: Record<string, unknown>): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      if (this.#over !== undefined) return reject(gone(this.#over))
+      const timer = setTimeout(() => this.#end(`QEMU did not answer to ${execute}`), CALL_MS)
+      const done = (): void => clearTimeout(timer)
+      this.#waiting.push({
+        resolve: (value) => {
+          done()
+          resolve(value)
+        },
+        reject: (error) => {
+          done()
+          reject(error)
+        },
+      })
+      this.#stream.write(`${JSON.stringify({ execute, ...(args ? { arguments: args } : {}) })}\n`)
+    })
+  }
+
+  /** Resolves when a migration, which is how states come and go, has ended well. */
+  async migrated(): Promise<void> {
+    for (let wait = 1; ; wait = Math.min(wait * 2, 20)) {
+      const { status, 'error-desc': why } = (await this.call('query-migrate')) as Record<string, string>
+      if (status === 'completed') return
+      if (status === 'failed' || status === 'cancelled')
+        throw new SandboxError('launch-failed', `the machine's state is lost: ${why ?? status}`)
+      await new Promise((resolve) => setTimeout(resolve, wait))
+    }
+  }
+
+  #hear(text: string): void {
+    this.#rest += text
+    if (this.#rest.length > MAX_LINE) {
+      this.#end('the monitor said too much')
+      return
+    }
+    const lines = this.#rest.split('\n')
+    this.#rest = lines.pop() ?? ''
+    for (const line of lines) this.#take(line)
+  }
+
+  #take(line: string): void {
+    let said: Record<string, unknown>
+    try {
+      said = JSON.parse(line) as Record<string, unknown>
+    } catch {
+      this.#end('the monitor spoke in tongues')
+      return
+    }
+    if (typeof said.event === 'string') return
+    if ('return' in said) this.#waiting.shift()?.resolve(said.return)
+    else if ('error' in said)
+      this.#waiting.shift()?.reject(gone(String((said.error as { desc?: unknown }).desc)))
+  }
+
+  #end(why: string): void {
+    if (this.#over !== undefined) return
+    this.#over = why
+    this.#stream.destroy()
+    for (const { reject } of this.#waiting.splice(0)) reject(gone(why))
+  }
+}
+
+const gone = (why: string): SandboxError => new SandboxError('launch-failed', `qemu: ${why}`)

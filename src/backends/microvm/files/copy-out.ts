@@ -1,0 +1,237 @@
+import { randomBytes } from 'node:crypto'
+import {
+  type BigIntStats,
+  closeSync,
+  constants,
+  fchmodSync,
+  fchownSync,
+  fstatSync,
+  futimesSync,
+  lchownSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readlinkSync,
+  renameSync,
+  rmdirSync,
+  symlinkSync,
+  unlinkSync,
+  writeSync,
+} from 'node:fs'
+import { basename, dirname } from 'node:path/posix'
+import { O_PATH } from '../../../host/files/walk.ts'
+import { SandboxError } from '../../../model/errors.ts'
+import type { Mount, Protection } from '../../../model/plan.ts'
+import type { Copied, Manifest } from '../../copy-in.ts'
+import { hasBelow, touchesRepository } from '../../git-shape.ts'
+import type { GuestEntry, TarReader } from './tar-reader.ts'
+
+const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
+
+/** Something of the guest's that did not get back, and why. */
+export type LeftBehind = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
+
+/** Judges a path below a mount: the name that protects it, or nothing. What `leads` elsewhere brings its target along. */
+export type Refuses = (protection: Protection, relative: string, leads?: boolean) => string | undefined
+
+export type Taken = { readonly left: readonly LeftBehind[]; readonly since: string | undefined }
+
+/**
+ * Takes a mount's changes back from a guest. SECURITY: everything in the archive is hostile. Nothing is written outside of
+ * the judged directory, no link is followed on the way, no protected name is made, changed or removed, no file gets more
+ * than permission bits, and what the host itself changed meanwhile stays as the host has it.
+ */
+export class CopyOut {
+  readonly #mount: Mount
+  readonly #manifest: Manifest
+  readonly #judge: (root: number, relative: string, leads?: boolean) => boolean
+  readonly #left: LeftBehind[] = []
+  /** Directories that were not made; what lies in them is not either. */
+  readonly #without = new Set<string>()
+
+  constructor(mount: Mount, manifest: Manifest, protection: Protection | undefined, refuses: Refuses) {
+    this.#mount = mount
+    this.#manifest = manifest
+    this.#judge = (root, relative, leads = false) => {
+      if (!protection) return false
+      if (touchesRepository(protection, relative, hasBelow(root))) return true
+      const full = `${mount.target === '/' ? '' : mount.target}/${relative}`
+      const pinned = protection.pinned.some((path) => full === path || full.startsWith(`${path}/`))
+      const towards = leads && protection.pinned.some((path) => path.startsWith(`${full}/`))
+      return pinned || towards || refuses(protection, relative, leads) !== undefined
+    }
+  }
+
+  async take(reader: TarReader): Promise<Taken> {
+    const root = this.#openRoot()
+    const seen = new Set<string>()
+    const unread: string[] = []
+    let since: string | undefined
+    try {
+      for (let entry = await reader.next(); entry; entry = await reader.next()) {
+        if (entry.kind === 'time') since ??= /^\d{1,20}$/.test(entry.link) ? entry.link : undefined
+        else if (entry.kind === 'strange') this.#left.push({ path: entry.name, why: 'refused' })
+        else {
+          seen.add(entry.name)
+          if (entry.kind === 'unread') unread.push(entry.name)
+          else if (entry.kind !== 'same') await this.#apply(root, entry, reader)
+        }
+      }
+      this.#removeGone(root, seen, unread)
+      return { left: this.#left, since }
+    } finally {
+      closeSync(root)
+    }
+  }
+
+  #openRoot(): number {
+    const { real, dev, ino } = this.#mount
+    const root = openSync(real, O_PATH | O_DIRECTORY | O_NOFOLLOW)
+    const stat = fstatSync(root, { bigint: true })
+    if (String(stat.dev) === dev && String(stat.ino) === ino) return root
+    closeSync(root)
+    throw new SandboxError('path-traversal', `${real} is no longer what policy judged: it was replaced`)
+  }
+
+  async #apply(root: number, entry: GuestEntry, reader: TarReader): Promise<void> {
+    const { name } = entry
+    if (this.#without.has(dirname(name))) {
+      if (entry.kind === 'dir') this.#without.add(name)
+      return
+    }
+    try {
+      const parent = openBelow(root, dirname(name))
+      try {
+        await this.#place(root, `/proc/self/fd/${parent}`, entry, reader)
+      } finally {
+        closeSync(parent)
+      }
+    } catch (error) {
+      if (error instanceof SandboxError) throw error
+      this.#leave(entry, 'refused')
+    }
+  }
+
+  async #place(root: number, dir: string, entry: GuestEntry, reader: TarReader): Promise<void> {
+    const { name, kind } = entry
+    const place = `${dir}/${basename(name)}`
+    const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
+    if (kind === 'dir' && now?.isDirectory()) return
+    if (kind === 'link' && now?.isSymbolicLink() && readlinkSync(place) === entry.link) return
+    if (this.#judge(root, name, kind === 'link')) return this.#leave(entry, 'protected')
+    if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
+    if (now?.isDirectory()) return this.#leave(entry, 'changed')
+    const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
+    if (kind === 'dir') {
+      if (now) unlinkSync(place)
+      mkdirSync(place, entry.mode | 0o700)
+      this.#own(place, O_DIRECTORY)
+    } else if (kind === 'link') {
+      symlinkSync(entry.link, fresh)
+      if (process.getuid?.() === 0) lchownSync(fresh, this.#mount.uid, this.#mount.gid)
+      renameSync(fresh, place)
+    } else await this.#write(fresh, place, entry, { reader, now })
+    this.#manifest.set(name, copiedOf(lstatSync(place, { bigint: true })))
+  }
+
+  async #write(
+    fresh: string,
+    place: string,
+    { mode, modified }: GuestEntry,
+    from: { readonly reader: TarReader; readonly now: BigIntStats | undefined },
+  ): Promise<void> {
+    const fd = openSync(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
+    try {
+      for await (const piece of from.reader.content())
+        for (let at = 0; at < piece.length; ) at += writeSync(fd, piece, at)
+      if (process.getuid?.() === 0)
+        fchownSync(fd, Number(from.now?.uid ?? this.#mount.uid), Number(from.now?.gid ?? this.#mount.gid))
+      // SECURITY: whatever a guest set, its files never run as somebody else.
+      fchmodSync(fd, mode & 0o777)
+      futimesSync(fd, modified, modified)
+      renameSync(fresh, place)
+    } catch (error) {
+      unlinkSync(fresh)
+      throw error
+    } finally {
+      closeSync(fd)
+    }
+  }
+
+  #own(place: string, flags: number): void {
+    if (process.getuid?.() !== 0) return
+    const fd = openSync(place, O_RDONLY | O_NOFOLLOW | flags)
+    fchownSync(fd, this.#mount.uid, this.#mount.gid)
+    closeSync(fd)
+  }
+
+  /** What the guest was given and no longer has, the deepest first. */
+  #removeGone(root: number, seen: ReadonlySet<string>, unread: readonly string[]): void {
+    const hidden = (path: string): boolean => unread.some((dir) => path.startsWith(`${dir}/`))
+    const gone = [...this.#manifest.keys()].filter((path) => path !== '' && !seen.has(path) && !hidden(path))
+    for (const path of gone.sort((a, b) => (a < b ? 1 : -1))) {
+      try {
+        this.#remove(root, path)
+      } catch {
+        this.#left.push({ path, why: 'refused' })
+      }
+    }
+  }
+
+  #remove(root: number, path: string): void {
+    const copied = this.#manifest.get(path) as Copied
+    const parent = openBelow(root, dirname(path))
+    try {
+      const place = `/proc/self/fd/${parent}/${basename(path)}`
+      const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
+      if (now) {
+        if (this.#judge(root, path)) return void this.#left.push({ path, why: 'protected' })
+        if (
+          now.isDirectory() !== (copied.kind === 'dir') ||
+          (!now.isDirectory() && !isUnchanged(now, copied))
+        )
+          return void this.#left.push({ path, why: 'changed' })
+        if (now.isDirectory()) rmdirSync(place)
+        else unlinkSync(place)
+      }
+      this.#manifest.delete(path)
+    } finally {
+      closeSync(parent)
+    }
+  }
+
+  #leave({ name, kind }: GuestEntry, why: LeftBehind['why']): void {
+    this.#left.push({ path: name, why })
+    if (kind === 'dir') this.#without.add(name)
+  }
+}
+
+/** Nothing of the host's stands there that the guest did not get, or got in another state. */
+const isUnchanged = (now: BigIntStats | undefined, copied: Copied | undefined): boolean =>
+  now === undefined
+    ? copied === undefined
+    : copied !== undefined &&
+      now.ino === copied.ino &&
+      now.ctimeNs === copied.ctimeNs &&
+      now.size === copied.size
+
+const copiedOf = (stat: BigIntStats): Copied => ({
+  kind: stat.isDirectory() ? 'dir' : stat.isFile() ? 'file' : 'link',
+  ino: stat.ino,
+  size: stat.size,
+  ctimeNs: stat.ctimeNs,
+})
+
+/** A directory below the root, with no link on the way. */
+function openBelow(root: number, relative: string): number {
+  let place = openSync(`/proc/self/fd/${root}`, O_PATH | O_DIRECTORY)
+  for (const name of relative.split('/').filter((part) => part !== '' && part !== '.')) {
+    const outer = place
+    try {
+      place = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
+    } finally {
+      closeSync(outer)
+    }
+  }
+  return place
+}

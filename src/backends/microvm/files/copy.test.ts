@@ -1,0 +1,313 @@
+import {
+  chmodSync,
+  existsSync,
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { planOf } from '../../../../test/conformance/world.ts'
+import type { Mount, Plan } from '../../../model/plan.ts'
+import { refusedBy } from '../../../policy/paths/protect.ts'
+import { CopyIn } from '../../copy-in.ts'
+import { type Header, header, padding } from '../../images/tar.ts'
+import { CopyOut, type Taken } from './copy-out.ts'
+import { TarReader } from './tar-reader.ts'
+
+let base: string
+let workspace: string
+let outside: string
+beforeEach(() => {
+  base = mkdtempSync(join(tmpdir(), 'rf-copy-'))
+  workspace = join(base, 'workspace')
+  outside = join(base, 'outside')
+  mkdirSync(join(workspace, '.git', 'hooks'), { recursive: true })
+  mkdirSync(outside)
+  writeFileSync(join(workspace, '.git', 'config'), 'mine')
+  writeFileSync(join(workspace, 'a'), 'first')
+  writeFileSync(join(outside, 'secret'), 'secret')
+})
+afterEach(() => rmSync(base, { recursive: true, force: true }))
+
+const copyOf = (): {
+  readonly plan: Plan
+  readonly mount: Mount
+  readonly copy: CopyIn
+  readonly tar: Buffer
+} => {
+  const plan = planOf({ workspace })
+  const mount = plan.mounts[0] as Mount
+  const copy = new CopyIn(plan, mount)
+  return { plan, mount, copy, tar: Buffer.concat([...copy.stream()]) }
+}
+
+type Entry = Partial<Header> & { readonly name: string; readonly content?: string }
+const archive = (entries: readonly Entry[]): Buffer =>
+  Buffer.concat([
+    ...entries.flatMap(({ content = '', ...fields }) => [
+      ...header({ type: '0', mode: 0o644, ...fields, size: fields.size ?? content.length }),
+      Buffer.from(content),
+      padding(content.length),
+    ]),
+    Buffer.alloc(1024),
+  ])
+
+/** What the guest still has as it was. */
+const KEPT: readonly Entry[] = ['.git', '.git/hooks'].map((name) => ({ name, type: '5', mode: 0o755 }))
+const SAME: readonly Entry[] = ['.git/config', 'a'].map((name) => ({ name, type: 'S' }))
+
+async function takeBack(entries: readonly Entry[], whole = true): Promise<Taken> {
+  const { plan, mount, copy } = copyOf()
+  const bytes = archive(whole ? [...KEPT, ...SAME, ...entries] : entries)
+  async function* pieces(): AsyncGenerator<Uint8Array> {
+    // In odd pieces, as a channel brings them.
+    for (let at = 0; at < bytes.length; at += 333) yield bytes.subarray(at, at + 333)
+  }
+  const reader = new TarReader(pieces(), { entries: 1000, bytes: 1_000_000 })
+  return new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
+}
+const at = (...names: string[]): string => join(workspace, ...names)
+
+describe('into the guest', () => {
+  test('what a mount holds, links as links, and nothing that they lead to', () => {
+    symlinkSync(outside, at('way'))
+    const { copy, tar } = copyOf()
+    expect([...copy.manifest.keys()].sort()).toEqual(['', '.git', '.git/config', '.git/hooks', 'a', 'way'])
+    expect(tar.includes('secret')).toBe(false)
+  })
+
+  test('not through a directory that took the place of the judged one', () => {
+    const plan = planOf({ workspace })
+    rmSync(workspace, { recursive: true })
+    symlinkSync(outside, workspace)
+    expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow()
+    rmSync(workspace)
+    // Made while the judged one is gone, and so perhaps with its number; the second one has another.
+    mkdirSync(join(base, 'taken'))
+    mkdirSync(workspace)
+    expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow(/replaced/)
+  })
+
+  test('not what is masked', () => {
+    writeFileSync(at('.env'), 'KEY')
+    const plan = planOf({ workspace, deny: [at('.env')] })
+    const copy = new CopyIn(plan, plan.mounts[0] as Mount)
+    expect(Buffer.concat([...copy.stream()]).includes('KEY')).toBe(false)
+  })
+})
+
+describe('protected by more than a name', () => {
+  const dir = (name: string): Entry => ({ name, type: '5', mode: 0o755 })
+
+  test('a directory does not become a repository, whatever it is called', async () => {
+    const taken = await takeBack([
+      dir('bare'),
+      dir('bare/objects'),
+      dir('bare/refs'),
+      { name: 'bare/HEAD', content: 'ref: refs/heads/main' },
+      { name: 'bare/config', content: 'PWNED' },
+    ])
+    expect(taken.left).toContainEqual({ path: 'bare/HEAD', why: 'protected' })
+    expect(existsSync(at('bare', 'HEAD'))).toBe(false)
+  })
+
+  test('what names programs in one stays as it is', async () => {
+    for (const name of ['objects', 'refs', 'hooks']) mkdirSync(at('bare', name), { recursive: true })
+    writeFileSync(at('bare', 'HEAD'), 'ref: refs/heads/main')
+    const taken = await takeBack([
+      ...['bare', 'bare/objects', 'bare/refs', 'bare/hooks'].map(dir),
+      { name: 'bare/HEAD', type: 'S' },
+      { name: 'bare/config', content: 'PWNED' },
+      { name: 'bare/hooks/post-commit', content: 'PWNED' },
+      { name: 'bare/FETCH_HEAD', content: 'fine' },
+    ])
+    expect(taken.left.map(({ path }) => path).sort()).toEqual(['bare/config', 'bare/hooks/post-commit'])
+    expect(existsSync(at('bare', 'FETCH_HEAD'))).toBe(true)
+  })
+
+  test('a link does not lead what is loaded elsewhere', async () => {
+    const taken = await takeBack([
+      { name: '.github', type: '2', link: 'a' },
+      { name: '.git/info', type: '2', link: '../a' },
+      { name: 'fine', type: '2', link: 'a' },
+    ])
+    expect(taken.left.map(({ path }) => path).sort()).toEqual(['.git/info', '.github'])
+    expect(existsSync(at('fine'))).toBe(true)
+  })
+})
+
+describe('back from the guest', () => {
+  test('new, changed and removed files', async () => {
+    const taken = await takeBack(
+      [
+        ...KEPT,
+        { name: '.git/config', type: 'S' },
+        { name: 'new/deep', type: '5', mode: 0o755 },
+        { name: 'new', type: '5', mode: 0o755 },
+        { name: 'new/file', content: 'made', mode: 0o6755 },
+        { name: 'link', type: '2', link: '/etc/passwd' },
+      ],
+      false,
+    )
+    expect(existsSync(at('a'))).toBe(false)
+    expect(readFileSync(at('new', 'file'), 'utf8')).toBe('made')
+    expect(lstatSync(at('new', 'file')).mode & 0o7777).toBe(0o755)
+    expect(readlinkSync(at('link'))).toBe('/etc/passwd')
+    // It came before its parent, as no honest archive has it.
+    expect(taken.left).toEqual([{ path: 'new/deep', why: 'refused' }])
+  })
+
+  test('a name that is no text stays behind, alone', async () => {
+    const bytes = archive([
+      ...KEPT,
+      ...SAME,
+      { name: 'b@d', type: '0', content: 'lost' },
+      { name: 'good', type: '0', content: 'kept' },
+    ])
+    // The name of a file need not be UTF-8; the sum of its header has to fit.
+    const header = bytes.indexOf('b@d')
+    bytes[header + 1] = 0xff
+    const sum = Number.parseInt(bytes.toString('latin1', header + 148, header + 154), 8) + 0xff - 0x40
+    bytes.write(sum.toString(8).padStart(6, '0'), header + 148, 'latin1')
+    const { plan, mount, copy } = copyOf()
+    async function* whole(): AsyncGenerator<Uint8Array> {
+      yield bytes
+    }
+    const reader = new TarReader(whole(), { entries: 1000, bytes: 1_000_000 })
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
+    expect(left).toEqual([{ path: 'b\ufffdd', why: 'refused' }])
+    expect(readFileSync(at('good'), 'utf8')).toBe('kept')
+    expect(readdirSync(workspace).sort()).toEqual(['.git', 'a', 'good'])
+  })
+
+  test.each([['../outside/planted'], ['/etc/planted'], ['x/../../outside/planted'], ['./a'], ['x//y'], ['']])(
+    'a name that leads elsewhere ends it all: %s',
+    async (name) => {
+      await expect(takeBack([{ name: name || ' '.trim(), content: 'x' }])).rejects.toThrow(
+        /leads elsewhere|no file/,
+      )
+      expect(existsSync(join(outside, 'planted'))).toBe(false)
+    },
+  )
+
+  test('nothing is written through a link, neither the guest’s nor one of the host', async () => {
+    symlinkSync(outside, at('way'))
+    const taken = await takeBack([
+      { name: 'way', type: '2', link: outside },
+      { name: 'way/planted', content: 'x' },
+      { name: 'mine', type: '2', link: outside },
+      { name: 'mine/planted', content: 'x' },
+    ])
+    expect(existsSync(join(outside, 'planted'))).toBe(false)
+    expect(taken.left.map(({ path }) => path)).toEqual(['way/planted', 'mine/planted'])
+  })
+
+  test('a link in the place of a file does not lead to what it names', async () => {
+    const { plan, mount, copy } = copyOf()
+    rmSync(at('a'))
+    symlinkSync(join(outside, 'secret'), at('a'))
+    const bytes = archive([...KEPT, { name: '.git/config', type: 'S' }, { name: 'a', content: 'PWNED' }])
+    const reader = new TarReader(
+      (async function* () {
+        yield bytes
+      })(),
+      { entries: 100, bytes: 1000 },
+    )
+    const taken = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
+    expect(taken.left).toEqual([{ path: 'a', why: 'changed' }])
+    expect(readFileSync(join(outside, 'secret'), 'utf8')).toBe('secret')
+  })
+
+  test('no protected name is made, changed or removed', async () => {
+    const taken = await takeBack(
+      [
+        { name: '.git', type: '5', mode: 0o755 },
+        { name: '.git/hooks', type: '5', mode: 0o755 },
+        { name: '.git/hooks/pre-commit', content: 'PWNED', mode: 0o755 },
+        { name: '.envrc', content: 'PWNED' },
+        { name: 'm', type: '5', mode: 0o755 },
+        { name: 'm/.GIT', type: '5', mode: 0o755 },
+        { name: 'm/.GIT/HEAD', content: 'PWNED' },
+        { name: 'a', type: 'S' },
+      ],
+      false,
+    )
+    expect(readFileSync(at('.git', 'config'), 'utf8')).toBe('mine')
+    expect(existsSync(at('.git', 'hooks', 'pre-commit'))).toBe(false)
+    expect(existsSync(at('.envrc'))).toBe(false)
+    expect(existsSync(at('m', '.GIT'))).toBe(false)
+    expect(taken.left.map(({ path, why }) => `${why} ${path}`)).toEqual([
+      'protected .git/hooks/pre-commit',
+      'protected .envrc',
+      'protected m/.GIT',
+      'protected .git/config',
+    ])
+  })
+
+  test('what the host changed meanwhile stays as the host has it', async () => {
+    const { plan, mount, copy } = copyOf()
+    writeFileSync(at('a'), 'by the host')
+    writeFileSync(at('later'), 'by the host')
+    const bytes = archive([
+      ...KEPT,
+      { name: '.git/config', type: 'S' },
+      { name: 'a', content: 'x' },
+      { name: 'later', content: 'y' },
+    ])
+    const reader = new TarReader(
+      (async function* () {
+        yield bytes
+      })(),
+      { entries: 100, bytes: 1000 },
+    )
+    const taken = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
+    expect(taken.left.map(({ path, why }) => [path, why])).toEqual([
+      ['a', 'changed'],
+      ['later', 'changed'],
+    ])
+    expect(readFileSync(at('a'), 'utf8')).toBe('by the host')
+    expect(readFileSync(at('later'), 'utf8')).toBe('by the host')
+  })
+
+  test('a file that has another name outside is replaced, and not written to', async () => {
+    linkSync(at('a'), join(outside, 'hard'))
+    await takeBack([...KEPT, { name: '.git/config', type: 'S' }, { name: 'a', content: 'changed' }], false)
+    expect(readFileSync(at('a'), 'utf8')).toBe('changed')
+    expect(readFileSync(join(outside, 'hard'), 'utf8')).toBe('first')
+  })
+
+  test('what the guest made unreadable is not taken for gone', async () => {
+    mkdirSync(at('dir'))
+    writeFileSync(at('dir', 'file'), 'x')
+    chmodSync(at('dir'), 0o755)
+    await takeBack([
+      { name: 'dir', type: '5', mode: 0 },
+      { name: 'dir', type: 'U' },
+    ])
+    expect(existsSync(at('dir', 'file'))).toBe(true)
+  })
+
+  test.each([
+    ['a device', [{ name: 'd', type: '3' }]],
+    ['a hard link', [{ name: 'd', type: '1', link: '/etc/passwd' }]],
+    ['a directory with content', [{ name: 'd', type: '5', size: 512, content: '' }]],
+    ['more than the limit', [{ name: 'd', content: 'x', size: 10_000_000 }]],
+    ['a file that is cut', [{ name: 'd', content: '', size: 100_000 }]],
+  ] as const)('%s is refused', async (_, entries) => {
+    await expect(takeBack(entries)).rejects.toMatchObject({ code: 'path-traversal' })
+  })
+
+  test('a flood of entries is refused', async () => {
+    const many = Array.from({ length: 2000 }, (_, index) => ({ name: `f${index}`, type: 'S' }))
+    await expect(takeBack(many)).rejects.toThrow(/too many/)
+  })
+})

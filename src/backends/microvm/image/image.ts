@@ -1,0 +1,203 @@
+import { createHash } from 'node:crypto'
+import {
+  chmodSync,
+  createReadStream,
+  existsSync,
+  lstatSync,
+  lutimesSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { writeAtomically } from '../../../host/files/atomic-file.ts'
+import { run } from '../../../host/process/spawn.ts'
+import { readText, systemProgram } from '../../../host/system.ts'
+import { SandboxError } from '../../../model/errors.ts'
+import type { Image, ImageStore } from '../../images/store.ts'
+import { type CpioEntry, cpioOf } from './cpio.ts'
+import { type GuestKernel, guestKernel } from './kernel.ts'
+
+/** Everything that a virtual machine starts from; each file is named by its content and never changes. */
+export type GuestImage = {
+  readonly vmlinux: string
+  readonly initrd: string
+  readonly root: string
+  /** Of all three. */
+  readonly digest: string
+}
+
+type MachineFiles = { readonly vmlinux: string; readonly initrd: string }
+type KernelFiles = Omit<GuestKernel, 'vmlinux' | 'modules'> & {
+  readonly vmlinux: string
+  readonly modules: readonly { readonly name: string; readonly file: string }[]
+}
+
+export type GuestImageParts = {
+  readonly stateDir: string
+  readonly agent: string
+  readonly images: ImageStore
+  readonly onProgress?: ((text: string) => void) | undefined
+}
+
+/** Kernel, initramfs and root images for virtual machines, made once and found by content. */
+export class GuestImages {
+  readonly #parts: GuestImageParts
+  readonly #dir: string
+  readonly #making = new Map<string, Promise<GuestImage>>()
+  #known: (MachineFiles & { readonly stamp: string }) | undefined
+
+  constructor(parts: GuestImageParts) {
+    this.#parts = parts
+    this.#dir = join(parts.stateDir, 'images', 'microvm')
+  }
+
+  /** Whether there is a kernel; without one it would have to be fetched. */
+  get hasKernel(): boolean {
+    return existsSync(join(this.#dir, 'kernel.json'))
+  }
+
+  /** The machine for an image; whoever comes while it is being made waits for it. */
+  async get(image: Image): Promise<GuestImage> {
+    const making = this.#making.get(image.layer) ?? this.#make(image)
+    this.#making.set(image.layer, making)
+    try {
+      return await making
+    } finally {
+      this.#making.delete(image.layer)
+    }
+  }
+
+  async #make(image: Image): Promise<GuestImage> {
+    mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
+    const { vmlinux, initrd } = await this.#machineFiles()
+    const root = await this.#rootOf(image)
+    const hash = createHash('sha256').update(`${vmlinux}\n${initrd}\n${root}`)
+    const path = (name: string): string => join(this.#dir, name)
+    return {
+      vmlinux: path(vmlinux),
+      initrd: path(initrd),
+      root: path(root),
+      digest: `sha256:${hash.digest('hex')}`,
+    }
+  }
+
+  /** The initramfs holds the agent, so a new agent needs a new one; the kernel stays. */
+  async #machineFiles(): Promise<MachineFiles> {
+    const { mtimeMs, size, ino } = statSync(this.#parts.agent)
+    const stamp = [mtimeMs, size, ino].join()
+    if (this.#known?.stamp === stamp) return this.#known
+    const kernel = await this.#kernel()
+    const initrd = this.#keep('initrd', initramfs(kernel, this.#dir, readFileSync(this.#parts.agent)))
+    this.#known = { stamp, vmlinux: kernel.vmlinux, initrd }
+    return this.#known
+  }
+
+  async #kernel(): Promise<KernelFiles> {
+    const record = join(this.#dir, 'kernel.json')
+    const known = readText(record)
+    if (known !== undefined) {
+      const files = JSON.parse(known) as KernelFiles
+      const all = [files.vmlinux, ...files.modules.map(({ file }) => file)]
+      if (all.every((name) => existsSync(join(this.#dir, name)))) return files
+    }
+    const kernel = await guestKernel(this.#say)
+    const made: KernelFiles = {
+      release: kernel.release,
+      vsock: kernel.vsock,
+      vmlinux: this.#keep('vmlinux', kernel.vmlinux),
+      modules: kernel.modules.map(({ name, bytes }) => ({ name, file: this.#keep('module', bytes) })),
+    }
+    writeAtomically(record, JSON.stringify(made))
+    return made
+  }
+
+  #keep(kind: string, bytes: Buffer): string {
+    const name = `${kind}-${createHash('sha256').update(bytes).digest('hex')}`
+    if (existsSync(join(this.#dir, name))) return name
+    const temporary = join(this.#dir, `${name}.${process.pid}.tmp`)
+    writeFileSync(temporary, bytes, { mode: 0o444 })
+    renameSync(temporary, join(this.#dir, name))
+    return name
+  }
+
+  /** The image's files as a read-only file system, found again by the layer that it is made of. */
+  async #rootOf(image: Image): Promise<string> {
+    const record = join(this.#dir, `${image.layer.replace(':', '-')}.json`)
+    const known = existsSync(record) ? (JSON.parse(readFileSync(record, 'utf8')) as string) : undefined
+    if (known !== undefined && existsSync(join(this.#dir, known))) return known
+    const tree = this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
+    this.#say('writing the root image')
+    const temporary = join(this.#dir, `root.${process.pid}.tmp`)
+    try {
+      timeless(tree)
+      await erofs(temporary, tree)
+      chmodSync(temporary, 0o444)
+      const name = `root-${await digestOf(temporary)}`
+      renameSync(temporary, join(this.#dir, name))
+      writeAtomically(record, JSON.stringify(name))
+      return name
+    } finally {
+      rmSync(temporary, { force: true })
+    }
+  }
+
+  readonly #say = (text: string): void => this.#parts.onProgress?.(text)
+}
+
+/** `/init` is the agent; beside it lie the modules and the order to load them in. */
+function initramfs({ modules, vsock }: KernelFiles, dir: string, agent: Buffer): Buffer {
+  const list = (names: readonly string[]): Buffer => Buffer.from(names.map((name) => `${name}\n`).join(''))
+  const first = modules.map(({ name }) => name).filter((name) => !vsock.includes(name))
+  const entries: CpioEntry[] = [
+    { path: '/dev', kind: 'dir' },
+    { path: '/dev/console', kind: 'device', major: 5, minor: 1 },
+    { path: '/modules', kind: 'dir' },
+    ...modules.map(({ name, file: from }) => file(`/modules/${name}`, 0o400, readFileSync(join(dir, from)))),
+    file('/modules/order', 0o400, list(first)),
+    file('/modules/vsock', 0o400, list(vsock)),
+    file('/init', 0o500, agent),
+  ]
+  return cpioOf(entries)
+}
+
+const file = (path: string, mode: number, bytes: Buffer): CpioEntry => ({ path, kind: 'file', mode, bytes })
+
+/** Directories and links have the times of their unpacking; in an image they have none. */
+function timeless(dir: string): void {
+  for (const entry of readdirSync(dir, { withFileTypes: true })) {
+    const path = join(dir, entry.name)
+    if (entry.isDirectory()) timeless(path)
+    else if (entry.isSymbolicLink()) lutimesSync(path, 0, 0)
+  }
+  if (lstatSync(dir).mtimeMs !== 0) lutimesSync(dir, 0, 0)
+}
+
+/** Any fixed one will do. */
+const UUID = '72696e67-6665-4e63-8000-000000000000'
+/** Later than any file: then files keep their times, and the image itself has one that is always the same. */
+const EPOCH = '4000000000'
+
+async function erofs(out: string, tree: string): Promise<void> {
+  const program = systemProgram('mkfs.erofs')
+  if (!program)
+    throw new SandboxError('unsupported', 'root images need mkfs.erofs', {
+      hint: 'apt-get install erofs-utils',
+    })
+  const args = ['--quiet', '-x-1', '--all-root', '-U', UUID, '--preserve-mtime', out, tree]
+  const env = { PATH: '/usr/bin:/bin', SOURCE_DATE_EPOCH: EPOCH }
+  const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
+  if (result.exit.code === 0) return
+  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `mkfs.erofs failed: ${said}`)
+}
+
+async function digestOf(path: string): Promise<string> {
+  const hash = createHash('sha256')
+  for await (const piece of createReadStream(path)) hash.update(piece as Buffer)
+  return hash.digest('hex')
+}

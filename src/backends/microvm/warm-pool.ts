@@ -1,0 +1,136 @@
+import { rmSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Driver, MachineSpec, Saved } from './drivers/driver.ts'
+import { explained, formatDisk, makeBareDisk } from './files/disk.ts'
+import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
+import { POOL_WARMING, WARM_FIELDS, WARM_PLACES, WARMING } from './machine-config.ts'
+import { ReadyPool } from './pool.ts'
+import { MachineTemplates } from './template.ts'
+
+/** Everything that a new machine depends on. A disk of no size has no file system on it. */
+export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
+
+export type NurseryParts = {
+  readonly stateDir: string
+  readonly driver: Driver
+  readonly filter: Uint8Array
+  readonly ready: number
+  readonly clones: boolean
+  readonly onProgress: (text: string) => void
+}
+
+const BOOT_MS = 60_000
+
+/** Where machines come from: the pool, a template, or nothing. */
+export class MachineNursery {
+  readonly #parts: NurseryParts
+  readonly #templates: MachineTemplates
+  readonly #pool: ReadyPool<GuestMachine>
+
+  constructor(parts: NurseryParts) {
+    this.#parts = parts
+    this.#pool = new ReadyPool(parts.ready)
+    const dir = join(parts.stateDir, 'microvm', 'templates')
+    this.#templates = new MachineTemplates({
+      dir,
+      driver: parts.driver,
+      onProgress: parts.onProgress,
+      warm: async (machine) => {
+        const guest = new GuestMachine(machine, join(dir, 'none'), false)
+        await guest.up(BOOT_MS)
+        await this.#warm(guest, WARMING)
+      },
+    })
+  }
+
+  template(kind: MachineKind): Promise<Saved> {
+    return this.#templates.get(kind, makeBareDisk)
+  }
+
+  /** One that nobody used; it may stand still. */
+  async get(kind: MachineKind): Promise<GuestMachine> {
+    if (!this.#pool.isOn) return this.start(kind)
+    const key = `${await this.#templates.keyOf(kind)}|${kind.diskMb}|${kind.cpus}`
+    return (await this.#pool.take(key, () => this.#asleep(kind))) ?? this.start(kind)
+  }
+
+  /** Restored, made somebody of its own, warmed, and put to sleep. */
+  async #asleep(kind: MachineKind): Promise<GuestMachine> {
+    const machine = await this.start(kind)
+    try {
+      await this.#warm(machine, POOL_WARMING)
+      await machine.pause()
+      return machine
+    } catch (error) {
+      await machine.destroy()
+      throw error
+    }
+  }
+
+  #warm(machine: GuestMachine, lines: readonly string[]): Promise<void> {
+    return machine.warm({ places: WARM_PLACES, fields: WARM_FIELDS, filter: this.#parts.filter }, lines)
+  }
+
+  /**
+   * A clone, or where none can be made a machine that starts from nothing: slower, and the same in everything else.
+   * A template that does not load is made anew the next time.
+   */
+  async start(kind: MachineKind): Promise<GuestMachine> {
+    const dir = this.#directory()
+    const spec = { ...kind, disk: join(dir, 'disk'), inputs: join(dir, INPUTS) }
+    try {
+      for (const path of [spec.disk, spec.inputs]) makeBareDisk(path)
+      // The guest looks at its disk only when it is told to, so both can be made at once.
+      const formatting = kind.diskMb > 0 ? formatDisk(spec.disk, kind.diskMb) : undefined
+      const [started, formatted] = await Promise.allSettled([this.#started(spec, dir), formatting])
+      if (started.status === 'rejected') throw started.reason
+      if (formatted.status === 'fulfilled') return started.value
+      await started.value.destroy()
+      throw formatted.reason
+    } catch (error) {
+      rmSync(dir, { recursive: true, force: true })
+      throw explained(error, dir)
+    }
+  }
+
+  #directory(): string {
+    const { stateDir } = this.#parts
+    try {
+      return machineDirectory(stateDir)
+    } catch (error) {
+      throw explained(error, stateDir)
+    }
+  }
+
+  async #started(spec: MachineSpec, dir: string): Promise<GuestMachine> {
+    const { driver, onProgress, clones } = this.#parts
+    const noTemplate = (error: Error): undefined => void onProgress(`no template: ${error.message}`)
+    const saved = clones ? await this.#templates.get(spec, makeBareDisk).catch(noTemplate) : undefined
+    return (saved && (await this.#clone(spec, saved, dir))) ?? (await this.#boot(spec, dir, driver))
+  }
+
+  async #clone(spec: MachineSpec, saved: Saved, dir: string): Promise<GuestMachine | undefined> {
+    try {
+      return new GuestMachine(await this.#parts.driver.clone(spec, saved), dir, true)
+    } catch (error) {
+      this.#parts.onProgress(`the template cannot be used: ${(error as Error).message}`)
+      await this.#templates.forget(spec)
+      return undefined
+    }
+  }
+
+  async #boot(spec: MachineSpec, dir: string, driver: Driver): Promise<GuestMachine> {
+    const machine = new GuestMachine(await driver.boot(spec), dir, false)
+    try {
+      await machine.up(BOOT_MS)
+      return machine
+    } catch (error) {
+      await machine.destroy()
+      throw error
+    }
+  }
+
+  close(): Promise<void> {
+    return this.#pool.close()
+  }
+}

@@ -1,0 +1,145 @@
+import { homedir } from 'node:os'
+import { resolve } from 'node:path'
+import type { Action, Decision } from '../../model/decision.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { visible, visibleJson } from '../../model/visible.ts'
+import { type Context, type Inspection, inspectLine, judgeLine } from '../../policy/commands/judge.ts'
+import { type CommandPolicy, compilePolicy } from '../../policy/policy.ts'
+import { parseOptions } from '../options.ts'
+import type { CliIo } from '../terminal/io.ts'
+import { jsonLine, type LoadConfig, linesOf } from './path.ts'
+
+const OPTIONS = {
+  workspace: { type: 'string', short: 'w' },
+  home: { type: 'string' },
+  shell: { type: 'string' },
+  cwd: { type: 'string' },
+  batch: { type: 'boolean' },
+} as const
+
+/** `ringfence check command "…"`: 0 for allow and sandbox, 3 for ask, 4 for deny; `--batch` always 0. */
+export async function checkCommand(
+  args: readonly string[],
+  io: CliIo,
+  loadConfig?: LoadConfig,
+): Promise<number> {
+  const { values, positionals } = parseOptions('check', args, OPTIONS)
+  const policy = compilePolicy((await loadConfig?.(values.policy ?? values.config)) ?? {})
+  const context: Context = {
+    workspace: resolve(values.workspace ?? '.'),
+    home: values.home ?? homedir(),
+    ...(values.shell === undefined ? {} : { shell: values.shell }),
+    ...(values.cwd === undefined ? {} : { cwd: resolve(values.cwd) }),
+  }
+  if (values.batch) return batch(policy, context, io)
+  const [line, ...more] = positionals
+  if (line === undefined || more.length > 0)
+    throw new SandboxError('invalid-input', 'check command needs exactly one shell line', {
+      hint: 'ringfence check command "git status | head"',
+    })
+  const inspection = inspectLine(policy, line, context)
+  if (io.json || values.json) io.out(`${visibleJson(inspection.decision)}\n`)
+  else io.out(tree(inspection, colours(process.stdout.isTTY === true)))
+  return EXIT[inspection.decision.action]
+}
+
+const EXIT: Readonly<Record<Action, number>> = { allow: 0, sandbox: 0, ask: 3, deny: 4 }
+
+async function batch(policy: CommandPolicy, context: Context, io: CliIo): Promise<number> {
+  warmUp(policy, context)
+  for await (const line of linesOf(process.stdin))
+    if (line.trim() !== '') io.out(jsonLine(answerCommandLine(policy, context, line)))
+  return 0
+}
+
+/** A spread of ordinary lines, so that the engine is warm before the first answer is timed. */
+const WARM_UP = [
+  'git log --oneline | head -5 && echo "$HOME" > out.txt',
+  "find src -name '*.ts' -exec grep -l TODO {} +",
+  'for f in *.md; do cat "$f"; done',
+  'env A=1 timeout 5 bash -c "npm test; rm -rf dist"',
+  'x=$(pwd); cd "$x" && tar czf a.tgz src | tee log',
+  "python3 -c 'print(1)' <<< a; sed -i s/a/b/ src/x.ts",
+  'curl -s https://example.com/x | jq . ; git -C a status',
+  'if [ -f a ]; then cp a b; else mv "$a" c; fi',
+]
+
+/** The first lines pay for the parser's start; that is start-up and no decision. */
+function warmUp(policy: CommandPolicy, context: Context): void {
+  for (let round = 0; round < 40; round++) for (const line of WARM_UP) judgeLine(policy, line, context)
+}
+
+export type CommandAnswer = {
+  readonly id: unknown
+  readonly action: Action
+  readonly reason: string
+  readonly us: number
+}
+
+/** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
+export function answerCommandLine(policy: CommandPolicy, context: Context, line: string): CommandAnswer {
+  let id: unknown = null
+  const started = performance.now()
+  let decision: Pick<Decision, 'action' | 'reason'>
+  try {
+    const { id: given, cmd, shell } = JSON.parse(line) as { id?: unknown; cmd?: unknown; shell?: unknown }
+    id = given ?? null
+    if (typeof cmd !== 'string') throw new Error('`cmd` is not a text')
+    decision = judgeLine(policy, cmd, typeof shell === 'string' ? { ...context, shell } : context)
+  } catch (error) {
+    decision = { action: 'deny', reason: error instanceof Error ? error.message : 'invalid line' }
+  }
+  return {
+    id,
+    action: decision.action,
+    reason: decision.reason,
+    us: Math.round((performance.now() - started) * 1000),
+  }
+}
+
+type Paint = (action: Action, text: string) => string
+
+const CODES: Readonly<Record<Action, number>> = { deny: 31, ask: 33, sandbox: 36, allow: 32 }
+
+const colours =
+  (terminal: boolean): Paint =>
+  (action, text) =>
+    terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text
+
+/** What would make it pass, in a sentence. */
+const PASS: Readonly<Record<Action, string>> = {
+  allow: 'it may run directly on the host',
+  sandbox: 'it runs inside a sandbox: `ringfence run -c …`',
+  ask: 'a person may approve it, or a rule of the policy may name it',
+  deny: 'take the denied part out; no approval lets it run',
+}
+
+function passOf({ decision, nodes }: Inspection): string {
+  if (decision.action !== 'deny' && decision.action !== 'ask') return PASS[decision.action]
+  const relaxable = nodes.filter((node) => node.action === decision.action).every((node) => !node.hard)
+  if (decision.action === 'deny' && relaxable)
+    return 'take the denied part out, or name it in a rule of the policy'
+  return decision.action === 'ask' && !relaxable
+    ? 'a person may approve it; no rule can, because it is not known what would run'
+    : PASS[decision.action]
+}
+
+/** The commands of the line as a tree with the judgement, rule and reason at each. */
+export function tree(inspection: Inspection, paint: Paint): string {
+  const { decision, nodes } = inspection
+  const rows = nodes.map((node) => {
+    const command = clip(node.argv.map(printable).join(' '), 70)
+    const rule = node.rule === undefined ? '' : ` [${node.rule}]`
+    return `${'  '.repeat(node.depth + 1)}${paint(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${visible(node.reason)}${rule}\n`
+  })
+  return `${paint(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to pass: ${passOf(inspection)}\n`
+}
+
+const clip = (text: string, size: number): string =>
+  text.length > size ? `${text.slice(0, size - 1)}…` : text
+
+// SECURITY: what an agent wrote must not move the cursor or hide text in the terminal of the person who judges it.
+const printable = (text: string): string => {
+  const shown = visible(text)
+  return shown === '' || /[\s'"]/.test(shown) ? `'${shown}'` : shown
+}

@@ -1,0 +1,62 @@
+import { existsSync, mkdirSync, realpathSync } from 'node:fs'
+import { dirname, resolve } from 'node:path'
+import type { Hooked } from '../../adapters/hooks/hook.ts'
+import { quoted } from '../../adapters/hooks/hook.ts'
+import { hookCommand, withHook } from '../../adapters/hooks/settings.ts'
+import { compose } from '../../compose/compose.ts'
+import { writeAtomically } from '../../host/files/atomic-file.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { visibleJson } from '../../model/visible.ts'
+import type { HookValues } from '../hook.ts'
+import { askYes } from '../terminal/ask.ts'
+import { err, out } from '../terminal/output.ts'
+import type { OwnProgram } from './judge.ts'
+import { settingsFile, settingsIn } from './settings-file.ts'
+import { type HookTest, lines, runTest } from './test.ts'
+
+/** `ringfence hook install AGENT`: shows the settings, writes them after a yes, and tries the hook that it wrote. */
+export async function install(agent: Hooked, values: HookValues, program: OwnProgram): Promise<number> {
+  const ringfence = await compose({ config: values.config, policy: values.policy })
+  await ringfence.close()
+  const file = settingsFile(agent, ringfence, values.project === true)
+  const kind = values.project ? ({ kind: 'name' } as const) : ({ kind: 'absolute', ...program } as const)
+  const settings = withHook(agent, settingsIn(file), hookCommand(agent, flagsOf(values), kind))
+  const text = `${JSON.stringify(settings, null, 2)}\n`
+  if (!values.json) out(`${file}:\n${text}`)
+  const written = values.yes === true || (await askYes(`write ${file}? [y/N] `, values.json === true))
+  if (written) write(file, text)
+  const test = written ? await runTest(agent, file, ringfence) : undefined
+  if (values.json) out(`${visibleJson({ file, settings, written, ...(test && { test }) })}\n`)
+  return test === undefined ? nothingWritten() : closing(test, values.json === true)
+}
+
+function nothingWritten(): number {
+  err('ringfence: nothing was written; --yes writes it\n')
+  return 126
+}
+
+/** What is left for the person is no failure of the installation, but it is said. */
+function closing(test: HookTest, json: boolean): number {
+  if (!json) err(lines(test))
+  return test.status === 'broken' ? 1 : 0
+}
+
+const flagsOf = ({ sandboxed, wrap, config, policy }: HookValues): readonly string[] => [
+  ...(sandboxed ? ['--sandboxed'] : []),
+  ...(wrap ? ['--wrap'] : []),
+  ...(config === undefined ? [] : ['--config', quoted(resolve(config))]),
+  ...(policy === undefined ? [] : ['--policy', quoted(resolve(policy))]),
+]
+
+/** Settings that are a link, as collections of dotfiles have them, stay one. */
+function write(file: string, text: string): void {
+  try {
+    mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
+    writeAtomically(existsSync(file) ? realpathSync(file) : file, text)
+  } catch (cause) {
+    throw new SandboxError('invalid-config', `\`${file}\` cannot be written: ${(cause as Error).message}`, {
+      cause,
+      hint: 'nothing was changed; the directory must belong to you',
+    })
+  }
+}

@@ -1,0 +1,149 @@
+import { existsSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, isAbsolute, relative, resolve } from 'node:path'
+import {
+  type Hooked,
+  type HookedAct,
+  type HookedFile,
+  type HookVerdict,
+  quoted,
+} from '../../adapters/hooks/hook.ts'
+import { agentDirectory } from '../../adapters/hooks/settings.ts'
+import type { Ringfence } from '../../compose/compose.ts'
+import { observeProgram } from '../../host/process/program.ts'
+import { caller } from '../../host/system.ts'
+import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
+import { judgeHere } from '../../supervisor/judge-path.ts'
+
+/** The judgement of one tool call of a coding agent. */
+
+export type HookMode = { readonly sandboxed?: boolean | undefined; readonly wrap?: boolean | undefined }
+
+/** Our own program, for whoever has to start it again. */
+export type OwnProgram = { readonly node: string; readonly script: string }
+
+export type HookPlace = {
+  /** The project: what the agent may change. */
+  readonly workspace: string
+  /** Directories of the agent itself. */
+  readonly own: readonly AllowedRoot[]
+}
+
+/**
+ * SECURITY: the project as the client tells it to the process. The `cwd` of a call may be a directory that the model
+ * chose (Codex reports the `workdir` of the command there), and must not widen what may be changed.
+ */
+export function placeOf(
+  agent: Hooked,
+  input: unknown,
+  { home, env, cwd }: Pick<Ringfence, 'home' | 'env' | 'cwd'>,
+): HookPlace {
+  const told = (input ?? {}) as { readonly cwd?: unknown; readonly transcript_path?: unknown }
+  const reported = typeof told.cwd === 'string' && isAbsolute(told.cwd) ? told.cwd : cwd
+  const workspaces: Record<Hooked, string> = {
+    'claude-code': env.CLAUDE_PROJECT_DIR || reported,
+    codex: cwd,
+    gemini: env.GEMINI_PROJECT_DIR || reported,
+  }
+  return { workspace: resolve(workspaces[agent]), own: ownRoots(agent, told.transcript_path, { home, env }) }
+}
+
+/**
+ * What an agent keeps for itself about this project: notes, plans, the output of long commands. Not its whole directory,
+ * which holds its credentials, its settings and the transcripts of other projects.
+ */
+function ownRoots(
+  agent: Hooked,
+  transcript: unknown,
+  place: { readonly home: string; readonly env: Readonly<Record<string, string>> },
+): readonly AllowedRoot[] {
+  const base = agentDirectory(agent, place)
+  const rw = (path: string): AllowedRoot => ({ path, mode: 'rw' })
+  const ro = (path: string): AllowedRoot => ({ path, mode: 'ro' })
+  const known = ['CLAUDE.md', 'AGENTS.md', 'GEMINI.md', 'skills', 'commands', 'agents', 'rules', 'plugins']
+  const session = sessionDirectory(base, transcript)
+  const project = session === undefined ? [] : [ro(session), rw(`${session}/memory`)]
+  const scratch = agent === 'claude-code' ? [rw(`${tmpdir()}/claude-${caller().uid}`)] : []
+  const planned = agent === 'gemini' ? (place.env.GEMINI_PLANS_DIR ?? '') : `${base}/plans`
+  const plans = isBelow(planned, base) ? [rw(planned)] : []
+  return [
+    ...known.map((name) => ro(`${base}/${name}`)),
+    ro(`${base}/memories`),
+    ...project,
+    ...plans,
+    ...scratch,
+  ]
+}
+
+/** Where the agent keeps this project's sessions: beside the transcript, or above `chats`. */
+function sessionDirectory(base: string, transcript: unknown): string | undefined {
+  if (typeof transcript !== 'string' || !isAbsolute(transcript)) return undefined
+  const directory = dirname(resolve(transcript))
+  const session = directory.endsWith('/chats') ? dirname(directory) : directory
+  return isBelow(session, `${base}/projects`) || isBelow(session, `${base}/tmp`) ? session : undefined
+}
+
+const isBelow = (path: string, directory: string): boolean => {
+  const rest = relative(directory, path)
+  return isAbsolute(path) && rest !== '' && !rest.startsWith('..') && !isAbsolute(rest)
+}
+
+export async function judgeAct(
+  ringfence: Ringfence,
+  act: HookedAct,
+  place: HookPlace,
+  mode: HookMode & { readonly program: OwnProgram },
+): Promise<HookVerdict> {
+  if (act.kind === 'other') return { verdict: 'none', reason: '' }
+  const cwd = resolve(place.workspace, act.cwd)
+  for (const file of act.files) {
+    const verdict = judgeFile(ringfence, file, cwd, place)
+    if (verdict.verdict !== 'none') return verdict
+  }
+  if (act.kind === 'files') return { verdict: 'none', reason: '' }
+  const { workspace } = place
+  const { action, reason } = await ringfence.judge({ line: act.line }, { workspace, cwd })
+  if (action !== 'sandbox') return { verdict: action, reason }
+  if (mode.sandboxed) return { verdict: 'allow', reason }
+  if (mode.wrap)
+    return {
+      verdict: 'allow',
+      reason: 'runs in a sandbox',
+      instead: wrapped(ringfence, mode.program, act.line),
+    }
+  return { verdict: 'ask', reason: `${reason}; policy lets it run only in a sandbox` }
+}
+
+/** Our own program by name where the agent's shell finds it, else by its paths. */
+function wrapped({ env, cwd }: Ringfence, { node, script }: OwnProgram, line: string): string {
+  const onPath = observeProgram('ringfence', cwd, env.PATH) !== null
+  const program = onPath ? 'ringfence' : `${quoted(node)} ${quoted(script)}`
+  return `${program} run -c ${quoted(line)}`
+}
+
+/** Programs and libraries of the system, which every sandbox shows too. */
+const SYSTEM = [
+  '/usr',
+  '/bin',
+  '/sbin',
+  '/lib',
+  '/lib32',
+  '/lib64',
+  '/opt',
+  '/nix/store',
+  '/Library/Developer',
+]
+
+function judgeFile({ config }: Ringfence, file: HookedFile, cwd: string, place: HookPlace): HookVerdict {
+  const path = resolve(cwd, file.path)
+  const op = file.op === 'write' && !existsSync(path) ? 'create' : file.op
+  const within = (allowed: readonly AllowedRoot[]): HookVerdict => {
+    const blocked = config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED
+    const { verdict, reason } = judgeHere({ allowed, blocked, protected: DEFAULT_PROTECTED }, { path, op })
+    return verdict === 'allow' ? { verdict: 'none', reason } : { verdict: 'deny', reason }
+  }
+  const inside = within([{ path: place.workspace, mode: 'rw' }])
+  if (inside.verdict === 'none') return inside
+  const system = file.op === 'read' ? SYSTEM.map((root) => ({ path: root, mode: 'ro' as const })) : []
+  return within([...system, ...place.own]).verdict === 'none' ? { verdict: 'none', reason: '' } : inside
+}

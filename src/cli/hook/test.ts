@@ -1,0 +1,172 @@
+import { existsSync } from 'node:fs'
+import type { Hooked } from '../../adapters/hooks/hook.ts'
+import { installedHook, switchedOff } from '../../adapters/hooks/settings.ts'
+import { compose, type Ringfence } from '../../compose/compose.ts'
+import { run } from '../../host/process/spawn.ts'
+import type { HookValues } from '../hook.ts'
+import { out } from '../terminal/output.ts'
+import { codexTrust } from './codex-trust.ts'
+import { settingsFile, settingsIn } from './settings-file.ts'
+
+/** Runs the hook that is installed as its client would, and says whether it judges. */
+
+export type HookTest = {
+  readonly agent: Hooked
+  readonly file: string
+  readonly status: 'works' | 'incomplete' | 'broken' | 'not-installed'
+  readonly checks: readonly HookCheck[]
+  /** What a person has to do before the client asks us. */
+  readonly left: readonly string[]
+}
+
+type HookCheck = {
+  readonly name: string
+  readonly ok: boolean
+  readonly detail: string
+}
+
+const TRY_MS = 30_000
+const MAX_ANSWER = 1024 * 1024
+
+/** `ringfence hook test AGENT`: 0 when the client asks us and hears us. */
+export async function testInstalled(agent: Hooked, values: HookValues): Promise<number> {
+  const ringfence = await compose({ config: values.config })
+  await ringfence.close()
+  const file = chosenFile(agent, ringfence, values.project)
+  const test = await runTest(agent, file, ringfence)
+  out(values.json ? `${JSON.stringify(test)}\n` : lines(test))
+  return test.status === 'works' ? 0 : 1
+}
+
+/** Without `--project`: the user's own settings, or the project's where only those have the hook. */
+function chosenFile(agent: Hooked, ringfence: Ringfence, project: boolean | undefined): string {
+  const own = settingsFile(agent, ringfence, false)
+  const shared = settingsFile(agent, ringfence, true)
+  const has = (file: string): boolean => installedHook(agent, settingsIn(file)) !== undefined
+  return project || (!has(own) && has(shared)) ? shared : own
+}
+
+export async function runTest(agent: Hooked, file: string, ringfence: Ringfence): Promise<HookTest> {
+  const settings = settingsIn(file)
+  const hook = installedHook(agent, settings)
+  if (hook === undefined) {
+    const left = [
+      `${existsSync(file) ? 'no hook of ours in it' : 'no such file'}: ringfence hook install ${agent}`,
+    ]
+    return { agent, file, status: 'not-installed', checks: [], left }
+  }
+  const checks = [
+    covered(hook.missed),
+    ...(await Promise.all(CALLS[agent].map((call) => tried(agent, hook.command, call, ringfence)))),
+  ]
+  const off = switchedOff(agent, settings)
+  const trust = agent === 'codex' ? await codexTrust(hook.command, ringfence) : undefined
+  const left = [off, trust].filter((one): one is string => one !== undefined)
+  const works = checks.every(({ ok }) => ok)
+  return { agent, file, status: !works ? 'broken' : left.length > 0 ? 'incomplete' : 'works', checks, left }
+}
+
+const covered = (missed: readonly string[]): HookCheck => ({
+  name: 'every tool that we judge is asked about',
+  ok: missed.length === 0,
+  detail: missed.length === 0 ? 'yes' : `the matcher misses ${missed.join(', ')}; install the hook again`,
+})
+
+type Call = {
+  readonly name: string
+  readonly tool: string
+  readonly input: Readonly<Record<string, string>>
+  readonly passes: boolean
+}
+
+const PATCH = '*** Begin Patch\n*** Add File: .git/hooks/pre-commit\n+exit 0\n*** End Patch\n'
+
+const shell = (tool: string): readonly Call[] => [
+  { name: 'a harmless command passes', tool, input: { command: 'pwd' }, passes: true },
+  { name: 'a forbidden command is blocked', tool, input: { command: 'rm -rf /' }, passes: false },
+]
+const writer = (tool: string, input: Readonly<Record<string, string>>): Call => ({
+  name: 'a change to .git/hooks is blocked',
+  tool,
+  input,
+  passes: false,
+})
+
+const CALLS: Readonly<Record<Hooked, readonly Call[]>> = {
+  'claude-code': [...shell('Bash'), writer('Write', { file_path: '.git/hooks/pre-commit', content: '' })],
+  codex: [...shell('Bash'), writer('apply_patch', { command: PATCH })],
+  gemini: [
+    ...shell('run_shell_command'),
+    writer('write_file', { file_path: '.git/hooks/pre-commit', content: '' }),
+  ],
+}
+
+/** The command of the settings, started with a shell and in the project, with the call on its standard input. */
+async function tried(
+  agent: Hooked,
+  command: string,
+  call: Call,
+  { env, cwd }: Ringfence,
+): Promise<HookCheck> {
+  const event = agent === 'gemini' ? 'BeforeTool' : 'PreToolUse'
+  const input = {
+    session_id: 'ringfence-hook-test',
+    hook_event_name: event,
+    cwd,
+    tool_name: call.tool,
+    tool_input: call.input,
+  }
+  const project = { CLAUDE_PROJECT_DIR: cwd, ...(agent === 'gemini' && { GEMINI_PROJECT_DIR: cwd }) }
+  const { exit, stdout, stderr } = await run(
+    { file: '/bin/sh', args: ['-c', command], env: { ...env, ...project }, cwd, control: false },
+    { wallMs: TRY_MS, outputBytes: MAX_ANSWER },
+    { stdin: Buffer.from(JSON.stringify(input)) },
+  )
+  const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8').trim()
+  return checked(call, exit.code, text(stdout), text(stderr))
+}
+
+function checked({ name, passes }: Call, code: number | null, stdout: string, stderr: string): HookCheck {
+  const said = verdictOf(code, stdout)
+  if (said === undefined)
+    return {
+      name,
+      ok: false,
+      detail: `no answer that the client understands (exit ${code}): ${stderr || stdout}`,
+    }
+  // A hook that blocks because it cannot start keeps calls out too, but it judges nothing.
+  if (said === 'blocked' && code === 2)
+    return { name, ok: false, detail: `everything is blocked: ${stderr || 'no reason'}` }
+  return { name, ok: (said === 'passes') === passes, detail: said }
+}
+
+/** What the client makes of an answer. */
+function verdictOf(code: number | null, stdout: string): 'passes' | 'blocked' | undefined {
+  if (code === 2) return 'blocked'
+  if (code !== 0) return undefined
+  try {
+    const { decision, hookSpecificOutput } = JSON.parse(stdout) as {
+      readonly decision?: string
+      readonly hookSpecificOutput?: { readonly permissionDecision?: string }
+    }
+    const said = hookSpecificOutput?.permissionDecision ?? decision
+    return said === 'deny' || said === 'block' ? 'blocked' : 'passes'
+  } catch {
+    return undefined
+  }
+}
+
+const VERDICTS: Readonly<Record<HookTest['status'], string>> = {
+  works: 'works',
+  incomplete: 'the hook judges, but the client does not ask it yet',
+  broken: 'does not work',
+  'not-installed': 'not installed',
+}
+
+export function lines({ agent, file, status, checks, left }: HookTest): string {
+  const checked = checks.map(
+    ({ name, ok, detail }) => `  ${ok ? 'ok    ' : 'FAILED'}  ${name}${ok ? '' : `: ${detail}`}\n`,
+  )
+  const todo = left.map((one) => `  left to do: ${one}\n`)
+  return `hook for ${agent}: ${VERDICTS[status]} (${file})\n${[...checked, ...todo].join('')}`
+}

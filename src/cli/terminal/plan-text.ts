@@ -1,0 +1,75 @@
+import type { Backend } from '../../backends/backend.ts'
+import type { Decision } from '../../model/decision.ts'
+import type { Plan } from '../../model/plan.ts'
+import { visible } from '../../model/visible.ts'
+
+const NETWORK: Readonly<Record<string, string>> = {
+  offline: 'none; a loopback of its own',
+  loopback: 'none but a loopback of its own',
+  fetch: 'allowlisted hosts through the proxy',
+  full: "the host's own network, unfiltered",
+}
+
+const UNITS: readonly (readonly [keyof Plan['limits'], (value: number) => string])[] = [
+  ['cpus', (value) => `${value} processors`],
+  ['memoryMb', (value) => `${value} MB of memory`],
+  ['diskMb', (value) => `${value} MB written to disk`],
+  ['pids', (value) => `${value} processes`],
+  ['wallMs', (value) => `${value / 1000} s`],
+  ['idleMs', (value) => `${value / 1000} s without output`],
+  ['outputBytes', (value) => `${value} bytes of output`],
+]
+
+/** The plan in words that a person understands. */
+export function explain(
+  plan: Plan,
+  backend: Backend,
+  decision: Decision,
+  command: string | readonly string[],
+): string {
+  const shown = typeof command === 'string' ? command : command.join(' ')
+  const limits = UNITS.flatMap(([name, words]) =>
+    plan.limits[name] === undefined ? [] : [words(plan.limits[name])],
+  )
+  const rows: readonly (readonly [string, readonly string[]])[] = [
+    ['command', [shown]],
+    ['decision', [`${decision.action}: ${decision.reason}`]],
+    ['wall', [`${backend.name} (${backend.level})`]],
+    ['starts in', [plan.cwd]],
+    [
+      'can write',
+      plan.mounts
+        .filter((mount) => mount.mode === 'rw')
+        .map((mount) => shownMount(mount.real, mount.target))
+        .concat('/tmp (private)'),
+    ],
+    [
+      'can read',
+      [
+        'the system’s programs and libraries',
+        ...plan.mounts
+          .filter((mount) => mount.mode === 'ro')
+          .map((mount) => shownMount(mount.real, mount.target)),
+      ],
+    ],
+    ['cannot see', plan.masks.map((mask) => mask.target)],
+    [
+      'cannot change',
+      plan.protection ? ['git hooks and configuration, editor, shell and agent start-up files'] : [],
+    ],
+    ['network', [NETWORK[plan.network.mode] ?? plan.network.mode]],
+    ['sockets', plan.unixSockets.map((socket) => socket.real)],
+    ['environment', [Object.keys(plan.env).join(' ')]],
+    ['limits', [limits.join(', ')]],
+    ['runs as', plan.runAs ? [`user ${plan.runAs.uid}, who owns the workspace`] : []],
+    ['needs', [plan.needs.join(' ')]],
+    ['waived', plan.waived.length > 0 ? [plan.waived.join(' ')] : []],
+  ]
+  return rows
+    .filter(([, lines]) => lines.length > 0 && lines[0] !== '')
+    .map(([name, lines]) => `${name.padEnd(14)} ${lines.map(visible).join(`\n${' '.repeat(15)}`)}`)
+    .join('\n')
+}
+
+const shownMount = (source: string, target: string): string =>
+  source === target ? target : `${target} (is ${source})`

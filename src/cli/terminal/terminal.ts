@@ -1,0 +1,73 @@
+import type { TerminalSize } from '../../backends/backend.ts'
+import type { ExecOptions, Executed, Sandbox } from '../../supervisor/sandbox.ts'
+
+/** A person at a terminal: the command gets a terminal of its own, and ours only carries the bytes. */
+export const isTerminal = (): boolean => process.stdin.isTTY === true && process.stdout.isTTY === true
+
+/** Runs a command in a terminal inside the sandbox, with the size of ours, also when it changes. */
+export async function runInTerminal(
+  sandbox: Sandbox,
+  command: string | readonly string[],
+  options: Pick<ExecOptions, 'approve' | 'signal'>,
+): Promise<Executed> {
+  const output = (_: string, chunk: Uint8Array): Promise<void> | undefined =>
+    process.stdout.write(chunk) ? undefined : new Promise((resolve) => process.stdout.once('drain', resolve))
+  const running = await sandbox.spawn(command, { ...options, output, stdin: true, terminal: sizeOfOurs() })
+  const onInput = (chunk: Uint8Array): void => void running.write(chunk).catch(() => {})
+  const onResize = (): void => running.resize(sizeOfOurs())
+  // Keys such as Ctrl-C become bytes for the inner terminal, which knows whom to interrupt.
+  process.stdin.setRawMode(true)
+  process.stdin.on('data', onInput)
+  process.stdout.on('resize', onResize)
+  try {
+    return await running.result
+  } finally {
+    process.stdin.setRawMode(false)
+    process.stdin.off('data', onInput)
+    process.stdin.pause()
+    process.stdout.off('resize', onResize)
+  }
+}
+
+const sizeOfOurs = (): TerminalSize => ({
+  cols: process.stdout.columns || 80,
+  rows: process.stdout.rows || 24,
+})
+
+const PASSED = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const
+const ENDING: readonly string[] = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']
+/** How long a command may take after a signal that should end it. */
+const PATIENCE_MS = 5000
+
+/** Hands our signals on to the command; one that does not end by them is stopped, at the second one at once. */
+export class SignalPassage {
+  readonly #abort = new AbortController()
+  #send: ((signal: NodeJS.Signals) => void) | undefined
+  #timer: NodeJS.Timeout | undefined
+  readonly #onSignal = (signal: NodeJS.Signals): void => this.#pass(signal)
+
+  constructor() {
+    for (const signal of PASSED) process.on(signal, this.#onSignal)
+  }
+
+  /** Aborted when the command has to be ended. */
+  get stop(): AbortSignal {
+    return this.#abort.signal
+  }
+
+  passTo(send: (signal: NodeJS.Signals) => void): void {
+    this.#send = send
+  }
+
+  dispose(): void {
+    clearTimeout(this.#timer)
+    for (const signal of PASSED) process.off(signal, this.#onSignal)
+  }
+
+  #pass(signal: NodeJS.Signals): void {
+    const ends = ENDING.includes(signal)
+    if (!this.#send || (ends && this.#timer)) this.#abort.abort()
+    else this.#send(signal)
+    if (ends) this.#timer ??= setTimeout(() => this.#abort.abort(), PATIENCE_MS)
+  }
+}

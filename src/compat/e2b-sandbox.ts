@@ -1,0 +1,160 @@
+import { createReadStream } from 'node:fs'
+import { Sandbox } from '../api.ts'
+import type { FileInfo } from '../backends/backend.ts'
+import type { ComposeOptions } from '../compose/compose.ts'
+import { type LongTimeout, longTimeout } from '../host/clock.ts'
+import type { ExecResult } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Sandbox as Opened } from '../supervisor/sandbox.ts'
+
+export type E2BSandboxOptions = {
+  /** Absent: `base`. */
+  readonly template?: string
+  /** Sandboxes there have no network unless this is asked for. */
+  readonly internet?: boolean
+  /** For each command. */
+  readonly timeoutMs?: number
+  /** A sandbox that nobody used for so long is destroyed. */
+  readonly idleTimeoutMs?: number
+  readonly compose?: ComposeOptions
+}
+
+export type ScriptLanguage = 'python' | 'typescript' | 'javascript' | 'shell'
+
+const HOME = '/home/user'
+const COMMAND_MS = 120_000
+const IDLE_MS = 300_000
+
+/** What keeps a name from being an option, a path, an address or a second command. */
+const NPM_NAME = /^(@[a-z0-9][a-z0-9._-]*\/)?[a-z0-9][a-z0-9._-]*(@[A-Za-z0-9.^~*-]+)?$/
+const PYTHON_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,_-]+\])?((==|>=|<=|~=|!=)[A-Za-z0-9.*+!-]+)?$/
+
+/** The code is an argument, so that the policy sees it too. */
+const RUNNERS: Readonly<Record<ScriptLanguage, readonly [string, ...string[]]>> = {
+  python: ['python3', '-c'],
+  javascript: ['node', '-e'],
+  typescript: ['node', '--experimental-strip-types', '--input-type=module-typescript', '-e'],
+  shell: ['bash', '-c'],
+}
+
+/**
+ * Seed 001's sandbox at E2B, thin over the same gate as everything else: each command is judged and on record, and
+ * the key in `E2B_API_KEY` never leaves this side.
+ */
+export class E2BSandbox {
+  readonly #options: E2BSandboxOptions
+  #open: Promise<Opened> | undefined
+  #idle: LongTimeout | undefined
+
+  constructor(options: E2BSandboxOptions = {}) {
+    this.#options = options
+  }
+
+  /** The sandbox; made by the first who needs it, and anew when it has ended. */
+  ensureSandbox(): Promise<Opened> {
+    this.#idle?.clear()
+    const idleMs = this.#options.idleTimeoutMs ?? IDLE_MS
+    this.#idle = longTimeout(() => void this.destroy().catch(() => {}), idleMs).unref()
+    this.#open ??= this.#create()
+    return this.#open
+  }
+
+  async #create(): Promise<Opened> {
+    const { template, internet, compose } = this.#options
+    const forget = (): void => {
+      this.#open = undefined
+    }
+    try {
+      const sandbox = await Sandbox.create(
+        {
+          backend: 'e2b',
+          network: { mode: internet ? 'full' : 'offline' },
+          // Another machine's kernel is no danger to ours, and nobody here can look at its filter.
+          waive: ['kernel.filtered'],
+          ...(template === undefined ? {} : { image: template }),
+        },
+        compose,
+      )
+      void sandbox.ended.then(forget)
+      return sandbox
+    } catch (error) {
+      forget()
+      throw error
+    }
+  }
+
+  /** A shell line, or a program with its arguments as they are. */
+  async execute(
+    command: string | readonly [string, ...string[]],
+    options: {
+      readonly cwd?: string
+      readonly env?: Readonly<Record<string, string>>
+      readonly timeoutMs?: number
+    } = {},
+  ): Promise<ExecResult> {
+    const sandbox = await this.ensureSandbox()
+    const { cwd = HOME, env, timeoutMs = this.#options.timeoutMs ?? COMMAND_MS } = options
+    return sandbox.exec(command, { cwd, limits: { wallMs: timeoutMs }, ...(env && { env }) })
+  }
+
+  async writeFile(path: string, data: string | Uint8Array): Promise<void> {
+    await (await this.ensureSandbox()).files.write(path, data)
+  }
+
+  async readFile(path: string): Promise<Uint8Array> {
+    return (await this.ensureSandbox()).files.read(path)
+  }
+
+  async listFiles(path = HOME): Promise<readonly FileInfo[]> {
+    return (await this.ensureSandbox()).files.entries(path)
+  }
+
+  async uploadFile(local: string, path: string): Promise<void> {
+    await (await this.ensureSandbox()).files.write(path, createReadStream(local))
+  }
+
+  /** SECURITY: names are looked at one by one and handed over as arguments; no shell reads them. */
+  async installPackages(names: readonly string[], language: 'node' | 'python'): Promise<ExecResult> {
+    const pattern = language === 'node' ? NPM_NAME : PYTHON_NAME
+    const wrong = names.find((name) => !pattern.test(name))
+    if (names.length === 0 || wrong !== undefined)
+      throw new SandboxError('invalid-input', `\`${wrong ?? ''}\` is not the name of a package`)
+    if (!this.#options.internet)
+      throw new SandboxError(
+        'invalid-network-mode',
+        'packages come over the network, and this sandbox has none',
+        {
+          hint: 'create it with { internet: true }',
+        },
+      )
+    return this.execute(
+      language === 'node' ? ['npm', 'install', '--', ...names] : ['pip', 'install', '--user', '--', ...names],
+    )
+  }
+
+  runScript(code: string, language: ScriptLanguage): Promise<ExecResult> {
+    return this.execute([...RUNNERS[language], code])
+  }
+
+  /** Whatever state it is in: afterwards there is none. */
+  async destroy(): Promise<void> {
+    this.#idle?.clear()
+    const open = this.#open
+    this.#open = undefined
+    await (await open?.catch(() => undefined))?.close()
+  }
+}
+
+let shared: E2BSandbox | undefined
+
+/** The one that callers of the seed's names share. */
+export function getE2BSandbox(options: E2BSandboxOptions = {}): E2BSandbox {
+  shared ??= new E2BSandbox(options)
+  return shared
+}
+
+export async function resetE2BSandbox(): Promise<void> {
+  const old = shared
+  shared = undefined
+  await old?.destroy()
+}

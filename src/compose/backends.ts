@@ -1,0 +1,244 @@
+import { createHash } from 'node:crypto'
+import { join } from 'node:path'
+import type { Backend, Probe } from '../backends/backend.ts'
+import { bubblewrap } from '../backends/bubblewrap/backend.ts'
+import { lazy } from '../backends/lazy.ts'
+import { mock } from '../backends/mock/backend.ts'
+import { native } from '../backends/native/backend.ts'
+import { SandboxRegistry } from '../backends/registry.ts'
+import { seatbelt } from '../backends/seatbelt/backend.ts'
+import { probeMemory } from '../host/probe-cache.ts'
+import { ownEpoch } from '../host/process/orphans.ts'
+import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
+import { SandboxError } from '../model/errors.ts'
+import type { Plan } from '../model/plan.ts'
+import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
+import { agentPath, packageFile } from './files.ts'
+
+/** The backends' part of the composition. */
+
+/** How the process that asks for backends lives. */
+export type RegistryOptions = {
+  readonly stays?: boolean
+  readonly onProgress?: (text: string) => void
+}
+
+export type RegistryParts = {
+  readonly stateDir: string
+  readonly env: Readonly<Record<string, string>>
+  readonly policy: () => SandboxPolicy
+  readonly observe: (path: string) => Observed
+  /** So many containers are kept ready for each kind of sandbox that was asked for. */
+  readonly ready: () => number
+  /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
+  readonly emulates: () => boolean
+  readonly runtime: () => 'runc' | 'runsc' | undefined
+  readonly closing: (() => Promise<void>)[]
+}
+
+/** Without an order of the operator's the host's own tools come first: `run` is about them. */
+const PRIORITY = {
+  bubblewrap: 50,
+  seatbelt: 40,
+  docker: 30,
+  gvisor: 20,
+  microvm: 15,
+  e2b: 10,
+  openshell: 5,
+  native: 0,
+  mock: 0,
+} as const
+
+/** Every backend of this host. Those that cost to load are loaded when somebody asks for one. */
+export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
+  const { stateDir, env, policy, observe } = parts
+  const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
+  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir), parts.emulates)
+  const local: readonly Backend[] = [
+    bubblewrap({ agent: agentPath(), probePlan }),
+    lazyDocker(options, parts, probePlan),
+    lazyGvisor(options, parts, probePlan),
+    lazyMicrovm(options, parts, probePlan),
+    // Elsewhere it could only ever say that it is not there.
+    ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
+    lazyE2b(env),
+    lazyOpenShell(env, registry),
+    native(env),
+    mock(),
+  ]
+  for (const backend of local) registry.register(backend, PRIORITY[backend.name as keyof typeof PRIORITY])
+  return registry
+}
+
+/** `[backends] order`: what stands in it comes first, in that order; the rest keeps its place behind. */
+export function orderBy(registry: SandboxRegistry, order: readonly string[] | undefined): void {
+  for (const [index, name] of (order ?? []).entries()) {
+    const backend = registry.get(name)
+    if (backend) registry.register(backend, ORDERED - index)
+  }
+}
+const ORDERED = 1000
+
+/** Sockets of container engines: the one that was named, or the usual places. SECURITY: only local ones. */
+export function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {
+  const named = env.RINGFENCE_DOCKER_SOCKET ?? /^unix:\/\/(\/.+)$/.exec(env.DOCKER_HOST ?? '')?.[1]
+  if (named !== undefined) return [named]
+  const own = env.XDG_RUNTIME_DIR ? [join(env.XDG_RUNTIME_DIR, 'podman', 'podman.sock')] : []
+  return ['/run/docker.sock', '/var/run/docker.sock', '/run/podman/podman.sock', ...own]
+}
+
+/** Where there is a wall for the host's own tools, a single command gets that one unless it asks for more. */
+const onRequest = ({ stays }: RegistryOptions): boolean =>
+  !stays && (process.platform === 'linux' || process.platform === 'darwin')
+
+/** Who made a container: this state directory, and this process. */
+function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
+  const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
+  return { owner, epoch: ownEpoch() }
+}
+
+/** Backends that run images, as they are known before they are loaded. */
+const imageFace = (options: RegistryOptions) =>
+  ({ byNameOnly: false, onRequest: onRequest(options), runsImages: true }) as const
+
+/** What each of them is made of. */
+async function imageParts(options: RegistryOptions, { stateDir, ready }: RegistryParts) {
+  const { ImageStore } = await import('../backends/images/store.ts')
+  return {
+    agent: agentPath(),
+    images: new ImageStore(stateDir),
+    stateDir,
+    ready: options.stays ? ready() : 0,
+    onProgress: options.onProgress,
+  }
+}
+
+function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const sockets = engineSockets(parts.env)
+  return lazy(
+    { name: 'docker', level: 'container', emulated: false, ...imageFace(options) },
+    () => hostFingerprint([...sockets, agentPath()]),
+    async () => {
+      const { docker } = await import('../backends/docker/backend.ts')
+      const shared = await imageParts(options, parts)
+      const runtime = parts.runtime()
+      const backend = docker({ ...shared, probePlan, sockets, runtime, ...labelsOf(parts.stateDir) })
+      parts.closing.push(() => backend.close())
+      return backend
+    },
+  )
+}
+
+function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  return lazy(
+    { name: 'gvisor', level: 'gvisor', emulated: false, ...imageFace(options) },
+    () => hostFingerprint([systemProgram('runsc') ?? 'runsc', agentPath()]),
+    async () => {
+      const { gvisor } = await import('../backends/gvisor/backend.ts')
+      const backend = gvisor({ ...(await imageParts(options, parts)), probePlan })
+      parts.closing.push(() => backend.close())
+      return backend
+    },
+  )
+}
+
+/** Guests count as run by the processor once one really did, in this life of the host. */
+function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const { stateDir } = parts
+  const fingerprint = (): string =>
+    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
+  const memory = probeMemory<boolean>(stateDir)
+  const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
+  const face = {
+    name: 'microvm',
+    level: 'microvm',
+    ...imageFace(options),
+    get emulated() {
+      return emulated()
+    },
+  } as const
+  return lazy(face, fingerprint, async () => {
+    const [{ microvm }, { Qemu }, { refusedBy }] = await Promise.all([
+      import('../backends/microvm/backend.ts'),
+      import('../backends/microvm/drivers/qemu.ts'),
+      import('../policy/paths/protect.ts'),
+    ])
+    const onKvm = (): void => memory.save('kvm', fingerprint(), true)
+    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+    const shared = await imageParts(options, parts)
+    const backend = microvm({ ...shared, probePlan, driver, emulated, refuses: refusedBy })
+    parts.closing.push(() => backend.close())
+    return backend
+  })
+}
+
+const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
+const preloadPath = (): string => packageFile('dist', 'guest', 'ringfence-readonly.so')
+
+/** As long as E2B keeps a sandbox in which nothing runs. */
+const REMOTE_IDLE_MS = 300_000
+
+/** SECURITY: the key stays on this side; no command and no record ever sees it. */
+function lazyE2b(env: Readonly<Record<string, string>>): Backend {
+  const { E2B_API_KEY: apiKey, E2B_DOMAIN: domain = 'e2b.app', E2B_SANDBOX_URL: sandboxUrl } = env
+  const apiUrl = (env.E2B_API_URL ?? `https://api.${domain}`).replace(/\/+$/, '')
+  const settings = apiKey ? { apiKey, apiUrl, sandboxUrl, domain, template: 'base' } : undefined
+  const face = { name: 'e2b', level: 'microvm', byNameOnly: true, emulated: false, runsImages: true } as const
+  return lazy(
+    face,
+    // Whether somebody else's machine answers is asked anew each time.
+    () => '',
+    async () => {
+      const { e2b } = await import('../backends/e2b/backend.ts')
+      // @ts-expect-error: E2B's package is a wish of the caller's, not one of ours
+      return e2b({ settings, sdk: () => import('e2b'), idleMs: REMOTE_IDLE_MS })
+    },
+  )
+}
+
+/** `RINGFENCE_OPENSHELL_MODE=mirror` stays on this host; `remote` asks the gateway. */
+function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxRegistry): Backend {
+  const named = (name: string): string | undefined => env[`RINGFENCE_OPENSHELL_${name}`]
+  const settings = {
+    mode: named('MODE') ?? (named('URL') === undefined ? undefined : 'remote'),
+    apiUrl: named('URL'),
+    apiKey: named('TOKEN'),
+    caFile: named('CA'),
+    certFile: named('CERT'),
+    keyFile: named('KEY'),
+    image: named('IMAGE'),
+  }
+  const face = {
+    name: 'openshell',
+    level: 'container',
+    byNameOnly: true,
+    emulated: false,
+    runsImages: true,
+  } as const
+  return lazy(
+    face,
+    () => '',
+    async () => (await import('../backends/openshell/backend.ts')).openshell(settings, registry),
+  )
+}
+
+/** The smallest real sandbox: nothing granted, everything switched on. */
+export function probePlanFor(
+  policy: SandboxPolicy,
+  observe: (path: string) => Observed,
+  stateDir: string,
+): Plan {
+  const spec = { limits: { wallMs: 10_000 } }
+  const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
+  const facts = {
+    uid: caller().uid,
+    home: '/',
+    stateDir: observe(stateDir),
+    hostMemoryMb: 1024,
+    cwd: '/',
+    paths,
+  }
+  const plan = planFor(policy, spec, facts)
+  if (plan instanceof SandboxError) throw plan
+  return plan
+}

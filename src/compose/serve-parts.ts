@@ -1,0 +1,299 @@
+import { release } from 'node:os'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { StoreTrailReader } from '../audit/store-read.ts'
+import type { StoreTrail } from '../audit/store-trail.ts'
+import { safeFetch } from '../egress/safe-fetch.ts'
+import { diagnose } from '../host/diagnose.ts'
+import { observeHost } from '../host/host-state.ts'
+import { Review, reviewedId } from '../host/review/review.ts'
+import type { Config } from '../model/config.ts'
+import { parseSpec, type Spec } from '../model/spec.ts'
+import { Presence } from '../server/authenticated-streams.ts'
+import { whyOut } from '../server/console-auth.ts'
+import { Builds } from '../server/e2b/builds.ts'
+import type { E2bParts } from '../server/e2b/guest.ts'
+import { RateLimit } from '../server/guard.ts'
+import type { ListenOptions } from '../server/listen.ts'
+import type { ServerParts } from '../server/parts.ts'
+import type { Store } from '../store/sql.ts'
+import { Keys, requesterOf } from '../supervisor/access/keys.ts'
+import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
+import { Sessions } from '../supervisor/access/sessions.ts'
+import { Questions } from '../supervisor/approvals/approvals.ts'
+import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
+import type { beginInstance } from '../supervisor/instance.ts'
+import { PolicyDesk } from '../supervisor/policy-service.ts'
+import type { PoolSize } from '../supervisor/pool.ts'
+import { type Homes, openWithHomes } from '../supervisor/private-directories.ts'
+import { assertRoom, troubleOf } from '../supervisor/readiness.ts'
+import { Reviews } from '../supervisor/snapshots/reviews.ts'
+import { judged, openFrom, Snapshots } from '../supervisor/snapshots/snapshots.ts'
+import type { Templates } from '../supervisor/snapshots/templates.ts'
+import { Supervisor } from '../supervisor/supervisor.ts'
+import { Feed } from '../supervisor/telemetry/feed.ts'
+import { Metrics } from '../supervisor/telemetry/metrics.ts'
+import { Retention } from '../supervisor/telemetry/retention.ts'
+import { Samples } from '../supervisor/telemetry/samples.ts'
+import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
+import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
+
+/** What the routes of a server stand on, made of what was opened. */
+
+export type ServeOptions = ComposeOptions & {
+  readonly host?: string | undefined
+  readonly port?: number | undefined
+  readonly databaseUrl?: string | undefined
+  readonly tlsCert?: string | undefined
+  readonly tlsKey?: string | undefined
+  readonly insecureBind?: boolean | undefined
+  readonly log?: (line: string) => void
+  /** Other surfaces on the same port; see the seam in `server/app.ts`. */
+  readonly mounts?: ListenOptions['mounts']
+  readonly upgrades?: ListenOptions['upgrades']
+  readonly version?: string
+}
+
+/** What stands below the routes. */
+export type Grown = {
+  readonly ringfence: Ringfence
+  readonly store: Store
+  readonly trail: StoreTrail
+  readonly instance: ReturnType<typeof beginInstance>
+  readonly tokens: SandboxTokens
+  readonly homes: Homes
+  readonly templates: Templates
+}
+
+/** What E2B gives its own sandboxes. */
+const DISK_MB = 10_240
+
+/** What E2B's clients need beside the rest. */
+export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
+  tokens,
+  templates,
+  builds: new Builds(),
+  policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
+  diskMb: DISK_MB,
+  kernel: (file) => guestFile('kernels', file),
+})
+
+/** What is read anew after each reload. */
+export type Live = { config: Config }
+
+/** Everything that the routes ask for. */
+export function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
+  const { ringfence, store, trail, instance, templates } = grown
+  const server = live.config.server ?? {}
+  const metrics = loopMetrics()
+  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const feed = new Feed(trail, reader)
+  const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
+  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const supervisor = supervisorOf(grown, { questions, metrics, server })
+  const keys = new Keys(store, newId)
+  const sessions = new Sessions(store, keys)
+  const reload = reloading(ringfence, live)
+  const { policyFile: file, home, current, policyHash, inspect } = ringfence
+  return {
+    supervisor,
+    keys,
+    sessions,
+    presence: presenceOf(keys, sessions),
+    samples: new Samples(() => supervisor.all),
+    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    doctor: () => doctorOf(ringfence),
+    reviews: new Reviews({
+      supervisor,
+      trail: ringfence.trail,
+      find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+      ids: () => Review.list(ringfence.stateDir).map(reviewedId),
+      waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
+    }),
+    snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
+    questions,
+    webhooks: new Webhooks({
+      store,
+      reader,
+      feed,
+      newId,
+      post: posting(live),
+      isInForce: async (keyId) => (await keys.principalById(keyId)) !== undefined,
+    }),
+    trail: reader,
+    feed,
+    metrics,
+    settings: settingsOf(options, live),
+    backends: () => backendsOf(ringfence),
+    evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
+      ringfence.judge(command, { workspace, cwd }),
+    reload,
+    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
+    log: options.log ?? (() => {}),
+    skills: skillParts(ringfence),
+  }
+}
+
+/** What removes what ended long ago. */
+export const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Retention =>
+  new Retention({
+    store: grown.store,
+    trail: grown.ringfence.trail,
+    instance: grown.instance,
+    templates: grown.templates,
+    keepDays: () => live.config.server?.keep_days ?? KEEP_DAYS,
+    reviews: () => Review.list(grown.ringfence.stateDir),
+    log: options.log ?? (() => {}),
+  })
+const KEEP_DAYS = 30
+
+function presenceOf(keys: Keys, sessions: Sessions): Presence {
+  const presence = new Presence((headers) => whyOut(sessions, headers))
+  keys.onRevoked(() => void presence.look())
+  sessions.onEnded(() => void presence.look())
+  return presence
+}
+
+function loopMetrics(): Metrics {
+  const metrics = new Metrics()
+  const delay = monitorEventLoopDelay({ resolution: 10 })
+  delay.enable()
+  metrics.onRead(() => {
+    for (const quantile of [50, 99])
+      metrics.gauge(
+        'ringfence_loop_delay_seconds',
+        'How late the event loop was since the last reading.',
+        { quantile: String(quantile / 100) },
+        Math.max(0, delay.percentile(quantile) / 1e9 - 0.01),
+      )
+    metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
+    delay.reset()
+  })
+  return metrics
+}
+
+type Desk = {
+  readonly questions: Questions
+  readonly metrics: Metrics
+  readonly server: NonNullable<Config['server']>
+}
+
+function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Supervisor {
+  const { ringfence, store, instance, tokens, homes, templates } = grown
+  return new Supervisor({
+    store,
+    trail: ringfence.trail,
+    instance,
+    newId,
+    questions,
+    metrics,
+    policyHash: ringfence.policyHash,
+    open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
+    tokenOf: (id) => tokens.access(id),
+    // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
+    judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
+    assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
+    assertRoom: () => assertRoom(ringfence.stateDir),
+    pool: (server.pool ?? []).map(poolSize),
+    limits: {
+      sandboxes: server.max_sandboxes ?? 1000,
+      sandboxesPerKey: server.max_sandboxes_per_key ?? 200,
+      opening: server.max_creating ?? 8,
+      waiting: server.max_waiting ?? 1024,
+      execs: server.max_execs ?? 64,
+      background: server.max_background_execs ?? 1024,
+      outputBytes: (server.kept_output_mb ?? 128) * 1024 * 1024,
+      defaultTtlMs: (server.default_timeout_secs ?? 3600) * 1000,
+    },
+  })
+}
+
+const reloading =
+  (ringfence: Ringfence, live: Live): ServerParts['reload'] =>
+  async () => {
+    const { config, secrets } = await ringfence.reload()
+    live.config = config
+    for (const name of secrets) await ringfence.trail.append({ event: 'Secret', name, state: 'replaced' })
+    await ringfence.trail.append({
+      event: 'PolicyDecision',
+      subject: 'reload',
+      action: 'allow',
+      reason: 'reloaded',
+    })
+    return { policy: ringfence.policyHash() }
+  }
+
+/** A webhook goes where any other request of ours may go, and follows nobody. */
+const posting =
+  (live: Live): Post =>
+  async (url, body, headers, { mayReachPrivate }) => {
+    const allowPrivate = mayReachPrivate ? (live.config.network?.allow_private ?? []) : []
+    const limits = { maxRedirects: 0, timeoutMs: 10_000, maxBytes: 65_536 }
+    return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, ...limits })).status
+  }
+
+function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] {
+  const server = live.config.server ?? {}
+  return {
+    hosts: server.hosts ?? [],
+    origins: server.origins ?? [],
+    requestsPerSecond: server.requests_per_second ?? 2000,
+    wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
+    allowInteractive: () => live.config.policy?.allow_interactive ?? false,
+    operatorRules: () => operatorRules(live.config),
+    tls: Boolean(options.tlsCert ?? server.tls_cert),
+    version: options.version ?? '0.1.0',
+  }
+}
+
+/** Slow enough for guessing to be hopeless twice over. */
+const SIGN_INS_PER_SECOND = 5
+
+function poolSize({
+  size,
+  backend,
+  template,
+  image,
+  network,
+  cpus,
+  memory_mb,
+}: NonNullable<NonNullable<Config['server']>['pool']>[number]): PoolSize {
+  const limits = { ...(cpus && { cpus }), ...(memory_mb && { memoryMb: memory_mb }) }
+  const spec: Spec = parseSpec({
+    ...(backend && { backend }),
+    ...(template && { template }),
+    ...(image && { image }),
+    ...(network && { network: { mode: network } }),
+    ...(Object.keys(limits).length > 0 && { limits }),
+  })
+  return { spec, size }
+}
+
+async function doctorOf(ringfence: Ringfence): Promise<unknown> {
+  const backends = await backendsOf(ringfence, true)
+  const notes = diagnose(await observeHost(agentPath()))
+  return { backends, node: process.version, kernel: release(), notes }
+}
+
+/** As the rules are named in decisions. */
+const operatorRules = ({ policy }: Config): OperatorRules => ({
+  ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
+  asksByDefault: policy?.default_action === 'ask',
+})
+
+async function backendsOf({ registry }: Ringfence, fresh = false): Promise<readonly unknown[]> {
+  return Promise.all(
+    registry.list().map(async ({ name, level, emulated, byNameOnly }) => {
+      const probe = await registry.probe(name, { fresh })
+      const found = probe.available
+        ? {
+            guarantees: probe.guarantees,
+            start_ms: Math.round(probe.startMs * 10) / 10,
+            reason: null,
+            fix: null,
+          }
+        : { guarantees: [], start_ms: null, reason: probe.reason, fix: probe.fix }
+      return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
+    }),
+  )
+}

@@ -1,0 +1,204 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { mcpMount } from '../agents.ts'
+import { openStoreTrail } from '../audit/open-store-trail.ts'
+import type { StoreTrail } from '../audit/store-trail.ts'
+import { cgroupHost } from '../host/process/cgroup.ts'
+import { endOrphanProcesses, removeOrphanGroups } from '../host/process/orphans.ts'
+import type { Config } from '../model/config.ts'
+import type { Event, Pace } from '../model/event.ts'
+import { consoleMount } from '../server/console-files.ts'
+import type { E2bParts } from '../server/e2b/guest.ts'
+import { e2bMount, e2bUpgrades } from '../server/e2b/mount.ts'
+import { type ListenOptions, listen } from '../server/listen.ts'
+import type { ServerParts } from '../server/parts.ts'
+import { openStore } from '../store/open.ts'
+import type { Store } from '../store/sql.ts'
+import { loadSandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
+import { beginInstance } from '../supervisor/instance.ts'
+import { Homes } from '../supervisor/private-directories.ts'
+import { Templates } from '../supervisor/snapshots/templates.ts'
+import type { Pruned } from '../supervisor/telemetry/retention.ts'
+import { compose, databaseUrl, environment, packageFile, type Ringfence, stateDirectory } from './compose.ts'
+import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOptions } from './serve-parts.ts'
+
+/** The server's half of the composition: what is opened in which order, and closed again. */
+
+export type { ServeOptions } from './serve-parts.ts'
+
+export type RunningServer = {
+  readonly url: string
+  readonly port: number
+  readonly parts: ServerParts
+  readonly store: Store
+  /** Where everything is written down. */
+  readonly trail: Ringfence['trail']
+  /** What an earlier life left unfinished and this one settled. */
+  readonly recovered: number
+  readonly reload: () => Promise<{ readonly policy: string }>
+  /** Removes now what ended long ago, as every hour. */
+  readonly prune: () => Promise<Pruned>
+  /** Takes no new work, lets commands end until the deadline, leaves nothing. */
+  readonly drain: () => Promise<void>
+  /** At once. */
+  readonly close: () => Promise<void>
+}
+
+/** What has to be closed again, in the order in which it was opened. */
+type Closing = (() => Promise<void> | void)[]
+
+/** All of it, whatever some of it says: a store that is away must not keep the rest open, nor us from going. */
+async function undo(closing: Closing, log: (line: string) => void = () => {}): Promise<void> {
+  for (const close of closing.splice(0).reverse()) {
+    const late = new Promise<void>((resolve) => setTimeout(resolve, CLOSE_MS).unref())
+    const closed = Promise.resolve().then(close)
+    await Promise.race([closed, late]).catch((error: Error) => log(`while closing: ${error.message}`))
+    closed.catch(() => {})
+  }
+}
+/** So long each part may take to close. */
+const CLOSE_MS = 30_000
+
+export async function startServer(options: ServeOptions = {}): Promise<RunningServer> {
+  const closing: Closing = []
+  try {
+    return await serve(options, await grow(options, closing), closing)
+  } catch (error) {
+    await undo(closing)
+    throw error
+  }
+}
+
+/** Everything below the routes: state directory, composition, store, trail. */
+async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
+  const stateDir = stateDirectory(options.env ?? environment())
+  const instance = beginInstance(stateDir)
+  closing.push(() => instance.release())
+  let hash = (): string => ''
+  let opened: StoreTrail | undefined
+  const append = async (event: Event, pace?: Pace): Promise<void> => {
+    if (!opened) throw new Error('the trail is not open yet')
+    await opened.append({ ...event, policy: hash() }, pace)
+  }
+  const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
+  hash = ringfence.policyHash
+  closing.push(() => ringfence.close())
+  const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
+  const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
+  const store = await openStore({ stateDir, databaseUrl: database, answerMs })
+  closing.push(() => store.close())
+  const trail = await openStoreTrail({ home: stateDir, store })
+  opened = trail
+  closing.push(() => trail.close())
+  const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+  const homes = new Homes(join(stateDir, 'homes'))
+  const templates = new Templates(store, join(stateDir, 'templates'))
+  return { ringfence, store, trail, instance, tokens, homes, templates }
+}
+
+async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
+  const { ringfence, store, templates, tokens } = grown
+  const live: Live = { config: ringfence.config }
+  const parts = partsOf(options, grown, live)
+  const retention = retentionOf(options, grown, live)
+  closing.push(() => parts.webhooks.close())
+  closing.push(() => parts.presence.close())
+  closing.push(() => retention.close())
+  const recovered = await recover(parts, grown)
+  const e2b = e2bParts(ringfence, templates, tokens)
+  const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
+  closing.push(() => listening.close())
+  retention.start()
+  const close = once(async () => {
+    await parts.supervisor.drain(0)
+    // Whoever hears that we go does not come back to a store that is about to close.
+    listening.stop()
+    await parts.presence.leave()
+    await undo(closing, parts.log)
+  })
+  return {
+    url: listening.url,
+    port: listening.port,
+    parts,
+    store,
+    trail: ringfence.trail,
+    recovered,
+    reload: parts.reload,
+    prune: () => retention.pass(),
+    drain: once(async () => {
+      await drain(parts, (ringfence.config.server?.drain_secs ?? 30) * 1000)
+      await close()
+    }),
+    close,
+  }
+}
+
+/** Settles what an earlier life left behind. Returns how many sandboxes that were. */
+async function recover(parts: ServerParts, { ringfence, homes }: Grown): Promise<number> {
+  reapOrphans()
+  reapContainers(ringfence)
+  const recovered = await parts.supervisor.recover()
+  await homes.sweep()
+  void parts.reviews.settle().catch(() => {})
+  parts.webhooks.deliver()
+  return recovered
+}
+
+/** Now, and again a little later: what a crash left half-born may still be on its way. */
+function reapOrphans(): void {
+  if (process.platform !== 'linux') return
+  const reap = (): void => {
+    endOrphanProcesses()
+    removeOrphanGroups(cgroupHost())
+  }
+  // Without descriptors nothing can be looked for; that is no reason to die, and it may be better in a while.
+  const reapOrRetry = (): void => {
+    try {
+      reap()
+    } catch {
+      setTimeout(reapOrRetry, REAP_RETRY_MS).unref()
+    }
+  }
+  reap()
+  for (const later of REAP_AGAIN_MS) setTimeout(reapOrRetry, later).unref()
+}
+/** In the background: an engine that hangs must not keep a server from starting. */
+function reapContainers({ registry }: Ringfence): void {
+  for (const backend of registry.list()) void backend.reap?.().catch(() => {})
+}
+const REAP_AGAIN_MS = [500, 2000, 4000]
+const REAP_RETRY_MS = 1000
+
+/** Answers go on while commands end; new connections and new work are refused. */
+async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
+  await parts.supervisor.drain(deadlineMs)
+  // The last answers are on their way.
+  await new Promise((resolve) => setTimeout(resolve, 50))
+}
+
+function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
+  const cert = options.tlsCert ?? server.tls_cert
+  const key = options.tlsKey ?? server.tls_key
+  return {
+    host: options.host ?? server.host ?? '127.0.0.1',
+    port: options.port ?? server.port ?? 4200,
+    tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
+    insecureBind: options.insecureBind,
+    version: options.version ?? '0.1.0',
+    mounts: [
+      mcpMount(options.version ?? '0.1.0'),
+      e2bMount(e2b),
+      consoleMount(packageFile('dist', 'web')),
+      ...(options.mounts ?? []),
+    ],
+    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
+  }
+}
+
+function once(work: () => Promise<void>): () => Promise<void> {
+  let done: Promise<void> | undefined
+  return () => {
+    done ??= work()
+    return done
+  }
+}

@@ -1,0 +1,239 @@
+import type { Socket } from 'node:net'
+import { SandboxError } from '../model/errors.ts'
+import { isSamePeer } from '../policy/network/network.ts'
+import { Cut, type Until } from './cancel.ts'
+import { dial } from './dial.ts'
+import type { Judged } from './resolve.ts'
+import { bulkReading, Source } from './source.ts'
+
+export type Protocol = 'connect' | 'http' | 'socks5'
+
+/** One connection as its owner sees it; nothing in it ever holds a secret. */
+export type Connection = {
+  readonly host: string
+  readonly port: number
+  readonly address?: string
+  readonly protocol: Protocol
+  readonly verdict: 'allow' | 'deny'
+  readonly reason: string
+  /** From outside into the sandbox. */
+  readonly bytesIn: number
+  readonly bytesOut: number
+  readonly durationMs: number
+  /** When it ended. */
+  readonly at?: number
+}
+
+/** A way out that was judged and admitted: it counts, ends when nothing moves, and can be cut at any time. */
+export class Passage {
+  readonly judged: Judged
+  readonly protocol: Protocol
+  bytesIn = 0
+  bytesOut = 0
+  address: string | undefined
+  readonly #started = Date.now()
+  readonly #idle: NodeJS.Timeout
+  readonly #cut = new Cut()
+  readonly #report: (connection: Connection, passage: Passage) => void
+  readonly #around: Passage | undefined
+  #done = false
+
+  /** `around` is the tunnel that this passage runs in; what moves here keeps it open. */
+  constructor(
+    judged: Judged,
+    protocol: Protocol,
+    idleMs: number,
+    report: (connection: Connection, passage: Passage) => void,
+    around?: Passage,
+  ) {
+    this.judged = judged
+    this.protocol = protocol
+    this.#report = report
+    this.#around = around
+    this.#idle = setTimeout(
+      () => this.cut(new SandboxError('timeout', `nothing moved for ${idleMs} ms`)),
+      idleMs,
+    )
+    this.#idle.unref()
+  }
+
+  /** Over when the passage is cut; streams that belong to it then go. */
+  get until(): Until {
+    return this.#cut
+  }
+
+  /** Bytes into the sandbox. */
+  readonly countIn = (count: number): void => {
+    this.bytesIn += count
+    this.touch()
+  }
+
+  /** Bytes out of it. */
+  readonly countOut = (count: number): void => {
+    this.bytesOut += count
+    this.touch()
+  }
+
+  /** Something moved. */
+  touch(): void {
+    this.#idle.refresh()
+    this.#around?.touch()
+  }
+
+  /** Ends the passage from our side. */
+  cut(why: SandboxError): void {
+    if (this.#done) return
+    this.#finish('deny', why.message)
+    this.#cut.now(why)
+  }
+
+  /** Ends the passage after its last byte, or after the error that ended it. */
+  close(error?: unknown): void {
+    if (this.#done) return
+    if (error instanceof SandboxError && error.family === 'denied') this.#finish('deny', error.message)
+    else this.#finish('allow', error instanceof SandboxError ? error.message : this.judged.reason)
+  }
+
+  /** The connection so far. */
+  view(verdict: 'allow' | 'deny', reason: string): Connection {
+    const { host, port } = this.judged.target
+    const { bytesIn, bytesOut, protocol, address } = this
+    const durationMs = Date.now() - this.#started
+    const seen = { host, port, protocol, verdict, reason, bytesIn, bytesOut, durationMs }
+    return address === undefined ? seen : { ...seen, address }
+  }
+
+  #finish(verdict: 'allow' | 'deny', reason: string): void {
+    this.#done = true
+    clearTimeout(this.#idle)
+    this.#report(this.view(verdict, reason), this)
+  }
+}
+
+/** An open connection to the outside. */
+export type Upstream = { readonly socket: Socket; readonly source: Source; readonly address: string }
+
+export type DialOptions = {
+  readonly connectMs: number
+  readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
+}
+
+const MAX_TRIES = 4
+
+/** Connects to the first judged address that answers. SECURITY: only addresses that were judged for this passage. */
+export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptions): Promise<Upstream> {
+  const { target, addresses } = passage.judged
+  let failure: unknown
+  for (const address of addresses.slice(0, MAX_TRIES)) {
+    const bulk = tls === undefined ? bulkReading() : undefined
+    const clock = deadline(connectMs, passage.until)
+    try {
+      const socket = await dial({
+        address,
+        port: target.port,
+        tls,
+        until: clock.until,
+        onread: bulk?.onread,
+      } as Parameters<typeof dial>[0])
+      passage.address = address
+      return { socket, address, source: bulk ? bulk.attach(socket) : new Source(socket) }
+    } catch (error) {
+      failure = error
+      if (error instanceof SandboxError && error.code !== 'timeout') throw error
+    } finally {
+      clock.stop()
+    }
+  }
+  throw unreachable(target.host, failure)
+}
+
+/** The outer end, or this one. */
+function deadline(ms: number, outer: Until): { readonly until: Until; stop(): void } {
+  const inner = new Cut()
+  const timer = setTimeout(() => inner.now(new SandboxError('timeout', `no connection within ${ms} ms`)), ms)
+  const leave = outer.listen(() => inner.now(outer.reason as Error))
+  return {
+    until: inner,
+    stop: () => {
+      clearTimeout(timer)
+      leave()
+    },
+  }
+}
+
+function unreachable(host: string, cause: unknown): SandboxError {
+  if (cause instanceof SandboxError) return cause
+  const { code } = (cause ?? {}) as NodeJS.ErrnoException
+  if (code === 'ETIMEDOUT') return new SandboxError('timeout', `\`${host}\` does not answer`)
+  return new SandboxError('fetch-failed', `cannot reach \`${host}\`${code ? `: ${code}` : ''}`)
+}
+
+type Waiting = { readonly upstream: Upstream; readonly timer: NodeJS.Timeout }
+
+const IDLE_PER_PLACE = 32
+const IDLE_ALL = 128
+const IDLE_MS = 4000
+
+/**
+ * Connections that wait for their next request. INVARIANT: one is used again only for the same scheme, host, port and an
+ * address that was judged anew for the new request.
+ */
+export class Pool {
+  readonly #idle = new Map<string, Waiting[]>()
+  #count = 0
+
+  /** A waiting connection for this passage, if there is one. */
+  take(passage: Passage, scheme: string): Upstream | undefined {
+    const waiting = this.#idle.get(keyOf(passage, scheme))
+    const found = waiting?.findLastIndex(({ upstream }) =>
+      passage.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
+    )
+    if (waiting === undefined || found === undefined || found < 0) return undefined
+    const { upstream, timer } = waiting[found] as Waiting
+    clearTimeout(timer)
+    waiting.splice(found, 1)
+    this.#count--
+    upstream.source.stop()
+    passage.address = upstream.address
+    return upstream.source.over || upstream.socket.destroyed ? this.take(passage, scheme) : upstream
+  }
+
+  /** Keeps a connection whose last answer was read to its end. */
+  give(passage: Passage, scheme: string, upstream: Upstream): void {
+    const key = keyOf(passage, scheme)
+    const waiting = this.#idle.get(key) ?? []
+    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || upstream.socket.destroyed) {
+      upstream.socket.destroy()
+      return
+    }
+    this.#idle.set(key, waiting)
+    const drop = (): void => {
+      const at = waiting.findIndex((one) => one.upstream === upstream)
+      if (at < 0) return
+      clearTimeout(timer)
+      waiting.splice(at, 1)
+      this.#count--
+      if (waiting.length === 0 && this.#idle.get(key) === waiting) this.#idle.delete(key)
+      upstream.socket.destroy()
+    }
+    const timer = setTimeout(drop, IDLE_MS)
+    timer.unref()
+    waiting.push({ upstream, timer })
+    this.#count++
+    // SECURITY: bytes that nobody asked for must not become the answer to the next request.
+    upstream.source.flow(drop, drop)
+  }
+
+  clear(): void {
+    for (const waiting of this.#idle.values())
+      for (const { upstream, timer } of waiting.splice(0)) {
+        clearTimeout(timer)
+        upstream.socket.destroy()
+      }
+    this.#idle.clear()
+    this.#count = 0
+  }
+}
+
+const keyOf = ({ judged: { target } }: Passage, scheme: string): string =>
+  `${scheme}://${target.host}:${target.port}`

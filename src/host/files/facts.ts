@@ -1,0 +1,67 @@
+import { lstatSync, readdirSync, realpathSync, type Stats } from 'node:fs'
+import { join, resolve } from 'node:path'
+import type { PathFact } from '../../model/plan.ts'
+import { readText } from '../system.ts'
+import { observePath, type PathObservation, pathFactOf } from './walk.ts'
+
+/** An observation with the fact that a mount carries, and what of the blocked names lies directly inside. */
+export type HostPath = PathObservation & {
+  readonly fact: PathFact | undefined
+  readonly blockedInside: readonly HostPath[]
+  readonly repositories: readonly string[]
+}
+
+const mountable = ['dir', 'file', 'socket']
+
+/** Observes one absolute path; `isBlocked` says which entries of a directory are of interest. */
+export function hostPath(path: string, isBlocked: (name: string) => boolean = () => false): HostPath {
+  const observation = observePath(path.startsWith('/') ? path : `/${path}`)
+  const present = observation.state === 'exists' && mountable.includes(observation.thing.kind)
+  const fact = present ? pathFactOf(observation) : undefined
+  const inside = fact?.kind === 'dir' ? entriesOf(fact.real).filter(isBlocked) : []
+  return {
+    ...observation,
+    fact,
+    blockedInside: inside.map((name) => hostPath(`${fact?.real}/${name}`)),
+    repositories: fact?.kind === 'dir' ? repositoriesOf(fact.real) : [],
+  }
+}
+
+/** Follows git's own pointers: `.git` as a link or as a file with `gitdir:`, and from there `commondir`. */
+function repositoriesOf(directory: string): readonly string[] {
+  const dot = join(directory, '.git')
+  const stat = kindOf(dot)
+  if (!stat || stat.isDirectory()) return []
+  const named = stat.isFile() ? /^gitdir: (.*)$/m.exec(readText(dot) ?? '')?.[1] : dot
+  const repository = named === undefined ? undefined : realOf(resolve(directory, named.trim()))
+  if (!repository) return []
+  const common = readText(join(repository, 'commondir'))?.trim()
+  const shared = common === undefined ? undefined : realOf(resolve(repository, common))
+  return shared ? [repository, shared] : [repository]
+}
+
+function kindOf(path: string): Stats | undefined {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false })
+  } catch {
+    // A directory that we may not look into is refused elsewhere, in words.
+    return undefined
+  }
+}
+
+function realOf(path: string): string | undefined {
+  try {
+    return realpathSync(path)
+  } catch {
+    return undefined
+  }
+}
+
+function entriesOf(directory: string): string[] {
+  try {
+    return readdirSync(directory)
+  } catch {
+    // Unreadable for us means unreadable for the sandbox, which has no more rights than we have.
+    return []
+  }
+}

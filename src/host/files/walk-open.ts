@@ -1,0 +1,144 @@
+import { closeSync, constants, fstatSync, ftruncateSync, mkdirSync, openSync, readlinkSync } from 'node:fs'
+import { SandboxError } from '../../model/errors.ts'
+import { kindOf, type PathObservation, type PathThing } from './walk.ts'
+
+const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_TRUNC } = constants
+
+/** PLATFORM: Linux's flag for a descriptor that only names an inode; Node does not list it. */
+export const O_PATH = 0x20_00_00
+/** PLATFORM: macOS refuses a symlink in any component with this one. */
+const O_NOFOLLOW_ANY = 0x20_00_00_00
+
+const FILE_MODE = 0o666
+const DIR_MODE = 0o777
+
+type Existing = Extract<PathObservation, { state: 'exists' }>
+type Missing = Extract<PathObservation, { state: 'missing' }>
+
+/**
+ * Opens the very thing that was observed and judged, or throws `path-traversal` because the path leads
+ * elsewhere by now. Where the path was missing, `O_CREAT` makes it and its parents, and nothing may have
+ * taken their place. With `O_PATH` the descriptor only names the inode, for a mount. The caller closes it.
+ */
+export function openChecked(observation: PathObservation, flags: number): number {
+  if (observation.state === 'unreadable') throw gone(observation)
+  if (observation.state === 'missing' && (flags & O_CREAT) === 0) throw gone(observation)
+  if (observation.state === 'exists' && (flags & O_CREAT) !== 0 && (flags & O_EXCL) !== 0)
+    throw changed(observation)
+  try {
+    if (process.platform !== 'linux') return openElsewhere(observation, flags)
+    return observation.state === 'exists' ? openExisting(observation, flags) : openNew(observation, flags)
+  } catch (error) {
+    throw error instanceof SandboxError ? error : changed(observation, error)
+  }
+}
+
+/**
+ * SECURITY: first a descriptor without side effects, then the identity, then the open. Opening at once would
+ * block on a pipe, wake a device or truncate a file that was put there after the judgement.
+ */
+function openExisting(observation: Existing, flags: number): number {
+  const naming = (flags & O_PATH) !== 0
+  const { kind } = observation.thing
+  if (!naming && kind !== 'file' && kind !== 'dir') throw changed(observation)
+  const place = openPlace(observation.real)
+  try {
+    requireSame(observation, place, observation)
+    return openSync(`/proc/self/fd/${place}`, naming ? O_PATH : flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW))
+  } finally {
+    closeSync(place)
+  }
+}
+
+function openNew(observation: Missing, flags: number): number {
+  const parent = openPlace(observation.ancestor)
+  try {
+    requireSame(observation, parent, { real: observation.ancestor, thing: observation.thing })
+  } catch (error) {
+    closeSync(parent)
+    throw error
+  }
+  return createBelow(parent, observation.missing, flags)
+}
+
+/**
+ * Makes the missing directories and the file. Takes over `parent` and closes it.
+ * EEXIST stops it: whatever stands there now was not there when the path was judged.
+ */
+function createBelow(parent: number, [name = '', ...rest]: readonly string[], flags: number): number {
+  const path = `/proc/self/fd/${parent}/${name}`
+  let next: number
+  try {
+    if (rest.length === 0) return openSync(path, flags | O_CREAT | O_EXCL | O_NOFOLLOW, FILE_MODE)
+    mkdirSync(path, DIR_MODE)
+    next = openSync(path, O_PATH | O_NOFOLLOW | O_DIRECTORY)
+  } finally {
+    closeSync(parent)
+  }
+  return createBelow(next, rest, flags)
+}
+
+/**
+ * A descriptor that names the inode at a real path, with no symlink anywhere on the way.
+ * PLATFORM: Node has no openat; `/proc/self/fd/N/name` is looked up from the open directory N all the same.
+ */
+function openPlace(real: string): number {
+  const names = real.split('/').filter((name) => name !== '')
+  let place = openSync('/', O_PATH | O_DIRECTORY)
+  for (const [index, name] of names.entries()) {
+    const parent = place
+    try {
+      place = openSync(
+        `/proc/self/fd/${parent}/${name}`,
+        O_PATH | O_NOFOLLOW | (index + 1 < names.length ? O_DIRECTORY : 0),
+      )
+    } finally {
+      closeSync(parent)
+    }
+  }
+  return place
+}
+
+type Judged = { readonly real: string; readonly thing: PathThing }
+
+/**
+ * INVARIANT: same device, inode and kind, and the kernel's own name for the descriptor is the judged path.
+ * SECURITY: file systems reuse inode numbers at once, so a pipe made after an unlink may carry the file's
+ * number.
+ */
+function requireSame(observation: PathObservation, fd: number, { real, thing }: Judged): void {
+  const stat = fstatSync(fd, { bigint: true })
+  const same = String(stat.dev) === thing.dev && String(stat.ino) === thing.ino && kindOf(stat) === thing.kind
+  const here = process.platform !== 'linux' || readlinkSync(`/proc/self/fd/${fd}`) === real
+  if (!same || !here) throw changed(observation)
+}
+
+function openElsewhere(observation: Existing | Missing, flags: number): number {
+  if (process.platform !== 'darwin') {
+    throw new SandboxError('unsupported', 'opening a judged path is not supported on this system')
+  }
+  const guarded = (flags & ~(O_TRUNC | O_CREAT)) | O_NOFOLLOW_ANY | O_NONBLOCK
+  if (observation.state === 'missing') {
+    if (observation.missing.length > 1) throw gone(observation)
+    return openSync(
+      `${observation.ancestor}/${observation.missing[0]}`,
+      guarded | O_CREAT | O_EXCL,
+      FILE_MODE,
+    )
+  }
+  const fd = openSync(observation.real, guarded)
+  try {
+    requireSame(observation, fd, observation)
+    if ((flags & O_TRUNC) !== 0) ftruncateSync(fd)
+    return fd
+  } catch (error) {
+    closeSync(fd)
+    throw error
+  }
+}
+
+const gone = ({ asked }: PathObservation): SandboxError =>
+  new SandboxError('forbidden-host-path', `\`${asked}\` is missing or outside the allowed paths`)
+
+const changed = ({ asked }: PathObservation, cause?: unknown): SandboxError =>
+  new SandboxError('path-traversal', `\`${asked}\` is no longer what was judged`, { cause })

@@ -1,0 +1,242 @@
+import type { Use } from '../../model/command.ts'
+import { type Guarantee, isGuarantee } from '../../model/guarantee.ts'
+
+/**
+ * The channel to the guest agent: type (1 byte), id (4 bytes), length (4 bytes), payload; numbers little endian.
+ * The id names a command or a stream, 0 is the sandbox itself.
+ * SECURITY: every byte is treated as hostile; a frame that is too long or of an unknown type ends the channel.
+ */
+export type Frame =
+  | { readonly kind: 'error'; readonly id: number; readonly text: string }
+  | { readonly kind: 'ready'; readonly id: number; readonly status: ReadonlyMap<string, string> }
+  | {
+      readonly kind: 'violation'
+      readonly id: number
+      readonly guarantee: Guarantee
+      readonly details: string
+    }
+  | { readonly kind: 'limit'; readonly id: number; readonly limit: AgentLimit }
+  | { readonly kind: 'exit'; readonly id: number; readonly signaled: boolean; readonly code: number }
+  | { readonly kind: 'started'; readonly id: number; readonly pid: number }
+  | { readonly kind: 'refused'; readonly id: number; readonly text: string }
+  | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
+  | { readonly kind: 'use'; readonly id: number; readonly use: Use }
+  | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
+  | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
+
+/** The agent says in its ready frame which protocol it speaks. */
+export const PROTOCOL_VERSION = '3'
+
+/** What one side may send on a stream, and the agent of a command's output, before the other makes room. */
+export const WINDOW = 256 * 1024
+/** What a stream's other end in the sandbox holds for whoever reads slowly. */
+export const STREAM_WINDOW = 1024 * 1024
+/** What the host may send of a command's standard input. */
+export const INPUT_WINDOW = 64 * 1024
+
+/** The limits that the agent itself holds. */
+const AGENT_LIMITS = ['memory', 'pids', 'disk'] as const
+type AgentLimit = (typeof AGENT_LIMITS)[number]
+
+const HEADER = 9
+const MAX_TEXT = 4096
+const MAX_BYTES = 64 * 1024
+/** SECURITY: a few bytes that wait for a slow reader must not keep the whole piece alive that they came in. */
+const SMALL = 4096
+const BULK = new Set(['O', 'P', 'D'].map((type) => type.charCodeAt(0)))
+
+/** A frame of plain bytes that is still on its way. */
+type Bulk = { readonly type: number; readonly id: number; left: number }
+
+export class FrameReader {
+  #rest: Buffer = Buffer.alloc(0)
+  #bulk: Bulk | undefined
+  #broken = false
+
+  /**
+   * The frames that these bytes complete; plain bytes are given on as they come, in as many frames as they come in.
+   * After a broken frame there are no more.
+   */
+  push(chunk: Uint8Array): Frame[] {
+    const frames: Frame[] = []
+    if (this.#broken) return frames
+    const bytes = this.#rest.length === 0 ? bufferOf(chunk) : Buffer.concat([this.#rest, chunk])
+    let at = this.#takeBulk(bytes, frames)
+    while (bytes.length - at >= HEADER) {
+      const [type, id, length] = [bytes[at] as number, bytes.readUInt32LE(at + 1), bytes.readUInt32LE(at + 5)]
+      const isBulk = BULK.has(type)
+      if (length > (isBulk ? MAX_BYTES : MAX_TEXT)) return this.#break(frames)
+      const end = at + HEADER + length
+      if (end > bytes.length && isBulk) {
+        this.#bulk = { type, id, left: length }
+        at += HEADER
+        at += this.#takeBulk(bytes.subarray(at), frames)
+        break
+      }
+      if (end > bytes.length) break
+      const frame = decode(type, id, bytes.subarray(at + HEADER, end))
+      if (!frame) return this.#break(frames)
+      frames.push(frame)
+      at = end
+    }
+    // What is kept must not hold on to a large piece for a few bytes.
+    this.#rest = at === bytes.length ? NOTHING_LEFT : Buffer.from(bytes.subarray(at))
+    return frames
+  }
+
+  /** What there is of the frame that is on its way. Returns how much that was. */
+  #takeBulk(bytes: Buffer, frames: Frame[]): number {
+    if (this.#bulk === undefined || bytes.length === 0) return 0
+    const { type, id, left } = this.#bulk
+    const part = bytes.subarray(0, Math.min(left, bytes.length))
+    frames.push(decode(type, id, part) as Frame)
+    this.#bulk.left -= part.length
+    if (this.#bulk.left === 0) this.#bulk = undefined
+    return part.length
+  }
+
+  #break(frames: Frame[]): Frame[] {
+    this.#broken = true
+    this.#rest = NOTHING_LEFT
+    frames.push({ kind: 'error', id: 0, text: 'the guest agent sent a broken frame' })
+    return frames
+  }
+}
+
+const NOTHING_LEFT = Buffer.alloc(0)
+const bufferOf = (chunk: Uint8Array): Buffer => Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+
+const TEXTS = new Map<string, 'error' | 'refused'>([
+  ['E', 'error'],
+  ['F', 'refused'],
+])
+const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
+  ['O', 'stdout'],
+  ['P', 'stderr'],
+  ['D', 'data'],
+])
+const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'>([
+  ['J', 'renewed'],
+  ['H', 'waiting'],
+  ['N', 'tunnel'],
+  ['Q', 'end'],
+  ['U', 'drop'],
+])
+
+function decode(type: number, id: number, payload: Buffer): Frame | undefined {
+  const letter = String.fromCharCode(type)
+  const bytes = BYTES.get(letter)
+  if (bytes) return { kind: bytes, id, bytes: payload.length < SMALL ? new Uint8Array(payload) : payload }
+  const text = TEXTS.get(letter)
+  if (text) return { kind: text, id, text: printable(payload) }
+  const sign = SIGNS.get(letter)
+  if (sign) return payload.length === 0 ? { kind: sign, id } : undefined
+  return decodeReport(letter, id, payload)
+}
+
+function decodeReport(letter: string, id: number, payload: Buffer): Frame | undefined {
+  switch (letter) {
+    case 'R':
+      return { kind: 'ready', id, status: statusOf(payload) }
+    case 'V':
+      return violationOf(id, payload)
+    case 'L':
+      return limitOf(id, payload.toString('latin1'))
+    case 'X':
+      return payload.length === 2
+        ? { kind: 'exit', id, signaled: payload[0] === 1, code: payload[1] as number }
+        : undefined
+    case 'M':
+      return useOf(id, payload)
+    case 'A':
+      return { kind: 'started', id, pid: payload.length === 4 ? payload.readUInt32LE(0) : 0 }
+    case 'W':
+      return payload.length === 4 ? { kind: 'window', id, bytes: payload.readUInt32LE(0) } : undefined
+    default:
+      return undefined
+  }
+}
+
+const USES: Readonly<Record<string, Use['kind']>> = { r: 'read', w: 'write', x: 'start' }
+
+function useOf(id: number, payload: Buffer): Frame | undefined {
+  const kind = USES[payload.toString('latin1', 0, 1)]
+  return kind && { kind: 'use', id, use: { kind, path: payload.toString('utf8', 1) } }
+}
+
+function limitOf(id: number, text: string): Frame | undefined {
+  const limit = AGENT_LIMITS.find((name) => name === text)
+  return limit && { kind: 'limit', id, limit }
+}
+
+function violationOf(id: number, payload: Buffer): Frame | undefined {
+  const end = payload.indexOf(0)
+  const guarantee = payload.toString('latin1', 0, Math.max(0, end))
+  if (!isGuarantee(guarantee)) return undefined
+  return { kind: 'violation', id, guarantee, details: printable(payload.subarray(end + 1)) }
+}
+
+function statusOf(payload: Buffer): ReadonlyMap<string, string> {
+  const pairs = printable(payload, '\n\t')
+    .split('\n')
+    .map((line) => line.split(':\t') as [string, string])
+  return new Map(pairs.filter((pair) => pair.length === 2))
+}
+
+/** Guest-chosen names must not reach a terminal or a log as control characters. */
+function printable(bytes: Buffer, keep = ''): string {
+  return bytes.toString('utf8').replace(UNPRINTABLE, (char) => (keep.includes(char) ? char : '\ufffd'))
+}
+// Terminals obey C1 controls too; the others end lines or turn the direction of reading.
+const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
+
+/** What the host may send. */
+const HOST_TYPES = {
+  go: 'G',
+  signal: 'S',
+  kill: 'K',
+  freeze: 'B',
+  command: 'C',
+  input: 'I',
+  resize: 'Z',
+  connect: 'T',
+  data: 'D',
+  end: 'Q',
+  drop: 'U',
+  window: 'W',
+  configure: 'Y',
+  filter: 'f',
+  expect: 'e',
+  identity: 'i',
+  leave: 'l',
+} as const
+export type HostFrame = keyof typeof HOST_TYPES
+
+/** One frame for the agent. */
+export function frame(type: HostFrame, id: number, payload: Uint8Array = NOTHING): Buffer {
+  const bytes = Buffer.allocUnsafe(HEADER + payload.length)
+  bytes.set(payload, HEADER)
+  return withHead(bytes, type, id, payload.length)
+}
+
+/** The head of a frame whose payload follows it. */
+export const frameHead = (type: HostFrame, id: number, length: number): Buffer =>
+  withHead(Buffer.allocUnsafe(HEADER), type, id, length)
+
+function withHead(bytes: Buffer, type: HostFrame, id: number, length: number): Buffer {
+  bytes.write(HOST_TYPES[type], 0, 'latin1')
+  bytes.writeUInt32LE(id, 1)
+  bytes.writeUInt32LE(length, 5)
+  return bytes
+}
+const NOTHING = new Uint8Array()
+
+export function numberFrame(type: HostFrame, id: number, value: number): Buffer {
+  const payload = Buffer.alloc(4)
+  payload.writeUInt32LE(value)
+  return frame(type, id, payload)
+}
+
+/** The configuration's own language: each field and each value ends in NUL. */
+export const fieldsFrame = (type: HostFrame, id: number, fields: readonly string[]): Buffer =>
+  frame(type, id, Buffer.from(fields.map((field) => `${field}\0`).join('')))

@@ -1,0 +1,239 @@
+import { constants } from 'node:os'
+import type { Violation } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { type Frame, INPUT_WINDOW, WINDOW } from './frames.ts'
+import type { Listener, Speaker } from './session.ts'
+
+export type GuestRequest = {
+  /** In the agent's language; see guest/agent/command.c. */
+  readonly fields: readonly string[]
+  readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
+  /** How its output is slowed down; absent: it comes as fast as it is taken. */
+  readonly pace?: Pace
+}
+
+/** A `stream` is taken as it comes; a `result` waits in our memory until the end. */
+export type Pace = 'stream' | 'result'
+
+/** How the agent saw a command end. */
+export type GuestEnd = {
+  readonly exit: { readonly signaled: boolean; readonly code: number } | undefined
+  readonly limit: 'memory' | 'pids' | 'disk' | undefined
+  readonly violations: readonly Violation[]
+  /** Set when the sandbox went away under the command. */
+  readonly lost: string | undefined
+  /** Set when its process existed but could not become the command. */
+  readonly refused: string | undefined
+}
+
+/** A command's process somewhere, as whoever holds its limits sees it. */
+export interface StartedProcess {
+  readonly pid: number
+  readonly started: Promise<{ readonly pid: number }>
+  readonly ended: Promise<GuestEnd>
+  write(data: Uint8Array): Promise<void>
+  endInput(): void
+  signal(signal: NodeJS.Signals): void
+  kill(): void
+  release(): void
+  resize(cols: number, rows: number): void
+}
+
+const STEP = WINDOW / 4
+/** A window's worth each time: 64 MB a second, so that a command that floods leaves its neighbours the processor. */
+const PACE_MS = 4
+/** A long result beside others, 8 MB a second: the memory that it takes has to be collected, and everybody waits for that. */
+const LONG_RESULT_MS = 32
+
+/** Commands of this process that have not ended. */
+let running = 0
+const MAX_VIOLATIONS = 1024
+
+/** One command in a session, as the host sees it. */
+export class GuestProcess implements Listener, StartedProcess {
+  readonly started: Promise<GuestProcess>
+  readonly ended: Promise<GuestEnd>
+  pid = 0
+  readonly #speaker: Speaker
+  readonly #id: number
+  readonly #onOutput: GuestRequest['onOutput']
+  readonly #pace: Pace | undefined
+  readonly #violations: Violation[] = []
+  #limit: GuestEnd['limit']
+  #refused: string | undefined
+  #inputRoom = INPUT_WINDOW
+  #inputOpen = true
+  #over = false
+  #exited = false
+  #owed = 0
+  #given = 0
+  #received = WINDOW
+  #giving = false
+  #outputs: Promise<void> = Promise.resolve()
+  #waiting: (() => void)[] = []
+  #isStarted: (process: GuestProcess) => void = () => {}
+  #isRefused: (error: Error) => void = () => {}
+  #isEnded: (end: GuestEnd) => void = () => {}
+
+  constructor(speaker: Speaker, id: number, request: GuestRequest) {
+    this.#speaker = speaker
+    this.#id = id
+    this.#onOutput = request.onOutput
+    this.#pace = request.pace
+    running++
+    this.started = new Promise((resolve, reject) => {
+      this.#isStarted = resolve
+      this.#isRefused = reject
+    })
+    this.started.catch(() => {})
+    this.ended = new Promise((resolve) => {
+      this.#isEnded = resolve
+    })
+  }
+
+  hear(frame: Frame): void {
+    if (frame.kind === 'stdout' || frame.kind === 'stderr') this.#print(frame.kind, frame.bytes)
+    else if (frame.kind === 'window') this.#widen(frame.bytes)
+    else if (frame.kind === 'violation') this.#note({ guarantee: frame.guarantee, details: frame.details })
+    else if (frame.kind === 'limit') this.#limit = frame.limit
+    else if (frame.kind === 'started') this.#begin(frame.pid)
+    else if (frame.kind === 'exit') this.#exit({ signaled: frame.signaled, code: frame.code })
+    else if (frame.kind === 'refused') this.#refuse(frame.text)
+  }
+
+  #begin(pid: number): void {
+    this.pid = pid
+    this.#isStarted(this)
+  }
+
+  /** Whoever takes the output may be slow; the end comes after all of it. */
+  #exit(exit: GuestEnd['exit']): void {
+    if (this.#exited) return
+    this.#exited = true
+    this.#isStarted(this)
+    void this.#outputs.then(() => this.#finish(exit, undefined))
+  }
+
+  #refuse(text: string): void {
+    this.#refused ??= text
+    this.#finish(undefined, undefined)
+    this.#isRefused(new SandboxError('invalid-input', text))
+  }
+
+  #note(violation: Violation): void {
+    if (this.#violations.length < MAX_VIOLATIONS) this.#violations.push(violation)
+  }
+
+  lose(reason: string): void {
+    this.#isRefused(new SandboxError('wrong-state', `the sandbox is gone: ${reason}`))
+    this.#finish(undefined, reason)
+  }
+
+  #finish(exit: GuestEnd['exit'], lost: string | undefined): void {
+    if (this.#over) return
+    this.#over = true
+    running--
+    this.#speaker.forget(this.#id)
+    for (const wake of this.#waiting.splice(0)) wake()
+    this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost, refused: this.#refused })
+  }
+
+  /** SECURITY: an agent that sends more than there was room for is cut off; memory is bounded by the window. */
+  #print(stream: 'stdout' | 'stderr', bytes: Uint8Array): void {
+    this.#received -= bytes.length
+    if (this.#received < 0) {
+      this.lose('the agent sent more output than there was room for')
+      return
+    }
+    // Nothing costs no room: without this a flood of it would wait for a slow reader without end.
+    if (bytes.length === 0 || this.#exited) return
+    const taken = this.#taken(stream, bytes)
+    if (taken instanceof Promise) this.#wait(taken, bytes.length)
+    else this.#giveRoom(bytes.length)
+  }
+
+  /** A taker that throws has refused like one whose promise rejects. */
+  #taken(stream: 'stdout' | 'stderr', bytes: Uint8Array): unknown {
+    try {
+      return this.#onOutput(stream, bytes)
+    } catch (error) {
+      return Promise.reject(error)
+    }
+  }
+
+  #wait(taken: Promise<unknown>, bytes: number): void {
+    this.#outputs = Promise.all([this.#outputs, taken]).then(
+      () => this.#giveRoom(bytes),
+      () => this.kill(),
+    )
+  }
+
+  /** Once in a while, or at least in a turn of the loop: nobody gets all of it. */
+  #giveRoom(bytes: number): void {
+    this.#owed += bytes
+    if (this.#owed < STEP || this.#giving) return
+    this.#giving = true
+    if (this.#pace === undefined) setImmediate(this.#give)
+    else setTimeout(this.#give, this.#isLongResult() && running > 1 ? LONG_RESULT_MS : PACE_MS)
+  }
+
+  #isLongResult(): boolean {
+    return this.#pace === 'result' && this.#given >= WINDOW
+  }
+
+  readonly #give = (): void => {
+    this.#giving = false
+    if (this.#over) return
+    this.#received += this.#owed
+    this.#given += this.#owed
+    this.#speaker.sendNumber('window', this.#id, this.#owed)
+    this.#owed = 0
+  }
+
+  #widen(bytes: number): void {
+    this.#inputRoom = Math.min(this.#inputRoom + bytes, INPUT_WINDOW)
+    for (const wake of this.#waiting.splice(0)) wake()
+  }
+
+  /** Resolves when all of it is on its way to the command. */
+  async write(data: Uint8Array): Promise<void> {
+    let rest = data
+    while (rest.length > 0) {
+      if (this.#over || !this.#inputOpen) throw new SandboxError('wrong-state', 'the command no longer reads')
+      if (this.#inputRoom === 0) await new Promise<void>((resolve) => this.#waiting.push(resolve))
+      const part = rest.subarray(0, Math.min(rest.length, this.#inputRoom))
+      if (part.length === 0) continue
+      this.#inputRoom -= part.length
+      this.#speaker.send('input', this.#id, part)
+      rest = rest.subarray(part.length)
+    }
+  }
+
+  endInput(): void {
+    if (this.#over || !this.#inputOpen) return
+    this.#inputOpen = false
+    this.#speaker.send('input', this.#id)
+  }
+
+  /** To the command's process group. */
+  signal(signal: NodeJS.Signals): void {
+    if (!this.#over) this.#speaker.sendNumber('signal', this.#id, constants.signals[signal])
+  }
+
+  /** Ends the command with everything that it started. */
+  kill(): void {
+    if (!this.#over) this.#speaker.send('kill', this.#id)
+  }
+
+  /** Lets a command start that was held. */
+  release(): void {
+    if (!this.#over) this.#speaker.send('go', this.#id)
+  }
+
+  resize(cols: number, rows: number): void {
+    const payload = Buffer.alloc(4)
+    payload.writeUInt16LE(cols, 0)
+    payload.writeUInt16LE(rows, 2)
+    if (!this.#over) this.#speaker.send('resize', this.#id, payload)
+  }
+}

@@ -1,0 +1,199 @@
+import type { Duplex } from 'node:stream'
+import { SandboxError } from '../../model/errors.ts'
+import {
+  type Frame,
+  FrameReader,
+  fieldsFrame,
+  frame,
+  frameHead,
+  type HostFrame,
+  numberFrame,
+  PROTOCOL_VERSION,
+} from './frames.ts'
+import { GuestProcess, type GuestRequest } from './process.ts'
+import { GuestStream } from './stream.ts'
+
+/** Whoever is spoken to under one id. */
+export interface Listener {
+  hear(frame: Frame): void
+  /** The channel is gone. */
+  lose(reason: string): void
+}
+
+/** How a command or a stream speaks on the channel it shares. */
+export interface Speaker {
+  send(type: HostFrame, id: number, payload?: Uint8Array): void
+  /** Without a copy: the payload is the channel's until `sent` is called. */
+  lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void
+  sendNumber(type: HostFrame, id: number, value: number): void
+  forget(id: number): void
+}
+
+/** Ids from here on are the agent's own: streams that the sandbox opened. */
+const AGENT_IDS = 0x80000000
+const MAX_TUNNELS = 4096
+/** SECURITY: what waits for an agent that does not read; each frame also costs its bookkeeping. */
+const MAX_UNSENT = 64 * 1024 * 1024
+const FRAME_COST = 512
+
+/**
+ * The host's side of the channel to a guest agent: many commands and streams at once.
+ * SECURITY: what comes in is hostile. It can end its own sandbox and nothing else; memory is bounded by the windows.
+ */
+export class Session implements Speaker {
+  /** The layers that the agent read from the kernel. Rejects when the sandbox could not be set up. */
+  readonly ready: Promise<ReadonlyMap<string, string>>
+  /** Resolves with the reason when the channel is gone. */
+  readonly ended: Promise<string>
+  readonly #channel: Duplex
+  readonly #reader = new FrameReader()
+  readonly #listeners = new Map<number, Listener>()
+  readonly #onTunnel: ((stream: Duplex) => void) | undefined
+  #nextId = 1
+  #tunnels = 0
+  #unsent = 0
+  #over: string | undefined
+  #renewed: (() => void)[] = []
+  #isReady: (status: ReadonlyMap<string, string>) => void = () => {}
+  #isFailed: (error: Error) => void = () => {}
+  #isEnded: (reason: string) => void = () => {}
+
+  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void) {
+    this.#channel = channel
+    this.#onTunnel = onTunnel
+    this.ready = new Promise((resolve, reject) => {
+      this.#isReady = resolve
+      this.#isFailed = reject
+    })
+    this.ready.catch(() => {})
+    this.ended = new Promise((resolve) => {
+      this.#isEnded = resolve
+    })
+    channel.on('data', (chunk: Uint8Array) => this.#take(chunk))
+    channel.on('error', () => this.close('the channel to the sandbox broke'))
+    channel.on('close', () => this.close('the sandbox ended'))
+    channel.on('end', () => this.close('the sandbox ended'))
+  }
+
+  /** Asks for a command; `started` tells when it has a process. */
+  start(request: GuestRequest): GuestProcess {
+    const id = this.#newId()
+    const guest = new GuestProcess(this, id, request)
+    this.#listeners.set(id, guest)
+    this.#write(fieldsFrame('command', id, request.fields))
+    return guest
+  }
+
+  /** Everything in the sandbox stands still, or goes on. */
+  freeze(still: boolean): void {
+    this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
+  }
+
+  /** A virtual machine becomes somebody of its own, or hears what time it is. */
+  async renew(identity: Uint8Array): Promise<void> {
+    const done = new Promise<void>((resolve) => this.#renewed.push(resolve))
+    this.send('identity', 0, identity)
+    await Promise.race([done, this.ended])
+    if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
+  }
+
+  /** A byte stream to a port on the sandbox's loopback. */
+  async connect(port: number): Promise<Duplex> {
+    const id = this.#newId()
+    const stream = new GuestStream(this, id)
+    this.#listeners.set(id, stream)
+    const payload = Buffer.alloc(2)
+    payload.writeUInt16LE(port)
+    this.send('connect', id, payload)
+    await stream.connected
+    return stream
+  }
+
+  /** Ends the channel, and with it the agent and its sandbox. */
+  close(reason = 'closed'): void {
+    if (this.#over !== undefined) return
+    this.#over = reason
+    this.#channel.destroy()
+    for (const listener of this.#listeners.values()) listener.lose(reason)
+    this.#listeners.clear()
+    this.#isFailed(new SandboxError('launch-failed', reason))
+    this.#isEnded(reason)
+  }
+
+  send(type: HostFrame, id: number, payload?: Uint8Array): void {
+    this.#write(frame(type, id, payload))
+  }
+
+  lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void {
+    this.#channel.cork()
+    this.#write(frameHead(type, id, payload.length))
+    this.#write(payload, sent)
+    this.#channel.uncork()
+  }
+
+  sendNumber(type: HostFrame, id: number, value: number): void {
+    this.#write(numberFrame(type, id, value))
+  }
+
+  forget(id: number): void {
+    this.#listeners.delete(id)
+    if (id >= AGENT_IDS) this.#tunnels--
+  }
+
+  #write(bytes: Uint8Array, sent?: () => void): void {
+    if (this.#over !== undefined) return
+    const cost = bytes.length + FRAME_COST
+    this.#unsent += cost
+    if (this.#unsent > MAX_UNSENT) this.close('the guest agent does not read')
+    else
+      this.#channel.write(bytes, () => {
+        this.#unsent -= cost
+        sent?.()
+      })
+  }
+
+  #newId(): number {
+    if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
+    // Long-lived sandboxes come round; an id that is still in use is not given again.
+    do this.#nextId = this.#nextId >= AGENT_IDS - 1 ? 1 : this.#nextId + 1
+    while (this.#listeners.has(this.#nextId))
+    return this.#nextId
+  }
+
+  #take(chunk: Uint8Array): void {
+    try {
+      for (const one of this.#reader.push(chunk)) this.#hear(one)
+    } catch (error) {
+      // Whoever listens may fail; that ends this sandbox and not the process that holds all of them.
+      this.close(`the channel failed: ${(error as Error).message}`)
+    }
+  }
+
+  #hear(one: Frame): void {
+    // What came in one piece with the end must not make anything new.
+    if (this.#over !== undefined) return
+    if (one.kind === 'error') this.close(one.text)
+    else if (one.kind === 'ready') this.#greet(one.status)
+    else if (one.kind === 'renewed') this.#renewed.shift()?.()
+    else if (one.kind === 'tunnel') this.#tunnel(one.id)
+    else this.#listeners.get(one.id)?.hear(one)
+  }
+
+  #greet(status: ReadonlyMap<string, string>): void {
+    if (status.get('Version') === PROTOCOL_VERSION) this.#isReady(status)
+    else this.close('the guest agent is of another version; run `npm run setup`')
+  }
+
+  #tunnel(id: number): void {
+    const refused =
+      !this.#onTunnel || id < AGENT_IDS || this.#listeners.has(id) || this.#tunnels >= MAX_TUNNELS
+    if (refused) {
+      this.send('drop', id)
+      return
+    }
+    const stream = new GuestStream(this, id)
+    this.#tunnels++
+    this.#listeners.set(id, stream)
+    this.#onTunnel?.(stream)
+  }
+}

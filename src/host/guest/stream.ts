@@ -1,0 +1,150 @@
+import { Duplex } from 'node:stream'
+import { SandboxError } from '../../model/errors.ts'
+import { type Frame, STREAM_WINDOW, WINDOW } from './frames.ts'
+import type { Listener, Speaker } from './session.ts'
+
+/** Room is given back in pieces of this size, not for every few bytes. */
+const STEP = WINDOW / 4
+const MAX_CHUNK = 64 * 1024
+
+/** One TCP stream through the agent: to a port of the sandbox, or from the sandbox to its proxy. */
+export class GuestStream extends Duplex implements Listener {
+  /** Resolves when the other side has taken the connection. */
+  readonly connected: Promise<void>
+  readonly #speaker: Speaker
+  readonly #id: number
+  #credit = STREAM_WINDOW
+  #consumed = 0
+  /** SECURITY: the agent may not send more than it has room for. */
+  #received = WINDOW
+  #over = false
+  #heardEnd = false
+  #waiting: (() => void) | undefined
+  #isConnected: () => void = () => {}
+  #isRefused: (error: Error) => void = () => {}
+
+  constructor(speaker: Speaker, id: number) {
+    super({ allowHalfOpen: true, highWaterMark: WINDOW })
+    this.#speaker = speaker
+    this.#id = id
+    this.connected = new Promise((resolve, reject) => {
+      this.#isConnected = resolve
+      this.#isRefused = reject
+    })
+    this.connected.catch(() => {})
+  }
+
+  hear(frame: Frame): void {
+    if (frame.kind === 'started') this.#isConnected()
+    else if (frame.kind === 'data') this.#arrive(frame.bytes)
+    else if (frame.kind === 'window') this.#widen(frame.bytes)
+    else if (frame.kind === 'end') this.#hearEnd()
+    else if (frame.kind === 'drop') this.#drop()
+    else if (frame.kind === 'refused') this.#end(new SandboxError('wrong-state', frame.text))
+  }
+
+  lose(reason: string): void {
+    this.#end(new SandboxError('wrong-state', `the sandbox is gone: ${reason}`))
+  }
+
+  #end(error: Error | undefined): void {
+    if (!this.#over) this.#speaker.forget(this.#id)
+    this.#over = true
+    this.#isRefused(error ?? new SandboxError('wrong-state', 'the stream was closed'))
+    // A peer that resets is an end like any other for whoever only reads.
+    if (error && this.listenerCount('error') > 0) this.destroy(error)
+    else this.destroy()
+  }
+
+  /** Whoever has said everything and goes takes nothing back: what waits to be read stays. */
+  #drop(): void {
+    if (!this.#heardEnd) {
+      this.#end(undefined)
+      return
+    }
+    this.#over = true
+    this.#speaker.forget(this.#id)
+    this.#wake()
+    // Once all is read there is nobody to write to either: whoever feeds it hears the close.
+    if (this.readableEnded) this.destroy()
+    else this.once('end', () => this.destroy())
+  }
+
+  #wake(): void {
+    const waiting = this.#waiting
+    this.#waiting = undefined
+    waiting?.()
+  }
+
+  #hearEnd(): void {
+    this.#heardEnd = true
+    this.push(null)
+  }
+
+  #arrive(bytes: Uint8Array): void {
+    if (this.#heardEnd) {
+      this.#end(new SandboxError('wrong-state', 'the agent sent more after the end'))
+      return
+    }
+    this.#received -= bytes.length
+    this.#consumed += bytes.length
+    if (this.#received < 0)
+      this.#end(new SandboxError('wrong-state', 'the agent sent more than there was room for'))
+    else if (this.push(bytes)) this.#giveRoom()
+  }
+
+  override _read(): void {
+    this.#giveRoom()
+  }
+
+  #giveRoom(): void {
+    if (this.#consumed < STEP || this.#over) return
+    this.#received += this.#consumed
+    this.#speaker.sendNumber('window', this.#id, this.#consumed)
+    this.#consumed = 0
+  }
+
+  #widen(bytes: number): void {
+    this.#credit = Math.min(this.#credit + bytes, STREAM_WINDOW)
+    this.#wake()
+  }
+
+  override _write(chunk: Uint8Array, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {
+    let rest = chunk
+    while (rest.length > 0 && this.#credit > 0 && !this.#over) {
+      const part = rest.subarray(0, Math.min(rest.length, this.#credit, MAX_CHUNK))
+      this.#credit -= part.length
+      rest = rest.subarray(part.length)
+      // INVARIANT: a chunk is done when the kernel has all of it, so that whoever wrote it may use its memory again.
+      if (rest.length === 0) {
+        this.#speaker.lend('data', this.#id, part, done)
+        return
+      }
+      this.#speaker.lend('data', this.#id, part, () => {})
+    }
+    // As with any connection: what is written to somebody who has gone is not heard.
+    if (rest.length === 0 || (this.#over && this.#heardEnd && !this.destroyed)) done()
+    else if (this.#over) done(new SandboxError('wrong-state', 'the stream was closed'))
+    else this.#waiting = () => this._write(rest, _encoding, done)
+  }
+
+  override _final(done: (error?: Error | null) => void): void {
+    if (!this.#over) this.#speaker.send('end', this.#id)
+    done()
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    if (!this.#over) {
+      this.#speaker.send('drop', this.#id)
+      this.#speaker.forget(this.#id)
+    }
+    this.#over = true
+    this.#wake()
+    done(error)
+  }
+
+  /** What callers of sockets expect; frames leave at once anyway. */
+  setNoDelay(): this {
+    return this
+  }
+}

@@ -1,0 +1,143 @@
+import { randomBytes } from 'node:crypto'
+import {
+  closeSync,
+  constants,
+  fchmodSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  unlinkSync,
+} from 'node:fs'
+import { type FileHandle, open } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import type { Change } from './changes.ts'
+import { at, pieces, whileAt } from './read.ts'
+
+const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
+
+/** What we put in place ourselves, by path and the kernel's date for it: that is no change of somebody else's. */
+export type Own = { readonly [path: string]: string }
+
+/**
+ * Makes one change real, and says what is ours there now. The original must be as it was when the command started, or as
+ * we left it; a file is replaced whole or not at all. SECURITY: no link is followed on the way, neither in the original's
+ * directories nor in the changes.
+ */
+export function applyChange(change: Change, startedNs: bigint, own: Own): Promise<Own> {
+  return whileAt(change, async (place, parent) => {
+    const around = `/proc/self/fd/${parent}`
+    const aroundIsKnown = isKnown(`${around}/.`, dirname(change.path), startedNs, own)
+    const check = (): void => requireUnchanged(change, place, startedNs, own)
+    check()
+    if (change.change === 'deleted') rmSync(place, { recursive: change.kind === 'dir' })
+    else if (change.kind === 'dir') applyDirectory(change, place)
+    else if (change.kind === 'link')
+      await replace(place, parent, (fresh) => symlinkSync(change.target ?? '', fresh), check)
+    else if (change.change === 'mode') setMode(place, change.mode)
+    else if (change.kind === 'file')
+      await replace(place, parent, (fresh) => copyContent(change, fresh, place), check)
+    else throw new Error('devices, pipes and sockets are not applied')
+    return {
+      ...dated(change.path, place),
+      ...(aroundIsKnown ? dated(dirname(change.path), `${around}/.`) : {}),
+    }
+  })
+}
+
+const ctimeOf = (place: string): bigint | undefined =>
+  lstatSync(place, { bigint: true, throwIfNoEntry: false })?.ctimeNs
+
+function dated(path: string, place: string): Own {
+  const ctime = ctimeOf(place)
+  return ctime === undefined ? {} : { [path]: String(ctime) }
+}
+
+/** Whether nobody but us touched it since the start. */
+function isKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+  const ctime = ctimeOf(place)
+  return ctime !== undefined && (ctime < startedNs || own[path] === String(ctime))
+}
+
+function requireUnchanged(change: Change, place: string, startedNs: bigint, own: Own): void {
+  const now = ctimeOf(place)
+  if (change.change === 'added' && now !== undefined) throw new Error('something stands there by now')
+  if (change.change !== 'added' && now === undefined) throw new Error('the original is gone')
+  // A directory's own time says that something in it changed, and that is judged by itself.
+  if (change.kind === 'dir' && change.change === 'mode') return
+  if (now !== undefined && !isAllKnown(place, change.path, startedNs, own))
+    throw new Error('the original changed meanwhile')
+}
+
+/** With all that is below it. */
+function isAllKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+  if (!isKnown(place, path, startedNs, own)) return false
+  return (
+    !lstatSync(place).isDirectory() ||
+    readdirSync(place).every((name) => isAllKnown(`${place}/${name}`, `${path}/${name}`, startedNs, own))
+  )
+}
+
+function applyDirectory(change: Change, place: string): void {
+  if (change.change === 'changed') unlinkSync(place)
+  if (change.change !== 'mode') mkdirSync(place)
+  setMode(place, change.mode)
+}
+
+function setMode(place: string, mode: number): void {
+  const fd = openSync(place, O_RDONLY | O_NOFOLLOW)
+  fchmodSync(fd, mode)
+  closeSync(fd)
+}
+
+/** Beside the original first, then in its place in one step, if that is still the original. */
+async function replace(
+  place: string,
+  parent: number,
+  make: (fresh: string) => Promise<void> | void,
+  check: () => void,
+): Promise<void> {
+  const fresh = `/proc/self/fd/${parent}/.ringfence-${randomBytes(6).toString('hex')}`
+  try {
+    await make(fresh)
+    check()
+    if (lstatSync(place, { throwIfNoEntry: false })?.isDirectory()) rmSync(place, { recursive: true })
+    renameSync(fresh, place)
+  } catch (error) {
+    rmSync(fresh, { force: true })
+    throw error
+  }
+}
+
+/** A disk that is nearly full takes only a part, and says so with the next one. */
+async function writeAll(file: FileHandle, bytes: Buffer, at: number): Promise<void> {
+  for (let done = 0; done < bytes.length; )
+    done += (await file.write(bytes, done, bytes.length - done, at + done)).bytesWritten
+}
+
+const NOTHING = Buffer.alloc(1024 * 1024)
+
+async function copyContent(change: Change, fresh: string, place: string): Promise<void> {
+  const source = { root: change.upper as string, relative: change.relative }
+  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? at(source, (path) => lstatSync(path))
+  const file = await open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
+  try {
+    let size = 0
+    for await (const bytes of pieces(source)) {
+      // A hole stays one: what took the guest no room takes none here.
+      if (!bytes.equals(NOTHING.subarray(0, bytes.length))) await writeAll(file, bytes, size)
+      size += bytes.length
+    }
+    if (size !== change.size) throw new Error('it changed while it was copied')
+    await file.truncate(size)
+    if (process.getuid?.() === 0) await file.chown(owner.uid, owner.gid)
+    // SECURITY: whatever a guest set, its files never run as somebody else.
+    await file.chmod(change.mode)
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+}

@@ -1,0 +1,121 @@
+import { lstatSync, readdirSync, readlinkSync, type Stats } from 'node:fs'
+import { join } from 'node:path'
+import { setImmediate as turn } from 'node:timers/promises'
+import { at, isBinary, type Place, sameContent } from './read.ts'
+
+/** One thing that a command changed behind the overlay. */
+export type Change = {
+  readonly change: 'added' | 'changed' | 'deleted' | 'mode'
+  readonly kind: 'file' | 'dir' | 'link' | 'other'
+  /** The original's path on the host. */
+  readonly path: string
+  /** Below the mounted directory. */
+  readonly relative: string
+  readonly root: string
+  /** The same place as the sandbox names it. */
+  readonly inside: string
+  /** Where the new content lies; absent for what is deleted. */
+  readonly from?: string
+  /** Below which directory that is. */
+  readonly upper?: string
+  readonly mode: number
+  readonly size: number
+  readonly binary: boolean
+  readonly target?: string
+}
+
+const KINDS: Readonly<{ [kind: string]: Change['kind'] }> = { f: 'file', d: 'dir', l: 'link', w: 'other' }
+
+/** A mount: the original, what it is called inside, and where its changes lie. */
+export type Layers = { readonly root: string; readonly target: string; readonly upper: string }
+
+/** So many changes are looked at before others get their turn. */
+const STRIDE = 100
+
+/** What was changed below one mount, from the agent's records of it. */
+export async function changesOf(layers: Layers, records: readonly string[]): Promise<readonly Change[]> {
+  const changes: Change[] = []
+  const seen = new Set<string>()
+  for (let i = 0; i + 2 < records.length; i += 3) {
+    if (i % (3 * STRIDE) === 0) await turn()
+    const [kind = '', mode = '0', size = '0', opaque = '0'] = (records[i] ?? '').split(' ')
+    const relative = records[i + 1] ?? ''
+    seen.add(relative)
+    const entry: Entry = {
+      kind: KINDS[kind] ?? 'other',
+      whiteout: kind === 'w',
+      mode: Number.parseInt(mode, 8) & 0o777,
+      size: Number(size),
+      target: records[i + 2] ?? '',
+    }
+    // What goes away while it is looked at is a change no more.
+    const change = await changeOf(layers, relative, entry).catch(() => undefined)
+    if (change) changes.push(change)
+    if (opaque === '1') changes.push(...hidden(layers, relative))
+  }
+  // A directory that was made anew hides what the old one held, but not what stands in the new one.
+  return changes.filter(
+    (one) => one.change !== 'deleted' || one.from === undefined || !seen.has(one.relative),
+  )
+}
+
+type Entry = Pick<Change, 'kind' | 'mode' | 'size'> & { readonly whiteout: boolean; readonly target: string }
+
+/** The original as it is now; nothing where there is none. */
+function originalOf<T>(place: Place, look: (path: string, stat: Stats) => T): T | undefined {
+  try {
+    return at(place, (path) => {
+      const stat = lstatSync(path, { throwIfNoEntry: false })
+      return stat && look(path, stat)
+    })
+  } catch {
+    return undefined
+  }
+}
+
+async function changeOf(layers: Layers, relative: string, entry: Entry): Promise<Change | undefined> {
+  const { root, upper } = layers
+  const { kind, mode, size, target, whiteout } = entry
+  const original = originalOf({ root, relative }, (path, stat) => ({
+    stat,
+    link: stat.isSymbolicLink() ? readlinkSync(path) : undefined,
+  }))
+  if (whiteout) return original && deleted(layers, relative, original.stat)
+  const fresh = { root: upper, relative }
+  const binary = kind === 'file' && isBinary(fresh)
+  const base = { ...named(layers, relative), kind, from: join(upper, relative), upper, mode, size, binary }
+  const change = { ...base, ...(target ? { target } : {}) }
+  if (!original) return { change: 'added', ...change }
+  const { stat, link } = original
+  const same =
+    (kind === 'dir' && stat.isDirectory()) ||
+    (kind === 'link' && link === target) ||
+    (kind === 'file' && stat.isFile() && stat.size === size && (await sameContent({ root, relative }, fresh)))
+  if (!same) return { change: 'changed', ...change }
+  if (kind === 'link' || (stat.mode & 0o777) === mode) return undefined
+  return { change: 'mode', ...change }
+}
+
+const named = ({ root, target }: Layers, relative: string) => ({
+  path: join(root, relative),
+  inside: join(target, relative),
+  relative,
+  root,
+})
+
+function deleted(layers: Layers, relative: string, stat: Stats): Change {
+  const kind = stat.isDirectory() ? 'dir' : stat.isFile() ? 'file' : stat.isSymbolicLink() ? 'link' : 'other'
+  const { size } = stat
+  return { change: 'deleted', ...named(layers, relative), kind, mode: stat.mode & 0o777, size, binary: false }
+}
+
+/** What the original directory held; all of it is behind the new one. */
+function hidden(layers: Layers, relative: string): readonly Change[] {
+  const { root } = layers
+  const names = originalOf({ root, relative }, (path, stat) => (stat.isDirectory() ? readdirSync(path) : []))
+  return (names ?? []).flatMap((name) => {
+    const inner = join(relative, name)
+    const change = originalOf({ root, relative: inner }, (_, stat) => deleted(layers, inner, stat))
+    return change ? [{ ...change, from: join(root, relative) }] : []
+  })
+}

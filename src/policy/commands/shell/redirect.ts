@@ -1,0 +1,51 @@
+import type { RedirectOperator } from 'unbash'
+import type { Finding } from '../finding.ts'
+import { absolute, pathFindings } from '../paths.ts'
+import type { Walk } from '../walk.ts'
+import { EMPTY, type Scope, type Stream, textStream, UNKNOWN } from './scope.ts'
+import { ANY } from './unknown-text.ts'
+
+export type Place = { readonly walk: Walk; readonly scope: Scope; readonly findings: Finding[] }
+export type Target = {
+  readonly operator: RedirectOperator
+  readonly path: string
+  /** As written before the operator; undefined when it is the usual one. */
+  readonly descriptor: number | undefined
+}
+
+type Change = { readonly stdin?: Stream; readonly sink?: (out: Stream) => Stream }
+
+/** Judges one redirection to or from a file and says what it does to the streams. */
+export function redirectTo({ walk, scope, findings }: Place, { operator, path, descriptor }: Target): Change {
+  // `2>&1`, `<&-`, `>&3-`: descriptors, not files.
+  if ((operator === '>&' || operator === '<&') && /^(\d+-?|-)$/.test(path)) return {}
+  if (operator === '<' || operator === '<&') {
+    const found = pathFindings(walk, scope, path, 'read')
+    findings.push(...found)
+    return (descriptor ?? 0) === 0 ? { stdin: readFile(scope, path, found) } : {}
+  }
+  findings.push(...pathFindings(walk, scope, path, 'write'))
+  if (operator === '<>') findings.push(...pathFindings(walk, scope, path, 'read'))
+  const output = (descriptor ?? 1) === 1
+  return {
+    sink: (out) => {
+      const left = writeFile(scope, path, output ? out : UNKNOWN)
+      return output ? left : out
+    },
+  }
+}
+
+/** What reading a file gives: its content when the line itself wrote it. */
+export function readFile(scope: Scope, path: string, found: readonly Finding[] = []): Stream {
+  const made = scope.files.get(absolute(path, scope.cwds[0] ?? ANY))
+  if (made?.kind === 'content') return made.stream
+  const secret = found.some((finding) => finding.rule.startsWith('secrets/'))
+  return textStream(ANY, secret ? ['files', 'secret'] : ['files'])
+}
+
+function writeFile(scope: Scope, path: string, out: Stream): Stream {
+  const at = absolute(path, scope.cwds[0] ?? ANY)
+  if (/^\/dev\/(stdout|stderr|tty|fd\/\d+)$/.test(at)) return out
+  scope.files.set(at, { kind: 'content', stream: out })
+  return EMPTY
+}

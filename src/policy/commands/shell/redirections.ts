@@ -1,0 +1,90 @@
+import type { ParsedScript, Redirection } from 'unbash'
+import { type Around, unreadable, wordsOf } from '../around.ts'
+import { dynamic, type Finding } from '../finding.ts'
+import { deeper, spend, type Walk } from '../walk.ts'
+import { redirectTo } from './redirect.ts'
+import { EMPTY, fork, type Scope, type Source, type Stream, textStream } from './scope.ts'
+import { ANY } from './unknown-text.ts'
+import { expandBody, expandText, expandWord, type Words } from './words.ts'
+
+type Redirecting = { readonly around: Around; readonly findings: Finding[] }
+
+/** Judges redirections; `finish` says what is left of the output once it has been written elsewhere. */
+export function redirections(
+  walk: Walk,
+  scope: Scope,
+  list: readonly Redirection[],
+  { around, findings }: Redirecting,
+) {
+  const words = wordsOf(walk, scope, around)
+  let stdin: Stream | undefined
+  const sinks: ((out: Stream) => Stream)[] = []
+  for (const redirect of list) {
+    spend(walk, 4)
+    if (redirect.type === 'HereDoc') {
+      // Shells differ in what they make of a document without an end.
+      if (!redirect.closing) unreadable(walk)
+      stdin = fed(walk, () =>
+        redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
+      )
+    } else if (redirect.type === 'HereString') {
+      const { target } = redirect
+      stdin = fed(walk, () => (target ? `${expandText(words, target)}\n` : ''))
+    } else if (redirect.target) {
+      const feeds = feedsProcess(redirect.target.parts)
+      if (feeds) sinks.push((out) => feed(walk, scope, feeds, { ...around, stdin: { ...out, piped: true } }))
+      else {
+        const descriptor =
+          redirect.descriptor?.type === 'FileDescriptor' ? redirect.descriptor.value : undefined
+        const target = { operator: redirect.operator, path: targetOf(walk, words, redirect), descriptor }
+        const change = redirectTo({ walk, scope, findings }, target)
+        if (change.stdin) stdin = change.stdin
+        if (change.sink) sinks.push(change.sink)
+      }
+    }
+  }
+  return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
+}
+
+/** A here-document carries what the substitutions in it carry. */
+function fed(walk: Walk, read: () => string): Stream {
+  const outer = walk.sources
+  walk.sources = new Set()
+  const text = read()
+  const from = [...walk.sources].filter((source): source is Source => source[0] !== '$')
+  for (const source of walk.sources) outer.add(source)
+  walk.sources = outer
+  return textStream(text, from)
+}
+
+function targetOf(walk: Walk, words: Words, redirect: Extract<Redirection, { type: 'Redirect' }>): string {
+  const target = redirect.target
+  if (!target) return ANY
+  words.cover(target.pos, target.pos)
+  const fields = expandWord(words, target)
+  if (fields.length === 1) return fields[0] as string
+  walk.line.push(dynamic('a redirection whose target is not one word'))
+  return ANY
+}
+
+type Parts = NonNullable<Extract<Redirection, { type: 'Redirect' }>['target']>['parts']
+
+function feedsProcess(parts: Parts) {
+  const part = parts?.[0]
+  return parts?.length === 1 && part?.type === 'ProcessSubstitution' && part.operator === '>'
+    ? part
+    : undefined
+}
+
+function feed(
+  walk: Walk,
+  scope: Scope,
+  part: NonNullable<ReturnType<typeof feedsProcess>>,
+  around: Around,
+): Stream {
+  around.cover(part.pos, part.end)
+  if (part.script)
+    deeper(walk, () => around.runScript(walk, fork(scope), part.script as ParsedScript, around))
+  else unreadable(walk)
+  return EMPTY
+}

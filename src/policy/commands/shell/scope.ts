@@ -1,0 +1,128 @@
+import type { CompoundCommand, CompoundList, Redirected } from 'unbash'
+import { ANY } from './unknown-text.ts'
+
+/** What a command reads or prints, as far as it is known. */
+export type Stream = {
+  /** With marks; `ANY` alone when nothing is known. */
+  readonly text: string
+  /** Where the bytes came from. */
+  readonly from: ReadonlySet<Source>
+  /** False when nothing is connected: the caller's own terminal or nothing. */
+  readonly piped: boolean
+}
+export type Source = 'network' | 'secret' | 'files' | 'environment' | 'identity' | 'decoded'
+
+const NOWHERE: ReadonlySet<Source> = new Set()
+
+export const CLOSED: Stream = { text: '', from: NOWHERE, piped: false }
+export const UNKNOWN: Stream = { text: ANY, from: NOWHERE, piped: true }
+export const EMPTY: Stream = { text: '', from: NOWHERE, piped: true }
+
+export const textStream = (text: string, from: Iterable<Source> = NOWHERE): Stream => ({
+  text,
+  from: new Set(from),
+  piped: true,
+})
+
+/** One after the other, as a list of commands prints. */
+export function joined(a: Stream, b: Stream): Stream {
+  if (a === EMPTY || a === CLOSED) return b
+  if (b === EMPTY || b === CLOSED) return a
+  const text = a.text.length + b.text.length > 32_768 ? ANY : a.text + b.text
+  return { text, from: new Set([...a.from, ...b.from]), piped: true }
+}
+
+/** A file that the line itself made before it is used. */
+export type MadeFile =
+  | { readonly kind: 'content'; readonly stream: Stream }
+  | { readonly kind: 'copy'; readonly of: string }
+
+export type FunctionBody = {
+  readonly body: CompoundCommand | Redirected | CompoundList
+  readonly cover: (at: number, end: number) => void
+  called: boolean
+}
+
+/** What the shell knows at one point of the line. */
+export type Scope = {
+  /** Values with marks. A name that is absent comes from outside. */
+  readonly vars: Map<string, string>
+  /** Where the value of a variable came from, when that matters later. */
+  readonly origins: Map<string, ReadonlySet<string>>
+  readonly arrays: Map<string, readonly string[]>
+  readonly references: Map<string, string>
+  /** Every directory that the command could run in; empty when it could be any. */
+  cwds: readonly string[]
+  previousCwds: readonly string[]
+  readonly functions: Map<string, FunctionBody>
+  /** `$0` first; undefined when the caller's arguments are not known. */
+  positional: readonly string[] | undefined
+  /** Shared by all copies: there is one file system. */
+  readonly files: Map<string, MadeFile>
+  /** Other names for programs: `hash -p`, `alias`. */
+  readonly names: Map<string, string>
+  lastArgument: string
+  /** Functions being run, so that recursion ends. */
+  readonly calling: readonly FunctionBody[]
+  /** Inside a pipeline or behind `&`: what a fork bomb needs. */
+  readonly detached: boolean
+}
+
+export const newScope = (cwd: string): Scope => ({
+  vars: new Map(),
+  origins: new Map(),
+  arrays: new Map(),
+  references: new Map(),
+  cwds: [cwd],
+  previousCwds: [cwd],
+  functions: new Map(),
+  positional: undefined,
+  files: new Map(),
+  names: new Map(),
+  lastArgument: ANY,
+  calling: [],
+  detached: false,
+})
+
+/** A copy that a subshell may change without its parent seeing it. */
+export const fork = (scope: Scope, change: Partial<Scope> = {}): Scope => ({
+  ...scope,
+  vars: new Map(scope.vars),
+  origins: new Map(scope.origins),
+  arrays: new Map(scope.arrays),
+  references: new Map(scope.references),
+  functions: new Map(scope.functions),
+  names: new Map(scope.names),
+  ...change,
+})
+
+/** Makes `scope` what it could be when `other` may have happened instead. True when that changed it. */
+export function mergeInto(scope: Scope, other: Scope): boolean {
+  let changed = false
+  for (const name of new Set([...scope.vars.keys(), ...other.vars.keys()])) {
+    if (scope.vars.get(name) === other.vars.get(name) || scope.vars.get(name) === ANY) continue
+    scope.vars.set(name, ANY)
+    changed = true
+  }
+  for (const [name, list] of other.arrays) {
+    if (scope.arrays.get(name)?.join('\0') === list.join('\0')) continue
+    if (scope.arrays.get(name)?.[0] === ANY) continue
+    scope.arrays.set(name, [ANY])
+    changed = true
+  }
+  for (const [name, from] of other.origins)
+    scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
+  for (const [name, body] of other.functions) if (!scope.functions.has(name)) scope.functions.set(name, body)
+  for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
+  if (scope.lastArgument !== other.lastArgument) scope.lastArgument = ANY
+  const cwds = mergeCwds(scope.cwds, other.cwds)
+  if (cwds.length !== scope.cwds.length) changed = true
+  scope.cwds = cwds
+  return changed
+}
+
+function mergeCwds(a: readonly string[], b: readonly string[]): readonly string[] {
+  if (a.length === 0 || b.length === 0) return []
+  const all = [...new Set([...a, ...b])]
+  return all.length > 4 ? [] : all
+}

@@ -1,0 +1,176 @@
+import type { Assignment, Command, Redirection, Word } from 'unbash'
+import { type Around, wordsOf } from '../around.ts'
+import { runArgv } from '../execute.ts'
+import { denied, dynamic, type Finding, unseen } from '../finding.ts'
+import { deeper, newNode, spend, type Walk } from '../walk.ts'
+import { arithmeticText } from './arithmetic.ts'
+import { assign, assignArray } from './assign.ts'
+import { redirections } from './redirections.ts'
+import { EMPTY, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import { ANY, SPLIT } from './unknown-text.ts'
+import { expandText, expandWord, type Words } from './words.ts'
+
+/** Judges one simple command: its words, assignments and redirections, then the program itself. */
+export function runCommand(walk: Walk, scope: Scope, command: Command, around: Around): Stream {
+  const words = wordsOf(walk, scope, around)
+  const sources = new Set<string>()
+  walk.sources = sources
+  const assignments: Assignment[] = []
+  const redirects: Redirection[] = []
+  for (const part of command.prefix) {
+    if (part.type === 'Assignment') assignments.push(part)
+    else redirects.push(part)
+  }
+  const argv: string[] = command.name ? [...expandWord(words, command.name)] : []
+  const declared: Assignment[] = []
+  for (const part of command.suffix) {
+    if (part.type === 'Word') argv.push(...expandWord(words, part))
+    else if (part.type === 'Assignment') {
+      declared.push(part)
+      argv.push(declarationOf(words, part))
+    } else redirects.push(part)
+  }
+  return runSimple(walk, {
+    scope,
+    around,
+    words,
+    argv,
+    assignments,
+    declared,
+    redirects,
+    sources,
+    named: command.name !== undefined,
+  })
+}
+
+type Simple = {
+  readonly scope: Scope
+  readonly around: Around
+  readonly words: Words
+  readonly argv: readonly string[]
+  readonly assignments: readonly Assignment[]
+  readonly declared: readonly Assignment[]
+  readonly redirects: readonly Redirection[]
+  readonly sources: Set<string>
+  /** A command word stood there, even if nothing is left of it. */
+  readonly named: boolean
+}
+
+function runSimple(walk: Walk, simple: Simple): Stream {
+  const { scope, around, words, argv, assignments } = simple
+  const env = assignments.map((assignment) => read(words, assignment))
+  const findings: Finding[] = []
+  const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
+  // SECURITY: from here on every command reads there, a shell its commands.
+  if (argv.length === 1 && argv[0] === 'exec' && stdin && !simple.redirects.every(isNull))
+    findings.push(unseen('shell/exec-input', 'the rest of the line reads from somewhere else'))
+  const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
+  if (argv.length === 0) {
+    const node = newNode(
+      walk,
+      env.map(({ name, value }) => `${name}=${value}`),
+    )
+    node.findings.push(...findings, ...poison)
+    if (simple.named) node.findings.push(dynamic('what it runs is nothing unless a substitution says so'))
+    for (const [index, { name, value }] of env.entries())
+      store(words, assignments[index] as Assignment, name, value)
+    return finish(EMPTY)
+  }
+  walk.sources = simple.sources
+  const inside = env.length > 0 ? fork(scope) : scope
+  for (const { name, value } of env) inside.vars.set(name, value)
+  const out = runArgv(walk, inside, argv, {
+    stdin: stdin ?? around.stdin,
+    findings: [...findings, ...poison],
+    sources: simple.sources,
+    call: (name, args) => callFunction(walk, scope, name, { args, around }),
+  })
+  if (inside !== scope) scope.cwds = inside.cwds
+  // Declarations leave a name or a whole assignment in `$_`, depending on the builtin.
+  scope.lastArgument = argv.at(-1)?.includes('=') ? ANY : (argv.at(-1) ?? '')
+  for (const assignment of simple.declared) declare(words, argv, assignment)
+  return finish(out)
+}
+
+const isNull = (redirect: Redirection): boolean =>
+  redirect.type === 'Redirect' && redirect.target?.value === '/dev/null'
+
+function read(words: Words, assignment: Assignment): { readonly name: string; readonly value: string } {
+  spend(words.walk, 2)
+  if (assignment.index) arithmeticText(words, assignment.index)
+  const { value } = assignment
+  if (value.type === 'ArrayValue') return { name: assignment.name, value: ANY }
+  const text = expandNoting(words, assignment.name, value)
+  const before = assignment.append ? (words.scope.vars.get(assignment.name) ?? ANY) : ''
+  return { name: assignment.name, value: before + text }
+}
+
+/** Expands a value and remembers what flowed into it: a download kept in a variable is still a download. */
+function expandNoting(words: Words, name: string, value: Word): string {
+  const outer = words.walk.sources
+  const own = new Set<string>()
+  words.walk.sources = own
+  const text = expandText(words, value)
+  words.walk.sources = outer
+  for (const source of own) outer.add(source)
+  if (own.size > 0) words.scope.origins.set(name, own)
+  else words.scope.origins.delete(name)
+  return text
+}
+
+function store(words: Words, assignment: Assignment, name: string, value: string): void {
+  const { scope } = words
+  if (assignment.value.type === 'ArrayValue') {
+    assignArray(words, assignment)
+    return
+  }
+  if (assignment.index) {
+    scope.arrays.set(name, [SPLIT])
+    return
+  }
+  scope.vars.set(scope.references.get(name) ?? name, value)
+}
+
+function declarationOf(words: Words, part: Assignment): string {
+  const { name, value } = read(words, part)
+  return `${name}=${value}`
+}
+
+/** `declare`, `export`, `local` and the like keep what they set. */
+function declare(words: Words, argv: readonly string[], assignment: Assignment): void {
+  const { name, value } = read({ ...words, cover: () => {} }, assignment)
+  if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export')
+    words.scope.references.set(name, value)
+  else store(words, assignment, name, value)
+}
+
+type CallAround = { readonly args: readonly string[]; readonly around: Around }
+
+function callFunction(
+  walk: Walk,
+  scope: Scope,
+  name: string,
+  { args, around }: CallAround,
+): Stream | undefined {
+  const found = scope.functions.get(name)
+  if (!found) return undefined
+  found.called = true
+  if (scope.calling.includes(found)) {
+    if (scope.detached)
+      walk.line.push(
+        denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
+      )
+    return UNKNOWN
+  }
+  const positional = scope.positional
+  const inside: Scope = {
+    ...scope,
+    calling: [...scope.calling, found],
+    positional: [name, ...args],
+    detached: false,
+  }
+  const out = deeper(walk, () => around.runNode(walk, inside, found.body, { ...around, cover: found.cover }))
+  scope.cwds = inside.cwds
+  scope.positional = positional
+  return out
+}

@@ -1,0 +1,45 @@
+import type { SecretConfig } from '../../model/config.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Spec } from '../../model/spec.ts'
+import { parseSecretGrant, type SecretGrant } from './secret-grant.ts'
+
+/**
+ * Whether a tenant's sandbox may have these secrets brokered. SECURITY: what is not declared comes from our own environment,
+ * which is the operator's; a tenant could name any variable of it and a host of its own.
+ */
+export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant: string): void {
+  for (const text of spec.secrets ?? []) {
+    const grant = parseSecretGrant(text)
+    const found = declared.find(({ name }) => name === grant.variable)
+    if (!found?.tenants?.includes(tenant))
+      throw new SandboxError(
+        'forbidden',
+        `tenant \`${tenant}\` may not use the secret \`${grant.variable}\``,
+        {
+          hint: `the operator can lend it: \`tenants = ["${tenant}"]\` in its [[secret]] table`,
+        },
+      )
+    assertPlace(found, grant)
+  }
+}
+
+/** A declared secret goes to its own places and nowhere else, whoever asks. */
+export function assertPlace(
+  found: SecretConfig | undefined,
+  { host, port, scheme, variable }: SecretGrant,
+): void {
+  if (!found || found.hosts.some((one) => placeOf(one) === `${scheme}://${host}:${port}`)) return
+  throw denied(
+    `the secret \`${variable}\` is not for \`${host}:${port}\``,
+    `it is for ${found.hosts.join(', ')}`,
+  )
+}
+
+/** Places are written as in a grant: `api.example.com`, with a port, or with `http://` for plain HTTP. */
+function placeOf(text: string): string {
+  const { scheme, host, port } = parseSecretGrant(`X=X@${text}`)
+  return `${scheme}://${host}:${port}`
+}
+
+const denied = (why: string, hint: string): SandboxError =>
+  new SandboxError('capability-denied', why, { hint })

@@ -1,0 +1,308 @@
+import type { Config, TenantConfig } from '../../model/config.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import type { Plan } from '../../model/plan.ts'
+import type { Limits, NetworkMode, Spec } from '../../model/spec.ts'
+import { type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'
+import { askedHosts, askedNetworkMode } from '../network/plan-egress.ts'
+import { isWithin } from '../paths/mount.ts'
+import type { PathEvidence } from '../paths/paths.ts'
+import { segmentsOf } from '../paths/text.ts'
+import type { Capability } from './capability.ts'
+import type { SandboxPolicy } from './grants.ts'
+import { assertLent } from './secret-tenancy.ts'
+
+/**
+ * What a key of a server may have of the host. The operator (a key with the scope `admin`) may have what policy permits;
+ * a tenant gets nothing of the host that `[[tenant]]` does not grant by name. Every way to a sandbox on a server passes
+ * here: the gate asks before it plans, and again with the plan.
+ */
+
+const LIMITED = ['cpus', 'memoryMb', 'diskMb', 'pids'] as const
+type Limited = (typeof LIMITED)[number]
+
+/** `real` is the path without symlinks, where it exists. */
+export type HostPathGrant = {
+  readonly path: string
+  readonly real?: string | undefined
+  readonly mode: 'ro' | 'rw'
+}
+
+/** What one tenant may have. */
+export type TenantGrants = {
+  readonly tenant: string
+  readonly backends: readonly string[]
+  readonly networkModes: readonly NetworkMode[]
+  /** `undefined`: what the operator's own list says. */
+  readonly allowHosts: readonly string[] | undefined
+  readonly hostPaths: readonly HostPathGrant[]
+  readonly waive: readonly Guarantee[]
+  readonly images: readonly string[]
+  readonly publicPorts: boolean
+  readonly max: Readonly<Partial<Pick<Limits, Limited>>>
+  readonly secrets: NonNullable<Config['secret']>
+}
+
+/** SECURITY: a closed list. A backend that is added later is granted by name, or not at all. */
+const ISOLATING = ['bubblewrap', 'seatbelt', 'docker', 'gvisor', 'microvm']
+const ISOLATED_MODES: readonly NetworkMode[] = ['offline', 'loopback', 'fetch']
+
+/** The grants of a tenant, also of one that the configuration does not name. `real` resolves a path's symlinks. */
+export function tenantGrants(
+  config: Config,
+  tenant: string,
+  { home, real }: { readonly home: string; readonly real: (path: string) => string | undefined },
+): TenantGrants {
+  const own: Partial<TenantConfig> = config.tenant?.find(({ name }) => name === tenant) ?? {}
+  const { max_cpus: cpus, max_memory_mb: memoryMb, max_disk_mb: diskMb, max_pids: pids } = own
+  return {
+    tenant,
+    backends: own.backends ?? ISOLATING,
+    networkModes: own.network_modes ?? ISOLATED_MODES,
+    allowHosts: own.allow_hosts,
+    hostPaths: (own.host_paths ?? []).map(({ path, mode }) => {
+      const absolute = plain(path.replace(/^~(?=\/|$)/, home))
+      return { path: absolute, real: real(absolute), mode }
+    }),
+    waive: own.waive ?? [],
+    images: own.images ?? [],
+    publicPorts: own.public_ports ?? true,
+    max: {
+      ...(cpus && { cpus }),
+      ...(memoryMb && { memoryMb }),
+      ...(diskMb && { diskMb }),
+      ...(pids && { pids }),
+    },
+    secrets: config.secret ?? [],
+  }
+}
+
+/** The operator's policy, with what is narrower for this tenant. */
+export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPolicy {
+  const outer = parseHostRules(policy.allowHosts)
+  const isPermitted = (host: string): boolean =>
+    outer.length === 0 || parseHostRules([host]).every((rule) => isCovered(rule, outer))
+  return {
+    ...policy,
+    networkModes: policy.networkModes.filter((mode) => grants.networkModes.includes(mode)),
+    allowPrivate: privateFor(grants, policy.allowPrivate),
+    ...(grants.allowHosts && { defaultHosts: grants.allowHosts.filter(isPermitted) }),
+    max: {
+      ...policy.max,
+      ...Object.fromEntries(
+        Object.entries(grants.max).map(([name, most]) => [name, Math.min(most, policy.max[name as Limited])]),
+      ),
+    },
+    ceilings: grants.max,
+    backends: grants.backends,
+    engineImages: grants.images,
+    publicPorts: grants.publicPorts,
+  }
+}
+
+/**
+ * The private addresses that a tenant may reach: of those that the operator opened, what `allow_hosts` of the tenant, or a
+ * secret that is lent to it, names. SECURITY: `*` names none; whoever may reach any host did not get the operator's network.
+ */
+export function privateFor(grants: TenantGrants, opened: readonly string[]): readonly string[] {
+  const lent = grants.secrets.filter(({ tenants }) => tenants?.includes(grants.tenant))
+  const named = [...(grants.allowHosts ?? []), ...lent.flatMap(({ hosts }) => hosts.map(withoutScheme))]
+  const outer = opened.flatMap(ruleOf)
+  const covered = named.filter((name) =>
+    ruleOf(name).some((rule) => rule.kind !== 'any' && isCovered(rule, outer)),
+  )
+  return [...new Set([...opened.filter((entry) => named.includes(entry)), ...covered])]
+}
+
+const withoutScheme = (place: string): string => place.replace(/^https?:\/\//, '')
+
+/** An entry as a host; ranges of addresses are compared as text alone. */
+function ruleOf(entry: string): readonly HostRule[] {
+  try {
+    return parseHostRules([entry])
+  } catch {
+    return []
+  }
+}
+
+/** Throws `forbidden` for what a spec asks of the host and the tenant was not granted. Looks at nothing on the host. */
+export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
+  assertBackend(grants, spec.backend)
+  assertNetwork(grants, spec)
+  assertWaivers(grants, spec.waive ?? [])
+  assertLimits(grants, spec.limits ?? {})
+  assertLent(grants.secrets, spec, grants.tenant)
+  for (const { path, mode } of hostPathsOf(spec)) assertHostPath(grants, path, mode)
+  if (spec.publicPorts && !grants.publicPorts)
+    throw refused(grants, 'open ports to the public', '`public_ports = true`')
+}
+
+/**
+ * The same for links on the way of a granted path, which a tenant may have put there. SECURITY: wherever one leads out of the
+ * grants, there or not, the answer is the same and names what was asked for.
+ */
+export function assertLinksPermitted(
+  grants: TenantGrants,
+  spec: Spec,
+  seen: ReadonlyMap<string, PathEvidence>,
+): void {
+  for (const { path, mode } of hostPathsOf(spec)) {
+    const found = seen.get(path)
+    if (!found || found.symlinks.length === 0) continue
+    const real = found.state === 'exists' ? found.real : undefined
+    if (real === undefined || !grants.hostPaths.some((grant) => covers(grant, real, mode)))
+      throw refusedPath(grants, path, mode)
+  }
+}
+
+/** The same for a plan: its paths are the real ones, and its hosts are settled. `backend`: the one that was chosen, if it was. */
+export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
+  assertBackend(grants, plan.backend)
+  assertMode(grants, plan.network.mode)
+  assertHosts(grants, plan.network.allowHosts)
+  assertWaivers(grants, plan.waived)
+  const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
+  for (const { real, mode } of foreign) assertHostPath(grants, real, mode)
+  for (const { real } of plan.unixSockets) assertHostPath(grants, real, 'rw')
+  if (backend === undefined || backend === 'docker') assertImage(grants, plan)
+}
+
+/** Throws `forbidden` for what a skill's capabilities reach beyond its own workspace. */
+export function assertCapabilitiesPermitted(grants: TenantGrants, capabilities: readonly Capability[]): void {
+  for (const one of capabilities) {
+    if (one.kind === 'NetConnect')
+      assertNetwork(grants, { network: { mode: 'fetch', allowHosts: [hostIn(one)] } })
+    if ('root' in one && one.root !== 'workspace')
+      assertHostPath(grants, fixedPath(one), one.kind === 'FileWrite' ? 'rw' : 'ro')
+  }
+}
+
+const hostIn = ({ text }: Capability): string =>
+  text.replace(/^\s*NetConnect\s*\(\s*["']?|["']?\s*\)\s*$/g, '')
+
+/** The directory that a pattern cannot leave. */
+function fixedPath(one: Extract<Capability, { root: string }>): string {
+  const fixed: string[] = []
+  for (const token of one.pattern) {
+    if (token.kind !== 'is' || /[*?]/.test(token.text)) break
+    fixed.push(token.text)
+  }
+  return `/${fixed.join('/')}`
+}
+
+function assertBackend(grants: TenantGrants, backend: string | undefined): void {
+  if (backend === undefined || grants.backends.includes(backend)) return
+  const more = backend === 'native' ? ' and `allow_native = true` in [backends]' : ''
+  throw refused(
+    grants,
+    `use the backend \`${backend}\``,
+    listed('backends', [...grants.backends, backend]),
+    more,
+  )
+}
+
+function assertNetwork(grants: TenantGrants, spec: Spec): void {
+  assertMode(grants, askedNetworkMode(spec))
+  assertHosts(grants, askedHosts(spec))
+}
+
+function assertMode(grants: TenantGrants, mode: NetworkMode): void {
+  if (!grants.networkModes.includes(mode))
+    throw refused(
+      grants,
+      `use the network mode \`${mode}\``,
+      listed('network_modes', [...grants.networkModes, mode]),
+    )
+}
+
+function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
+  if (!grants.allowHosts) return
+  const outer = parseHostRules(grants.allowHosts)
+  const beyond = hosts.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
+  if (beyond !== undefined)
+    throw refused(grants, `reach \`${beyond}\``, listed('allow_hosts', [...grants.allowHosts, beyond]))
+}
+
+/** Throws `forbidden` when a sandbox that somebody else made reaches more of the operator's network than the tenant may. */
+export function assertPrivatePermitted(grants: TenantGrants, { privateHosts: hosts }: Plan): void {
+  const own = privateFor(grants, hosts)
+  const beyond = hosts.find((host) => !own.includes(host))
+  if (beyond !== undefined)
+    throw refused(
+      grants,
+      `reach \`${beyond}\``,
+      listed('allow_hosts', [...(grants.allowHosts ?? []), beyond]),
+    )
+}
+
+function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void {
+  const name = names.find((one) => !grants.waive.includes(one))
+  // `native` gives up the whole wall; whoever was granted it was granted that.
+  if (name !== undefined && !grants.backends.includes('native'))
+    throw refused(grants, `waive \`${name}\``, listed('waive', [...grants.waive, name]))
+}
+
+/** SECURITY: a plan that was made for the operator may run any image of the engine, and whoever uses it reads the image. */
+function assertImage(grants: TenantGrants, { image, engineImages }: Plan): void {
+  if (image !== undefined && engineImages && !grants.images.includes(image))
+    throw refused(grants, `use the image \`${image}\``, `\`images = ["${image}"]\``)
+}
+
+const SETTING = {
+  cpus: 'max_cpus',
+  memoryMb: 'max_memory_mb',
+  diskMb: 'max_disk_mb',
+  pids: 'max_pids',
+} as const
+
+function assertLimits(grants: TenantGrants, limits: Limits): void {
+  for (const name of LIMITED) {
+    const [asked, most] = [limits[name], grants.max[name]]
+    if (asked !== undefined && most !== undefined && asked > most)
+      throw refused(grants, `have ${name} ${asked}, only ${most}`, `\`${SETTING[name]}\``)
+  }
+}
+
+function assertHostPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): void {
+  if (!grants.hostPaths.some((grant) => covers(grant, path, mode))) throw refusedPath(grants, path, mode)
+}
+
+function refusedPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): SandboxError {
+  const setting = `\`host_paths = [{ path = "${path}", mode = "${mode}" }]\``
+  return refused(grants, `${mode === 'ro' ? 'read' : 'write'} the host path \`${path}\``, setting)
+}
+
+function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean {
+  if (mode === 'rw' && grant.mode === 'ro') return false
+  // SECURITY: `..` may mean another directory after a symlink; what cannot be judged from the text is refused.
+  if (!path.startsWith('/') || path.split('/').includes('..')) return false
+  return [grant.path, grant.real].some((dir) => dir !== undefined && isWithin(plain(path), dir))
+}
+
+/** An absolute path without empty and `.` segments. */
+const plain = (path: string): string => `/${segmentsOf(path).join('/')}`
+
+/** Every host path that a spec names, and how it would be used. */
+function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mode: 'ro' | 'rw' }[] {
+  const each = (paths: readonly string[] | undefined, mode: 'ro' | 'rw') =>
+    (paths ?? []).map((path) => ({ path, mode }))
+  return [
+    ...each(spec.preset === 'danger-full-access' ? ['/'] : [], 'rw'),
+    ...each(spec.workspace === undefined ? [] : [spec.workspace], spec.preset === 'read-only' ? 'ro' : 'rw'),
+    ...each(spec.read, 'ro'),
+    ...each(spec.write, 'rw'),
+    // Whether it exists here would show in the answer.
+    ...each(spec.deny, 'ro'),
+    ...each(spec.unixSockets, 'rw'),
+    ...(spec.mounts ?? []).map(({ source, mode = 'rw' }) => ({ path: source, mode })),
+  ]
+}
+
+/** The whole list as it would have to be written: a list in the configuration replaces the default. */
+const listed = (setting: string, names: readonly string[]): string =>
+  `\`${setting} = [${names.map((name) => `"${name}"`).join(', ')}]\``
+
+const refused = ({ tenant }: TenantGrants, what: string, setting: string, more = ''): SandboxError =>
+  new SandboxError('forbidden', `tenant \`${tenant}\` may not ${what}`, {
+    hint: `the operator can permit it: ${setting} in [[tenant]] with name = "${tenant}"${more}`,
+  })

@@ -1,0 +1,189 @@
+import type { UrlVerdict } from '../../model/decision.ts'
+import { type AddressClass, classify, inRange, parseAddress, parseCidr } from './address.ts'
+import {
+  canonicalHost,
+  type HostRule,
+  hostRuleFor,
+  isHostName,
+  isInternalName,
+  isMetadataName,
+  parseHostRules,
+} from './hosts.ts'
+
+/** What the operator permits of the network, parsed once. */
+export type NetworkPolicy = {
+  /** Absent: every public host. Present, even empty: only these. */
+  readonly hosts?: readonly HostRule[]
+  readonly privateHosts: readonly HostRule[]
+  readonly privateRanges: readonly { readonly bytes: readonly number[]; readonly bits: number }[]
+}
+
+/** Parses `[network]` of the configuration. `allowHosts` absent means that no allowlist applies. */
+export function networkPolicyOf(given: {
+  readonly allowHosts?: readonly string[] | undefined
+  readonly allowPrivate?: readonly string[] | undefined
+}): NetworkPolicy {
+  const open = given.allowPrivate ?? []
+  return {
+    ...(given.allowHosts === undefined ? {} : { hosts: parseHostRules(given.allowHosts) }),
+    privateHosts: parseHostRules(open.filter((entry) => parseCidr(entry) === undefined)),
+    privateRanges: open.flatMap((entry) => parseCidr(entry) ?? []),
+  }
+}
+
+/** Where a request goes: a URL that a client fetches, or the `host:port` of a CONNECT or SOCKS request. */
+export type TargetKind = 'url' | 'proxy-target'
+
+export type Target = {
+  readonly kind: TargetKind
+  /** Lower case, ASCII, without a trailing dot; an address in plain text without brackets. */
+  readonly host: string
+  readonly port: number
+  /** The address that the host is, when it is a literal. */
+  readonly literal?: readonly number[]
+  readonly url?: URL
+}
+
+export type Checked<T> =
+  | { readonly kind: 'ok'; readonly value: T }
+  | { readonly kind: 'blocked'; readonly reason: string }
+
+const blocked = (reason: string): { readonly kind: 'blocked'; readonly reason: string } => ({
+  kind: 'blocked',
+  reason,
+})
+
+// Ports of protocols that an HTTP request can be mistaken for (WHATWG fetch), and the two line protocols that
+// act on one and are missing there: redis and memcached.
+const BAD_PORTS = new Set([
+  0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104,
+  109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515,
+  526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993, 995, 1719, 1720, 1723, 2049,
+  3659, 4045, 4190, 5060, 5061, 6000, 6379, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10_080, 11_211,
+])
+
+// Classes that an operator may open by name; the others are never a place to fetch from.
+const OPENABLE: readonly AddressClass[] = [
+  'private',
+  'shared',
+  'loopback',
+  'unique-local',
+  'site-local',
+  'benchmark',
+]
+
+/**
+ * Parses the text of a URL or of a proxy request's target, refusing what two parsers could read differently.
+ */
+export const parseTarget = (raw: string, kind: TargetKind): Checked<Target> =>
+  kind === 'url' ? parseUrl(raw) : parseHostPort(raw)
+
+function parseUrl(raw: string): Checked<Target> {
+  if (raw.length > 65_536) return blocked('address is too long')
+  // SECURITY: parsers drop or turn these (`\` becomes `/`, tabs vanish), so two of them may see two hosts.
+  if (/[\u0000-\u0020\u007f-\u009f\\]|\s|\p{Cs}/u.test(raw)) {
+    return blocked('address holds control characters, blanks or backslashes')
+  }
+  if (!/^https?:/i.test(raw)) return blocked('only http and https are fetched')
+  const [, authority] = /^https?:\/\/([^/?#]+)/i.exec(raw) ?? []
+  if (authority === undefined) return blocked('address has no host')
+  // Longer than any encoded name; international names cost the parser more than linear time.
+  if (authority.length > 2048) return blocked('host is not a valid name')
+  if (authority.includes('@')) return blocked('address holds a user name')
+  if (!URL.canParse(raw)) return blocked('address cannot be parsed')
+  const url = new URL(raw)
+  const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port)
+  const target = targetOf('url', url.hostname, port)
+  return target.kind === 'ok' ? { kind: 'ok', value: { ...target.value, url } } : target
+}
+
+/** SECURITY: no URL parser here; a proxy that guesses at half-valid targets connects where nobody checked. */
+function parseHostPort(raw: string): Checked<Target> {
+  const [, host, port] = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+):([1-9]\d{0,4})$/i.exec(raw) ?? []
+  if (raw.length > 320 || host === undefined || Number(port) > 65_535) {
+    return blocked('target is not a plain host:port')
+  }
+  return targetOf('proxy-target', host, Number(port))
+}
+
+function targetOf(kind: TargetKind, hostText: string, port: number): Checked<Target> {
+  const plain = hostText.startsWith('[') ? hostText.slice(1, -1) : hostText.toLowerCase().replace(/\.$/, '')
+  const literal = parseAddress(plain)
+  if (literal !== undefined) return { kind: 'ok', value: { kind, host: plain, port, literal } }
+  if (!isHostName(plain)) return blocked('host is not a valid name')
+  return { kind: 'ok', value: { kind, host: plain, port } }
+}
+
+/**
+ * Judges a target before any look-up: metadata first, then the port, the allowlist and the name or literal.
+ */
+export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
+  const { host, port, literal } = target
+  if (isMetadataName(host) || (literal && classify(literal) === 'metadata'))
+    return block(`\`${host}\` serves cloud metadata`)
+  const rule = policy.hosts && hostRuleFor(policy.hosts, literal ? canonicalHost(literal) : host, port)
+  // An operator may name a port for tunnels (`github.com:22`); a fetch of such a port stays refused.
+  const named = target.kind === 'proxy-target' && rule?.port === port
+  if (BAD_PORTS.has(port) && !named) return block(`port ${port} is refused`)
+  if (policy.hosts !== undefined && rule === undefined) return block(`\`${host}\` is not an allowed host`)
+  if (literal) return judgeAddress(policy, target, literal)
+  const opened = hostRuleFor(policy.privateHosts, host, port) !== undefined
+  if (isInternalName(host) && !opened) return block(`\`${host}\` is an internal name`)
+  return { verdict: 'allow', reason: 'public name' }
+}
+
+function judgeAddress(policy: NetworkPolicy, target: Target, bytes: readonly number[]): UrlVerdict {
+  const kind = classify(bytes)
+  if (kind === 'public') return { verdict: 'allow', reason: 'public address' }
+  const named = target.literal ? canonicalHost(target.literal) : target.host
+  const opened =
+    policy.privateRanges.some((range) => inRange(bytes, range)) ||
+    hostRuleFor(policy.privateHosts, named, target.port) !== undefined
+  if (opened && OPENABLE.includes(kind))
+    return { verdict: 'allow', reason: `${kind} address opened by the operator` }
+  return block(`\`${target.host}\` leads to a ${kind} address`)
+}
+
+/** Judges all answers of a name: every one must be public, and there must be one. */
+export function judgeAnswers(policy: NetworkPolicy, target: Target, answers: readonly string[]): UrlVerdict {
+  if (answers.length === 0) return block(`\`${target.host}\` does not resolve`)
+  for (const answer of answers) {
+    const bytes = parseAddress(answer)
+    if (bytes === undefined) return block(`\`${target.host}\` resolves to something that is no address`)
+    const verdict = judgeAddress(policy, target, bytes)
+    if (verdict.verdict === 'block') return verdict
+  }
+  return { verdict: 'allow', reason: 'all addresses are public' }
+}
+
+/** Judges one URL or proxy target with the answers that its name got; a literal needs none. */
+export function judgeUrl(
+  policy: NetworkPolicy,
+  raw: string,
+  answers: readonly string[],
+  kind: TargetKind = 'url',
+): UrlVerdict {
+  const parsed = parseTarget(raw, kind)
+  if (parsed.kind === 'blocked') return block(parsed.reason)
+  const verdict = judgeTarget(policy, parsed.value)
+  if (verdict.verdict === 'block' || parsed.value.literal) return verdict
+  return judgeAnswers(policy, parsed.value, answers)
+}
+
+/** Is the peer of an open socket the very address that was judged? */
+export function isSamePeer(judged: string, remote: string | undefined): boolean {
+  const [a, b] = [parseAddress(judged), parseAddress(remote ?? '')].map((bytes) => bytes && unmapped(bytes))
+  return a !== undefined && b !== undefined && canonicalHost(a) === canonicalHost(b)
+}
+
+/** PLATFORM: a dual-stack socket reports an IPv4 peer as `::ffff:1.2.3.4`. */
+function unmapped(bytes: readonly number[]): readonly number[] {
+  const mapped =
+    bytes.length === 16 &&
+    bytes.slice(0, 10).every((byte) => byte === 0) &&
+    bytes[10] === 255 &&
+    bytes[11] === 255
+  return mapped ? bytes.slice(12) : bytes
+}
+
+export const block = (reason: string): UrlVerdict => ({ verdict: 'block', reason })

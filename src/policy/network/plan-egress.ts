@@ -1,0 +1,62 @@
+import { SandboxError } from '../../model/errors.ts'
+import { type PlanFile, PROXY_PORT } from '../../model/plan.ts'
+import type { NetworkMode, Spec } from '../../model/spec.ts'
+import type { Facts, SandboxPolicy } from '../grants/grants.ts'
+import { parseSecretGrant } from '../grants/secret-grant.ts'
+import { isCovered, parseHostRules } from './hosts.ts'
+import { certificateEnvironment, proxyEnvironment } from './proxy-environment.ts'
+
+/** What network mode `fetch` adds to a plan. */
+
+// On the sandbox's own /dev, which is there whatever else is mounted.
+const PRELOAD = '/dev/ringfence/proxy.cjs'
+const BUNDLE = '/dev/ringfence/certificates.pem'
+
+/** The hosts that a spec names. */
+export const askedHosts = (spec: Spec): readonly string[] => [
+  ...(spec.network?.allowHosts ?? []),
+  ...(spec.secrets ?? []).map(hostOfSecret),
+]
+
+/** The network mode that a spec means: whoever names hosts wants to reach them. */
+export const askedNetworkMode = (spec: Spec): NetworkMode =>
+  spec.network?.mode ?? (spec.network?.allowHosts?.length || spec.secrets?.length ? 'fetch' : 'offline')
+
+/**
+ * The hosts that a spec may reach: those it names, else the operator's. Where the operator has a list, nothing outside
+ * of it can be asked for.
+ */
+export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string[] {
+  const asked = askedHosts(spec)
+  if (asked.length === 0) return policy.defaultHosts ?? policy.allowHosts
+  const outer = parseHostRules(policy.allowHosts)
+  const beyond = asked.find((entry) => parseHostRules([entry]).some((rule) => !isCovered(rule, outer)))
+  if (policy.allowHosts.length > 0 && beyond !== undefined)
+    throw new SandboxError('ssrf-blocked', `\`${beyond}\` is not among the hosts that the policy allows`, {
+      hint: `allowed: ${policy.allowHosts.join(', ')}`,
+    })
+  return [...new Set(asked)]
+}
+
+/** A secret is of no use where its host cannot be reached. */
+function hostOfSecret(text: string): string {
+  const { host, port } = parseSecretGrant(text)
+  return `${host}:${port}`
+}
+
+export function egressEnvironment({ egress }: Facts): Record<string, string> {
+  const preload = egress?.nodePreload === undefined ? {} : { nodePreload: PRELOAD }
+  return {
+    ...proxyEnvironment(PROXY_PORT, preload),
+    ...(egress?.certificates === undefined ? {} : certificateEnvironment(BUNDLE)),
+    ...egress?.placeholders,
+  }
+}
+
+export function egressFiles({ egress }: Facts): readonly PlanFile[] {
+  const { nodePreload, certificates } = egress ?? {}
+  return [
+    ...(nodePreload === undefined ? [] : [{ target: PRELOAD, text: nodePreload }]),
+    ...(certificates === undefined ? [] : [{ target: BUNDLE, text: certificates }]),
+  ]
+}

@@ -1,0 +1,150 @@
+import { SandboxError } from '../model/errors.ts'
+import { type Cut, type CutReason, cutOf } from '../model/stream-end.ts'
+import { hashSecret } from '../supervisor/access/keys.ts'
+import { secretIn } from './auth.ts'
+import { cookieIn } from './console-auth.ts'
+
+/** For what happens without our knowledge: another process revokes a key, a session grows too old. */
+const LOOK_MS = 2000
+/** The answer that tells somebody that they are out is let through. */
+const LEAVE_MS = 100
+/** So long a server that goes waits at most for its last words to be read; they mostly are at once. */
+const GOODBYE_MS = 1000
+/** So long a store may be silent about somebody before that counts as a no. */
+const SILENCE_MS = 30_000
+
+const NO: readonly string[] = ['unauthenticated', 'forbidden']
+
+/** An answer or a socket that is open. */
+export type Open = {
+  readonly destroyed: boolean
+  once(event: 'close', listener: () => void): unknown
+  destroy(): unknown
+}
+
+type Guest = {
+  readonly ask: () => Promise<unknown>
+  readonly why: () => Promise<CutReason>
+  readonly open: Set<Open>
+  answeredAt: number
+}
+
+/** What let somebody in: a session of the console, a key or a sandbox's token, the traffic token of a sandbox. */
+export type Credential = 'session' | 'secret' | 'traffic'
+
+/**
+ * What somebody came in with; the secret itself is not kept as a name. SECURITY: headers may hold more than the credential that
+ * counted; without its kind a stream would be asked for by another credential that was sent along, and outlive its own.
+ */
+const nameOf = (by: Credential, headers: Headers, sandboxId: string | undefined): string =>
+  `${by} ${hashSecret(cookieIn(headers) ?? '')} ${hashSecret(secretIn(headers) ?? '')} ${sandboxId ?? ''}`
+
+/**
+ * Who is in: every open answer and socket beside what let it in. SECURITY: a stream may outlive the key that opened it by
+ * hours; whoever would not be let in any more is shown out, from all of them.
+ */
+export class Presence {
+  readonly #guests = new Map<string, Guest>()
+  readonly #partings = new WeakMap<Open, (cut: Cut) => void>()
+  readonly #why: (headers: Headers) => Promise<CutReason>
+  #timer: NodeJS.Timeout | undefined
+  #looking: Promise<void> | undefined
+  #again = false
+
+  /** `why` tells what happened to whoever came in with these headers and may not any more. */
+  constructor(why: (headers: Headers) => Promise<CutReason>) {
+    this.#why = why
+  }
+
+  /** Somebody was let in. `ask` does it again: it throws when they would not be now. */
+  enter(
+    by: Credential,
+    headers: Headers,
+    sandboxId: string | undefined,
+    ask: () => Promise<unknown>,
+    open: Open | undefined,
+  ): void {
+    if (!open || open.destroyed) return
+    const name = nameOf(by, headers, sandboxId)
+    const why = (): Promise<CutReason> => this.#why(headers)
+    const guest = this.#guests.get(name) ?? { ask, why, open: new Set<Open>(), answeredAt: Date.now() }
+    this.#guests.set(name, guest)
+    guest.open.add(open)
+    open.once('close', () => {
+      guest.open.delete(open)
+      if (guest.open.size === 0 && this.#guests.get(name) === guest) this.#guests.delete(name)
+    })
+    this.#timer ??= setInterval(() => void this.look(), LOOK_MS).unref()
+  }
+
+  /** Says the reason before it is closed; what has no way to say one is just closed. */
+  onCut(open: Open | undefined, say: (cut: Cut) => void): void {
+    if (open) this.#partings.set(open, say)
+  }
+
+  /** Tells everybody that the server goes, and waits a moment for the words to be on their way. */
+  async leave(): Promise<void> {
+    clearInterval(this.#timer)
+    const open = [...this.#guests.values()].flatMap((guest) => [...guest.open])
+    const told = open.filter((one) => this.#tell(one, cutOf('shutdown')))
+    const closed = told.map((one) => new Promise<void>((resolve) => one.once('close', resolve)))
+    const late = new Promise<void>((resolve) => setTimeout(resolve, GOODBYE_MS).unref())
+    if (told.length > 0) await Promise.race([Promise.all(closed), late])
+  }
+
+  #tell(open: Open, cut: Cut): boolean {
+    const say = this.#partings.get(open)
+    if (!say || open.destroyed) return false
+    this.#partings.delete(open)
+    say(cut)
+    return true
+  }
+
+  /** Asks for everybody who is in whether they still may. Whatever changes while it asks is asked for again. */
+  look(): Promise<void> {
+    this.#again = true
+    this.#looking ??= this.#lookAll().finally(() => {
+      this.#looking = undefined
+    })
+    return this.#looking
+  }
+
+  async #lookAll(): Promise<void> {
+    while (this.#again) {
+      this.#again = false
+      for (const guest of [...this.#guests.values()]) await this.#lookAt(guest)
+    }
+    if (this.#guests.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
+  }
+
+  async #lookAt(guest: Guest): Promise<void> {
+    const reason = await whyOut(guest)
+    if (reason === undefined) return
+    const leaving = [...guest.open]
+    for (const one of leaving) this.#tell(one, cutOf(reason))
+    setTimeout(() => {
+      for (const one of leaving) one.destroy()
+    }, LEAVE_MS)
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+  }
+}
+
+/** Nothing for whoever is still welcome. */
+async function whyOut(guest: Guest): Promise<CutReason | undefined> {
+  try {
+    await guest.ask()
+    guest.answeredAt = Date.now()
+    return undefined
+  } catch (error) {
+    // SECURITY: that it is not known why is no reason to let them stay.
+    if (error instanceof SandboxError && NO.includes(error.code))
+      return guest.why().catch(() => 'revoked' as const)
+    // Whatever else goes wrong says nothing about them.
+    return Date.now() - guest.answeredAt < SILENCE_MS ? undefined : 'unsure'
+  }
+}

@@ -1,0 +1,135 @@
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { SandboxError } from '../../model/errors.ts'
+import type { Requester } from '../../model/requester.ts'
+import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../../store/keys.ts'
+import type { Store } from '../../store/sql.ts'
+
+/** What a key may do. `admin` is the operator: it sees every tenant and answers questions. */
+export const SCOPES = ['create', 'exec', 'read', 'admin'] as const
+export type Scope = (typeof SCOPES)[number]
+
+/** The tenant of keys that name none. */
+export const DEFAULT_TENANT = 'default'
+
+/** Who is asking. */
+export type Principal = {
+  readonly keyId: string
+  readonly tenant: string
+  readonly scopes: readonly Scope[]
+  /** With a sandbox's own token: that one alone. */
+  readonly sandboxId?: string
+  /** With a sandbox's own token: an operator's key made the sandbox, so it may have what policy permits. */
+  readonly madeByOperator?: boolean
+}
+
+export const isOperator = (principal: Principal): boolean => principal.scopes.includes('admin')
+
+/** Whose key it is, as policy sees it. */
+export const requesterOf = (principal: Principal): Requester => ({
+  tenant: principal.tenant,
+  operator: isOperator(principal) || principal.madeByOperator === true,
+})
+
+/** SECURITY: secrets are random and long, so one round of SHA-256 hides them; there is nothing to guess. */
+export const hashSecret = (secret: string): string => createHash('sha256').update(secret).digest('hex')
+
+export const newSandboxToken = (): string => `rfs_${randomBytes(24).toString('hex')}`
+
+/** Whether a secret has this hash, in a time that does not depend on where they differ. */
+export const matchesHash = (secret: string, hash: string): boolean => {
+  const own = Buffer.from(hashSecret(secret), 'hex')
+  const other = Buffer.from(hash, 'hex')
+  return own.length === other.length && timingSafeEqual(own, other)
+}
+
+export type NewKey = {
+  readonly name?: string | undefined
+  readonly scopes?: readonly Scope[] | undefined
+  readonly tenant?: string | undefined
+  /** In the form that E2B's clients insist on. */
+  readonly e2b?: boolean | undefined
+}
+
+export type KeyInfo = Omit<KeyRow, 'hash'>
+
+/** The API keys: shown once, kept as hashes. */
+export class Keys {
+  readonly #store: Store
+  readonly #newId: (prefix: string) => string
+  readonly #listeners = new Set<() => void>()
+
+  constructor(store: Store, newId: (prefix: string) => string) {
+    this.#store = store
+    this.#newId = newId
+  }
+
+  /** The secret is returned here and never again. */
+  async create({
+    name,
+    scopes,
+    tenant,
+    e2b,
+  }: NewKey): Promise<{ readonly secret: string; readonly key: KeyInfo }> {
+    const secret = `${e2b ? 'e2b' : 'rf'}_${randomBytes(20).toString('hex')}`
+    const key: KeyRow = {
+      id: this.#newId('key'),
+      hash: hashSecret(secret),
+      name: name ?? '',
+      start: secret.slice(0, 8),
+      scopes: scopes && scopes.length > 0 ? scopes : ['create', 'exec', 'read'],
+      tenant: tenant ?? DEFAULT_TENANT,
+      createdAt: Date.now(),
+      revokedAt: null,
+    }
+    await this.#store.write((tx) => insertKey(tx, key))
+    return { secret, key: withoutHash(key) }
+  }
+
+  async list(): Promise<readonly KeyInfo[]> {
+    return (await listKeys(this.#store)).map(withoutHash)
+  }
+
+  async revoke(id: string): Promise<void> {
+    if (!(await this.#store.write((tx) => revokeKey(tx, id, Date.now()))))
+      throw new SandboxError('not-found', `there is no key \`${id}\``)
+    for (const listener of this.#listeners) listener()
+  }
+
+  /** Called when a key was revoked here. */
+  onRevoked(listener: () => void): void {
+    this.#listeners.add(listener)
+  }
+
+  /** Who a secret belongs to. Looked up each time, so that a revoked key is out at once. */
+  async principalOf(secret: string): Promise<Principal | undefined> {
+    if (!/^(rf|e2b)_[0-9a-f]{40}$/.test(secret)) return undefined
+    const hash = hashSecret(secret)
+    const key = await findKeyByHash(this.#store, hash)
+    if (!key || key.revokedAt !== null || !matchesHash(secret, key.hash)) return undefined
+    return principalOf(key)
+  }
+
+  /** Who a key stands for, as long as it is not revoked. */
+  async principalById(id: string): Promise<Principal | undefined> {
+    const key = await findKey(this.#store, id)
+    return key && key.revokedAt === null ? principalOf(key) : undefined
+  }
+
+  /** The operator's own key behind the sign-in links of this server; nobody ever sees its secret. */
+  async consoleKey(): Promise<string> {
+    const known = (await this.list()).find(
+      ({ name, revokedAt }) => name === CONSOLE_KEY && revokedAt === null,
+    )
+    return known?.id ?? (await this.create({ name: CONSOLE_KEY, scopes: SCOPES })).key.id
+  }
+}
+
+const CONSOLE_KEY = 'console sign-in links'
+
+const principalOf = (key: KeyRow): Principal => ({
+  keyId: key.id,
+  tenant: key.tenant,
+  scopes: key.scopes as readonly Scope[],
+})
+
+const withoutHash = ({ hash: _hash, ...rest }: KeyRow): KeyInfo => rest

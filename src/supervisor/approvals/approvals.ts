@@ -1,0 +1,186 @@
+import { longTimeout } from '../../host/clock.ts'
+import type { Decision } from '../../model/decision.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { EventSink, Json } from '../../model/event.ts'
+import { redact } from '../../model/redact.ts'
+import {
+  type ApprovalRow,
+  answerApproval,
+  findApproval,
+  insertApproval,
+  listApprovals,
+  pendingApprovals,
+} from '../../store/approvals.ts'
+import type { Store } from '../../store/sql.ts'
+import { isOperator, type Principal } from '../access/keys.ts'
+import { answerFields } from '../sandbox-record.ts'
+import type { ApprovalAnswer } from './approval-facts.ts'
+
+export type QuestionParts = {
+  readonly store: Store
+  readonly trail: EventSink
+  readonly newId: (prefix: string) => string
+  readonly instance: string
+  readonly timeoutMs: () => number
+}
+
+export type Question = {
+  readonly tenant: string
+  readonly sandboxId: string
+  /** The command that waits. */
+  readonly execId: string
+  readonly agentId: string | undefined
+  readonly command: string | readonly string[]
+  readonly cwd: string
+  readonly decision: Decision
+  readonly signal?: AbortSignal
+  /** Told the id, before anybody answers. */
+  readonly onAsked?: (id: string) => void
+}
+
+/** Questions to a human. Whoever asked waits; no answer in time is a no. */
+export class Questions {
+  readonly #parts: QuestionParts
+  readonly #waiting = new Map<string, (answer: ApprovalAnswer) => void>()
+  readonly #listeners = new Set<() => void>()
+
+  constructor(parts: QuestionParts) {
+    this.#parts = parts
+  }
+
+  get pending(): number {
+    return this.#waiting.size
+  }
+
+  /** Called whenever a question comes or is settled. */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** Nobody waits for what an earlier life asked. */
+  async forgetOld(): Promise<void> {
+    for (const row of await pendingApprovals(this.#parts.store, this.#parts.instance))
+      await this.#settle(row, { state: 'expired', reason: 'the server that asked has ended' })
+  }
+
+  /** Waits for the answer; it is on record when this resolves. */
+  async ask(question: Question): Promise<ApprovalAnswer> {
+    const row = this.#rowOf(question)
+    const answered = new Promise<ApprovalAnswer>((resolve) => this.#waiting.set(row.id, resolve))
+    const expire = (reason: string): void => {
+      const answer = { state: 'expired', reason } as const
+      void this.#settle(row, answer).catch(() => this.#tell(row.id, answer))
+    }
+    const waitMs = Math.max(0, row.expiresAt - Date.now())
+    const timer = longTimeout(() => expire(`no answer within ${Math.round(waitMs / 1000)} s`), waitMs)
+    const giveUp = (): void => expire('whoever asked has gone')
+    try {
+      await this.#parts.store.write((tx) => insertApproval(tx, row))
+      this.#changed()
+      question.signal?.addEventListener('abort', giveUp, { once: true })
+      if (question.signal?.aborted) giveUp()
+      question.onAsked?.(row.id)
+      return await answered
+    } finally {
+      timer.clear()
+      this.#waiting.delete(row.id)
+      question.signal?.removeEventListener('abort', giveUp)
+    }
+  }
+
+  /** A human's answer; only the first one counts. */
+  async answer(principal: Principal, id: string, approve: boolean, reason?: string): Promise<ApprovalRow> {
+    const row = await this.get(principal, id)
+    if (!isOperator(principal))
+      throw new SandboxError('forbidden', 'only a key with the scope `admin` can answer', {
+        hint: 'an agent must not approve its own commands',
+      })
+    const state = approve ? 'approved' : 'rejected'
+    const counted = await this.#settle(row, { state, by: principal.keyId, reason })
+    const now = (await findApproval(this.#parts.store, id)) ?? row
+    if (!counted) throw new SandboxError('conflict', `approval ${id} is already ${now.state}`)
+    return now
+  }
+
+  async get(principal: Principal, id: string): Promise<ApprovalRow> {
+    const row = await findApproval(this.#parts.store, id)
+    if (!row || !(isOperator(principal) || row.tenant === principal.tenant))
+      throw new SandboxError('not-found', `there is no approval \`${id}\``)
+    return row
+  }
+
+  list(principal: Principal, state: string | undefined, limit: number): Promise<ApprovalRow[]> {
+    const tenant = isOperator(principal) ? undefined : principal.tenant
+    return listApprovals(this.#parts.store, { tenant, state, limit })
+  }
+
+  /** Whether this answer is the one that counts. INVARIANT: one that does leaves exactly one record. */
+  async #settle(row: ApprovalRow, given: ApprovalAnswer): Promise<boolean> {
+    const { store, trail } = this.#parts
+    const at = Date.now()
+    const isLate = row.expiresAt <= at && given.state === 'approved'
+    const reason = isLate ? 'the answer came too late' : given.reason && redact(given.reason)
+    const answer = { ...given, reason, ...(isLate ? { state: 'expired' as const } : {}), approvalId: row.id }
+    const { state, by = null } = answer
+    const counted = await store.write((tx) => answerApproval(tx, row.id, { state, by, at, reason }))
+    if (!counted) return false
+    await trail.append({
+      event: 'Approval',
+      sandbox_id: row.sandboxId,
+      ...(row.agentId === null ? {} : { agent_id: row.agentId }),
+      ...(row.execId === null ? {} : { exec_id: row.execId }),
+      ...answerFields(answer),
+    })
+    this.#tell(row.id, answer)
+    return !isLate
+  }
+
+  #tell(id: string, answer: ApprovalAnswer): void {
+    this.#waiting.get(id)?.({ ...answer, approvalId: id })
+    this.#changed()
+  }
+
+  #changed(): void {
+    for (const listener of this.#listeners) listener()
+  }
+
+  #rowOf({ tenant, sandboxId, execId, agentId, command, cwd, decision }: Question): ApprovalRow {
+    const { newId, instance, timeoutMs } = this.#parts
+    const now = Date.now()
+    return {
+      id: newId('ap'),
+      tenant,
+      sandboxId,
+      execId,
+      agentId: agentId ?? null,
+      command: redact(typeof command === 'string' ? command : command.join(' ')),
+      cwd,
+      decision: redact(JSON.stringify(decision)),
+      state: 'pending',
+      answeredBy: null,
+      reason: null,
+      askedAt: now,
+      expiresAt: now + timeoutMs(),
+      answeredAt: null,
+      instance,
+    }
+  }
+}
+
+/** The contract's shape. */
+export const approvalJson = (row: ApprovalRow) => ({
+  id: row.id,
+  command: row.command,
+  cwd: row.cwd,
+  decision: JSON.parse(row.decision) as Json,
+  sandbox_id: row.sandboxId,
+  exec_id: row.execId,
+  agent_id: row.agentId,
+  asked_at: new Date(row.askedAt).toISOString(),
+  expires_at: new Date(row.expiresAt).toISOString(),
+  answered_by: row.answeredBy,
+  answered_at: row.answeredAt === null ? null : new Date(row.answeredAt).toISOString(),
+  reason: row.reason,
+  state: row.state,
+})

@@ -1,0 +1,216 @@
+import { SandboxError } from '../../model/errors.ts'
+
+/** Who wants a place. */
+export type Claimant = { readonly tenant: string; readonly keyId: string }
+
+type Waiting = { readonly go: () => void; readonly leave: (error: unknown) => void }
+
+/** What one key, or all keys of one tenant, hold and wait for. */
+class Share {
+  running = 0
+  waiting = 0
+  get isIdle(): boolean {
+    return this.running === 0 && this.waiting === 0
+  }
+}
+class KeyShare extends Share {
+  readonly queue: Waiting[] = []
+}
+class TenantShare extends Share {
+  readonly keys = new Map<string, KeyShare>()
+}
+
+const NOBODY: Claimant = { tenant: '', keyId: '' }
+
+/**
+ * So many at once, so many waiting, the rest is told to come back. Places are shared between tenants, and a tenant's
+ * between its keys: whoever has less than an equal share never waits for those who have more, even when every place is
+ * taken; whoever waits is served in turns. So what is running may exceed the limit while tenants share it, by less than
+ * each newcomer's equal share.
+ */
+export class Admission {
+  readonly #what: string
+  readonly #limits: { readonly running: number; readonly waiting: number }
+  /** INVARIANT: in the order in which they are served; whoever was served goes to the end. */
+  readonly #tenants = new Map<string, TenantShare>()
+  #running = 0
+  #waiting = 0
+
+  constructor(what: string, limits: { readonly running: number; readonly waiting: number }) {
+    this.#what = what
+    this.#limits = limits
+  }
+
+  get running(): number {
+    return this.#running
+  }
+
+  get waiting(): number {
+    return this.#waiting
+  }
+
+  /** Runs the work when it is its turn. */
+  async run<T>(work: () => Promise<T>, who: Claimant = NOBODY): Promise<T> {
+    const release = await this.enter(who)
+    try {
+      return await work()
+    } finally {
+      release()
+    }
+  }
+
+  /** Resolves at one's turn with what gives the place back. */
+  async enter(who: Claimant = NOBODY): Promise<() => void> {
+    const tenant = shareOf(this.#tenants, who.tenant, () => new TenantShare())
+    const key = shareOf(tenant.keys, who.keyId, () => new KeyShare())
+    if (this.#mayRun(tenant, key)) this.#count(tenant, key, 1)
+    else await this.#wait(who, tenant, key)
+    let left = false
+    return () => {
+      if (left) return
+      left = true
+      this.#count(tenant, key, -1)
+      this.#serve()
+      this.#forget(who)
+    }
+  }
+
+  /** Sends everybody who waits away. */
+  turnAway(error: unknown): void {
+    for (const { keys } of this.#tenants.values())
+      for (const key of keys.values()) for (const { leave } of key.queue.splice(0)) leave(error)
+  }
+
+  #mayRun(tenant: TenantShare, key: KeyShare): boolean {
+    if (this.#running < this.#limits.running) return true
+    return tenant.running < this.#equal(tenant, 'running') || this.#isShortOf(tenant, key)
+  }
+
+  /** A key that has less than an equal part of its tenant's share, as long as the tenant has less than two shares. */
+  #isShortOf(tenant: TenantShare, key: KeyShare): boolean {
+    const share = this.#equal(tenant, 'running')
+    return tenant.running < 2 * share && key.running < Math.max(1, Math.floor(share / tenant.keys.size))
+  }
+
+  /** What each tenant may have when all that are here want some. */
+  #equal(tenant: TenantShare, of: 'running' | 'waiting'): number {
+    let count = 0
+    for (const one of this.#tenants.values()) if (one === tenant || !one.isIdle) count++
+    return Math.max(Math.min(1, this.#limits[of]), Math.floor(this.#limits[of] / count))
+  }
+
+  async #wait(who: Claimant, tenant: TenantShare, key: KeyShare): Promise<void> {
+    if (this.#waiting >= this.#limits.waiting && tenant.waiting >= this.#equal(tenant, 'waiting')) {
+      this.#forget(who)
+      throw this.#full()
+    }
+    this.#count(tenant, key, 1, 'waiting')
+    try {
+      await new Promise<void>((resolve, leave) => {
+        // The place is counted at once, so nobody can slip in between.
+        const go = (): void => {
+          this.#count(tenant, key, 1)
+          resolve()
+        }
+        key.queue.push({ go, leave })
+      })
+    } finally {
+      this.#count(tenant, key, -1, 'waiting')
+      this.#forget(who)
+    }
+  }
+
+  /** Lets in who waits, a tenant and a key of it at a time, for as long as there is room. */
+  #serve(): void {
+    for (let found = this.#next(); found; found = this.#next()) {
+      const [name, tenant, keyName, key] = found
+      toEnd(this.#tenants, name, tenant)
+      toEnd(tenant.keys, keyName, key)
+      key.queue.shift()?.go()
+    }
+  }
+
+  /** Who has least comes first; among equals, who was served longest ago. */
+  #next(): readonly [string, TenantShare, string, KeyShare] | undefined {
+    let found: readonly [string, TenantShare, string, KeyShare] | undefined
+    for (const [name, tenant] of this.#tenants) {
+      if (tenant.waiting === 0 || (found && found[1].running <= tenant.running)) continue
+      const key = leastOf(
+        [...tenant.keys].filter(([, one]) => one.queue.length > 0 && this.#mayRun(tenant, one)),
+      )
+      if (key) found = [name, tenant, ...key]
+    }
+    return found
+  }
+
+  #count(tenant: TenantShare, key: KeyShare, by: number, what: 'running' | 'waiting' = 'running'): void {
+    tenant[what] += by
+    key[what] += by
+    if (what === 'running') this.#running += by
+    else this.#waiting += by
+  }
+
+  #forget({ tenant, keyId }: Claimant): void {
+    const share = this.#tenants.get(tenant)
+    if (share?.keys.get(keyId)?.isIdle) share.keys.delete(keyId)
+    if (share?.keys.size === 0) this.#tenants.delete(tenant)
+  }
+
+  #full(): SandboxError {
+    const { running, waiting } = this.#limits
+    return new SandboxError('too-many-requests', `too many ${this.#what} at once`, {
+      hint: `at most ${running} at once${waiting > 0 ? ` and ${waiting} waiting` : ''}, shared by all tenants; try again later`,
+      retryAfterSecs: 1,
+    })
+  }
+}
+
+function shareOf<T>(all: Map<string, T>, name: string, make: () => T): T {
+  const found = all.get(name) ?? make()
+  all.set(name, found)
+  return found
+}
+
+function leastOf<T extends Share>(all: readonly (readonly [string, T])[]): readonly [string, T] | undefined {
+  return all.reduce<readonly [string, T] | undefined>(
+    (least, one) => (least && least[1].running <= one[1].running ? least : one),
+    undefined,
+  )
+}
+
+function toEnd<T>(all: Map<string, T>, name: string, value: T): void {
+  all.delete(name)
+  all.set(name, value)
+}
+
+/** Counts per name, with a ceiling. */
+export class Quota {
+  readonly #what: string
+  readonly #most: number
+  readonly #used = new Map<string, number>()
+
+  constructor(what: string, most: number) {
+    this.#what = what
+    this.#most = most
+  }
+
+  used(name: string): number {
+    return this.#used.get(name) ?? 0
+  }
+
+  take(name: string): void {
+    const used = this.used(name)
+    if (used >= this.#most)
+      throw new SandboxError('too-many-requests', `this key already has ${used} ${this.#what}`, {
+        hint: 'end some, or ask the operator for more',
+        retryAfterSecs: 5,
+      })
+    this.#used.set(name, used + 1)
+  }
+
+  give(name: string): void {
+    const left = this.used(name) - 1
+    if (left > 0) this.#used.set(name, left)
+    else this.#used.delete(name)
+  }
+}

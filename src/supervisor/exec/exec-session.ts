@@ -1,0 +1,193 @@
+import type { TerminalSize } from '../../backends/backend.ts'
+import type { Outcome } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { redact } from '../../model/redact.ts'
+import type { LiveSandbox } from '../open-sandbox.ts'
+import type { Executed, RunningExec, SpawnOptions } from '../sandbox.ts'
+import type { OutputBudget } from './output-budget.ts'
+import { OutputLog } from './output-log.ts'
+
+/** What a caller wants to run. */
+export type ExecRequest = {
+  readonly command: string | readonly string[]
+  readonly cwd?: string | undefined
+  readonly env?: Readonly<Record<string, string>> | undefined
+  /** All of standard input, or `open` to write to it while the command runs. */
+  readonly stdin?: Uint8Array | 'open' | undefined
+  readonly timeoutMs?: number | undefined
+  readonly terminal?: TerminalSize | undefined
+  readonly background?: boolean | undefined
+  /** How much output is kept. */
+  readonly keepBytes?: number | undefined
+}
+
+/** How much is kept for whoever comes back to a command. */
+const KEEP_BYTES = 1024 * 1024
+const PIECE_BYTES = 64 * 1024
+/** How much one answer holds at most. */
+export const ANSWER_BYTES = 8 * 1024 * 1024
+
+export type ExecParts = {
+  readonly live: LiveSandbox
+  readonly request: ExecRequest
+  /** Whose output it is, and how much of everybody's is kept. */
+  readonly tenant: string
+  readonly budget: OutputBudget
+  readonly approve: NonNullable<SpawnOptions['approve']>
+  readonly settle?: SpawnOptions['settle']
+}
+
+/** One command that was started, and everything it said, until nobody needs it any more. */
+export class ExecSession {
+  readonly sandboxId: string
+  readonly log: OutputLog
+  readonly startedAt = Date.now()
+  readonly #parts: ExecParts
+  readonly #stop = new AbortController()
+  #running: RunningExec | undefined
+  #done: Executed | undefined
+  #failure: unknown
+
+  constructor(parts: ExecParts) {
+    this.#parts = parts
+    this.sandboxId = parts.live.id
+    this.log = new OutputLog(
+      parts.request.keepBytes ?? (parts.request.background ? KEEP_BYTES : ANSWER_BYTES),
+      parts.budget,
+      parts.tenant,
+    )
+  }
+
+  /** Resolves once the command runs; rejects when it is refused. */
+  async start(): Promise<void> {
+    const { live, request, approve, settle } = this.#parts
+    this.#running = await live.spawn(request.command, {
+      ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
+      ...(request.env === undefined ? {} : { env: request.env }),
+      ...(request.stdin || request.terminal ? { stdin: true } : {}),
+      ...(request.terminal ? { terminal: request.terminal } : {}),
+      ...(request.timeoutMs === undefined ? {} : { limits: { wallMs: request.timeoutMs } }),
+      output: (stream, chunk) => this.log.push(stream, chunk),
+      signal: this.#stop.signal,
+      approve,
+      settle,
+    })
+    const { result } = this.#running
+    if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)
+    result.then(
+      (done) => {
+        this.#done = done
+        this.log.end()
+      },
+      (error: unknown) => {
+        this.#failure = error
+        this.log.end()
+      },
+    )
+  }
+
+  /** A command may end without reading all that it was given. */
+  async #feed(running: RunningExec, input: Uint8Array): Promise<void> {
+    try {
+      for (let at = 0; at < input.length; at += PIECE_BYTES)
+        await running.write(input.subarray(at, at + PIECE_BYTES))
+      running.endInput()
+    } catch {
+      // Its outcome says what became of it.
+    }
+  }
+
+  get id(): string {
+    return this.#alive.execId
+  }
+
+  /** What runs, as one line without secrets. */
+  get command(): string {
+    const { command } = this.#parts.request
+    return redact(typeof command === 'string' ? command : command.join(' '))
+  }
+
+  get isTerminal(): boolean {
+    return this.#parts.request.terminal !== undefined
+  }
+
+  get decision(): RunningExec['decision'] {
+    return this.#alive.decision
+  }
+
+  get pid(): number {
+    return this.#alive.pid
+  }
+
+  get result(): Promise<Executed> {
+    return this.#alive.result
+  }
+
+  get done(): Executed | undefined {
+    return this.#done
+  }
+
+  get failure(): unknown {
+    return this.#failure
+  }
+
+  get state(): 'running' | 'ended' | 'failed' {
+    return this.#done ? 'ended' : this.#failure === undefined ? 'running' : 'failed'
+  }
+
+  write(bytes: Uint8Array): Promise<void> {
+    this.#assertRunning()
+    return this.#alive.write(bytes)
+  }
+
+  endInput(): void {
+    this.#assertRunning()
+    this.#alive.endInput()
+  }
+
+  signal(name: NodeJS.Signals): void {
+    this.#assertRunning()
+    this.#alive.signal(name)
+  }
+
+  resize(size: TerminalSize): void {
+    this.#assertRunning()
+    this.#alive.resize(size)
+  }
+
+  /** Ends it, whatever it does. */
+  cancel(): void {
+    this.#stop.abort()
+  }
+
+  get #alive(): RunningExec {
+    if (!this.#running) throw new SandboxError('wrong-state', 'the command has not started')
+    return this.#running
+  }
+
+  #assertRunning(): void {
+    if (this.state !== 'running') throw new SandboxError('wrong-state', `the command has ${this.state}`)
+  }
+}
+
+/** The contract's shape of one command: the same as `ringfence run --json`. */
+export function execJson(session: ExecSession, live: Pick<LiveSandbox, 'id' | 'backend' | 'level'>) {
+  const { done, log } = session
+  const outcome: Outcome | null = done?.outcome ?? null
+  return {
+    sandbox_id: live.id,
+    exec_id: session.id,
+    state: session.state,
+    backend: live.backend,
+    level: live.level,
+    layers: done?.layers ?? [],
+    outcome,
+    stdout: log.text('stdout'),
+    stderr: log.text('stderr'),
+    truncated: (done?.truncated ?? false) || log.isCut,
+    duration_ms: done ? Math.round(done.durationMs * 10) / 10 : Date.now() - session.startedAt,
+    violations: done?.violations ?? [],
+    decision: done?.decision ?? null,
+  }
+}
+export type ExecJson = ReturnType<typeof execJson>

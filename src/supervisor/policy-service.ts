@@ -1,0 +1,128 @@
+import { createHash } from 'node:crypto'
+import { mkdirSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { assertPublicUrl } from '../egress/safe-fetch.ts'
+import { parseConfig } from '../host/config-file.ts'
+import { writeAtomically } from '../host/files/atomic-file.ts'
+import { readText } from '../host/system.ts'
+import type { Config } from '../model/config.ts'
+import { SandboxError } from '../model/errors.ts'
+import { oneOf } from '../model/shape.ts'
+import { describePolicy, type PolicyDescription } from '../policy/describe.ts'
+import { PATH_OPS } from '../policy/paths/paths.ts'
+import { compilePolicy, type ExampleResult, examplesOf, rulesOf } from '../policy/policy.ts'
+import { type Suggestion, suggestFrom } from '../policy/suggest.ts'
+import { judgeHere, policiesFor } from './judge-path.ts'
+
+export type PolicyDeskParts = {
+  readonly file: string
+  readonly home: string
+  readonly current: () => Config
+  readonly hash: () => string
+  readonly reload: () => Promise<{ readonly policy: string }>
+  readonly inspect: (command: Asked, place: { workspace: string; cwd: string }) => Promise<unknown>
+}
+type Asked = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
+
+const baseOf = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 32)
+
+/** Where people read the policy, try it and change it. */
+export class PolicyDesk {
+  readonly #parts: PolicyDeskParts
+  #saving: Promise<unknown> = Promise.resolve()
+
+  constructor(parts: PolicyDeskParts) {
+    this.#parts = parts
+  }
+
+  hash(): string {
+    return this.#parts.hash()
+  }
+
+  async describe(forOperator: boolean): Promise<PolicyDescription> {
+    const whole = describePolicy(this.#parts.current(), this.#parts.home)
+    // SECURITY: which directories and private addresses there are around this host is the operator's business.
+    return forOperator
+      ? whole
+      : { ...whole, allowed_host_prefixes: [], network: { ...whole.network, allow_private: [] } }
+  }
+
+  /** The file as it is on the disk. */
+  source() {
+    const { file } = this.#parts
+    const text = readText(file)
+    return { file, exists: text !== undefined, text: text ?? '', base: baseOf(text ?? '') }
+  }
+
+  async check(text: string): Promise<{
+    readonly rules: number
+    readonly examples: readonly ExampleResult[]
+    readonly description: PolicyDescription
+  }> {
+    const config = await parseConfig(this.#parts.file, text)
+    const examples = rulesOf(config).flatMap(examplesOf)
+    compilePolicy(config)
+    const description = describePolicy(config, this.#parts.home)
+    return { rules: config.policy?.rule?.length ?? 0, examples, description }
+  }
+
+  /** One at a time; whoever read an older text is told so, and a text that does not load changes nothing. */
+  save(text: string, base: string): Promise<{ readonly policy: string }> {
+    const work = async (): Promise<{ readonly policy: string }> => {
+      const before = this.source()
+      if (before.base !== base)
+        throw new SandboxError('conflict', 'the policy has changed since you read it', {
+          hint: 'load it again and make your change anew',
+        })
+      await this.check(text)
+      mkdirSync(dirname(before.file), { recursive: true, mode: 0o700 })
+      writeAtomically(before.file, text)
+      try {
+        return await this.#parts.reload()
+      } catch (error) {
+        // What only shows when it is put in force must not stay behind for the next start.
+        writeAtomically(before.file, before.text)
+        throw error
+      }
+    }
+    const done = this.#saving.then(work, work)
+    this.#saving = done.catch(() => {})
+    return done
+  }
+
+  inspect(
+    command: Asked,
+    {
+      workspace = '/workspace',
+      cwd = workspace,
+    }: { workspace?: string | undefined; cwd?: string | undefined },
+  ): Promise<unknown> {
+    return this.#parts.inspect(command, { workspace, cwd })
+  }
+
+  async tryPath(path: string, op: string, workspace: string | undefined): Promise<unknown> {
+    const request = { path, op: oneOf(...PATH_OPS).parse(op, 'op') }
+    const verdicts = policiesFor(this.#parts.current(), request.op, workspace).map((policy) =>
+      judgeHere(policy, request),
+    )
+    return verdicts.find(({ verdict }) => verdict === 'deny') ?? verdicts[0]
+  }
+
+  async tryUrl(url: string): Promise<unknown> {
+    const { network = {} } = this.#parts.current()
+    try {
+      const { addresses } = await assertPublicUrl(url, {
+        ...(network.allow_hosts && { allowHosts: network.allow_hosts }),
+        ...(network.allow_private && { allowPrivate: network.allow_private }),
+      })
+      return { verdict: 'allow', reason: 'the name and every address of it are public', addresses }
+    } catch (error) {
+      if (!(error instanceof SandboxError)) throw error
+      return { verdict: 'block', reason: error.message }
+    }
+  }
+
+  async suggest(records: readonly Readonly<Record<string, unknown>>[]): Promise<readonly Suggestion[]> {
+    return suggestFrom(records)
+  }
+}

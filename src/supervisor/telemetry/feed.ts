@@ -1,0 +1,68 @@
+import type { TrailRecord } from '../../audit/chain.ts'
+import type { StoreTrailReader } from '../../audit/store-read.ts'
+import type { StoreTrail } from '../../audit/store-trail.ts'
+import { isOperator, type Principal } from '../access/keys.ts'
+
+const PAGE = 256
+
+export type FeedQuery = {
+  readonly after?: number | undefined
+  readonly sandboxId?: string | undefined
+  readonly events?: readonly string[] | undefined
+  readonly signal: AbortSignal
+  /** Once it fires there will be no more: what is there is read to the end. */
+  readonly over?: AbortSignal | undefined
+}
+
+/** The trail as it grows: whoever reads gets every record once, in order, from wherever it left off. */
+export class Feed {
+  readonly #reader: StoreTrailReader
+  readonly #wake = new Set<() => void>()
+  #last = -1
+
+  constructor(trail: Pick<StoreTrail, 'onCommitted'>, reader: StoreTrailReader) {
+    this.#reader = reader
+    trail.onCommitted((rows) => {
+      this.#last = Math.max(this.#last, rows.at(-1)?.seq ?? -1)
+      for (const wake of [...this.#wake]) wake()
+    })
+  }
+
+  /** Called after each commit. */
+  onGrowth(listener: () => void): () => void {
+    this.#wake.add(listener)
+    return () => this.#wake.delete(listener)
+  }
+
+  async *follow(principal: Principal, query: FeedQuery): AsyncGenerator<TrailRecord, void> {
+    let after = query.after ?? (await this.#reader.head()).seq
+    const tenant = isOperator(principal) ? undefined : principal.tenant
+    while (!query.signal.aborted) {
+      const seen = this.#last
+      const { sandboxId, events, over } = query
+      const isLast = over?.aborted
+      const records = await this.#reader.query({ after, tenant, sandboxId, events, limit: PAGE })
+      for (const record of records) {
+        after = record.seq
+        yield record
+      }
+      if (isLast && records.length < PAGE) return
+      if (records.length === 0) after = Math.max(after, seen)
+      if (records.length < PAGE && this.#last <= seen)
+        await this.#growth([query.signal, ...(over ? [over] : [])])
+    }
+  }
+
+  #growth(signals: readonly AbortSignal[]): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        this.#wake.delete(done)
+        for (const signal of signals) signal.removeEventListener('abort', done)
+        resolve()
+      }
+      this.#wake.add(done)
+      for (const signal of signals) signal.addEventListener('abort', done, { once: true })
+      if (signals.some(({ aborted }) => aborted)) done()
+    })
+  }
+}

@@ -1,0 +1,181 @@
+import { createHmac, randomBytes } from 'node:crypto'
+import type { StoreTrailReader } from '../../audit/store-read.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Store } from '../../store/sql.ts'
+import {
+  advanceWebhook,
+  insertWebhook,
+  listWebhooks,
+  removeWebhook,
+  type WebhookRow,
+} from '../../store/webhooks.ts'
+import { isOperator, type Principal } from '../access/keys.ts'
+import type { Feed } from './feed.ts'
+
+/** Sends one body to an address that was judged; resolves with the status. */
+export type Post = (
+  url: string,
+  body: string,
+  headers: Readonly<Record<string, string>>,
+  /** SECURITY: the private addresses that an operator opened are for the operator's own webhooks. */
+  options: { readonly mayReachPrivate: boolean },
+) => Promise<number>
+
+export type WebhookParts = {
+  readonly store: Store
+  readonly reader: StoreTrailReader
+  readonly feed: Feed
+  readonly newId: (prefix: string) => string
+  readonly post: Post
+  /** Whether a key is in force. */
+  readonly isInForce: (keyId: string) => Promise<boolean>
+  readonly retryMs?: number
+}
+
+const PAGE = 64
+const MOST = 32
+const RETRY_MS = 1000
+const LONGEST_MS = 300_000
+
+/**
+ * Tells others what happened. A delivery is a record of the trail, signed; the position is kept with the webhook, so a
+ * crash repeats at most what was on its way and loses nothing.
+ */
+export class Webhooks {
+  readonly #parts: WebhookParts
+  readonly #busy = new Set<string>()
+  /** Those for which something came while they were being served. */
+  readonly #again = new Set<string>()
+  readonly #wait = new Map<string, number>()
+  readonly #stop: () => void
+  #closed = false
+  /** Whether there may be one at all: most servers have none, and every record asks. */
+  #any = true
+  #made = 0
+
+  constructor(parts: WebhookParts) {
+    this.#parts = parts
+    this.#stop = parts.feed.onGrowth(() => this.deliver())
+  }
+
+  async create(
+    principal: Principal,
+    { url, events }: { readonly url: string; readonly events: readonly string[] },
+  ): Promise<WebhookRow> {
+    if (!/^https?:\/\//i.test(url))
+      throw new SandboxError('invalid-input', 'a webhook needs an http(s) address')
+    const { store, reader, newId } = this.#parts
+    if ((await listWebhooks(store, principal.tenant)).length >= MOST)
+      throw new SandboxError('too-many-requests', `there are already ${MOST} webhooks`)
+    const row: WebhookRow = {
+      id: newId('wh'),
+      tenant: isOperator(principal) ? '*' : principal.tenant,
+      keyId: principal.keyId,
+      url,
+      secret: `whsec_${randomBytes(24).toString('hex')}`,
+      events,
+      position: (await reader.head()).seq,
+      failures: 0,
+      createdAt: Date.now(),
+    }
+    await store.write((tx) => insertWebhook(tx, row))
+    this.#made++
+    this.#any = true
+    return row
+  }
+
+  list(principal: Principal): Promise<WebhookRow[]> {
+    return listWebhooks(this.#parts.store, isOperator(principal) ? undefined : principal.tenant)
+  }
+
+  async remove(principal: Principal, id: string): Promise<void> {
+    const mine = (await this.list(principal)).some((row) => row.id === id)
+    if (!mine) throw new SandboxError('not-found', `there is no webhook \`${id}\``)
+    await this.#parts.store.write((tx) => removeWebhook(tx, id))
+  }
+
+  /** Looks for something to send; harmless to call often. */
+  deliver(): void {
+    if (this.#closed || !this.#any) return
+    const since = this.#made
+    void listWebhooks(this.#parts.store)
+      .then((rows) => {
+        this.#any = rows.length > 0 || since !== this.#made
+        for (const row of rows) void this.#run(row)
+      })
+      .catch(() => {})
+  }
+
+  close(): void {
+    this.#closed = true
+    this.#stop()
+  }
+
+  async #run(row: WebhookRow): Promise<void> {
+    if ((this.#wait.get(row.id) ?? 0) > Date.now()) return
+    if (this.#busy.has(row.id)) {
+      this.#again.add(row.id)
+      return
+    }
+    this.#busy.add(row.id)
+    try {
+      // SECURITY: a key that is revoked hears nothing more through what it left behind.
+      if (row.keyId !== null && !(await this.#parts.isInForce(row.keyId))) return
+      let position = row.position
+      for (;;) {
+        const next = await this.#send({ ...row, position })
+        if (next === undefined || this.#closed) break
+        position = next
+      }
+    } catch {
+      const failures = row.failures + 1
+      const pause = Math.min(LONGEST_MS, (this.#parts.retryMs ?? RETRY_MS) * 2 ** Math.min(failures, 16))
+      this.#wait.set(row.id, Date.now() + pause)
+      await this.#save(row.id, row.position, failures)
+      setTimeout(() => this.deliver(), pause + 1).unref()
+    } finally {
+      this.#busy.delete(row.id)
+      if (this.#again.delete(row.id)) this.deliver()
+    }
+  }
+
+  /** Sends one page; the new position, or nothing when there was nothing. */
+  async #send(row: WebhookRow): Promise<number | undefined> {
+    const records = await this.#parts.reader.query({
+      after: row.position,
+      tenant: row.tenant === '*' ? undefined : row.tenant,
+      events: row.events.length > 0 ? row.events : undefined,
+      limit: PAGE,
+    })
+    for (const record of records) {
+      const body = JSON.stringify({ id: `${row.id}-${record.seq}`, type: record.event, data: record })
+      await this.#post(row, body, String(record.seq))
+      await this.#save(row.id, record.seq, 0)
+    }
+    return records.at(-1)?.seq
+  }
+
+  async #post(row: WebhookRow, body: string, seq: string): Promise<void> {
+    const time = String(Math.floor(Date.now() / 1000))
+    const status = await this.#parts.post(
+      row.url,
+      body,
+      {
+        'content-type': 'application/json',
+        'webhook-id': `${row.id}-${seq}`,
+        'webhook-timestamp': time,
+        'webhook-signature': signatureOf(row.secret, `${row.id}-${seq}.${time}.${body}`),
+      },
+      { mayReachPrivate: row.tenant === '*' },
+    )
+    if (status < 200 || status > 299) throw new SandboxError('internal', `the webhook answered ${status}`)
+  }
+
+  #save(id: string, position: number, failures: number): Promise<void> {
+    return this.#parts.store.write((tx) => advanceWebhook(tx, id, { position, failures }))
+  }
+}
+
+/** `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64. */
+export const signatureOf = (secret: string, text: string): string =>
+  `v1,${createHmac('sha256', secret).update(text).digest('base64')}`

@@ -1,0 +1,224 @@
+import { close, constants, fstat, type PathLike, read, readdir, write } from 'node:fs'
+import { promisify } from 'node:util'
+import { observePath, openChecked, type PathObservation } from '../../host/files/walk.ts'
+import { countNamesInside } from '../../host/files/walk-names.ts'
+import type { Json } from '../../model/event.ts'
+import {
+  type FileKind,
+  type FilePlace,
+  fixedPart,
+  grantsFile,
+  grantsName,
+} from '../../policy/grants/capability.ts'
+import {
+  type AllowedRoot,
+  DEFAULT_BLOCKED,
+  DEFAULT_PROTECTED,
+  judgePath,
+  type PathOp,
+  type PathPolicy,
+  screenPath,
+} from '../../policy/paths/paths.ts'
+import { denied, type HostParts, HostRefusal, notHere, type Params, textParam } from './host-parts.ts'
+
+/** File functions: the grant on the asked path, the judgement of what it really is, the grant again, the open. */
+
+const MAX_FILE = 1024 * 1024
+const MAX_ENTRIES = 1000
+const { O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY } = constants
+
+type FileHandler = (params: Params) => Promise<Json>
+/** What a path is asked for. */
+export type FileUse = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
+
+export const READ: FileUse = { kind: 'FileRead', tool: 'file_read', op: 'read' }
+export const LIST: FileUse = { kind: 'FileRead', tool: 'file_list', op: 'read' }
+export const WRITE: FileUse = { kind: 'FileWrite', tool: 'file_write', op: 'write' }
+
+const closeFile = promisify(close)
+const statFile = promisify(fstat)
+const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
+
+/** One request: what it is for, in the guest's words, with what the run was given. */
+type Asked = { readonly parts: HostParts; readonly use: FileUse; readonly path: string }
+
+/** The three file functions for one run. */
+export function createHostFiles(parts: HostParts): Readonly<Record<string, FileHandler>> {
+  const asked = (use: FileUse, params: Params): Asked => ({ parts, use, path: textParam(params, 'path') })
+  return {
+    file_read: async (params) => withFile(asked(READ, params), O_RDONLY, readAll),
+    file_list: async (params) => withFile(asked(LIST, params), O_RDONLY | O_DIRECTORY, entriesOf),
+    file_write: async (params) => {
+      const content = textParam(params, 'content')
+      if (content.length > MAX_FILE)
+        throw new HostRefusal('resource-exhausted', `a file has at most ${MAX_FILE} characters`)
+      return withFile(asked(WRITE, params), O_WRONLY | O_CREAT | O_TRUNC, (fd) => writeAll(fd, content))
+    },
+  }
+}
+
+/** Opens what was judged, uses it and closes it. */
+async function withFile(asked: Asked, flags: number, action: (fd: number) => Promise<Json>): Promise<Json> {
+  const observation = judged(asked)
+  let fd: number
+  try {
+    fd = openChecked(observation, flags)
+  } catch {
+    throw notHere(asked.path)
+  }
+  try {
+    return await action(fd)
+  } finally {
+    await closeFile(fd)
+  }
+}
+
+/** The place that a path leads to, if the run's grants and the judgement of paths let it be used so. */
+export const judgedPath = (parts: HostParts, use: FileUse, path: string): PathObservation =>
+  judged({ parts, use, path })
+
+const OUTSIDE = 'the path leads outside the workspace'
+
+function judged(asked: Asked): PathObservation {
+  const { parts, path } = asked
+  if (parts.workspace === undefined && !path.startsWith('/')) throw refusedAccess(asked)
+  const absolute = path.startsWith('/') ? path : `${parts.workspace}/${path}`
+  const roots = rootsOf(parts)
+  const access = accessOf(asked, roots)
+  // SECURITY: what is not granted by its text alone is never looked at: not even an error may tell of it.
+  if (access(absolute) === 'denied') throw refusedAccess(asked)
+  const screened = screenPath(absolute)
+  if (screened.kind === 'refused') throw traversal(asked, screened.reason)
+  if (access(screened.path) === 'outside') throw traversal(asked, OUTSIDE)
+  const observation = observePath(screened.path)
+  const real = realOf(observation)
+  if (real === undefined && observation.symlinks.length === 0) throw notHere(path)
+  // SECURITY: the grant again on the place that was reached: a link inside it may lead out of it.
+  if (real === undefined || access(real) !== 'granted') throw traversal(asked, OUTSIDE)
+  if (isAllowed(asked.use, screened.path, observation, roots)) return observation
+  const absent = observation.state !== 'exists' && asked.use.op === 'read'
+  throw absent ? notHere(path) : refusedAccess(asked)
+}
+
+const refusedAccess = ({ parts, use, path }: Asked): HostRefusal => denied(parts, use.tool, path)
+
+type Access = 'granted' | 'outside' | 'denied'
+
+/** INVARIANT: the tool's grant opens the workspace, a file's grant what it names; both only ever add. */
+function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: string) => Access {
+  const { grants, workspace } = parts
+  const { kind, tool } = use
+  const own = roots.filter((root) => root.path === workspace).flatMap(({ path, real }) => [path, real])
+  const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
+  return (absolute: string): Access => {
+    const base = own.find((root) => isBelow(absolute, root))
+    const place: FilePlace = {
+      absolute,
+      inWorkspace: base === undefined ? undefined : absolute.slice(base.length + 1),
+    }
+    if (grantsFile(grants, kind, place) || (wholeWorkspace && base !== undefined)) return 'granted'
+    return wholeWorkspace ? 'outside' : 'denied'
+  }
+}
+
+type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
+
+/** The workspace and the fixed part of every absolute file grant. */
+function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
+  const roots: AllowedRoot[] = workspace === undefined ? [] : [{ path: workspace, mode: 'rw' }]
+  for (const grant of grants) {
+    if (!('root' in grant) || grant.root !== 'absolute') continue
+    const fixed = fixedPart(grant)
+    // The grant has said who may write; a second answer here could take away what another grant gives.
+    if (fixed !== undefined) roots.push({ path: fixed, mode: 'rw' })
+  }
+  return roots.flatMap((root) => {
+    const observed = observePath(root.path)
+    const real = realOf(observed)
+    return real === undefined ? [] : [{ ...root, observed, real }]
+  })
+}
+
+/** The same judgement that every other path gets: blocked and protected names, links, kinds. */
+function isAllowed(
+  use: FileUse,
+  path: string,
+  observation: PathObservation,
+  roots: readonly Root[],
+): boolean {
+  const policy: PathPolicy = { allowed: roots, blocked: DEFAULT_BLOCKED, protected: DEFAULT_PROTECTED }
+  const observed = roots.map((root) => root.observed)
+  const namesInside = countNamesInside(observation, observed)
+  const op: PathOp = use.op === 'write' && observation.state === 'missing' ? 'create' : use.op
+  const facts = { path: observation, roots: observed, ...(namesInside === undefined ? {} : { namesInside }) }
+  return judgePath(policy, { path, op }, facts).verdict === 'allow'
+}
+
+function traversal({ parts, path }: Asked, reason: string): HostRefusal {
+  parts.onViolation({ violationType: 'PathTraversal', details: path.slice(0, 200) })
+  return new HostRefusal('path-traversal', reason)
+}
+
+/** The path that an observation has reached. */
+export function realOf(observation: PathObservation): string | undefined {
+  if (observation.state === 'exists') return observation.real
+  if (observation.state === 'unreadable') return undefined
+  return `${observation.ancestor === '/' ? '' : observation.ancestor}/${observation.missing.join('/')}`
+}
+
+const isBelow = (path: string, root: string): boolean =>
+  path === root || path.startsWith(root === '/' ? '/' : `${root}/`)
+
+const ioRead = promisify<number, Uint8Array, number, number, number | null, number>(
+  (
+    fd: number,
+    buffer: Uint8Array,
+    offset: number,
+    length: number,
+    at: number | null,
+    done: (error: Error | null, count: number) => void,
+  ) => read(fd, buffer, offset, length, at, done),
+)
+const ioWrite = promisify<number, Uint8Array, number, number, number>(
+  (
+    fd: number,
+    buffer: Uint8Array,
+    offset: number,
+    length: number,
+    done: (error: Error | null, count: number) => void,
+  ) => write(fd, buffer, offset, length, null, done),
+)
+
+async function readAll(fd: number): Promise<Json> {
+  const { size } = await statFile(fd)
+  if (size > MAX_FILE)
+    throw new HostRefusal('resource-exhausted', `the file is larger than ${MAX_FILE} bytes`)
+  const buffer = new Uint8Array(MAX_FILE + 1)
+  let filled = 0
+  for (let count = -1; count !== 0 && filled < buffer.length; filled += count) {
+    count = await ioRead(fd, buffer, filled, buffer.length - filled, null)
+  }
+  if (filled > MAX_FILE)
+    throw new HostRefusal('resource-exhausted', `the file is larger than ${MAX_FILE} bytes`)
+  return new TextDecoder().decode(buffer.subarray(0, filled))
+}
+
+async function writeAll(fd: number, content: string): Promise<Json> {
+  const bytes = new TextEncoder().encode(content)
+  for (let done = 0; done < bytes.length; ) done += await ioWrite(fd, bytes, done, bytes.length - done)
+  return bytes.length
+}
+
+/** PLATFORM: the directory that is open, by its descriptor; elsewhere than on Linux there is no such name. */
+async function entriesOf(fd: number): Promise<Json> {
+  if (process.platform !== 'linux')
+    throw new HostRefusal('unsupported', 'listing is not supported on this system')
+  const entries = await listDirectory(`/proc/self/fd/${fd}`, { withFileTypes: true })
+  return entries
+    .slice(0, MAX_ENTRIES)
+    .map((entry) => ({
+      name: entry.name,
+      kind: entry.isDirectory() ? 'dir' : entry.isFile() ? 'file' : 'other',
+    }))
+    .sort((a, b) => (a.name < b.name ? -1 : 1))
+}

@@ -1,0 +1,370 @@
+import { SandboxError } from '../../model/errors.ts'
+import { ByteReader, type ByteWriter } from './bytes.ts'
+import { ControlStack, LABEL } from './control-stack.ts'
+import type { FunctionType } from './decode.ts'
+import { FuelEmitter, PLACE, WORK } from './fuel-emitter.ts'
+import { type CodeContext, writeFunction } from './function-frame.ts'
+import { skipBulkImmediates, skipImmediates, skipLocals, skipSimdImmediates } from './immediates.ts'
+import { BULK, COSTS, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
+
+const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
+
+/**
+ * Rewrites function bodies one by one. Instructions are copied in spans; charges are written between them,
+ * only where paths with different amounts meet.
+ */
+export class FunctionMeter {
+  readonly #context: CodeContext
+  readonly #reader: ByteReader
+  readonly #fuel: FuelEmitter
+  readonly #stack = new ControlStack()
+  /** Where the current instruction begins, and up to where the source is copied. */
+  #opAt = 0
+  #copied = 0
+  #live = true
+  #loops = 0
+  /** May labels carry debt? Not where a branch table meets labels that disagree. */
+  #defer = true
+  #conflict = false
+  /** Set when an exception handler is met while debt may ride across calls: start over with `ride` 0. */
+  needsExactCalls = false
+
+  constructor(context: CodeContext, ride: number) {
+    this.#context = context
+    this.#reader = new ByteReader(context.bytes)
+    this.#fuel = new FuelEmitter(context.meterGlobal)
+    this.#fuel.ride = ride
+  }
+
+  /** How many loops the last function has that can be reached. */
+  get loops(): number {
+    return this.#loops
+  }
+
+  /** Rewrites the body between `start` and `end` and appends it, with its size, to `out`. */
+  rewrite(type: FunctionType, start: number, end: number, out: ByteWriter): void {
+    this.#defer = true
+    if (!this.#attempt(type, start, end, out)) {
+      this.#defer = false
+      this.#attempt(type, start, end, out)
+    }
+  }
+
+  #attempt(type: FunctionType, start: number, end: number, out: ByteWriter): boolean {
+    const reader = this.#reader
+    reader.at = start
+    const locals = skipLocals(reader)
+    const bodyAt = reader.at
+    this.#fuel.begin(type.params.length + locals)
+    this.#stack.reset()
+    this.#stack.push(LABEL.function, true, 0, PLACE.local)
+    this.#live = true
+    this.#loops = 0
+    this.#conflict = false
+    this.#copied = bodyAt
+    while (reader.at < end) {
+      this.#step()
+      if (this.#conflict || this.needsExactCalls) return this.needsExactCalls
+    }
+    if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
+    this.#settleEnd()
+    const shape = { type, wrapped: this.#stack.fixed[0] === 1, loops: this.#loops, start, bodyAt, end }
+    writeFunction(this.#context, this.#fuel, shape, out)
+    return true
+  }
+
+  /** Copies the source up to the current instruction, so that code can be written before it. */
+  #sync(): void {
+    this.#fuel.code.span(this.#context.bytes, this.#copied, this.#opAt)
+    this.#copied = this.#opAt
+  }
+
+  /** Copies the current instruction too, so that code can be written behind it. */
+  #syncPast(): void {
+    this.#opAt = this.#reader.at
+    this.#sync()
+  }
+
+  #step(): void {
+    const reader = this.#reader
+    this.#opAt = reader.at
+    const op = reader.u8()
+    skipImmediates(reader, op)
+    if (ORDINARY[op]) {
+      if (this.#live) this.#fuel.pending += COSTS[op] as number
+      return
+    }
+    if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
+    else if (op === OP.prefixSimd) {
+      skipSimdImmediates(reader)
+      if (this.#live) this.#fuel.pending += 1
+    } else this.#control(op)
+  }
+
+  /** The first immediate of the current instruction, which was already stepped over. */
+  #operand(): number {
+    const { at } = this.#reader
+    this.#reader.at = this.#opAt + 1
+    const value = this.#reader.u32()
+    this.#reader.at = at
+    return value
+  }
+
+  #control(op: number): void {
+    switch (op) {
+      case OP.nop:
+        break
+      case OP.block:
+        this.#push(LABEL.block)
+        break
+      case OP.loop:
+        this.#loop()
+        break
+      case OP.if:
+        this.#if()
+        break
+      case OP.else:
+        this.#else()
+        break
+      case OP.end:
+        this.#end()
+        break
+      case OP.try:
+      case OP.catch:
+      case OP.catchAll:
+      case OP.delegate:
+        this.#handler(op)
+        break
+      case OP.brTable:
+        this.#branchTable()
+        break
+      default:
+        if (this.#live) this.#act(op)
+    }
+  }
+
+  /** Instructions that leave the straight line or need a charge of their own; the code here is live. */
+  #act(op: number): void {
+    const fuel = this.#fuel
+    fuel.pending += COSTS[op] as number
+    this.#sync()
+    switch (op) {
+      case OP.unreachable:
+        fuel.beforeExit()
+        this.#stop()
+        break
+      case OP.throw:
+      case OP.rethrow:
+        fuel.chargeWork(WORK.throw, this.#stack.depth)
+        fuel.beforeExit()
+        this.#stop()
+        break
+      case OP.br:
+        this.#branchTo(this.#operand())
+        this.#stop()
+        break
+      case OP.brIf:
+        this.#branchTo(this.#operand())
+        break
+      case OP.return:
+        this.#return()
+        break
+      case OP.call:
+      case OP.callIndirect:
+        fuel.beforeCall()
+        break
+      case OP.returnCall:
+      case OP.returnCallIndirect:
+        fuel.beforeTailCall()
+        this.#stop()
+        break
+      case OP.tableGet:
+      case OP.tableSet:
+        fuel.chargeWork(WORK.tableElement, this.#stack.depth)
+        break
+      case OP.memoryGrow:
+        this.#grow()
+        break
+      default:
+        throw refusedOpcode(op)
+    }
+  }
+
+  /** Growth is charged when it is known to have happened, as Wasmtime does. */
+  #grow(): void {
+    this.#fuel.beforeGrow(this.#stack.depth)
+    this.#syncPast()
+    this.#fuel.afterGrow(this.#stack.depth)
+  }
+
+  #stop(): void {
+    this.#live = false
+    this.#fuel.pending = 0
+  }
+
+  #push(kind: number): void {
+    this.#stack.push(kind, this.#live, this.#fuel.pending, this.#fuel.place)
+  }
+
+  #loop(): void {
+    if (!this.#live) {
+      this.#push(LABEL.loop)
+      return
+    }
+    this.#loops++
+    this.#sync()
+    this.#fuel.settle(0)
+    this.#push(LABEL.loop)
+    this.#syncPast()
+    this.#fuel.check(this.#stack.depth)
+  }
+
+  #if(): void {
+    if (this.#live) {
+      this.#fuel.pending += 1
+      this.#sync()
+      this.#fuel.settle(this.#defer ? this.#fuel.pending : 0)
+    }
+    this.#push(LABEL.if)
+  }
+
+  #else(): void {
+    const stack = this.#stack
+    const index = stack.depth - 1
+    if (this.#live) {
+      this.#sync()
+      this.#fuel.settle(
+        stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
+      )
+      stack.fix(index, this.#fuel.pending)
+    }
+    stack.kind[index] = LABEL.else
+    this.#live = stack.live[index] === 1
+    this.#fuel.pending = this.#live ? (stack.owedAtEntry[index] as number) : 0
+    this.#fuel.place = stack.placeAtEntry[index] as number
+  }
+
+  #end(): void {
+    const stack = this.#stack
+    const fuel = this.#fuel
+    const index = stack.depth - 1
+    if (index === 0) {
+      this.#sync()
+      stack.depth = 0
+      return
+    }
+    const owed = stack.owedAtEnd(index)
+    if (owed >= 0) {
+      if (this.#live) {
+        this.#sync()
+        fuel.settle(owed)
+      }
+      fuel.pending = owed
+      fuel.place = PLACE.local
+    } else if (!this.#live) {
+      fuel.pending = 0
+      fuel.place = PLACE.local
+    }
+    stack.depth--
+    // Code behind a block counts as live when its beginning was, though nothing may reach it: never unmetered.
+    this.#live = stack.live[index] === 1
+    if (!this.#live) fuel.pending = 0
+  }
+
+  /** What a branch to this label must owe; -1 when it may choose. */
+  #owedBy(index: number): number {
+    return this.#defer ? this.#stack.owedByBranch(index) : 0
+  }
+
+  #branchTo(label: number): void {
+    const index = this.#stack.depth - 1 - label
+    const owed = this.#owedBy(index)
+    this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
+    this.#stack.fix(index, this.#fuel.pending)
+  }
+
+  /** A return becomes a branch to the end, where the frame is given back. */
+  #return(): void {
+    const outermost = this.#stack.depth - 1
+    this.#branchTo(outermost)
+    this.#fuel.code.u8(OP.br)
+    this.#fuel.code.u32(outermost)
+    this.#copied = this.#reader.at
+    this.#stop()
+  }
+
+  #branchTable(): void {
+    const reader = this.#reader
+    const count = reader.u32() + 1
+    const targetsAt = reader.at
+    let owed = -1
+    for (let left = count; left > 0; left--) {
+      const target = this.#stack.depth - 1 - reader.u32()
+      const wanted = this.#live ? this.#owedBy(target) : -1
+      if (wanted >= 0 && owed >= 0 && wanted !== owed) this.#conflict = true
+      if (wanted >= 0) owed = wanted
+    }
+    if (!this.#live || this.#conflict) return
+    this.#fuel.pending += 1
+    this.#sync()
+    this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
+    const past = reader.at
+    reader.at = targetsAt
+    for (let left = count; left > 0; left--) {
+      this.#stack.fix(this.#stack.depth - 1 - reader.u32(), this.#fuel.pending)
+    }
+    reader.at = past
+    this.#stop()
+  }
+
+  #handler(op: number): void {
+    const fuel = this.#fuel
+    if (op === OP.try && fuel.ride > 0) {
+      this.needsExactCalls = true
+      return
+    }
+    if (this.#live) {
+      if (op === OP.try) fuel.pending += 1
+      this.#sync()
+      fuel.settle(0)
+    }
+    if (op === OP.try) {
+      this.#push(LABEL.try)
+      return
+    }
+    const index = this.#stack.depth - 1
+    this.#live = this.#stack.live[index] === 1
+    fuel.pending = 0
+    fuel.place = PLACE.local
+    if (op === OP.delegate) {
+      this.#stack.depth--
+    } else if (this.#live) {
+      this.#syncPast()
+      fuel.resync()
+    }
+  }
+
+  #bulk(op: number): void {
+    if (!this.#live) return
+    this.#fuel.pending += 1
+    if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return
+    this.#sync()
+    if (op === BULK.tableGrow) this.#grow()
+    else this.#fuel.chargeLength(this.#stack.depth)
+    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK.tableElement, this.#stack.depth)
+  }
+
+  /** The end of the body is a label too: what is owed there is the same on every way to it. */
+  #settleEnd(): void {
+    const fuel = this.#fuel
+    if (this.#stack.fixed[0] === 1) {
+      const owed = this.#stack.owed[0] as number
+      if (this.#live) fuel.settle(owed)
+      fuel.pending = owed
+      fuel.place = PLACE.local
+    } else if (!this.#live) {
+      fuel.pending = 0
+      fuel.place = PLACE.local
+    }
+  }
+}

@@ -1,0 +1,87 @@
+import { SandboxError } from '../../model/errors.ts'
+import type { ByteReader } from './bytes.ts'
+import { valueType } from './decode.ts'
+import { BULK, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+
+/** Steps over what follows an instruction's first byte; branch tables and prefixed ones are left to the caller. */
+export function skipImmediates(reader: ByteReader, op: number): void {
+  switch (IMMEDIATES[op]) {
+    case IMM.none:
+    case IMM.prefix:
+    case IMM.branchTable:
+      break
+    case IMM.twoNumbers:
+      reader.skipNumber()
+      reader.skipNumber()
+      break
+    case IMM.number:
+      reader.skipNumber()
+      break
+    case IMM.blockType:
+      skipBlockType(reader)
+      break
+    case IMM.memory:
+      skipMemoryArgument(reader)
+      break
+    case IMM.four:
+      reader.at += 4
+      break
+    case IMM.eight:
+      reader.at += 8
+      break
+    case IMM.types:
+      for (let count = reader.u32(); count > 0; count--) valueType(reader)
+      break
+    default:
+      throw refusedOpcode(op)
+  }
+}
+
+function skipBlockType(reader: ByteReader): void {
+  const first = reader.bytes[reader.at]
+  if (first === 0x63 || first === 0x64) throw unsupportedFeature('typed references')
+  reader.skipNumber()
+}
+
+function skipMemoryArgument(reader: ByteReader): void {
+  if ((reader.u32() & 0x40) !== 0) throw unsupportedFeature('multiple memories')
+  reader.skipNumber()
+}
+
+/** Steps over the rest of a SIMD instruction, from its number on. */
+export function skipSimdImmediates(reader: ByteReader): void {
+  const op = reader.u32()
+  if (op > 0xff) throw unsupportedFeature('relaxed SIMD')
+  if (op <= 11 || op === 92 || op === 93) skipMemoryArgument(reader)
+  else if (op === 12 || op === 13) reader.at += 16
+  else if (op >= 21 && op <= 34) reader.at += 1
+  else if (op >= 84 && op <= 91) {
+    skipMemoryArgument(reader)
+    reader.at += 1
+  }
+}
+
+/** Steps over the rest of an instruction behind 0xfc and says which one it is. */
+export function skipBulkImmediates(reader: ByteReader): number {
+  const op = reader.u32()
+  if (op > BULK.tableFill) throw unsupportedFeature(`the unknown instruction 0xfc ${op}`)
+  if (op >= BULK.memoryInit) reader.skipNumber()
+  if (op === BULK.memoryInit || op === BULK.memoryCopy || op === BULK.tableInit || op === BULK.tableCopy) {
+    reader.skipNumber()
+  }
+  return op
+}
+
+// PLATFORM: the engines' own limit.
+const MAX_LOCALS = 50_000
+
+/** Steps over the declarations at the head of a function and counts the locals. */
+export function skipLocals(reader: ByteReader): number {
+  let count = 0
+  for (let groups = reader.u32(); groups > 0; groups--) {
+    count += reader.u32()
+    if (count > MAX_LOCALS) throw new SandboxError('invalid-input', 'a function has too many locals')
+    valueType(reader)
+  }
+  return count
+}

@@ -1,0 +1,415 @@
+import { describe, expect, it } from 'vitest'
+import { type WasmFunction, type WasmGlobal, wasmEngine } from '../engine.ts'
+import {
+  buildModule,
+  type Code,
+  type FunctionSpec,
+  I32,
+  I64,
+  type ModuleSpec,
+  op,
+  plain,
+} from '../testkit/module-builder.ts'
+import { decodeModule } from './decode.ts'
+import { loadMetered, METER_EXPORTS, type MeterOptions, meterModule, meterWord, readMeter } from './meter.ts'
+import { rewriteModule } from './rewrite.ts'
+
+type Metered = {
+  readonly run: (
+    fuel: number,
+    frames?: number,
+    work?: number,
+  ) => { readonly did: string; readonly left: number }
+  readonly exports: Readonly<Record<string, unknown>>
+}
+
+/** An instance whose `run` tells how it ended under a budget. */
+function metered(
+  bytes: Uint8Array,
+  options: MeterOptions = {},
+  imports: Record<string, Record<string, unknown>> = {},
+): Metered {
+  const rewritten = meterModule(bytes, options).bytes
+  const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(rewritten), imports)
+  const meter = exports[METER_EXPORTS.meter] as WasmGlobal
+  const allowance = exports[METER_EXPORTS.work] as WasmGlobal
+  return {
+    exports,
+    run(fuel, frames = 1024, work = 10_000_000) {
+      meter.value = meterWord(fuel, frames)
+      allowance.value = BigInt(work)
+      let did = 'returned'
+      try {
+        did = String((exports.run as WasmFunction)() ?? did)
+      } catch (error) {
+        did = (error as Error).message
+      }
+      const { fuel: left, spent } = readMeter(meter.value)
+      return { did: spent ?? (allowance.value < 0n ? 'work' : did), left }
+    },
+  }
+}
+
+/** counts local 0 down from n, running the body each time */
+const countdown = (n: number, body: Code): Code => [
+  op.i32(n),
+  op.set(0),
+  op.loop,
+  ...body,
+  op.get(0),
+  op.i32(1),
+  op.i32Sub,
+  op.tee(0),
+  op.brIf(0),
+  op.end,
+]
+
+const leafy: readonly FunctionSpec[] = [
+  // An early return makes two paths with different costs meet at the end.
+  {
+    params: [I32],
+    results: [I32],
+    body: [op.get(0), [0x04, 0x40], op.i32(7), [0x0f], op.end, op.i32(1), op.i32(2), op.i32Add],
+  },
+]
+const mixed = plain(
+  [
+    ...countdown(5, [
+      op.get(0),
+      op.call(1),
+      op.drop,
+      op.get(0),
+      op.i32(1),
+      [0x71],
+      [0x04, 0x40],
+      op.i32(1),
+      op.drop,
+      op.end,
+    ]),
+  ],
+  {
+    locals: [I32],
+    functions: leafy,
+  },
+)
+
+describe('the limit', () => {
+  it.each<[string, Uint8Array]>([
+    ['nothing', plain([])],
+    ['a leaf', plain([op.i32(1), op.drop])],
+    ['a loop with calls and branches', mixed],
+    [
+      'a switch',
+      plain(
+        [
+          ...countdown(4, [
+            op.block,
+            op.block,
+            op.block,
+            op.get(0),
+            [0x0e, 2, 0, 1, 2],
+            op.end,
+            op.i32(1),
+            op.drop,
+            op.end,
+            op.i32(1),
+            op.drop,
+            op.end,
+          ]),
+        ],
+        { locals: [I32] },
+      ),
+    ],
+    [
+      'bulk memory',
+      plain([...countdown(3, [op.i32(0), op.i32(0), op.i32(100), op.memoryFill])], {
+        locals: [I32],
+        memory: { min: 1 },
+      }),
+    ],
+    [
+      'growth',
+      plain([...countdown(3, [op.i32(2), op.memoryGrow, op.drop])], { locals: [I32], memory: { min: 1 } }),
+    ],
+    [
+      'tail calls',
+      plain([op.i32(5), op.tailCall(1)], {
+        functions: [
+          {
+            params: [I32],
+            body: [
+              op.get(0),
+              op.i32Eqz,
+              [0x04, 0x40],
+              [0x0f],
+              op.end,
+              op.get(0),
+              op.i32(1),
+              op.i32Sub,
+              op.tailCall(1),
+            ],
+          },
+        ],
+      }),
+    ],
+  ])('is exact for %s: a run ends early exactly when its budget is too small', (_, bytes) => {
+    const module = metered(bytes)
+    const total = 1_000_000 - module.run(1_000_000).left
+    for (let budget = 0; budget <= total + 3; budget++) {
+      const { did, left } = module.run(budget)
+      expect(`${budget}: ${did === 'fuel'}`).toBe(`${budget}: ${budget < total}`)
+      if (budget >= total) expect(left).toBe(budget - total)
+    }
+  })
+
+  it('counts frames: 1024 fit, one more does not', () => {
+    const deep = (n: number): Uint8Array =>
+      plain([op.i32(n), op.call(1)], {
+        functions: [
+          {
+            params: [I32],
+            body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end],
+          },
+        ],
+      })
+    // `run` is one frame, the recursion has n + 1.
+    expect(metered(deep(1022)).run(1_000_000).did).toBe('returned')
+    expect(metered(deep(1023)).run(1_000_000).did).toBe('stack')
+  })
+
+  it('stops recursion through tables, and lets tail calls run in one frame', () => {
+    const indirect = plain([op.i32(0), [0x11, 0, 0]], { table: { min: 1 }, elements: [0] })
+    expect(metered(indirect).run(10_000_000).did).toBe('stack')
+    expect(metered(plain([op.tailCall(0)])).run(100_000).did).toBe('fuel')
+  })
+
+  it('stops a tree of calls without a loop', () => {
+    const functions = Array.from(
+      { length: 20 },
+      (_, index): FunctionSpec => ({ body: [op.call(index + 2), op.call(index + 2)] }),
+    )
+    const bomb = plain([op.call(1)], { functions: [...functions, { body: [op.i32(1), op.drop] }] })
+    expect(metered(bomb).run(10_000).did).toBe('fuel')
+  })
+
+  it.each<[string, Code, ModuleSpec, string]>([
+    [
+      'memory.fill of everything',
+      [op.i32(0), op.i32(0), op.i32(65_536), op.memoryFill],
+      { memory: { min: 1 } },
+      'fuel',
+    ],
+    [
+      'memory.copy of everything',
+      [op.i32(0), op.i32(0), op.i32(65_536), op.memoryCopy],
+      { memory: { min: 1 } },
+      'fuel',
+    ],
+    ['an absurd length', [op.i32(0), op.i32(0), op.i32(-1), op.memoryFill], { memory: { min: 1 } }, 'fuel'],
+    ['memory.grow of nothing', [op.i32(0), op.memoryGrow, op.drop], { memory: { min: 1 } }, 'work'],
+    [
+      'table.fill',
+      [op.i32(0), op.nullFunction, op.i32(1000), op.tableFill],
+      { table: { min: 1000 } },
+      'work',
+    ],
+    ['table.grow', [op.nullFunction, op.i32(1), op.tableGrow, op.drop], { table: { min: 1 } }, 'work'],
+    ['table.set', [op.i32(0), op.nullFunction, op.tableSet], { table: { min: 1 } }, 'work'],
+  ])('a loop of %s ends', (_, body, spec, what) => {
+    const started = performance.now()
+    const bytes = plain([op.loop, ...body, op.br(0), op.end], spec)
+    expect(metered(bytes).run(1_000_000_000, 1024, 1_000_000).did).toBe(what === 'fuel' ? 'fuel' : 'work')
+    if (process.env.RINGFENCE_FULL) expect(performance.now() - started).toBeLessThan(5000)
+  })
+})
+
+describe('exceptions', () => {
+  const tags = [{}]
+  it('cannot catch the end of a run', () => {
+    const endless = plain([op.loop, op.try, op.call(1), op.catchAll, op.end, op.br(0), op.end], {
+      tags,
+      functions: [{ body: [op.loop, op.br(0), op.end] }],
+    })
+    expect(metered(endless).run(100_000).did).toBe('fuel')
+    const deep = plain([op.loop, op.try, op.call(0), op.catchAll, op.end, op.br(0), op.end], { tags })
+    expect(metered(deep).run(1_000_000).did).toBe('stack')
+  })
+
+  it('give back the frames that they unwind and keep the fuel that was used', () => {
+    const thrower: FunctionSpec = {
+      params: [I32],
+      body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end, op.throw(0)],
+    }
+    const bytes = plain([...countdown(50, [op.try, op.i32(500), op.call(1), op.catchAll, op.end])], {
+      locals: [I32],
+      tags,
+      functions: [thrower],
+    })
+    const { did, left } = metered(bytes).run(1_000_000)
+    expect(did).toBe('returned')
+    expect(left).toBeLessThan(1_000_000 - 50 * 500 * 5)
+  })
+
+  it('lose nothing that was owed at the call that threw', () => {
+    const bytes = plain(
+      [op.try, op.call(2), op.i32(1), op.drop, op.i32(1), op.drop, op.call(1), op.catchAll, op.end],
+      { tags, functions: [{ body: [op.throw(0)] }, { body: [] }] },
+    )
+    // run 1, try 1, two calls 2, two constants 2, the called ones 1 and 2.
+    expect(metered(bytes).run(1000)).toEqual({ did: 'returned', left: 1000 - 9 })
+  })
+
+  it('cost more than they look', () => {
+    const bytes = plain([op.loop, op.try, op.throw(0), op.catchAll, op.end, op.br(0), op.end], { tags })
+    expect(metered(bytes).run(1_000_000_000, 1024, 100_000).did).toBe('work')
+  })
+
+  it('of a host do not stop the count', () => {
+    const imports = {
+      h: {
+        f: () => {
+          throw new Error('no')
+        },
+      },
+    }
+    const bytes = buildModule({
+      imports: [{ module: 'h', name: 'f' }],
+      functions: [
+        { export: 'run', body: [op.loop, op.try, op.call(0), op.catchAll, op.end, op.br(0), op.end] },
+      ],
+    })
+    expect(metered(bytes, {}, imports).run(100_000).did).toBe('fuel')
+  })
+})
+
+describe('ceilings', () => {
+  it('memory grows to the limit and not beyond', () => {
+    const grow = (pages: number): Uint8Array =>
+      plain([op.i32(pages), op.memoryGrow], { results: [I32], memory: { min: 1 } })
+    expect(metered(grow(15), { memoryMb: 1 }).run(1_000_000).did).toBe('1')
+    expect(metered(grow(16), { memoryMb: 1 }).run(1_000_000).did).toBe('-1')
+    expect(() => meterModule(plain([], { memory: { min: 17 } }), { memoryMb: 1 })).toThrow(/needs 17 pages/)
+  })
+  it('tables too', () => {
+    const grow = plain([op.nullFunction, op.i32(100), op.tableGrow], { results: [I32], table: { min: 1 } })
+    expect(metered(grow, { tableElements: 101 }).run(1_000_000).did).toBe('1')
+    expect(metered(grow, { tableElements: 100 }).run(1_000_000).did).toBe('-1')
+    expect(() => meterModule(plain([], { table: { min: 2_000_000 } }))).toThrow(/table elements/)
+  })
+  it('a smaller maximum of the module stays', () => {
+    const grow = plain([op.i32(2), op.memoryGrow], { results: [I32], memory: { min: 1, max: 2 } })
+    expect(metered(grow).run(1000).did).toBe('-1')
+  })
+})
+
+describe('what is added', () => {
+  const globals = [{ type: I64, mutable: true, value: 5 }]
+  it.each<[string, Uint8Array]>([
+    ['reads the meter', plain([[0x23, 1]], { results: [I64], globals })],
+    ['writes the meter', plain([op.i64(9), [0x24, 1]], { globals })],
+    ['writes the allowance', plain([op.i64(9), [0x24, 2]], { globals })],
+    ['exports the meter', plain([], { globals, extraExports: [{ name: 'm', kind: 3, index: 1 }] })],
+    ['reads our local', plain([op.get(0)], { results: [I64] })],
+    ['branches to our blocks', plain([op.br(1)])],
+    ['uses our block type', plain([[0x02, 2], op.i32(1), op.i32(2), op.end, op.drop, op.drop], {})],
+  ])('a module that %s is invalid and stays refused', (_, bytes) =>
+    expect(() => meterModule(bytes)).toThrow('not a valid WebAssembly module'),
+  )
+  it('a module that exports a reserved name is refused', () => {
+    for (const name of [...Object.values(METER_EXPORTS), '\0x']) {
+      expect(() => meterModule(plain([], { extraExports: [{ name, kind: 0, index: 0 }] }))).toThrow(
+        /reserved name/,
+      )
+    }
+  })
+  it('keeps the exports, and the values of the module', () => {
+    const module = metered(plain([[0x23, 0]], { results: [I64], globals, memory: { min: 1 } }))
+    expect(module.run(10).did).toBe('5')
+    expect(Object.keys(module.exports).sort()).toEqual([
+      '\0ringfence.meter',
+      '\0ringfence.work',
+      'memory',
+      'run',
+    ])
+  })
+  it('the start function runs when the host says so, and is counted', () => {
+    const bytes = plain([], { start: 1, functions: [{ body: [op.loop, op.br(0), op.end] }] })
+    const { exports } = metered(bytes)
+    ;(exports[METER_EXPORTS.meter] as WasmGlobal).value = meterWord(1000, 1024)
+    expect(exports[METER_EXPORTS.start] as WasmFunction).toThrow('unreachable')
+    expect(readMeter((exports[METER_EXPORTS.meter] as WasmGlobal).value).spent).toBe('fuel')
+  })
+  it('a module with a budget of its own needs no host', () => {
+    const looping = plain([op.loop, op.br(0), op.end])
+    const { bytes } = meterModule(looping, { initial: { fuel: 1000, frames: 10 } })
+    const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(bytes), {})
+    expect(exports.run as WasmFunction).toThrow('unreachable')
+  })
+  it('is the same every time, at once or in slices', async () => {
+    const again = await loadMetered(mixed)
+    expect(Buffer.from(meterModule(mixed).bytes).equals(again.bytes)).toBe(true)
+  })
+  it('does not follow changes of the bytes it was given', async () => {
+    const bytes = plain([op.i32(7)], { results: [I32] })
+    const loading = loadMetered(bytes)
+    bytes.fill(0)
+    const { exports } = new (wasmEngine().Instance)((await loading).module, {})
+    ;(exports[METER_EXPORTS.meter] as WasmGlobal).value = meterWord(10, 10)
+    expect((exports.run as WasmFunction)()).toBe(7)
+  })
+})
+
+/** The rewrite alone, for features that this engine would not even validate. */
+function rewriteUnchecked(bytes: Uint8Array): void {
+  const limits = { memoryPages: 100, tableElements: 100, functions: 100, functionBytes: 10_000 }
+  const steps = rewriteModule({ bytes, shape: decodeModule(bytes), limits, initial: 'host' })
+  while (!steps.next().done);
+}
+
+describe('what is not metered is refused by name', () => {
+  it.each<[string, Uint8Array]>([
+    ['threads', plain([[0xfe, 0x03, 0x00]])],
+    ['threads (shared memory)', sharedMemory()],
+  ])('%s, though this engine runs it', (feature, bytes) => {
+    expect(wasmEngine().validate(bytes)).toBe(true)
+    expect(() => meterModule(bytes)).toThrow(`the module uses ${feature}, which`)
+  })
+
+  it.each<[string, Uint8Array]>([
+    ['garbage collection', plain([[0xfb, 0]])],
+    ['garbage collection', plain([[0xd3]])],
+    ['garbage collection', plain([], { params: [0x6e] })],
+    ['typed references', plain([[0x02, 0x64, 0], op.end])],
+    ['typed references', plain([], { locals: [0x63] })],
+    ['typed function references', plain([[0x14, 0]])],
+    ['typed function references', plain([[0x15, 0]])],
+    ['typed function references', plain([[0xd5, 0]])],
+    ['exceptions with references (try_table)', plain([[0x1f, 0x40, 0]])],
+    ['exceptions with references (throw_ref)', plain([[0x0a]])],
+    ['exceptions with references', plain([], { results: [0x69] })],
+    ['relaxed SIMD', plain([[0xfd, 0x80, 0x02]])],
+    ['multiple memories', plain([[0x28, 0x40, 1, 0]])],
+    ['the unknown instruction 0xfc 19', plain([[0xfc, 19]])],
+    ['the unknown instruction 0x27', plain([[0x27]])],
+  ])('%s', (feature, bytes) =>
+    expect(() => rewriteUnchecked(bytes)).toThrow(
+      `the module uses ${feature}, which the meter does not support`,
+    ),
+  )
+
+  it('modules and functions that are too large', () => {
+    expect(() => meterModule(new Uint8Array(16 * 1024 * 1024 + 1))).toThrow(/larger than/)
+    expect(() => rewriteUnchecked(plain([Array.from({ length: 11_000 }, () => 1)]))).toThrow(/longer than/)
+    const functions = Array.from({ length: 100 }, (): FunctionSpec => ({ body: [] }))
+    expect(() => rewriteUnchecked(plain([], { functions }))).toThrow(/more than 100 functions/)
+  })
+})
+
+function sharedMemory(): Uint8Array {
+  const bytes = [...plain([], { memory: { min: 1, max: 1 } })]
+  const at = bytes.findIndex(
+    (byte, index) => byte === 5 && bytes[index + 1] === 4 && bytes[index + 2] === 1 && bytes[index + 3] === 1,
+  )
+  bytes[at + 3] = 3
+  return Uint8Array.from(bytes)
+}

@@ -1,0 +1,156 @@
+import { SandboxError } from '../../model/errors.ts'
+
+/** The instruction set as the meter sees it: how long each instruction is and what it costs. */
+
+/** The instructions that the meter treats one by one, or emits itself. */
+export const OP = {
+  unreachable: 0x00,
+  nop: 0x01,
+  block: 0x02,
+  loop: 0x03,
+  if: 0x04,
+  else: 0x05,
+  try: 0x06,
+  catch: 0x07,
+  throw: 0x08,
+  rethrow: 0x09,
+  end: 0x0b,
+  br: 0x0c,
+  brIf: 0x0d,
+  brTable: 0x0e,
+  return: 0x0f,
+  call: 0x10,
+  callIndirect: 0x11,
+  returnCall: 0x12,
+  returnCallIndirect: 0x13,
+  delegate: 0x18,
+  catchAll: 0x19,
+  drop: 0x1a,
+  localGet: 0x20,
+  localSet: 0x21,
+  localTee: 0x22,
+  globalGet: 0x23,
+  globalSet: 0x24,
+  tableGet: 0x25,
+  tableSet: 0x26,
+  memoryGrow: 0x40,
+  i32Const: 0x41,
+  i64Const: 0x42,
+  i32Ne: 0x47,
+  i64Ne: 0x52,
+  i64LtS: 0x53,
+  i32Mul: 0x6c,
+  i64Add: 0x7c,
+  i64Sub: 0x7d,
+  i64Mul: 0x7e,
+  i64And: 0x83,
+  i64Or: 0x84,
+  i64Shl: 0x86,
+  i64ExtendI32U: 0xad,
+  prefixBulk: 0xfc,
+  prefixSimd: 0xfd,
+} as const
+
+/** Second bytes behind `prefixBulk`. */
+export const BULK = {
+  memoryInit: 8,
+  dataDrop: 9,
+  memoryCopy: 10,
+  memoryFill: 11,
+  tableInit: 12,
+  elemDrop: 13,
+  tableCopy: 14,
+  tableGrow: 15,
+  tableSize: 16,
+  tableFill: 17,
+} as const
+
+/** How the immediates of an instruction are stepped over. */
+export const IMM = {
+  none: 0,
+  number: 1,
+  twoNumbers: 2,
+  memory: 3,
+  four: 4,
+  eight: 5,
+  blockType: 6,
+  branchTable: 7,
+  types: 8,
+  prefix: 9,
+  refused: 255,
+} as const
+
+/** Indexed by first byte. Whatever is not listed is refused: an unknown instruction is never passed on. */
+export const IMMEDIATES: Uint8Array = immediates()
+
+function immediates(): Uint8Array {
+  const table = new Uint8Array(256).fill(IMM.refused)
+  const ranges: readonly (readonly [first: number, last: number, kind: number])[] = [
+    [0x00, 0x01, IMM.none],
+    [0x02, 0x04, IMM.blockType],
+    [0x05, 0x05, IMM.none],
+    [0x06, 0x06, IMM.blockType],
+    [0x07, 0x09, IMM.number],
+    [0x0b, 0x0b, IMM.none],
+    [0x0c, 0x0d, IMM.number],
+    [0x0e, 0x0e, IMM.branchTable],
+    [0x0f, 0x0f, IMM.none],
+    [0x10, 0x10, IMM.number],
+    [0x11, 0x11, IMM.twoNumbers],
+    [0x12, 0x12, IMM.number],
+    [0x13, 0x13, IMM.twoNumbers],
+    [0x18, 0x18, IMM.number],
+    [0x19, 0x1b, IMM.none],
+    [0x1c, 0x1c, IMM.types],
+    [0x20, 0x26, IMM.number],
+    [0x28, 0x3e, IMM.memory],
+    [0x3f, 0x42, IMM.number],
+    [0x43, 0x43, IMM.four],
+    [0x44, 0x44, IMM.eight],
+    [0x45, 0xc4, IMM.none],
+    [0xd0, 0xd0, IMM.number],
+    [0xd1, 0xd1, IMM.none],
+    [0xd2, 0xd2, IMM.number],
+    [0xfc, 0xfd, IMM.prefix],
+  ]
+  for (const [first, last, kind] of ranges) table.fill(kind, first, last + 1)
+  return table
+}
+
+/** Wasmtime's price list: these are free, everything else costs one unit. */
+const FREE = [OP.unreachable, OP.nop, OP.block, OP.loop, OP.else, OP.end, OP.return, OP.drop]
+
+/** Fuel of an instruction, indexed by first byte. */
+export const COSTS: Uint8Array = costs()
+
+function costs(): Uint8Array {
+  const table = new Uint8Array(256).fill(1)
+  for (const op of FREE) table[op] = 0
+  return table
+}
+
+/** Instructions that end a block, move between blocks or need a charge of their own. */
+export const isOrdinary = (op: number): boolean =>
+  op >= OP.drop && op < 0xd3 && op !== OP.memoryGrow && op !== OP.tableGet && op !== OP.tableSet
+
+const FEATURES: readonly (readonly [first: number, last: number, feature: string])[] = [
+  [0x0a, 0x0a, 'exceptions with references (throw_ref)'],
+  [0x1f, 0x1f, 'exceptions with references (try_table)'],
+  [0x14, 0x15, 'typed function references'],
+  [0xd3, 0xd3, 'garbage collection'],
+  [0xd4, 0xd6, 'typed function references'],
+  [0xfb, 0xfb, 'garbage collection'],
+  [0xfe, 0xfe, 'threads'],
+]
+
+/** The refusal of a feature that is not metered, by its name. */
+export const unsupportedFeature = (feature: string): SandboxError =>
+  new SandboxError('unsupported', `the module uses ${feature}, which the meter does not support`, {
+    hint: 'compile it without this feature',
+  })
+
+/** The refusal of an instruction that the tables do not know. */
+export function refusedOpcode(op: number): SandboxError {
+  const known = FEATURES.find(([first, last]) => op >= first && op <= last)
+  return unsupportedFeature(known?.[2] ?? `the unknown instruction 0x${op.toString(16).padStart(2, '0')}`)
+}

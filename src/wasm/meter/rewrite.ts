@@ -1,0 +1,267 @@
+import { SandboxError } from '../../model/errors.ts'
+import { ByteReader, ByteWriter } from './bytes.ts'
+import {
+  type FunctionType,
+  importedCount,
+  type ModuleShape,
+  SECTION,
+  type Section,
+  type SizeLimits,
+} from './decode.ts'
+import { RIDE } from './fuel-emitter.ts'
+import { FunctionMeter } from './function-meter.ts'
+
+/** Ceilings of the module itself, checked before and written into it. */
+export type ModuleLimits = {
+  readonly memoryPages: number
+  readonly tableElements: number
+  readonly functions: number
+  readonly functionBytes: number
+}
+
+/**
+ * What a rewritten module starts with. `host`: empty, and the host sets the meter and calls the start function.
+ * Otherwise the module carries its own budget and runs its start function itself.
+ */
+export type InitialMeter = 'host' | { readonly fuel: number; readonly frames: number }
+
+/** The names of what is added. Reserved: a module that exports one of them itself is refused. */
+export const METER_EXPORTS = {
+  meter: '\0ringfence.meter',
+  work: '\0ringfence.work',
+  start: '\0ringfence.start',
+} as const
+
+type Rewrite = {
+  readonly bytes: Uint8Array
+  readonly shape: ModuleShape
+  readonly limits: ModuleLimits
+  readonly initial: InitialMeter
+}
+
+/** Sections in the order that the format demands; tags stand before globals, the data count before the code. */
+const ORDER: readonly number[] = [1, 2, 3, 4, 5, 13, 6, 7, 8, 9, 12, 10, 11]
+
+/**
+ * Writes the metered module, one step for each function so that a caller can share its thread.
+ *
+ * INVARIANT: nothing moves. Two globals, up to two exports, block types and locals are appended behind the
+ * module's own, so every index in it keeps its meaning; and since the original was valid, none of its indices
+ * can name what was appended.
+ */
+export function* rewriteModule(job: Rewrite): Generator<void, Uint8Array, void> {
+  checkLimits(job)
+  const code = yield* rewriteCode(job)
+  const out = new ByteWriter()
+  out.span(job.bytes, 0, 8)
+  const own = new Map(job.shape.sections.map((section) => [section.id, section]))
+  for (const id of ORDER) {
+    const section = own.get(id)
+    const content = sectionContent(job, id, section, code)
+    if (content === undefined) continue
+    out.u8(id)
+    out.u32(content.length)
+    out.append(content)
+  }
+  for (const section of job.shape.sections.filter((candidate) => isNames(job.bytes, candidate))) {
+    out.span(job.bytes, section.header, section.end)
+  }
+  return out.done()
+}
+
+/** Of the custom sections only the names stay: others speak of code offsets, which are no longer true. */
+function isNames(bytes: Uint8Array, section: Section): boolean {
+  return section.id === SECTION.custom && new ByteReader(bytes, section.start).text() === 'name'
+}
+
+type Code = { readonly bodies: ByteWriter; readonly types: ByteWriter; readonly addedTypes: number }
+
+function sectionContent(
+  job: Rewrite,
+  id: number,
+  section: Section | undefined,
+  code: Code,
+): ByteWriter | undefined {
+  const { shape } = job
+  switch (id) {
+    case SECTION.type:
+      return code.addedTypes > 0 ? extended(job, section, code.addedTypes, code.types) : copied(job, section)
+    case SECTION.memory:
+      return shape.memories.length > 0 ? memorySection(job) : undefined
+    case SECTION.table:
+      return shape.tables.length > 0 ? tableSection(job) : undefined
+    case SECTION.global:
+      return extended(job, section, 2, meterGlobals(job.initial))
+    case SECTION.export:
+      return exportSection(job, section)
+    case SECTION.start:
+      return job.initial === 'host' ? undefined : copied(job, section)
+    case SECTION.code:
+      return section && code.bodies
+    default:
+      return copied(job, section)
+  }
+}
+
+function copied({ bytes }: Rewrite, section: Section | undefined): ByteWriter | undefined {
+  if (!section) return undefined
+  const out = new ByteWriter()
+  out.span(bytes, section.start, section.end)
+  return out
+}
+
+/** A section with entries added at its end. */
+function extended(
+  { bytes }: Rewrite,
+  section: Section | undefined,
+  count: number,
+  added: ByteWriter,
+): ByteWriter {
+  const out = new ByteWriter()
+  const reader = new ByteReader(bytes, section?.start ?? 0)
+  out.u32((section ? reader.u32() : 0) + count)
+  if (section) out.span(bytes, reader.at, section.end)
+  out.append(added)
+  return out
+}
+
+function meterGlobals(initial: InitialMeter): ByteWriter {
+  const out = new ByteWriter()
+  const { fuel, frames } = initial === 'host' ? { fuel: 0, frames: 0 } : initial
+  for (const value of [(BigInt(fuel) << 16n) | BigInt(frames), BigInt(fuel)]) {
+    out.all([0x7e, 1, 0x42])
+    out.signed64(value)
+    out.u8(0x0b)
+  }
+  return out
+}
+
+function exportSection(job: Rewrite, section: Section | undefined): ByteWriter {
+  const { shape } = job
+  const added = new ByteWriter()
+  const meter = meterGlobalOf(shape)
+  const add = (name: string, kind: number, index: number): void => {
+    added.text(name)
+    added.u8(kind)
+    added.u32(index)
+  }
+  add(METER_EXPORTS.meter, 3, meter)
+  add(METER_EXPORTS.work, 3, meter + 1)
+  const starts = shape.start !== undefined && job.initial === 'host'
+  if (starts) add(METER_EXPORTS.start, 0, shape.start)
+  return extended(job, section, starts ? 3 : 2, added)
+}
+
+const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
+
+/**
+ * SECURITY: V8 optimises hot functions on threads of the process, outside of fuel, deadline and memory ceiling, and goes on
+ * after the run. Its cost grows faster than a function's loops and is counted as their square; blocks cost it little.
+ * The figures are in docs/decisions/0022.
+ */
+const MAX_LOOPS = 1000
+const MAX_COMPILE_WORK = 2_000_000
+
+const tooManyLoops = (loops: number): SandboxError =>
+  loops > MAX_LOOPS
+    ? new SandboxError('resource-limit-exceeded', `a function has more than ${MAX_LOOPS} loops`, {
+        hint: 'split the function; loops make its compilation expensive',
+      })
+    : new SandboxError('resource-limit-exceeded', 'the functions of the module have too many loops', {
+        hint: 'split functions with hundreds of loops, or the module',
+      })
+
+/** What is left of the ceiling is shared out, so that growing everything to its end still stays below it. */
+function shares(all: readonly SizeLimits[], ceiling: number, what: string): readonly SizeLimits[] {
+  const least = all.reduce((sum, { min }) => sum + min, 0)
+  if (least > ceiling) {
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the module needs ${least} ${what}, the limit is ${ceiling}`,
+    )
+  }
+  const share = Math.floor((ceiling - least) / all.length)
+  return all.map(({ min, max }) => ({ min, max: Math.min(max ?? Number.POSITIVE_INFINITY, min + share) }))
+}
+
+function writeLimits(out: ByteWriter, { min, max }: SizeLimits): void {
+  out.u8(1)
+  out.u32(min)
+  out.u32(max as number)
+}
+
+function memorySection({ shape, limits }: Rewrite): ByteWriter {
+  const out = new ByteWriter()
+  out.u32(shape.memories.length)
+  for (const memory of shares(shape.memories, limits.memoryPages, 'pages of memory')) writeLimits(out, memory)
+  return out
+}
+
+function tableSection({ shape, limits }: Rewrite): ByteWriter {
+  const out = new ByteWriter()
+  out.u32(shape.tables.length)
+  shares(shape.tables, limits.tableElements, 'table elements').forEach((table, index) => {
+    out.u8(shape.tables[index]?.type as number)
+    writeLimits(out, table)
+  })
+  return out
+}
+
+function checkLimits({ shape, limits }: Rewrite): void {
+  if (shape.functions.length > limits.functions) {
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the module has more than ${limits.functions} functions`,
+    )
+  }
+  if (shape.exports.some(({ name }) => name.startsWith('\0'))) {
+    throw new SandboxError('invalid-input', 'the module exports a reserved name')
+  }
+}
+
+/** Debt rides across calls unless some function catches exceptions; that is known only at the end. */
+function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
+  const code = yield* rewriteBodies(job, RIDE)
+  if (code !== undefined) return code
+  const exact = yield* rewriteBodies(job, 0)
+  if (exact === undefined) throw new SandboxError('internal', 'the meter did not settle')
+  return exact
+}
+
+function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | undefined, void> {
+  const { bytes, shape, limits } = job
+  const types = new ByteWriter()
+  const known = new Map<FunctionType, number>()
+  const resultsOnly = (type: FunctionType): number => {
+    const found = known.get(type)
+    if (found !== undefined) return found
+    const index = shape.types.length + known.size
+    known.set(type, index)
+    types.all([0x60, 0])
+    types.u32(type.results.length)
+    types.span(bytes, type.resultsStart, type.resultsEnd)
+    return index
+  }
+  const bodies = new ByteWriter()
+  const section = shape.sections.find(({ id }) => id === SECTION.code)
+  const reader = new ByteReader(bytes, section?.start ?? 0)
+  bodies.u32(section ? reader.u32() : 0)
+  const meter = new FunctionMeter({ bytes, meterGlobal: meterGlobalOf(shape), resultsOnly }, ride)
+  let compileWork = 0
+  for (const type of shape.functions) {
+    const size = reader.u32()
+    if (size > limits.functionBytes) {
+      throw new SandboxError(
+        'resource-limit-exceeded',
+        `a function is longer than ${limits.functionBytes} bytes`,
+      )
+    }
+    meter.rewrite(shape.types[type] as FunctionType, reader.at, reader.at + size, bodies)
+    if (meter.needsExactCalls) return undefined
+    compileWork += meter.loops ** 2
+    if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
+    reader.at += size
+    yield
+  }
+  return { bodies, types, addedTypes: known.size }
+}

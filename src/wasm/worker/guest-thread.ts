@@ -1,0 +1,286 @@
+import type { WasmEngine, WasmFunction, WasmGlobal, WasmInstance, WasmMemory } from '../engine.ts'
+import type { GuestHost, SystemInterface, ThreadParts } from './guest-host.ts'
+import type { GuestEnd, GuestJob, LogLine } from './guest-protocol.ts'
+
+/**
+ * The guest's side of a run. Its text is the worker's source (worker-source.ts), so it uses nothing but its
+ * arguments and the globals of JavaScript.
+ *
+ * SECURITY: what ends a run is a trap raised inside WebAssembly and never a JavaScript exception: the guest's
+ * own handlers would catch that.
+ */
+export class GuestThread {
+  readonly #parts: ThreadParts
+  readonly #engine: WasmEngine
+  readonly #trap: WasmFunction
+  #job!: GuestJob
+  #instance: WasmInstance | undefined
+  #meter: WasmGlobal | undefined
+  #system: SystemInterface | undefined
+  /** Why a host function ended the run, and the fuel used until then. */
+  #ended: { readonly end: GuestEnd; readonly fuel: number } | undefined
+  #log: LogLine[] = []
+  #logBytes = 0
+  #logDropped = 0
+  #deadline = 0
+
+  constructor(parts: ThreadParts) {
+    this.#parts = parts
+    this.#engine = (globalThis as unknown as { WebAssembly: WasmEngine }).WebAssembly
+    // (module (func (export "t") unreachable))
+    const bytes = [
+      0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 5, 1, 1, 116, 0, 0, 10, 5, 1, 3, 0, 0,
+      11,
+    ]
+    const module = new this.#engine.Module(new Uint8Array(bytes))
+    this.#trap = new this.#engine.Instance(module, {}).exports.t as WasmFunction
+  }
+
+  /** Runs one job and reports how it ended. */
+  run(job: GuestJob): void {
+    this.#job = job
+    this.#instance = this.#meter = this.#ended = undefined
+    this.#log = []
+    this.#logBytes = this.#logDropped = 0
+    this.#deadline = performance.now() + job.wallMs
+    let end: GuestEnd
+    try {
+      end = this.#enter()
+    } catch (error) {
+      end = this.#endOf(error)
+    }
+    // A short function may overrun the budget before anything checks it: the host looks once more.
+    const what = this.#exhausted()
+    const result = this.#ended ?? {
+      end: what === undefined ? end : { kind: 'exhausted' as const, what },
+      fuel: what === 'fuel' ? job.fuel : this.#fuelUsed(),
+    }
+    this.#instance = this.#meter = this.#system = undefined
+    this.#parts.post({ kind: 'report', report: { ...result, log: this.#log, logDropped: this.#logDropped } })
+  }
+
+  #enter(): GuestEnd {
+    const { module, exports, fuel, frames, initialize, entry } = this.#job
+    this.#instance = new this.#engine.Instance(module, this.#imports())
+    this.#meter = this.#instance.exports[exports.meter] as WasmGlobal
+    this.#meter.value = (BigInt(fuel) << 16n) | BigInt(frames)
+    ;(this.#instance.exports[exports.work] as WasmGlobal).value = BigInt(fuel)
+    ;(this.#instance.exports[exports.start] as WasmFunction | undefined)?.()
+    if (initialize) this.#call('_initialize')
+    if (entry.kind === 'execute') return this.#execute()
+    if (entry.kind === 'command') {
+      this.#call('_start')
+      return { kind: 'exit', code: 0, text: this.#system?.stdout ?? '' }
+    }
+    if (entry.kind === 'plugin') {
+      const code = (this.#call(entry.name) as number) | 0
+      const said = this.#system?.failure ?? ''
+      return { kind: 'exit', code, text: this.#system?.stdout ?? '', said }
+    }
+    const result = this.#call('run', ...entry.args)
+    const values = result === undefined ? [] : Array.isArray(result) ? result : [result]
+    return { kind: 'values', values: values as (number | bigint)[] }
+  }
+
+  #call(name: string, ...args: readonly (number | bigint)[]): unknown {
+    const { exports } = this.#instance as WasmInstance
+    return (exports[name] as WasmFunction)(...args)
+  }
+
+  #execute(): GuestEnd {
+    const { at, length } = this.#place(new TextEncoder().encode(this.#job.input))
+    const packed = BigInt.asUintN(64, this.#call('execute', at, length) as bigint)
+    const text = this.#text(Number(packed >> 32n), Number(packed & 0xffff_ffffn), 'the result')
+    return { kind: 'text', text }
+  }
+
+  /** Copies bytes into memory that the guest itself allots. */
+  #place(bytes: Uint8Array): { at: number; length: number } {
+    if (typeof this.#instance?.exports.alloc !== 'function') {
+      return this.#stop({ kind: 'abi', message: 'the module exports no `alloc`' })
+    }
+    const at = (this.#call('alloc', bytes.length) as number) >>> 0
+    this.#view(at, bytes.length, 'the answer of `alloc`').set(bytes)
+    return { at, length: bytes.length }
+  }
+
+  /**
+   * A part of the guest's memory.
+   * SECURITY: pointers are unsigned; sums of two 32-bit numbers are exact in a double, so none overflows.
+   */
+  #view(at: number, length: number, what: string): Uint8Array {
+    const memory = this.#instance?.exports.memory as WasmMemory | undefined
+    if (memory === undefined) return this.#stop({ kind: 'abi', message: 'the module exports no memory' })
+    const [start, size] = [at >>> 0, length >>> 0]
+    if (start + size > memory.buffer.byteLength) {
+      return this.#stop({ kind: 'abi', message: `${what} lies outside the memory` })
+    }
+    return new Uint8Array(memory.buffer, start, size)
+  }
+
+  #text(at: number, length: number, what: string): string {
+    if (length >>> 0 > this.#job.limits.messageBytes) {
+      return this.#stop({
+        kind: 'abi',
+        message: `${what} is longer than ${this.#job.limits.messageBytes} bytes`,
+      })
+    }
+    const bytes = this.#view(at, length, what)
+    try {
+      return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+    } catch {
+      return this.#stop({ kind: 'abi', message: `${what} is not UTF-8` })
+    }
+  }
+
+  /** Ends the run from inside a host function. */
+  #stop(end: GuestEnd): never {
+    this.#ended = { end, fuel: end.kind === 'exhausted' ? this.#job.fuel : this.#fuelUsed() }
+    if (this.#meter) this.#meter.value = -1n << 16n
+    this.#trap()
+    throw new Error('unreachable')
+  }
+
+  #exhausted(): 'fuel' | 'stack' | undefined {
+    const word = this.#meter?.value ?? 0n
+    if ((word & 0x8000n) !== 0n) return 'stack'
+    const work = (this.#instance?.exports[this.#job.exports.work] as WasmGlobal | undefined)?.value ?? 0n
+    return word < 0n || work < 0n ? 'fuel' : undefined
+  }
+
+  #fuelUsed(): number {
+    return this.#meter ? this.#job.fuel - Number(this.#meter.value >> 16n) : 0
+  }
+
+  /** Host work costs fuel too, and nobody who has none left gets any. */
+  #charge(amount: number): void {
+    // SECURITY: bounded, because the word has 64 bits: an amount that wraps around would cost nothing.
+    if (this.#meter) this.#meter.value -= BigInt(Math.min(amount, 2 ** 40)) << 16n
+    const what = this.#exhausted()
+    if (what !== undefined) this.#stop({ kind: 'exhausted', what })
+  }
+
+  #endOf(error: unknown): GuestEnd {
+    if (error instanceof RangeError) {
+      return { kind: 'exhausted', what: /memory|alloc/i.test(error.message) ? 'memory' : 'stack' }
+    }
+    if (error instanceof this.#engine.LinkError) return { kind: 'abi', message: 'the imports do not fit' }
+    if (error instanceof this.#engine.RuntimeError) return { kind: 'trap', message: error.message }
+    return { kind: 'trap', message: 'uncaught exception' }
+  }
+
+  #imports(): Record<string, Record<string, unknown>> {
+    const needed = this.#job.imports
+    const rooms = this.#systems(new Set(needed.map(({ module }) => module)))
+    const imports: Record<string, Record<string, unknown>> = Object.create(null)
+    for (const { module, name } of needed) {
+      const room = imports[module] ?? (Object.create(null) as Record<string, unknown>)
+      imports[module] = room
+      const system = rooms[module]
+      if (system === undefined) room[name] = this.#hostFunction(name)
+      // Not implemented (52): the program decides what to do without it.
+      else room[name] = Object.hasOwn(system, name) ? system[name] : () => 52
+    }
+    return imports
+  }
+
+  /** The system interfaces that a module asks for; of two, a plug-in's own holds the result. */
+  #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
+    const { wasi, files, extism } = this.#parts
+    const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
+    const host = this.#guestHost()
+    this.#system = undefined
+    if (modules.has('wasi_snapshot_preview1')) {
+      this.#system = new wasi(host, new files(host))
+      rooms.wasi_snapshot_preview1 = this.#system.functions
+    }
+    if (modules.has('extism:host/env')) {
+      this.#system = new extism(host)
+      rooms['extism:host/env'] = this.#system.functions
+    }
+    return rooms
+  }
+
+  #hostFunction(name: string): WasmFunction {
+    if (name === 'host_log') {
+      return (level, at, length) => {
+        this.#charge(100 + ((length as number) >>> 0))
+        this.#addLog(level as number, this.#text(at as number, length as number, 'a log line'))
+      }
+    }
+    // `host_call` names its method itself; the others are named by their import.
+    const method = name === 'host_call' ? undefined : name.slice('host_'.length)
+    return (at, length) => {
+      const text = this.#text(at as number, length as number, 'the request')
+      this.#charge(1000 + ((length as number) >>> 0))
+      const reply = new TextEncoder().encode(this.#ask(method, text))
+      this.#charge(reply.length)
+      const placed = this.#place(reply)
+      return BigInt.asIntN(64, (BigInt(placed.at) << 32n) | BigInt(placed.length))
+    }
+  }
+
+  /** Asks the host and waits. The wait ends by itself at the deadline, wherever the host is. */
+  #ask(method: string | undefined, text: string): string {
+    const { signal, post, receive } = this.#parts
+    Atomics.store(signal, 0, 0)
+    post({ kind: 'ask', method, text })
+    Atomics.wait(signal, 0, 0, Math.max(1, this.#deadline - performance.now()))
+    const reply = receive()
+    return reply === undefined ? this.#stop({ kind: 'timeout' }) : reply.message
+  }
+
+  /** SECURITY: one line stays one line, whatever the guest writes: control characters become blanks. */
+  #addLog(level: number, text: string): void {
+    const { logLines, logBytes } = this.#job.limits
+    const line = text
+      .slice(0, 4096)
+      .replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, ' ')
+    if (this.#log.length >= logLines || this.#logBytes + line.length > logBytes) {
+      this.#logDropped++
+      return
+    }
+    this.#logBytes += line.length
+    this.#log.push({ level: ['trace', 'debug', 'info', 'warn', 'error'][level] ?? 'info', text: line })
+  }
+
+  /** Waits without a processor; the deadline comes first. */
+  #sleep(ms: number): void {
+    const remaining = this.#deadline - performance.now()
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.max(0, Math.min(ms, remaining)))
+    if (ms >= remaining) this.#stop({ kind: 'timeout' })
+  }
+
+  #askJson(method: string, params: Readonly<Record<string, unknown>>): unknown {
+    const text = JSON.stringify(params)
+    this.#charge(1000 + text.length)
+    const reply = this.#ask(method, text)
+    this.#charge(reply.length)
+    return JSON.parse(reply)
+  }
+
+  #guestHost(): GuestHost {
+    const { input, limits, args, env, preopens, real } = this.#job
+    const { fromBase64, toBase64, random } = this.#parts
+    return {
+      memory: (at, length) => this.#view(at, length, 'an argument'),
+      charge: (amount) => this.#charge(amount),
+      log: (level, text) => this.#addLog(level, text),
+      exit: (code) => this.#stop({ kind: 'exit', code, text: this.#system?.stdout ?? '' }),
+      abort: (message) => this.#stop({ kind: 'abi', message }),
+      refuse: (code, message) => this.#stop({ kind: 'refused', code, message }),
+      fuelUsed: () => this.#fuelUsed(),
+      sleep: (ms) => this.#sleep(ms),
+      ask: (method, params) => this.#askJson(method, params),
+      fromBase64,
+      toBase64,
+      input,
+      messageBytes: limits.messageBytes,
+      args,
+      env,
+      preopens,
+      started: real.clock ? Date.now() : undefined,
+      random: real.random ? random : undefined,
+    }
+  }
+}

@@ -1,0 +1,187 @@
+import { copyFileSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Sandbox } from '../../src/index.ts'
+import type { Limits } from '../../src/model/spec.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+
+/** A command that takes all it can get, and a neighbour that must not notice. */
+
+let yard: Yard
+let other: Yard
+let neighbour: Sandbox
+beforeAll(async () => {
+  yard = makeYard('bombs')
+  copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(yard.workspace, 'probe'))
+  other = makeYard('neighbour')
+  neighbour = await other.open()
+  await neighbour.exec(['true'])
+})
+afterAll(async () => {
+  await neighbour.close()
+  other.drop()
+  yard.drop()
+})
+
+type Bomb = {
+  readonly name: string
+  readonly limits: Limits
+  readonly lines: string
+  /** The limit that the outcome or a violation has to name. */
+  readonly named: string | undefined
+}
+
+const BOMBS: readonly Bomb[] = [
+  {
+    name: 'forks',
+    limits: { pids: 64, wallMs: 3000 },
+    lines: 'f() { f | f & }; f; sleep 2',
+    named: 'limit.pids',
+  },
+  {
+    name: 'memory',
+    limits: { memoryMb: 96, wallMs: 10_000 },
+    lines: './probe memory 800; ./probe memory 800',
+    named: 'limit.memory',
+  },
+  {
+    name: 'disk',
+    limits: { diskMb: 24, wallMs: 10_000 },
+    lines: 'for i in 1 2 3 4 5 6; do head -c 40M /dev/zero > fill$i; done',
+    named: 'limit.disk',
+  },
+  {
+    name: 'a memory file system',
+    limits: { memoryMb: 96, wallMs: 10_000 },
+    lines: 'head -c 900M /dev/zero > /dev/shm/fill; head -c 900M /dev/zero > /tmp/fill; sleep 1',
+    named: 'limit.memory',
+  },
+  {
+    name: 'inodes',
+    limits: { diskMb: 8, wallMs: 20_000 },
+    lines: 'mkdir many; for i in $(seq 20000); do : > many/$i || exit 1; done',
+    named: 'limit.disk',
+  },
+  {
+    name: 'descriptors',
+    limits: { wallMs: 10_000 },
+    lines: `python3 -c '
+import os
+held=[]
+try:
+  while True: held.append(os.open("/dev/null",0))
+except OSError as e: print(e.strerror)'`,
+    named: undefined,
+  },
+  {
+    name: 'output',
+    limits: { outputBytes: 1_000_000, wallMs: 10_000 },
+    lines: 'cat /dev/zero',
+    named: 'limit.output',
+  },
+  {
+    name: 'one line of 64 MiB',
+    limits: { outputBytes: 16_000_000, wallMs: 20_000 },
+    lines: 'head -c 67108864 /dev/zero | tr "\\0" x',
+    named: 'limit.output',
+  },
+  {
+    name: 'the dead',
+    limits: { pids: 100, wallMs: 3000 },
+    lines: `python3 -c '
+import os,time
+while True:
+  if os.fork()==0: os._exit(0)'; sleep 1`,
+    named: 'limit.pids',
+  },
+]
+
+/** How long each of the neighbour's commands takes, one after the other, while `work` runs. */
+async function neighbourly(work: Promise<unknown> | undefined, least: number): Promise<readonly number[]> {
+  let over = work === undefined
+  void work?.then(() => {
+    over = true
+  })
+  const times: number[] = []
+  while (!over || times.length < least) {
+    const began = performance.now()
+    const { stdout } = await neighbour.exec(['echo', 'well'])
+    times.push(performance.now() - began)
+    expect(text(stdout)).toBe('well\n')
+  }
+  return times
+}
+
+const p99 = (times: readonly number[]): number =>
+  times.toSorted((a, b) => a - b)[Math.floor(times.length * 0.99)] as number
+
+/** The bomb again and again, until the returned function is called: a single one may be over before it is felt. */
+function keepBombing(first: Promise<unknown>, again: () => Promise<unknown>): () => Promise<void> {
+  let over = false
+  const all = (async () => {
+    await first
+    // One that takes its own sandbox along has no more to say.
+    while (!over) await again().catch(() => (over = true))
+  })()
+  return () => {
+    over = true
+    return all
+  }
+}
+
+/** Times with the bomb and without it take turns: what else the machine does comes and goes. */
+const [ROUNDS, LEAST] = FULL ? [8, 200] : [1, 3]
+
+/** A sandbox in which the bomb goes off, and the neighbour meanwhile. */
+async function besideBomb(bomb: Bomb) {
+  await using sandbox = await yard.open({ limits: bomb.limits })
+  const light = () => sandbox.exec(yard.script('bomb.sh', bomb.lines))
+  const running = light()
+  const stop = FULL ? keepBombing(running, light) : async () => {}
+  const times = await neighbourly(running, LEAST)
+  await stop()
+  expect(leftBehind(), 'what was written stays near the limit').toBeLessThan(100 * 1024 * 1024)
+  return { times, ...(await running) }
+}
+
+/** How much the bomb wrote; every one finds the workspace as the first did. */
+function leftBehind(): number {
+  const left = readdirSync(yard.workspace).filter((name) => /^(fill|many)/.test(name))
+  const size = left.reduce((sum, name) => sum + statSync(join(yard.workspace, name)).size, 0)
+  for (const name of left) rmSync(join(yard.workspace, name), { recursive: true })
+  return size
+}
+
+describe('bombs', () => {
+  test.each(BOMBS)(
+    '$name: contained and named, and the neighbour lives',
+    { timeout: 240_000 },
+    async (bomb) => {
+      const [idle, beside]: [number[], number[]] = [[], []]
+      let before = 0
+      for (let round = 0; round < ROUNDS; round++) {
+        idle.push(...(await neighbourly(undefined, LEAST)))
+        // Not before the neighbour's own commands have had their memory.
+        before ||= process.memoryUsage().rss
+        const { times, outcome, violations } = await besideBomb(bomb)
+        beside.push(...times)
+        const named = [
+          ...violations.map(({ guarantee }) => guarantee as string),
+          ...(outcome.kind === 'stopped' ? [`limit.${outcome.limit}`] : []),
+        ]
+        if (bomb.named) expect(named).toContain(bomb.named)
+        else expect(outcome).toEqual({ kind: 'exited', code: 0 })
+      }
+      const grown = process.memoryUsage().rss - before
+      if (FULL) {
+        const times = p99(beside) / p99(idle)
+        process.stdout.write(
+          `${times <= 2 ? 'kept' : 'MISSED'} ${bomb.name}: neighbour p99 ${p99(beside).toFixed(1)} ms, idle ${p99(idle).toFixed(1)} ms, ${times.toFixed(2)} × (promised 2), memory ${(grown / 1048576).toFixed(0)} MiB\n`,
+        )
+        expect(times).toBeLessThan(8)
+      }
+      expect(grown).toBeLessThan(64 * 1024 * 1024)
+    },
+  )
+})

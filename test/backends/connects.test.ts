@@ -1,0 +1,53 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, it } from 'vitest'
+import { Sandbox } from '../../src/index.ts'
+
+/** Where there is no network, an attempt to reach one is told; what stays inside works as ever. */
+
+const place = mkdtempSync(join(tmpdir(), 'rf-connects-'))
+afterAll(() => rmSync(place, { recursive: true, force: true }))
+
+const SCRIPT = `
+import socket, threading
+def attempt(family, kind, address):
+    with socket.socket(family, kind) as s:
+        s.settimeout(2)
+        try:
+            s.sendto(b"x", address) if kind == socket.SOCK_DGRAM else s.connect(address)
+        except OSError as error:
+            print(error.errno)
+attempt(socket.AF_INET, socket.SOCK_STREAM, ("169.254.169.254", 80))
+attempt(socket.AF_INET6, socket.SOCK_STREAM, ("::ffff:10.0.0.1", 80))
+attempt(socket.AF_INET6, socket.SOCK_STREAM, ("2001:db8::1", 443))
+attempt(socket.AF_INET, socket.SOCK_DGRAM, ("8.8.8.8", 53))
+with socket.create_server(("127.0.0.1", 0)) as server:
+    threading.Thread(target=lambda: server.accept()[0].sendall(b"inside")).start()
+    with socket.create_connection(server.getsockname()) as client:
+        print(client.recv(10))
+a, b = socket.socketpair()
+a.sendall(b"pair")
+print(b.recv(10))
+`
+
+it.each([
+  ['with a writable workspace', {}],
+  ['with nothing to write', { preset: 'read-only' }],
+  ['with a loopback', { network: { mode: 'loopback' } }],
+])('a connection to elsewhere is a violation, %s', async (_, more) => {
+  const workspace = join(place, 'ws')
+  mkdirSync(workspace, { recursive: true })
+  writeFileSync(join(workspace, 'connect.py'), SCRIPT)
+  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+  await using sandbox = await Sandbox.create({ workspace, ...more }, { env, cwd: workspace })
+  const done = await sandbox.exec(['python3', 'connect.py'], { approve: () => true })
+  const mode = 'network' in more ? 'net.loopback' : 'net.offline'
+  expect(Buffer.from(done.stdout).toString()).toBe("101\n101\n101\n101\nb'inside'\nb'pair'\n")
+  expect(done.violations).toEqual([
+    { guarantee: mode, details: 'connect 169.254.169.254:80' },
+    { guarantee: mode, details: 'connect [::ffff:10.0.0.1]:80' },
+    { guarantee: mode, details: 'connect [2001:db8::1]:443' },
+    { guarantee: mode, details: 'connect 8.8.8.8:53' },
+  ])
+})

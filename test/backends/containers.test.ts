@@ -1,0 +1,483 @@
+import { execFile, execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { createServer, type Server, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import fc from 'fast-check'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Backend } from '../../src/backends/backend.ts'
+import type { VesselSandbox } from '../../src/backends/container-handle.ts'
+import { type DockerParts, docker } from '../../src/backends/docker/backend.ts'
+import { gvisor } from '../../src/backends/gvisor/backend.ts'
+import { ImageStore } from '../../src/backends/images/store.ts'
+import { native } from '../../src/backends/native/backend.ts'
+import { SandboxRegistry } from '../../src/backends/registry.ts'
+import { kindOf } from '../../src/backends/waiting.ts'
+import { ownEpoch } from '../../src/host/process/orphans.ts'
+import { lifeOf } from '../../src/host/system.ts'
+import type { Plan } from '../../src/model/plan.ts'
+import { ORDINARY, type Report, suiteAs } from '../conformance/as-user.ts'
+import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
+import { isFine, runSuite } from '../conformance/suite.ts'
+import { makeWorld, packageRoot, planOf } from '../conformance/world.ts'
+
+const MINUTES = 60_000
+const FULL = process.env.RINGFENCE_FULL === '1'
+const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
+const run = promisify(execFile)
+
+const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = {}) =>
+  docker({
+    agent,
+    probePlan,
+    images: testImages(),
+    stateDir: testState(),
+    sockets,
+    owner: 'test',
+    epoch: ownEpoch(),
+    ...more,
+  })
+
+async function conformance(backend: string, few: number | undefined, ...more: string[]): Promise<Report> {
+  const args = [
+    join(packageRoot(), 'dist', 'test', 'conformance.js'),
+    '--json',
+    '--backend',
+    backend,
+    ...more,
+  ]
+  if (few !== undefined) args.push('--few', String(few))
+  const { stdout } = await run(process.execPath, args, { cwd: packageRoot(), maxBuffer: 1e8 }).catch(
+    (error: { stdout?: string; stderr?: string }) => {
+      if (error.stdout) return { stdout: error.stdout }
+      throw new Error(error.stderr)
+    },
+  )
+  return JSON.parse(stdout) as Report
+}
+
+/** Debian's first gVisor does not know a flag that `stat` sets; see src/backends/gvisor/README.md. */
+const isOldFlag = (use: string): boolean =>
+  use === 'modes follow the umask' && execFileSync('runsc', ['--version']).includes('2022')
+
+const SOME = 'fs.read,fs.write,fs.protect,proc.hidden,limit.memory,limit.pids,cleanup'
+
+describe.concurrent('what is claimed is proven on real engines', () => {
+  test.skipIf(skipped('docker'))('docker', { timeout: 10 * MINUTES }, async () => {
+    const { rows, uses } = await conformance('docker', FULL ? undefined : 1)
+    expect(rows.filter((row) => !isFine(row))).toEqual([])
+    expect(uses.filter((use) => !use.ok)).toEqual([])
+    expect(rows.filter((row) => row.verdict === 'held').length).toBeGreaterThanOrEqual(FULL ? 80 : 19)
+    expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('refused')
+  })
+
+  test.skipIf(skipped('gvisor'))('gvisor', { timeout: 10 * MINUTES }, async () => {
+    const { rows, uses } = await conformance('gvisor', FULL ? undefined : 1)
+    expect(rows.filter((row) => !isFine(row))).toEqual([])
+    expect(uses.filter((use) => !use.ok && !isOldFlag(use.name))).toEqual([])
+    expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('held')
+    expect(rows.find((row) => row.guarantee === 'fs.protect')?.verdict).toBe('refused')
+  })
+
+  test.skipIf(skipped('gvisor') || process.getuid?.() !== 0)(
+    'gvisor, as an ordinary user',
+    { timeout: 10 * MINUTES },
+    async () => {
+      const { rows, uses } = await suiteAs(ORDINARY, '--backend', 'gvisor', ...(FULL ? [] : ['--few', '1']))
+      expect(rows.filter((row) => !isFine(row))).toEqual([])
+      expect(uses.filter((use) => !use.ok && !isOldFlag(use.name))).toEqual([])
+      expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('held')
+      expect(rows.filter((row) => row.verdict === 'held').length).toBeGreaterThanOrEqual(15)
+    },
+  )
+
+  test.skipIf(skipped('podman'))('docker, on Podman’s socket', { timeout: 10 * MINUTES }, async () => {
+    const { rows } = await conformance('podman', FULL ? undefined : 1, ...(FULL ? [] : ['--only', SOME]))
+    expect(rows.filter((row) => !isFine(row))).toEqual([])
+  })
+})
+
+/** What a container may leave on the host: nothing. */
+function leftovers(): Readonly<Record<string, number>> {
+  const groups = (dir: string): number => {
+    try {
+      return readdirSync(dir, { recursive: true }).length
+    } catch {
+      return 0
+    }
+  }
+  const named = (pattern: RegExp): number =>
+    readdirSync('/proc').filter((pid) => {
+      try {
+        return pattern.test(readFileSync(`/proc/${pid}/cmdline`, 'latin1'))
+      } catch {
+        return false
+      }
+    }).length
+  return {
+    groups: groups('/sys/fs/cgroup/pids/rf-docker') + groups('/sys/fs/cgroup/memory/rf-docker'),
+    runsc: readdirSync('/sys/fs/cgroup/memory').filter((name) => name.startsWith('ringfence-container'))
+      .length,
+    descriptors: readdirSync('/proc/self/fd').length,
+    directories: readdirSync(join(testState(), 'run')).filter((name) =>
+      name.startsWith(`container-${lifeOf(process.pid)}`),
+    ).length,
+    agents: named(/^\/\.ringfence\/agent/),
+    gofers: named(new RegExp(`runsc.*container-${lifeOf(process.pid)}`)),
+  }
+}
+
+/** What is there more than before, after a while: others on this machine may have gone meanwhile. */
+async function more(before: Readonly<Record<string, number>>): Promise<readonly string[]> {
+  const grown = (): readonly string[] =>
+    Object.entries(leftovers())
+      .filter(([name, count]) => count > (before[name] ?? 0))
+      .map(([name, count]) => `${name}: ${before[name]} before, now ${count}`)
+  for (let tries = 0; tries < 50 && grown().length > 0; tries++)
+    await new Promise((resolve) => setTimeout(resolve, 100))
+  return grown()
+}
+
+async function cycles(backend: Backend, count: number): Promise<void> {
+  for (let cycle = 0; cycle < count; cycle++) {
+    const sandbox = await backend.open(planOf({ backend: backend.name, waive: ['fs.protect'] }))
+    const { stdout } = await sandbox.exec({ argv: ['echo', `cycle ${cycle}`] })
+    expect(Buffer.from(stdout).toString()).toBe(`cycle ${cycle}\n`)
+    await sandbox.close()
+  }
+}
+
+describe.skipIf(skipped('docker'))('a real Docker', () => {
+  let engine: TestEngine
+  let workspace: string
+  beforeAll(async () => {
+    engine = await startDocker()
+    workspace = mkdtempSync(join(tmpdir(), 'rf-containers-'))
+  }, 2 * MINUTES)
+  afterAll(async () => {
+    rmSync(workspace, { recursive: true, force: true })
+    await engine.close()
+  }, MINUTES)
+
+  const ids = async (): Promise<readonly string[]> => {
+    const { Engine } = await import('../../src/host/net/container-engine.ts')
+    const { body } = await new Engine({ socket: engine.socket }).call({
+      method: 'GET',
+      path: '/containers/json?all=1',
+    })
+    return (body as { Id: string }[]).map(({ Id }) => Id).sort()
+  }
+  const said = async (sandbox: VesselSandbox, line: string): Promise<string> =>
+    Buffer.from((await sandbox.exec({ argv: ['sh', '-c', line] })).stdout).toString()
+
+  test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
+    const backend = dockerBackend([engine.socket])
+    await cycles(backend, 1)
+    const before = leftovers()
+    await cycles(backend, FULL ? 500 : 4)
+    expect(await more(before)).toEqual([])
+    expect(await ids()).toEqual([])
+  })
+
+  test('freezes and goes on', { timeout: MINUTES }, async () => {
+    const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as VesselSandbox
+    const running = await sandbox.start({
+      argv: ['sh', '-c', 'while :; do date +%N >> beat; sleep 0.05; done'],
+    })
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    await sandbox.pause()
+    const first = readFileSync(join(workspace, 'beat'), 'utf8')
+    await new Promise((resolve) => setTimeout(resolve, 400))
+    expect(readFileSync(join(workspace, 'beat'), 'utf8')).toBe(first)
+    await expect(sandbox.exec({ argv: ['true'] })).rejects.toThrow(/paused/)
+    await sandbox.resume()
+    await new Promise((resolve) => setTimeout(resolve, 400))
+    expect(readFileSync(join(workspace, 'beat'), 'utf8')).not.toBe(first)
+    running.signal('SIGKILL')
+    await sandbox.pause()
+    await sandbox.close()
+    expect(await ids()).toEqual([])
+  })
+
+  test('what the engine tells of memory is heard', { timeout: MINUTES }, async () => {
+    const backend = dockerBackend([engine.socket])
+    const sandbox = (await backend.open(planOf({ limits: { memoryMb: 64 } }))) as VesselSandbox
+    expect(sandbox.vessel.oomKills).toBe(0)
+    const eat = 'x = bytearray(400 * 1024 * 1024); x[::4096] = b"1" * len(x[::4096])'
+    const { outcome } = await sandbox.exec({ argv: ['python3', '-c', eat] })
+    expect(outcome).toMatchObject({ kind: 'stopped', limit: 'memory' })
+    await until(async () => sandbox.vessel.oomKills > 0)
+    expect(sandbox.vessel.oomKills).toBeGreaterThan(0)
+    await sandbox.close()
+  })
+
+  test(
+    'a container that waits is for the same owner and the same plan alone, and for once',
+    async () => {
+      const backend = dockerBackend([engine.socket], { ready: 1 })
+      const open = async (owner: string, spec: Record<string, unknown> = {}): Promise<VesselSandbox> =>
+        (await backend.open(planOf({ backend: 'docker', ...spec }), { owner })) as VesselSandbox
+      const host =
+        'cat /proc/sys/kernel/random/boot_id /proc/self/mountinfo | sha256sum; echo mine > /tmp/mine; ls /tmp'
+      const first = await open('ann')
+      await said(first, host)
+      await until(async () => (await ids()).length === 2)
+      const waiting = await ids()
+      const other = await open('bob')
+      const different = await open('ann', { env: { A: 'b' } })
+      // Nobody took the one that waits for ann: two more were made, and each has one behind it.
+      await until(async () => (await ids()).length >= 6)
+      expect((await ids()).filter((id) => waiting.includes(id))).toEqual(waiting)
+      const second = await open('ann')
+      expect(await said(second, 'ls /tmp')).toBe('')
+      await Promise.all([first, second, other, different].map((one) => one.close()))
+      await backend.close()
+      expect(await ids()).toEqual([])
+    },
+    MINUTES,
+  )
+
+  test('limits are read back, and one that is not held is no sandbox', { timeout: MINUTES }, async () => {
+    const loosen = (body: Record<string, unknown>): Record<string, unknown> => ({
+      ...body,
+      HostConfig: { ...(body.HostConfig as object), Memory: 0, MemorySwap: 0 },
+    })
+    const backend = dockerBackend([engine.socket], { sabotage: loosen })
+    await expect(backend.open(planOf({ limits: { memoryMb: 100 } }))).rejects.toThrow(
+      /does not hold the limits: memoryMb/,
+    )
+    expect(await ids()).toEqual([])
+  })
+
+  test('a mount that is not what policy judged is no sandbox', { timeout: MINUTES }, async () => {
+    const secret = mkdtempSync(join(tmpdir(), 'rf-secret-'))
+    const swap = (body: Record<string, unknown>): Record<string, unknown> =>
+      JSON.parse(JSON.stringify(body).replaceAll(`"Source":"${workspace}"`, `"Source":"${secret}"`))
+    const backend = dockerBackend([engine.socket], { sabotage: swap })
+    await expect(backend.open(planOf({ workspace }))).rejects.toThrow(/no longer what policy judged/)
+    expect(await ids()).toEqual([])
+    rmSync(secret, { recursive: true })
+  })
+
+  test.skipIf(skipped('gvisor'))(
+    'gVisor as its runtime keeps other promises',
+    { timeout: MINUTES },
+    async () => {
+      const backend = dockerBackend([engine.socket], { runtime: 'runsc' })
+      const probe = await backend.probe()
+      expect(probe).toMatchObject({
+        available: true,
+        guarantees: expect.arrayContaining(['kernel.separate']),
+      })
+      const spec = { workspace, waive: ['fs.protect'], limits: { memoryMb: 128, pids: 30 } }
+      await expect(backend.open(planOf({ workspace }))).rejects.toMatchObject({ code: 'missing-guarantee' })
+      const sandbox = (await backend.open(planOf(spec))) as VesselSandbox
+      expect(await sandbox.layers()).toContain('gvisor')
+      expect(await said(sandbox, 'cat /proc/version; echo mine > there')).toMatch(/^Linux version 4\.4\.0/)
+      expect(readFileSync(join(workspace, 'there'), 'utf8')).toBe('mine\n')
+      const eat = 'exec head -c 400M /dev/zero | tail'
+      const { outcome } = await sandbox.exec({ argv: ['sh', '-c', eat] })
+      expect(outcome).toEqual({ kind: 'stopped', limit: 'memory' })
+      await sandbox.close()
+      const secret = mkdtempSync(join(tmpdir(), 'rf-secret-'))
+      const swap = (body: Record<string, unknown>): Record<string, unknown> =>
+        JSON.parse(JSON.stringify(body).replaceAll(`"Source":"${workspace}"`, `"Source":"${secret}"`))
+      const bent = dockerBackend([engine.socket], { runtime: 'runsc', sabotage: swap })
+      await expect(bent.open(planOf(spec))).rejects.toThrow(/no longer what policy judged/)
+      rmSync(secret, { recursive: true })
+      expect(await ids()).toEqual([])
+    },
+  )
+
+  const host =
+    (fields: Record<string, unknown>) =>
+    (body: Record<string, unknown>): Record<string, unknown> => ({
+      ...body,
+      NetworkDisabled: false,
+      HostConfig: { ...(body.HostConfig as object), ...fields },
+    })
+  test.each([
+    ['the host’s network', { NetworkMode: 'host' }, 'net.offline', /^broken$/],
+    ['the host’s processes', { PidMode: 'host' }, 'proc.hidden', /shares the processes of the host/],
+    ['the host’s shared memory', { IpcMode: 'host', ShmSize: 0 }, 'ipc.private', /^broken$/],
+    ['no ceiling for memory', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not hold the limits/],
+  ] as const)('sabotage is caught: %s', { timeout: MINUTES }, async (_, fields, guarantee, caught) => {
+    const world = await makeWorld()
+    const control = native({ ...process.env, ...world.env } as Record<string, string>)
+    try {
+      const backend = dockerBackend([engine.socket], { sabotage: host(fields) })
+      const verdict = await runSuite(backend, control, world, { only: [guarantee], few: 1 }).then(
+        (rows) => rows[0]?.verdict,
+        (error: Error) => error.message,
+      )
+      // Either the attack gets through, or the agent sees at once that something is wrong.
+      expect(verdict).toMatch(caught)
+    } finally {
+      await world.close()
+    }
+  })
+
+  test('an engine that hangs is a bounded, named error', { timeout: MINUTES }, async () => {
+    const backend = dockerBackend([engine.socket], { deadlineMs: 1500 })
+    process.kill(engine.pid, 'SIGSTOP')
+    try {
+      await expect(backend.open(planOf({}))).rejects.toMatchObject({ code: 'backend-unavailable' })
+      const probe = await backend.probe()
+      expect(probe).toMatchObject({ available: false, reason: expect.stringMatching(/in time/) })
+    } finally {
+      process.kill(engine.pid, 'SIGCONT')
+    }
+    await until(async () => (await ids()).length === 0)
+  })
+
+  // The last one: there is no engine after it.
+  test('an engine that stops takes its sandboxes with it, and nothing runs here instead', {
+    timeout: MINUTES,
+  }, async () => {
+    const backend = dockerBackend([engine.socket])
+    const registry = new SandboxRegistry().register(backend, 1)
+    const plan = planOf({ workspace, backend: 'docker' })
+    const sandbox = await (await registry.select(plan)).open(plan)
+    const running = sandbox.exec({ argv: ['sleep', '100'] }).catch((error: unknown) => error)
+    await engine.close()
+    await sandbox.ended
+    expect(await running).toMatchObject({ code: 'wrong-state' })
+    await sandbox.close().catch(() => {})
+    registry.invalidate('docker')
+    await expect(registry.select(plan)).rejects.toMatchObject({ code: 'backend-unavailable' })
+    await expect(backend.open(plan)).rejects.toMatchObject({ code: 'backend-unavailable' })
+  })
+})
+
+describe('kinds of containers that wait', () => {
+  const plan = planOf({ workspace: tmpdir(), read: ['/usr'], network: { mode: 'loopback' }, env: { A: 'b' } })
+  type Json = { readonly [key: string]: unknown } | readonly unknown[]
+  /** Every place in a plan at which something stands. */
+  const placesIn = (value: unknown, path: readonly string[] = []): readonly (readonly string[])[] =>
+    typeof value === 'object' && value !== null
+      ? [path, ...Object.entries(value as Json).flatMap(([key, inner]) => placesIn(inner, [...path, key]))]
+      : [path]
+  const places = placesIn(plan).filter((path) => path.length > 0)
+  const changed = (path: readonly string[], to: unknown): Plan => {
+    const copy = structuredClone(plan) as unknown as Record<string, unknown>
+    const at = path.slice(0, -1).reduce((inner, key) => inner[key] as Record<string, unknown>, copy)
+    at[path.at(-1) as string] = to
+    return copy as unknown as Plan
+  }
+
+  test('two plans that differ in anything, or two owners, have different ones', () => {
+    expect(places.length).toBeGreaterThan(30)
+    fc.assert(
+      fc.property(fc.constantFrom(...places), fc.jsonValue(), fc.string(), (path, to, owner) => {
+        const other = changed(path, to)
+        const same = JSON.stringify(other) === JSON.stringify(plan)
+        expect(kindOf(other, 'ann') === kindOf(plan, 'ann')).toBe(same)
+        expect(kindOf(plan, owner) === kindOf(plan, 'ann')).toBe(owner === 'ann')
+      }),
+    )
+    expect(kindOf(structuredClone(plan) as Plan, 'ann')).toBe(kindOf(plan, 'ann'))
+  })
+})
+
+async function until(done: () => Promise<boolean>): Promise<void> {
+  for (let tries = 0; tries < 100 && !(await done()); tries++)
+    await new Promise((resolve) => setTimeout(resolve, 100))
+}
+
+describe.skipIf(skipped('gvisor'))('gvisor', () => {
+  const backend = gvisor({ agent, probePlan, images: testImages(), stateDir: testState() })
+  const open = async (spec: Record<string, unknown>): Promise<VesselSandbox> =>
+    (await backend.open(planOf({ backend: 'gvisor', ...spec }))) as VesselSandbox
+
+  test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
+    await cycles(backend, 1)
+    const before = leftovers()
+    await cycles(backend, FULL ? 200 : 3)
+    expect(await more(before)).toEqual([])
+  })
+
+  test('freezes and goes on', { timeout: MINUTES }, async () => {
+    const sandbox = await open({})
+    await sandbox.pause()
+    await sandbox.resume()
+    expect((await sandbox.exec({ argv: ['true'] })).outcome).toEqual({ kind: 'exited', code: 0 })
+    await sandbox.close()
+  })
+
+  test('an image stays as long as a sandbox stands on it', { timeout: 2 * MINUTES }, async () => {
+    const stateDir = mkdtempSync(join(tmpdir(), 'rf-image-'))
+    const images = new ImageStore(stateDir)
+    await images.build('small', { kind: 'host', programs: ['sh', 'cat'] })
+    const sandbox = await gvisor({ agent, probePlan, images, stateDir }).open(
+      planOf({ backend: 'gvisor', image: 'small', waive: ['fs.protect'] }),
+    )
+    expect(() => images.remove('small')).toThrow(/is in use by ringfence-container-/)
+    const { outcome } = await sandbox.exec({ argv: ['sh', '-c', 'cat /etc/passwd'] })
+    expect(outcome).toEqual({ kind: 'exited', code: 0 })
+    await sandbox.close()
+    expect(images.remove('small')).toBe(true)
+    expect(readdirSync(join(stateDir, 'images', 'roots'))).toEqual([])
+    rmSync(stateDir, { recursive: true, force: true })
+  })
+
+  test('takes no plan whose protected names it could not keep', async () => {
+    const workspace = mkdtempSync(join(tmpdir(), 'rf-gvisor-'))
+    mkdirSync(join(workspace, '.git'))
+    await expect(open({ workspace })).rejects.toMatchObject({ code: 'missing-guarantee' })
+    rmSync(workspace, { recursive: true })
+  })
+})
+
+/** Labelled fakes: an engine that is something else. */
+describe('an engine that lies', () => {
+  const fakes: Server[] = []
+  const dir = mkdtempSync(join(tmpdir(), 'rf-fake-'))
+  afterAll(() => {
+    for (const server of fakes) server.close()
+    rmSync(dir, { recursive: true, force: true })
+  })
+  const fake = async (name: string, answer: (socket: Socket) => void): Promise<string> => {
+    const path = join(dir, name)
+    const server = createServer((socket) => {
+      socket.on('error', () => {})
+      socket.once('data', () => answer(socket))
+    })
+    fakes.push(server)
+    await new Promise<void>((resolve) => server.listen(path, resolve))
+    return path
+  }
+  const http = (body: string): string =>
+    `HTTP/1.1 200 OK\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`
+
+  test.each<[string, (socket: Socket) => void, RegExp]>([
+    ['says nothing', () => {}, /in time/],
+    ['hangs up', (socket) => socket.destroy(), /cannot be used/],
+    ['speaks another language', (socket) => socket.end('SSH-2.0-x\r\n'), /cannot be used/],
+    ['answers without meaning', (socket) => socket.end(http('[]')), /no image id|no container id/],
+    ['answers no JSON', (socket) => socket.end(http('<html>')), /no image id|no container id/],
+    [
+      'answers without end',
+      (socket) => {
+        socket.write('HTTP/1.1 200 OK\r\n\r\n')
+        const more = setInterval(() => socket.write(Buffer.alloc(1 << 20)), 1)
+        socket.on('close', () => clearInterval(more))
+      },
+      /too long|in time/,
+    ],
+    ['is slow', (socket) => void setTimeout(() => socket.end(http('{}')), 4000).unref(), /in time/],
+  ])('%s', { timeout: MINUTES }, async (name, answer, reason) => {
+    const socket = await fake(name.replaceAll(' ', '-'), answer)
+    const probe = await dockerBackend([socket], { deadlineMs: 700 }).probe()
+    expect(probe).toMatchObject({ available: false, reason: expect.stringMatching(reason) })
+  })
+
+  test('is not there', async () => {
+    expect(await dockerBackend([join(dir, 'nobody')]).probe()).toMatchObject({
+      available: false,
+      reason: 'no container engine is running here',
+      fix: expect.stringMatching(/apt-get install/),
+    })
+  })
+})

@@ -1,0 +1,145 @@
+import { existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+
+/** The calls that PID 1 makes in a command's stead: with no more rights than the command, and no fewer. */
+
+let yard: Yard
+beforeAll(() => {
+  yard = makeYard('guard')
+})
+afterAll(() => yard.drop())
+
+const python = (...lines: readonly string[]): string => `python3 - <<'X'\n${lines.join('\n')}\nX`
+
+async function said(spec: Record<string, unknown>, lines: string): Promise<string> {
+  await using sandbox = await yard.open(spec)
+  const { stdout, stderr } = await sandbox.exec(yard.script('guard.sh', lines))
+  return text(stdout) + text(stderr)
+}
+
+describe('opens for a command what it could open itself', () => {
+  const tryAll = python(
+    'import os',
+    'def t(path,flags):',
+    ' try: os.close(os.open(path,flags)); print(path,"opened")',
+    ' except OSError as error: print(path,error.strerror)',
+    'for name in ("mem","maps","environ","auxv"):',
+    ' for flags in (os.O_RDONLY,os.O_RDWR): t("/proc/1/"+name,flags|os.O_CREAT); t("/proc/1/task/1/"+name,flags|os.O_CREAT)',
+    't("/proc/self/root/proc/1/mem",os.O_RDWR|os.O_CREAT)',
+  )
+
+  test.each(['workspace-write', 'danger-full-access'])('%s: nothing of the first process', async (preset) => {
+    expect(await said({ preset }, tryAll)).not.toContain('opened')
+  })
+
+  test('its own, and that of its children', async () => {
+    const own = python(
+      'import os',
+      'for path in ("/proc/self/comm","/proc/self/oom_score_adj",f"/proc/{os.getpid()}/mem"):',
+      ' os.close(os.open(path,os.O_RDWR|os.O_CREAT))',
+      'child=os.fork()',
+      'if child==0: os.pause() if hasattr(os,"pause") else __import__("signal").pause()',
+      'os.close(os.open(f"/proc/{child}/oom_score_adj",os.O_RDWR|os.O_CREAT)); os.kill(child,9); print("fine")',
+    )
+    expect(await said({ preset: 'danger-full-access' }, own)).toBe('fine\n')
+  })
+})
+
+describe('what a protected name leads to', () => {
+  const repository = (name: string, config: string): string => {
+    const root = join(yard.workspace, name)
+    mkdirSync(join(root, '.git'), { recursive: true })
+    writeFileSync(join(root, '.git', 'config'), config)
+    return root
+  }
+
+  test('is protected wherever it is mounted', async () => {
+    const root = repository('mounted', '[core]\n\thooksPath = tools/hooks\n')
+    mkdirSync(join(root, 'tools', 'hooks'), { recursive: true })
+    const out = await said(
+      { mounts: [{ source: root, target: '/elsewhere' }] },
+      'echo x > /elsewhere/tools/hooks/pre-commit; echo y > /elsewhere/tools/other && echo fine',
+    )
+    expect(out).toContain('fine')
+    expect(existsSync(join(root, 'tools', 'hooks', 'pre-commit'))).toBe(false)
+  })
+
+  test('also by a link of the host’s', async () => {
+    const root = repository('linked', '')
+    mkdirSync(join(root, 'settings'))
+    symlinkSync('settings', join(root, '.vscode'))
+    await said({}, `echo x > ${root}/settings/tasks.json; mv ${root}/settings ${root}/s2`)
+    expect(existsSync(join(root, 'settings', 'tasks.json'))).toBe(false)
+    expect(existsSync(join(root, 'settings'))).toBe(true)
+  })
+})
+
+describe('does a call as the command would have', () => {
+  test('sockets keep their address, their mode and their thread', async () => {
+    const lines = python(
+      'import os,socket,threading',
+      'os.umask(0o77); os.makedirs("d",exist_ok=True); os.chdir("d")',
+      's=socket.socket(socket.AF_UNIX)',
+      't=threading.Thread(target=lambda: s.bind("../d/own")); t.start(); t.join()',
+      'print(s.getsockname(),oct(os.stat("own").st_mode))',
+      'try: socket.socket(socket.AF_UNIX).bind("own")',
+      'except OSError as error: print(error.strerror)',
+      'a=socket.socket(socket.AF_UNIX); a.bind("\\0abstract"); print(a.getsockname())',
+      'print(socket.create_server(("127.0.0.1",0)).getsockname()[0])',
+    )
+    expect(await said({}, lines)).toBe(
+      "../d/own 0o140700\nAddress already in use\nb'\\x00abstract'\n127.0.0.1\n",
+    )
+  })
+
+  test('times and attributes, by path, descriptor and link', async () => {
+    const lines = python(
+      'import os',
+      'f=os.open("m",os.O_RDWR|os.O_CREAT); os.symlink("m","l")',
+      'os.utime("m",(1,2)); print(os.stat("m").st_mtime)',
+      'os.utime(f,ns=(3,4_500_000_000)); print(os.stat("m").st_mtime)',
+      'os.utime("l",(5,6),follow_symlinks=False); print(os.lstat("l").st_mtime,os.stat("m").st_mtime)',
+      'os.setxattr("m","user.a",b"v"); os.setxattr(f,"user.b",b""); print(sorted(os.listxattr("m")))',
+      'os.removexattr(f,"user.a"); print(os.listxattr("l"))',
+      'os.chown("l",os.getuid(),-1,follow_symlinks=False); os.fchmod(f,0o600); print(oct(os.stat("m").st_mode))',
+    )
+    expect(await said({}, lines)).toBe("2.0\n4.5\n6.0 4.5\n['user.a', 'user.b']\n['user.b']\n0o100600\n")
+  })
+})
+
+describe('counts what is there', () => {
+  test('files that replace others, and room that is given back', { timeout: 60_000 }, async () => {
+    const lines = python(
+      'import os',
+      // Each save is a new file that takes the place of the last one.
+      'for i in range(1500): open("new","w").write("x"); os.rename("new","saved")',
+      // Each takes half of what there is, and is removed again.
+      'import time',
+      'for i in range(12):',
+      ' open("half","wb").write(b"x"*2_000_000); os.unlink("half"); time.sleep(0.06)',
+      'print("fine")',
+    )
+    expect(await said({ limits: { diskMb: 4 } }, lines)).toContain('fine')
+  })
+
+  test.runIf(FULL)('more files than the table holds, one after the other', { timeout: 120_000 }, async () => {
+    const lines = python(
+      'import os',
+      'os.mkdir("all")',
+      'for i in range(17000): os.close(os.open(f"all/{i}",os.O_WRONLY|os.O_CREAT))',
+      'print("fine")',
+    )
+    expect(await said({ limits: { diskMb: 400 } }, `${lines}\nrm -rf all`)).toContain('fine')
+  })
+
+  test('a sandbox goes on after shared memory was too much', async () => {
+    await using sandbox = await yard.open({ limits: { memoryMb: 100 } })
+    const bomb = python('import os', 'f=os.memfd_create("x")', 'while True: os.write(f,b"x"*1048576)')
+    const stopped = await sandbox.exec(yard.script('bomb.sh', bomb))
+    expect(stopped.outcome.kind).not.toBe('exited')
+    const { stdout } = await sandbox.exec(['echo', 'fine'])
+    expect(text(stdout)).toBe('fine\n')
+  })
+})

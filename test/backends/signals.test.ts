@@ -1,0 +1,40 @@
+import { spawn } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, expect, test } from 'vitest'
+import { packageRoot } from '../conformance/world.ts'
+
+/** A signal to `ringfence run` reaches the command as that signal, on every backend that passes signals on. */
+
+const base = mkdtempSync(join(tmpdir(), 'rf-signals-'))
+mkdirSync(join(base, 'work'))
+afterAll(() => rmSync(base, { recursive: true, force: true }))
+
+const WAITS = `for s in INT TERM HUP QUIT USR1 USR2; do trap "echo got $s; exit 7" $s; done; echo ready; while :; do sleep 0.05; done`
+
+test.each(
+  ['native', 'bubblewrap'].flatMap((backend) =>
+    (['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const).map(
+      (signal) => [backend, signal] as const,
+    ),
+  ),
+)('%s: %s', async (backend, signal) => {
+  const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+  const child = spawn(process.execPath, [program, 'run', '--backend', backend, '--yes', '-c', WAITS], {
+    cwd: join(base, 'work'),
+    env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  let said = ''
+  child.stderr.on('data', (chunk) => {
+    said += String(chunk)
+  })
+  child.stdout.on('data', (chunk) => {
+    if (!said.includes('ready') && String(chunk).includes('ready')) child.kill(signal)
+    said += String(chunk)
+  })
+  const code = await new Promise((resolve) => child.on('close', resolve))
+  expect(said).toContain(`got ${signal.slice(3)}`)
+  expect(code).toBe(7)
+})

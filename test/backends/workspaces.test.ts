@@ -1,0 +1,100 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chownSync, mkdirSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Sandbox } from '../../src/index.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+
+/** Workspaces as people have them: on other file systems, of other owners, large. */
+
+let yard: Yard
+beforeAll(() => {
+  yard = makeYard('places')
+})
+afterAll(() => yard.drop())
+
+const isRoot = process.getuid?.() === 0
+const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+
+/** Mounts in a mount namespace of its own, so that the machine has none of them afterwards. */
+function runMounted(mounts: string): string {
+  // In a file: what a script does is not judged, it meets the wall.
+  const work = 'echo written > f; mkdir d; mv f d/; cat d/f; mkdir .git || echo refused'
+  const run = `echo '${work}' > "$W/work.sh"; ${process.execPath} ${cli} run --workspace "$W" -- bash work.sh`
+  const { stdout, stderr } = spawnSync(
+    'unshare',
+    ['-m', 'bash', '-c', `set -e; cd ${yard.base}; ${mounts}\n cd "$W"; ${run}`],
+    {
+      encoding: 'utf8',
+      env: {
+        PATH: process.env.PATH,
+        HOME: join(yard.base, 'home'),
+        RINGFENCE_HOME: join(yard.base, 'state'),
+      },
+    },
+  )
+  return stdout + stderr
+}
+
+describe('a workspace on another file system', () => {
+  test.runIf(isRoot).each([
+    ['tmpfs', 'mkdir -p m; mount -t tmpfs m m; W=$PWD/m'],
+    [
+      'overlay',
+      'mkdir -p t; mount -t tmpfs t t; mkdir -p t/lower t/upper t/work t/merged; echo old > t/lower/old; mount -t overlay o -o lowerdir=t/lower,upperdir=t/upper,workdir=t/work t/merged; W=$PWD/t/merged',
+    ],
+    ['a bind mount', 'mkdir -p b/from b/to; mount --bind b/from b/to; W=$PWD/b/to'],
+    [
+      'a bind mount of a directory inside itself',
+      'mkdir -p i/in; mount --bind i i; mount --bind i/in i/in; W=$PWD/i',
+    ],
+  ])('%s', (_, mounts) => {
+    const said = runMounted(mounts)
+    expect(said).toContain('written\n')
+    expect(said).toContain('refused')
+  })
+})
+
+describe.runIf(isRoot)('a root caller with somebody else’s workspace', () => {
+  test('works as that user: writes are theirs, and root’s things stay out of reach', async () => {
+    const place = join(yard.base, 'theirs')
+    mkdirSync(join(place, 'sub'), { recursive: true })
+    execFileSync('chmod', ['755', yard.base])
+    for (const path of [place, join(place, 'sub')]) chownSync(path, 54321, 54321)
+    await using sandbox = await Sandbox.create({ workspace: place }, { ...yard.options, cwd: place })
+    await sandbox.exec('echo x > sub/mine')
+    await sandbox.files.write(join(place, 'sub', 'streamed'), 'x')
+    for (const name of ['mine', 'streamed']) expect(statSync(join(place, 'sub', name)).uid).toBe(54321)
+    expect(text((await sandbox.exec(['id', '-u'])).stdout)).toBe('54321\n')
+  })
+})
+
+describe('a large tree', () => {
+  test('5,000 files cost nothing at the start', { timeout: 120_000 }, async () => {
+    const large = join(yard.base, 'large')
+    for (let dir = 0; dir < 50; dir++) {
+      mkdirSync(join(large, `package-${dir}`, 'src'), { recursive: true })
+      for (let file = 0; file < 100; file++)
+        writeFileSync(join(large, `package-${dir}`, 'src', `f${file}.ts`), 'x')
+    }
+    const start = async (workspace: string): Promise<number> => {
+      const began = performance.now()
+      const sandbox = await Sandbox.create({ workspace }, { ...yard.options, cwd: workspace })
+      const { stdout } = await sandbox.exec(['true'])
+      const took = performance.now() - began
+      expect(text(stdout)).toBe('')
+      await sandbox.close()
+      return took
+    }
+    const median = async (workspace: string): Promise<number> => {
+      const times: number[] = []
+      for (let round = 0; round < (FULL ? 31 : 3); round++) times.push(await start(workspace))
+      return times.sort((a, b) => a - b)[times.length >> 1] as number
+    }
+    await start(yard.workspace)
+    const empty = await median(yard.workspace)
+    const full = await median(large)
+    if (FULL) expect(full).toBeLessThan(empty * 1.5 + 5)
+  })
+})

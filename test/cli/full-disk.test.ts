@@ -1,0 +1,51 @@
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { packageRoot } from '../conformance/world.ts'
+
+/** A disk without room: every command says that, and what to do; none calls it a defect or the audit log damaged. */
+
+const dir = mkdtempSync(join(tmpdir(), 'rf-full-'))
+const work = mkdtempSync(join(tmpdir(), 'rf-work-'))
+const isRoot = process.getuid?.() === 0
+beforeAll(() => void (isRoot && spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', dir])))
+afterAll(() => {
+  if (isRoot) spawnSync('umount', [dir])
+  for (const one of [dir, work]) rmSync(one, { recursive: true, force: true })
+})
+
+/** Fills the disk to its end, but for so many bytes. */
+function fill(left: number): void {
+  rmSync(join(dir, 'state'), { recursive: true, force: true })
+  rmSync(join(dir, 'fill'), { force: true })
+  writeFileSync(join(dir, 'fill'), Buffer.alloc(512 * 1024 - left - 4096))
+}
+
+function ringfence(...args: readonly string[]) {
+  const env = { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: join(dir, 'state') }
+  const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+  return spawnSync(process.execPath, [program, ...args], {
+    env,
+    cwd: work,
+    encoding: 'utf8',
+    timeout: 30_000,
+  })
+}
+
+describe.runIf(isRoot)('with no room on the disk', () => {
+  test.each([
+    ['serve', ['serve', '--port', '0']],
+    ['key', ['key', 'create']],
+    ['run', ['run', '--', 'true']],
+  ] as const)('%s', (_, args) => {
+    for (const left of [0, 4096]) {
+      fill(left)
+      const { status, stderr } = ringfence(...args)
+      expect(stderr, `${left}`).toMatch(/hint: free some space/)
+      expect(stderr).not.toMatch(/defect|tampered|damaged/)
+      expect(status).toBe(125)
+    }
+  })
+})

@@ -1,0 +1,90 @@
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeEach, describe, expect, test } from 'vitest'
+import { packageRoot } from '../conformance/world.ts'
+import { answering, type Conversation } from './pseudo-terminal.ts'
+
+/** Every question that the built command line asks, put to somebody at a real terminal. */
+
+const base = mkdtempSync(join(tmpdir(), 'rf-prompts-'))
+const workspace = join(base, 'work')
+const state = join(base, 'state')
+const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+
+beforeEach(() => {
+  for (const dir of [workspace, state]) rmSync(dir, { recursive: true, force: true })
+  mkdirSync(workspace)
+})
+afterAll(() => rmSync(base, { recursive: true, force: true }))
+
+const ask = (args: readonly string[], question: string, answer: string): Promise<Conversation> =>
+  answering([process.execPath, program, ...args], question, answer, {
+    cwd: workspace,
+    env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state, TERM: 'xterm' },
+  })
+
+describe('run with a question', () => {
+  // `git push` is asked about; with no repository it fails by itself, with git's own exit code.
+  const push = ['run', '-c', 'git push origin main']
+
+  test('yes runs it', async () => {
+    const { status, screen } = await ask(push, '[y/N]', 'y')
+    expect(screen).toContain('not a git repository')
+    expect(status).toBe(128)
+  })
+
+  test.each(['n', '', 'perhaps'])('`%s` does not', async (answer) => {
+    const { status, screen } = await ask(push, '[y/N]', answer)
+    expect(screen).toContain('approval-required')
+    expect(screen).not.toMatch(/not a git repository|internal/)
+    expect(status).toBe(126)
+  })
+})
+
+describe('run --review', () => {
+  const change = ['run', '--review', '-c', 'echo hi > made.txt']
+  const waiting = (): readonly string[] =>
+    existsSync(join(state, 'reviews')) ? readdirSync(join(state, 'reviews')) : []
+
+  test.each([
+    ['apply', 'a', true, 0],
+    ['drop', 'd', false, 0],
+    ['wait', 'w', false, 1],
+    ['anything else waits', 'x', false, 1],
+  ])('%s', async (_, answer, made, waits) => {
+    const { status, screen } = await ask(change, '[w]ait', answer)
+    expect(screen).toContain('A made.txt')
+    expect(screen).not.toContain('internal')
+    expect([status, existsSync(join(workspace, 'made.txt')), waiting().length]).toEqual([0, made, waits])
+  })
+
+  test('nothing was changed, nothing is asked', async () => {
+    const { status, screen } = await ask(['run', '--review', '-c', 'true'], '[w]ait', 'a')
+    expect(screen).toContain('nothing was changed')
+    expect([status, waiting()]).toEqual([0, []])
+  })
+})
+
+describe('hook install', () => {
+  const file = join(base, '.claude', 'settings.json')
+
+  test('yes writes and tries it; no does not', async () => {
+    const no = await ask(['hook', 'install', 'claude-code'], '[y/N]', 'n')
+    expect(no.screen).toContain('nothing was written')
+    expect([no.status, existsSync(file)]).toEqual([126, false])
+    const yes = await ask(['hook', 'install', 'claude-code'], '[y/N]', 'yes')
+    expect(yes.screen).toContain('hook for claude-code: works')
+    expect(yes.status).toBe(0)
+    expect(readFileSync(file, 'utf8')).toContain('hook claude-code')
+  })
+})
+
+test('no built file of the command line has an `import()`, which code from a cache cannot do', () => {
+  const directory = join(packageRoot(), 'dist', 'cli')
+  for (const name of readdirSync(directory).filter((one) => one.endsWith('.cjs')))
+    expect([name, /(?<![\w.$])import\(/.test(readFileSync(join(directory, name), 'utf8'))]).toEqual([
+      name,
+      false,
+    ])
+})
