@@ -1,8 +1,13 @@
 import { McpHttp } from './adapters/mcp/http.ts'
 import type { McpOptions } from './adapters/mcp/server.ts'
-import { remotePlace } from './adapters/remote-tool-sandbox.ts'
+import { remoteToolSandbox } from './adapters/remote-tool-sandbox.ts'
 import { AgentSession } from './adapters/session.ts'
-import type { Place, PlaceEntry, Running, StartOptions } from './adapters/tool-sandbox.ts'
+import type {
+  RunningToolCommand,
+  StartOptions,
+  ToolSandbox,
+  ToolSandboxEntry,
+} from './adapters/tool-sandbox.ts'
 import { readTail } from './audit/read.ts'
 import type { FileInfo } from './backends/backend.ts'
 import { RingfenceClient } from './client/client.ts'
@@ -22,9 +27,9 @@ export { OpenAiSandboxClient } from './adapters/models/openai-sandbox.ts'
 export { OPERATIONS } from './adapters/operations/index.ts'
 export type { Result } from './adapters/operations/operation.ts'
 export { perform } from './adapters/operations/operation.ts'
-export { remotePlace } from './adapters/remote-tool-sandbox.ts'
+export { remoteToolSandbox } from './adapters/remote-tool-sandbox.ts'
 export { AgentSession } from './adapters/session.ts'
-export type { Place } from './adapters/tool-sandbox.ts'
+export type { ToolSandbox } from './adapters/tool-sandbox.ts'
 
 const TERMINAL = { rows: 24, cols: 120 }
 
@@ -38,7 +43,7 @@ export function localSession(
     try {
       const sandbox = await ringfence.gate.open(spec)
       sandbox.onClose(() => ringfence.close())
-      return localPlace(ringfence, sandbox)
+      return localToolSandbox(ringfence, sandbox)
     } catch (error) {
       await ringfence.close()
       throw error
@@ -47,7 +52,7 @@ export function localSession(
 }
 
 /** A sandbox of this process as a place for tools. */
-export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
+export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox): ToolSandbox {
   const { plan } = sandbox
   const ports = new Map<number, Promise<PortForward>>()
   let allowHosts = plan.network.allowHosts
@@ -87,7 +92,7 @@ export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
   }
 }
 
-const entryOf = ({ name, path, kind, size }: FileInfo): PlaceEntry => ({ name, path, kind, size })
+const entryOf = ({ name, path, kind, size }: FileInfo): ToolSandboxEntry => ({ name, path, kind, size })
 
 const asked = (command: string | readonly string[]) =>
   typeof command === 'string' ? { line: command } : { argv: command as readonly [string, ...string[]] }
@@ -96,7 +101,7 @@ async function start(
   sandbox: Sandbox,
   command: string | readonly string[],
   { cwd, env, stdin, stdinOpen, terminal, timeoutMs, output, signal, approved }: StartOptions,
-): Promise<Running> {
+): Promise<RunningToolCommand> {
   const running = await sandbox.spawn(command, {
     ...(cwd === undefined ? {} : { cwd }),
     ...(env === undefined ? {} : { env }),
@@ -150,8 +155,8 @@ export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOpt
   }
 }
 
-async function openRemote(client: RingfenceClient, agentId: string): Promise<Place> {
+async function openRemote(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
   const sandbox = await client.create({ agent_id: agentId })
   const { stdout } = await sandbox.exec(['pwd'])
-  return remotePlace(client, sandbox, stdout.trim() || '/tmp')
+  return remoteToolSandbox(client, sandbox, stdout.trim() || '/tmp')
 }

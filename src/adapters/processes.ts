@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Capture } from './capture.ts'
-import type { Ended, Running } from './tool-sandbox.ts'
+import type { CommandEnd, RunningToolCommand } from './tool-sandbox.ts'
 
 /** Commands that go on between calls. */
 
@@ -9,9 +9,9 @@ const KEPT = 64
 
 export type Process = {
   readonly id: number
-  readonly running: Running
+  readonly running: RunningToolCommand
   readonly output: Capture
-  ended: Ended | undefined
+  ended: CommandEnd | undefined
   failure: unknown
 }
 
@@ -27,7 +27,7 @@ export class ProcessTable {
       })
   }
 
-  add(running: Running, output: Capture): Process {
+  add(running: RunningToolCommand, output: Capture): Process {
     const process: Process = { id: this.#next++, running, output, ended: undefined, failure: undefined }
     running.ended.then(
       (ended) => {

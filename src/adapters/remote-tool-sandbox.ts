@@ -2,10 +2,20 @@ import type { RingfenceClient } from '../client/client.ts'
 import type { RemoteSandbox } from '../client/sandbox.ts'
 import type { ExecEvent, SandboxInfo } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Ended, Place, PlaceDescription, Running, StartOptions } from './tool-sandbox.ts'
+import type {
+  CommandEnd,
+  RunningToolCommand,
+  StartOptions,
+  ToolSandbox,
+  ToolSandboxDescription,
+} from './tool-sandbox.ts'
 
 /** A sandbox on a server as a place for tools. */
-export function remotePlace(client: RingfenceClient, sandbox: RemoteSandbox, workspace: string): Place {
+export function remoteToolSandbox(
+  client: RingfenceClient,
+  sandbox: RemoteSandbox,
+  workspace: string,
+): ToolSandbox {
   return {
     id: sandbox.id,
     workspace,
@@ -26,7 +36,7 @@ export function remotePlace(client: RingfenceClient, sandbox: RemoteSandbox, wor
   }
 }
 
-function descriptionOf({ backend, level, network, agent_id }: SandboxInfo): PlaceDescription {
+function descriptionOf({ backend, level, network, agent_id }: SandboxInfo): ToolSandboxDescription {
   return {
     backend: backend ?? 'unknown',
     level: level ?? 'unknown',
@@ -40,7 +50,7 @@ async function start(
   sandbox: RemoteSandbox,
   command: string | readonly string[],
   options: StartOptions,
-): Promise<Running> {
+): Promise<RunningToolCommand> {
   if (options.terminal)
     throw new SandboxError('unsupported', 'a remote command cannot have a terminal here', {
       hint: 'start it without `tty`',
@@ -82,7 +92,10 @@ async function begun(
   }
 }
 
-async function follow(events: AsyncGenerator<ExecEvent, void>, { output }: StartOptions): Promise<Ended> {
+async function follow(
+  events: AsyncGenerator<ExecEvent, void>,
+  { output }: StartOptions,
+): Promise<CommandEnd> {
   for await (const event of events) {
     if (event.type === 'stdout' || event.type === 'stderr') output(event.type, event.data)
     if (event.type === 'end') {

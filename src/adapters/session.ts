@@ -6,7 +6,7 @@ import { PendingApprovals } from './mcp/pending-approvals.ts'
 import { type Call, Question } from './operations/operation.ts'
 import { type Process, ProcessTable } from './processes.ts'
 import { ShellState } from './shell-state.ts'
-import type { Ended, Place, StartOptions } from './tool-sandbox.ts'
+import type { CommandEnd, StartOptions, ToolSandbox } from './tool-sandbox.ts'
 
 /** How long a command may take unless the model says otherwise. */
 const DEFAULT_TIMEOUT_MS = 120_000
@@ -14,27 +14,27 @@ const PROGRESS_MS = 1_000
 
 export type RunOptions = Omit<StartOptions, 'output' | 'signal' | 'approved' | 'stdinOpen' | 'terminal'>
 
-export type Finished = Ended & { readonly id: string; readonly stdout: string; readonly stderr: string }
+export type Finished = CommandEnd & { readonly id: string; readonly stdout: string; readonly stderr: string }
 
 /**
  * One agent at work: its sandbox, opened at the first need, and what it left running there. INVARIANT: nothing here
  * reaches a sandbox but through `Place`, so every command is judged and on record.
  */
 export class AgentSession implements AsyncDisposable {
-  readonly #open: () => Promise<Place>
+  readonly #open: () => Promise<ToolSandbox>
   readonly processes = new ProcessTable()
   readonly approvals = new PendingApprovals()
-  #place: Promise<Place> | undefined
+  #place: Promise<ToolSandbox> | undefined
   #contexts = new Map<string, CodeContext>()
   #shells = new Map<string, ShellState>()
   #closed = false
 
-  constructor(open: () => Promise<Place>) {
+  constructor(open: () => Promise<ToolSandbox>) {
     this.#open = open
   }
 
   /** The sandbox. A failed opening is tried anew by the next call. */
-  async place(): Promise<Place> {
+  async place(): Promise<ToolSandbox> {
     if (this.#closed) throw new SandboxError('wrong-state', 'this session is closed')
     this.#place ??= this.#open()
     try {
@@ -101,7 +101,12 @@ export class AgentSession implements AsyncDisposable {
   }
 
   /** Where a person can be asked, the question comes before anything runs. */
-  async #ask(place: Place, command: string | readonly string[], call: Call, cwd?: string): Promise<void> {
+  async #ask(
+    place: ToolSandbox,
+    command: string | readonly string[],
+    call: Call,
+    cwd?: string,
+  ): Promise<void> {
     if (!call.canAsk || call.approved) return
     const decision: Decision = await place.judge(command, cwd)
     const shown = typeof command === 'string' ? command : command.join(' ')

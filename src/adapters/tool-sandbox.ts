@@ -3,14 +3,14 @@ import type { Outcome, Violation } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 
 /** The little that an agent's tools need of a sandbox, local or remote. Paths are guest paths. */
-export type Place = {
+export type ToolSandbox = {
   readonly id: string
   /** Where commands start and relative paths begin. */
   readonly workspace: string
-  readonly describe: () => Promise<PlaceDescription>
+  readonly describe: () => Promise<ToolSandboxDescription>
   /** Judged and recorded before it starts; rejects when it is refused. */
-  readonly start: (command: string | readonly string[], options: StartOptions) => Promise<Running>
-  readonly files: PlaceFiles
+  readonly start: (command: string | readonly string[], options: StartOptions) => Promise<RunningToolCommand>
+  readonly files: ToolSandboxFiles
   readonly judge: (command: string | readonly string[], cwd?: string) => Promise<Decision>
   /** Policy has the last word on the new list. */
   /** The answer says of each host whether the policy allows it. */
@@ -21,7 +21,7 @@ export type Place = {
   readonly close: () => Promise<void>
 }
 
-export type PlaceDescription = {
+export type ToolSandboxDescription = {
   readonly backend: string
   readonly level: string
   readonly network: { readonly mode: string; readonly allowHosts: readonly string[] }
@@ -43,32 +43,32 @@ export type StartOptions = {
   readonly approved?: boolean | undefined
 }
 
-export type Ended = {
+export type CommandEnd = {
   readonly outcome: Outcome
   readonly truncated: boolean
   readonly durationMs: number
   readonly violations: readonly Violation[]
 }
 
-export type Running = {
+export type RunningToolCommand = {
   readonly id: string
   readonly write: (data: string) => Promise<void>
   readonly endInput: () => Promise<void>
   readonly signal: (name: string) => Promise<void>
-  readonly ended: Promise<Ended>
+  readonly ended: Promise<CommandEnd>
 }
 
-export type PlaceEntry = {
+export type ToolSandboxEntry = {
   readonly name: string
   readonly path: string
   readonly kind: 'file' | 'dir' | 'link' | 'other'
   readonly size: number
 }
 
-export type PlaceFiles = {
+export type ToolSandboxFiles = {
   readonly read: (path: string) => Promise<Uint8Array>
   readonly write: (path: string, data: Uint8Array) => Promise<void>
-  readonly list: (path: string, depth: number) => Promise<readonly PlaceEntry[]>
-  readonly stat: (path: string) => Promise<PlaceEntry>
+  readonly list: (path: string, depth: number) => Promise<readonly ToolSandboxEntry[]>
+  readonly stat: (path: string) => Promise<ToolSandboxEntry>
   readonly remove: (path: string) => Promise<void>
 }

@@ -28,7 +28,7 @@ export type Batch = {
 export function batchOf(anchor: Anchor, entries: readonly Entry[], rules: BatchRules): Batch {
   const rolls = anchor.head.offset >= rules.segmentBytes
   const start = rolls ? 0 : anchor.head.offset
-  const tip = new Tip(anchor, { segment: anchor.head.segment + (rolls ? 1 : 0), offset: start })
+  const tip = new ChainHead(anchor, { segment: anchor.head.segment + (rolls ? 1 : 0), offset: start })
   for (const entry of entries) {
     if (entry.kind === 'event') tip.add(entry.members, entry.time)
     if (entry.kind === 'checkpoint' || tip.count % rules.checkpointEvery === 0)
@@ -39,7 +39,7 @@ export function batchOf(anchor: Anchor, entries: readonly Entry[], rules: BatchR
 }
 
 /** The end of the chain while a batch grows it. */
-class Tip {
+class ChainHead {
   readonly frontier: string[]
   readonly #segment: number
   readonly #lines: string[] = []

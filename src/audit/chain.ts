@@ -44,10 +44,13 @@ function refuse(problem: string): never {
 }
 
 /** A record's place: what the trail adds to an event. */
-export type Place = { readonly seq: number; readonly time: string; readonly prev_hash: string }
+export type ChainPosition = { readonly seq: number; readonly time: string; readonly prev_hash: string }
 
 /** The record's line (without newline) and its hash: SHA-256 over the canonical record without `hash`. */
-export function sealRecord(members: Members, place: Place): { readonly line: string; readonly hash: string } {
+export function sealRecord(
+  members: Members,
+  place: ChainPosition,
+): { readonly line: string; readonly hash: string } {
   const all = new Map(members)
   for (const [name, value] of Object.entries(place)) all.set(name, canonicalMember(name, value))
   const names = [...all.keys()].sort()

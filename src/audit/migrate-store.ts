@@ -3,7 +3,7 @@ import { type CopiedTable, copyTables, countRows } from '../store/copy-tables.ts
 import type { Store } from '../store/sql.ts'
 import { canonical } from './canonical.ts'
 import { pathsOf, replaceFile, syncDir } from './files.ts'
-import { trailPlace } from './open-store-trail.ts'
+import { trailLocation } from './open-store-trail.ts'
 import { StoreTrailReader } from './store-read.ts'
 
 export type Migration = {
@@ -18,7 +18,7 @@ export type Migration = {
  * audit log verified in its new place, and only then the note of where they live is changed. The SQLite file stays.
  */
 export async function migrateStore(home: string, from: () => Promise<Store>, to: Store): Promise<Migration> {
-  const place = trailPlace(home)
+  const place = trailLocation(home)
   if (place?.kind === 'postgres') return { copied: false, tables: [], records: await verified(home, to) }
   if (place === undefined)
     throw new SandboxError(

@@ -16,10 +16,10 @@ const LOCK_WAIT_MS = 10_000
 const IMPORT_ROWS = 4096
 
 /** Where a trail lives: `sqlite` is the state directory's own store. */
-export type TrailPlace = { readonly kind: Store['kind'] }
+export type TrailLocation = { readonly kind: Store['kind'] }
 
 /** Whether a store has taken the trail of this state directory over, and which kind. */
-export function trailPlace(home: string): TrailPlace | undefined {
+export function trailLocation(home: string): TrailLocation | undefined {
   const text = textOf(pathsOf(home).store)
   if (text === undefined) return undefined
   try {
@@ -56,7 +56,7 @@ export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promi
  * With it the store alone counts, and one that lacks our head was emptied.
  */
 async function takeOver(home: string, store: Store, key: SigningKey): Promise<void> {
-  const place = trailPlace(home)
+  const place = trailLocation(home)
   if (place !== undefined && place.kind !== store.kind) throw elsewhere(place.kind)
   if (place !== undefined) {
     if ((await readHead(store, key.id)) === undefined) throw damaged('the store has lost the trail')

@@ -2,7 +2,7 @@ import type { Store } from '../store/sql.ts'
 import type { TrailQuery } from '../store/trail-rows.ts'
 import type { TrailRecord } from './chain.ts'
 import { END, START } from './files.ts'
-import { trailPlace } from './open-store-trail.ts'
+import { trailLocation } from './open-store-trail.ts'
 import { type Proof, proofOf } from './proof.ts'
 import { endOfTrail, exportTrail, readTail, readTrail, type TrailFilter } from './read.ts'
 import { StoreTrailReader } from './store-read.ts'
@@ -24,7 +24,7 @@ const PAGE = 1000
 
 /** The trail of a state directory: its segment files, or the store that has taken them over. */
 export async function trailSource(home: string, openStore: () => Promise<Store>): Promise<TrailSource> {
-  return trailPlace(home) === undefined ? fileSource(home) : storeSource(home, await openStore())
+  return trailLocation(home) === undefined ? fileSource(home) : storeSource(home, await openStore())
 }
 
 const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, FOLLOW_MS))

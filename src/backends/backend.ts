@@ -12,12 +12,12 @@ export type Probe =
 export type OutputStream = 'stdout' | 'stderr'
 
 /** Gets each chunk as it comes. While a promise that it returned is pending, the command is held back. */
-export type OutputTaker = (stream: OutputStream, chunk: Uint8Array) => unknown
+export type OutputConsumer = (stream: OutputStream, chunk: Uint8Array) => unknown
 
 export type ExecIo = {
   readonly stdin?: 'inherit' | Uint8Array | undefined
   /** `inherit` passes our own standard streams through; a function gets each chunk; otherwise output is collected. */
-  readonly output?: 'inherit' | OutputTaker | undefined
+  readonly output?: 'inherit' | OutputConsumer | undefined
   readonly signal?: AbortSignal | undefined
   /** The command starts when this resolves, and never when it rejects; the place for it may be made ready meanwhile. */
   readonly permit?: Promise<unknown> | undefined
@@ -165,11 +165,12 @@ export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & 
   'pause' in sandbox
 
 /** Commands stand still, but files can be read: what a snapshot needs. */
-export interface Still {
+export interface Quiescable {
   still<T>(work: () => Promise<T>): Promise<T>
 }
 
-export const canHoldStill = (sandbox: BackendSandbox): sandbox is BackendSandbox & Still => 'still' in sandbox
+export const canQuiesce = (sandbox: BackendSandbox): sandbox is BackendSandbox & Quiescable =>
+  'still' in sandbox
 
 /** For callers that drive a process of their own: the command that puts another one behind the wall. */
 export type Wrapped = {

@@ -7,10 +7,10 @@ import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { Freezable } from './backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
-import { type GuestPlace, GuestSandbox } from './guest-sandbox.ts'
+import { GuestSandbox, type GuestTransport } from './guest-sandbox.ts'
 
 /** Something that an engine made and started, with our agent as its first process, waiting for its configuration. */
-export interface Vessel extends Freezable {
+export interface ContainerHandle extends Freezable {
   /** The agent's standard streams. */
   readonly channel: Duplex
   /** The host's number of the agent, where the host can see it. */
@@ -26,7 +26,7 @@ export interface Vessel extends Freezable {
 }
 
 /** What the agent is told once it is clear for whom it works. */
-export type Orders = {
+export type AgentConfig = {
   readonly fields: readonly string[]
   readonly expected: readonly string[]
   readonly filter: Uint8Array
@@ -34,8 +34,8 @@ export type Orders = {
 
 export type TunnelTaker = ((stream: Duplex) => void) | undefined
 
-export type VesselOptions = {
-  readonly layersOf: GuestPlace['layersOf']
+export type ContainerTransportOptions = {
+  readonly layersOf: GuestTransport['layersOf']
   readonly onTunnel?: TunnelTaker
 }
 
@@ -44,10 +44,10 @@ const AGENT = 1
 const SETUP_MS = 20_000
 
 /** A sandbox in a container: the channel is the container's own input and output. */
-export class VesselPlace implements GuestPlace {
+export class ContainerTransport implements GuestTransport {
   readonly ended: Promise<string>
-  readonly layersOf: GuestPlace['layersOf']
-  readonly vessel: Vessel
+  readonly layersOf: GuestTransport['layersOf']
+  readonly container: ContainerHandle
   readonly #session: Session
   #onTunnel: TunnelTaker
   readonly #pids: number | undefined
@@ -55,13 +55,18 @@ export class VesselPlace implements GuestPlace {
   #over = false
   #counted: KernelCounts = { oomKills: 0, pidsRefused: 0 }
 
-  constructor(plan: Plan, vessel: Vessel, orders: Orders, { layersOf, onTunnel }: VesselOptions) {
-    this.vessel = vessel
+  constructor(
+    plan: Plan,
+    container: ContainerHandle,
+    orders: AgentConfig,
+    { layersOf, onTunnel }: ContainerTransportOptions,
+  ) {
+    this.container = container
     this.#onTunnel = onTunnel
     this.#pids = plan.limits.pids
     this.layersOf = layersOf
     this.#session = new Session(
-      vessel.channel,
+      container.channel,
       plan.network.mode === 'fetch' ? (stream) => this.#pass(stream) : undefined,
     )
     this.ended = this.#session.ended
@@ -90,7 +95,7 @@ export class VesselPlace implements GuestPlace {
   }
 
   get isGone(): boolean {
-    return this.#over || this.vessel.channel.destroyed
+    return this.#over || this.container.channel.destroyed
   }
 
   /** Resolves when the agent has put up the last fences; otherwise nothing is left. */
@@ -99,7 +104,7 @@ export class VesselPlace implements GuestPlace {
     try {
       await this.#session.ready
     } catch (error) {
-      const said = await this.vessel.said().catch(() => '')
+      const said = await this.container.said().catch(() => '')
       await this.close()
       const why = (error as Error).message
       throw new SandboxError(
@@ -118,9 +123,9 @@ export class VesselPlace implements GuestPlace {
 
   /** A group that is gone with its container counts no more; what it said last stands. */
   counts(): KernelCounts {
-    const now = this.vessel.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
+    const now = this.container.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
     this.#counted = {
-      oomKills: Math.max(this.#counted.oomKills, now.oomKills, this.vessel.oomKills),
+      oomKills: Math.max(this.#counted.oomKills, now.oomKills, this.container.oomKills),
       pidsRefused: Math.max(this.#counted.pidsRefused, now.pidsRefused),
     }
     return this.#counted
@@ -130,14 +135,14 @@ export class VesselPlace implements GuestPlace {
   onCommands(running: number): void {
     if (this.#pids === undefined || this.#over) return
     try {
-      this.vessel.group?.allowPids(this.#pids + running, AGENT)
+      this.container.group?.allowPids(this.#pids + running, AGENT)
     } catch {
       // Not ours to change: then the commands have a little less than they were given.
     }
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {
-    const { group, pid: root } = this.vessel
+    const { group, pid: root } = this.container
     const host = root === undefined ? undefined : hostPidOf(root, pid)
     const own = host === undefined ? undefined : nestedIn(group, `ringfence-exec-${++this.#execs}`, limits)
     return confinedTo(own, host)
@@ -147,7 +152,7 @@ export class VesselPlace implements GuestPlace {
     this.#over = true
     this.counts()
     this.#session.close()
-    await this.vessel.destroy()
+    await this.container.destroy()
   }
 }
 
@@ -160,20 +165,20 @@ function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgro
 }
 
 /** A sandbox that can be frozen. */
-export class VesselSandbox extends GuestSandbox {
+export class ContainerSandbox extends GuestSandbox {
   /** What the engine knows of it. */
-  readonly vessel: Vessel
+  readonly container: ContainerHandle
 
-  constructor(plan: Plan, place: VesselPlace, vessel: Vessel = place.vessel) {
+  constructor(plan: Plan, place: ContainerTransport, container: ContainerHandle = place.container) {
     super(plan, place)
-    this.vessel = vessel
+    this.container = container
   }
 
   /** The agent stops the commands; then the kernel stops everything, the agent too. */
   override async pause(): Promise<void> {
     await super.pause()
     try {
-      await this.vessel.pause()
+      await this.container.pause()
     } catch (error) {
       await super.resume()
       throw error
@@ -181,7 +186,7 @@ export class VesselSandbox extends GuestSandbox {
   }
 
   override async resume(): Promise<void> {
-    if (this.isPaused) await this.vessel.resume()
+    if (this.isPaused) await this.container.resume()
     await super.resume()
   }
 }

@@ -1,7 +1,7 @@
 import { monotonicMs } from '../host/clock.ts'
 import type { GuestEnd, StartedProcess } from '../host/guest/process.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
-import { Collected } from '../host/process/collected-output.ts'
+import { CollectedOutput } from '../host/process/collected-output.ts'
 import { signalName } from '../host/process/signals.ts'
 import { Watchdog } from '../host/process/watchdog.ts'
 import type { ExecResult, Outcome, StopLimit, Violation } from '../model/command.ts'
@@ -65,7 +65,7 @@ export const areTimeLimits = (limits: Limits): boolean =>
 const KERNEL_LIMITS = ['memoryMb', 'pids', 'cpus'] as const
 
 /** What is asked of a sandbox for the sake of one command's limits. */
-export type CommandPlace = {
+export type LimitEnforcement = {
   /** What the kernel counted for this sandbox so far. */
   readonly counts: () => KernelCounts
   /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
@@ -73,7 +73,7 @@ export type CommandPlace = {
 }
 
 /** Where a command's process is made. */
-export type CommandHost = {
+export type CommandParts = {
   readonly start: (onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown) => StartedProcess
   /** Gives the whole sandbox up: a command in it is beyond a signal. */
   readonly lose: (why: string) => void
@@ -84,27 +84,27 @@ export class GuestCommand implements RunningCommand {
   readonly result: Promise<ExecResult>
   readonly #io: StartIo
   readonly #limits: Limits
-  readonly #place: CommandPlace
+  readonly #place: LimitEnforcement
   readonly #layers: readonly string[]
   readonly #watchdog: Watchdog
   readonly #started = monotonicMs()
   readonly #before: KernelCounts
-  readonly #said: Record<OutputStream, Collected>
+  readonly #said: Record<OutputStream, CollectedOutput>
   readonly #timers: NodeJS.Timeout[] = []
   #guest: StartedProcess | undefined
-  #host: CommandHost | undefined
+  #host: CommandParts | undefined
   #confinement: Confinement | undefined
   #isOver: (result: ExecResult) => void = () => {}
   #isFailed: (error: unknown) => void = () => {}
 
-  constructor(limits: Limits, io: StartIo, place: CommandPlace, layers: readonly string[]) {
+  constructor(limits: Limits, io: StartIo, place: LimitEnforcement, layers: readonly string[]) {
     this.#io = io
     this.#limits = limits
     this.#place = place
     this.#layers = layers
     this.#before = place.counts()
     const { outputBytes } = limits
-    this.#said = { stdout: new Collected(outputBytes), stderr: new Collected(outputBytes) }
+    this.#said = { stdout: new CollectedOutput(outputBytes), stderr: new CollectedOutput(outputBytes) }
     this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason === 'output'))
     this.result = new Promise((resolve, reject) => {
       this.#isOver = resolve
@@ -131,7 +131,7 @@ export class GuestCommand implements RunningCommand {
     return this.#guest?.pid ?? 0
   }
 
-  async start(host: CommandHost): Promise<void> {
+  async start(host: CommandParts): Promise<void> {
     this.#host = host
     const guest = host.start((stream, chunk) => this.#take(stream, chunk))
     this.#guest = guest

@@ -1,14 +1,14 @@
 import { basename } from 'node:path/posix'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
-import type { FileChange, FileInfo, FileKind, GuestFiles, OutputTaker, WatchOptions } from './backend.ts'
+import type { FileChange, FileInfo, FileKind, GuestFiles, OutputConsumer, WatchOptions } from './backend.ts'
 
 /** Runs one of the agent's own operations on files; resolves with its exit code. */
 export type RunBuiltin = (
   argv: readonly [string, ...string[]],
   io: {
     readonly input?: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
-    readonly output: OutputTaker
+    readonly output: OutputConsumer
     readonly signal?: AbortSignal
   },
 ) => Promise<number>

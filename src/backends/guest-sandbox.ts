@@ -5,12 +5,26 @@ import type { Session } from '../host/guest/session.ts'
 import type { Command, ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
-import type { BackendSandbox, ExecIo, Freezable, RunningCommand, StartIo, Still, Usage } from './backend.ts'
-import { type CommandHost, type CommandPlace, execBy, GuestCommand, timeLimits } from './guest-command.ts'
+import type {
+  BackendSandbox,
+  ExecIo,
+  Freezable,
+  Quiescable,
+  RunningCommand,
+  StartIo,
+  Usage,
+} from './backend.ts'
+import {
+  type CommandParts,
+  execBy,
+  GuestCommand,
+  type LimitEnforcement,
+  timeLimits,
+} from './guest-command.ts'
 import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
 
 /** What a backend adds to a session with the guest agent. */
-export type GuestPlace = CommandPlace & {
+export type GuestTransport = LimitEnforcement & {
   /** The channel; made by the first who needs it. */
   readonly session: () => Promise<Session>
   /** The layers in force, from what the agent read. */
@@ -23,16 +37,16 @@ export type GuestPlace = CommandPlace & {
 }
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
-export class GuestSandbox implements BackendSandbox, Freezable, Still {
+export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
   readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
-  readonly #place: GuestPlace
+  readonly #place: GuestTransport
   #closed = false
   #paused = false
   #running = 0
 
-  constructor(plan: Plan, place: GuestPlace) {
+  constructor(plan: Plan, place: GuestTransport) {
     this.#plan = plan
     this.#place = place
     this.ended = place.ended
@@ -55,7 +69,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Still {
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
     const fields = fieldsOf(command, io, guest.isHeld)
     const pace = io.output === undefined ? 'result' : 'stream'
-    const host: CommandHost = {
+    const host: CommandParts = {
       start: (onOutput) => session.start({ fields, onOutput, pace }),
       lose: (why) => session.close(why),
     }

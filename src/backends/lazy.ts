@@ -3,7 +3,7 @@ import type { Plan } from '../model/plan.ts'
 import type { Backend, OpenOptions, Probe } from './backend.ts'
 
 /** What is known of a backend without loading it. */
-export type Face = Pick<
+export type BackendSummary = Pick<
   Backend,
   'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages' | 'reviews'
 >
@@ -12,7 +12,7 @@ export type Face = Pick<
  * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
  * It remembers its probe only as long as `fingerprint` stays the same.
  */
-export function lazy(face: Face, fingerprint: () => string, load: () => Promise<Backend>): Backend {
+export function lazy(face: BackendSummary, fingerprint: () => string, load: () => Promise<Backend>): Backend {
   let loaded: Promise<Backend> | undefined
   const backend = async (): Promise<Backend> => {
     loaded ??= load()
@@ -37,7 +37,8 @@ export function lazy(face: Face, fingerprint: () => string, load: () => Promise<
     },
     reap: async () => (await backend()).reap?.(),
     open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
-  } satisfies Omit<Backend, keyof Face>
+  } satisfies Omit<Backend, keyof BackendSummary>
   // Not spread: what a face says may change while the process lives.
-  return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked & Face
+  return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked &
+    BackendSummary
 }

@@ -7,7 +7,7 @@ import { parseSpec } from '../model/spec.ts'
 import { planFor, sandboxPolicyOf } from '../policy/plan.ts'
 import type { Backend, Probe } from './backend.ts'
 import { mock } from './mock/backend.ts'
-import { missingOf, type ProbeMemory, SandboxRegistry } from './registry.ts'
+import { missingOf, type ProbeCache, SandboxRegistry } from './registry.ts'
 
 function planned(spec: Record<string, unknown> = {}): Plan {
   const nothing = {
@@ -250,7 +250,7 @@ describe('the list', () => {
 
 function memory() {
   const kept = new Map<string, { fingerprint: string; probe: Probe }>()
-  const store: ProbeMemory = {
+  const store: ProbeCache = {
     load: (name, fingerprint) =>
       kept.get(name)?.fingerprint === fingerprint ? kept.get(name)?.probe : undefined,
     save: (name, fingerprint, probe) => void kept.set(name, { fingerprint, probe }),

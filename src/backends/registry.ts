@@ -6,7 +6,7 @@ import type { Plan } from '../model/plan.ts'
 import type { Backend, BackendSandbox, Probe } from './backend.ts'
 
 /** Remembers probes between runs; an answer counts only while the backend's fingerprint is the same. */
-export type ProbeMemory = {
+export type ProbeCache = {
   load(backend: string, fingerprint: string): Probe | undefined
   save(backend: string, fingerprint: string, probe: Probe): void
   forget(backend: string): void
@@ -29,11 +29,11 @@ const PROBE_AGE_MS = 30_000
 /** All backends of this host. Selection never falls back to something weaker: no wall, no run. */
 export class SandboxRegistry {
   readonly #entries = new Map<string, Entry>()
-  readonly #memory: ProbeMemory | undefined
+  readonly #memory: ProbeCache | undefined
   readonly #emulates: () => boolean
 
   /** `emulates`: the operator takes machines without the processor's virtualization for good enough to be chosen. */
-  constructor(memory?: ProbeMemory, emulates: () => boolean = () => false) {
+  constructor(memory?: ProbeCache, emulates: () => boolean = () => false) {
     this.#memory = memory
     this.#emulates = emulates
   }

@@ -1,19 +1,19 @@
 import { realpathSync } from 'node:fs'
 import {
-  actOf,
   answerFor,
   blocked,
-  HOOKED,
+  HOOK_AGENTS,
+  type HookAgent,
   type HookAnswer,
-  type Hooked,
-  type HookedAct,
+  type HookToolCall,
   type HookVerdict,
+  toolCallOf,
 } from '../adapters/hooks/hook.ts'
 import { compose, type Ringfence } from '../compose/compose.ts'
 import { killOwnProcessAfter } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
-import { judgeAct, type OwnProgram, placeOf } from './hook/judge.ts'
+import { hookContextOf, judgeToolCall, type OwnProgram } from './hook/judge.ts'
 import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 
@@ -47,12 +47,12 @@ export async function hook(args: readonly string[]): Promise<number> {
   return code
 }
 
-function agentOf(name: string | undefined): Hooked {
-  const found = HOOKED.find((one) => one === name)
+function agentOf(name: string | undefined): HookAgent {
+  const found = HOOK_AGENTS.find((one) => one === name)
   if (found) return found
   throw usage(
     'hook',
-    name === undefined ? 'which agent?' : `unknown agent \`${name}\`; one of: ${HOOKED.join(', ')}`,
+    name === undefined ? 'which agent?' : `unknown agent \`${name}\`; one of: ${HOOK_AGENTS.join(', ')}`,
   )
 }
 
@@ -77,14 +77,14 @@ async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
 }
 
 /** SECURITY: an agent lets a tool pass when its hook fails in any other way, so every failure is a block. */
-async function answer(agent: Hooked, values: HookValues): Promise<HookAnswer> {
+async function answer(agent: HookAgent, values: HookValues): Promise<HookAnswer> {
   try {
     const input: unknown = JSON.parse(await standardInput())
-    const act = actOf(input)
+    const act = toolCallOf(input)
     const ringfence = await compose({ config: values.config, policy: values.policy })
     try {
       const mode = { sandboxed: values.sandboxed, wrap: values.wrap, program: ownProgram() }
-      const verdict = await judgeAct(ringfence, act, placeOf(agent, input, ringfence), mode)
+      const verdict = await judgeToolCall(ringfence, act, hookContextOf(agent, input, ringfence), mode)
       if (act.kind !== 'other') await note(ringfence, agent, act, verdict)
       return answerFor(agent, verdict, input)
     } finally {
@@ -109,8 +109,8 @@ async function standardInput(): Promise<string> {
 /** On record before the agent hears it. */
 async function note(
   { trail }: Ringfence,
-  agent: Hooked,
-  act: Exclude<HookedAct, { readonly kind: 'other' }>,
+  agent: HookAgent,
+  act: Exclude<HookToolCall, { readonly kind: 'other' }>,
   { verdict, reason }: HookVerdict,
 ): Promise<void> {
   const [first] = act.files

@@ -15,7 +15,7 @@ const OPTIONS = {
   tenant: { type: 'string' },
 } as const
 
-type Desk = {
+type KeyStore = {
   readonly create: (options: {
     readonly name?: string
     readonly scopes?: readonly Scope[]
@@ -32,16 +32,16 @@ export async function key(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('key', args, OPTIONS)
   const [action, id, ...rest] = positionals
   if (rest.length > 0) throw usage('key', `unexpected \`${rest[0]}\``)
-  const desk = await deskOf(values.config)
+  const keyStore = await keyStoreOf(values.config)
   try {
     switch (action) {
       case 'create':
-        return await create(desk, values)
+        return await create(keyStore, values)
       case 'ls':
-        return await list(desk, values.json)
+        return await list(keyStore, values.json)
       case 'revoke':
         if (id === undefined) throw usage('key', 'say which key: `key revoke ID`')
-        await desk.revoke(id)
+        await keyStore.revoke(id)
         print(values.json, { id, revoked: true }, () => `revoked ${id}\n`)
         return 0
       default:
@@ -51,7 +51,7 @@ export async function key(args: readonly string[]): Promise<number> {
         )
     }
   } finally {
-    await desk.close()
+    await keyStore.close()
   }
 }
 
@@ -63,9 +63,9 @@ type Values = {
   readonly json?: boolean | undefined
 }
 
-async function create(desk: Desk, { scope, e2b, name, tenant, json }: Values): Promise<number> {
+async function create(keyStore: KeyStore, { scope, e2b, name, tenant, json }: Values): Promise<number> {
   const scopes = scope?.flatMap((one) => one.split(',')).map(scopeOf)
-  const made = await desk.create({
+  const made = await keyStore.create({
     ...(scopes && { scopes }),
     ...(e2b && { e2b }),
     ...(name && { name }),
@@ -83,8 +83,8 @@ function scopeOf(name: string): Scope {
   })
 }
 
-async function list(desk: Desk, json: boolean | undefined): Promise<number> {
-  const keys = await desk.list()
+async function list(keyStore: KeyStore, json: boolean | undefined): Promise<number> {
+  const keys = await keyStore.list()
   print(json, keys, () =>
     table([
       ['ID', 'KEY', 'SCOPES', 'TENANT', 'NAME', 'CREATED', ''],
@@ -102,7 +102,7 @@ async function list(desk: Desk, json: boolean | undefined): Promise<number> {
   return 0
 }
 
-async function deskOf(config: string | undefined): Promise<Desk> {
+async function keyStoreOf(config: string | undefined): Promise<KeyStore> {
   const remote = namedServer()
   if (remote)
     return {

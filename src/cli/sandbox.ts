@@ -3,7 +3,7 @@ import { constants } from 'node:os'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { RemoteSandbox } from '../client/sandbox.ts'
-import type { Cut, SandboxInfo, SandboxSpec } from '../client/types.ts'
+import type { SandboxInfo, SandboxSpec, StreamEnd } from '../client/types.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
@@ -200,7 +200,7 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
 }
 
 /** The command did not end by itself. */
-function sayCut(cut: Cut | undefined): void {
+function sayCut(cut: StreamEnd | undefined): void {
   if (cut) err(`ringfence: ${visible(cut.message)}\n`)
 }
 

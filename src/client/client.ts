@@ -1,8 +1,8 @@
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
-import { type Cut, isOut } from '../model/stream-end.ts'
+import { isAuthenticationLost, type StreamEnd } from '../model/stream-end.ts'
 import { RemoteSandbox } from './sandbox.ts'
-import { cutIn, errorOfCut, readEvents } from './sse.ts'
+import { errorOfStreamEnd, readEvents, streamEndIn } from './sse.ts'
 import { Transport, type TransportOptions } from './transport.ts'
 import type {
   Approval,
@@ -113,14 +113,14 @@ export class RingfenceClient {
   ): AsyncGenerator<TrailRecord, void> {
     let { after } = options
     // Until something else was heard.
-    let cut: Cut | undefined
+    let cut: StreamEnd | undefined
     while (!options.signal?.aborted) {
       const response = await this.#eventsAfter(after, cut, options.signal)
       try {
         for await (const incoming of readEvents(response)) {
           after = incoming.id ?? after
-          cut = cutIn(incoming)
-          if (cut && isOut(cut)) throw errorOfCut(cut)
+          cut = streamEndIn(incoming)
+          if (cut && isAuthenticationLost(cut)) throw errorOfStreamEnd(cut)
           if (!cut) yield JSON.parse(incoming.data) as TrailRecord
         }
       } catch (error) {
@@ -133,12 +133,14 @@ export class RingfenceClient {
   /** A server that said why it goes, and is gone, is not just unreachable. */
   async #eventsAfter(
     after: number | undefined,
-    cut: Cut | undefined,
+    cut: StreamEnd | undefined,
     signal: AbortSignal | undefined,
   ): Promise<Response> {
     const call = { method: 'GET', path: '/v1/events', query: { after }, repeatable: true, signal } as const
     return this.#transport.send(call).catch((error: unknown) => {
-      throw cut && error instanceof SandboxError && error.code === 'unreachable' ? errorOfCut(cut) : error
+      throw cut && error instanceof SandboxError && error.code === 'unreachable'
+        ? errorOfStreamEnd(cut)
+        : error
     })
   }
 

@@ -2,7 +2,7 @@ import type { Outcome } from '../model/command.ts'
 import type { Action, CommandJudgement, Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode } from '../model/spec.ts'
-import type { Cut } from '../model/stream-end.ts'
+import type { StreamEnd } from '../model/stream-end.ts'
 import type { Approval, SandboxInfo, TrailRecord, WaitingReview } from './types.ts'
 
 /** What the console is told beside the rest. */
@@ -43,7 +43,7 @@ export type ConsoleEvent =
   | { readonly type: 'samples'; readonly data: Readonly<Record<string, Sample>> }
   | { readonly type: 'record'; readonly data: TrailRecord }
   /** The last one, when the server ends the stream. */
-  | { readonly type: 'cut'; readonly data: Cut }
+  | { readonly type: 'cut'; readonly data: StreamEnd }
 
 export type ExecView = {
   readonly exec_id: string

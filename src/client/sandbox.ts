@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
-import { cutIn, errorOfCut, type Incoming, readEvents } from './sse.ts'
+import { errorOfStreamEnd, type Incoming, readEvents, streamEndIn } from './sse.ts'
 import { fromProblem, type Transport } from './transport.ts'
 import type {
   Applied,
@@ -195,9 +195,9 @@ export class RemoteSandbox {
       try {
         for await (const incoming of readEvents(response)) {
           last = incoming.id ?? last
-          const cut = cutIn(incoming)
+          const cut = streamEndIn(incoming)
           if (cut?.reason === 'unsure') break
-          if (cut) throw errorOfCut(cut)
+          if (cut) throw errorOfStreamEnd(cut)
           const event = eventOf(incoming)
           if (event.type === 'start') {
             const again = execId !== undefined
@@ -325,8 +325,8 @@ export class RemoteFiles {
       signal: options.signal,
     })
     for await (const incoming of readEvents(response)) {
-      const cut = cutIn(incoming)
-      if (cut && cut.reason !== 'sandbox-ended') throw errorOfCut(cut)
+      const cut = streamEndIn(incoming)
+      if (cut && cut.reason !== 'sandbox-ended') throw errorOfStreamEnd(cut)
       if (incoming.event === 'change') yield JSON.parse(incoming.data) as { kind: string; name: string }
     }
   }

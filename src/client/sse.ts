@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { CUTS, type Cut } from '../model/stream-end.ts'
+import { STREAM_ENDS, type StreamEnd } from '../model/stream-end.ts'
 
 /** One server-sent event, as it came. */
 export type Incoming = { readonly event: string; readonly data: string; readonly id: number | undefined }
@@ -41,10 +41,10 @@ function parseEvent(block: string): Incoming | undefined {
 }
 
 /** Why the server ended the stream, when this event says so. */
-export function cutIn({ event, data }: Incoming): Cut | undefined {
-  return event === 'cut' ? (JSON.parse(data) as Cut) : undefined
+export function streamEndIn({ event, data }: Incoming): StreamEnd | undefined {
+  return event === 'cut' ? (JSON.parse(data) as StreamEnd) : undefined
 }
 
 /** The same as an error; a reason that a newer server gives is passed on in its words. */
-export const errorOfCut = ({ reason, message }: Cut): SandboxError =>
-  new SandboxError(CUTS[reason]?.error ?? 'unreachable', message)
+export const errorOfStreamEnd = ({ reason, message }: StreamEnd): SandboxError =>
+  new SandboxError(STREAM_ENDS[reason]?.error ?? 'unreachable', message)

@@ -3,7 +3,7 @@ import type { Decision } from '../model/decision.ts'
 import type { ErrorCode } from '../model/errors.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode, Preset } from '../model/spec.ts'
-import type { Cut } from '../model/stream-end.ts'
+import type { StreamEnd } from '../model/stream-end.ts'
 
 /** The shapes that cross the wire. */
 
@@ -139,10 +139,10 @@ export type ExecResult = {
   readonly violations: readonly Violation[]
   readonly decision: Decision | null
   /** Why it was stopped, when its sandbox ended around it. */
-  readonly cut?: Cut
+  readonly cut?: StreamEnd
 }
 
-export type { Cut, CutReason } from '../model/stream-end.ts'
+export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
 export type ExecEvent =
   | { readonly type: 'start'; readonly exec_id: string; readonly pid: number }

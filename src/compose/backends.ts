@@ -7,7 +7,7 @@ import { mock } from '../backends/mock/backend.ts'
 import { native } from '../backends/native/backend.ts'
 import { SandboxRegistry } from '../backends/registry.ts'
 import { seatbelt } from '../backends/seatbelt/backend.ts'
-import { probeMemory } from '../host/probe-cache.ts'
+import { probeCache } from '../host/probe-cache.ts'
 import { ownEpoch } from '../host/process/orphans.ts'
 import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -53,7 +53,7 @@ const PRIORITY = {
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
-  const registry = new SandboxRegistry(probeMemory<Probe>(stateDir), parts.emulates)
+  const registry = new SandboxRegistry(probeCache<Probe>(stateDir), parts.emulates)
   const local: readonly Backend[] = [
     bubblewrap({ agent: agentPath(), probePlan }),
     lazyDocker(options, parts, probePlan),
@@ -147,7 +147,7 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
   const { stateDir } = parts
   const fingerprint = (): string =>
     hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
-  const memory = probeMemory<boolean>(stateDir)
+  const memory = probeCache<boolean>(stateDir)
   const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
   const face = {
     name: 'microvm',

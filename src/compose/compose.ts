@@ -24,7 +24,7 @@ import { type Observed, type SandboxPolicy, sandboxPolicyOf } from '../policy/pl
 import type { SkillParts } from '../server/parts.ts'
 import type { SkillRunner } from '../skills/runner.ts'
 import type { EgressParts, PreparedEgress } from '../supervisor/egress.ts'
-import { type AskedCommand, type CommandPlace, Gate } from '../supervisor/gate.ts'
+import { type AskedCommand, Gate, type WorkingDirectory } from '../supervisor/gate.ts'
 import { orderBy, registryFor } from './backends.ts'
 import { agentPath, guestFile, packageFile } from './files.ts'
 
@@ -58,7 +58,7 @@ export type Ringfence = {
   readonly registry: SandboxRegistry
   readonly gate: Gate
   readonly trail: EventSink
-  readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
+  readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
   /** Names the policy in force. */
   readonly policyHash: () => string
   /** The network modes that it has. */
@@ -68,7 +68,7 @@ export type Ringfence = {
   /** The file that an operator edits to change the policy; it may not exist yet. */
   readonly policyFile: string
   /** Judges a command and keeps the tree behind the decision. */
-  readonly inspect: (command: AskedCommand, place: CommandPlace) => Promise<unknown>
+  readonly inspect: (command: AskedCommand, place: WorkingDirectory) => Promise<unknown>
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Reloaded>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -293,7 +293,7 @@ function lazyEgress(
 
 /** The parser behind a judgement is the largest part of us; it is loaded when a command comes. */
 function judgeWith(config: Config, home: string): Ringfence['judge'] {
-  let loaded: Promise<(command: AskedCommand, place: CommandPlace) => Decision> | undefined
+  let loaded: Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> | undefined
   return async (command, place) => {
     loaded ??= loadJudge(config, home)
     return (await loaded)(command, place)
@@ -303,7 +303,7 @@ function judgeWith(config: Config, home: string): Ringfence['judge'] {
 async function loadJudge(
   config: Config,
   home: string,
-): Promise<(command: AskedCommand, place: CommandPlace) => Decision> {
+): Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> {
   const [{ compilePolicy }, { judgeArgv, judgeLine }] = await Promise.all([
     import('../policy/policy.ts'),
     import('../policy/commands/judge.ts'),
@@ -319,7 +319,7 @@ async function inspectWith(
   config: Config,
   home: string,
   command: AskedCommand,
-  place: CommandPlace,
+  place: WorkingDirectory,
 ): Promise<unknown> {
   const [{ compilePolicy }, { inspectArgv, inspectLine }] = await Promise.all([
     import('../policy/policy.ts'),

@@ -8,7 +8,7 @@ import { observeHost } from '../host/host-state.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
-import { Presence } from '../server/authenticated-streams.ts'
+import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
 import { Builds } from '../server/e2b/builds.ts'
 import type { E2bParts } from '../server/e2b/guest.ts'
@@ -19,13 +19,13 @@ import type { Store } from '../store/sql.ts'
 import { Keys, requesterOf } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
-import { Questions } from '../supervisor/approvals/approvals.ts'
+import { Approvals } from '../supervisor/approvals/approvals.ts'
 import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
-import { PolicyDesk } from '../supervisor/policy-service.ts'
+import { PolicyService } from '../supervisor/policy-service.ts'
 import type { PoolSize } from '../supervisor/pool.ts'
-import { type Homes, openWithHomes } from '../supervisor/private-directories.ts'
-import { assertRoom, troubleOf } from '../supervisor/readiness.ts'
+import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
+import { assertFreeSpace, readinessProblems } from '../supervisor/readiness.ts'
 import { Reviews } from '../supervisor/snapshots/reviews.ts'
 import { judged, openFrom, Snapshots } from '../supervisor/snapshots/snapshots.ts'
 import type { Templates } from '../supervisor/snapshots/templates.ts'
@@ -60,7 +60,7 @@ export type Grown = {
   readonly trail: StoreTrail
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
-  readonly homes: Homes
+  readonly privateDirectories: PrivateDirectories
   readonly templates: Templates
 }
 
@@ -88,8 +88,8 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const reader = new StoreTrailReader(ringfence.stateDir, store)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
-  const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
-  const supervisor = supervisorOf(grown, { questions, metrics, server })
+  const approvals = new Approvals({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const supervisor = supervisorOf(grown, { approvals, metrics, server })
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
@@ -98,10 +98,10 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     supervisor,
     keys,
     sessions,
-    presence: presenceOf(keys, sessions),
+    streams: streamsOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    policy: new PolicyService({ file, home, current, hash: policyHash, reload, inspect }),
     doctor: () => doctorOf(ringfence),
     reviews: new Reviews({
       supervisor,
@@ -111,7 +111,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
       waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
-    questions,
+    approvals,
     webhooks: new Webhooks({
       store,
       reader,
@@ -128,7 +128,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
       ringfence.judge(command, { workspace, cwd }),
     reload,
-    trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
+    trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
     skills: skillParts(ringfence),
   }
@@ -147,11 +147,11 @@ export const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Re
   })
 const KEEP_DAYS = 30
 
-function presenceOf(keys: Keys, sessions: Sessions): Presence {
-  const presence = new Presence((headers) => whyOut(sessions, headers))
-  keys.onRevoked(() => void presence.look())
-  sessions.onEnded(() => void presence.look())
-  return presence
+function streamsOf(keys: Keys, sessions: Sessions): AuthenticatedStreams {
+  const streams = new AuthenticatedStreams((headers) => whyOut(sessions, headers))
+  keys.onRevoked(() => void streams.look())
+  sessions.onEnded(() => void streams.look())
+  return streams
 }
 
 function loopMetrics(): Metrics {
@@ -172,28 +172,28 @@ function loopMetrics(): Metrics {
   return metrics
 }
 
-type Desk = {
-  readonly questions: Questions
+type PolicyParts = {
+  readonly approvals: Approvals
   readonly metrics: Metrics
   readonly server: NonNullable<Config['server']>
 }
 
-function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Supervisor {
-  const { ringfence, store, instance, tokens, homes, templates } = grown
+function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts): Supervisor {
+  const { ringfence, store, instance, tokens, privateDirectories, templates } = grown
   return new Supervisor({
     store,
     trail: ringfence.trail,
     instance,
     newId,
-    questions,
+    approvals,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openFrom(templates, openWithHomes(ringfence.gate, homes, newId)),
+    open: openFrom(templates, openWithPrivateDirectories(ringfence.gate, privateDirectories, newId)),
     tokenOf: (id) => tokens.access(id),
     // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
     judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
-    assertRoom: () => assertRoom(ringfence.stateDir),
+    assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
       sandboxes: server.max_sandboxes ?? 1000,

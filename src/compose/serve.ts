@@ -16,7 +16,7 @@ import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
 import { loadSandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { beginInstance } from '../supervisor/instance.ts'
-import { Homes } from '../supervisor/private-directories.ts'
+import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { compose, databaseUrl, environment, packageFile, type Ringfence, stateDirectory } from './compose.ts'
@@ -91,9 +91,9 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   opened = trail
   closing.push(() => trail.close())
   const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
-  const homes = new Homes(join(stateDir, 'homes'))
+  const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const templates = new Templates(store, join(stateDir, 'templates'))
-  return { ringfence, store, trail, instance, tokens, homes, templates }
+  return { ringfence, store, trail, instance, tokens, privateDirectories, templates }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
@@ -102,7 +102,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const parts = partsOf(options, grown, live)
   const retention = retentionOf(options, grown, live)
   closing.push(() => parts.webhooks.close())
-  closing.push(() => parts.presence.close())
+  closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
   const recovered = await recover(parts, grown)
   const e2b = e2bParts(ringfence, templates, tokens)
@@ -113,7 +113,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
     await parts.supervisor.drain(0)
     // Whoever hears that we go does not come back to a store that is about to close.
     listening.stop()
-    await parts.presence.leave()
+    await parts.streams.leave()
     await undo(closing, parts.log)
   })
   return {
@@ -134,11 +134,11 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
 }
 
 /** Settles what an earlier life left behind. Returns how many sandboxes that were. */
-async function recover(parts: ServerParts, { ringfence, homes }: Grown): Promise<number> {
+async function recover(parts: ServerParts, { ringfence, privateDirectories }: Grown): Promise<number> {
   reapOrphans()
   reapContainers(ringfence)
   const recovered = await parts.supervisor.recover()
-  await homes.sweep()
+  await privateDirectories.sweep()
   void parts.reviews.settle().catch(() => {})
   parts.webhooks.deliver()
   return recovered

@@ -1,5 +1,5 @@
 /** What may end work from outside: whoever works asks it or listens to it. */
-export interface Until {
+export interface CancelSignal {
   /** Why it is over; `undefined` while it is not. */
   readonly reason: unknown
   /** Calls back once, at once when it is over already. The answer stops that. */
@@ -7,7 +7,7 @@ export interface Until {
 }
 
 /** Ends once, with a reason. An AbortController does the same for ten times the price, and each connection has two. */
-export class Cut implements Until {
+export class Cancellation implements CancelSignal {
   readonly #listeners = new Set<() => void>()
   #reason: unknown
 
@@ -21,7 +21,7 @@ export class Cut implements Until {
     return () => void this.#listeners.delete(listener)
   }
 
-  now(reason: Error): void {
+  cancel(reason: Error): void {
     if (this.#reason !== undefined) return
     this.#reason = reason
     const listeners = [...this.#listeners]
@@ -31,7 +31,7 @@ export class Cut implements Until {
 }
 
 /** A caller's signal, for work that goes on until then. */
-export const untilAborted = (signal: AbortSignal): Until => ({
+export const cancelSignalOf = (signal: AbortSignal): CancelSignal => ({
   get reason() {
     return signal.aborted ? signal.reason : undefined
   },

@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
-import { Cut, type Until } from './cancel.ts'
+import { Cancellation, type CancelSignal } from './cancel.ts'
 import { dial } from './dial.ts'
 import type { Judged } from './resolve.ts'
 import { bulkReading, Source } from './source.ts'
@@ -25,7 +25,7 @@ export type Connection = {
 }
 
 /** A way out that was judged and admitted: it counts, ends when nothing moves, and can be cut at any time. */
-export class Passage {
+export class EgressConnection {
   readonly judged: Judged
   readonly protocol: Protocol
   bytesIn = 0
@@ -33,18 +33,18 @@ export class Passage {
   address: string | undefined
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
-  readonly #cut = new Cut()
-  readonly #report: (connection: Connection, passage: Passage) => void
-  readonly #around: Passage | undefined
+  readonly #cut = new Cancellation()
+  readonly #report: (view: Connection, connection: EgressConnection) => void
+  readonly #around: EgressConnection | undefined
   #done = false
 
-  /** `around` is the tunnel that this passage runs in; what moves here keeps it open. */
+  /** `around` is the tunnel that this connection runs in; what moves here keeps it open. */
   constructor(
     judged: Judged,
     protocol: Protocol,
     idleMs: number,
-    report: (connection: Connection, passage: Passage) => void,
-    around?: Passage,
+    report: (view: Connection, connection: EgressConnection) => void,
+    around?: EgressConnection,
   ) {
     this.judged = judged
     this.protocol = protocol
@@ -57,8 +57,8 @@ export class Passage {
     this.#idle.unref()
   }
 
-  /** Over when the passage is cut; streams that belong to it then go. */
-  get until(): Until {
+  /** Over when the connection is cut; streams that belong to it then go. */
+  get until(): CancelSignal {
     return this.#cut
   }
 
@@ -80,14 +80,14 @@ export class Passage {
     this.#around?.touch()
   }
 
-  /** Ends the passage from our side. */
+  /** Ends the connection from our side. */
   cut(why: SandboxError): void {
     if (this.#done) return
     this.#finish('deny', why.message)
-    this.#cut.now(why)
+    this.#cut.cancel(why)
   }
 
-  /** Ends the passage after its last byte, or after the error that ended it. */
+  /** Ends the connection after its last byte, or after the error that ended it. */
   close(error?: unknown): void {
     if (this.#done) return
     if (error instanceof SandboxError && error.family === 'denied') this.#finish('deny', error.message)
@@ -120,13 +120,16 @@ export type DialOptions = {
 
 const MAX_TRIES = 4
 
-/** Connects to the first judged address that answers. SECURITY: only addresses that were judged for this passage. */
-export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptions): Promise<Upstream> {
-  const { target, addresses } = passage.judged
+/** Connects to the first judged address that answers. SECURITY: only addresses that were judged for this connection. */
+export async function dialJudged(
+  connection: EgressConnection,
+  { connectMs, tls }: DialOptions,
+): Promise<Upstream> {
+  const { target, addresses } = connection.judged
   let failure: unknown
   for (const address of addresses.slice(0, MAX_TRIES)) {
     const bulk = tls === undefined ? bulkReading() : undefined
-    const clock = deadline(connectMs, passage.until)
+    const clock = deadline(connectMs, connection.until)
     try {
       const socket = await dial({
         address,
@@ -135,7 +138,7 @@ export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptio
         until: clock.until,
         onread: bulk?.onread,
       } as Parameters<typeof dial>[0])
-      passage.address = address
+      connection.address = address
       return { socket, address, source: bulk ? bulk.attach(socket) : new Source(socket) }
     } catch (error) {
       failure = error
@@ -148,10 +151,13 @@ export async function dialJudged(passage: Passage, { connectMs, tls }: DialOptio
 }
 
 /** The outer end, or this one. */
-function deadline(ms: number, outer: Until): { readonly until: Until; stop(): void } {
-  const inner = new Cut()
-  const timer = setTimeout(() => inner.now(new SandboxError('timeout', `no connection within ${ms} ms`)), ms)
-  const leave = outer.listen(() => inner.now(outer.reason as Error))
+function deadline(ms: number, outer: CancelSignal): { readonly until: CancelSignal; stop(): void } {
+  const inner = new Cancellation()
+  const timer = setTimeout(
+    () => inner.cancel(new SandboxError('timeout', `no connection within ${ms} ms`)),
+    ms,
+  )
+  const leave = outer.listen(() => inner.cancel(outer.reason as Error))
   return {
     until: inner,
     stop: () => {
@@ -168,7 +174,7 @@ function unreachable(host: string, cause: unknown): SandboxError {
   return new SandboxError('fetch-failed', `cannot reach \`${host}\`${code ? `: ${code}` : ''}`)
 }
 
-type Waiting = { readonly upstream: Upstream; readonly timer: NodeJS.Timeout }
+type IdleUpstream = { readonly upstream: Upstream; readonly timer: NodeJS.Timeout }
 
 const IDLE_PER_PLACE = 32
 const IDLE_ALL = 128
@@ -178,29 +184,29 @@ const IDLE_MS = 4000
  * Connections that wait for their next request. INVARIANT: one is used again only for the same scheme, host, port and an
  * address that was judged anew for the new request.
  */
-export class Pool {
-  readonly #idle = new Map<string, Waiting[]>()
+export class UpstreamPool {
+  readonly #idle = new Map<string, IdleUpstream[]>()
   #count = 0
 
-  /** A waiting connection for this passage, if there is one. */
-  take(passage: Passage, scheme: string): Upstream | undefined {
-    const waiting = this.#idle.get(keyOf(passage, scheme))
+  /** A waiting connection for this connection, if there is one. */
+  take(connection: EgressConnection, scheme: string): Upstream | undefined {
+    const waiting = this.#idle.get(keyOf(connection, scheme))
     const found = waiting?.findLastIndex(({ upstream }) =>
-      passage.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
+      connection.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
     )
     if (waiting === undefined || found === undefined || found < 0) return undefined
-    const { upstream, timer } = waiting[found] as Waiting
+    const { upstream, timer } = waiting[found] as IdleUpstream
     clearTimeout(timer)
     waiting.splice(found, 1)
     this.#count--
     upstream.source.stop()
-    passage.address = upstream.address
-    return upstream.source.over || upstream.socket.destroyed ? this.take(passage, scheme) : upstream
+    connection.address = upstream.address
+    return upstream.source.over || upstream.socket.destroyed ? this.take(connection, scheme) : upstream
   }
 
   /** Keeps a connection whose last answer was read to its end. */
-  give(passage: Passage, scheme: string, upstream: Upstream): void {
-    const key = keyOf(passage, scheme)
+  give(connection: EgressConnection, scheme: string, upstream: Upstream): void {
+    const key = keyOf(connection, scheme)
     const waiting = this.#idle.get(key) ?? []
     if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || upstream.socket.destroyed) {
       upstream.socket.destroy()
@@ -235,5 +241,5 @@ export class Pool {
   }
 }
 
-const keyOf = ({ judged: { target } }: Passage, scheme: string): string =>
+const keyOf = ({ judged: { target } }: EgressConnection, scheme: string): string =>
   `${scheme}://${target.host}:${target.port}`

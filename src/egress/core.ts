@@ -10,7 +10,7 @@ import {
   type TargetKind,
 } from '../policy/network/network.ts'
 import type { Broker } from './broker.ts'
-import { type Connection, Passage, Pool, type Protocol } from './connection.ts'
+import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Resolve } from './dial.ts'
 import { resolveJudged } from './resolve.ts'
 
@@ -21,7 +21,7 @@ export type Limits = {
   /** Between two requests of one connection. */
   readonly keepAliveMs: number
   readonly connectMs: number
-  /** A passage on which nothing moves. */
+  /** A connection on which nothing moves. */
   readonly idleMs: number
   /** The second half of a connection after the first has ended. */
   readonly halfOpenMs: number
@@ -76,9 +76,9 @@ export class Core {
   readonly limits: Limits
   readonly broker: Broker | undefined
   readonly upstreamCa: string | undefined
-  readonly pool = new Pool()
+  readonly pool = new UpstreamPool()
   readonly #parts: CoreParts
-  readonly #open = new Set<Passage>()
+  readonly #open = new Set<EgressConnection>()
   #policy: NetworkPolicy
   #closed = false
 
@@ -91,25 +91,25 @@ export class Core {
   }
 
   /** Judges, asks the owner, and only then lets through. Every refusal is reported before it is thrown. */
-  async enter({ raw, kind, protocol }: Wanted, around?: Passage): Promise<Passage> {
-    let passage: Passage | undefined
+  async enter({ raw, kind, protocol }: Wanted, around?: EgressConnection): Promise<EgressConnection> {
+    let connection: EgressConnection | undefined
     try {
       const { resolve } = this.#parts
       const policy = this.#policy
       const judged = await resolveJudged(policy, raw, kind, { resolve })
-      passage = new Passage(judged, protocol, this.limits.idleMs, this.#report, around)
-      this.#open.add(passage)
-      await this.#askOwner(passage)
-      if (policy !== this.#policy || this.#closed) this.#rejudge(passage)
-      if (passage.until.reason !== undefined) throw passage.until.reason
-      return passage
+      connection = new EgressConnection(judged, protocol, this.limits.idleMs, this.#report, around)
+      this.#open.add(connection)
+      await this.#askOwner(connection)
+      if (policy !== this.#policy || this.#closed) this.#rejudge(connection)
+      if (connection.until.reason !== undefined) throw connection.until.reason
+      return connection
     } catch (error) {
       const refused =
         error instanceof SandboxError
           ? error
           : new SandboxError('ssrf-blocked', 'the connection was not admitted')
-      if (passage === undefined) this.refuse({ raw, kind, protocol }, refused)
-      else passage.cut(refused)
+      if (connection === undefined) this.refuse({ raw, kind, protocol }, refused)
+      else connection.cut(refused)
       throw refused
     }
   }
@@ -132,36 +132,37 @@ export class Core {
   setAllowHosts(allowHosts: readonly string[]): void {
     this.#policy = networkPolicyOf({ allowHosts, allowPrivate: this.#parts.allowPrivate })
     this.pool.clear()
-    for (const passage of [...this.#open]) this.#rejudge(passage)
+    for (const connection of [...this.#open]) this.#rejudge(connection)
   }
 
   close(): void {
     this.#closed = true
     this.pool.clear()
-    for (const passage of [...this.#open]) passage.cut(new SandboxError('wrong-state', 'the proxy is closed'))
+    for (const connection of [...this.#open])
+      connection.cut(new SandboxError('wrong-state', 'the proxy is closed'))
   }
 
-  readonly #report = (connection: Connection, passage: Passage): void => {
-    this.#open.delete(passage)
-    this.#parts.hooks.onConnection?.(connection)
+  readonly #report = (view: Connection, connection: EgressConnection): void => {
+    this.#open.delete(connection)
+    this.#parts.hooks.onConnection?.(view)
   }
 
-  async #askOwner(passage: Passage): Promise<void> {
+  async #askOwner(connection: EgressConnection): Promise<void> {
     const { policy, admit } = this.#parts.hooks
-    const view = passage.view('allow', passage.judged.reason)
+    const view = connection.view('allow', connection.judged.reason)
     const verdict = await policy?.(view)
     if (verdict?.verdict === 'block') throw new SandboxError('ssrf-blocked', verdict.reason)
     await admit?.(view)
   }
 
   /** SECURITY: the list may have changed while the owner was asked; what counts is the list at this moment. */
-  #rejudge(passage: Passage): void {
-    const { target, addresses } = passage.judged
+  #rejudge(connection: EgressConnection): void {
+    const { target, addresses } = connection.judged
     const named = judgeTarget(this.#policy, target)
     const verdict =
       named.verdict === 'block' || target.literal ? named : judgeAnswers(this.#policy, target, addresses)
-    if (this.#closed) passage.cut(new SandboxError('wrong-state', 'the proxy is closed'))
-    else if (verdict.verdict === 'block') passage.cut(new SandboxError('ssrf-blocked', verdict.reason))
+    if (this.#closed) connection.cut(new SandboxError('wrong-state', 'the proxy is closed'))
+    else if (verdict.verdict === 'block') connection.cut(new SandboxError('ssrf-blocked', verdict.reason))
   }
 }
 

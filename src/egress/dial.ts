@@ -3,7 +3,7 @@ import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
-import type { Until } from './cancel.ts'
+import type { CancelSignal } from './cancel.ts'
 
 /** All addresses of a name. A failure may throw; it blocks like an empty answer. */
 export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
@@ -18,7 +18,7 @@ export type Dial = {
   readonly port: number
   /** The name behind the address for TLS; absent for plain TCP. */
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
-  readonly until: Until
+  readonly until: CancelSignal
   /** How the plain socket is read; absent: as a stream. */
   readonly onread?: OnReadOpts | undefined
 }
@@ -59,7 +59,7 @@ export async function dial({ address, port, tls, until, onread }: Dial): Promise
 const refuseLookup: LookupFunction = (host, _options, done) =>
   done(new SandboxError('ssrf-blocked', `\`${host}\` is looked up a second time`), '')
 
-function opened(socket: Socket, event: 'connect' | 'secureConnect', until: Until): Promise<void> {
+function opened(socket: Socket, event: 'connect' | 'secureConnect', until: CancelSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     let leave = (): void => undefined
     const onError = (error: Error): void => done(error)

@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import { forwardBody, type Rewrite } from './body.ts'
-import { dialJudged, type Passage, type Upstream } from './connection.ts'
+import { dialJudged, type EgressConnection, type Upstream } from './connection.ts'
 import type { Core } from './core.ts'
 import {
   endToEnd,
@@ -44,21 +44,21 @@ export type Progress = { begun: boolean }
 export async function exchange(
   core: Core,
   client: Source,
-  passage: Passage,
+  connection: EgressConnection,
   outgoing: Outgoing,
   progress: Progress,
 ): Promise<boolean> {
   // A connection that waited may just be closing; only what can be sent twice may meet that.
   const repeatable = outgoing.framing.kind === 'none' && /^(GET|HEAD|OPTIONS)$/.test(outgoing.head.method)
-  const waiting = repeatable ? core.pool.take(passage, outgoing.scheme) : undefined
+  const waiting = repeatable ? core.pool.take(connection, outgoing.scheme) : undefined
   if (waiting !== undefined) {
     try {
-      return await through(core, client, passage, outgoing, progress, waiting)
+      return await through(core, client, connection, outgoing, progress, waiting)
     } catch (error) {
       if (!(error instanceof StaleError)) throw error
     }
   }
-  return through(core, client, passage, outgoing, progress, await dialFor(core, passage, outgoing))
+  return through(core, client, connection, outgoing, progress, await dialFor(core, connection, outgoing))
 }
 
 /** The connection ended before the first byte of an answer. */
@@ -68,31 +68,31 @@ class StaleError extends SandboxError {
   }
 }
 
-function dialFor(core: Core, passage: Passage, { scheme }: Outgoing): Promise<Upstream> {
-  const { target } = passage.judged
+function dialFor(core: Core, connection: EgressConnection, { scheme }: Outgoing): Promise<Upstream> {
+  const { target } = connection.judged
   const { connectMs } = core.limits
-  if (scheme === 'http') return dialJudged(passage, { connectMs })
+  if (scheme === 'http') return dialJudged(connection, { connectMs })
   const tls = { host: target.host, literal: target.literal !== undefined, ca: core.upstreamCa }
-  return dialJudged(passage, { connectMs, tls })
+  return dialJudged(connection, { connectMs, tls })
 }
 
 async function through(
   core: Core,
   client: Source,
-  passage: Passage,
+  connection: EgressConnection,
   outgoing: Outgoing,
   progress: Progress,
   upstream: Upstream,
 ): Promise<boolean> {
   const stop = (): void => void upstream.socket.destroy()
   client.stream.once('close', stop)
-  const leave = passage.until.listen(stop)
+  const leave = connection.until.listen(stop)
   try {
-    sendHead(upstream, passage, outgoing)
+    sendHead(upstream, connection, outgoing)
     const sent = { done: false, error: undefined as unknown }
     const sending = forwardBody(client, upstream.socket, {
       framing: outgoing.framing,
-      onBytes: passage.countOut,
+      onBytes: connection.countOut,
     })
       .then(() => {
         sent.done = true
@@ -103,14 +103,14 @@ async function through(
         if (error instanceof SandboxError && error.code === 'invalid-input') stop()
       })
     if (outgoing.framing.kind === 'none') await sending
-    const answer = await readAnswer(core, client.stream, passage, upstream).catch((error) => {
-      throw passage.until.reason ?? sent.error ?? error
+    const answer = await readAnswer(core, client.stream, connection, upstream).catch((error) => {
+      throw connection.until.reason ?? sent.error ?? error
     })
     if (outgoing.scrub) assertReadable(answer)
     progress.begun = true
-    const reusable = await sendAnswer(client.stream, passage, outgoing, upstream, answer, () => sent.done)
+    const reusable = await sendAnswer(client.stream, connection, outgoing, upstream, answer, () => sent.done)
     const keep = sent.done && keepsAlive(outgoing.head) && reusable.client
-    if (sent.done && reusable.upstream) core.pool.give(passage, outgoing.scheme, upstream)
+    if (sent.done && reusable.upstream) core.pool.give(connection, outgoing.scheme, upstream)
     else stop()
     return keep
   } catch (error) {
@@ -122,9 +122,9 @@ async function through(
   }
 }
 
-function sendHead({ socket }: Upstream, passage: Passage, { bytes, secret }: Outgoing): void {
+function sendHead({ socket }: Upstream, connection: EgressConnection, { bytes, secret }: Outgoing): void {
   const head = bytes()
-  passage.countOut(head.length)
+  connection.countOut(head.length)
   socket.write(head, () => secret && head.fill(0))
 }
 
@@ -132,7 +132,7 @@ function sendHead({ socket }: Upstream, passage: Passage, { bytes, secret }: Out
 async function readAnswer(
   core: Core,
   client: Duplex,
-  passage: Passage,
+  connection: EgressConnection,
   { source }: Upstream,
 ): Promise<ResponseHead> {
   for (;;) {
@@ -140,7 +140,7 @@ async function readAnswer(
       throw new SandboxError('fetch-failed', `the answer is not valid: ${(error as Error).message}`)
     })
     if (text === undefined) throw new StaleError()
-    passage.countIn(text.length)
+    connection.countIn(text.length)
     const head = parseAnswer(text)
     if (head.status === 101) throw new SandboxError('fetch-failed', 'the answer changes the protocol')
     if (head.status >= 200) return head
@@ -168,7 +168,7 @@ const OURS = /^(content-length|alt-svc)$/i
 
 async function sendAnswer(
   client: Duplex,
-  passage: Passage,
+  connection: EgressConnection,
   { head, scrub }: Outgoing,
   upstream: Upstream,
   answer: ResponseHead,
@@ -193,7 +193,7 @@ async function sendAnswer(
   client.write(headBytes(`HTTP/1.1 ${answer.status} ${reason}`, fields))
   await forwardBody(upstream.source, client, {
     framing,
-    onBytes: passage.countIn,
+    onBytes: connection.countIn,
     rewrite: rewrite ?? (plainChunked ? asIs() : undefined),
     chunks,
   })

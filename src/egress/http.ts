@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { parseTarget, type Target } from '../policy/network/network.ts'
-import type { Passage } from './connection.ts'
+import type { EgressConnection } from './connection.ts'
 import type { Core, Wanted } from './core.ts'
 import { type Credentials, hasCredentials } from './credentials.ts'
 import { exchange, type Progress } from './exchange.ts'
@@ -18,20 +18,20 @@ import { refusal, sendAndClose } from './refusal.ts'
 import type { Source } from './source.ts'
 
 /** Where the requests of a connection go: to whoever each names, or all to one place inside a tunnel. */
-export type Front =
+export type RequestTarget =
   | { readonly kind: 'proxy'; readonly credentials?: Credentials | undefined }
   | {
       readonly kind: 'origin'
       readonly scheme: 'http' | 'https'
       readonly target: Target
-      readonly passage: Passage
+      readonly connection: EgressConnection
     }
 
 /** A CONNECT request that the caller takes over, or the end of the connection. */
 export type Served = { readonly connect: RequestHead } | undefined
 
 /** Serves requests until the connection ends or turns into a tunnel. Each of them is judged. */
-export async function serveHttp(core: Core, client: Source, front: Front): Promise<Served> {
+export async function serveHttp(core: Core, client: Source, front: RequestTarget): Promise<Served> {
   for (let first = true; ; first = false) {
     const head = await nextRequest(core, client, first)
     if (head === undefined) return undefined
@@ -60,7 +60,12 @@ async function nextRequest(core: Core, client: Source, first: boolean): Promise<
 }
 
 /** True when the connection serves another request. */
-async function serveOne(core: Core, client: Source, front: Front, head: RequestHead): Promise<boolean> {
+async function serveOne(
+  core: Core,
+  client: Source,
+  front: RequestTarget,
+  head: RequestHead,
+): Promise<boolean> {
   const progress: Progress = { begun: false }
   try {
     return await judgeAndSend(core, client, front, head, progress)
@@ -92,7 +97,7 @@ function requestFramingOf(head: RequestHead): string {
 async function judgeAndSend(
   core: Core,
   client: Source,
-  front: Front,
+  front: RequestTarget,
   head: RequestHead,
   progress: Progress,
 ): Promise<boolean> {
@@ -103,7 +108,7 @@ async function judgeAndSend(
     core.refuse(wanted, sent)
     throw sent
   }
-  const passage = await core.enter(wanted, front.kind === 'origin' ? front.passage : undefined)
+  const connection = await core.enter(wanted, front.kind === 'origin' ? front.connection : undefined)
   try {
     const fields = endToEnd(sent?.headers ?? head.headers, /^(host|content-length)$/i)
     fields.unshift(['host', authorityOf(target, scheme)])
@@ -114,11 +119,11 @@ async function judgeAndSend(
     const fill = sent?.fill
     const bytes = (): Buffer => (fill === undefined ? plain : fill(plain))
     const outgoing = { head, framing, scheme, bytes, secret: fill !== undefined, scrub: sent?.scrub }
-    const keep = await exchange(core, client, passage, outgoing, progress)
-    passage.close()
+    const keep = await exchange(core, client, connection, outgoing, progress)
+    connection.close()
     return keep
   } catch (error) {
-    passage.close(error)
+    connection.close(error)
     throw error
   }
 }
@@ -134,7 +139,7 @@ type Addressed = {
 const invalid = (why: string): SandboxError => new SandboxError('invalid-input', why)
 
 /** Who a request is for. SECURITY: target, `Host` and tunnel must all say the same. */
-function addressOf(core: Core, front: Front, head: RequestHead): Addressed {
+function addressOf(core: Core, front: RequestTarget, head: RequestHead): Addressed {
   if (head.method === 'CONNECT' || head.method === 'TRACE')
     throw new SandboxError('unsupported', `${head.method} is not passed on`)
   if (valuesOf(head.headers, 'upgrade').length > 0)
@@ -147,7 +152,7 @@ function addressOf(core: Core, front: Front, head: RequestHead): Addressed {
   const wanted: Wanted = {
     raw,
     kind: 'url',
-    protocol: front.kind === 'proxy' ? 'http' : front.passage.protocol,
+    protocol: front.kind === 'proxy' ? 'http' : front.connection.protocol,
   }
   const parsed = parseTarget(raw, 'url')
   if (parsed.kind === 'blocked') {
@@ -176,7 +181,7 @@ function absoluteForm(target: string): { readonly raw: string; readonly path: st
 }
 
 function originForm(
-  { scheme, target }: Front & { kind: 'origin' },
+  { scheme, target }: RequestTarget & { kind: 'origin' },
   path: string,
 ): { readonly raw: string; readonly path: string } {
   if (!path.startsWith('/')) throw invalid('inside a tunnel a target begins with `/`')

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { Gathered, type Source } from './source.ts'
+import { GrowingBuffer, type Source } from './source.ts'
 
 /**
  * HTTP/1.1 heads, read strictly and written anew: what two parsers could read differently is refused, so that nobody
@@ -35,7 +35,7 @@ const malformed = (what: string): SandboxError => new SandboxError('invalid-inpu
 
 /** The text of one head without its blank line, or `undefined` at a clean end. `limit` counts bytes. */
 export async function readHead(source: Source, limit: number): Promise<string | undefined> {
-  const gathered = new Gathered()
+  const gathered = new GrowingBuffer()
   for (;;) {
     const chunk = await source.next()
     if (chunk === undefined) {

@@ -5,7 +5,7 @@ import { SandboxError } from '../model/errors.ts'
 import { parseTarget } from '../policy/network/network.ts'
 import { Authority } from './authority.ts'
 import { Broker, type BrokeredSecret } from './broker.ts'
-import { dialJudged, type Passage, type Protocol } from './connection.ts'
+import { dialJudged, type EgressConnection, type Protocol } from './connection.ts'
 import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
 import { hostResolve, type Resolve } from './dial.ts'
@@ -175,53 +175,53 @@ export class EgressProxy {
     connected: Buffer,
     refused: (error: unknown) => Buffer,
   ): Promise<void> {
-    let passage: Passage | undefined
+    let connection: EgressConnection | undefined
     try {
-      passage = await this.#core.enter({ raw, kind: 'proxy-target', protocol })
-      const { target } = passage.judged
-      if (this.#core.broker?.terminates(target)) return await this.#terminate(client, passage, connected)
-      if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, passage, connected)
-      if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, passage, connected)
-      const upstream = await dialJudged(passage, { connectMs: this.#core.limits.connectMs })
+      connection = await this.#core.enter({ raw, kind: 'proxy-target', protocol })
+      const { target } = connection.judged
+      if (this.#core.broker?.terminates(target)) return await this.#terminate(client, connection, connected)
+      if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, connection, connected)
+      if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, connection, connected)
+      const upstream = await dialJudged(connection, { connectMs: this.#core.limits.connectMs })
       client.stream.write(connected)
-      await tunnel(this.#core, client, upstream, passage).catch(() => undefined)
+      await tunnel(this.#core, client, upstream, connection).catch(() => undefined)
     } catch (error) {
-      passage?.close(error)
-      if (!client.stream.destroyed) sendAndClose(client, refused(passage?.until.reason ?? error))
+      connection?.close(error)
+      if (!client.stream.destroyed) sendAndClose(client, refused(connection?.until.reason ?? error))
     }
   }
 
   /** SECURITY: a tunnel to port 80 is read like every other request, so that `Host` cannot name somebody else. */
-  async #readAsHttp(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+  async #readAsHttp(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
-    await this.#asOrigin(client, passage, 'http')
+    await this.#asOrigin(client, connection, 'http')
   }
 
   /**
    * SECURITY: another port of a host that holds a secret. Whatever comes from there is read as HTTP, inside TLS or not, so that the
    * value does not come back there; what is neither is refused.
    */
-  async #intercept(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+  async #intercept(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
     const first = await this.#inTime(client, client.next())
-    if (first === undefined) return passage.close()
+    if (first === undefined) return connection.close()
     client.unshift(first)
-    if (first[0] === TLS_HANDSHAKE) return this.#endTls(client, passage)
-    await this.#asOrigin(client, passage, 'http')
+    if (first[0] === TLS_HANDSHAKE) return this.#endTls(client, connection)
+    await this.#asOrigin(client, connection, 'http')
   }
 
   /** Ends TLS here, because a secret has to be put into what is inside. */
-  async #terminate(client: Source, passage: Passage, connected: Buffer): Promise<void> {
+  async #terminate(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
-    await this.#endTls(client, passage)
+    await this.#endTls(client, connection)
   }
 
-  async #endTls(client: Source, passage: Passage): Promise<void> {
-    const { host } = passage.judged.target
+  async #endTls(client: Source, connection: EgressConnection): Promise<void> {
+    const { host } = connection.judged.target
     try {
-      await judgeFirstFlight(this.#core, client, passage)
+      await judgeFirstFlight(this.#core, client, connection)
     } catch (error) {
-      passage.close(error)
+      connection.close(error)
       client.stream.destroy()
       return
     }
@@ -233,7 +233,7 @@ export class EgressProxy {
     })
     plain.on('error', () => client.stream.destroy())
     client.stream.once('close', () => plain.destroy())
-    await this.#asOrigin(new Source(plain), passage, 'https')
+    await this.#asOrigin(new Source(plain), connection, 'https')
     // The stream below must not end before the last of the TLS above it is written.
     if (!plain.destroyed)
       await new Promise<void>((resolve) => {
@@ -242,12 +242,12 @@ export class EgressProxy {
       })
   }
 
-  async #asOrigin(client: Source, passage: Passage, scheme: 'http' | 'https'): Promise<void> {
+  async #asOrigin(client: Source, connection: EgressConnection, scheme: 'http' | 'https'): Promise<void> {
     const stop = (): void => void client.stream.destroy()
-    passage.until.listen(stop)
-    const { target } = passage.judged
-    await serveHttp(this.#core, client, { kind: 'origin', scheme, target, passage })
-    passage.close()
+    connection.until.listen(stop)
+    const { target } = connection.judged
+    await serveHttp(this.#core, client, { kind: 'origin', scheme, target, connection })
+    connection.close()
   }
 
   /** SECURITY: a client that sends a byte now and then is not waited for. */

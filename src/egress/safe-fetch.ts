@@ -4,7 +4,7 @@ import { LONGEST_TIMER_MS } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import { MAX_REDIRECTS, redirectOf } from '../policy/network/fetch-walk.ts'
 import { type NetworkPolicy, networkPolicyOf, type Target } from '../policy/network/network.ts'
-import { untilAborted } from './cancel.ts'
+import { cancelSignalOf } from './cancel.ts'
 import { dial, type Resolve } from './dial.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
 import { resolveJudged } from './resolve.ts'
@@ -129,7 +129,7 @@ async function exchange(resolved: Resolved, sent: Sent, { ca, signal }: Bounded)
   const tls = url.protocol === 'https:' ? { tls: { host, literal: literal !== undefined, ca } } : {}
   let socket: Socket | undefined
   try {
-    socket = await dial({ address, port, ...tls, until: untilAborted(signal) })
+    socket = await dial({ address, port, ...tls, until: cancelSignalOf(signal) })
     return { socket, answer: await ask(socket, url, sent, signal), address }
   } catch (cause) {
     socket?.destroy()

@@ -159,7 +159,7 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
 }
 
 /** Bytes that come in pieces, as one. It grows by doubling, so that a client's one-byte pieces cost no more than others. */
-export class Gathered {
+export class GrowingBuffer {
   #memory: Buffer = Buffer.alloc(0)
   #size = 0
 

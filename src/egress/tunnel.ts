@@ -2,34 +2,38 @@ import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import { type Hello, readHello } from './client-hello.ts'
-import type { Passage, Upstream } from './connection.ts'
+import type { EgressConnection, Upstream } from './connection.ts'
 import type { Core } from './core.ts'
-import { Gathered, type Source, write } from './source.ts'
+import { GrowingBuffer, type Source, write } from './source.ts'
 
 /** Joins the two sides until both have ended. `client` has been told that it is connected. */
 export async function tunnel(
   core: Core,
   client: Source,
   upstream: Upstream,
-  passage: Passage,
+  connection: EgressConnection,
 ): Promise<void> {
-  const { target } = passage.judged
+  const { target } = connection.judged
   const abort = (): void => {
     client.stream.destroy()
     upstream.socket.destroy()
   }
-  const leave = passage.until.listen(abort)
+  const leave = connection.until.listen(abort)
   try {
     // A TLS server never speaks first; other servers do.
     const held = target.port === 443
-    const inward = held ? undefined : pump(upstream.source, client.stream, passage.countIn)
+    const inward = held ? undefined : pump(upstream.source, client.stream, connection.countIn)
     inward?.catch(() => undefined)
-    await judgeFirstFlight(core, client, passage)
-    const outward = pump(client, upstream.socket, passage.countOut)
-    await bothEnded(core, [inward ?? pump(upstream.source, client.stream, passage.countIn), outward], passage)
-    passage.close()
+    await judgeFirstFlight(core, client, connection)
+    const outward = pump(client, upstream.socket, connection.countOut)
+    await bothEnded(
+      core,
+      [inward ?? pump(upstream.source, client.stream, connection.countIn), outward],
+      connection,
+    )
+    connection.close()
   } catch (error) {
-    passage.close(error)
+    connection.close(error)
     throw error
   } finally {
     leave()
@@ -38,10 +42,14 @@ export async function tunnel(
 }
 
 /** After one side has ended the other gets a while, not for ever. */
-async function bothEnded(core: Core, sides: readonly Promise<void>[], passage: Passage): Promise<void> {
+async function bothEnded(
+  core: Core,
+  sides: readonly Promise<void>[],
+  connection: EgressConnection,
+): Promise<void> {
   await Promise.race(sides)
   const timer = setTimeout(
-    () => passage.cut(new SandboxError('timeout', 'one side has ended and the other does not')),
+    () => connection.cut(new SandboxError('timeout', 'one side has ended and the other does not')),
     core.limits.halfOpenMs,
   )
   try {
@@ -79,19 +87,23 @@ const lost = (): SandboxError => new SandboxError('fetch-failed', 'the connectio
  * SECURITY: the client said where it goes, and the TLS that follows must say the same; otherwise an allowed name would
  * open the way to every other name behind the same address.
  */
-export async function judgeFirstFlight(core: Core, client: Source, passage: Passage): Promise<void> {
+export async function judgeFirstFlight(
+  core: Core,
+  client: Source,
+  connection: EgressConnection,
+): Promise<void> {
   const timer = setTimeout(
-    () => passage.cut(new SandboxError('timeout', 'the client does not begin')),
-    passage.judged.target.port === 443 ? core.limits.headerMs : core.limits.idleMs,
+    () => connection.cut(new SandboxError('timeout', 'the client does not begin')),
+    connection.judged.target.port === 443 ? core.limits.headerMs : core.limits.idleMs,
   )
-  const seen = new Gathered()
+  const seen = new GrowingBuffer()
   try {
     for (;;) {
       const chunk = await client.next()
       if (chunk === undefined) break
       const hello = readHello(seen.add(chunk))
       if (hello.kind === 'more') continue
-      judgeHello(core, passage, hello)
+      judgeHello(core, connection, hello)
       break
     }
   } finally {
@@ -100,8 +112,8 @@ export async function judgeFirstFlight(core: Core, client: Source, passage: Pass
   client.unshift(seen.all())
 }
 
-function judgeHello(core: Core, passage: Passage, hello: Hello): void {
-  const { host, port, literal } = passage.judged.target
+function judgeHello(core: Core, connection: EgressConnection, hello: Hello): void {
+  const { host, port, literal } = connection.judged.target
   const refuse = (why: string): void => {
     throw new SandboxError('ssrf-blocked', why)
   }

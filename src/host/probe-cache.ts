@@ -2,7 +2,7 @@ import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node
 import { join } from 'node:path'
 
 /** Remembers what a backend's probe said, in the state directory. Losing it costs a probe, never an answer. */
-export function probeMemory<T>(stateDir: string) {
+export function probeCache<T>(stateDir: string) {
   const file = (name: string): string => join(stateDir, 'probes', `${name}.json`)
   return {
     load(name: string, fingerprint: string): T | undefined {

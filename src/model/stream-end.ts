@@ -11,7 +11,7 @@ const row = (close: number, says: string, error: ErrorCode, comesBack = false) =
   comesBack,
 })
 
-export const CUTS = {
+export const STREAM_ENDS = {
   revoked: row(1008, 'the key was revoked', 'unauthenticated'),
   'signed-out': row(1008, 'signed out elsewhere', 'unauthenticated'),
   expired: row(1008, 'the session has expired', 'unauthenticated'),
@@ -23,20 +23,21 @@ export const CUTS = {
   behind: row(1013, 'what is to be read fell too far behind', 'unreachable', true),
 } as const
 
-export type CutReason = keyof typeof CUTS
+export type StreamEndReason = keyof typeof STREAM_ENDS
 
 /** As it goes over the wire: the event `cut`, the field `cut` of an `end`, a socket's close. */
-export type Cut = { readonly reason: CutReason; readonly message: string }
+export type StreamEnd = { readonly reason: StreamEndReason; readonly message: string }
 
 /** The reason with its words. */
-export const cutOf = (reason: CutReason, detail?: string): Cut => ({
+export const streamEndOf = (reason: StreamEndReason, detail?: string): StreamEnd => ({
   reason,
-  message: detail ? `${CUTS[reason].says} (${detail})` : CUTS[reason].says,
+  message: detail ? `${STREAM_ENDS[reason].says} (${detail})` : STREAM_ENDS[reason].says,
 })
 
 /** Of whatever hung on a sandbox that ended. Only the word is told: what was said may be an agent's. */
-export const cutByEnd = (why: string): Cut =>
-  why === 'drained' ? cutOf('shutdown') : cutOf('sandbox-ended', why.split(':')[0])
+export const streamEndOfSandbox = (why: string): StreamEnd =>
+  why === 'drained' ? streamEndOf('shutdown') : streamEndOf('sandbox-ended', why.split(':')[0])
 
 /** Whoever comes back would not be let in. */
-export const isOut = ({ reason }: Cut): boolean => CUTS[reason]?.error === 'unauthenticated'
+export const isAuthenticationLost = ({ reason }: StreamEnd): boolean =>
+  STREAM_ENDS[reason]?.error === 'unauthenticated'

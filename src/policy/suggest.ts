@@ -9,21 +9,21 @@ export type Suggestion = {
   readonly seqs: readonly number[]
 }
 
-type Trailed = Readonly<Record<string, unknown>>
+type AuditRecord = Readonly<Record<string, unknown>>
 
 const ENOUGH = 2
 const MOST = 20
 
 /** Suggestions from records of the trail, oldest first. */
-export function suggestFrom(records: readonly Trailed[]): readonly Suggestion[] {
+export function suggestFrom(records: readonly AuditRecord[]): readonly Suggestion[] {
   return [...ruleSuggestions(records), ...hostSuggestions(records)].slice(0, MOST)
 }
 
 type Answered = { readonly command: string; readonly approved: boolean; readonly seq: number }
 
 /** Commands that a person was asked about, with the answer. */
-function answersIn(records: readonly Trailed[]): readonly Answered[] {
-  const asked = new Map<string, Trailed>()
+function answersIn(records: readonly AuditRecord[]): readonly Answered[] {
+  const asked = new Map<string, AuditRecord>()
   const answers: Answered[] = []
   for (const record of records) {
     const id = String(record.exec_id ?? '')
@@ -48,7 +48,7 @@ export function prefixIn(command: string): readonly string[] {
   return next !== undefined && /^[a-z][a-z-]*$/.test(next) ? [program, next] : [program]
 }
 
-function ruleSuggestions(records: readonly Trailed[]): readonly Suggestion[] {
+function ruleSuggestions(records: readonly AuditRecord[]): readonly Suggestion[] {
   const groups = new Map<string, Answered[]>()
   for (const answer of answersIn(records)) {
     const prefix = prefixIn(answer.command)
@@ -82,7 +82,7 @@ function ruleSuggestion(prefix: readonly string[], answers: readonly Answered[])
   }
 }
 
-function hostSuggestions(records: readonly Trailed[]): readonly Suggestion[] {
+function hostSuggestions(records: readonly AuditRecord[]): readonly Suggestion[] {
   const hosts = new Map<string, number[]>()
   for (const { event, host, details, seq } of records) {
     if (event !== 'SandboxViolation' || typeof host !== 'string') continue

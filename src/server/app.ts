@@ -152,7 +152,7 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
       const principal = await ask()
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
-      parts.presence.enter(by, headers, sandboxId, ask, context.env?.outgoing)
+      parts.streams.enter(by, headers, sandboxId, ask, context.env?.outgoing)
       return principal
     } catch (error) {
       if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { type Cut, type CutReason, cutOf } from '../model/stream-end.ts'
+import { type StreamEnd, type StreamEndReason, streamEndOf } from '../model/stream-end.ts'
 import { hashSecret } from '../supervisor/access/keys.ts'
 import { secretIn } from './auth.ts'
 import { cookieIn } from './console-auth.ts'
@@ -22,9 +22,9 @@ export type Open = {
   destroy(): unknown
 }
 
-type Guest = {
+type OpenConnection = {
   readonly ask: () => Promise<unknown>
-  readonly why: () => Promise<CutReason>
+  readonly why: () => Promise<StreamEndReason>
   readonly open: Set<Open>
   answeredAt: number
 }
@@ -43,16 +43,16 @@ const nameOf = (by: Credential, headers: Headers, sandboxId: string | undefined)
  * Who is in: every open answer and socket beside what let it in. SECURITY: a stream may outlive the key that opened it by
  * hours; whoever would not be let in any more is shown out, from all of them.
  */
-export class Presence {
-  readonly #guests = new Map<string, Guest>()
-  readonly #partings = new WeakMap<Open, (cut: Cut) => void>()
-  readonly #why: (headers: Headers) => Promise<CutReason>
+export class AuthenticatedStreams {
+  readonly #guests = new Map<string, OpenConnection>()
+  readonly #partings = new WeakMap<Open, (cut: StreamEnd) => void>()
+  readonly #why: (headers: Headers) => Promise<StreamEndReason>
   #timer: NodeJS.Timeout | undefined
   #looking: Promise<void> | undefined
   #again = false
 
   /** `why` tells what happened to whoever came in with these headers and may not any more. */
-  constructor(why: (headers: Headers) => Promise<CutReason>) {
+  constructor(why: (headers: Headers) => Promise<StreamEndReason>) {
     this.#why = why
   }
 
@@ -66,7 +66,7 @@ export class Presence {
   ): void {
     if (!open || open.destroyed) return
     const name = nameOf(by, headers, sandboxId)
-    const why = (): Promise<CutReason> => this.#why(headers)
+    const why = (): Promise<StreamEndReason> => this.#why(headers)
     const guest = this.#guests.get(name) ?? { ask, why, open: new Set<Open>(), answeredAt: Date.now() }
     this.#guests.set(name, guest)
     guest.open.add(open)
@@ -78,7 +78,7 @@ export class Presence {
   }
 
   /** Says the reason before it is closed; what has no way to say one is just closed. */
-  onCut(open: Open | undefined, say: (cut: Cut) => void): void {
+  onEnd(open: Open | undefined, say: (cut: StreamEnd) => void): void {
     if (open) this.#partings.set(open, say)
   }
 
@@ -86,13 +86,13 @@ export class Presence {
   async leave(): Promise<void> {
     clearInterval(this.#timer)
     const open = [...this.#guests.values()].flatMap((guest) => [...guest.open])
-    const told = open.filter((one) => this.#tell(one, cutOf('shutdown')))
+    const told = open.filter((one) => this.#tell(one, streamEndOf('shutdown')))
     const closed = told.map((one) => new Promise<void>((resolve) => one.once('close', resolve)))
     const late = new Promise<void>((resolve) => setTimeout(resolve, GOODBYE_MS).unref())
     if (told.length > 0) await Promise.race([Promise.all(closed), late])
   }
 
-  #tell(open: Open, cut: Cut): boolean {
+  #tell(open: Open, cut: StreamEnd): boolean {
     const say = this.#partings.get(open)
     if (!say || open.destroyed) return false
     this.#partings.delete(open)
@@ -119,11 +119,11 @@ export class Presence {
     this.#timer = undefined
   }
 
-  async #lookAt(guest: Guest): Promise<void> {
+  async #lookAt(guest: OpenConnection): Promise<void> {
     const reason = await whyOut(guest)
     if (reason === undefined) return
     const leaving = [...guest.open]
-    for (const one of leaving) this.#tell(one, cutOf(reason))
+    for (const one of leaving) this.#tell(one, streamEndOf(reason))
     setTimeout(() => {
       for (const one of leaving) one.destroy()
     }, LEAVE_MS)
@@ -135,7 +135,7 @@ export class Presence {
 }
 
 /** Nothing for whoever is still welcome. */
-async function whyOut(guest: Guest): Promise<CutReason | undefined> {
+async function whyOut(guest: OpenConnection): Promise<StreamEndReason | undefined> {
   try {
     await guest.ask()
     guest.answeredAt = Date.now()

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import type { CutReason } from '../model/stream-end.ts'
+import type { StreamEndReason } from '../model/stream-end.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 
@@ -58,7 +58,7 @@ export async function consolePrincipal(
 }
 
 /** What happened to whoever came in with these headers and may not any more. */
-export async function whyOut(sessions: Sessions, headers: Headers): Promise<CutReason> {
+export async function whyOut(sessions: Sessions, headers: Headers): Promise<StreamEndReason> {
   const cookie = pageIn(headers) === undefined ? undefined : cookieIn(headers)
   return cookie === undefined ? 'revoked' : sessions.whyOut(cookie)
 }

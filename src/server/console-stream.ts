@@ -1,14 +1,14 @@
-import { cutOf } from '../model/stream-end.ts'
+import { streamEndOf } from '../model/stream-end.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import { approvalJson } from '../supervisor/approvals/approvals.ts'
-import type { Managed } from '../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import type { ServerParts } from './parts.ts'
 import { waitingJson } from './routes/review.ts'
 import type { SseEvent } from './sse.ts'
 import { sandboxJson } from './views.ts'
 
 /**
- * One stream with everything that a console shows, for whatever its key may see: the sandboxes and the open questions as
+ * One stream with everything that a console shows, for whatever its key may see: the sandboxes and the open approvals as
  * they are now, then what changes, what they use, and each record of the trail once, from wherever the page left off.
  */
 
@@ -17,11 +17,11 @@ const SETTLE_MS = 80
 const MOST_WAITING = 20_000
 
 /** A sandbox as the console lists it. */
-export function consoleSandbox(parts: ServerParts, entry: Managed) {
-  const connections = entry.live?.connections ?? []
+export function consoleSandbox(parts: ServerParts, entry: LiveSandbox) {
+  const connections = entry.sandbox?.connections ?? []
   const refused = connections.filter(({ verdict }) => verdict === 'deny').length
   return {
-    ...sandboxJson({ row: entry.row, managed: entry }),
+    ...sandboxJson({ row: entry.row, live: entry }),
     running: entry.running,
     last_command: entry.lastCommand?.command ?? null,
     last_command_at: entry.lastCommand ? new Date(entry.lastCommand.at).toISOString() : null,
@@ -48,8 +48,8 @@ export class ConsoleStream {
 
   async *events(after: number | undefined, signal: AbortSignal): AsyncGenerator<SseEvent, void> {
     signal.addEventListener('abort', () => this.#end(), { once: true })
-    const { samples, questions } = this.#parts
-    const leave = [samples.watch(() => this.#sampled()), questions.onChange(() => void this.#asked())]
+    const { samples, approvals } = this.#parts
+    const leave = [samples.watch(() => this.#sampled()), approvals.onChange(() => void this.#asked())]
     try {
       yield await this.#hello()
       yield { event: 'approvals', data: await this.#pending() }
@@ -60,7 +60,7 @@ export class ConsoleStream {
         if (next) yield next
         else await new Promise<void>((resolve) => (this.#wake = resolve))
       }
-      if (this.#isBehind) yield { event: 'cut', data: cutOf('behind') }
+      if (this.#isBehind) yield { event: 'cut', data: streamEndOf('behind') }
     } finally {
       for (const one of leave) one()
       this.#end()
@@ -79,7 +79,7 @@ export class ConsoleStream {
   }
 
   async #pending(): Promise<readonly unknown[]> {
-    return (await this.#parts.questions.list(this.#principal, 'pending', 200)).map(approvalJson)
+    return (await this.#parts.approvals.list(this.#principal, 'pending', 200)).map(approvalJson)
   }
 
   /** Changes of sandboxes that have ended. */

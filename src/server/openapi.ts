@@ -1,6 +1,6 @@
 import { ERRORS } from '../model/errors.ts'
 import type { JsonSchema } from '../model/shape.ts'
-import { CUTS } from '../model/stream-end.ts'
+import { STREAM_ENDS } from '../model/stream-end.ts'
 import type { Route } from './route.ts'
 
 /** The description of every route, made from the very shapes that parse the requests. */
@@ -46,7 +46,7 @@ const PROBLEM: JsonSchema = {
 const CUT: JsonSchema = {
   type: 'object',
   required: ['reason', 'message'],
-  properties: { reason: { enum: Object.keys(CUTS) }, message: { type: 'string' } },
+  properties: { reason: { enum: Object.keys(STREAM_ENDS) }, message: { type: 'string' } },
 }
 
 function operationOf(route: Route, method: string): Record<string, unknown> {

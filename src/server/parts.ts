@@ -3,7 +3,7 @@ import type { Decision } from '../model/decision.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Keys } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
-import type { Questions } from '../supervisor/approvals/approvals.ts'
+import type { Approvals } from '../supervisor/approvals/approvals.ts'
 import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
 import type { Reviews } from '../supervisor/snapshots/reviews.ts'
 import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
@@ -12,7 +12,7 @@ import type { Feed } from '../supervisor/telemetry/feed.ts'
 import type { Metrics } from '../supervisor/telemetry/metrics.ts'
 import type { Samples } from '../supervisor/telemetry/samples.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
-import type { Presence } from './authenticated-streams.ts'
+import type { AuthenticatedStreams } from './authenticated-streams.ts'
 
 /** Everything that the server speaks for; `compose/compose.ts` brings it together. */
 export type ServerParts = {
@@ -21,11 +21,11 @@ export type ServerParts = {
   readonly reviews: Reviews
   readonly keys: Keys
   readonly sessions: Sessions
-  readonly presence: Presence
+  readonly streams: AuthenticatedStreams
   readonly samples: Samples
   /** How often one address may try to sign in. */
   readonly signIns: { assert(name: string): void }
-  readonly questions: Questions
+  readonly approvals: Approvals
   readonly webhooks: Webhooks
   readonly trail: StoreTrailReader
   readonly feed: Feed

@@ -6,7 +6,7 @@ import {
 } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
-import type { Managed } from '../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import { type Call, type Route, route } from './route.ts'
 import { anyQuery } from './shapes.ts'
 
@@ -79,7 +79,7 @@ const framing = ({ headers }: IncomingMessage): OutgoingHttpHeaders =>
   headers['transfer-encoding'] === undefined ? {} : { 'transfer-encoding': 'chunked' }
 
 /** Hands a request to a program inside and its answer back. */
-export async function passOn(entry: Managed, incoming: IncomingMessage, port: number): Promise<Response> {
+export async function passOn(entry: LiveSandbox, incoming: IncomingMessage, port: number): Promise<Response> {
   const inside = await entry.ready().connect(port)
   const end = entry.begin()
   inside.once('close', end)

@@ -42,10 +42,10 @@ export function sse(
         if ((controller.desiredSize ?? 0) > 0) controller.enqueue(encoder.encode(': still here\n\n'))
       }, BEAT_MS)
       beat.unref()
-      parts.presence.onCut(env?.outgoing, (cut) => {
+      parts.streams.onEnd(env?.outgoing, (reason) => {
         if (over) return
         end()
-        controller.enqueue(bytesOf({ event: 'cut', data: cut }))
+        controller.enqueue(bytesOf({ event: 'cut', data: reason }))
         controller.close()
       })
     },

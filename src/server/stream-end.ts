@@ -1,6 +1,6 @@
 import type { Outcome } from '../model/command.ts'
-import { CUTS, type Cut, cutByEnd } from '../model/stream-end.ts'
-import type { Managed } from '../supervisor/live-sandbox.ts'
+import { STREAM_ENDS, type StreamEnd, streamEndOfSandbox } from '../model/stream-end.ts'
+import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 
 /** What hangs on a sandbox may notice its death sooner than the supervisor. */
 const GRACE_MS = 50
@@ -8,30 +8,33 @@ const GRACE_MS = 50
 const REASON_BYTES = 123
 
 /** The reason, when the sandbox is ending or has ended. */
-export const cutNow = ({ ending }: Managed): Cut | undefined =>
-  ending === undefined ? undefined : cutByEnd(ending)
+export const endStreamNow = ({ ending }: LiveSandbox): StreamEnd | undefined =>
+  ending === undefined ? undefined : streamEndOfSandbox(ending)
 
 /** The same for what broke off by itself, where the sandbox may be about to be found dead. */
-export async function cutSoon(entry: Managed): Promise<Cut | undefined> {
+export async function endStreamSoon(entry: LiveSandbox): Promise<StreamEnd | undefined> {
   if (entry.ending === undefined) await new Promise((resolve) => setTimeout(resolve, GRACE_MS))
-  return cutNow(entry)
+  return endStreamNow(entry)
 }
 
 /** The same for a command, by what became of it, if that is known: what exited by itself did so before the end. */
-export async function cutAround(entry: Managed, outcome: Outcome | undefined): Promise<Cut | undefined> {
+export async function withStreamEnd(
+  entry: LiveSandbox,
+  outcome: Outcome | undefined,
+): Promise<StreamEnd | undefined> {
   if (outcome?.kind === 'exited') return undefined
-  return outcome ? cutNow(entry) : cutSoon(entry)
+  return outcome ? endStreamNow(entry) : endStreamSoon(entry)
 }
 
 /** Code and words for a WebSocket's close. */
-export const closeOf = ({ reason, message }: Cut): readonly [code: number, reason: string] => [
-  CUTS[reason].close,
+export const closeOf = ({ reason, message }: StreamEnd): readonly [code: number, reason: string] => [
+  STREAM_ENDS[reason].close,
   Buffer.from(message).subarray(0, REASON_BYTES).toString(),
 ]
 
 /** The frame that closes a WebSocket from the server's side. */
-export function closeFrame(cut: Cut): Buffer {
-  const [code, reason] = closeOf(cut)
+export function closeFrame(end: StreamEnd): Buffer {
+  const [code, reason] = closeOf(end)
   const words = Buffer.from(reason)
   const frame = Buffer.from([0x88, words.length + 2, code >> 8, code & 0xff])
   return Buffer.concat([frame, words])

@@ -3,10 +3,10 @@ import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { SandboxError } from '../model/errors.ts'
 import { number, object, oneOf, optional, text } from '../model/shape.ts'
-import type { Cut } from '../model/stream-end.ts'
+import type { StreamEnd } from '../model/stream-end.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Started } from '../supervisor/exec/exec-service.ts'
-import type { Managed } from '../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
 import { bytesOf, parseJson } from './body.ts'
@@ -15,7 +15,7 @@ import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
 import { problem } from './problem.ts'
-import { closeFrame, closeOf, cutAround, cutSoon, FrameTrack } from './stream-end.ts'
+import { closeFrame, closeOf, endStreamSoon, FrameTrack, withStreamEnd } from './stream-end.ts'
 
 /** A request that wants another protocol, after Host and Origin were checked. */
 export type Upgrade = {
@@ -60,7 +60,7 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
         }
         const principal = await ask()
         authorize(principal, 'exec', true)
-        parts.presence.enter(by, headers, sandboxId, ask, socket)
+        parts.streams.enter(by, headers, sandboxId, ask, socket)
         return principal
       }
       const upgrade = { request, socket, head, url, parts, authenticate }
@@ -114,7 +114,7 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
     const command = asked.command ?? ['/bin/bash', '-l']
     const started = await parts.supervisor.exec(principal, id, { command, cwd: asked.cwd, terminal })
     sockets.handleUpgrade(request, socket, head, (client) => {
-      parts.presence.onCut(socket, (cut) => client.close(...closeOf(cut)))
+      parts.streams.onEnd(socket, (end) => client.close(...closeOf(end)))
       void converse(client, started)
     })
     return true
@@ -162,8 +162,8 @@ async function converse(client: WebSocket, { session, entry }: Started): Promise
     (done) => done.outcome,
     () => undefined,
   )
-  const cut = await cutAround(entry, outcome)
-  const words = cut ? closeOf(cut) : ([1000, ''] as const)
+  const end = await withStreamEnd(entry, outcome)
+  const words = end ? closeOf(end) : ([1000, ''] as const)
   client.send(JSON.stringify({ end: outcome ?? { kind: 'failed' } }), () => client.close(...words))
 }
 
@@ -189,7 +189,7 @@ const portTaker: UpgradeTaker = async (upgrade) => {
  * is passed on as an ordinary one and the connection is closed: a program that had the raw socket after a 200 would receive
  * the next request that a proxy in front of us sends on it, with its keys.
  */
-export async function joinPort(upgrade: Upgrade, entry: Managed, port: number): Promise<void> {
+export async function joinPort(upgrade: Upgrade, entry: LiveSandbox, port: number): Promise<void> {
   const { request, socket, head } = upgrade
   const inside = await entry.ready().connect(port)
   const end = entry.begin()
@@ -244,21 +244,21 @@ function switchingHead({ rawHeaders }: IncomingMessage): string {
 }
 
 /** Bytes both ways, until one side goes or the caller is shown out. */
-function pass({ request, socket, parts }: Upgrade, entry: Managed, inside: Duplex, first: Buffer): void {
+function pass({ request, socket, parts }: Upgrade, entry: LiveSandbox, inside: Duplex, first: Buffer): void {
   const frames = new FrameTrack()
   const isWebSocket = request.headers.upgrade?.toLowerCase() === 'websocket'
   const mayClose = (): boolean => isWebSocket && frames.isBetween
-  const over = once((cut?: Cut): void => {
+  const over = once((end?: StreamEnd): void => {
     inside.unpipe(socket)
     inside.destroy()
     // Where the program was in the middle of a frame, a word of ours would be taken for its.
-    if (cut && mayClose()) socket.end(closeFrame(cut))
+    if (end && mayClose()) socket.end(closeFrame(end))
     else socket.end()
     setTimeout(() => socket.destroy(), LINGER_MS).unref()
   })
-  parts.presence.onCut(socket, over)
+  parts.streams.onEnd(socket, over)
   for (const event of ['end', 'close', 'error'])
-    inside.once(event, () => void (mayClose() ? cutSoon(entry).then(over) : over()))
+    inside.once(event, () => void (mayClose() ? endStreamSoon(entry).then(over) : over()))
   for (const event of ['close', 'error']) socket.once(event, () => over())
   frames.see(first)
   socket.write(first)

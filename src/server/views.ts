@@ -1,6 +1,6 @@
 import type { Spec } from '../model/spec.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
-import type { Seen } from '../supervisor/provisioner.ts'
+import type { SandboxView } from '../supervisor/provisioner.ts'
 import type { Template } from '../supervisor/snapshots/templates.ts'
 
 /** What callers get to see. */
@@ -11,12 +11,12 @@ const timeOf = (ms: number | null): string | null => (ms === null ? null : new D
 export const callerMetadata = ({ metadata = {} }: Spec): Record<string, string> =>
   Object.fromEntries(Object.entries(metadata).filter(([name]) => !name.startsWith('ringfence.')))
 
-export function sandboxJson({ row, managed }: Seen) {
+export function sandboxJson({ row, live }: SandboxView) {
   const spec = JSON.parse(row.spec) as Spec
-  const plan = managed?.live?.plan
+  const plan = live?.sandbox?.plan
   return {
     id: row.id,
-    state: managed?.shown ?? row.state,
+    state: live?.shown ?? row.state,
     reason: row.reason,
     backend: row.backend,
     level: row.level,

@@ -18,7 +18,7 @@ export function scriptArguments(input: Json): readonly string[] {
 }
 
 /** Where a script's paths may lead. */
-export type InputPlaces = {
+export type InputDirectories = {
   /** Relative paths start here. */
   readonly base: string
   /** Real directories and files of the host that the sandbox shows. */
@@ -34,7 +34,7 @@ export type InputRefusal = {
 }
 
 /** The first text in the input, at any depth, that leads where nothing was granted. */
-export function judgeInput(input: Json, places: InputPlaces): InputRefusal | undefined {
+export function judgeInput(input: Json, places: InputDirectories): InputRefusal | undefined {
   for (const value of textsIn(input)) {
     const refusal = /^[a-z][a-z0-9+.-]*:\/\//i.test(value)
       ? judgeUrl(value, places)
@@ -52,7 +52,7 @@ function* textsIn(input: Json): Generator<string> {
   }
 }
 
-function judgeUrl(url: string, { network }: InputPlaces): InputRefusal | undefined {
+function judgeUrl(url: string, { network }: InputDirectories): InputRefusal | undefined {
   const target = parseTarget(url, 'url')
   const verdict =
     target.kind === 'blocked'
@@ -71,7 +71,7 @@ const OWN = ['/skill', '/tmp']
 
 const below = (path: string, root: string): boolean => path === root || path.startsWith(`${root}/`)
 
-function judgePlace(text: string, { base, roots }: InputPlaces): InputRefusal | undefined {
+function judgePlace(text: string, { base, roots }: InputDirectories): InputRefusal | undefined {
   const outside = (): InputRefusal => ({
     code: 'path-traversal',
     message: 'the path leads outside the workspace',

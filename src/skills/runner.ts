@@ -15,7 +15,7 @@ import { memoryOf } from './memory.ts'
 import { readSkill, type SkillPackage } from './package.ts'
 import { SkillRegister } from './register.ts'
 import { runScript } from './script.ts'
-import { Slots } from './slots.ts'
+import { RunQueue } from './slots.ts'
 import { type SkillUsage, UsageLog } from './usage.ts'
 
 type Run = {
@@ -34,14 +34,14 @@ export class SkillRunner implements AsyncDisposable {
   readonly #parts: SkillRunnerParts
   readonly #register: SkillRegister
   readonly #usage: UsageLog
-  readonly #slots: Slots
+  readonly #slots: RunQueue
   #wasm: WasmSandbox | undefined
 
   constructor(parts: SkillRunnerParts) {
     this.#parts = parts
     this.#register = new SkillRegister(parts.stateDir)
     this.#usage = new UsageLog(parts.stateDir)
-    this.#slots = new Slots(parts.config.sandbox?.subprocess_max_concurrent ?? 10)
+    this.#slots = new RunQueue(parts.config.sandbox?.subprocess_max_concurrent ?? 10)
   }
 
   /** Reads a skill, says what it asks for, and remembers its hash: a later run notices a change. */

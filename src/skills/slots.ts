@@ -1,7 +1,7 @@
 import { FairQueue } from '../model/fair-queue.ts'
 
 /** So many at once; the rest wait, fairly between callers. */
-export class Slots {
+export class RunQueue {
   #free: number
   readonly #waiting = new FairQueue<() => void>()
 

@@ -16,7 +16,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLock } from '../audit/lock.ts'
 import { memoryOf } from './memory.ts'
 import { BoundedOutput } from './output.ts'
-import { Slots } from './slots.ts'
+import { RunQueue } from './slots.ts'
 import { UsageLog } from './usage.ts'
 
 let dir: string
@@ -131,7 +131,7 @@ describe('usage of many runs', () => {
 
 describe('slots', () => {
   it('run so many at once, and the rest in order', async () => {
-    const slots = new Slots(3)
+    const slots = new RunQueue(3)
     let [now, most] = [0, 0]
     const order: number[] = []
     const work = (n: number) =>

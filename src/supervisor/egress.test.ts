@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { Ledger } from './egress.ts'
+import { ConnectionRecorder } from './egress.ts'
 
 /** Records that the test lets arrive, or get lost, when it likes. */
 function records() {
@@ -12,7 +12,7 @@ const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve)
 
 test('the first connection to a place waits for its record, the next one does not', async () => {
   const { pending, write } = records()
-  const ledger = new Ledger()
+  const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)
   const beside = ledger.enter('a', write)
   expect([first, beside].every((one) => one instanceof Promise)).toBe(true)
@@ -25,7 +25,7 @@ test('the first connection to a place waits for its record, the next one does no
 
 test('a lost record stops those that follow until one arrives again', async () => {
   const { pending, write } = records()
-  const ledger = new Ledger()
+  const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)
   pending.shift()?.resolve()
   await first
@@ -44,7 +44,7 @@ test('a lost record stops those that follow until one arrives again', async () =
 
 test('only so many records are on their way at once', async () => {
   const { pending, write } = records()
-  const ledger = new Ledger()
+  const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)
   pending.shift()?.resolve()
   await first

@@ -65,7 +65,7 @@ class SandboxEgress implements PreparedEgress, Egress {
   /** Copies that end with the sandbox; what the vault lends stays there. */
   readonly #own: Secret[] = []
   readonly connections: Connection[] = []
-  readonly #ledger = new Ledger()
+  readonly #ledger = new ConnectionRecorder()
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
 
   constructor(parts: EgressParts, spec: Spec) {
@@ -161,7 +161,7 @@ const MAX_UNWRITTEN = 64
  * would cost more than the connection. Once a record is lost everybody waits for their own again: what was made by then is
  * all that can be missing.
  */
-export class Ledger {
+export class ConnectionRecorder {
   readonly #places = new Set<string>()
   #unwritten = 0
   #broken = false

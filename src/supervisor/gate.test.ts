@@ -9,7 +9,7 @@ import type { Event, EventSink } from '../model/event.ts'
 import type { RealPath } from '../model/plan.ts'
 import { tenantGrants } from '../policy/grants/tenancy.ts'
 import { type Observed, sandboxPolicyOf } from '../policy/plan.ts'
-import { type CommandPlace, Gate } from './gate.ts'
+import { Gate, type WorkingDirectory } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
 /** The real gate and sandbox, with the mock behind and a trail in memory. */
@@ -58,9 +58,9 @@ type Made = {
   readonly backend?: Backend
 }
 
-function house({ trail = new Trail(), action = 'sandbox', answer, backend }: Made = {}) {
+function testGate({ trail = new Trail(), action = 'sandbox', answer, backend }: Made = {}) {
   const ran: string[] = []
-  const places: CommandPlace[] = []
+  const places: WorkingDirectory[] = []
   const behind =
     backend ??
     mock((command) => {
@@ -68,7 +68,7 @@ function house({ trail = new Trail(), action = 'sandbox', answer, backend }: Mad
       return answer?.(command) ?? {}
     })
   let ids = 0
-  const judge = async (_: unknown, place: CommandPlace): Promise<Decision> => {
+  const judge = async (_: unknown, place: WorkingDirectory): Promise<Decision> => {
     places.push(place)
     return { action, reason: `because ${action}`, rules: ['r1'], commands: [] }
   }
@@ -99,7 +99,7 @@ describe('a command that may run', () => {
     ['allow', false],
     ['ask', true],
   ])('%s', async (action, asked) => {
-    const { open, ran, trail } = house({ action })
+    const { open, ran, trail } = testGate({ action })
     const sandbox = await open()
     const done = await sandbox.exec(['echo', 'a'], { approve: () => true })
     await sandbox.close()
@@ -115,7 +115,7 @@ describe('a command that may run', () => {
   })
 
   test('every event says who, where and which', async () => {
-    const { open, trail } = house({
+    const { open, trail } = testGate({
       action: 'ask',
       answer: () => ({ violations: [{ guarantee: 'fs.protect', details: 'write .git/config' }] }),
     })
@@ -130,13 +130,13 @@ describe('a command that may run', () => {
   })
 
   test('who is left out where nobody said', async () => {
-    const { open, trail } = house()
+    const { open, trail } = testGate()
     await (await open({ agentId: undefined })).exec('true')
     expect(trail.events.every((event) => !('agent_id' in event))).toBe(true)
   })
 
   test('the first event says what the sandbox is', async () => {
-    const { open, trail } = house()
+    const { open, trail } = testGate()
     await (await open({ waive: ['limit.pids'] })).exec('true')
     expect(trail.events[0]).toEqual({
       event: 'SandboxState',
@@ -157,7 +157,7 @@ describe('a command that may run', () => {
       { guarantee: 'fs.protect', details: 'write .git/config' },
       { guarantee: 'limit.wall', details: 'PASSWORD=hunter2' },
     ]
-    const { open, trail } = house({
+    const { open, trail } = testGate({
       answer: () => ({ violations, outcome: { kind: 'stopped', limit: 'wall' } }),
     })
     await (await open()).exec('true')
@@ -179,7 +179,7 @@ describe('a command that may run', () => {
   })
 
   test('secrets in a command do not enter the trail', async () => {
-    const { open, trail, ran } = house()
+    const { open, trail, ran } = testGate()
     const sandbox = await open()
     await sandbox.exec('TOKEN=hunter2 curl x')
     await sandbox.exec(['curl', '--token', 'hunter2'])
@@ -188,7 +188,7 @@ describe('a command that may run', () => {
   })
 
   test('a line is a shell’s, a list is a program with its words', async () => {
-    const { open, ran } = house()
+    const { open, ran } = testGate()
     const sandbox = await open()
     await sandbox.exec('a | b')
     await sandbox.exec(['a', '|', 'b'])
@@ -196,13 +196,13 @@ describe('a command that may run', () => {
   })
 
   test('is judged from where it starts', async () => {
-    const { open, places } = house()
+    const { open, places } = testGate()
     await (await open()).exec('true')
     expect(places).toEqual([{ workspace: '/w', cwd: '/w/sub', own: ['/tmp'] }])
   })
 
   test('also when that is another place than the sandbox’s', async () => {
-    const { open, places } = house()
+    const { open, places } = testGate()
     await (await open()).exec('rm -rf *', { cwd: '/w/other' })
     expect(places).toEqual([{ workspace: '/w', cwd: '/w/other', own: ['/tmp'] }])
   })
@@ -210,7 +210,7 @@ describe('a command that may run', () => {
 
 describe('a command that may not', () => {
   test('deny: nothing runs, and it is on record', async () => {
-    const { open, ran, trail } = house({ action: 'deny' })
+    const { open, ran, trail } = testGate({ action: 'deny' })
     const sandbox = await open()
     const error = await sandbox
       .exec('rm -rf /', { approve: () => true })
@@ -227,7 +227,7 @@ describe('a command that may not', () => {
   })
 
   test('the sandbox lives on after it', async () => {
-    const { open, trail } = house({ action: 'deny' })
+    const { open, trail } = testGate({ action: 'deny' })
     const sandbox = await open()
     await codeOf(sandbox.exec('a'))
     await sandbox.close()
@@ -239,7 +239,7 @@ describe('a command that may not', () => {
     ['no', { approve: () => false }],
     ['no, after a while', { approve: async () => false }],
   ])('ask, and %s', async (_, options) => {
-    const { open, ran, trail } = house({ action: 'ask' })
+    const { open, ran, trail } = testGate({ action: 'ask' })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('git push', options))).toBe('approval-required')
     expect(ran).toEqual([])
@@ -248,7 +248,7 @@ describe('a command that may not', () => {
   })
 
   test('the question is on record before anybody answers, and the caller hears who said no and why', async () => {
-    const { open, trail } = house({ action: 'ask' })
+    const { open, trail } = testGate({ action: 'ask' })
     const sandbox = await open()
     const approve = (_: unknown, execId: string) => {
       expect(trail.names.at(-1)).toBe('PolicyDecision ask')
@@ -269,7 +269,7 @@ describe('a command that may not', () => {
   })
 
   test('an approval that fails is none', async () => {
-    const { open, ran } = house({ action: 'ask' })
+    const { open, ran } = testGate({ action: 'ask' })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('git push', { approve: () => Promise.reject(new Error('gone')) }))).toBe(
       'Error: gone',
@@ -285,7 +285,7 @@ describe('a command that may not', () => {
     ['a NUL in a line', 'a\0b', 'invalid-input'],
     ['a NUL in a word', ['a', 'b\0'], 'invalid-input'],
   ])('%s', async (_, command, code) => {
-    const { open, ran } = house()
+    const { open, ran } = testGate()
     expect(await codeOf((await open()).exec(command))).toBe(code)
     expect(ran).toEqual([])
   })
@@ -296,26 +296,26 @@ describe('a trail that cannot be written stops what it should record', () => {
     ['from the beginning', 0],
     ['from the decision on', 1],
   ])('%s: nothing is executed', async (_, from) => {
-    const { open, ran } = house({ trail: new Trail((count) => count >= from) })
+    const { open, ran } = testGate({ trail: new Trail((count) => count >= from) })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('true'))).toBe('trail-unwritable')
     expect(ran).toEqual([])
   })
 
   test('an approval that cannot be recorded is none', async () => {
-    const { open, ran } = house({ action: 'ask', trail: new Trail((count) => count >= 2) })
+    const { open, ran } = testGate({ action: 'ask', trail: new Trail((count) => count >= 2) })
     expect(await codeOf((await open()).exec('git push', { approve: () => true }))).toBe('trail-unwritable')
     expect(ran).toEqual([])
   })
 
   test('a result that cannot be recorded is not handed out', async () => {
-    const { open, ran } = house({ trail: new Trail((count) => count >= 2) })
+    const { open, ran } = testGate({ trail: new Trail((count) => count >= 2) })
     expect(await codeOf((await open()).exec('true'))).toBe('trail-unwritable')
     expect(ran).toEqual(['/bin/bash -c true'])
   })
 
   test('that the sandbox exists is on record before anything runs, also after a first failure', async () => {
-    const { open, trail } = house({ trail: new Trail((count) => count === 0) })
+    const { open, trail } = testGate({ trail: new Trail((count) => count === 0) })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('a'))).toBe('trail-unwritable')
     await codeOf(sandbox.exec('b'))
@@ -323,13 +323,13 @@ describe('a trail that cannot be written stops what it should record', () => {
   })
 
   test('files are no way around it', async () => {
-    const { open } = house({ trail: new Trail(() => true) })
+    const { open } = testGate({ trail: new Trail(() => true) })
     const sandbox = await open()
     expect(await codeOf(sandbox.files.write('/w/a', 'x'))).toBe('trail-unwritable')
   })
 
   test('closing ends the sandbox even so, and says it', async () => {
-    const { open } = house({ trail: new Trail(() => true) })
+    const { open } = testGate({ trail: new Trail(() => true) })
     const sandbox = await open()
     expect(await codeOf(sandbox.close())).toBe('trail-unwritable')
     expect(await codeOf(sandbox.exec('true'))).toBe('wrong-state')
@@ -338,7 +338,7 @@ describe('a trail that cannot be written stops what it should record', () => {
 
 describe('closing', () => {
   test('twice is harmless and recorded once', async () => {
-    const { open, trail } = house()
+    const { open, trail } = testGate()
     const sandbox = await open()
     await sandbox.close()
     await sandbox.close()
@@ -346,14 +346,14 @@ describe('closing', () => {
   })
 
   test('at once from two sides, too', async () => {
-    const { open, trail } = house()
+    const { open, trail } = testGate()
     const sandbox = await open()
     await Promise.all([sandbox.close(), sandbox.close()])
     expect(trail.names.filter((name) => name === 'SandboxState destroyed').length).toBe(1)
   })
 
   test('ends everything: commands and files', async () => {
-    const { open, ran } = house()
+    const { open, ran } = testGate()
     const sandbox = await open()
     await sandbox.files.write('/w/a', 'x')
     await sandbox.close()
@@ -364,7 +364,7 @@ describe('closing', () => {
   })
 
   test('`await using` does it', async () => {
-    const { open, trail } = house()
+    const { open, trail } = testGate()
     {
       await using sandbox = await open()
       await sandbox.exec('true')
@@ -383,11 +383,11 @@ describe('opening', () => {
     ['no wall', { workspace: '/w' }, 'backend-unavailable'],
     ['an image', { image: 'debian', backend: 'mock' }, 'unsupported'],
   ])('%s is refused', async (_, spec, code) => {
-    expect(await codeOf(house().gate.open(spec))).toBe(code)
+    expect(await codeOf(testGate().gate.open(spec))).toBe(code)
   })
 
   test('a wall that is not there is on record', async () => {
-    const { gate, trail } = house()
+    const { gate, trail } = testGate()
     await codeOf(gate.open({ workspace: '/w', agentId: 'agent-7' }))
     expect(trail.events).toMatchObject([
       { event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' },
@@ -395,7 +395,7 @@ describe('opening', () => {
   })
 
   test('so is a spec that policy refuses', async () => {
-    const { gate, trail } = house()
+    const { gate, trail } = testGate()
     await codeOf(gate.open({ workspace: '/other', agentId: 'agent-7' }))
     expect(trail.events).toMatchObject([
       { event: 'PolicyDecision', subject: 'sandbox', action: 'deny', agent_id: 'agent-7' },
@@ -412,14 +412,14 @@ describe('opening', () => {
       },
       open: () => Promise.reject(new SandboxError('launch-failed', 'no')),
     }
-    const { open } = house({ backend: failing })
+    const { open } = testGate({ backend: failing })
     expect(await codeOf(open())).toBe('launch-failed')
     expect(await codeOf(open())).toBe('launch-failed')
     expect(probes).toBe(2)
   })
 
   test('a command that fails to start is on record', async () => {
-    const { open, trail } = house({
+    const { open, trail } = testGate({
       answer: () => {
         throw new SandboxError('launch-failed', 'the wall fell')
       },

@@ -28,7 +28,7 @@ import { Sandbox } from './sandbox.ts'
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 
 /** Where a command would run; relative paths in it are judged from there. */
-export type CommandPlace = {
+export type WorkingDirectory = {
   readonly workspace: string
   readonly cwd: string
   /** Directories that are the sandbox's own, and as good as the workspace. */
@@ -46,7 +46,7 @@ export type GateParts = {
   readonly allowNative?: () => boolean
   readonly registry: SandboxRegistry
   readonly trail: EventSink
-  readonly judge: (command: AskedCommand, place: CommandPlace) => Promise<Decision>
+  readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
   readonly observe: (path: string) => Observed
   /** What protected names in a writable place lead to. */
   readonly pins?: (path: string) => PinFacts
@@ -86,7 +86,7 @@ export type Made = {
 }
 
 /** What a sandbox is made with beside its plan. */
-type Around = {
+type SandboxContext = {
   readonly id?: string
   readonly egress?: Egress | undefined
   readonly review?: Review | undefined
@@ -217,7 +217,7 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    { id = this.#parts.newId('sb'), egress, review, requester }: Around = {},
+    { id = this.#parts.newId('sb'), egress, review, requester }: SandboxContext = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)

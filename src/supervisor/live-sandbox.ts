@@ -3,13 +3,13 @@ import type { SandboxRow } from '../store/sandboxes.ts'
 import { Deadline } from './deadline.ts'
 import type { ExecSession } from './exec/exec-session.ts'
 import { type EndReason, isEnded, move, type ShownState, type State, shown } from './lifecycle.ts'
-import type { LiveSandbox } from './open-sandbox.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
 
 /** Ended commands that are kept for whoever comes back. */
 const KEPT_EXECS = 32
 
 /** One sandbox in the supervisor's hands, from the request until nothing of it is left. */
-export class Managed {
+export class LiveSandbox {
   readonly id: string
   readonly ttl: Deadline
   readonly idle: Deadline
@@ -21,7 +21,7 @@ export class Managed {
   row: SandboxRow
   /** Why it ends, from the moment that it does. */
   ending: string | undefined
-  live: LiveSandbox | undefined
+  sandbox: OpenSandbox | undefined
   idleMs: number | undefined
   /** What was started last, for people. */
   lastCommand: { readonly command: string; readonly at: number } | undefined
@@ -79,8 +79,8 @@ export class Managed {
   }
 
   /** The open sandbox, for work that needs it ready. */
-  ready(): LiveSandbox {
-    if (this.#state === 'ready' && this.live) return this.live
+  ready(): OpenSandbox {
+    if (this.#state === 'ready' && this.sandbox) return this.sandbox
     const why = this.row.reason ? ` (${this.row.reason})` : ''
     throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}${why}`)
   }

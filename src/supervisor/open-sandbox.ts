@@ -2,4 +2,4 @@ import type { Freezable } from '../backends/backend.ts'
 import type { Sandbox } from './sandbox.ts'
 
 /** An open sandbox in the supervisor's hands; what a backend may lack is answered with `unsupported`. */
-export type LiveSandbox = Sandbox & Partial<Freezable>
+export type OpenSandbox = Sandbox & Partial<Freezable>

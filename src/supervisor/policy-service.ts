@@ -14,7 +14,7 @@ import { compilePolicy, type ExampleResult, examplesOf, rulesOf } from '../polic
 import { type Suggestion, suggestFrom } from '../policy/suggest.ts'
 import { judgeHere, policiesFor } from './judge-path.ts'
 
-export type PolicyDeskParts = {
+export type PolicyServiceParts = {
   readonly file: string
   readonly home: string
   readonly current: () => Config
@@ -27,11 +27,11 @@ type Asked = { readonly line: string } | { readonly argv: readonly [string, ...s
 const baseOf = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 32)
 
 /** Where people read the policy, try it and change it. */
-export class PolicyDesk {
-  readonly #parts: PolicyDeskParts
+export class PolicyService {
+  readonly #parts: PolicyServiceParts
   #saving: Promise<unknown> = Promise.resolve()
 
-  constructor(parts: PolicyDeskParts) {
+  constructor(parts: PolicyServiceParts) {
     this.#parts = parts
   }
 

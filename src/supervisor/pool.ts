@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import type { Spec } from '../model/spec.ts'
-import type { LiveSandbox } from './open-sandbox.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
 
 /** So many sandboxes of one kind are kept ready. */
 export type PoolSize = { readonly spec: Spec; readonly size: number }
 
 export type PoolParts = {
-  readonly open: (spec: Spec) => Promise<LiveSandbox>
+  readonly open: (spec: Spec) => Promise<OpenSandbox>
   /** What the policy in force is called; a sandbox that another one admitted is not handed out. */
   readonly policyHash: () => string
 }
@@ -14,7 +14,7 @@ export type PoolParts = {
 /** Words for people only; they change nothing about the sandbox. */
 const IRRELEVANT: readonly string[] = ['metadata']
 
-type Kept = { readonly live: LiveSandbox; readonly usable: () => boolean }
+type Kept = { readonly live: OpenSandbox; readonly usable: () => boolean }
 type Kind = { readonly spec: Spec; readonly size: number; readonly kept: Kept[]; opening: number }
 
 const RETRY_MS = 1000
@@ -47,7 +47,7 @@ export class Pool {
   }
 
   /** One that fits exactly and that the caller may have, or nothing: then the caller opens its own. */
-  take(spec: Spec, isPermitted: (live: LiveSandbox) => boolean): LiveSandbox | undefined {
+  take(spec: Spec, isPermitted: (live: OpenSandbox) => boolean): OpenSandbox | undefined {
     if (this.#policy !== this.#parts.policyHash()) this.#renew()
     const kind = this.#kinds.get(kindOf(spec))
     if (!kind) return undefined

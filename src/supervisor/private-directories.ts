@@ -7,7 +7,7 @@ import type { Gate, OpenSandboxOptions } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
 /** The private directories of sandboxes: made before one opens, gone when it is closed. */
-export class Homes {
+export class PrivateDirectories {
   readonly #dir: string
 
   constructor(dir: string) {
@@ -63,16 +63,20 @@ function openUp(path: string): void {
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
 
 /** The gate for sandboxes that may have private directories. */
-export const openWithHomes =
-  (gate: Pick<Gate, 'open'>, homes: Homes, newId: (prefix: string) => string) =>
+export const openWithPrivateDirectories =
+  (gate: Pick<Gate, 'open'>, privateDirectories: PrivateDirectories, newId: (prefix: string) => string) =>
   async (spec: Spec, { id = newId('sb'), ...options }: Opening): Promise<Sandbox> => {
     if (!spec.private?.length) return gate.open(spec, { id, ...options })
     try {
-      const sandbox = await gate.open(spec, { id, ...options, own: homes.make(id, spec.private.length) })
-      sandbox.onClose(() => homes.remove(id))
+      const sandbox = await gate.open(spec, {
+        id,
+        ...options,
+        own: privateDirectories.make(id, spec.private.length),
+      })
+      sandbox.onClose(() => privateDirectories.remove(id))
       return sandbox
     } catch (error) {
-      await homes.remove(id)
+      await privateDirectories.remove(id)
       throw error
     }
   }

@@ -16,8 +16,8 @@ import type { Tx } from '../store/sql.ts'
 import { hashSecret, newSandboxToken, type Principal, requesterOf } from './access/keys.ts'
 import { Admission, type Quota } from './exec/admission.ts'
 import type { EndReason } from './lifecycle.ts'
-import { Managed } from './live-sandbox.ts'
-import type { LiveSandbox } from './open-sandbox.ts'
+import { LiveSandbox } from './live-sandbox.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
 import type { Pool } from './pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
@@ -31,39 +31,39 @@ export type CreateRequest = {
 }
 
 /** A sandbox as callers see it: its record, and its life while it has one. */
-export type Seen = { readonly row: SandboxRow; readonly managed?: Managed | undefined }
-export type Created = Seen & { readonly token?: string }
+export type SandboxView = { readonly row: SandboxRow; readonly live?: LiveSandbox | undefined }
+export type Created = SandboxView & { readonly token?: string }
 
-/** What the nursery needs of the house around it. */
-export type NurseryParts = {
+/** What the provisioner needs of the supervisor. */
+export type SupervisorCallbacks = {
   readonly parts: SupervisorParts
-  readonly entries: Map<string, Managed>
+  readonly entries: Map<string, LiveSandbox>
   readonly quota: Quota
   readonly pool: Pool
   readonly assertOpen: () => void
-  readonly save: (entry: Managed, change: SandboxChange) => Promise<void>
+  readonly save: (entry: LiveSandbox, change: SandboxChange) => Promise<void>
   /** Ends that are recorded as soon as that is possible. */
   readonly unrecorded: UnrecordedEnds
-  readonly stop: (entry: Managed, reason: EndReason) => Promise<void>
-  readonly endedByItself: (entry: Managed, why: string) => Promise<void>
-  readonly get: (principal: Principal, id: string) => Promise<Seen>
+  readonly stop: (entry: LiveSandbox, reason: EndReason) => Promise<void>
+  readonly endedByItself: (entry: LiveSandbox, why: string) => Promise<void>
+  readonly get: (principal: Principal, id: string) => Promise<SandboxView>
 }
 
 /** SECURITY: what the plan of one from the pool does not limit is more than any tenant's ceiling. */
 const UNLIMITED = { cpus: Infinity, memoryMb: Infinity, diskMb: Infinity, pids: Infinity }
 
 /** How sandboxes come to be: each once, whole, or not at all. */
-export class Nursery {
-  readonly #house: NurseryParts
+export class Provisioner {
+  readonly #supervisor: SupervisorCallbacks
   readonly #parts: SupervisorParts
   readonly #opening: Admission
   /** Creates under a name that are on their way: a repeat waits for the first. */
   readonly #named = new Map<string, Promise<Created>>()
 
-  constructor(house: NurseryParts) {
-    this.#house = house
-    this.#parts = house.parts
-    const { limits } = house.parts
+  constructor(supervisor: SupervisorCallbacks) {
+    this.#supervisor = supervisor
+    this.#parts = supervisor.parts
+    const { limits } = supervisor.parts
     this.#opening = new Admission('creates', { running: limits.opening, waiting: limits.waiting })
   }
 
@@ -80,7 +80,7 @@ export class Nursery {
   }
 
   async create(principal: Principal, request: CreateRequest): Promise<Created> {
-    this.#house.assertOpen()
+    this.#supervisor.assertOpen()
     assertSmall(request.spec)
     const { idempotency } = request
     if (!idempotency) return this.#create(principal, request)
@@ -108,17 +108,17 @@ export class Nursery {
       throw new SandboxError('conflict', 'this idempotency key was used for another request', {
         hint: 'use a new key for a new request',
       })
-    return this.#house.get(principal, id)
+    return this.#supervisor.get(principal, id)
   }
 
   async #create(principal: Principal, request: CreateRequest): Promise<Created> {
     const { limits, metrics } = this.#parts
-    if (this.#house.entries.size >= limits.sandboxes)
+    if (this.#supervisor.entries.size >= limits.sandboxes)
       throw new SandboxError('too-many-requests', `this server already holds ${limits.sandboxes} sandboxes`, {
         hint: 'end some, or try again later',
         retryAfterSecs: 5,
       })
-    this.#house.quota.take(principal.keyId)
+    this.#supervisor.quota.take(principal.keyId)
     const started = monotonicMs()
     try {
       const made = await this.#opening.run(() => this.#provision(principal, request), principal)
@@ -130,37 +130,37 @@ export class Nursery {
       )
       return made
     } catch (error) {
-      this.#house.quota.give(principal.keyId)
+      this.#supervisor.quota.give(principal.keyId)
       metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
       throw error
     }
   }
 
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
-    this.#house.assertOpen()
+    this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: one from the pool was made in the server's own name, so whether this requester may have it is asked here.
-    const pooled = this.#house.pool.take(request.spec, (live) =>
+    const pooled = this.#supervisor.pool.take(request.spec, (live) =>
       this.#isPermitted(requester, request.spec, live),
     )
     const id = pooled?.id ?? this.#parts.newId('sb')
     const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()
     const row = this.#newRow(principal, request, { id, token })
-    const entry = new Managed(row, (reason) => void this.#house.stop(entry, reason).catch(() => {}))
+    const entry = new LiveSandbox(row, (reason) => void this.#supervisor.stop(entry, reason).catch(() => {}))
     entry.idleMs = request.idleMs
-    this.#house.entries.set(entry.id, entry)
+    this.#supervisor.entries.set(entry.id, entry)
     try {
       entry.move('provisioning')
       await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request, requester))
       this.#becomeReady(entry, request)
-      return { row: entry.row, managed: entry, token }
+      return { row: entry.row, live: entry, token }
     } catch (error) {
       await this.#undo(entry)
       throw error
     }
   }
 
-  #isPermitted(requester: Requester, spec: Spec, { plan, backend }: LiveSandbox): boolean {
+  #isPermitted(requester: Requester, spec: Spec, { plan, backend }: OpenSandbox): boolean {
     try {
       const limits = { ...UNLIMITED, ...plan.limits }
       this.#parts.assertPermitted(requester, { ...spec, backend, limits }, { plan })
@@ -171,20 +171,20 @@ export class Nursery {
   }
 
   /** One that stands already: it enters the records as ready, in one write. */
-  async #claim(entry: Managed, request: CreateRequest, pooled: LiveSandbox): Promise<void> {
-    entry.live = pooled
+  async #claim(entry: LiveSandbox, request: CreateRequest, pooled: OpenSandbox): Promise<void> {
+    entry.sandbox = pooled
     const change = await this.#standing(entry, request)
     entry.row = { ...entry.row, ...change }
     await Promise.all([pooled.recorded(), this.#insert(entry, request)])
   }
 
   /** The wall goes up while the disk is written; neither alone is an answer. */
-  async #raise(entry: Managed, request: CreateRequest, requester: Requester): Promise<void> {
+  async #raise(entry: LiveSandbox, request: CreateRequest, requester: Requester): Promise<void> {
     const { id, abort, row } = entry
     const opened = this.#parts
       .open(request.spec, { id, signal: abort.signal, owner: row.tenant, requester })
       .then(async (live) => {
-        entry.live = live
+        entry.sandbox = live
         return { live, change: await this.#standing(entry, request) }
       })
     const [written, raised] = await Promise.allSettled([this.#insert(entry, request), opened])
@@ -192,18 +192,18 @@ export class Nursery {
     if (raised.status === 'rejected') throw raised.reason
     assertWanted(entry)
     const { live, change } = raised.value
-    await Promise.all([live.recorded(), this.#house.save(entry, change)])
+    await Promise.all([live.recorded(), this.#supervisor.save(entry, change)])
   }
 
   /** What is to be said of it once the wall stands: ready never means that it could be built. */
-  async #standing(entry: Managed, { timeoutMs }: CreateRequest): Promise<SandboxChange> {
-    const { backend, level } = entry.live as LiveSandbox
-    const layers = JSON.stringify(await (entry.live as LiveSandbox).layers())
+  async #standing(entry: LiveSandbox, { timeoutMs }: CreateRequest): Promise<SandboxChange> {
+    const { backend, level } = entry.sandbox as OpenSandbox
+    const layers = JSON.stringify(await (entry.sandbox as OpenSandbox).layers())
     const ttl = this.#ttlOf(timeoutMs)
     return { state: 'ready', backend, level, layers, expiresAt: ttl === undefined ? null : Date.now() + ttl }
   }
 
-  async #insert(entry: Managed, { idempotency }: CreateRequest): Promise<void> {
+  async #insert(entry: LiveSandbox, { idempotency }: CreateRequest): Promise<void> {
     const { tenant, id } = entry.row
     await this.#parts.store.write(async (tx) => {
       await insertSandbox(tx, entry.row)
@@ -216,22 +216,22 @@ export class Nursery {
     return timeoutMs === 0 ? undefined : (timeoutMs ?? this.#parts.limits.defaultTtlMs)
   }
 
-  #becomeReady(entry: Managed, { timeoutMs }: CreateRequest): void {
+  #becomeReady(entry: LiveSandbox, { timeoutMs }: CreateRequest): void {
     // Stopped while the disk was written: the record is undone by `#undo`.
     assertWanted(entry)
     entry.move('ready')
     entry.ttl.set(this.#ttlOf(timeoutMs))
     entry.touch()
-    void (entry.live as LiveSandbox).ended
-      .then((why) => this.#house.endedByItself(entry, why))
+    void (entry.sandbox as OpenSandbox).ended
+      .then((why) => this.#supervisor.endedByItself(entry, why))
       .catch(() => {})
   }
 
   /** A create that failed leaves nothing, not even its name. */
-  async #undo(entry: Managed): Promise<void> {
+  async #undo(entry: LiveSandbox): Promise<void> {
     const stopped = entry.abort.signal.aborted
-    await entry.live?.close().catch(() => {})
-    this.#house.entries.delete(entry.id)
+    await entry.sandbox?.close().catch(() => {})
+    this.#supervisor.entries.delete(entry.id)
     const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
     const write = async (tx: Tx): Promise<void> => {
       await forgetIdempotency(tx, entry.id)
@@ -240,7 +240,7 @@ export class Nursery {
     }
     await this.#parts.store.write(write).catch(() => {
       const row = { ...entry.row, ...end, ...(stopped ? {} : { state: 'failed', reason: 'crashed' }) }
-      this.#house.unrecorded.add(entry.id, { row, write })
+      this.#supervisor.unrecorded.add(entry.id, { row, write })
     })
     if (stopped) entry.row = { ...entry.row, ...end }
     entry.move(stopped ? 'destroying' : 'failed')
@@ -284,7 +284,7 @@ function assertSmall(spec: Spec): void {
     })
 }
 
-function assertWanted({ id, abort }: Managed): void {
+function assertWanted({ id, abort }: LiveSandbox): void {
   if (abort.signal.aborted)
     throw new SandboxError('wrong-state', `sandbox ${id} was stopped while it started`)
 }

@@ -7,7 +7,7 @@ import type { Supervisor } from './supervisor.ts'
 const LEAST_FREE_BYTES = 16 * 1024 * 1024
 
 /** Refuses work while there is no room for its records: before it starts, never after it ran. */
-export function assertRoom(stateDir: string): void {
+export function assertFreeSpace(stateDir: string): void {
   const { bavail, bsize } = statfsSync(stateDir)
   if (bavail * bsize < LEAST_FREE_BYTES)
     throw new SandboxError('store-unwritable', 'less than 16 MiB are free for records', {
@@ -17,7 +17,7 @@ export function assertRoom(stateDir: string): void {
 }
 
 /** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
-export async function troubleOf(
+export async function readinessProblems(
   stateDir: string,
   store: Store,
   supervisor: Pick<Supervisor, 'draining'>,
@@ -34,7 +34,7 @@ export async function troubleOf(
   }
   await attempt('the state directory cannot be written', () => accessSync(stateDir, constants.W_OK))
   await attempt('no file can be opened', () => closeSync(openSync('/dev/null', 'r')))
-  await attempt('the disk', () => assertRoom(stateDir))
+  await attempt('the disk', () => assertFreeSpace(stateDir))
   await attempt('the store cannot be written', () => store.write((tx) => tx.run('SELECT 1 AS one')))
   return problems
 }

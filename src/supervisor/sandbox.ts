@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, canHoldStill, type Freezable } from '../backends/backend.ts'
+import { canFreeze, canQuiesce, type Freezable } from '../backends/backend.ts'
 import type { Connection } from '../egress/connection.ts'
 import type { Review } from '../host/review/review.ts'
 import type { ExecResult } from '../model/command.ts'
@@ -18,14 +18,14 @@ import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { HostVerdict } from '../policy/network/host-verdicts.ts'
-import { type Asking, Permits } from './approvals/permits.ts'
+import { type AuthorizeOptions, CommandAuthorizer } from './approvals/permits.ts'
 import type { Egress } from './egress.ts'
 import { askedCommand, placed } from './exec/asked-command.ts'
 import type { AskedCommand } from './gate.ts'
 import { SandboxFiles } from './sandbox-files.ts'
 import { SandboxRecord } from './sandbox-record.ts'
 
-export type ExecOptions = Asking & {
+export type ExecOptions = AuthorizeOptions & {
   readonly stdin?: 'inherit' | Uint8Array | string
   /** Takes what it says as it comes. Without it a command that says more than 16 MiB, or `outputBytes`, is stopped. */
   readonly output?: ExecIo['output']
@@ -84,7 +84,7 @@ export class Sandbox implements AsyncDisposable {
   readonly review: Review | undefined
   readonly #parts: Parts
   readonly #record: SandboxRecord
-  readonly #permits: Permits
+  readonly #permits: CommandAuthorizer
   readonly #closing: (() => Promise<void>)[] = []
   #failedLaunch: () => void = () => {}
   #lost: string | undefined
@@ -100,7 +100,7 @@ export class Sandbox implements AsyncDisposable {
     this.review = parts.review
     const record = new SandboxRecord(parts)
     this.#record = record
-    this.#permits = new Permits({ plan: parts.plan, judge: parts.judge, record })
+    this.#permits = new CommandAuthorizer({ plan: parts.plan, judge: parts.judge, record })
     this.files = new SandboxFiles(
       (operation, path) => record.file(operation, path),
       () => this.#inside().files,
@@ -229,7 +229,7 @@ export class Sandbox implements AsyncDisposable {
   /** Its commands stand still while the work is done, so that what it reads belongs together. */
   still<T>(work: () => Promise<T>): Promise<T> {
     const inside = this.#inside()
-    if (canHoldStill(inside)) return inside.still(work)
+    if (canQuiesce(inside)) return inside.still(work)
     throw new SandboxError('unsupported', `the backend \`${this.backend}\` cannot snapshot`, {
       hint: 'choose a backend that can; see `ringfence doctor`',
     })
@@ -282,7 +282,7 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Judges and records a command that runs elsewhere. */
-  admit(command: AskedCommand, asking: Asking = {}): Promise<Decision> {
+  admit(command: AskedCommand, asking: AuthorizeOptions = {}): Promise<Decision> {
     return this.#permits.decide(command, this.#parts.newId('ex'), asking)
   }
 

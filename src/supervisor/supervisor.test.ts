@@ -7,9 +7,9 @@ import { openStore } from '../store/open.ts'
 import { listSandboxes } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import type { Principal } from './access/keys.ts'
-import { Questions } from './approvals/approvals.ts'
+import { Approvals } from './approvals/approvals.ts'
 import { ENDED, isEnded, mayMove, NEXT, STATES, type State } from './lifecycle.ts'
-import type { LiveSandbox } from './open-sandbox.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
 import { Supervisor } from './supervisor.ts'
 import { Metrics } from './telemetry/metrics.ts'
 
@@ -25,7 +25,7 @@ class World {
   readonly lose = new Map<string, (why: string) => void>()
   failNext = false
 
-  live(id: string): LiveSandbox {
+  live(id: string): OpenSandbox {
     if (this.failNext) {
       this.failNext = false
       throw new SandboxError('launch-failed', 'it did not start')
@@ -50,7 +50,7 @@ class World {
         result: Promise.resolve({ outcome: { kind: 'exited', code: 0 }, durationMs: 1 }),
       }),
     }
-    return live as unknown as LiveSandbox
+    return live as unknown as OpenSandbox
   }
 }
 
@@ -66,8 +66,8 @@ function begin(store: Store, world: World, epoch: number, instance = 'i1'): Supe
     open: async (_, { id }) => world.live(id ?? newId('sb')),
     judge: () => {},
     assertPermitted: () => {},
-    assertRoom: () => {},
-    questions: new Questions({ store, trail, newId, instance, timeoutMs: () => 1000 }),
+    assertFreeSpace: () => {},
+    approvals: new Approvals({ store, trail, newId, instance, timeoutMs: () => 1000 }),
     metrics: new Metrics(),
     policyHash: () => 'p',
     limits: {
@@ -140,9 +140,9 @@ async function perform(supervisor: Supervisor, world: World, id: string, op: Op)
 }
 
 async function lost(supervisor: Supervisor, world: World, id: string): Promise<void> {
-  const { managed } = await supervisor.get(me, id)
+  const { live } = await supervisor.get(me, id)
   world.lose.get(id)?.('it crashed')
-  await managed?.gone
+  await live?.gone
 }
 
 function sequences(length: number): Op[][] {
@@ -324,8 +324,8 @@ describe('others', () => {
       open: async (_: unknown, { id }: { readonly id?: string }) => world.live(id ?? newId('sb')),
       judge: () => {},
       assertPermitted: () => {},
-      assertRoom: () => {},
-      questions: new Questions({ store, trail, newId, instance: 'full', timeoutMs: () => 1000 }),
+      assertFreeSpace: () => {},
+      approvals: new Approvals({ store, trail, newId, instance: 'full', timeoutMs: () => 1000 }),
       metrics: new Metrics(),
       policyHash: () => 'p',
     }

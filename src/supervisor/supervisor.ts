@@ -15,18 +15,18 @@ import {
 } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { isOperator, type Principal, requesterOf } from './access/keys.ts'
-import type { Questions } from './approvals/approvals.ts'
+import type { Approvals } from './approvals/approvals.ts'
 import { Quota } from './exec/admission.ts'
-import { type ExecContext, ExecDesk, type Started } from './exec/exec-service.ts'
+import { type ExecContext, ExecService, type Started } from './exec/exec-service.ts'
 import type { ExecRequest } from './exec/exec-session.ts'
 import type { OutputBudget } from './exec/output-budget.ts'
 import type { Made } from './gate.ts'
 import type { Instance } from './instance.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
-import type { Managed } from './live-sandbox.ts'
-import type { LiveSandbox } from './open-sandbox.ts'
+import type { LiveSandbox } from './live-sandbox.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
 import { Pool, type PoolSize } from './pool.ts'
-import { type Created, type CreateRequest, Nursery, type Seen } from './provisioner.ts'
+import { type Created, type CreateRequest, Provisioner, type SandboxView } from './provisioner.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -56,16 +56,16 @@ export type SupervisorParts = {
       readonly owner?: string
       readonly requester: Requester
     },
-  ) => Promise<LiveSandbox>
+  ) => Promise<OpenSandbox>
   /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
   readonly tokenOf?: (id: string) => string
   /** Throws while there is no room for the records of more work. */
-  readonly assertRoom: () => void
+  readonly assertFreeSpace: () => void
   /** Throws what policy objects to in a spec. */
   readonly judge: (spec: Spec, requester: Requester) => void
   /** Throws when a spec, or the plan made of it, has more of the host than the requester may have. */
   readonly assertPermitted: (requester: Requester, spec: Spec, made?: Made) => void
-  readonly questions: Questions
+  readonly approvals: Approvals
   readonly metrics: Metrics
   readonly limits: SupervisorLimits
   readonly pool?: readonly PoolSize[]
@@ -75,9 +75,9 @@ export type SupervisorParts = {
 /** The life of every sandbox of this server. No lock is held across sandboxes; each is changed by one hand at a time. */
 export class Supervisor {
   readonly #parts: SupervisorParts
-  readonly #entries = new Map<string, Managed>()
-  readonly #nursery: Nursery
-  readonly #execs: ExecDesk
+  readonly #entries = new Map<string, LiveSandbox>()
+  readonly #provisioner: Provisioner
+  readonly #execs: ExecService
   readonly #quota: Quota
   readonly #pool: Pool
   readonly #unrecorded: UnrecordedEnds
@@ -86,7 +86,7 @@ export class Supervisor {
   constructor(parts: SupervisorParts) {
     this.#parts = parts
     const { limits } = parts
-    this.#execs = new ExecDesk(parts)
+    this.#execs = new ExecService(parts)
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
     this.#pool = new Pool(
@@ -94,7 +94,7 @@ export class Supervisor {
       parts.pool ?? [],
     )
     this.#unrecorded = new UnrecordedEnds(parts.store, parts.trail)
-    this.#nursery = new Nursery({
+    this.#provisioner = new Provisioner({
       parts,
       entries: this.#entries,
       quota: this.#quota,
@@ -111,7 +111,7 @@ export class Supervisor {
 
   /** Makes a sandbox that is ready, or nothing at all. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
-    return this.#nursery.create(principal, request)
+    return this.#provisioner.create(principal, request)
   }
 
   /** How much of what commands printed is kept. */
@@ -129,12 +129,12 @@ export class Supervisor {
   }
 
   /** The ones that this principal may see. */
-  liveOf(principal: Principal): readonly Managed[] {
+  liveOf(principal: Principal): readonly LiveSandbox[] {
     return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
   }
 
   /** Every one, for our own figures. */
-  get all(): Iterable<Managed> {
+  get all(): Iterable<LiveSandbox> {
     return this.#entries.values()
   }
 
@@ -144,7 +144,7 @@ export class Supervisor {
 
   /** Settles what an earlier life of this instance left behind; others' sandboxes are not touched. */
   async recover(): Promise<number> {
-    const { store, instance, trail, questions } = this.#parts
+    const { store, instance, trail, approvals } = this.#parts
     const left = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
     const reason = 'crashed: the server ended while it was running'
     for (const { id } of left)
@@ -155,27 +155,27 @@ export class Supervisor {
         if (row.state === 'requested' || row.state === 'provisioning') await forgetIdempotency(tx, row.id)
       }
     })
-    await questions.forgetOld()
+    await approvals.forgetOld()
     this.#pool.fill()
     return left.length
   }
 
   /** SECURITY: what belongs to another tenant does not exist. */
-  async get(principal: Principal, id: string): Promise<Seen> {
+  async get(principal: Principal, id: string): Promise<SandboxView> {
     const seen = await this.#find(principal, id)
     this.#assertPermitted(principal, seen)
     return seen
   }
 
-  async #find(principal: Principal, id: string): Promise<Seen> {
-    const managed = this.#entries.get(id)
-    const row = managed?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
+  async #find(principal: Principal, id: string): Promise<SandboxView> {
+    const live = this.#entries.get(id)
+    const row = live?.row ?? this.#unrecorded.row(id) ?? (await findSandbox(this.#parts.store, id))
     if (!row || !mayUse(principal, row)) throw notFound(id)
-    return { row, managed }
+    return { row, live }
   }
 
   /** SECURITY: a key does not get through a sandbox of its tenant's operator what it could not ask for itself. */
-  #assertPermitted(principal: Principal, { row, managed }: Seen): void {
+  #assertPermitted(principal: Principal, { row, live }: SandboxView): void {
     const requester = requesterOf(principal)
     // Nobody in particular, where an address or a signature was enough: what it opens is one port or one file.
     if (requester.operator || principal.keyId === '') return
@@ -187,7 +187,7 @@ export class Supervisor {
       // A secret that was withdrawn is gone from the sandbox already; whoever made the sandbox may go on without it.
       secrets: isOwn ? [] : secrets,
     }
-    this.#parts.assertPermitted(requester, opened, { plan: managed?.live?.plan, isOwn })
+    this.#parts.assertPermitted(requester, opened, { plan: live?.sandbox?.plan, isOwn })
   }
 
   /** Those of these that have ended and that this principal may see. */
@@ -216,23 +216,23 @@ export class Supervisor {
       readonly after?: { readonly createdAt: number; readonly id: string } | undefined
       readonly limit: number
     },
-  ): Promise<readonly Seen[]> {
+  ): Promise<readonly SandboxView[]> {
     const tenant = isOperator(principal) ? undefined : principal.tenant
     const states = query.states?.map((state) => (state === 'executing' ? 'ready' : state))
     const rows = await listSandboxes(this.#parts.store, { ...query, states, tenant })
     return rows.flatMap((row) => {
-      const managed = this.#entries.get(row.id)
+      const live = this.#entries.get(row.id)
       const unrecorded = this.#unrecorded.row(row.id)
       // The store still shows it as it was; whoever asked for that state does not mean it.
       if (unrecorded && states && !states.includes(unrecorded.state)) return []
-      return [{ row: managed?.row ?? unrecorded ?? row, managed }]
+      return [{ row: live?.row ?? unrecorded ?? row, live }]
     })
   }
 
   /** The sandbox in hand, for whoever may use it; one that has ended says so. */
-  async use(principal: Principal, id: string): Promise<Managed> {
-    const { row, managed } = await this.get(principal, id)
-    if (managed) return managed
+  async use(principal: Principal, id: string): Promise<LiveSandbox> {
+    const { row, live } = await this.get(principal, id)
+    if (live) return live
     throw new SandboxError(
       'wrong-state',
       `sandbox ${id} is ${row.state}${row.reason ? ` (${row.reason})` : ''}`,
@@ -251,12 +251,12 @@ export class Supervisor {
   }
 
   /** Ends a sandbox. Twice is harmless. */
-  async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<Seen> {
+  async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<SandboxView> {
     // Whatever is in it: ending what is one's own is always permitted.
-    const { row, managed } = await this.#find(principal, id)
-    if (!managed) return { row: await this.#settleLost(row) }
-    await this.#stop(managed, reason)
-    return { row: managed.row }
+    const { row, live } = await this.#find(principal, id)
+    if (!live) return { row: await this.#settleLost(row) }
+    await this.#stop(live, reason)
+    return { row: live.row }
   }
 
   /** One of ours that the records show as alive and that nobody holds: it is gone, and then the records say so. */
@@ -270,7 +270,7 @@ export class Supervisor {
     return { ...row, ...end }
   }
 
-  async #stop(entry: Managed, reason: EndReason, detail?: string): Promise<void> {
+  async #stop(entry: LiveSandbox, reason: EndReason, detail?: string): Promise<void> {
     if (entry.state === 'requested' || entry.state === 'provisioning') {
       entry.abort.abort()
       return entry.gone
@@ -283,7 +283,7 @@ export class Supervisor {
       entry.ending = why
       const noted = this.#note(entry, 'destroying', why)
       for (const session of entry.execs.values()) session.cancel()
-      const closed = entry.live?.close()
+      const closed = entry.sandbox?.close()
       // The sandbox goes in any case; that its record could not be written is said afterwards.
       const [record, close] = await Promise.allSettled([noted, closed])
       const state: State = close.status === 'fulfilled' && reason !== 'crashed' ? 'destroyed' : 'failed'
@@ -292,12 +292,12 @@ export class Supervisor {
     })
   }
 
-  #endedByItself(entry: Managed, why: string): Promise<void> {
+  #endedByItself(entry: LiveSandbox, why: string): Promise<void> {
     if (entry.state === 'destroying' || isEnded(entry.state)) return Promise.resolve()
     return this.#stop(entry, /memory|oom/i.test(why) ? 'oom' : 'crashed', why)
   }
 
-  async #ended(entry: Managed, state: State, reason: string): Promise<void> {
+  async #ended(entry: LiveSandbox, state: State, reason: string): Promise<void> {
     const end = { state, reason, endedAt: Date.now() }
     try {
       await this.#save(entry, end)
@@ -320,7 +320,7 @@ export class Supervisor {
   }
 
   /** Pausing holds the deadlines; a backend that cannot is named. */
-  async pause(principal: Principal, id: string): Promise<Seen> {
+  async pause(principal: Principal, id: string): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
@@ -330,26 +330,26 @@ export class Supervisor {
       entry.hold()
       await this.#save(entry, { state: 'paused', expiresAt: null })
     })
-    return { row: entry.row, managed: entry }
+    return { row: entry.row, live: entry }
   }
 
-  async resume(principal: Principal, id: string): Promise<Seen> {
+  async resume(principal: Principal, id: string): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
-      if (entry.state !== 'paused' || !entry.live?.resume)
+      if (entry.state !== 'paused' || !entry.sandbox?.resume)
         throw new SandboxError('wrong-state', `sandbox ${id} is ${entry.state}, not paused`)
-      await entry.live.resume()
+      await entry.sandbox.resume()
       entry.move('ready')
       entry.release()
       const left = entry.ttl.leftMs
       const expiresAt = left === undefined ? null : Date.now() + left
       await this.#save(entry, { state: 'ready', expiresAt })
     })
-    return { row: entry.row, managed: entry }
+    return { row: entry.row, live: entry }
   }
 
   /** Sets the deadline anew; 0 means never. With `onlyLonger` it never comes sooner than before. */
-  async setTimeout(principal: Principal, id: string, ms: number, onlyLonger = false): Promise<Seen> {
+  async setTimeout(principal: Principal, id: string, ms: number, onlyLonger = false): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       if (entry.state !== 'ready' && entry.state !== 'paused') entry.ready()
@@ -360,11 +360,11 @@ export class Supervisor {
         expiresAt: left === undefined || entry.state === 'paused' ? null : Date.now() + left,
       })
     })
-    return { row: entry.row, managed: entry }
+    return { row: entry.row, live: entry }
   }
 
   /** Changes which hosts can be reached while it runs. */
-  async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<Seen> {
+  async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
@@ -375,17 +375,17 @@ export class Supervisor {
       await live.setAllowHosts(hosts)
       await this.#save(entry, { spec: JSON.stringify(changed) })
     })
-    return { row: entry.row, managed: entry }
+    return { row: entry.row, live: entry }
   }
 
   /** Stops taking work, lets running commands end until the deadline, then ends everything. */
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true
     const gone = new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
-    this.#nursery.turnAway(gone)
+    this.#provisioner.turnAway(gone)
     this.#execs.turnAway(gone)
     const until = monotonicMs() + deadlineMs
-    const busy = (): boolean => this.#execs.running > 0 || this.#nursery.running > 0
+    const busy = (): boolean => this.#execs.running > 0 || this.#provisioner.running > 0
     while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
     await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
     await this.#pool.close()
@@ -393,17 +393,17 @@ export class Supervisor {
   }
 
   #assertOpen(): void {
-    this.#parts.assertRoom()
+    this.#parts.assertFreeSpace()
     if (this.#draining)
       throw new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
   }
 
-  async #save(entry: Managed, change: SandboxChange): Promise<void> {
+  async #save(entry: LiveSandbox, change: SandboxChange): Promise<void> {
     await this.#parts.store.write((tx) => changeSandbox(tx, entry.id, change))
     entry.row = { ...entry.row, ...change }
   }
 
-  #note(entry: Managed, state: State, reason: string): Promise<void> {
+  #note(entry: LiveSandbox, state: State, reason: string): Promise<void> {
     return this.#parts.trail.append(stateEvent(entry, state, reason))
   }
 
@@ -418,7 +418,7 @@ export class Supervisor {
         'ringfence_creates_waiting',
         'Creates that wait for their turn.',
         {},
-        this.#nursery.waiting,
+        this.#provisioner.waiting,
       )
       metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
       metrics.gauge(
@@ -433,7 +433,7 @@ export class Supervisor {
   }
 }
 
-const stateEvent = ({ id, row }: Managed, state: State, reason: string): Event => ({
+const stateEvent = ({ id, row }: LiveSandbox, state: State, reason: string): Event => ({
   event: 'SandboxState',
   sandbox_id: id,
   ...(row.agentId === null ? {} : { agent_id: row.agentId }),
@@ -449,7 +449,7 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
 const notFound = (id: string): SandboxError =>
   new SandboxError('sandbox-not-found', `there is no sandbox \`${id.slice(0, 64)}\``)
 
-export const cannot = (live: Pick<LiveSandbox, 'backend'>, what: string): SandboxError =>
+export const cannot = (live: Pick<OpenSandbox, 'backend'>, what: string): SandboxError =>
   new SandboxError('unsupported', `the backend \`${live.backend}\` cannot ${what}`, {
     hint: 'choose a backend that can; see `ringfence doctor`',
   })

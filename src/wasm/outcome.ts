@@ -25,12 +25,12 @@ export type RunError = {
 }
 
 type Outcome = { readonly ok: Json } | { readonly error: RunError }
-type Circumstances = {
+type RunConditions = {
   readonly fuel: number
   readonly durationMs: number
   readonly violations: readonly SkillViolation[]
 }
-type Result = Outcome & Circumstances & { readonly log: readonly LogLine[] }
+type Result = Outcome & RunConditions & { readonly log: readonly LogLine[] }
 
 const failed = (code: RunErrorCode, message: string): Outcome => ({ error: { code, message } })
 
@@ -39,7 +39,7 @@ const exhausted = (resource: 'fuel' | 'stack' | 'memory'): Outcome => ({
 })
 
 /** The result of a run that ended, or of a module that could not be run at all. */
-export function resultOf(end: RunEnd | SandboxError, around: Circumstances): Result {
+export function resultOf(end: RunEnd | SandboxError, around: RunConditions): Result {
   if (end instanceof Error) return { ...refused(end), ...around, fuel: 0, log: [] }
   switch (end.kind) {
     case 'report': {
@@ -66,7 +66,7 @@ const LIMIT_VIOLATIONS: Readonly<Record<string, ViolationType>> = {
 }
 
 /** A limit that stopped a run is a violation like any other. */
-function withLimit(outcome: Outcome, around: Circumstances, log: readonly LogLine[]): Result {
+function withLimit(outcome: Outcome, around: RunConditions, log: readonly LogLine[]): Result {
   const violationType = 'error' in outcome ? LIMIT_VIOLATIONS[outcome.error.code] : undefined
   if (violationType === undefined || !('error' in outcome)) return { ...outcome, ...around, log }
   const details = outcome.error.resource ?? 'wall clock'

@@ -6,7 +6,7 @@ import { type Capability, fixedPart, grantsName, parseCapabilities } from '../po
 import { type GuestAbi, pluginEntry, runArguments } from './abi.ts'
 import { createHostFunctions } from './host/host-functions.ts'
 import type { HostParts, SkillViolation } from './host/host-parts.ts'
-import { answererFor } from './host/requests.ts'
+import { requestHandlerFor } from './host/requests.ts'
 import { MAX_FRAMES, METER_EXPORTS } from './meter/meter.ts'
 import { type LoadedModule, ModuleCache } from './module-cache.ts'
 import { type RunError, resultOf } from './outcome.ts'
@@ -108,7 +108,7 @@ export class WasmSandbox {
       throw error
     }
     try {
-      return done(await this.#runner.run(job, answererFor(host, LIMITS.messageBytes), options.caller))
+      return done(await this.#runner.run(job, requestHandlerFor(host, LIMITS.messageBytes), options.caller))
     } finally {
       host.close()
     }

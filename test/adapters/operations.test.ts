@@ -10,7 +10,7 @@ import {
   OPERATIONS,
   perform,
   type Result,
-  remotePlace,
+  remoteToolSandbox,
 } from '../../src/agents.ts'
 import { readTrail } from '../../src/audit/read.ts'
 import { RingfenceClient } from '../../src/client/index.ts'
@@ -56,7 +56,7 @@ async function remote(name: string): Promise<AgentSession> {
   const client = new RingfenceClient({ url: server.url, apiKey: secret })
   return new AgentSession(async () => {
     const workspace = workspaceOf(name)
-    return remotePlace(client, await client.create({ workspace, agent_id: 'robot' }), workspace)
+    return remoteToolSandbox(client, await client.create({ workspace, agent_id: 'robot' }), workspace)
   })
 }
 

@@ -4,24 +4,24 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/index.ts'
 import type { Limits } from '../../src/model/spec.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
 /** A command that takes all it can get, and a neighbour that must not notice. */
 
-let yard: Yard
-let other: Yard
+let testHost: TestHost
+let other: TestHost
 let neighbour: Sandbox
 beforeAll(async () => {
-  yard = makeYard('bombs')
-  copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(yard.workspace, 'probe'))
-  other = makeYard('neighbour')
+  testHost = makeTestHost('bombs')
+  copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
+  other = makeTestHost('neighbour')
   neighbour = await other.open()
   await neighbour.exec(['true'])
 })
 afterAll(async () => {
   await neighbour.close()
   other.drop()
-  yard.drop()
+  testHost.drop()
 })
 
 type Bomb = {
@@ -135,8 +135,8 @@ const [ROUNDS, LEAST] = FULL ? [8, 200] : [1, 3]
 
 /** A sandbox in which the bomb goes off, and the neighbour meanwhile. */
 async function besideBomb(bomb: Bomb) {
-  await using sandbox = await yard.open({ limits: bomb.limits })
-  const light = () => sandbox.exec(yard.script('bomb.sh', bomb.lines))
+  await using sandbox = await testHost.open({ limits: bomb.limits })
+  const light = () => sandbox.exec(testHost.script('bomb.sh', bomb.lines))
   const running = light()
   const stop = FULL ? keepBombing(running, light) : async () => {}
   const times = await neighbourly(running, LEAST)
@@ -147,9 +147,9 @@ async function besideBomb(bomb: Bomb) {
 
 /** How much the bomb wrote; every one finds the workspace as the first did. */
 function leftBehind(): number {
-  const left = readdirSync(yard.workspace).filter((name) => /^(fill|many)/.test(name))
-  const size = left.reduce((sum, name) => sum + statSync(join(yard.workspace, name)).size, 0)
-  for (const name of left) rmSync(join(yard.workspace, name), { recursive: true })
+  const left = readdirSync(testHost.workspace).filter((name) => /^(fill|many)/.test(name))
+  const size = left.reduce((sum, name) => sum + statSync(join(testHost.workspace, name)).size, 0)
+  for (const name of left) rmSync(join(testHost.workspace, name), { recursive: true })
   return size
 }
 

@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../../src/backends/backend.ts'
-import type { VesselSandbox } from '../../src/backends/container-handle.ts'
+import type { ContainerSandbox } from '../../src/backends/container-handle.ts'
 import { type DockerParts, docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { ImageStore } from '../../src/backends/images/store.ts'
@@ -162,14 +162,14 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   }, MINUTES)
 
   const ids = async (): Promise<readonly string[]> => {
-    const { Engine } = await import('../../src/host/net/container-engine.ts')
-    const { body } = await new Engine({ socket: engine.socket }).call({
+    const { ContainerEngine } = await import('../../src/host/net/container-engine.ts')
+    const { body } = await new ContainerEngine({ socket: engine.socket }).call({
       method: 'GET',
       path: '/containers/json?all=1',
     })
     return (body as { Id: string }[]).map(({ Id }) => Id).sort()
   }
-  const said = async (sandbox: VesselSandbox, line: string): Promise<string> =>
+  const said = async (sandbox: ContainerSandbox, line: string): Promise<string> =>
     Buffer.from((await sandbox.exec({ argv: ['sh', '-c', line] })).stdout).toString()
 
   test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
@@ -182,7 +182,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   })
 
   test('freezes and goes on', { timeout: MINUTES }, async () => {
-    const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as VesselSandbox
+    const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as ContainerSandbox
     const running = await sandbox.start({
       argv: ['sh', '-c', 'while :; do date +%N >> beat; sleep 0.05; done'],
     })
@@ -203,13 +203,13 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
 
   test('what the engine tells of memory is heard', { timeout: MINUTES }, async () => {
     const backend = dockerBackend([engine.socket])
-    const sandbox = (await backend.open(planOf({ limits: { memoryMb: 64 } }))) as VesselSandbox
-    expect(sandbox.vessel.oomKills).toBe(0)
+    const sandbox = (await backend.open(planOf({ limits: { memoryMb: 64 } }))) as ContainerSandbox
+    expect(sandbox.container.oomKills).toBe(0)
     const eat = 'x = bytearray(400 * 1024 * 1024); x[::4096] = b"1" * len(x[::4096])'
     const { outcome } = await sandbox.exec({ argv: ['python3', '-c', eat] })
     expect(outcome).toMatchObject({ kind: 'stopped', limit: 'memory' })
-    await until(async () => sandbox.vessel.oomKills > 0)
-    expect(sandbox.vessel.oomKills).toBeGreaterThan(0)
+    await until(async () => sandbox.container.oomKills > 0)
+    expect(sandbox.container.oomKills).toBeGreaterThan(0)
     await sandbox.close()
   })
 
@@ -217,8 +217,8 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     'a container that waits is for the same owner and the same plan alone, and for once',
     async () => {
       const backend = dockerBackend([engine.socket], { ready: 1 })
-      const open = async (owner: string, spec: Record<string, unknown> = {}): Promise<VesselSandbox> =>
-        (await backend.open(planOf({ backend: 'docker', ...spec }), { owner })) as VesselSandbox
+      const open = async (owner: string, spec: Record<string, unknown> = {}): Promise<ContainerSandbox> =>
+        (await backend.open(planOf({ backend: 'docker', ...spec }), { owner })) as ContainerSandbox
       const host =
         'cat /proc/sys/kernel/random/boot_id /proc/self/mountinfo | sha256sum; echo mine > /tmp/mine; ls /tmp'
       const first = await open('ann')
@@ -273,7 +273,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
       })
       const spec = { workspace, waive: ['fs.protect'], limits: { memoryMb: 128, pids: 30 } }
       await expect(backend.open(planOf({ workspace }))).rejects.toMatchObject({ code: 'missing-guarantee' })
-      const sandbox = (await backend.open(planOf(spec))) as VesselSandbox
+      const sandbox = (await backend.open(planOf(spec))) as ContainerSandbox
       expect(await sandbox.layers()).toContain('gvisor')
       expect(await said(sandbox, 'cat /proc/version; echo mine > there')).toMatch(/^Linux version 4\.4\.0/)
       expect(readFileSync(join(workspace, 'there'), 'utf8')).toBe('mine\n')
@@ -388,8 +388,8 @@ async function until(done: () => Promise<boolean>): Promise<void> {
 
 describe.skipIf(skipped('gvisor'))('gvisor', () => {
   const backend = gvisor({ agent, probePlan, images: testImages(), stateDir: testState() })
-  const open = async (spec: Record<string, unknown>): Promise<VesselSandbox> =>
-    (await backend.open(planOf({ backend: 'gvisor', ...spec }))) as VesselSandbox
+  const open = async (spec: Record<string, unknown>): Promise<ContainerSandbox> =>
+    (await backend.open(planOf({ backend: 'gvisor', ...spec }))) as ContainerSandbox
 
   test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
     await cycles(backend, 1)

@@ -1,21 +1,21 @@
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
 /** The calls that PID 1 makes in a command's stead: with no more rights than the command, and no fewer. */
 
-let yard: Yard
+let testHost: TestHost
 beforeAll(() => {
-  yard = makeYard('guard')
+  testHost = makeTestHost('guard')
 })
-afterAll(() => yard.drop())
+afterAll(() => testHost.drop())
 
 const python = (...lines: readonly string[]): string => `python3 - <<'X'\n${lines.join('\n')}\nX`
 
 async function said(spec: Record<string, unknown>, lines: string): Promise<string> {
-  await using sandbox = await yard.open(spec)
-  const { stdout, stderr } = await sandbox.exec(yard.script('guard.sh', lines))
+  await using sandbox = await testHost.open(spec)
+  const { stdout, stderr } = await sandbox.exec(testHost.script('guard.sh', lines))
   return text(stdout) + text(stderr)
 }
 
@@ -49,7 +49,7 @@ describe('opens for a command what it could open itself', () => {
 
 describe('what a protected name leads to', () => {
   const repository = (name: string, config: string): string => {
-    const root = join(yard.workspace, name)
+    const root = join(testHost.workspace, name)
     mkdirSync(join(root, '.git'), { recursive: true })
     writeFileSync(join(root, '.git', 'config'), config)
     return root
@@ -135,9 +135,9 @@ describe('counts what is there', () => {
   })
 
   test('a sandbox goes on after shared memory was too much', async () => {
-    await using sandbox = await yard.open({ limits: { memoryMb: 100 } })
+    await using sandbox = await testHost.open({ limits: { memoryMb: 100 } })
     const bomb = python('import os', 'f=os.memfd_create("x")', 'while True: os.write(f,b"x"*1048576)')
-    const stopped = await sandbox.exec(yard.script('bomb.sh', bomb))
+    const stopped = await sandbox.exec(testHost.script('bomb.sh', bomb))
     expect(stopped.outcome.kind).not.toBe('exited')
     const { stdout } = await sandbox.exec(['echo', 'fine'])
     expect(text(stdout)).toBe('fine\n')

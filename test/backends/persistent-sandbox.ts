@@ -25,7 +25,7 @@ export async function until(condition: () => boolean | Promise<boolean>, ms = 15
   return condition()
 }
 
-export type Yard = {
+export type TestHost = {
   readonly base: string
   readonly workspace: string
   readonly options: ComposeOptions
@@ -36,7 +36,7 @@ export type Yard = {
   readonly drop: () => void
 }
 
-export function makeYard(name: string): Yard {
+export function makeTestHost(name: string): TestHost {
   const base = realpathSync(mkdtempSync(join(tmpdir(), `rf-${name}-`)))
   const workspace = join(base, 'workspace')
   mkdirSync(workspace)

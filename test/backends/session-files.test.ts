@@ -12,22 +12,22 @@ import {
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/index.ts'
-import { makeYard, text, until, type Yard } from './persistent-sandbox.ts'
+import { makeTestHost, type TestHost, text, until } from './persistent-sandbox.ts'
 
 /** Files through the agent, in a sandbox that stays. */
 
-let yard: Yard
+let testHost: TestHost
 let sandbox: Sandbox
 beforeAll(async () => {
-  yard = makeYard('files')
-  sandbox = await yard.open()
+  testHost = makeTestHost('files')
+  sandbox = await testHost.open()
 })
 afterAll(async () => {
   await sandbox.close()
-  yard.drop()
+  testHost.drop()
 })
 
-const at = (...names: readonly string[]): string => join(yard.workspace, ...names)
+const at = (...names: readonly string[]): string => join(testHost.workspace, ...names)
 const read = async (source: AsyncIterable<Uint8Array>): Promise<Buffer> => {
   const parts: Uint8Array[] = []
   for await (const part of source) parts.push(part)
@@ -102,14 +102,14 @@ describe('reading and writing', () => {
   )
 
   test('protected names and links that lead out are as closed as for a command', async () => {
-    symlinkSync(yard.base, at('out'))
+    symlinkSync(testHost.base, at('out'))
     await expect(sandbox.files.write(at('.envrc'), 'x')).rejects.toMatchObject({ code: 'path-traversal' })
     // Its own /tmp may have a directory of that name; the host's has nothing new.
     await sandbox.files.write(at('out', 'planted'), 'x').catch(() => {})
     await expect(sandbox.files.makeDir(at('sub', '.git'))).rejects.toThrow()
     expect([
       existsSync(at('.envrc')),
-      existsSync(join(yard.base, 'planted')),
+      existsSync(join(testHost.base, 'planted')),
       existsSync(at('sub', '.git')),
     ]).toEqual([false, false, false])
   })
@@ -203,14 +203,14 @@ describe('archives', () => {
     ['a link that leads out', 'way/escaped', '..'],
     ['an absolute link', 'way/escaped', 'BASE'],
   ])('nothing is unpacked above the directory: %s', async (_, name, link) => {
-    const target = link === 'BASE' ? yard.base : link
+    const target = link === 'BASE' ? testHost.base : link
     const parts = [
       ...(target ? [entry('way', '2', '', target)] : []),
       entry(name, '0', 'PWNED'),
       Buffer.alloc(1024),
     ]
     await sandbox.files.unpack(at('box'), [Buffer.concat(parts)]).catch(() => {})
-    for (const place of [at('escaped'), join(yard.base, 'escaped'), at('box', 'way', 'escaped')])
+    for (const place of [at('escaped'), join(testHost.base, 'escaped'), at('box', 'way', 'escaped')])
       expect(existsSync(place)).toBe(false)
   })
 

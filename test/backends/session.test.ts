@@ -5,22 +5,22 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/index.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { countOf, FULL, makeYard, sleep, text, until, type Yard } from './persistent-sandbox.ts'
+import { countOf, FULL, makeTestHost, sleep, type TestHost, text, until } from './persistent-sandbox.ts'
 
 /** Sandboxes that stay, on real bubblewrap: made once, used many times. */
 
-let yard: Yard
+let testHost: TestHost
 beforeAll(() => {
-  yard = makeYard('session')
+  testHost = makeTestHost('session')
 })
-afterAll(() => yard.drop())
+afterAll(() => testHost.drop())
 
 const said = async (sandbox: Sandbox, argv: readonly string[] | string): Promise<string> =>
   text((await sandbox.exec(argv)).stdout)
 
 describe('one sandbox, many commands', () => {
   test('/tmp, processes and the network stay between them', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     await sandbox.exec('echo kept > /tmp/note')
     expect(await said(sandbox, ['cat', '/tmp/note'])).toBe('kept\n')
     const first = await said(sandbox, ['readlink', '/proc/self/ns/net', '/proc/self/ns/pid'])
@@ -30,7 +30,7 @@ describe('one sandbox, many commands', () => {
   })
 
   test('each has its own variables, directory, exit code and errors', async () => {
-    await using sandbox = await yard.open({ env: { SHARED: 'yes' } })
+    await using sandbox = await testHost.open({ env: { SHARED: 'yes' } })
     const own = await sandbox.exec('echo $SHARED $OWN; pwd; exit 7', { env: { OWN: '1' }, cwd: '/tmp' })
     expect(text(own.stdout)).toBe('yes 1\n/tmp\n')
     expect(own.outcome).toEqual({ kind: 'exited', code: 7 })
@@ -43,11 +43,11 @@ describe('one sandbox, many commands', () => {
   test(`${execs} at once over ${places} sandboxes: no output lost or mixed`, {
     timeout: 600_000,
   }, async () => {
-    yard.script(
+    testHost.script(
       'sum.sh',
       'for i in 1 2 3 4 5 6 7 8; do echo "$1 line $i"; done; head -c 50000 /dev/zero | tr "\\0" "$2"',
     )
-    const sandboxes = await Promise.all(Array.from({ length: places }, () => yard.open()))
+    const sandboxes = await Promise.all(Array.from({ length: places }, () => testHost.open()))
     const expected = (id: number): string => {
       const lines = Array.from({ length: 8 }, (_, i) => `${id} line ${i + 1}\n`).join('')
       return createHash('sha256')
@@ -67,14 +67,14 @@ describe('one sandbox, many commands', () => {
 
 describe('bytes in and out', () => {
   test('input of many windows comes out as it went in', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const input = Buffer.alloc(5_000_000, 'abcdefg')
     const { stdout } = await sandbox.exec(['cat'], { stdin: input })
     expect(Buffer.compare(stdout, input)).toBe(0)
   })
 
   test('a slow reader holds the command back, and memory stays', { timeout: 60_000 }, async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const size = 64 * 1024 * 1024
     let got = 0
     let inFlight = 0
@@ -97,7 +97,7 @@ describe('bytes in and out', () => {
   })
 
   test('a command that does not read its input holds the writer back, and can end without reading', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const running = await sandbox.spawn(['sleep', '0.5'], { stdin: true })
     const writing = running.write(Buffer.alloc(4_000_000)).then(
       () => 'written',
@@ -108,7 +108,7 @@ describe('bytes in and out', () => {
   })
 
   test('standard error is apart, and the last words come before the end', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     for (let round = 0; round < 20; round++) {
       const done = await sandbox.exec('echo out; echo err >&2; printf last')
       expect([text(done.stdout), text(done.stderr)]).toEqual(['out\nlast', 'err\n'])
@@ -118,7 +118,7 @@ describe('bytes in and out', () => {
 
 describe('a terminal', () => {
   test('has a size that follows, a foreground job, and control characters', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     let seen = ''
     const shell = await sandbox.spawn(['bash', '--norc', '-i'], {
       terminal: { cols: 80, rows: 24 },
@@ -149,14 +149,14 @@ describe('a terminal', () => {
 
 describe('signals and what is left running', () => {
   test('a signal reaches the whole group, also right after the start', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     for (let round = 0; round < 10; round++) {
       const running = await sandbox.spawn(['sleep', '60'])
       running.signal('SIGUSR1')
       expect((await running.result).outcome).toEqual({ kind: 'signaled', signal: 'SIGUSR1' })
     }
     const asked = await sandbox.spawn(
-      yard.script('trap.sh', 'trap "echo caught; exit 3" INT; echo up; sleep 60 & wait'),
+      testHost.script('trap.sh', 'trap "echo caught; exit 3" INT; echo up; sleep 60 & wait'),
       {
         output: (_, chunk) => {
           if (text(chunk).includes('up')) asked.signal('SIGINT')
@@ -168,8 +168,8 @@ describe('signals and what is left running', () => {
 
   test('a background process survives its command and dies with the sandbox', async () => {
     const marker = `71.${process.pid}`
-    const sandbox = await yard.open()
-    await sandbox.exec(yard.script('bg.sh', `sleep ${marker} > /dev/null 2>&1 &`))
+    const sandbox = await testHost.open()
+    await sandbox.exec(testHost.script('bg.sh', `sleep ${marker} > /dev/null 2>&1 &`))
     await sandbox.exec(['true'])
     expect(countOf(marker)).toBe(1)
     await sandbox.close()
@@ -177,10 +177,10 @@ describe('signals and what is left running', () => {
   })
 
   test('a server that keeps running is reached through its port', async () => {
-    await using sandbox = await yard.open({ network: { mode: 'loopback' } })
-    writeFileSync(join(yard.workspace, 'index.html'), 'hello from inside')
+    await using sandbox = await testHost.open({ network: { mode: 'loopback' } })
+    writeFileSync(join(testHost.workspace, 'index.html'), 'hello from inside')
     const server = await sandbox.spawn(
-      yard.script('serve.sh', 'exec python3 -m http.server 8123 --bind 127.0.0.1'),
+      testHost.script('serve.sh', 'exec python3 -m http.server 8123 --bind 127.0.0.1'),
     )
     const ask = async (): Promise<string> => {
       const stream = await sandbox.connect(8123)
@@ -205,10 +205,10 @@ describe('signals and what is left running', () => {
   })
 
   test('what was said to a slow server before going still reaches it', async () => {
-    await using sandbox = await yard.open({ network: { mode: 'loopback' } })
+    await using sandbox = await testHost.open({ network: { mode: 'loopback' } })
     const sent = 8 * 1024 * 1024
     writeFileSync(
-      join(yard.workspace, 'slow.py'),
+      join(testHost.workspace, 'slow.py'),
       `import socket,time
 s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,4096); s.bind(("127.0.0.1",8124)); s.listen()
 c=s.accept()[0]
@@ -230,7 +230,7 @@ print(total)`,
 
 describe('a full disk', () => {
   test('stops who filled it and nobody else; what is there can be read and removed, and then there is room', async () => {
-    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const filled = await sandbox.exec('for i in 1 2 3 4; do head -c 3M /dev/zero > full$i; done; sleep 60')
     expect(filled.outcome).toEqual({ kind: 'stopped', limit: 'disk' })
     // Longer than the pause between two looks.
@@ -247,10 +247,10 @@ describe('a full disk', () => {
   })
 
   test('what has no name any more counts while somebody holds it, and then no longer', async () => {
-    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const fill = (body: string): readonly string[] => {
       writeFileSync(
-        join(yard.workspace, 'held.py'),
+        join(testHost.workspace, 'held.py'),
         `import mmap,os,threading,time\nheld=[]\n${body}\ntime.sleep(60)`,
       )
       return ['python3', 'held.py']
@@ -262,13 +262,13 @@ describe('a full disk', () => {
       expect((await sandbox.exec(fill(body))).outcome).toEqual({ kind: 'stopped', limit: 'disk' })
     const brief =
       'for i in 1 2 3 4 5 6; do head -c 3M /dev/zero > brief; rm brief; sleep 0.1; done; echo done'
-    expect(await said(sandbox, yard.script('brief.sh', brief))).toBe('done\n')
+    expect(await said(sandbox, testHost.script('brief.sh', brief))).toBe('done\n')
   })
 
   test('what was made and removed again does not count', async () => {
-    await using sandbox = await yard.open({ limits: { diskMb: 4 } })
+    await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const python = (name: string, ...lines: readonly string[]): readonly string[] => {
-      writeFileSync(join(yard.workspace, name), ['import os,time', ...lines].join('\n'))
+      writeFileSync(join(testHost.workspace, name), ['import os,time', ...lines].join('\n'))
       return ['python3', name]
     }
     const brief = python(
@@ -290,7 +290,7 @@ describe('a full disk', () => {
 
 describe('limits of one command', () => {
   test('a result that nobody limited ends where our memory would; what is taken as it comes does not', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const flood = ['head', '-c', '20000000', '/dev/zero']
     const { outcome, stdout, truncated } = await sandbox.exec(flood)
     expect(outcome).toEqual({ kind: 'stopped', limit: 'output' })
@@ -307,9 +307,9 @@ describe('limits of one command', () => {
   })
 
   test('time, silence and output; the sandbox goes on', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const stopped = async (script: string, limits: Record<string, number>) =>
-      (await sandbox.exec(yard.script('limit.sh', script), { limits })).outcome
+      (await sandbox.exec(testHost.script('limit.sh', script), { limits })).outcome
     expect(await stopped('sleep 60', { wallMs: 150 })).toEqual({ kind: 'stopped', limit: 'wall' })
     expect(await stopped('echo a; sleep 60', { idleMs: 200 })).toEqual({ kind: 'stopped', limit: 'idle' })
     expect(await stopped('yes', { outputBytes: 10_000 })).toEqual({ kind: 'stopped', limit: 'output' })
@@ -317,9 +317,9 @@ describe('limits of one command', () => {
   })
 
   test('memory in a control group of its own; a neighbour in the same sandbox is not hurt', async () => {
-    await using sandbox = await yard.open({ limits: { memoryMb: 600 } })
+    await using sandbox = await testHost.open({ limits: { memoryMb: 600 } })
     const neighbour = await sandbox.spawn(['sleep', '30'])
-    copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(yard.workspace, 'probe'))
+    copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
     const limits = { memoryMb: 64 }
     const greedy = await sandbox.exec(['./probe', 'memory', '300'], { limits }).catch((error) => error)
     // Where there is no control group for one command alone, such a limit is refused and not ignored.
@@ -339,11 +339,11 @@ describe('limits of one command', () => {
     ['is stopped', 'trap "" TERM; (sleep MARK) & kill -STOP $!; kill -STOP $$; sleep MARK'],
   ]
   test.each(STUBBORN)('the end comes for one that %s', async (_, lines) => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const marker = `72.${process.pid}${Math.floor(Math.random() * 1e6)}`
     const started = Date.now()
     const { outcome, durationMs } = await sandbox.exec(
-      yard.script('stubborn.sh', lines.replaceAll('MARK', marker)),
+      testHost.script('stubborn.sh', lines.replaceAll('MARK', marker)),
       {
         limits: { wallMs: 400 },
       },
@@ -357,26 +357,26 @@ describe('limits of one command', () => {
   })
 
   test('whoever kills its keeper takes everything that it started along', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const marker = `73.${process.pid}`
     const lines = `setsid sleep ${marker} & (sleep ${marker} & ) ; sleep 0.2; kill -9 $PPID; sleep ${marker}`
-    const { outcome } = await sandbox.exec(yard.script('keeper.sh', lines))
+    const { outcome } = await sandbox.exec(testHost.script('keeper.sh', lines))
     expect(outcome).toEqual({ kind: 'signaled', signal: 'SIGKILL' })
     expect(await until(() => countOf(marker) === 0)).toBe(true)
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
   test('killing everybody in reach ends no more than the sandbox', async () => {
-    await using sandbox = await yard.open()
-    await sandbox.exec(yard.script('all.sh', 'kill -9 -1; sleep 1')).catch(() => {})
-    await using other = await yard.open()
+    await using sandbox = await testHost.open()
+    await sandbox.exec(testHost.script('all.sh', 'kill -9 -1; sleep 1')).catch(() => {})
+    await using other = await testHost.open()
     expect(await said(other, ['echo', 'alive'])).toBe('alive\n')
   })
 })
 
 describe('the end of a sandbox', () => {
   test('says why: closed, or gone by itself', async () => {
-    const closed = await yard.open()
+    const closed = await testHost.open()
     await closed.exec(['true'])
     const waiting = closed.exec(['sleep', '60']).catch((error: { code: string }) => error.code)
     await sleep(100)
@@ -387,7 +387,7 @@ describe('the end of a sandbox', () => {
   })
 
   test('the fences are in place for each command, as the kernel reports them', async () => {
-    await using sandbox = await yard.open()
+    await using sandbox = await testHost.open()
     const layers = await sandbox.layers()
     expect(layers).toEqual(expect.arrayContaining(['seccomp', 'no-new-privs', 'no-capabilities', 'guard']))
     if (existsSync('/sys/kernel/security/landlock') || layers.some((layer) => layer.startsWith('landlock')))
@@ -406,9 +406,9 @@ describe('the end of a sandbox', () => {
     const marker = `74.${process.pid}`
     const program = `
       import { Sandbox } from ${JSON.stringify(join(packageRoot(), 'dist', 'index.js'))}
-      const options = ${JSON.stringify(yard.options)}
+      const options = ${JSON.stringify(testHost.options)}
       for (let i = 0; i < 3; i++) {
-        const sandbox = await Sandbox.create({ workspace: ${JSON.stringify(yard.workspace)} }, options)
+        const sandbox = await Sandbox.create({ workspace: ${JSON.stringify(testHost.workspace)} }, options)
         await sandbox.exec('sleep ${marker} > /dev/null 2>&1 &')
         await sandbox.spawn(['setsid', 'sleep', '${marker}'])
       }

@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Sandbox } from '../../src/index.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { FULL, makeYard, text, type Yard } from './persistent-sandbox.ts'
+import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
 /** Workspaces as people have them: on other file systems, of other owners, large. */
 
-let yard: Yard
+let testHost: TestHost
 beforeAll(() => {
-  yard = makeYard('places')
+  testHost = makeTestHost('places')
 })
-afterAll(() => yard.drop())
+afterAll(() => testHost.drop())
 
 const isRoot = process.getuid?.() === 0
 const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
@@ -24,13 +24,13 @@ function runMounted(mounts: string): string {
   const run = `echo '${work}' > "$W/work.sh"; ${process.execPath} ${cli} run --workspace "$W" -- bash work.sh`
   const { stdout, stderr } = spawnSync(
     'unshare',
-    ['-m', 'bash', '-c', `set -e; cd ${yard.base}; ${mounts}\n cd "$W"; ${run}`],
+    ['-m', 'bash', '-c', `set -e; cd ${testHost.base}; ${mounts}\n cd "$W"; ${run}`],
     {
       encoding: 'utf8',
       env: {
         PATH: process.env.PATH,
-        HOME: join(yard.base, 'home'),
-        RINGFENCE_HOME: join(yard.base, 'state'),
+        HOME: join(testHost.base, 'home'),
+        RINGFENCE_HOME: join(testHost.base, 'state'),
       },
     },
   )
@@ -58,11 +58,11 @@ describe('a workspace on another file system', () => {
 
 describe.runIf(isRoot)('a root caller with somebody else’s workspace', () => {
   test('works as that user: writes are theirs, and root’s things stay out of reach', async () => {
-    const place = join(yard.base, 'theirs')
+    const place = join(testHost.base, 'theirs')
     mkdirSync(join(place, 'sub'), { recursive: true })
-    execFileSync('chmod', ['755', yard.base])
+    execFileSync('chmod', ['755', testHost.base])
     for (const path of [place, join(place, 'sub')]) chownSync(path, 54321, 54321)
-    await using sandbox = await Sandbox.create({ workspace: place }, { ...yard.options, cwd: place })
+    await using sandbox = await Sandbox.create({ workspace: place }, { ...testHost.options, cwd: place })
     await sandbox.exec('echo x > sub/mine')
     await sandbox.files.write(join(place, 'sub', 'streamed'), 'x')
     for (const name of ['mine', 'streamed']) expect(statSync(join(place, 'sub', name)).uid).toBe(54321)
@@ -72,7 +72,7 @@ describe.runIf(isRoot)('a root caller with somebody else’s workspace', () => {
 
 describe('a large tree', () => {
   test('5,000 files cost nothing at the start', { timeout: 120_000 }, async () => {
-    const large = join(yard.base, 'large')
+    const large = join(testHost.base, 'large')
     for (let dir = 0; dir < 50; dir++) {
       mkdirSync(join(large, `package-${dir}`, 'src'), { recursive: true })
       for (let file = 0; file < 100; file++)
@@ -80,7 +80,7 @@ describe('a large tree', () => {
     }
     const start = async (workspace: string): Promise<number> => {
       const began = performance.now()
-      const sandbox = await Sandbox.create({ workspace }, { ...yard.options, cwd: workspace })
+      const sandbox = await Sandbox.create({ workspace }, { ...testHost.options, cwd: workspace })
       const { stdout } = await sandbox.exec(['true'])
       const took = performance.now() - began
       expect(text(stdout)).toBe('')
@@ -92,8 +92,8 @@ describe('a large tree', () => {
       for (let round = 0; round < (FULL ? 31 : 3); round++) times.push(await start(workspace))
       return times.sort((a, b) => a - b)[times.length >> 1] as number
     }
-    await start(yard.workspace)
-    const empty = await median(yard.workspace)
+    await start(testHost.workspace)
+    const empty = await median(testHost.workspace)
     const full = await median(large)
     if (FULL) expect(full).toBeLessThan(empty * 1.5 + 5)
   })

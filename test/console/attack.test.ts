@@ -2,8 +2,8 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type House, house } from '../server/test-server.ts'
-import { launch, type Seat, seat, signIn } from './browser.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
+import { type BrowserSession, launch, seat, signIn } from './browser.ts'
 
 /** An agent chooses names, commands, files, hosts and output; a stranger fills in fields. None of it is ever more than text. */
 
@@ -18,14 +18,14 @@ const MARKS = [
 ]
 const ALL = MARKS.join(' ')
 
-let home: House
+let home: TestServer
 let browser: Browser
-let at: Seat
+let at: BrowserSession
 let id: string
 let reviewed: string
 
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
   )
   browser = await launch()

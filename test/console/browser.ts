@@ -7,7 +7,7 @@ import { packageRoot } from '../conformance/world.ts'
 
 /** Debian's Chromium on our real page. Whatever it complains about or asks another host for fails the test. */
 
-export type Seat = {
+export type BrowserSession = {
   readonly page: Page
   readonly context: BrowserContext
   /** Everything that went wrong so far: errors of the page, refused styles and scripts, requests to elsewhere. */
@@ -18,7 +18,7 @@ export type Seat = {
 export const launch = (): Promise<Browser> =>
   chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] })
 
-export type SeatOptions = {
+export type BrowserSessionOptions = {
   readonly theme?: 'dark' | 'light'
   readonly width?: number
   readonly height?: number
@@ -27,7 +27,11 @@ export type SeatOptions = {
   readonly anyCertificate?: boolean
 }
 
-export async function seat(browser: Browser, url: string, options: SeatOptions = {}): Promise<Seat> {
+export async function seat(
+  browser: Browser,
+  url: string,
+  options: BrowserSessionOptions = {},
+): Promise<BrowserSession> {
   const context = await browser.newContext({
     viewport: { width: options.width ?? 1360, height: options.height ?? 850 },
     colorScheme: options.theme ?? 'dark',
@@ -63,7 +67,7 @@ export async function seat(browser: Browser, url: string, options: SeatOptions =
 
 /** Signs in with a fresh link, as a person who clicks on it. */
 export async function signIn(
-  { page }: Seat,
+  { page }: BrowserSession,
   server: { readonly url: string; readonly parts: Parts },
 ): Promise<void> {
   const { keys, sessions } = server.parts
@@ -81,7 +85,7 @@ const axeFile = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
 
 /** What axe finds serious or critical, a line each. The page's policy holds: the script comes in by the debugger. */
 export async function seriousIn(
-  { page, context }: Seat,
+  { page, context }: BrowserSession,
   rules?: readonly string[],
 ): Promise<readonly string[]> {
   const session = await context.newCDPSession(page)

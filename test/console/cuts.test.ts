@@ -3,12 +3,12 @@ import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startServer } from '../../src/compose/serve.ts'
-import { type House, house } from '../server/test-server.ts'
-import { launch, look, type Seat, seat, seriousIn, signIn } from './browser.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
+import { type BrowserSession, launch, look, seat, seriousIn, signIn } from './browser.ts'
 
 /** What a person reads when the server ends what they look at, and what sandboxes that have ended left for them. */
 
-let home: House
+let home: TestServer
 let browser: Browser
 const CONFIG = `[policy]
 allow_interactive = true
@@ -17,7 +17,7 @@ requests_per_second = 100000
 wrong_keys_per_second = 100000
 `
 beforeAll(async () => {
-  home = await house(CONFIG)
+  home = await startTestServer(CONFIG)
   browser = await launch()
 })
 afterAll(async () => {
@@ -33,14 +33,14 @@ async function make(body: Record<string, unknown>): Promise<string> {
 const run = (id: string, command: string, background = false) =>
   home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command, background } })
 
-async function entered(options: Parameters<typeof seat>[2] = {}): Promise<Seat> {
+async function entered(options: Parameters<typeof seat>[2] = {}): Promise<BrowserSession> {
   const one = await seat(browser, home.server.url, options)
   await signIn(one, home.server)
   return one
 }
 
 /** How often the page asked to be let in again after it was shown out. */
-function callsOf({ page }: Seat): () => number {
+function callsOf({ page }: BrowserSession): () => number {
   let calls = 0
   page.on('request', (request) => {
     if (request.url().includes('/v1/')) calls++

@@ -4,12 +4,12 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { compose, skillRunner } from '../../src/compose/compose.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { type House, house } from '../server/test-server.ts'
-import { launch, look, picture, type Seat, seat, seriousIn, signIn } from './browser.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
+import { type BrowserSession, launch, look, picture, seat, seriousIn, signIn } from './browser.ts'
 
 /** Every page, in both themes and on a phone: what it shows, what axe says, and that nothing is asked of anybody else. */
 
-let home: House
+let home: TestServer
 let browser: Browser
 const ids: Record<string, string> = {}
 
@@ -27,7 +27,7 @@ wrong_keys_per_second = 100000
 `
 
 async function exec(id: string, command: string, background = false): Promise<void> {
-  // What still waits when the house closes is answered by nobody.
+  // What still waits when the server closes is answered by nobody.
   await home
     .call('POST', `/v1/sandboxes/${id}/exec`, { body: { command, ...(background ? { background } : {}) } })
     .catch(() => {})
@@ -52,7 +52,7 @@ async function left(name: string, agent: string, command: string): Promise<void>
 }
 
 beforeAll(async () => {
-  home = await house(CONFIG)
+  home = await startTestServer(CONFIG)
   mkdirSync(join(home.dir, 'project'))
   browser = await launch()
   const [tests, build] = await Promise.all([
@@ -139,7 +139,7 @@ const KEPT = [
 const pathOf = (path: string): string =>
   path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] ?? join(home.dir, name))
 
-async function visit(at: Seat, path: string, shows: string | RegExp): Promise<void> {
+async function visit(at: BrowserSession, path: string, shows: string | RegExp): Promise<void> {
   await at.go(pathOf(path))
   await at.page.locator('#main').getByText(shows).first().waitFor()
 }

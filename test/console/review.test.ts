@@ -2,17 +2,17 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type House, house } from '../server/test-server.ts'
-import { launch, picture, type Seat, seat, signIn } from './browser.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
+import { type BrowserSession, launch, picture, seat, signIn } from './browser.ts'
 
 /** Changes that wait, and commands that wait: what a person sees, decides, and finds on the disk afterwards. */
 
-let home: House
+let home: TestServer
 let browser: Browser
 let workspace: string
 let turn = 0
 beforeAll(async () => {
-  home = await house('[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n')
+  home = await startTestServer('[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n')
   browser = await launch()
 })
 afterAll(async () => {
@@ -37,7 +37,7 @@ async function make(body: Record<string, unknown>): Promise<string> {
 const run = (id: string, command: string) =>
   home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command } })
 
-async function entered(): Promise<Seat> {
+async function entered(): Promise<BrowserSession> {
   const one = await seat(browser, home.server.url)
   await signIn(one, home.server)
   return one

@@ -1,19 +1,19 @@
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { FULL, type House, house } from '../server/test-server.ts'
-import { launch, type Seat, seat, signIn } from './browser.ts'
+import { FULL, startTestServer, type TestServer } from '../server/test-server.ts'
+import { type BrowserSession, launch, seat, signIn } from './browser.ts'
 
 /** A thousand sandboxes and a hundred thousand records; the times that we promise are measured only when all is asked for. */
 
 const SANDBOXES = FULL ? 1000 : 60
 const RECORDS = FULL ? 100_000 : 1500
 
-let home: House
+let home: TestServer
 let browser: Browser
-let at: Seat
+let at: BrowserSession
 
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[server]\nrequests_per_second = 1000000\nwrong_keys_per_second = 100000\nmax_sandboxes = 5000\nmax_sandboxes_per_key = 5000\n',
   )
   browser = await launch()

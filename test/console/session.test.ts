@@ -2,13 +2,13 @@ import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { startServer } from '../../src/compose/serve.ts'
-import { type Answer, callAt, type House, house } from '../server/test-server.ts'
+import { type Answer, callAt, startTestServer, type TestServer } from '../server/test-server.ts'
 
 /** Signing in, and everything that a cookie alone, a foreign page or another tenant must not get. */
 
-let home: House
+let home: TestServer
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[policy]\nallow_interactive = true\n[server]\nwrong_keys_per_second = 100000\nrequests_per_second = 100000\n',
   )
 })

@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type House, house } from '../server/test-server.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
 import { launch, seat, signIn } from './browser.ts'
 
 /** Over TLS the cookie is bound to this host and to TLS itself. The certificate is our own, for a day. */
 
-let home: House
+let home: TestServer
 let browser: Browser
 let dir: string
 
@@ -25,7 +25,7 @@ beforeAll(async () => {
   execFileSync('openssl', ['req', '-x509', ...curve, '-keyout', key, '-out', cert, ...name], {
     stdio: 'ignore',
   })
-  home = await house(CONFIG, { host: '127.0.0.1', tlsCert: cert, tlsKey: key })
+  home = await startTestServer(CONFIG, { host: '127.0.0.1', tlsCert: cert, tlsKey: key })
   browser = await launch()
 })
 afterAll(async () => {

@@ -5,7 +5,7 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, startServer } from '../../src/compose/serve.ts'
 import { callAt } from '../server/test-server.ts'
-import { launch, look, picture, type Seat, seat, signIn } from './browser.ts'
+import { type BrowserSession, launch, look, picture, seat, signIn } from './browser.ts'
 
 /** What people do in the console, from the first look to the record of what they did. */
 
@@ -31,7 +31,7 @@ async function make(body: Record<string, unknown> = {}): Promise<string> {
   return made.json.id as string
 }
 
-async function entered(options: Parameters<typeof seat>[2] = {}): Promise<Seat> {
+async function entered(options: Parameters<typeof seat>[2] = {}): Promise<BrowserSession> {
   const at = await seat(browser, server.url, options)
   await signIn(at, server)
   return at

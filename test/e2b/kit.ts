@@ -4,7 +4,7 @@ import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import type { Scope } from '../../src/supervisor/access/keys.ts'
-import { type House, house } from '../server/test-server.ts'
+import { startTestServer, type TestServer } from '../server/test-server.ts'
 
 /** A real server with real bubblewrap sandboxes, and unmodified clients of E2B that talk to it. */
 
@@ -22,7 +22,7 @@ export async function client(name: string, dir = here): Promise<Loose> {
 export const hasMore = existsSync(join(here, 'more', 'node_modules'))
 
 export type World = {
-  readonly house: House
+  readonly server: TestServer
   readonly options: { readonly apiKey: string; readonly apiUrl: string; readonly sandboxUrl: string }
   readonly logs: string[]
   readonly key: (tenant?: string, scopes?: readonly Scope[]) => Promise<string>
@@ -31,12 +31,12 @@ export type World = {
 
 export async function world(config = '[policy]\nallow_interactive = true\n'): Promise<World> {
   const logs: string[] = []
-  const made = await house(config, { log: (line) => void logs.push(line) })
+  const made = await startTestServer(config, { log: (line) => void logs.push(line) })
   const key = async (tenant?: string, scopes?: readonly Scope[]): Promise<string> =>
     (await made.server.parts.keys.create({ e2b: true, tenant, scopes })).secret
   const { url } = made.server
   return {
-    house: made,
+    server: made,
     options: { apiKey: await key(), apiUrl: url, sandboxUrl: url },
     logs,
     key,

@@ -24,7 +24,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     await warm.probe()
     await warm.close()
     here = await world(CONFIG)
-    const state = join(here.house.dir, 'state')
+    const state = join(here.server.dir, 'state')
     for (const part of ['images', 'microvm']) {
       mkdirSync(state, { recursive: true })
       if (!existsSync(join(state, part)))
@@ -46,7 +46,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
       execFileSync('cat', ['/proc/sys/kernel/random/boot_id'], { encoding: 'utf8' }).trim(),
     )
     expect(where).toBe('/home/user')
-    const [row] = (await here.house.call('GET', '/v1/sandboxes')).json.items
+    const [row] = (await here.server.call('GET', '/v1/sandboxes')).json.items
     expect(row).toMatchObject({ backend: 'microvm', level: 'microvm' })
   })
 
@@ -70,13 +70,13 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     await sandbox.pause()
     const again = await e2b.Sandbox.connect(sandbox.sandboxId, here.options)
     expect(await again.files.read('/home/user/kept')).toBe('state')
-    const [row] = (await here.house.call('GET', '/v1/sandboxes')).json.items
-    const fork = await here.house.call('POST', `/v1/sandboxes/${row.id}/fork`, { body: {} })
+    const [row] = (await here.server.call('GET', '/v1/sandboxes')).json.items
+    const fork = await here.server.call('POST', `/v1/sandboxes/${row.id}/fork`, { body: {} })
     expect(fork.status).toBe(201)
-    const run = await here.house.call('POST', `/v1/sandboxes/${fork.json.id}/exec`, {
+    const run = await here.server.call('POST', `/v1/sandboxes/${fork.json.id}/exec`, {
       body: { command: 'cat /home/user/kept; uname -r' },
     })
     expect(run.json.stdout).toMatch(/^state\d.*cloud-amd64/s)
-    await here.house.call('DELETE', `/v1/sandboxes/${fork.json.id}`)
+    await here.server.call('DELETE', `/v1/sandboxes/${fork.json.id}`)
   })
 })

@@ -27,7 +27,7 @@ function cli(...args: readonly string[]): Promise<{ readonly code: number | null
     {
       env: {
         PATH: process.env.PATH,
-        HOME: here.house.dir,
+        HOME: here.server.dir,
         E2B_API_KEY: apiKey,
         E2B_API_URL: apiUrl,
         E2B_SANDBOX_URL: sandboxUrl,

@@ -280,7 +280,7 @@ describe('a fuzzer', () => {
       }
     }
     await Promise.all(Array.from({ length: 4 }, worker))
-    expect((await there.house.call('GET', '/healthz')).status).toBe(200)
+    expect((await there.server.call('GET', '/healthz')).status).toBe(200)
     expect(({} as Record<string, unknown>).polluted).toBeUndefined()
   }, 3_600_000)
 })

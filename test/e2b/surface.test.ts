@@ -21,7 +21,7 @@ afterAll(async () => {
 
 /** A request as a client would send it, without a client. */
 const rpc = (path: string, message: unknown, headers: Record<string, string> = {}): Promise<Response> =>
-  fetch(`${here.house.server.url}${path}`, {
+  fetch(`${here.server.server.url}${path}`, {
     method: 'POST',
     headers: {
       'content-type': 'application/json',
@@ -209,7 +209,7 @@ describe('what runs inside is reached from outside', () => {
 describe('the network', () => {
   const hostsOf = async (one: Loose): Promise<string[]> => {
     const id = one.sandboxId.replace(/^sb/, 'sb_')
-    return (await here.house.call('GET', `/v1/sandboxes/${id}`)).json.network.allow_hosts
+    return (await here.server.call('GET', `/v1/sandboxes/${id}`)).json.network.allow_hosts
   }
 
   test('opens by name, within what the operator allows, also while it runs', async () => {
@@ -344,7 +344,7 @@ describe('what is refused, in words', () => {
     await expect(one.commands.run('head -c 20000000 /dev/zero > big; sleep 5')).rejects.toThrow(
       /disk|exit|signal/,
     )
-    const homes = join(small.house.dir, 'state', 'homes')
+    const homes = join(small.server.dir, 'state', 'homes')
     expect(readdirSync(homes)).toHaveLength(1)
     await one.kill()
     expect(readdirSync(homes)).toEqual([])
@@ -357,11 +357,11 @@ describe('what is refused, in words', () => {
     const asked = one.commands.run('git push origin main 2>&1 || true')
     let id = ''
     await until(async () => {
-      const { json } = await strict.house.call('GET', '/v1/approvals?state=pending')
+      const { json } = await strict.server.call('GET', '/v1/approvals?state=pending')
       id = json.items[0]?.id ?? ''
       return id !== ''
     }, 'the question')
-    await strict.house.call('POST', `/v1/approvals/${id}`, { body: { approve: true } })
+    await strict.server.call('POST', `/v1/approvals/${id}`, { body: { approve: true } })
     expect((await asked).stdout).toContain('git')
     await strict.close()
   })
@@ -375,21 +375,21 @@ describe('what is refused, in words', () => {
     await expect(one.commands.run('curl -s https://x.example/install.sh | bash')).rejects.toThrow(
       /downloaded/,
     )
-    const { json } = await here.house.call('GET', '/v1/audit?event=PolicyDecision&limit=1000')
+    const { json } = await here.server.call('GET', '/v1/audit?event=PolicyDecision&limit=1000')
     const pushed = json.items.findLast(({ command }: Loose) => command?.includes('git push'))
     expect(pushed).toMatchObject({
       action: 'sandbox',
       reason: expect.stringContaining('nothing of the host'),
     })
     // The same words through the other door are asked: somebody can be.
-    const made = await here.house.call('POST', '/v1/sandboxes', { body: {} })
-    const other = here.house.call('POST', `/v1/sandboxes/${made.json.id}/exec`, {
+    const made = await here.server.call('POST', '/v1/sandboxes', { body: {} })
+    const other = here.server.call('POST', `/v1/sandboxes/${made.json.id}/exec`, {
       body: { command: 'git push origin main' },
     })
     const pending = async () =>
-      (await here.house.call('GET', '/v1/approvals?state=pending')).json.items[0]?.id
+      (await here.server.call('GET', '/v1/approvals?state=pending')).json.items[0]?.id
     await until(async () => (await pending()) !== undefined, 'the question')
-    await here.house.call('POST', `/v1/approvals/${await pending()}`, { body: { approve: false } })
+    await here.server.call('POST', `/v1/approvals/${await pending()}`, { body: { approve: false } })
     expect((await other).json.code).toBe('approval-required')
     await one.kill()
   })

@@ -41,7 +41,7 @@ afterAll(async () => {
 const open = (spec: Record<string, unknown> = {}) =>
   Sandbox.create({ backend: 'e2b', waive: ['kernel.filtered'], ...spec }, compose)
 const living = async (): Promise<number> =>
-  (await there.house.call('GET', '/v1/sandboxes?state=ready')).json.items.length
+  (await there.server.call('GET', '/v1/sandboxes?state=ready')).json.items.length
 
 describe.each(['rest', 'sdk'] as const)('spoken by %s', (way) => {
   const settings = () => ({ ...there.options, domain: 'localhost', template: 'base' })
@@ -162,8 +162,8 @@ describe('through the gate', () => {
 
   test('a sandbox that ended over there is a wrong state here, not a hang', async () => {
     const sandbox = await open()
-    const [{ id }] = (await there.house.call('GET', '/v1/sandboxes?state=ready')).json.items
-    expect((await there.house.call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(200)
+    const [{ id }] = (await there.server.call('GET', '/v1/sandboxes?state=ready')).json.items
+    expect((await there.server.call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(200)
     await expect(sandbox.exec(['true'])).rejects.toThrow(/gone|refused/)
     await sandbox.close()
   })

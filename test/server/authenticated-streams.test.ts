@@ -2,13 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { Keys } from '../../src/supervisor/access/keys.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** Whoever may not come in any more is shown out of what is open; everybody else stays. */
 
-let home: House
+let home: TestServer
 beforeAll(async () => {
-  home = await house('[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\n')
+  home = await startTestServer('[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\n')
 })
 afterAll(() => home.close())
 

@@ -7,11 +7,11 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/index.ts'
-import { Engine } from '../../src/host/net/container-engine.ts'
+import { ContainerEngine } from '../../src/host/net/container-engine.ts'
 import { ownEpoch } from '../../src/host/process/orphans.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
 import { client as strangers } from '../e2b/kit.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** The control plane on real engines: what works behind bubblewrap works here, unchanged. */
 
@@ -25,15 +25,15 @@ allow_hosts = ["127.0.0.1"]
 `
 
 /** A server whose state directory has the images of the tests. */
-async function serve(order: string, socket?: string, more = ''): Promise<House> {
-  const dir = mkdtempSync(join(tmpdir(), 'rf-containers-house-'))
+async function serve(order: string, socket?: string, more = ''): Promise<TestServer> {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-containers-'))
   await testImages().default()
   const state = join(dir, 'state')
   mkdirSync(state, { mode: 0o700 })
   symlinkSync(join(testState(), 'images'), join(state, 'images'))
   const own = { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state }
   const env = socket === undefined ? own : { ...own, RINGFENCE_DOCKER_SOCKET: socket }
-  const home = await house(`${CONFIG}[backends]\norder = ["${order}"]\n${more}`, { env })
+  const home = await startTestServer(`${CONFIG}[backends]\norder = ["${order}"]\n${more}`, { env })
   return {
     ...home,
     close: async () => {
@@ -74,12 +74,12 @@ describe('docker with gVisor as its runtime, from the configuration', () => {
       const { stdout } = await sandbox.exec('cat /proc/version')
       // gVisor says that it is this one, whatever the host has.
       expect(stdout).toMatch(/^Linux version 4\.4\.0 /)
-      const found = await new Engine({ socket: engine.socket }).call({
+      const found = await new ContainerEngine({ socket: engine.socket }).call({
         method: 'GET',
         path: '/containers/json',
       })
       const [{ Id }] = found.body as [{ Id: string }]
-      const seen = await new Engine({ socket: engine.socket }).call({
+      const seen = await new ContainerEngine({ socket: engine.socket }).call({
         method: 'GET',
         path: `/containers/${Id}/json`,
       })
@@ -98,7 +98,7 @@ describe('docker with gVisor as its runtime, from the configuration', () => {
 describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) => {
   const out = skipped(backend)
   let engine: TestEngine | undefined
-  let home: House
+  let home: TestServer
   let client: RingfenceClient
   beforeAll(async () => {
     if (out) return
@@ -223,7 +223,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
       timeout: MINUTES,
     },
     async () => {
-      const call = new Engine({ socket: engine?.socket as string })
+      const call = new ContainerEngine({ socket: engine?.socket as string })
       const state = mkdtempSync(join(tmpdir(), 'rf-reaped-'))
       const owner = createHash('sha256').update(`${state}|${process.getuid?.()}`).digest('hex').slice(0, 16)
       const leave = async (whose: string, epoch: string): Promise<string> => {
@@ -238,7 +238,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
       const foreign = await leave('somebody', 'dead')
       const there = async (id: string): Promise<boolean> =>
         (await call.call({ method: 'GET', path: `/containers/${id}/json` }, [404])).status === 200
-      const second = await house('', {
+      const second = await startTestServer('', {
         env: {
           PATH: process.env.PATH,
           HOME: state,

@@ -2,16 +2,16 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/client.ts'
 import type { SandboxError } from '../../src/model/errors.ts'
-import { cutOf } from '../../src/model/stream-end.ts'
+import { streamEndOf } from '../../src/model/stream-end.ts'
 import { closeFrame, FrameTrack } from '../../src/server/stream-end.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** What whoever is cut off gets to know: sockets of programs inside, our own client, a server that goes. */
 
-let home: House
+let home: TestServer
 const CONFIG = '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\n'
 beforeAll(async () => {
-  home = await house(CONFIG)
+  home = await startTestServer(CONFIG)
 })
 afterAll(() => home.close())
 
@@ -33,7 +33,7 @@ s.bind(('127.0.0.1', 8078)); s.listen()
 while True: threading.Thread(target=talk, args=(s.accept()[0],), daemon=True).start()`
 
 type Socket = { readonly closed: Promise<string> }
-function socket(at: House, key: string, path: string): Promise<Socket> {
+function socket(at: TestServer, key: string, path: string): Promise<Socket> {
   const address = `${at.server.url.replace('http', 'ws')}${path}`
   return new Promise((resolve, reject) => {
     const one = new WebSocket(address, { headers: { authorization: `Bearer ${key}` } })
@@ -44,7 +44,7 @@ function socket(at: House, key: string, path: string): Promise<Socket> {
   })
 }
 
-async function withServer(at: House, key: string): Promise<string> {
+async function withServer(at: TestServer, key: string): Promise<string> {
   const made = await at.call('POST', '/v1/sandboxes', { key, body: { network: { mode: 'loopback' } } })
   const id = made.json.id as string
   await at.call('PUT', `/v1/sandboxes/${id}/files?path=/tmp/serve.py`, { key, body: INSIDE })
@@ -53,12 +53,12 @@ async function withServer(at: House, key: string): Promise<string> {
   await expect.poll(() => listens(at, key, id)).toBe(true)
   return id
 }
-const listens = async (at: House, key: string, id: string): Promise<boolean> => {
+const listens = async (at: TestServer, key: string, id: string): Promise<boolean> => {
   const { text } = await at.call('GET', `/v1/sandboxes/${id}/files?path=/proc/net/tcp`, { key })
   return text.includes(':1F8E')
 }
 
-const newKey = async (at: House): Promise<{ readonly id: string; readonly key: string }> =>
+const newKey = async (at: TestServer): Promise<{ readonly id: string; readonly key: string }> =>
   (await at.call('POST', '/v1/keys', { body: { scopes: ['create', 'exec', 'read'], tenant: 'red' } })).json
 
 describe('a socket of a program inside', () => {
@@ -100,7 +100,7 @@ describe('a socket of a program inside', () => {
         track.see(all.subarray(at, until))
         expect(track.isBetween, `${step} ${until}`).toBe(ends.includes(until))
       }
-      track.see(closeFrame(cutOf('revoked')))
+      track.see(closeFrame(streamEndOf('revoked')))
       expect(track.isBetween).toBe(false)
     }
   })
@@ -156,7 +156,7 @@ describe('our client', () => {
 })
 
 test('a server that goes says so to everybody', async () => {
-  const other = await house(CONFIG)
+  const other = await startTestServer(CONFIG)
   const id = await withServer(other, other.admin)
   const client = new RingfenceClient({ url: other.server.url, apiKey: other.admin })
   const headers = { authorization: `Bearer ${other.admin}` }

@@ -2,15 +2,15 @@ import { connect } from 'node:net'
 import fc from 'fast-check'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ROUTES } from '../../src/server/app.ts'
-import { FULL, type House, house } from './test-server.ts'
+import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
 /** Anything at all, with a key that may do everything: only 2xx and 4xx (and 501 for what nobody can), and it lives on. */
 
 const COUNT = FULL ? 100_000 : 1500
-let home: House
+let home: TestServer
 let sandbox = ''
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[server]\nrequests_per_second = 1000000\nwrong_keys_per_second = 1000000\nmax_sandboxes = 4\n',
   )
   sandbox = (await home.call('POST', '/v1/sandboxes', { body: { backend: 'mock' } })).json.id

@@ -3,11 +3,11 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** What a caller with a valid key of its own tries against everybody else. */
 
-let home: House
+let home: TestServer
 let receiver: Server
 let local: string
 let red: string
@@ -19,7 +19,7 @@ beforeAll(async () => {
   })
   await new Promise<void>((resolve) => receiver.listen(0, '127.0.0.1', resolve))
   local = `127.0.0.1:${(receiver.address() as AddressInfo).port}`
-  home = await house(
+  home = await startTestServer(
     `[network]\nallow_private = ["127.0.0.1"]\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n[[policy.rule]]\nprefix = ["curl"]\naction = "sandbox"\n[[tenant]]\nname = "named"\nallow_hosts = ["${local}"]\n[[tenant]]\nname = "any"\nallow_hosts = ["*"]\n`,
   )
   red = await home.key(['create', 'exec', 'read'], 'red')

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { FULL, type House, house } from './test-server.ts'
+import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
 /** Many clients at once, each with a model of what it did: the server and the model never differ, and nothing is a 500. */
 
@@ -8,13 +8,13 @@ const SEQUENCES = FULL ? 20_000 : 300
 /** Each this many-th runs behind the real wall; the others on `mock`, which differs only below the supervisor. */
 const REAL = FULL ? 20 : 10
 
-let home: House
+let home: TestServer
 beforeAll(async () => {
   const tenants = Array.from(
     { length: CLIENTS },
     (_, n) => `[[tenant]]\nname = "t${n}"\nbackends = ["bubblewrap", "mock"]\n`,
   )
-  home = await house(
+  home = await startTestServer(
     `[server]\nrequests_per_second = 1000000\nmax_sandboxes = 5000\nmax_waiting = 5000\n${tenants.join('')}`,
   )
 })

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/index.ts'
 import { ROUTES } from '../../src/server/app.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 const ASKING = `
 [policy]
@@ -23,10 +23,10 @@ allow_private = ["127.0.0.1"]
 approval_timeout_secs = 2
 `
 
-let home: House
+let home: TestServer
 let client: RingfenceClient
 beforeAll(async () => {
-  home = await house(ASKING)
+  home = await startTestServer(ASKING)
   client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
 })
 afterAll(() => home.close())

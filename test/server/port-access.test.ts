@@ -2,15 +2,15 @@ import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
 import { get } from '../e2b/kit.ts'
-import { type Answer, type House, house } from './test-server.ts'
+import { type Answer, startTestServer, type TestServer } from './test-server.ts'
 
 /** Who reaches a port of a sandbox, and what the program behind it gets to see of who asks. */
 
-let home: House
+let home: TestServer
 let red: string
 let blue: string
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n[[tenant]]\nname = "closed"\npublic_ports = false\n',
   )
   red = await home.key(['create', 'exec', 'read'], 'red')

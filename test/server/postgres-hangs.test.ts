@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { hasPostgres, type Postgres, startPostgres } from './postgres.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** A PostgreSQL that hangs: every process of it is stopped, so connections stand and nothing answers. */
 
@@ -13,7 +13,8 @@ afterAll(async () => {
 })
 
 const CONFIG = '[server]\ndatabase_timeout_secs = 1\ndrain_secs = 1\n'
-const open = (name: string): Promise<House> => house(CONFIG, { databaseUrl: postgres.fresh(name) })
+const open = (name: string): Promise<TestServer> =>
+  startTestServer(CONFIG, { databaseUrl: postgres.fresh(name) })
 
 async function until(what: () => Promise<boolean>): Promise<void> {
   for (let tries = 0; tries < 200; tries++) {

@@ -1,12 +1,12 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { RingfenceClient } from '../../src/client/index.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** The whole server on PostgreSQL, and two of them on one database. */
 
 let postgres: Postgres
-const houses: House[] = []
+const houses: TestServer[] = []
 beforeAll(async () => {
   postgres = await startPostgres()
 })
@@ -16,7 +16,7 @@ afterAll(async () => {
 })
 
 test('works the same, keeps its trail, and leaves a neighbour on the same database alone', async () => {
-  for (let at = 0; at < 2; at++) houses.push(await house('', { databaseUrl: postgres.url }))
+  for (let at = 0; at < 2; at++) houses.push(await startTestServer('', { databaseUrl: postgres.url }))
   const [one, two] = houses.map(
     ({ server, admin }) => new RingfenceClient({ url: server.url, apiKey: admin }),
   )
@@ -26,7 +26,7 @@ test('works the same, keeps its trail, and leaves a neighbour on the same databa
   expect((await one?.create({ agent_id: 'mine' }, { idempotencyKey: 'k' }))?.id).toBe(sandbox?.id)
   expect(await sandbox?.close()).toMatchObject({ state: 'destroyed', reason: 'killed' })
   expect(await one?.verifyAudit()).toMatchObject({ ok: true })
-  const first = houses.shift() as House
+  const first = houses.shift() as TestServer
   await first.close()
   expect((await theirs?.exec('echo still'))?.stdout).toBe('still\n')
   expect(await two?.verifyAudit()).toMatchObject({ ok: true })

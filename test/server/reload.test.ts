@@ -3,12 +3,12 @@ import { writeFileSync } from 'node:fs'
 import { request } from 'node:https'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { FULL, house } from './test-server.ts'
+import { FULL, startTestServer } from './test-server.ts'
 
 const TIMES = FULL ? 1000 : 25
 
 test(`${TIMES} reloads under load lose nothing, and every record names its policy`, async () => {
-  const home = await house('[server]\nrequests_per_second = 100000\n')
+  const home = await startTestServer('[server]\nrequests_per_second = 100000\n')
   const file = join(home.dir, 'ringfence.toml')
   const made = await home.call('POST', '/v1/sandboxes', { body: { backend: 'mock' } })
   const policies = new Set<string>()
@@ -58,7 +58,7 @@ test(`${TIMES} reloads under load lose nothing, and every record names its polic
 }, 3_600_000)
 
 test('TLS: on any address, with a certificate', async () => {
-  const scratch = await house()
+  const scratch = await startTestServer()
   const [cert, key] = [join(scratch.dir, 'cert.pem'), join(scratch.dir, 'key.pem')]
   const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1']
   execFileSync(
@@ -81,7 +81,7 @@ test('TLS: on any address, with a certificate', async () => {
     ],
     { stdio: 'ignore' },
   )
-  const home = await house('', { host: '127.0.0.1', tlsCert: cert, tlsKey: key })
+  const home = await startTestServer('', { host: '127.0.0.1', tlsCert: cert, tlsKey: key })
   const status = await new Promise<number>((resolve, reject) => {
     const asked = request(`${home.server.url}/healthz`, { rejectUnauthorized: false }, (response) => {
       response.resume()

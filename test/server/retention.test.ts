@@ -15,7 +15,7 @@ import type { Store } from '../../src/store/sql.ts'
 import { Templates } from '../../src/supervisor/snapshots/templates.ts'
 import { Retention } from '../../src/supervisor/telemetry/retention.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
-import { house } from './test-server.ts'
+import { startTestServer } from './test-server.ts'
 
 /** What ended long ago goes, on both engines; whatever else there is stays. */
 
@@ -259,7 +259,7 @@ describe('the server', () => {
     store.write((tx) => tx.run('UPDATE sandboxes SET ended_at = ? WHERE id = ?', [Date.now() - 40 * DAY, id]))
 
   test('prunes at start; a reload applies the new value; changes that wait stay', async () => {
-    const home = await house('[server]\nkeep_days = 400\n')
+    const home = await startTestServer('[server]\nkeep_days = 400\n')
     const file = join(home.dir, 'ringfence.toml')
     const workspace = join(home.dir, 'ws')
     mkdirSync(workspace)

@@ -13,16 +13,16 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { RingfenceClient } from '../../src/client/index.ts'
 import { startServer } from '../../src/compose/serve.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** Review on the server: what a sandbox writes waits, is looked at, and becomes real by an operator's word alone. */
 
-let home: House
+let home: TestServer
 let client: RingfenceClient
 let workspace: string
 
 beforeAll(async () => {
-  home = await house('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
+  home = await startTestServer('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
   const granted = `[[tenant]]\nname = "red"\nhost_paths = [{ path = "${home.dir}", mode = "rw" }]\n`
   appendFileSync(join(home.dir, 'ringfence.toml'), granted)
   await home.server.reload()

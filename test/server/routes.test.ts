@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** The whole way: HTTP, supervisor, gate, bubblewrap, trail. */
 
-let home: House
+let home: TestServer
 beforeAll(async () => {
-  home = await house()
+  home = await startTestServer()
 })
 afterAll(() => home.close())
 

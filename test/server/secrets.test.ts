@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** Secrets that a server lends: to whom, for which place, and what a reload does to them. */
 
@@ -14,7 +14,7 @@ const state = mkdtempSync(join(tmpdir(), 'rf-secrets-'))
 const seen: string[] = []
 let api: Server
 let at: string
-let home: House
+let home: TestServer
 let red: string
 let blue: string
 
@@ -40,7 +40,7 @@ beforeAll(async () => {
   })
   await new Promise<void>((resolve) => api.listen(0, '127.0.0.1', resolve))
   at = `localhost:${(api.address() as AddressInfo).port}`
-  home = await house('', {
+  home = await startTestServer('', {
     env: { PATH: process.env.PATH, HOME: state, RINGFENCE_HOME: state, OWN_TOKEN: OWN },
   })
   red = await home.key(['create', 'exec', 'read'], 'red')

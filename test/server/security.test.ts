@@ -6,11 +6,11 @@ import { WebSocket } from 'ws'
 import { startServer } from '../../src/compose/serve.ts'
 import { ROUTES } from '../../src/server/app.ts'
 import type { Route } from '../../src/server/route.ts'
-import { type Answer, FULL, type House, house } from './test-server.ts'
+import { type Answer, FULL, startTestServer, type TestServer } from './test-server.ts'
 
 /** Two tenants, every route: nobody sees the other, and everybody sees their own (or the proof would be empty). */
 
-let home: House
+let home: TestServer
 const tenants: {
   readonly key: string
   readonly sandbox: string
@@ -21,7 +21,7 @@ const tenants: {
 type Sampled = (typeof tenants)[number]
 
 beforeAll(async () => {
-  home = await house(
+  home = await startTestServer(
     '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
   )
   await grantWorkspaces()
@@ -209,7 +209,7 @@ describe('keys', () => {
   })
 
   test('wrong keys are slowed down', async () => {
-    const other = await house()
+    const other = await startTestServer()
     const answers = await Promise.all(
       Array.from({ length: 100 }, () => other.call('GET', '/v1/sandboxes', { key: `rf_${'1'.repeat(40)}` })),
     )

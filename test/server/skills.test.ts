@@ -4,14 +4,14 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { readSkill } from '../../src/skills/package.ts'
 import { SkillRegister } from '../../src/skills/register.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { type House, house } from './test-server.ts'
+import { startTestServer, type TestServer } from './test-server.ts'
 
 /** Skills over the server: inspected ones by name, each tenant with a memory and a usage of its own. */
 
-let home: House
+let home: TestServer
 beforeAll(async () => {
   // A busy machine is not what is tested.
-  home = await house('[sandbox]\nwasm_epoch_deadline = 100\n')
+  home = await startTestServer('[sandbox]\nwasm_epoch_deadline = 100\n')
   const register = new SkillRegister(join(home.dir, 'state'))
   for (const name of ['greet', 'slugify'])
     register.add(await readSkill(join(packageRoot(), 'examples', 'skills', name)))

@@ -2,7 +2,7 @@ import { request } from 'node:http'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { FULL, type House, house } from './test-server.ts'
+import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
 /** What a server keeps in memory, and who waits for whom, when there is much of everything. */
 
@@ -12,13 +12,13 @@ const SLACK_MB = FULL ? 64 : 24
 setFlagsFromString('--expose-gc')
 const gc = runInNewContext('gc') as () => void
 
-let home: House
+let home: TestServer
 let red: string
 let blue: string
 
 beforeAll(async () => {
   const config = `[server]\nkept_output_mb = ${BUDGET_MB}\nmax_sandboxes_per_key = 1000\nmax_background_execs = 80\n`
-  home = await house(config)
+  home = await startTestServer(config)
   red = await home.key(['create', 'exec', 'read'], 'red')
   blue = await home.key(['create', 'exec', 'read'], 'blue')
 })

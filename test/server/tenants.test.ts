@@ -6,11 +6,11 @@ import { createShape } from '../../src/server/shapes.ts'
 import { readSkill } from '../../src/skills/package.ts'
 import { SkillRegister } from '../../src/skills/register.ts'
 import type { Scope } from '../../src/supervisor/access/keys.ts'
-import { type Answer, type House, house } from './test-server.ts'
+import { type Answer, startTestServer, type TestServer } from './test-server.ts'
 
 /** What a key that is not the operator's may have of the host: nothing, unless `[[tenant]]` grants it by name. */
 
-let home: House
+let home: TestServer
 let plain: string
 let acme: string
 let granted: string
@@ -18,7 +18,7 @@ let socket: Server
 const ALL: readonly Scope[] = ['create', 'exec', 'read']
 
 beforeAll(async () => {
-  home = await house('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
+  home = await startTestServer('[server]\nrequests_per_second = 100000\n[backends]\nallow_native = true\n')
   granted = join(home.dir, 'granted')
   mkdirSync(join(granted, 'ro'), { recursive: true })
   symlinkSync('/etc', join(granted, 'out'))
@@ -292,7 +292,7 @@ describe('what [[tenant]] grants', () => {
 })
 
 test('without `allow_native` nobody runs without isolation, not even the operator', async () => {
-  const other = await house('[[tenant]]\nname = "acme"\nbackends = ["native"]\n')
+  const other = await startTestServer('[[tenant]]\nname = "acme"\nbackends = ["native"]\n')
   const key = await other.key(ALL, 'acme')
   for (const one of [other.admin, key]) {
     const refused = await other.call('POST', '/v1/sandboxes', { key: one, body: { backend: 'native' } })
@@ -303,7 +303,7 @@ test('without `allow_native` nobody runs without isolation, not even the operato
 })
 
 test('a sandbox from the pool is for whoever may use its backend', async () => {
-  const other = await house(
+  const other = await startTestServer(
     '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\n',
   )
   await expect.poll(async () => (await other.call('GET', '/metrics')).text).toMatch(/pool_ready 1/)
@@ -315,7 +315,7 @@ test('a sandbox from the pool is for whoever may use its backend', async () => {
 })
 
 test('a sandbox from the pool has no more than the limits of its tenant', async () => {
-  const other = await house(
+  const other = await startTestServer(
     '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\nmax_memory_mb = 128\nmax_cpus = 1\n',
   )
   await expect.poll(async () => (await other.call('GET', '/metrics')).text).toMatch(/pool_ready 1/)

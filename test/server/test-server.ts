@@ -5,7 +5,7 @@ import { type RunningServer, type ServeOptions, startServer } from '../../src/co
 import type { Scope } from '../../src/supervisor/access/keys.ts'
 
 /** A real server on a port of its own with a state directory of its own. */
-export type House = {
+export type TestServer = {
   readonly server: RunningServer
   readonly dir: string
   readonly admin: string
@@ -28,8 +28,8 @@ export type Answer = {
 
 export const FULL = process.env.RINGFENCE_FULL === '1'
 
-export async function house(config = '', options: ServeOptions = {}): Promise<House> {
-  const dir = mkdtempSync(join(tmpdir(), 'rf-house-'))
+export async function startTestServer(config = '', options: ServeOptions = {}): Promise<TestServer> {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-server-'))
   const file = join(dir, 'ringfence.toml')
   writeFileSync(file, config)
   const server = await startServer({

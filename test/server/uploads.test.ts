@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { openStore } from '../../src/store/open.ts'
-import type { LiveSandbox } from '../../src/supervisor/open-sandbox.ts'
+import type { OpenSandbox } from '../../src/supervisor/open-sandbox.ts'
 import { Templates } from '../../src/supervisor/snapshots/templates.ts'
 
 /** Files of template builds: counted for each tenant, whole or not there. */
@@ -36,7 +36,7 @@ test('snapshots have a room of their own for each tenant, and what does not fit 
   const store = await openStore({ stateDir: dir, databaseUrl: '' })
   const files = join(dir, 'snapshots')
   const templates = new Templates(store, files)
-  const live = { backend: 'bubblewrap', files: { pack: () => bytes(4) } } as unknown as LiveSandbox
+  const live = { backend: 'bubblewrap', files: { pack: () => bytes(4) } } as unknown as OpenSandbox
   const keep = (tenant: string, id: string) =>
     templates.keep(live, ['/home/user', '/tmp'], {
       id,

@@ -2,7 +2,7 @@ import { createContext, useContext, useSyncExternalStore } from 'react'
 import type { ConsoleClient } from '../../src/client/console.ts'
 import type { ConsoleEvent, ConsoleSandbox, Sample, Who } from '../../src/client/console-types.ts'
 import type { Approval, TrailRecord, WaitingReview } from '../../src/client/types.ts'
-import { type Cut, isOut } from '../../src/model/stream-end.ts'
+import { type StreamEnd, isAuthenticationLost } from '../../src/model/stream-end.ts'
 import { isSignedOut } from './session.ts'
 
 /** Everything that is live on the page, fed by one stream. A break in it changes nothing that is shown. */
@@ -83,7 +83,7 @@ export class Live {
       this.#set({ records: this.#records })
     }
     for (let pause = FIRST_PAUSE_MS; !this.#stop.signal.aborted; ) {
-      let cut: Cut | undefined
+      let cut: StreamEnd | undefined
       try {
         for await (const event of this.client.stream(this.#last, this.#stop.signal)) {
           pause = FIRST_PAUSE_MS
@@ -94,7 +94,7 @@ export class Live {
         if (isSignedOut(error) && !cut) return this.#onSignedOut('your session has ended')
       }
       // Whoever is out would only be turned away again.
-      if (cut && isOut(cut)) return this.#onSignedOut(cut.message)
+      if (cut && isAuthenticationLost(cut)) return this.#onSignedOut(cut.message)
       this.#set({ connection: 'broken', ...(cut && { why: cut.message }) })
       await new Promise((resolve) => setTimeout(resolve, pause))
       pause = Math.min(pause * 2, LONGEST_PAUSE_MS)

@@ -3,22 +3,22 @@ import { visible } from '../../model/visible.ts'
 
 /** The hook formats of coding agents: what they send before a tool runs, and what they understand as an answer. */
 
-export const HOOKED = ['claude-code', 'codex', 'gemini'] as const
-export type Hooked = (typeof HOOKED)[number]
+export const HOOK_AGENTS = ['claude-code', 'codex', 'gemini'] as const
+export type HookAgent = (typeof HOOK_AGENTS)[number]
 
 /** One use of a file that a tool call names. */
-export type HookedFile = { readonly op: 'read' | 'write'; readonly path: string }
+export type ToolCallFile = { readonly op: 'read' | 'write'; readonly path: string }
 
 /** What a tool call would do, as far as policy has a word for it. */
-export type HookedAct =
+export type HookToolCall =
   /** `files`: what a patch inside of the line would change. */
   | {
       readonly kind: 'command'
       readonly line: string
       readonly cwd: string
-      readonly files: readonly HookedFile[]
+      readonly files: readonly ToolCallFile[]
     }
-  | { readonly kind: 'files'; readonly files: readonly HookedFile[]; readonly cwd: string }
+  | { readonly kind: 'files'; readonly files: readonly ToolCallFile[]; readonly cwd: string }
   /** Nothing that we judge: the agent's own rules decide. */
   | { readonly kind: 'other'; readonly tool: string }
 
@@ -49,7 +49,7 @@ const READERS = ['Read', 'read_file', 'view_image']
 const SEARCHERS = ['Grep', 'Glob', 'grep_search', 'search_file_content', 'glob', 'list_directory']
 
 /** SECURITY: what cannot be read is refused, never waved through. */
-export function actOf(input: unknown): HookedAct {
+export function toolCallOf(input: unknown): HookToolCall {
   const { tool_name, tool_input, cwd } = record(input, 'the hook input')
   const where = typeof cwd === 'string' && cwd !== '' ? cwd : '.'
   if (typeof tool_name !== 'string') throw unreadable('`tool_name` is missing')
@@ -73,7 +73,7 @@ export function actOf(input: unknown): HookedAct {
 
 const searched = (searches: boolean): string | undefined => (searches ? '.' : undefined)
 
-function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): HookedAct {
+function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): HookToolCall {
   const given = args.command ?? args.cmd
   const directory = args.workdir ?? args.directory ?? args.dir_path
   const place = typeof directory === 'string' && directory !== '' ? directory : cwd
@@ -82,7 +82,7 @@ function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): Hooked
   return { kind: 'command', line, cwd: place, files: patchedBy(line) }
 }
 
-function patchOf(args: Readonly<Record<string, unknown>>): readonly HookedFile[] {
+function patchOf(args: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {
   const patch = args.command ?? args.input ?? args.patch
   if (typeof patch !== 'string') throw unreadable('there is no patch in it')
   const files = filesOfPatch(patch)
@@ -91,7 +91,7 @@ function patchOf(args: Readonly<Record<string, unknown>>): readonly HookedFile[]
 }
 
 /** The names in `include` are patterns; what stands before the first wildcard is the directory that is read. */
-function manyOf({ include, paths }: Readonly<Record<string, unknown>>): readonly HookedFile[] {
+function manyOf({ include, paths }: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {
   const given = include ?? paths
   if (!Array.isArray(given) || !given.every((one) => typeof one === 'string'))
     throw unreadable('`read_many_files` names no files')
@@ -105,7 +105,7 @@ function manyOf({ include, paths }: Readonly<Record<string, unknown>>): readonly
 }
 
 /** Codex applies a patch in a here-document itself: `apply_patch <<'EOF'`, also after `cd DIR &&`. */
-function patchedBy(line: string): readonly HookedFile[] {
+function patchedBy(line: string): readonly ToolCallFile[] {
   if (!/apply_?patch/.test(line)) return []
   const files = filesOfPatch(line)
   const into = /^\s*cd\s+(?:'([^']+)'|"([^"]+)"|(\S+))\s*&&/.exec(line)
@@ -121,8 +121,8 @@ const joined = (directory: string, path: string): string =>
  * SECURITY: every header of a patch, wherever it stands: an indented one, or one behind a deletion, is a header for
  * Codex too. Only lines of content (`+`, `-`) are none.
  */
-export function filesOfPatch(patch: string): readonly HookedFile[] {
-  const files: HookedFile[] = []
+export function filesOfPatch(patch: string): readonly ToolCallFile[] {
+  const files: ToolCallFile[] = []
   for (const line of patch.split('\n').filter((one) => !/^[+-]/.test(one))) {
     const path = /\*\*\* (?:(?:Add|Update|Delete) File|Move to): ?(.*)$/s.exec(line)?.[1]?.trim()
     if (path) files.push({ op: 'write', path })
@@ -142,7 +142,7 @@ function lineOf(argv: readonly string[]): string {
 export const quoted = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`
 
 /** The answer in the agent's own format. Codex and Gemini cannot ask: what needs a person is refused there. */
-export function answerFor(agent: Hooked, judged: HookVerdict, input: unknown): HookAnswer {
+export function answerFor(agent: HookAgent, judged: HookVerdict, input: unknown): HookAnswer {
   // SECURITY: agents print the reason, which quotes what a model wrote.
   const verdict = { ...judged, reason: visible(judged.reason) }
   if (verdict.verdict === 'none') return json({})

@@ -1,14 +1,14 @@
-import { type Hooked, quoted, record } from './hook.ts'
+import { type HookAgent, quoted, record } from './hook.ts'
 
 /** Where the settings of coding agents lie, and what our hook looks like in them. */
 
-type Place = {
+type SettingsLocation = {
   readonly home: string
   readonly env: Readonly<Record<string, string | undefined>>
 }
 
 /** Where an agent keeps what belongs to this user: its own variable first, as the agent itself looks. */
-export function agentDirectory(agent: Hooked, { home, env }: Place): string {
+export function agentDirectory(agent: HookAgent, { home, env }: SettingsLocation): string {
   switch (agent) {
     case 'claude-code':
       return env.CLAUDE_CONFIG_DIR || `${home}/.claude`
@@ -21,16 +21,16 @@ export function agentDirectory(agent: Hooked, { home, env }: Place): string {
   }
 }
 
-const FILES: Readonly<Record<Hooked, readonly [directory: string, file: string]>> = {
+const FILES: Readonly<Record<HookAgent, readonly [directory: string, file: string]>> = {
   'claude-code': ['.claude', 'settings.json'],
   codex: ['.codex', 'hooks.json'],
   gemini: ['.gemini', 'settings.json'],
 }
 
-export const userSettings = (agent: Hooked, place: Place): string =>
+export const userSettings = (agent: HookAgent, place: SettingsLocation): string =>
   `${agentDirectory(agent, place)}/${FILES[agent][1]}`
 
-export const projectSettings = (agent: Hooked, project: string): string =>
+export const projectSettings = (agent: HookAgent, project: string): string =>
   `${project}/${FILES[agent].join('/')}`
 
 type HookEvent = { readonly event: string; readonly tools: readonly string[]; readonly timeout: number }
@@ -39,7 +39,7 @@ type HookEvent = { readonly event: string; readonly tools: readonly string[]; re
 const TIMEOUT_SECS = 60
 
 /** The tools that we judge. A tool that is not in the list never reaches us. */
-export const HOOK_EVENTS: Readonly<Record<Hooked, HookEvent>> = {
+export const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
   'claude-code': {
     event: 'PreToolUse',
     tools: ['Bash', 'Monitor', 'Write', 'Edit', 'MultiEdit', 'NotebookEdit', 'Read', 'Grep', 'Glob'],
@@ -75,14 +75,14 @@ export type HookProgram =
  * is not an answer of ours (no such program, a crash, a signal, an empty output) becomes exit code 2, which blocks.
  * PLATFORM: agents start hooks with different shells; only the outer words are read by them, the rest by /bin/sh.
  */
-export function hookCommand(agent: Hooked, flags: readonly string[], program: HookProgram): string {
+export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
   const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
   const call = [...words, 'hook', agent, ...flags].join(' ')
   const script = `a=$(${call}); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
   return `/bin/sh -c ${quoted(script)} || exit 2`
 }
 
-const helpless = (agent: Hooked, { kind }: HookProgram): string =>
+const helpless = (agent: HookAgent, { kind }: HookProgram): string =>
   kind === 'name'
     ? `ringfence: the hook did not run, so this call is blocked; put ringfence on PATH, then: ringfence hook test ${agent} --project`
     : `ringfence: the hook did not run, so this call is blocked; install it again: ringfence hook install ${agent}`
@@ -90,12 +90,12 @@ const helpless = (agent: Hooked, { kind }: HookProgram): string =>
 type Entry = Readonly<Record<string, unknown>>
 
 /** Ours, also as older versions wrote it. */
-const isOurs = (agent: Hooked, entry: unknown): boolean => {
+const isOurs = (agent: HookAgent, entry: unknown): boolean => {
   const { command } = (entry ?? {}) as Entry
   return typeof command === 'string' && command.includes('ringfence') && command.includes(`hook ${agent}`)
 }
 
-const groupsOf = (agent: Hooked, settings: unknown): readonly unknown[] => {
+const groupsOf = (agent: HookAgent, settings: unknown): readonly unknown[] => {
   const all = settings === undefined ? {} : record(settings, 'the settings file')
   const hooks = all.hooks === undefined ? {} : record(all.hooks, '`hooks`')
   const groups = hooks[HOOK_EVENTS[agent].event]
@@ -108,7 +108,7 @@ const entriesOf = (group: unknown): readonly unknown[] => {
 }
 
 /** The settings with our hook in them, and everything else as it was. Twice changes nothing. */
-export function withHook(agent: Hooked, settings: unknown, command: string): Entry {
+export function withHook(agent: HookAgent, settings: unknown, command: string): Entry {
   const { event, tools, timeout } = HOOK_EVENTS[agent]
   const others = groupsOf(agent, settings).flatMap((group) => withoutOurs(agent, group))
   const ours = { matcher: tools.join('|'), hooks: [{ type: 'command', command, timeout }] }
@@ -117,7 +117,7 @@ export function withHook(agent: Hooked, settings: unknown, command: string): Ent
 }
 
 /** Other people's entries of a group stay; a group that held nothing but ours goes. */
-function withoutOurs(agent: Hooked, group: unknown): readonly unknown[] {
+function withoutOurs(agent: HookAgent, group: unknown): readonly unknown[] {
   const entries = entriesOf(group)
   const others = entries.filter((entry) => !isOurs(agent, entry))
   if (others.length === entries.length) return [group]
@@ -131,7 +131,7 @@ export type InstalledHook = {
   readonly missed: readonly string[]
 }
 
-export function installedHook(agent: Hooked, settings: unknown): InstalledHook | undefined {
+export function installedHook(agent: HookAgent, settings: unknown): InstalledHook | undefined {
   for (const group of groupsOf(agent, settings)) {
     const ours = entriesOf(group).find((entry) => isOurs(agent, entry))
     if (ours === undefined) continue
@@ -153,7 +153,7 @@ function covers(matcher: unknown, tool: string): boolean {
 }
 
 /** Settings that switch every hook off, in words for the person who made them. */
-export function switchedOff(agent: Hooked, settings: unknown): string | undefined {
+export function switchedOff(agent: HookAgent, settings: unknown): string | undefined {
   const all = settings === undefined ? {} : record(settings, 'the settings file')
   if (agent === 'claude-code' && all.disableAllHooks === true)
     return '`disableAllHooks` is on: Claude Code runs no hook; remove it'

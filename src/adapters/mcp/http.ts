@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { McpHttpHandler, WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server'
 import { AgentSession } from '../session.ts'
-import type { Place } from '../tool-sandbox.ts'
+import type { ToolSandbox } from '../tool-sandbox.ts'
 import { loadMcp, type McpOptions, type McpSdk, mcpServer } from './server.ts'
 
 /** `/mcp`: streamable HTTP. Sessions of the older revisions, single requests of the newest. */
@@ -15,12 +15,12 @@ export type McpCaller = {
   /** Who was authenticated; a session belongs to one. */
   readonly keyId: string
   readonly tenant: string
-  readonly open: (agentId: string) => Promise<Place>
+  readonly open: (agentId: string) => Promise<ToolSandbox>
 }
 
 type Transport = WebStandardStreamableHTTPServerTransport
 
-type Held = {
+type McpSession = {
   readonly owner: string
   readonly tenant: string
   readonly session: AgentSession
@@ -32,7 +32,7 @@ type Held = {
 
 export class McpHttp {
   readonly #options: Pick<McpOptions, 'version' | 'extend'>
-  readonly #held = new Map<string, Held>()
+  readonly #held = new Map<string, McpSession>()
   #sdk: Promise<McpSdk> | undefined
 
   constructor(options: Pick<McpOptions, 'version' | 'extend'>) {
@@ -83,7 +83,7 @@ export class McpHttp {
     })
   }
 
-  #serverOptions(held: Held): McpOptions {
+  #serverOptions(held: McpSession): McpOptions {
     const onClient = (name: string): void => {
       held.agent = agentOf(name)
     }
@@ -106,8 +106,8 @@ export class McpHttp {
   }
 }
 
-function heldFor(caller: McpCaller, transport?: Transport): Held {
-  const held: Held = {
+function heldFor(caller: McpCaller, transport?: Transport): McpSession {
+  const held: McpSession = {
     owner: caller.keyId,
     tenant: caller.tenant,
     session: new AgentSession(() => caller.open(held.agent)),

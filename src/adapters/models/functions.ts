@@ -8,7 +8,7 @@ import {
   unknownTool,
 } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
-import { coerced, lenientObject } from './lenient-json.ts'
+import { coerced, parseLenientObject } from './lenient-json.ts'
 
 /** Chat-completions function tools, for local models and everything that speaks their dialect. */
 
@@ -44,7 +44,7 @@ export async function performLeniently(
   try {
     const found = table.find((one) => one.name === name)
     if (!found) throw unknownTool(table, name)
-    return await perform(table, session, name, coerced(lenientObject(args), found.input.schema), call)
+    return await perform(table, session, name, coerced(parseLenientObject(args), found.input.schema), call)
   } catch (error) {
     return failure(error)
   }

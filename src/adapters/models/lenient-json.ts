@@ -6,7 +6,7 @@ import type { JsonSchema } from '../../model/shape.ts'
 const MAX_CHARS = 9 * 1024 * 1024
 
 /** An object from whatever a model sent. Throws when no object can be seen in it. */
-export function lenientObject(given: unknown): Readonly<Record<string, unknown>> {
+export function parseLenientObject(given: unknown): Readonly<Record<string, unknown>> {
   if (given === null || given === undefined || given === '') return {}
   if (typeof given === 'object' && !Array.isArray(given)) return given as Record<string, unknown>
   if (typeof given !== 'string') throw notJson('expected an object')
@@ -14,7 +14,7 @@ export function lenientObject(given: unknown): Readonly<Record<string, unknown>>
     throw new SandboxError('too-large', `the arguments have ${given.length} characters`)
   for (const attempt of [given, unfenced(given), repaired(unfenced(given))]) {
     const value = parsed(attempt)
-    if (typeof value === 'string' && value !== given) return lenientObject(value)
+    if (typeof value === 'string' && value !== given) return parseLenientObject(value)
     if (typeof value === 'object' && value !== null && !Array.isArray(value))
       return value as Record<string, unknown>
   }

@@ -7,7 +7,7 @@ import { type Call, failure, perform, type Result, unknownTool } from '../operat
 import { isRunning, type Process, waitFor } from '../processes.ts'
 import { READ_CHARS } from '../results.ts'
 import type { AgentSession } from '../session.ts'
-import { coerced, lenientObject } from './lenient-json.ts'
+import { coerced, parseLenientObject } from './lenient-json.ts'
 import { addedText, parsePatch } from './v4a.ts'
 
 /** OpenAI's tools: `shell`, `apply_patch`, and the pair `exec_command` and `write_stdin`. */
@@ -140,10 +140,12 @@ const functionTool = (name: string, description: string, parameters: Record<stri
 /** For the Responses API: definitions, and the hand that turns a call item into its output item. */
 export function openaiTools(session: AgentSession) {
   const byName: Readonly<Record<string, (args: unknown, call: Call) => Promise<Result>>> = {
-    exec_command: (args, call) => execCommand(session, coerced(lenientObject(args), execInput.schema), call),
-    write_stdin: (args, call) => writeStdin(session, coerced(lenientObject(args), stdinInput.schema), call),
+    exec_command: (args, call) =>
+      execCommand(session, coerced(parseLenientObject(args), execInput.schema), call),
+    write_stdin: (args, call) =>
+      writeStdin(session, coerced(parseLenientObject(args), stdinInput.schema), call),
     apply_patch: (args) => applyPatch(session, parsePatch(patchIn(args))),
-    view_image: (args, call) => perform(OPERATIONS, session, 'view_image', lenientObject(args), call),
+    view_image: (args, call) => perform(OPERATIONS, session, 'view_image', parseLenientObject(args), call),
   }
   const shell = async (action: ShellAction, call: Call = {}): Promise<{ output: ShellOutput[] }> => {
     const output: ShellOutput[] = []
@@ -226,7 +228,7 @@ async function named(
 /** Free text, or an object that holds it. */
 function patchIn(args: unknown): string {
   if (typeof args === 'string' && args.includes('*** ') && !args.trimStart().startsWith('{')) return args
-  const { patch, input } = lenientObject(args)
+  const { patch, input } = parseLenientObject(args)
   const found = patch ?? input
   if (typeof found === 'string') return found
   throw new SandboxError('invalid-input', '`patch` is missing')

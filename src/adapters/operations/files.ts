@@ -5,7 +5,7 @@ import { clip } from '../capture.ts'
 import { applyDiff, type PatchStep, parsePatch } from '../models/v4a.ts'
 import { READ_CHARS } from '../results.ts'
 import type { AgentSession } from '../session.ts'
-import type { Place } from '../tool-sandbox.ts'
+import type { ToolSandbox } from '../tool-sandbox.ts'
 import { done, type Operation, operation, type Result, told } from './operation.ts'
 
 const MAX_CONTENT = 8 * 1024 * 1024
@@ -15,10 +15,10 @@ const path = told(text({ max: 4096 }), 'a path in the sandbox, absolute or relat
 const line = (about: string) => optional(told(number({ integer: true, min: 1 }), about))
 
 /** As the sandbox sees it. The wall decides what can be reached. */
-export const guestPath = (place: Place, given: string): string => posix.resolve(place.workspace, given)
+export const guestPath = (place: ToolSandbox, given: string): string => posix.resolve(place.workspace, given)
 
 /** A whole text file. */
-export async function readText(place: Place, given: string): Promise<string> {
+export async function readText(place: ToolSandbox, given: string): Promise<string> {
   const bytes = await place.files.read(guestPath(place, given))
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes)
@@ -29,7 +29,7 @@ export async function readText(place: Place, given: string): Promise<string> {
   }
 }
 
-export const writeText = (place: Place, given: string, data: string): Promise<void> =>
+export const writeText = (place: ToolSandbox, given: string, data: string): Promise<void> =>
   place.files.write(guestPath(place, given), Buffer.from(data))
 
 /** Lines `from` to `to`, both counted from 1 and both included. */
@@ -93,7 +93,7 @@ export async function applyPatch(session: AgentSession, steps: readonly PatchSte
   return done(`changed ${files.join(', ')}`, { files })
 }
 
-async function compute(place: Place, step: PatchStep, seen: Map<string, string | null>): Promise<void> {
+async function compute(place: ToolSandbox, step: PatchStep, seen: Map<string, string | null>): Promise<void> {
   const file = guestPath(place, step.path)
   const current = async (): Promise<string> => {
     const known = seen.get(file)
@@ -117,7 +117,7 @@ async function compute(place: Place, step: PatchStep, seen: Map<string, string |
   }
 }
 
-async function exists(place: Place, file: string): Promise<boolean> {
+async function exists(place: ToolSandbox, file: string): Promise<boolean> {
   try {
     await place.files.stat(file)
     return true

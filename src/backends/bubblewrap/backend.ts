@@ -3,7 +3,7 @@ import { monotonicMs } from '../../host/clock.ts'
 import { Session } from '../../host/guest/session.ts'
 import { Cgroup, type CgroupHost, cgroupHost } from '../../host/process/cgroup.ts'
 import { groupName } from '../../host/process/orphans.ts'
-import { type Launch, run, startCompanion } from '../../host/process/spawn.ts'
+import { type Launch, run, startChannelProcess } from '../../host/process/spawn.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -12,7 +12,7 @@ import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { areTimeLimits } from '../guest-command.ts'
-import { type GuestPlace, GuestSandbox } from '../guest-sandbox.ts'
+import { GuestSandbox, type GuestTransport } from '../guest-sandbox.ts'
 import {
   type LaunchContext,
   launchContents,
@@ -20,7 +20,7 @@ import {
   launchVector,
   type SystemLayout,
 } from './launch.ts'
-import { BubblewrapPlace } from './place.ts'
+import { BubblewrapTransport } from './place.ts'
 import { resultOf, SETUP_FAILED } from './result.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
 
@@ -137,12 +137,12 @@ class Bubblewrap implements Backend, Wrapper {
   }
 
   /** A sandbox that stays: made when the first command comes, gone with its channel. */
-  #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapPlace {
-    return new BubblewrapPlace(plan.limits.pids, () => {
+  #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapTransport {
+    return new BubblewrapTransport(plan.limits.pids, () => {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'stay', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
-      const companion = startCompanion(this.#launch(plan, env), onTunnel)
+      const companion = startChannelProcess(this.#launch(plan, env), onTunnel)
       return { group, companion, session: new Session(companion.channel) }
     })
   }
@@ -231,11 +231,11 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
 /** One command alone is launched with its own streams; everything else goes through the session. */
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
-  readonly #place: GuestPlace & { readonly isOpen: boolean }
+  readonly #place: GuestTransport & { readonly isOpen: boolean }
 
   constructor(
     plan: Plan,
-    place: BubblewrapPlace,
+    place: BubblewrapTransport,
     alone: (command: Command, io: ExecIo) => Promise<ExecResult>,
   ) {
     super(plan, place)

@@ -1,24 +1,24 @@
 import type { Session } from '../../host/guest/session.ts'
 import type { Cgroup } from '../../host/process/cgroup.ts'
-import type { Companion } from '../../host/process/spawn.ts'
+import type { ChannelProcess } from '../../host/process/spawn.ts'
 import { hostPidOf, treeUsage } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Usage } from '../backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from '../guest-command.ts'
-import type { GuestPlace } from '../guest-sandbox.ts'
+import type { GuestTransport } from '../guest-sandbox.ts'
 import { layersOf } from './layers.ts'
 import { launchFailure } from './result.ts'
 
 /** A bubblewrap that runs. */
 export type Opened = {
   readonly group: Cgroup | undefined
-  readonly companion: Companion
+  readonly companion: ChannelProcess
   readonly session: Session
 }
 
 /** A sandbox that stays, once somebody needs it. */
-export class BubblewrapPlace implements GuestPlace {
+export class BubblewrapTransport implements GuestTransport {
   readonly ended: Promise<string>
   readonly #open: () => Opened
   readonly #pids: number | undefined

@@ -1,7 +1,7 @@
 import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
-import { Engine } from '../../host/net/container-engine.ts'
+import { ContainerEngine } from '../../host/net/container-engine.ts'
 import { hardLimit, hostFingerprint } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
@@ -9,7 +9,7 @@ import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, type User, userFor } from '../container-files.ts'
-import { VesselPlace, VesselSandbox } from '../container-handle.ts'
+import { ContainerSandbox, ContainerTransport } from '../container-handle.ts'
 import { containerFields, expectedMounts } from '../guest-config.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
@@ -75,7 +75,7 @@ class Docker implements Backend {
   readonly runsImages = true
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
-  readonly #waiting: Waiting<VesselPlace>
+  readonly #waiting: Waiting<ContainerTransport>
   #images: EngineImages | undefined
 
   constructor(parts: DockerParts) {
@@ -92,7 +92,7 @@ class Docker implements Backend {
       const empty = await images.empty()
       const started = monotonicMs()
       const plan = this.#parts.probePlan()
-      const sandbox = new VesselSandbox(plan, await this.#prepare(plan, images.engine, empty))
+      const sandbox = new ContainerSandbox(plan, await this.#prepare(plan, images.engine, empty))
       try {
         await sandbox.files.stat('/tmp')
       } finally {
@@ -142,7 +142,7 @@ class Docker implements Backend {
     const socket = this.#socket as string
     if (this.#images?.engine.socket !== socket) {
       const { deadlineMs, images, onProgress } = this.#parts
-      const engine = new Engine({ socket, ...(deadlineMs === undefined ? {} : { deadlineMs }) })
+      const engine = new ContainerEngine({ socket, ...(deadlineMs === undefined ? {} : { deadlineMs }) })
       this.#images = new EngineImages(engine, images, onProgress)
       void Container.sweep(engine, this.#parts.owner, this.#parts.epoch).catch(() => {})
     }
@@ -159,14 +159,14 @@ class Docker implements Backend {
     if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
     const image = await images.idOf(plan)
-    const make = (signal?: AbortSignal): Promise<VesselPlace> =>
+    const make = (signal?: AbortSignal): Promise<ContainerTransport> =>
       this.#prepare(plan, images.engine, image, signal)
     const place = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, {
       now: () => make(options.signal),
       ahead: () => make(),
     })
     place.handTo(options.onTunnel)
-    return new VesselSandbox(plan, place)
+    return new ContainerSandbox(plan, place)
   }
 
   async reap(): Promise<void> {
@@ -179,7 +179,12 @@ class Docker implements Backend {
   }
 
   /** Up, fenced and configured; whose it is comes later. */
-  async #prepare(plan: Plan, engine: Engine, image: string, signal?: AbortSignal): Promise<VesselPlace> {
+  async #prepare(
+    plan: Plan,
+    engine: ContainerEngine,
+    image: string,
+    signal?: AbortSignal,
+  ): Promise<ContainerTransport> {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const orders = {
@@ -187,14 +192,16 @@ class Docker implements Backend {
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, container, orders, { layersOf: own ? ownKernelLayers : layersOf })
+    const place = new ContainerTransport(plan, container, orders, {
+      layersOf: own ? ownKernelLayers : layersOf,
+    })
     await place.ready()
     return place
   }
 
   async #start(
     plan: Plan,
-    engine: Engine,
+    engine: ContainerEngine,
     image: string,
     signal: AbortSignal | undefined,
   ): Promise<Container> {

@@ -1,11 +1,11 @@
 import { rmSync } from 'node:fs'
-import type { AttachedStream, Engine } from '../../host/net/container-engine.ts'
+import type { AttachedStream, ContainerEngine } from '../../host/net/container-engine.ts'
 import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
 import { isOver } from '../../host/process/orphans.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
-import type { Vessel } from '../container-handle.ts'
+import type { ContainerHandle } from '../container-handle.ts'
 import { OUR_PROCESSES } from '../guest-config.ts'
 import { assertServed, goferOf, KERNEL_MB } from '../gvisor/own-kernel.ts'
 
@@ -22,12 +22,12 @@ type StartOptions = {
 type Seen = { readonly pid: number; readonly running: boolean }
 
 /** One container, from its creation until nothing of it is left. */
-export class Container implements Vessel {
+export class Container implements ContainerHandle {
   readonly id: string
   readonly channel: AttachedStream
   readonly pid: number | undefined
   readonly group: Cgroup | undefined
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #files: string
   readonly #watch = new AbortController()
   oomKills = 0
@@ -35,10 +35,10 @@ export class Container implements Vessel {
   #gone: Promise<void> | undefined
 
   private constructor(
-    engine: Engine,
+    engine: ContainerEngine,
     id: string,
     channel: AttachedStream,
-    seen: Pick<Vessel, 'pid' | 'group'>,
+    seen: Pick<ContainerHandle, 'pid' | 'group'>,
     files: string,
   ) {
     this.#engine = engine
@@ -53,7 +53,7 @@ export class Container implements Vessel {
 
   /** Creates and starts it and reads its limits back. On failure nothing is left. */
   static async start(
-    engine: Engine,
+    engine: ContainerEngine,
     body: Record<string, unknown>,
     plan: Plan,
     { files, ownKernel, signal }: StartOptions,
@@ -77,7 +77,7 @@ export class Container implements Vessel {
   }
 
   /** What earlier lives of this installation left behind, and what was created but never began to live. */
-  static async sweep(engine: Engine, owner: string, epoch: string): Promise<void> {
+  static async sweep(engine: ContainerEngine, owner: string, epoch: string): Promise<void> {
     const filters = encodeURIComponent(JSON.stringify({ label: [`ringfence.owner=${owner}`] }))
     const { body } = await engine.call({ method: 'GET', path: `/containers/json?all=1&filters=${filters}` })
     for (const { Id, Labels } of (Array.isArray(body) ? body : []) as Listed[]) {
@@ -148,7 +148,7 @@ function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: bool
 type Listed = { readonly Id?: unknown; readonly Labels?: Readonly<Record<string, string>> }
 
 async function create(
-  engine: Engine,
+  engine: ContainerEngine,
   body: Record<string, unknown>,
   signal: AbortSignal | undefined,
 ): Promise<string> {
@@ -158,7 +158,7 @@ async function create(
   throw new SandboxError('backend-unavailable', 'the container engine gave no container id')
 }
 
-async function inspect(engine: Engine, id: string): Promise<Seen> {
+async function inspect(engine: ContainerEngine, id: string): Promise<Seen> {
   const { body } = await engine.call({ method: 'GET', path: `/containers/${id}/json` })
   const { State } = (body ?? {}) as { State?: { Pid?: unknown; Running?: unknown } }
   const pid = typeof State?.Pid === 'number' ? State.Pid : 0
@@ -171,7 +171,7 @@ const REMOVE_TRIES = 20
  * Gone when it resolves; that it went by itself, or is just going, is as good. PLATFORM: Podman calls it a failure when a
  * container ends in the moment in which it is to be ended.
  */
-async function remove(engine: Engine, id: string): Promise<void> {
+async function remove(engine: ContainerEngine, id: string): Promise<void> {
   const path = `/containers/${id}?force=1&v=1`
   for (let tries = 1; ; tries++) {
     const { status } = await engine.call({ method: 'DELETE', path, deadlineMs: REMOVE_MS }, [404, 409, 500])

@@ -1,4 +1,4 @@
-import type { Engine } from '../../host/net/container-engine.ts'
+import type { ContainerEngine } from '../../host/net/container-engine.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import { type Image, type ImageStore, PROBE_IMAGE } from '../images/store.ts'
@@ -8,13 +8,13 @@ const REFERENCE = /^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,254}$/
 
 /** Which image of the engine a sandbox gets. Nothing is ever pulled: what is not here is refused. */
 export class EngineImages {
-  readonly engine: Engine
+  readonly engine: ContainerEngine
   readonly #store: ImageStore
   readonly #onProgress: ((text: string) => void) | undefined
   readonly #loaded = new Map<string, Promise<string>>()
   #podman: Promise<boolean> | undefined
 
-  constructor(engine: Engine, store: ImageStore, onProgress?: (text: string) => void) {
+  constructor(engine: ContainerEngine, store: ImageStore, onProgress?: (text: string) => void) {
     this.engine = engine
     this.#store = store
     this.#onProgress = onProgress

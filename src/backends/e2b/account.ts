@@ -10,7 +10,7 @@ export type E2bSettings = {
   readonly template: string
 }
 
-export type E2bWish = {
+export type E2bCreateOptions = {
   readonly template: string
   readonly timeoutMs: number
   readonly internet: boolean
@@ -28,7 +28,7 @@ export type E2bHandle = {
 export interface E2bAccount {
   readonly spokenBy: 'sdk' | 'rest'
   check(signal: AbortSignal): Promise<void>
-  create(wish: E2bWish, signal?: AbortSignal): Promise<E2bHandle>
+  create(wish: E2bCreateOptions, signal?: AbortSignal): Promise<E2bHandle>
   extend(id: string, timeoutMs: number): Promise<void>
   kill(id: string): Promise<void>
 }

@@ -5,7 +5,7 @@ import type { Backend, BackendSandbox, GuestFiles, OpenOptions, Probe } from '..
 import { streamOf } from '../remote/collect.ts'
 import { refuseUnsendable, sendMounts } from '../remote/mounts.ts'
 import { RemoteProcess } from '../remote/process.ts'
-import { REMOTE_CLAIMS, type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
+import { REMOTE_CLAIMS, type RemoteRequest, RemoteSandbox, type RemoteTransport } from '../remote/sandbox.ts'
 import {
   type E2bAccount,
   type E2bHandle,
@@ -100,7 +100,7 @@ async function openAt(
     },
     signal,
   )
-  const place = new E2bPlace(account, settings, handle, idleMs)
+  const place = new E2bTransport(account, settings, handle, idleMs)
   try {
     await sendMounts(plan, place.files)
     return new RemoteSandbox(plan, place)
@@ -111,7 +111,7 @@ async function openAt(
 }
 
 /** One sandbox there; it is kept alive while something runs in it, and forgotten by E2B when nothing does. */
-class E2bPlace implements RemotePlace {
+class E2bTransport implements RemoteTransport {
   readonly files: GuestFiles
   readonly layers: readonly string[]
   readonly ended: Promise<string>

@@ -17,7 +17,7 @@ import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
-import { VesselPlace, VesselSandbox } from '../container-handle.ts'
+import { ContainerSandbox, ContainerTransport } from '../container-handle.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { noteUse } from '../images/uses.ts'
@@ -40,7 +40,7 @@ export type GvisorParts = {
 }
 
 /** A root, and the image that it is, if any. */
-type StandingRoot = Root & { readonly layer?: string }
+type UnpackedRoot = Root & { readonly layer?: string }
 
 /** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
 export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
@@ -56,7 +56,7 @@ class Gvisor implements Backend {
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 
-  readonly #waiting: Waiting<VesselPlace>
+  readonly #waiting: Waiting<ContainerTransport>
 
   constructor(parts: GvisorParts) {
     this.#parts = parts
@@ -122,23 +122,23 @@ class Gvisor implements Backend {
       ahead: () => this.#ahead(plan),
     })
     place.handTo(options.onTunnel)
-    return new VesselSandbox(plan, place)
+    return new ContainerSandbox(plan, place)
   }
 
   /** Up, fenced and configured; whose it is comes later. */
-  async #prepare(plan: Plan, signal?: AbortSignal): Promise<VesselPlace> {
-    const vessel = await this.#start(plan, this.#root(plan), signal)
+  async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
+    const container = await this.#start(plan, this.#root(plan), signal)
     const orders = {
       fields: containerFields(plan, { guards: false, counts: true, slowStart: true }),
       expected: [],
       filter: this.#filter,
     }
-    const place = new VesselPlace(plan, vessel, orders, { layersOf: ownKernelLayers })
+    const place = new ContainerTransport(plan, container, orders, { layersOf: ownKernelLayers })
     await place.ready()
     return place
   }
 
-  async #ahead(plan: Plan): Promise<VesselPlace> {
+  async #ahead(plan: Plan): Promise<ContainerTransport> {
     const place = await this.#prepare(plan)
     try {
       await place.warm(warmingOf(plan))
@@ -149,7 +149,7 @@ class Gvisor implements Backend {
     }
   }
 
-  #root(plan: Plan): StandingRoot {
+  #root(plan: Plan): UnpackedRoot {
     if (plan.image === undefined) return hostRoot(plan)
     const image = this.#parts.images.get(plan.image)
     if (!image)
@@ -160,7 +160,7 @@ class Gvisor implements Backend {
     return { ...imageRoot(dir), layer: image.layer }
   }
 
-  async #start(plan: Plan, root: StandingRoot, signal: AbortSignal | undefined): Promise<Runsc> {
+  async #start(plan: Plan, root: UnpackedRoot, signal: AbortSignal | undefined): Promise<Runsc> {
     const { stateDir, agent, sabotage } = this.#parts
     const rootless = caller().uid !== 0
     // In the user namespace that runsc makes for us, our files are root's; capabilities it has none.

@@ -2,11 +2,11 @@ import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
-import { type Companion, run, startCompanion } from '../../host/process/spawn.ts'
+import { type ChannelProcess, run, startChannelProcess } from '../../host/process/spawn.ts'
 import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
-import type { Vessel } from '../container-handle.ts'
+import type { ContainerHandle } from '../container-handle.ts'
 import { assertServed } from './own-kernel.ts'
 
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
@@ -24,14 +24,14 @@ const CALL_MS = 20_000
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 
 /** One `runsc run`: its standard streams are the agent's. */
-export class Runsc implements Vessel {
+export class Runsc implements ContainerHandle {
   readonly channel: Duplex
   /** gVisor's processes are no processes of the host, so no single one can be found there. */
   readonly pid = undefined
   readonly oomKills = 0
   readonly #host: RunscHost
   readonly #sandbox: RunscSandbox
-  readonly #companion: Companion
+  readonly #companion: ChannelProcess
   #group: Cgroup | undefined
   #paused = false
   #gone: Promise<void> | undefined
@@ -39,7 +39,7 @@ export class Runsc implements Vessel {
   private constructor(host: RunscHost, sandbox: RunscSandbox) {
     this.#host = host
     this.#sandbox = sandbox
-    this.#companion = startCompanion({
+    this.#companion = startChannelProcess({
       file: host.runsc,
       args: [...flags(host), 'run', '--bundle', sandbox.bundle, sandbox.id],
       env: ENV,

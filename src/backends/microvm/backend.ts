@@ -9,7 +9,7 @@ import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
 import type { Driver } from './drivers/driver.ts'
-import type { Refuses } from './files/copy-out.ts'
+import type { ProtectedNameOf } from './files/copy-out.ts'
 import { sweepMachines } from './guest-machine.ts'
 import { GuestImages } from './image/image.ts'
 import { diskMb, machineMemoryMb } from './machine-config.ts'
@@ -17,7 +17,7 @@ import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
 import { ReadyPool } from './pool.ts'
 import { type MachineSabotage, Prepared } from './prepared.ts'
 import { MicrovmSandbox } from './sandbox.ts'
-import { type MachineKind, MachineNursery } from './warm-pool.ts'
+import { type MachineKind, MachineWarmPool } from './warm-pool.ts'
 
 export type MicrovmParts = {
   readonly agent: string
@@ -28,7 +28,7 @@ export type MicrovmParts = {
   /** Whether guests run by a program that reads their instructions; then only by name. */
   readonly emulated: () => boolean
   /** What may not come back from a guest (policy/paths/protect.ts). */
-  readonly refuses: Refuses
+  readonly refuses: ProtectedNameOf
   /** So many machines are kept ready for each kind that was asked for. */
   readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
@@ -70,7 +70,7 @@ class Microvm implements Backend {
   readonly runsImages = true
   readonly #parts: MicrovmParts
   readonly #images: GuestImages
-  readonly #nursery: MachineNursery
+  readonly #warmPool: MachineWarmPool
   readonly #ready: ReadyPool<Prepared>
   readonly #filter = encode(assemble(process.arch as Arch))
 
@@ -78,7 +78,14 @@ class Microvm implements Backend {
     const { ready = 0, clones = true, onProgress = () => {}, stateDir, driver } = parts
     this.#parts = parts
     this.#images = new GuestImages(parts)
-    this.#nursery = new MachineNursery({ stateDir, driver, filter: this.#filter, ready, clones, onProgress })
+    this.#warmPool = new MachineWarmPool({
+      stateDir,
+      driver,
+      filter: this.#filter,
+      ready,
+      clones,
+      onProgress,
+    })
     this.#ready = new ReadyPool(ready)
   }
 
@@ -92,7 +99,7 @@ class Microvm implements Backend {
     try {
       const plan = this.#parts.probePlan()
       // What is made once for all sandboxes is no part of what one costs.
-      await this.#nursery.template(await this.#kindOf(plan))
+      await this.#warmPool.template(await this.#kindOf(plan))
       const started = monotonicMs()
       const sandbox = await this.open(plan)
       try {
@@ -141,7 +148,7 @@ class Microvm implements Backend {
     if (!isAlone(plan)) return undefined
     const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
     const found = await this.#ready.take(key, async () => {
-      const prepared = await Prepared.make(plan, await this.#nursery.start(kind), this.#settings(kind))
+      const prepared = await Prepared.make(plan, await this.#warmPool.start(kind), this.#settings(kind))
       await prepared.sleep()
       return prepared
     })
@@ -156,7 +163,7 @@ class Microvm implements Backend {
   }
 
   async #prepare(plan: Plan, kind: MachineKind, signal: AbortSignal | undefined): Promise<Prepared> {
-    const machine = await this.#nursery.get(kind)
+    const machine = await this.#warmPool.get(kind)
     const abort = (): void => void machine.destroy()
     signal?.addEventListener('abort', abort, { once: true })
     try {
@@ -180,7 +187,7 @@ class Microvm implements Backend {
   }
 
   async close(): Promise<void> {
-    await Promise.all([this.#ready.close(), this.#nursery.close()])
+    await Promise.all([this.#ready.close(), this.#warmPool.close()])
   }
 
   async #kindOf(plan: Plan): Promise<MachineKind> {

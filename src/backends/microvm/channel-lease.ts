@@ -1,7 +1,7 @@
 import { Duplex } from 'node:stream'
 
 /** A channel that is lent: when its borrower ends it, the channel itself goes on. */
-export class Lease extends Duplex {
+export class ChannelLease extends Duplex {
   readonly #channel: Duplex
   readonly #hear = (chunk: Uint8Array): void => void this.push(chunk)
   readonly #ended = (): void => void this.destroy()

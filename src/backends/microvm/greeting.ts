@@ -9,7 +9,7 @@ const PIECE = 32 * 1024
  * The talk with a machine's `/init` before there is a container in it: one question, one answer.
  * SECURITY: nothing of a guest has run yet; still, whatever is not the expected answer ends the machine.
  */
-export class Greeting {
+export class InitHandshake {
   readonly #channel: Duplex
 
   constructor(channel: Duplex) {

@@ -5,11 +5,11 @@ import { Session } from '../../host/guest/session.ts'
 import { isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
-import type { Vessel } from '../container-handle.ts'
-import { Lease } from './channel-lease.ts'
+import type { ContainerHandle } from '../container-handle.ts'
+import { ChannelLease } from './channel-lease.ts'
 import type { Machine } from './drivers/driver.ts'
 import { removeTree } from './files/disk.ts'
-import { Greeting } from './greeting.ts'
+import { InitHandshake } from './greeting.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
 
 const ANSWER_MS = 15_000
@@ -37,7 +37,7 @@ export function sweepMachines(stateDir: string): void {
 }
 
 /** A machine of ours with its `/init` on the other end of the channel. */
-export class GuestMachine implements Vessel {
+export class GuestMachine implements ContainerHandle {
   readonly channel: Duplex
   /** No process of the guest is one of the host's. */
   readonly pid = undefined
@@ -45,7 +45,7 @@ export class GuestMachine implements Vessel {
   readonly oomKills = 0
   readonly #machine: Machine
   readonly #dir: string
-  readonly #greeting: Greeting
+  readonly #greeting: InitHandshake
   #session: (() => Promise<Session>) | undefined
   #still: boolean
   #gone: Promise<void> | undefined
@@ -55,7 +55,7 @@ export class GuestMachine implements Vessel {
     this.#dir = dir
     this.#still = still
     this.channel = machine.channel
-    this.#greeting = new Greeting(machine.channel)
+    this.#greeting = new InitHandshake(machine.channel)
   }
 
   get hostPid(): number {
@@ -114,7 +114,7 @@ export class GuestMachine implements Vessel {
     lines: readonly string[],
   ): Promise<void> {
     await this.identify()
-    const lease = new Lease(this.channel)
+    const lease = new ChannelLease(this.channel)
     const session = new Session(lease)
     session.send('expect', 0, fieldsOf(orders.places))
     session.send('configure', 0, fieldsOf(orders.fields))

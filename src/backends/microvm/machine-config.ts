@@ -24,11 +24,11 @@ export function machineMemoryMb(plan: Plan): number | undefined {
 export const diskMb = (plan: Plan): number => asked(plan, 'diskMb') ?? DEFAULT_DISK_MB
 
 /** In the order in which they are mounted: what lies in another one comes after it. */
-export const placesOf = (plan: Plan): readonly Mount[] =>
+export const guestMountsOf = (plan: Plan): readonly Mount[] =>
   [...plan.mounts].sort((a, b) => a.target.length - b.target.length)
 
 /** What a machine is told besides the plan. */
-export type PlaceSettings = {
+export type ContainerSettings = {
   readonly user: User
   readonly hostname: string
   readonly memoryMb: number
@@ -36,7 +36,7 @@ export type PlaceSettings = {
   readonly images: ReadonlySet<number>
 }
 
-export function placeFields(plan: Plan, settings: PlaceSettings): readonly string[] {
+export function containerSettingFields(plan: Plan, settings: ContainerSettings): readonly string[] {
   const { user, hostname, memoryMb, images } = settings
   const { pids, cpus } = plan.limits
   const most = Math.min(asked(plan, 'memoryMb') ?? Number.POSITIVE_INFINITY, memoryMb - KERNEL_MB)
@@ -56,7 +56,7 @@ export function placeFields(plan: Plan, settings: PlaceSettings): readonly strin
     ...['limit', 'cpu.max', cpus === undefined ? 'max 100000' : `${Math.round(cpus * 100_000)} 100000`],
     ...smallFiles(plan, user, hostname).flatMap(({ target, text }) => ['file', target, text]),
     ...(images.size > 0 ? ['inputs'] : []),
-    ...placesOf(plan).flatMap(({ kind, mode, target }, index) => [
+    ...guestMountsOf(plan).flatMap(({ kind, mode, target }, index) => [
       'place',
       images.has(index) ? 'image' : kind === 'dir' ? 'dir' : 'file',
       mode,
@@ -87,7 +87,7 @@ function smallFiles(
 }
 
 /** What a machine runs once before it is put to sleep: the programs that sandboxes start with are in its memory then. */
-export const WARMING: readonly string[] = [
+export const WARM_UP_COMMANDS: readonly string[] = [
   'true',
   'ls / >/dev/null; cat /etc/hosts >/dev/null; head -c1 /dev/zero >/dev/null; mkdir -p /tmp/w && rm -r /tmp/w',
   'command -v bash >/dev/null && bash -c true',
@@ -97,11 +97,11 @@ export const WARMING: readonly string[] = [
 ]
 
 /** What one in the pool runs: its emulator has read that part of the kernel by then. */
-export const POOL_WARMING: readonly string[] = ['true', 'bash -c true']
+export const POOL_WARM_UP_COMMANDS: readonly string[] = ['true', 'bash -c true']
 
 /** A container with nothing in it, for that. */
-export const WARM_PLACES: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
-export const WARM_FIELDS: readonly string[] = [
+export const WARM_UP_MOUNTS: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
+export const WARM_UP_FIELDS: readonly string[] = [
   ...['stay', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
   ...['writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'],
 ]

@@ -2,13 +2,13 @@ import type { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 import { userFor } from '../container-files.ts'
-import { VesselPlace } from '../container-handle.ts'
+import { ContainerTransport } from '../container-handle.ts'
 import { CopyIn, type Manifest } from '../copy-in.ts'
 import { containerFields } from '../guest-config.ts'
-import type { GuestPlace } from '../guest-sandbox.ts'
+import type { GuestTransport } from '../guest-sandbox.ts'
 import { isLarge, makeInputs } from './files/inputs.ts'
 import type { GuestMachine } from './guest-machine.ts'
-import { placeFields, placesOf } from './machine-config.ts'
+import { containerSettingFields, guestMountsOf } from './machine-config.ts'
 import type { Waiting } from './pool.ts'
 
 /** A directory of the host that the guest has a copy of and may change. */
@@ -29,7 +29,7 @@ const unharmed = (fields: readonly string[]): readonly string[] => fields
 export type Settings = {
   readonly memoryMb: number
   readonly filter: Uint8Array
-  readonly layersOf: GuestPlace['layersOf']
+  readonly layersOf: GuestTransport['layersOf']
   readonly sabotage?: MachineSabotage | undefined
 }
 
@@ -39,7 +39,7 @@ const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'true']
 /** A machine with a container in it that is ready for commands. */
 export class Prepared implements Waiting {
   readonly machine: GuestMachine
-  readonly place: VesselPlace
+  readonly place: ContainerTransport
   readonly shared: readonly SharedMount[]
   /** When the copies were complete, by the guest's clock. */
   readonly since: string
@@ -57,7 +57,7 @@ export class Prepared implements Waiting {
     const { sabotage = {} } = settings
     const identity = await machine.identify(sabotage.identity)
     const judged = sabotage.copied?.(plan) ?? plan
-    const mounts = placesOf(plan)
+    const mounts = guestMountsOf(plan)
     const copies = mounts.map((mount) =>
       plan.own.includes(mount.target) ? undefined : new CopyIn(judged, mount),
     )
@@ -71,14 +71,14 @@ export class Prepared implements Waiting {
     const { memoryMb } = settings
     const told = { user: userFor(plan), hostname: identity.hostname, memoryMb, images: new Set(large.keys()) }
     await machine.furnish(
-      (sabotage.places ?? unharmed)(placeFields(plan, told)),
+      (sabotage.places ?? unharmed)(containerSettingFields(plan, told)),
       copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
     const fields = (sabotage.config ?? unharmed)(containerFields(plan, { guards: true }))
     const orders = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
-    const place = new VesselPlace(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
+    const place = new ContainerTransport(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
     // The greeting left it still, so that nothing gets lost between two listeners.
     machine.channel.resume()
     await place.ready()

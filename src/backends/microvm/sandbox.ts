@@ -1,13 +1,13 @@
 import type { Command, ExecResult, Violation } from '../../model/command.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
-import { VesselSandbox } from '../container-handle.ts'
-import { CopyOut, type LeftBehind, type Refuses } from './files/copy-out.ts'
+import { ContainerSandbox } from '../container-handle.ts'
+import { CopyOut, type ProtectedNameOf, type SkippedPath } from './files/copy-out.ts'
 import { TarReader } from './files/tar-reader.ts'
 import type { Prepared, SharedMount } from './prepared.ts'
 
-export type TakingBack = {
-  readonly refuses: Refuses
+export type CopyBack = {
+  readonly refuses: ProtectedNameOf
   /** No more than this comes back in all. */
   readonly most: number
 }
@@ -20,15 +20,15 @@ const LAST_MS = 120_000
  * A sandbox in a machine. Granted directories are copies: what a command changed is taken back when it has ended, and once
  * more when the sandbox closes.
  */
-export class MicrovmSandbox extends VesselSandbox {
+export class MicrovmSandbox extends ContainerSandbox {
   readonly #plan: Plan
   readonly #prepared: Prepared
-  readonly #back: TakingBack
+  readonly #back: CopyBack
   readonly #since = new Map<string, string>()
   #taking: Promise<unknown> = Promise.resolve()
   #closing: Promise<void> | undefined
 
-  constructor(plan: Plan, prepared: Prepared, back: TakingBack) {
+  constructor(plan: Plan, prepared: Prepared, back: CopyBack) {
     super(plan, prepared.place, prepared.machine)
     this.#plan = plan
     this.#prepared = prepared
@@ -79,7 +79,7 @@ export class MicrovmSandbox extends VesselSandbox {
   }
 
   async #settle(ended: ExecResult): Promise<ExecResult> {
-    const left = await this.#takeBack().catch((error: Error): LeftBehind[] => [
+    const left = await this.#takeBack().catch((error: Error): SkippedPath[] => [
       { path: error.message, why: 'refused' },
     ])
     return left.length === 0
@@ -88,19 +88,19 @@ export class MicrovmSandbox extends VesselSandbox {
   }
 
   /** One at a time: two would take each other's changes for the host's. */
-  #takeBack(): Promise<readonly LeftBehind[]> {
+  #takeBack(): Promise<readonly SkippedPath[]> {
     const taken = this.#taking.then(() => this.#takeAll())
     this.#taking = taken.catch(() => {})
     return taken
   }
 
-  async #takeAll(): Promise<readonly LeftBehind[]> {
-    const left: LeftBehind[] = []
+  async #takeAll(): Promise<readonly SkippedPath[]> {
+    const left: SkippedPath[] = []
     for (const one of this.#prepared.shared) left.push(...(await this.#take(one)))
     return left
   }
 
-  async #take({ mount, manifest }: SharedMount): Promise<readonly LeftBehind[]> {
+  async #take({ mount, manifest }: SharedMount): Promise<readonly SkippedPath[]> {
     const { refuses, most } = this.#back
     const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? this.#prepared.since)
     const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
@@ -120,7 +120,7 @@ const tooLate = (): Promise<never> =>
     setTimeout(() => reject(new Error('the machine did not answer')), LAST_MS).unref()
   })
 
-const violationOf = ({ path, why }: LeftBehind): Violation => ({
+const violationOf = ({ path, why }: SkippedPath): Violation => ({
   guarantee: why === 'protected' ? 'fs.protect' : 'fs.write',
   details:
     why === 'protected'

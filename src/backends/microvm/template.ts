@@ -18,7 +18,7 @@ import {
 import { join } from 'node:path'
 import { caller, isAlive, lifeOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { Driver, Machine, MachineSpec, Saved } from './drivers/driver.ts'
+import type { Driver, Machine, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { assertRoom } from './files/disk.ts'
 
 type Record = { readonly memoryBytes: number; readonly state: string }
@@ -42,7 +42,7 @@ const KEPT = 8
  */
 export class MachineTemplates {
   readonly #parts: TemplateParts
-  readonly #making = new Map<string, Promise<Saved>>()
+  readonly #making = new Map<string, Promise<MachineSnapshot>>()
 
   constructor(parts: TemplateParts) {
     this.#parts = parts
@@ -54,7 +54,10 @@ export class MachineTemplates {
   }
 
   /** The template for such machines, made now if there is none that is whole. */
-  async get(spec: Omit<MachineSpec, 'disk' | 'inputs'>, makeDisk: (path: string) => void): Promise<Saved> {
+  async get(
+    spec: Omit<MachineSpec, 'disk' | 'inputs'>,
+    makeDisk: (path: string) => void,
+  ): Promise<MachineSnapshot> {
     const key = await this.keyOf(spec)
     const found = this.#whole(key)
     if (found) return found
@@ -73,7 +76,7 @@ export class MachineTemplates {
   }
 
   /** SECURITY: a template that was cut or exchanged is not loaded; its state is small enough to be read each time. */
-  #whole(key: string): Saved | undefined {
+  #whole(key: string): MachineSnapshot | undefined {
     const dir = join(this.#parts.dir, key)
     try {
       const { memoryBytes, state } = JSON.parse(readFileSync(join(dir, 'template.json'), 'utf8')) as Record
@@ -90,7 +93,7 @@ export class MachineTemplates {
     key: string,
     spec: Omit<MachineSpec, 'disk' | 'inputs'>,
     makeDisk: (path: string) => void,
-  ): Promise<Saved> {
+  ): Promise<MachineSnapshot> {
     const { dir, driver, warm, onProgress } = this.#parts
     mkdirSync(dir, { recursive: true, mode: 0o700 })
     this.#sweep()
@@ -117,7 +120,7 @@ export class MachineTemplates {
     }
   }
 
-  #keep(work: string, key: string): Saved {
+  #keep(work: string, key: string): MachineSnapshot {
     const { uid, gid } = caller()
     for (const name of ['memory', 'state']) {
       lchownSync(join(work, name), uid, gid)

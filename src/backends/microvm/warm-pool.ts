@@ -1,16 +1,16 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Driver, MachineSpec, Saved } from './drivers/driver.ts'
+import type { Driver, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { explained, formatDisk, makeBareDisk } from './files/disk.ts'
 import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
-import { POOL_WARMING, WARM_FIELDS, WARM_PLACES, WARMING } from './machine-config.ts'
+import { POOL_WARM_UP_COMMANDS, WARM_UP_COMMANDS, WARM_UP_FIELDS, WARM_UP_MOUNTS } from './machine-config.ts'
 import { ReadyPool } from './pool.ts'
 import { MachineTemplates } from './template.ts'
 
 /** Everything that a new machine depends on. A disk of no size has no file system on it. */
 export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
-export type NurseryParts = {
+export type MachineWarmPoolParts = {
   readonly stateDir: string
   readonly driver: Driver
   readonly filter: Uint8Array
@@ -22,12 +22,12 @@ export type NurseryParts = {
 const BOOT_MS = 60_000
 
 /** Where machines come from: the pool, a template, or nothing. */
-export class MachineNursery {
-  readonly #parts: NurseryParts
+export class MachineWarmPool {
+  readonly #parts: MachineWarmPoolParts
   readonly #templates: MachineTemplates
   readonly #pool: ReadyPool<GuestMachine>
 
-  constructor(parts: NurseryParts) {
+  constructor(parts: MachineWarmPoolParts) {
     this.#parts = parts
     this.#pool = new ReadyPool(parts.ready)
     const dir = join(parts.stateDir, 'microvm', 'templates')
@@ -38,12 +38,12 @@ export class MachineNursery {
       warm: async (machine) => {
         const guest = new GuestMachine(machine, join(dir, 'none'), false)
         await guest.up(BOOT_MS)
-        await this.#warm(guest, WARMING)
+        await this.#warm(guest, WARM_UP_COMMANDS)
       },
     })
   }
 
-  template(kind: MachineKind): Promise<Saved> {
+  template(kind: MachineKind): Promise<MachineSnapshot> {
     return this.#templates.get(kind, makeBareDisk)
   }
 
@@ -58,7 +58,7 @@ export class MachineNursery {
   async #asleep(kind: MachineKind): Promise<GuestMachine> {
     const machine = await this.start(kind)
     try {
-      await this.#warm(machine, POOL_WARMING)
+      await this.#warm(machine, POOL_WARM_UP_COMMANDS)
       await machine.pause()
       return machine
     } catch (error) {
@@ -68,7 +68,7 @@ export class MachineNursery {
   }
 
   #warm(machine: GuestMachine, lines: readonly string[]): Promise<void> {
-    return machine.warm({ places: WARM_PLACES, fields: WARM_FIELDS, filter: this.#parts.filter }, lines)
+    return machine.warm({ places: WARM_UP_MOUNTS, fields: WARM_UP_FIELDS, filter: this.#parts.filter }, lines)
   }
 
   /**
@@ -109,7 +109,7 @@ export class MachineNursery {
     return (saved && (await this.#clone(spec, saved, dir))) ?? (await this.#boot(spec, dir, driver))
   }
 
-  async #clone(spec: MachineSpec, saved: Saved, dir: string): Promise<GuestMachine | undefined> {
+  async #clone(spec: MachineSpec, saved: MachineSnapshot, dir: string): Promise<GuestMachine | undefined> {
     try {
       return new GuestMachine(await this.#parts.driver.clone(spec, saved), dir, true)
     } catch (error) {

@@ -6,7 +6,7 @@ import { guestFiles } from '../guest-files.ts'
 import type { SandboxRegistry } from '../registry.ts'
 import { refuseUnsendable, sendMounts } from '../remote/mounts.ts'
 import { RemoteProcess } from '../remote/process.ts'
-import { REMOTE_CLAIMS, type RemotePlace, type RemoteRequest, RemoteSandbox } from '../remote/sandbox.ts'
+import { REMOTE_CLAIMS, type RemoteRequest, RemoteSandbox, type RemoteTransport } from '../remote/sandbox.ts'
 import { scriptedFiles } from './files.ts'
 import { Gateway, type GatewaySandbox } from './gateway.ts'
 
@@ -101,7 +101,7 @@ async function openAt(gateway: Gateway, plan: Plan, { image }: OpenShellSettings
   try {
     const version = await gateway.version()
     const sandbox = await gateway.create(plan.image ?? image, { 'made-by': 'ringfence' })
-    const place = new GatewayPlace(gateway, sandbox, version)
+    const place = new GatewayTransport(gateway, sandbox, version)
     try {
       await sendMounts(plan, place.files)
       return new RemoteSandbox(plan, place)
@@ -115,7 +115,7 @@ async function openAt(gateway: Gateway, plan: Plan, { image }: OpenShellSettings
   }
 }
 
-class GatewayPlace implements RemotePlace {
+class GatewayTransport implements RemoteTransport {
   readonly files: GuestFiles
   readonly layers: readonly string[]
   readonly ended: Promise<string>

@@ -1,6 +1,6 @@
 import type { RunBuiltin } from '../guest-files.ts'
 import { inPieces } from '../remote/collect.ts'
-import type { RemotePlace } from '../remote/sandbox.ts'
+import type { RemoteTransport } from '../remote/sandbox.ts'
 
 /**
  * The operations on files that our own agent has, as scripts for a place where it is not: each prints what the agent
@@ -28,7 +28,7 @@ exec find "$1/" -mindepth 1 -maxdepth "$2" ${SHOWN}`,
 const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C.UTF-8' }
 
 /** Our agent's operations through the shell of a sandbox that somebody else keeps. */
-export function scriptedFiles(start: RemotePlace['start']): RunBuiltin {
+export function scriptedFiles(start: RemoteTransport['start']): RunBuiltin {
   return async ([operation, ...args], { input, output, signal }) => {
     const script = FAIL + (SCRIPTS[operation] ?? 'fail EOPNOTSUPP')
     const process = start({

@@ -47,7 +47,7 @@ export type RemoteRequest = {
 }
 
 /** A sandbox that somebody else keeps for us. */
-export type RemotePlace = {
+export type RemoteTransport = {
   readonly start: (request: RemoteRequest) => StartedProcess
   readonly files: GuestFiles
   readonly connect: (port: number) => Promise<Duplex>
@@ -62,10 +62,10 @@ export class RemoteSandbox implements BackendSandbox {
   readonly files: GuestFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
-  readonly #place: RemotePlace
+  readonly #place: RemoteTransport
   #closed = false
 
-  constructor(plan: Plan, place: RemotePlace) {
+  constructor(plan: Plan, place: RemoteTransport) {
     this.#plan = plan
     this.#place = place
     this.ended = place.ended

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, realpathSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
-import type { Hooked } from '../../adapters/hooks/hook.ts'
+import type { HookAgent } from '../../adapters/hooks/hook.ts'
 import { quoted } from '../../adapters/hooks/hook.ts'
 import { hookCommand, withHook } from '../../adapters/hooks/settings.ts'
 import { compose } from '../../compose/compose.ts'
@@ -15,7 +15,7 @@ import { settingsFile, settingsIn } from './settings-file.ts'
 import { type HookTest, lines, runTest } from './test.ts'
 
 /** `ringfence hook install AGENT`: shows the settings, writes them after a yes, and tries the hook that it wrote. */
-export async function install(agent: Hooked, values: HookValues, program: OwnProgram): Promise<number> {
+export async function install(agent: HookAgent, values: HookValues, program: OwnProgram): Promise<number> {
   const ringfence = await compose({ config: values.config, policy: values.policy })
   await ringfence.close()
   const file = settingsFile(agent, ringfence, values.project === true)

@@ -2,11 +2,11 @@ import { existsSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, isAbsolute, relative, resolve } from 'node:path'
 import {
-  type Hooked,
-  type HookedAct,
-  type HookedFile,
+  type HookAgent,
+  type HookToolCall,
   type HookVerdict,
   quoted,
+  type ToolCallFile,
 } from '../../adapters/hooks/hook.ts'
 import { agentDirectory } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
@@ -22,7 +22,7 @@ export type HookMode = { readonly sandboxed?: boolean | undefined; readonly wrap
 /** Our own program, for whoever has to start it again. */
 export type OwnProgram = { readonly node: string; readonly script: string }
 
-export type HookPlace = {
+export type HookContext = {
   /** The project: what the agent may change. */
   readonly workspace: string
   /** Directories of the agent itself. */
@@ -33,14 +33,14 @@ export type HookPlace = {
  * SECURITY: the project as the client tells it to the process. The `cwd` of a call may be a directory that the model
  * chose (Codex reports the `workdir` of the command there), and must not widen what may be changed.
  */
-export function placeOf(
-  agent: Hooked,
+export function hookContextOf(
+  agent: HookAgent,
   input: unknown,
   { home, env, cwd }: Pick<Ringfence, 'home' | 'env' | 'cwd'>,
-): HookPlace {
+): HookContext {
   const told = (input ?? {}) as { readonly cwd?: unknown; readonly transcript_path?: unknown }
   const reported = typeof told.cwd === 'string' && isAbsolute(told.cwd) ? told.cwd : cwd
-  const workspaces: Record<Hooked, string> = {
+  const workspaces: Record<HookAgent, string> = {
     'claude-code': env.CLAUDE_PROJECT_DIR || reported,
     codex: cwd,
     gemini: env.GEMINI_PROJECT_DIR || reported,
@@ -53,7 +53,7 @@ export function placeOf(
  * which holds its credentials, its settings and the transcripts of other projects.
  */
 function ownRoots(
-  agent: Hooked,
+  agent: HookAgent,
   transcript: unknown,
   place: { readonly home: string; readonly env: Readonly<Record<string, string>> },
 ): readonly AllowedRoot[] {
@@ -88,10 +88,10 @@ const isBelow = (path: string, directory: string): boolean => {
   return isAbsolute(path) && rest !== '' && !rest.startsWith('..') && !isAbsolute(rest)
 }
 
-export async function judgeAct(
+export async function judgeToolCall(
   ringfence: Ringfence,
-  act: HookedAct,
-  place: HookPlace,
+  act: HookToolCall,
+  place: HookContext,
   mode: HookMode & { readonly program: OwnProgram },
 ): Promise<HookVerdict> {
   if (act.kind === 'other') return { verdict: 'none', reason: '' }
@@ -134,7 +134,7 @@ const SYSTEM = [
   '/Library/Developer',
 ]
 
-function judgeFile({ config }: Ringfence, file: HookedFile, cwd: string, place: HookPlace): HookVerdict {
+function judgeFile({ config }: Ringfence, file: ToolCallFile, cwd: string, place: HookContext): HookVerdict {
   const path = resolve(cwd, file.path)
   const op = file.op === 'write' && !existsSync(path) ? 'create' : file.op
   const within = (allowed: readonly AllowedRoot[]): HookVerdict => {

@@ -1,12 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
-import type { Hooked } from '../../adapters/hooks/hook.ts'
+import type { HookAgent } from '../../adapters/hooks/hook.ts'
 import { projectSettings, userSettings } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** The settings file of an agent: of this user, or of the project in the working directory. */
-export const settingsFile = (agent: Hooked, { home, env, cwd }: Ringfence, project: boolean): string =>
+export const settingsFile = (agent: HookAgent, { home, env, cwd }: Ringfence, project: boolean): string =>
   resolve(project ? projectSettings(agent, cwd) : userSettings(agent, { home, env }))
 
 export function settingsIn(file: string): unknown {

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import type { Hooked } from '../../adapters/hooks/hook.ts'
+import type { HookAgent } from '../../adapters/hooks/hook.ts'
 import { installedHook, switchedOff } from '../../adapters/hooks/settings.ts'
 import { compose, type Ringfence } from '../../compose/compose.ts'
 import { run } from '../../host/process/spawn.ts'
@@ -11,7 +11,7 @@ import { settingsFile, settingsIn } from './settings-file.ts'
 /** Runs the hook that is installed as its client would, and says whether it judges. */
 
 export type HookTest = {
-  readonly agent: Hooked
+  readonly agent: HookAgent
   readonly file: string
   readonly status: 'works' | 'incomplete' | 'broken' | 'not-installed'
   readonly checks: readonly HookCheck[]
@@ -29,7 +29,7 @@ const TRY_MS = 30_000
 const MAX_ANSWER = 1024 * 1024
 
 /** `ringfence hook test AGENT`: 0 when the client asks us and hears us. */
-export async function testInstalled(agent: Hooked, values: HookValues): Promise<number> {
+export async function testInstalled(agent: HookAgent, values: HookValues): Promise<number> {
   const ringfence = await compose({ config: values.config })
   await ringfence.close()
   const file = chosenFile(agent, ringfence, values.project)
@@ -39,14 +39,14 @@ export async function testInstalled(agent: Hooked, values: HookValues): Promise<
 }
 
 /** Without `--project`: the user's own settings, or the project's where only those have the hook. */
-function chosenFile(agent: Hooked, ringfence: Ringfence, project: boolean | undefined): string {
+function chosenFile(agent: HookAgent, ringfence: Ringfence, project: boolean | undefined): string {
   const own = settingsFile(agent, ringfence, false)
   const shared = settingsFile(agent, ringfence, true)
   const has = (file: string): boolean => installedHook(agent, settingsIn(file)) !== undefined
   return project || (!has(own) && has(shared)) ? shared : own
 }
 
-export async function runTest(agent: Hooked, file: string, ringfence: Ringfence): Promise<HookTest> {
+export async function runTest(agent: HookAgent, file: string, ringfence: Ringfence): Promise<HookTest> {
   const settings = settingsIn(file)
   const hook = installedHook(agent, settings)
   if (hook === undefined) {
@@ -92,7 +92,7 @@ const writer = (tool: string, input: Readonly<Record<string, string>>): Call => 
   passes: false,
 })
 
-const CALLS: Readonly<Record<Hooked, readonly Call[]>> = {
+const CALLS: Readonly<Record<HookAgent, readonly Call[]>> = {
   'claude-code': [...shell('Bash'), writer('Write', { file_path: '.git/hooks/pre-commit', content: '' })],
   codex: [...shell('Bash'), writer('apply_patch', { command: PATCH })],
   gemini: [
@@ -103,7 +103,7 @@ const CALLS: Readonly<Record<Hooked, readonly Call[]>> = {
 
 /** The command of the settings, started with a shell and in the project, with the call on its standard input. */
 async function tried(
-  agent: Hooked,
+  agent: HookAgent,
   command: string,
   call: Call,
   { env, cwd }: Ringfence,

@@ -2,7 +2,7 @@ import { constants } from 'node:os'
 import type { Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { type Frame, INPUT_WINDOW, WINDOW } from './frames.ts'
-import type { Listener, Speaker } from './session.ts'
+import type { FrameListener, FrameSender } from './session.ts'
 
 export type GuestRequest = {
   /** In the agent's language; see guest/agent/command.c. */
@@ -50,11 +50,11 @@ let running = 0
 const MAX_VIOLATIONS = 1024
 
 /** One command in a session, as the host sees it. */
-export class GuestProcess implements Listener, StartedProcess {
+export class GuestProcess implements FrameListener, StartedProcess {
   readonly started: Promise<GuestProcess>
   readonly ended: Promise<GuestEnd>
   pid = 0
-  readonly #speaker: Speaker
+  readonly #speaker: FrameSender
   readonly #id: number
   readonly #onOutput: GuestRequest['onOutput']
   readonly #pace: Pace | undefined
@@ -75,7 +75,7 @@ export class GuestProcess implements Listener, StartedProcess {
   #isRefused: (error: Error) => void = () => {}
   #isEnded: (end: GuestEnd) => void = () => {}
 
-  constructor(speaker: Speaker, id: number, request: GuestRequest) {
+  constructor(speaker: FrameSender, id: number, request: GuestRequest) {
     this.#speaker = speaker
     this.#id = id
     this.#onOutput = request.onOutput

@@ -14,14 +14,14 @@ import { GuestProcess, type GuestRequest } from './process.ts'
 import { GuestStream } from './stream.ts'
 
 /** Whoever is spoken to under one id. */
-export interface Listener {
+export interface FrameListener {
   hear(frame: Frame): void
   /** The channel is gone. */
   lose(reason: string): void
 }
 
 /** How a command or a stream speaks on the channel it shares. */
-export interface Speaker {
+export interface FrameSender {
   send(type: HostFrame, id: number, payload?: Uint8Array): void
   /** Without a copy: the payload is the channel's until `sent` is called. */
   lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void
@@ -40,14 +40,14 @@ const FRAME_COST = 512
  * The host's side of the channel to a guest agent: many commands and streams at once.
  * SECURITY: what comes in is hostile. It can end its own sandbox and nothing else; memory is bounded by the windows.
  */
-export class Session implements Speaker {
+export class Session implements FrameSender {
   /** The layers that the agent read from the kernel. Rejects when the sandbox could not be set up. */
   readonly ready: Promise<ReadonlyMap<string, string>>
   /** Resolves with the reason when the channel is gone. */
   readonly ended: Promise<string>
   readonly #channel: Duplex
   readonly #reader = new FrameReader()
-  readonly #listeners = new Map<number, Listener>()
+  readonly #listeners = new Map<number, FrameListener>()
   readonly #onTunnel: ((stream: Duplex) => void) | undefined
   #nextId = 1
   #tunnels = 0

@@ -1,17 +1,17 @@
 import { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
 import { type Frame, STREAM_WINDOW, WINDOW } from './frames.ts'
-import type { Listener, Speaker } from './session.ts'
+import type { FrameListener, FrameSender } from './session.ts'
 
 /** Room is given back in pieces of this size, not for every few bytes. */
 const STEP = WINDOW / 4
 const MAX_CHUNK = 64 * 1024
 
 /** One TCP stream through the agent: to a port of the sandbox, or from the sandbox to its proxy. */
-export class GuestStream extends Duplex implements Listener {
+export class GuestStream extends Duplex implements FrameListener {
   /** Resolves when the other side has taken the connection. */
   readonly connected: Promise<void>
-  readonly #speaker: Speaker
+  readonly #speaker: FrameSender
   readonly #id: number
   #credit = STREAM_WINDOW
   #consumed = 0
@@ -23,7 +23,7 @@ export class GuestStream extends Duplex implements Listener {
   #isConnected: () => void = () => {}
   #isRefused: (error: Error) => void = () => {}
 
-  constructor(speaker: Speaker, id: number) {
+  constructor(speaker: FrameSender, id: number) {
     super({ allowHalfOpen: true, highWaterMark: WINDOW })
     this.#speaker = speaker
     this.#id = id

@@ -9,7 +9,7 @@ import { SandboxError } from '../../model/errors.ts'
  * SECURITY: the engine may be stopped, hung, slow or something else altogether. Every call has a deadline and a ceiling
  * on what is read, and every failure is a named error: nobody ever runs anything elsewhere instead.
  */
-export type EngineParts = {
+export type ContainerEngineOptions = {
   readonly socket: string
   /** For each call but the loading of an image. */
   readonly deadlineMs?: number
@@ -29,10 +29,10 @@ type Call = {
 const DEADLINE_MS = 20_000
 const MAX_BODY = 8 * 1024 * 1024
 
-export class Engine {
-  readonly #parts: EngineParts
+export class ContainerEngine {
+  readonly #parts: ContainerEngineOptions
 
-  constructor(parts: EngineParts) {
+  constructor(parts: ContainerEngineOptions) {
     this.#parts = parts
   }
 

@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { Collected } from './collected-output.ts'
+import { CollectedOutput } from './collected-output.ts'
 
 test('what came is what is there, however it came, and the pieces may be used again', () => {
   const sizes = fc.array(fc.integer({ min: 0, max: 90_000 }), { maxLength: 12 })
   fc.assert(
     fc.property(sizes, fc.option(fc.integer({ min: 0, max: 400_000 })), (lengths, most) => {
-      const collected = most === null ? new Collected() : new Collected(most)
+      const collected = most === null ? new CollectedOutput() : new CollectedOutput(most)
       const pieces = lengths.map((length, index) => Buffer.alloc(length, index + 1))
       const wanted = Buffer.concat(pieces)
       for (const piece of pieces) {

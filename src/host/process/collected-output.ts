@@ -6,7 +6,7 @@ const GROWTH = 4
  * What a command says until it ends, as one. Pieces are copied as they come: joined at the end, a lot of them would hold up
  * everybody else for as long as the kernel needs to find that much memory.
  */
-export class Collected {
+export class CollectedOutput {
   readonly #most: number
   readonly #pieces: Uint8Array[] = []
   #memory: Buffer | undefined

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import { SandboxError } from '../../model/errors.ts'
-import { type RunIo, type RunResult, run, startCompanion } from './spawn.ts'
+import { type RunIo, type RunResult, run, startChannelProcess } from './spawn.ts'
 
 /** Real processes, without an agent (that one is in test/conformance). */
 const ENV = { PATH: '/usr/bin:/bin', LANG: 'C' }
@@ -253,14 +253,14 @@ describe('a child that is to hand over its listening socket', () => {
     const asks = child(
       `printf '%s\\n' '${LETTER}' >&4; read answer <&4; case $answer in *_NACK*) exit 3; esac`,
     )
-    expect(await startCompanion(asks, () => {}).exited).toMatchObject({ code: 3 })
+    expect(await startChannelProcess(asks, () => {}).exited).toMatchObject({ code: 3 })
     expect(listening()).toBe(before)
   })
 
   test('another letter is no reason to listen anywhere', async () => {
     const before = listening()
     const says = child(`printf '%s\\n' '"proxy"' >&4; exec sleep 5`)
-    const companion = startCompanion(says, () => {})
+    const companion = startChannelProcess(says, () => {})
     await expect(companion.exited).rejects.toMatchObject({ code: 'launch-failed' })
     companion.kill()
     expect(listening()).toBe(before)

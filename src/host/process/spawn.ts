@@ -6,7 +6,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { monotonicMs } from '../clock.ts'
 import { type Frame, FrameReader, frame, numberFrame } from '../guest/frames.ts'
 import { serveSocket } from '../net/loopback.ts'
-import { Collected } from './collected-output.ts'
+import { CollectedOutput } from './collected-output.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
 /** A process to start, complete: nothing is inherited but what stands here. */
@@ -75,7 +75,7 @@ export function startProcess(launch: Launch, limits: TimeLimits, io: RunIo = {})
 }
 
 /** A process that speaks a protocol for as long as it lives, on descriptor 3 or on its standard streams. */
-export type Companion = {
+export type ChannelProcess = {
   readonly pid: number
   readonly channel: Duplex
   /** Resolves when the process and its first children are gone, with what it said on standard error. */
@@ -90,7 +90,7 @@ export type Companion = {
 const MAX_SAID = 8192
 
 /** Starts a process that stays, such as a sandbox with its agent. `onTunnel` as in `RunIo`. */
-export function startCompanion(launch: Launch, onTunnel?: RunIo['onTunnel']): Companion {
+export function startChannelProcess(launch: Launch, onTunnel?: RunIo['onTunnel']): ChannelProcess {
   const child = born(
     launch,
     spawn(launch.file, launch.args, {
@@ -143,12 +143,12 @@ function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<RunIo['onTun
 }
 
 /** How it ends, with the beginning of what it said; and the means to end it. */
-function watched(launch: Launch, child: ChildProcess): Pick<Companion, 'exited' | 'kill'> {
+function watched(launch: Launch, child: ChildProcess): Pick<ChannelProcess, 'exited' | 'kill'> {
   let said = ''
   child.stderr?.on('data', (chunk: Buffer) => {
     if (said.length < MAX_SAID) said += chunk.toString('utf8')
   })
-  const exited = new Promise<Awaited<Companion['exited']>>((resolve, reject) => {
+  const exited = new Promise<Awaited<ChannelProcess['exited']>>((resolve, reject) => {
     child.on('error', (cause) => reject(failure(launch, cause)))
     child.on('close', (code, signal) => resolve({ code, signal, said }))
   })
@@ -164,10 +164,13 @@ function watched(launch: Launch, child: ChildProcess): Pick<Companion, 'exited' 
 }
 
 /** A process with streams to us, or files that are open already, on its descriptors from 3 on. */
-export type Hosted = Omit<Companion, 'channel'> & { readonly streams: readonly Duplex[] }
+export type StreamProcess = Omit<ChannelProcess, 'channel'> & { readonly streams: readonly Duplex[] }
 
 /** Starts a process that stays and is spoken to on several descriptors, such as a hypervisor. */
-export function startHosted(launch: Launch, descriptors: readonly ('stream' | number)[]): Hosted {
+export function startStreamProcess(
+  launch: Launch,
+  descriptors: readonly ('stream' | number)[],
+): StreamProcess {
   const child = born(
     launch,
     spawn(launch.file, launch.args, {
@@ -205,7 +208,7 @@ class Run implements RunningProcess {
   readonly #started = monotonicMs()
   readonly #reader = new FrameReader()
   readonly #frames: Frame[] = []
-  readonly #said: Record<'stdout' | 'stderr', Collected>
+  readonly #said: Record<'stdout' | 'stderr', CollectedOutput>
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #watchdog: Watchdog
   #child: ChildProcess
@@ -215,7 +218,7 @@ class Run implements RunningProcess {
     this.#limits = limits
     this.#io = io
     const { outputBytes } = limits
-    this.#said = { stdout: new Collected(outputBytes), stderr: new Collected(outputBytes) }
+    this.#said = { stdout: new CollectedOutput(outputBytes), stderr: new CollectedOutput(outputBytes) }
     this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason))
     try {
       this.#child = this.#start()

@@ -20,14 +20,14 @@ import { at, pieces, whileAt } from './read.ts'
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
 /** What we put in place ourselves, by path and the kernel's date for it: that is no change of somebody else's. */
-export type Own = { readonly [path: string]: string }
+export type OwnChanges = { readonly [path: string]: string }
 
 /**
  * Makes one change real, and says what is ours there now. The original must be as it was when the command started, or as
  * we left it; a file is replaced whole or not at all. SECURITY: no link is followed on the way, neither in the original's
  * directories nor in the changes.
  */
-export function applyChange(change: Change, startedNs: bigint, own: Own): Promise<Own> {
+export function applyChange(change: Change, startedNs: bigint, own: OwnChanges): Promise<OwnChanges> {
   return whileAt(change, async (place, parent) => {
     const around = `/proc/self/fd/${parent}`
     const aroundIsKnown = isKnown(`${around}/.`, dirname(change.path), startedNs, own)
@@ -51,18 +51,18 @@ export function applyChange(change: Change, startedNs: bigint, own: Own): Promis
 const ctimeOf = (place: string): bigint | undefined =>
   lstatSync(place, { bigint: true, throwIfNoEntry: false })?.ctimeNs
 
-function dated(path: string, place: string): Own {
+function dated(path: string, place: string): OwnChanges {
   const ctime = ctimeOf(place)
   return ctime === undefined ? {} : { [path]: String(ctime) }
 }
 
 /** Whether nobody but us touched it since the start. */
-function isKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+function isKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
   const ctime = ctimeOf(place)
   return ctime !== undefined && (ctime < startedNs || own[path] === String(ctime))
 }
 
-function requireUnchanged(change: Change, place: string, startedNs: bigint, own: Own): void {
+function requireUnchanged(change: Change, place: string, startedNs: bigint, own: OwnChanges): void {
   const now = ctimeOf(place)
   if (change.change === 'added' && now !== undefined) throw new Error('something stands there by now')
   if (change.change !== 'added' && now === undefined) throw new Error('the original is gone')
@@ -73,7 +73,7 @@ function requireUnchanged(change: Change, place: string, startedNs: bigint, own:
 }
 
 /** With all that is below it. */
-function isAllKnown(place: string, path: string, startedNs: bigint, own: Own): boolean {
+function isAllKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
   if (!isKnown(place, path, startedNs, own)) return false
   return (
     !lstatSync(place).isDirectory() ||

@@ -1,7 +1,7 @@
 import { lstatSync, readdirSync, readlinkSync, type Stats } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
-import { at, isBinary, type Place, sameContent } from './read.ts'
+import { at, isBinary, sameContent, type UntrustedPath } from './read.ts'
 
 /** One thing that a command changed behind the overlay. */
 export type Change = {
@@ -62,7 +62,7 @@ export async function changesOf(layers: Layers, records: readonly string[]): Pro
 type Entry = Pick<Change, 'kind' | 'mode' | 'size'> & { readonly whiteout: boolean; readonly target: string }
 
 /** The original as it is now; nothing where there is none. */
-function originalOf<T>(place: Place, look: (path: string, stat: Stats) => T): T | undefined {
+function originalOf<T>(place: UntrustedPath, look: (path: string, stat: Stats) => T): T | undefined {
   try {
     return at(place, (path) => {
       const stat = lstatSync(path, { throwIfNoEntry: false })

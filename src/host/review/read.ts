@@ -7,13 +7,13 @@ import { O_PATH } from '../files/walk-open.ts'
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
 /** Something below a directory that is trusted itself, while nothing below it is. */
-export type Place = { readonly root: string; readonly relative: string }
+export type UntrustedPath = { readonly root: string; readonly relative: string }
 
 /**
  * Works on a path that names exactly this place. SECURITY: no link is followed on the way. Whoever shares the directory,
  * or still runs in it, could otherwise have us read or write something else.
  */
-export function at<T>({ root, relative }: Place, work: (place: string, parent: number) => T): T {
+export function at<T>({ root, relative }: UntrustedPath, work: (place: string, parent: number) => T): T {
   const parent = openParent(root, relative)
   try {
     return work(`/proc/self/fd/${parent}/${basename(relative)}`, parent)
@@ -24,7 +24,7 @@ export function at<T>({ root, relative }: Place, work: (place: string, parent: n
 
 /** The same for work that takes its time. */
 export async function whileAt<T>(
-  { root, relative }: Place,
+  { root, relative }: UntrustedPath,
   work: (place: string, parent: number) => Promise<T>,
 ): Promise<T> {
   const parent = openParent(root, relative)
@@ -54,7 +54,7 @@ function openParent(root: string, relative: string): number {
 }
 
 /** Opens a plain file for reading; the caller closes it. */
-export function openFile(place: Place): number {
+export function openFile(place: UntrustedPath): number {
   const fd = at(place, (path) => openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK))
   if (fstatSync(fd).isFile()) return fd
   closeSync(fd)
@@ -63,9 +63,9 @@ export function openFile(place: Place): number {
 
 const SNIFFED = 8192
 
-export const isBinary = (place: Place): boolean => head(place, SNIFFED).includes(0)
+export const isBinary = (place: UntrustedPath): boolean => head(place, SNIFFED).includes(0)
 
-function head(place: Place, length: number): Buffer {
+function head(place: UntrustedPath, length: number): Buffer {
   const fd = openFile(place)
   try {
     return piece(fd, 0, length)
@@ -75,7 +75,7 @@ function head(place: Place, length: number): Buffer {
 }
 
 /** A text as a person reads it; nothing when it is longer than that or no text. */
-export function textOf(place: Place, most: number): string | undefined {
+export function textOf(place: UntrustedPath, most: number): string | undefined {
   const bytes = head(place, most + 1)
   if (bytes.length > most || bytes.includes(0)) return undefined
   return bytes.toString('utf8')
@@ -89,7 +89,7 @@ function piece(fd: number, from: number, length: number): Buffer {
 }
 
 /** The pieces of a file; others get their turn between them. */
-export async function* pieces(place: Place): AsyncGenerator<Buffer, void> {
+export async function* pieces(place: UntrustedPath): AsyncGenerator<Buffer, void> {
   const fd = openFile(place)
   try {
     for (let from = 0; ; from += PIECE) {
@@ -104,7 +104,7 @@ export async function* pieces(place: Place): AsyncGenerator<Buffer, void> {
 }
 
 /** Of two files that are as long as each other. */
-export async function sameContent(a: Place, b: Place): Promise<boolean> {
+export async function sameContent(a: UntrustedPath, b: UntrustedPath): Promise<boolean> {
   const other = pieces(b)
   try {
     for await (const bytes of pieces(a)) {
@@ -121,7 +121,7 @@ export async function sameContent(a: Place, b: Place): Promise<boolean> {
 const LONG = 64 * 1024 * 1024
 
 /** Another name whenever the content is another. */
-export async function contentName(place: Place): Promise<string> {
+export async function contentName(place: UntrustedPath): Promise<string> {
   const hash = createHash('sha256')
   const { size, ctimeNs, ino } = at(place, (path) => lstatSync(path, { bigint: true }))
   // PLATFORM: no program can set a file's change time, and every write moves it.

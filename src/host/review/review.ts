@@ -14,16 +14,16 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Mount, PathFact } from '../../model/plan.ts'
 import { hostPath } from '../files/facts.ts'
 import { run } from '../process/spawn.ts'
-import { applyChange, type Own } from './apply.ts'
+import { applyChange, type OwnChanges } from './apply.ts'
 import { type Change, changesOf } from './changes.ts'
-import { contentName, type Place, textOf } from './read.ts'
+import { contentName, textOf, type UntrustedPath } from './read.ts'
 
 type Record = {
   readonly id: string
   /** On the kernel's own clock for files: whatever of the originals carries a later one changed meanwhile. */
   readonly startedNs: string
   readonly mounts: readonly { readonly real: string; readonly dir: string; readonly target?: string }[]
-  readonly own?: Own
+  readonly own?: OwnChanges
   /** So many were left when it was last counted, after the sandbox's end. */
   readonly waiting?: number
 }
@@ -136,7 +136,7 @@ export class Review {
     { stays = false }: { readonly stays?: boolean } = {},
   ): Promise<readonly { readonly path: string; readonly inside: string; readonly why: string }[]> {
     const refused: { path: string; inside: string; why: string }[] = []
-    let own: Own = this.#record.own ?? {}
+    let own: OwnChanges = this.#record.own ?? {}
     for (const change of (await this.changes()).filter(chosen)) {
       try {
         own = { ...own, ...(await applyChange(change, BigInt(this.#record.startedNs), own)) }
@@ -169,7 +169,7 @@ export class Review {
     { change, kind, root, upper, relative }: Change,
     most: number,
   ): { readonly before?: string | undefined; readonly after?: string | undefined } {
-    const read = (place: Place): string | undefined => {
+    const read = (place: UntrustedPath): string | undefined => {
       try {
         return textOf(place, most)
       } catch {

@@ -6,7 +6,7 @@ import { Secret } from './secret.ts'
 const MAX_BYTES = 65_536
 
 /** Values that were read and are not in force yet. */
-export type Fresh = ReadonlyMap<string, Buffer>
+export type PendingValues = ReadonlyMap<string, Buffer>
 
 /**
  * The values that the operator lends to sandboxes, by name. There is one copy of each: what is replaced or taken back
@@ -22,7 +22,7 @@ export class Vault {
   }
 
   /** Reads every value, or throws; nothing changes before `take`. */
-  read(declared: readonly SecretConfig[]): Fresh {
+  read(declared: readonly SecretConfig[]): PendingValues {
     const fresh = new Map<string, Buffer>()
     for (const one of declared) {
       if (fresh.has(one.name)) throw wrong(one.name, 'is declared twice', 'keep one of them')
@@ -32,7 +32,7 @@ export class Vault {
   }
 
   /** Puts values in force and zeroes what they came in. Returns the names of those that are new, other or gone. */
-  take(fresh: Fresh): readonly string[] {
+  take(fresh: PendingValues): readonly string[] {
     const changed = [...this.#secrets.keys()].filter((name) => !fresh.has(name))
     for (const name of changed) this.#withdraw(name)
     for (const [name, value] of fresh) {

@@ -6,11 +6,16 @@ import type { Words } from './shell/words.ts'
 import { deeper, type Walk } from './walk.ts'
 
 /** What surrounds a command: its input, the notes for the lexical veto, and the way back into the interpreter. */
-export type Around = {
+export type CommandContext = {
   readonly stdin: Stream
   readonly cover: (at: number, end: number) => void
-  readonly runScript: (walk: Walk, scope: Scope, script: ParsedScript, around: Around) => Stream
-  readonly runNode: (walk: Walk, scope: Scope, node: CommandNode | CompoundList, around: Around) => Stream
+  readonly runScript: (walk: Walk, scope: Scope, script: ParsedScript, around: CommandContext) => Stream
+  readonly runNode: (
+    walk: Walk,
+    scope: Scope,
+    node: CommandNode | CompoundList,
+    around: CommandContext,
+  ) => Stream
 }
 
 /** Notes that some of the text could not be read. */
@@ -21,8 +26,8 @@ export const unreadable = (walk: Walk): void => {
 }
 
 /** The services that words need, bound to one place in the line. */
-export function wordsOf(walk: Walk, scope: Scope, around: Around): Words {
-  const inside = (source: string | undefined): Around =>
+export function wordsOf(walk: Walk, scope: Scope, around: CommandContext): Words {
+  const inside = (source: string | undefined): CommandContext =>
     source === undefined ? { ...around, stdin: CLOSED } : { ...around, stdin: CLOSED, cover: () => {} }
   return {
     walk,

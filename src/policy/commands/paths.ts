@@ -25,7 +25,7 @@ function rootOf(path: string): readonly string[] {
   return path.split('/').filter((segment) => segment !== '')
 }
 
-type Place = { readonly segments: readonly string[]; readonly text: string; readonly open: boolean }
+type PathPattern = { readonly segments: readonly string[]; readonly text: string; readonly open: boolean }
 
 /** Patterns by their first segment, so that a plain path is compared with few of them. */
 type Entries = {
@@ -107,7 +107,7 @@ export function absolute(path: string, cwd: string): string {
 
 const MAX_SEGMENTS = 64
 
-function place(path: string, cwd: string): Place {
+function place(path: string, cwd: string): PathPattern {
   const open = path[0] === ANY || path[0] === SPLIT
   const whole = path[0] === '/' || open ? path : `${cwd}/${path}`
   const rooted = whole[0] === '/'
@@ -140,11 +140,11 @@ function unaliased(segments: string[], cwd: string): string[] {
   return segments
 }
 
-const inside = (at: Place, root: readonly string[]): boolean =>
+const inside = (at: PathPattern, root: readonly string[]): boolean =>
   root.length > 0 && root.every((segment, index) => at.segments[index] === segment)
 
 /** The place is the root or one of its ancestors. */
-const above = (at: Place, root: readonly string[]): boolean =>
+const above = (at: PathPattern, root: readonly string[]): boolean =>
   !at.open &&
   at.segments.length <= root.length &&
   at.segments.every((segment, index) => meets(segment, root[index] as string))
@@ -156,14 +156,14 @@ function candidates(entries: Entries, segment: string): readonly Entry[] {
   return entries.loose.length === 0 ? found : [...found, ...entries.loose]
 }
 
-const startsWith = (at: Place, entry: Entry): boolean =>
+const startsWith = (at: PathPattern, entry: Entry): boolean =>
   entry.every((segment, index) => meets(at.segments[index] ?? '', segment))
 
 /** The place lies at or below one of the entries, seen from the root. */
-const below = (at: Place, entries: Entries): boolean => firstBelow(at, entries) !== undefined
+const below = (at: PathPattern, entries: Entries): boolean => firstBelow(at, entries) !== undefined
 
 const firstBelow = (
-  at: Place,
+  at: PathPattern,
   entries: Entries,
   fits: (entry: Entry) => boolean = () => true,
 ): Entry | undefined =>
@@ -178,7 +178,7 @@ function meetsName(segment: string, name: string): boolean {
 }
 
 /** The first entry that the place holds anywhere from a segment on. */
-function firstOf(at: Place, entries: Entries, from = 0): Entry | undefined {
+function firstOf(at: PathPattern, entries: Entries, from = 0): Entry | undefined {
   for (let start = from; start < at.segments.length; start++) {
     for (const entry of candidates(entries, at.segments[start] as string)) {
       if (start + entry.length > at.segments.length) continue
@@ -189,7 +189,7 @@ function firstOf(at: Place, entries: Entries, from = 0): Entry | undefined {
   return undefined
 }
 
-function judge(walk: Walk, at: Place, use: PathUse): Finding | undefined {
+function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   if (PLAIN_DEVICES.test(at.text)) return undefined
   const shown = show(at.text) || '/'
   if (/^\/dev\/(tcp|udp)\//.test(at.text))
@@ -212,7 +212,7 @@ type Roots = {
   readonly inHome: boolean
 }
 
-function judgeSecret(at: Place, shown: string, use: PathUse, roots: Roots): Finding | undefined {
+function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   const from = roots.inWorkspace ? roots.workspace.length : 0
   const secret = firstOf(at, SECRET_PATTERNS, from)
   if (secret && roots.inWorkspace && PROJECT_TOKENS.has(secret[0] as string))
@@ -231,7 +231,7 @@ function judgeSecret(at: Place, shown: string, use: PathUse, roots: Roots): Find
   return denied('secrets/system', `\`${shown}\` belongs to the system's credentials or devices`)
 }
 
-function judgeRead(at: Place, shown: string, use: PathUse, roots: Roots): Finding | undefined {
+function judgeRead(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   if (at.open && !roots.inWorkspace && !below(at, SHARED_PATTERNS))
     return dynamic(`reads \`${shown}\`, which is known only when it runs`)
   if (use === 'tree' && !roots.inWorkspace && (above(at, roots.home) || at.segments.length === 0))
@@ -255,7 +255,7 @@ function judgeRead(at: Place, shown: string, use: PathUse, roots: Roots): Findin
     : undefined
 }
 
-function judgeWrite(at: Place, shown: string, use: PathUse, roots: Roots): Finding | undefined {
+function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   const verb = use === 'delete' ? 'deletes' : 'writes'
   if (OWN_FILES.test(at.text))
     return denied('tampering/files', `${verb} \`${shown}\`, a record or setting of the sandbox`)
@@ -286,7 +286,7 @@ function judgeWrite(at: Place, shown: string, use: PathUse, roots: Roots): Findi
   return asked('paths/outside-write', `${verb} \`${shown}\` outside the workspace`)
 }
 
-function judgeOpenWrite(at: Place, shown: string, verb: string): Finding {
+function judgeOpenWrite(at: PathPattern, shown: string, verb: string): Finding {
   const tail = at.segments.filter((segment) => !isOpen(segment)).join('/')
   if (
     tail !== '' &&
@@ -303,7 +303,7 @@ function judgeOpenWrite(at: Place, shown: string, verb: string): Finding {
   }
 }
 
-function judgeWorkspace(at: Place, shown: string, use: PathUse, roots: Roots): Finding {
+function judgeWorkspace(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding {
   const inner = at.segments.slice(roots.workspace.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
   if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string)))
@@ -324,10 +324,10 @@ function judgeWorkspace(at: Place, shown: string, use: PathUse, roots: Roots): F
   return at.open ? dynamic(`${verb} \`${shown}\``) : boxed('paths/workspace-write', `${verb} \`${shown}\``)
 }
 
-function judgeHome(at: Place, shown: string, use: PathUse, roots: Roots): Finding {
+function judgeHome(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding {
   const inner = at.segments.slice(roots.home.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  const tail: Place = { segments: inner, text: inner.join('/'), open: false }
+  const tail: PathPattern = { segments: inner, text: inner.join('/'), open: false }
   if (protectedName(inner.join('/')) || below(tail, STARTUP_PATTERNS))
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
   if (use === 'delete' && /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string))

@@ -153,7 +153,7 @@ export function grantsHost(grants: readonly Capability[], host: string, port: nu
 }
 
 /** A file by its absolute path and, where it lies in the workspace, by its path from there. */
-export type FilePlace = { readonly absolute: string; readonly inWorkspace: string | undefined }
+export type FileLocation = { readonly absolute: string; readonly inWorkspace: string | undefined }
 
 const segmentsOf = (path: string): Pattern =>
   path
@@ -162,7 +162,7 @@ const segmentsOf = (path: string): Pattern =>
     .map(is)
 
 /** Is a file granted? */
-export function grantsFile(grants: readonly Capability[], kind: FileKind, place: FilePlace): boolean {
+export function grantsFile(grants: readonly Capability[], kind: FileKind, place: FileLocation): boolean {
   const absolute = segmentsOf(place.absolute)
   const relative = place.inWorkspace === undefined ? undefined : segmentsOf(place.inWorkspace)
   return grants.some((held) => {

@@ -2,10 +2,10 @@ import { createReadStream } from 'node:fs'
 import { posix } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
-import { type E2bSurface, HOME, PRIVATE, pathOf, settled } from './guest.ts'
+import { answererFor, type E2bSurface, HOME, PRIVATE, pathOf } from './guest.ts'
 import type { BuildBody, Step } from './shapes.ts'
 
 /** Builds of templates: the steps run in a sandbox, and what its own directories then hold is the template. */
@@ -16,7 +16,7 @@ const BUILD_SECONDS = 3600
 const STEP_MS = 15 * 60_000
 
 /** How far the steps have come. */
-type Place = { workdir: string; readonly env: Record<string, string> }
+type BuildState = { workdir: string; readonly env: Record<string, string> }
 
 export async function runBuild(
   surface: E2bSurface,
@@ -30,9 +30,9 @@ export async function runBuild(
     const template = baseOf(body)
     const options = { templateID: template, metadata: { build: build.id } }
     const made = await createSandbox(surface, principal, options, BUILD_SECONDS)
-    const entry = made.managed as Managed
+    const entry = made.live as LiveSandbox
     try {
-      const place: Place = { workdir: HOME, env: {} }
+      const place: BuildState = { workdir: HOME, env: {} }
       for (const [index, one] of (body.steps ?? []).entries()) {
         step = String(index + 1)
         build.log.say(`[${step}] ${one.type} ${(one.args ?? []).join(' ')}`)
@@ -67,10 +67,10 @@ function baseOf({ fromImage, fromTemplate, fromImageRegistry }: BuildBody): stri
 
 async function keep(
   { e2b }: E2bSurface,
-  entry: Managed,
+  entry: LiveSandbox,
   build: Build,
   { startCmd, readyCmd }: BuildBody,
-  place: Place,
+  place: BuildState,
 ): Promise<void> {
   await e2b.templates.keep(entry.ready(), PRIVATE, {
     id: build.templateId,
@@ -93,11 +93,11 @@ async function keep(
 type Site = {
   readonly surface: E2bSurface
   readonly principal: Principal
-  readonly entry: Managed
+  readonly entry: LiveSandbox
   readonly build: Build
 }
 
-async function runStep(site: Site, step: Step, place: Place): Promise<void> {
+async function runStep(site: Site, step: Step, place: BuildState): Promise<void> {
   const args = step.args ?? []
   if (step.type === 'RUN') {
     onlyUser(args[1])
@@ -125,15 +125,19 @@ function onlyUser(name: string | undefined): void {
 
 const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
 
-async function shell({ surface, principal, entry, build }: Site, line: string, place: Place): Promise<void> {
-  const settle = settled({ surface, entry, live: entry.ready() })
+async function shell(
+  { surface, principal, entry, build }: Site,
+  line: string,
+  place: BuildState,
+): Promise<void> {
+  const answerForUser = answererFor({ surface, live: entry, sandbox: entry.ready() })
   const request = {
     command: ['/bin/bash', '-l', '-c', line] as const,
     cwd: place.workdir,
     env: place.env,
     timeoutMs: STEP_MS,
   }
-  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request, { settle })
+  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request, { answerForUser })
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
     for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
@@ -145,7 +149,7 @@ async function shell({ surface, principal, entry, build }: Site, line: string, p
 }
 
 /** The client's archive is unpacked behind the wall, like everything that comes from outside. */
-async function copy(site: Site, step: Step, place: Place): Promise<void> {
+async function copy(site: Site, step: Step, place: BuildState): Promise<void> {
   const [from = '', to = '', user, mode] = step.args ?? []
   onlyUser(user)
   const { templates } = site.surface.e2b

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Cut } from '../../model/stream-end.ts'
+import type { StreamEnd } from '../../model/stream-end.ts'
 import { bytesOf, parseJson, textBody } from '../body.ts'
-import { connectAnswer, connectProblem, cutError, type Log } from './errors.ts'
+import { connectAnswer, connectProblem, type Log, streamEndError } from './errors.ts'
 
 /** The Connect protocol in its JSON form: one answer, or a stream of envelopes `flags | length | JSON`. */
 
@@ -42,7 +42,7 @@ export type StreamOptions = {
   readonly keepalive?: unknown
   readonly log: Log
   /** Hands out what ends the stream from outside, until what it returns is called. */
-  readonly onCut: (say: (cut: Cut) => void) => () => void
+  readonly onEnd: (say: (end: StreamEnd) => void) => () => void
 }
 
 /** INVARIANT: whatever goes wrong is in the last envelope; the status is always 200. */
@@ -64,8 +64,8 @@ export function streaming(request: Request, handle: StreamHandler, options: Stre
   }
   const body = new ReadableStream<Uint8Array>({
     start(controller) {
-      forget = options.onCut((cut) => {
-        last(controller, { error: connectProblem(cutError(cut), options.log) })
+      forget = options.onEnd((end) => {
+        last(controller, { error: connectProblem(streamEndError(end), options.log) })
         source.return(undefined).catch(() => {})
       })
     },

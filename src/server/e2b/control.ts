@@ -2,7 +2,7 @@ import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
 import type { Shape } from '../../model/shape.ts'
 import type { Principal, Scope } from '../../supervisor/access/keys.ts'
-import type { Seen } from '../../supervisor/provisioner.ts'
+import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { AppEnv } from '../app.ts'
 import { jsonBody } from '../body.ts'
 import { createSandbox } from './create.ts'
@@ -63,10 +63,10 @@ export async function aliveOf({
   surface,
   principal,
   params,
-}: RestCall): Promise<Seen & { readonly id: string }> {
+}: RestCall): Promise<SandboxView & { readonly id: string }> {
   const id = fromE2bId(params.id ?? '')
   const seen = id === undefined ? undefined : await surface.parts.supervisor.get(principal, id)
-  if (!id || !seen?.managed || !['ready', 'paused'].includes(seen.managed.state))
+  if (!id || !seen?.live || !['ready', 'paused'].includes(seen.live.state))
     throw new SandboxError('sandbox-not-found', `there is no sandbox \`${(params.id ?? '').slice(0, 64)}\``)
   return { ...seen, id }
 }
@@ -130,10 +130,10 @@ async function resume(call: RestCall): Promise<Response> {
 
 async function setNetwork(call: RestCall): Promise<Response> {
   const { allow_internet_access, ...network } = await bodyOf(call, withoutNulls(networkUpdateShape))
-  const { id, managed } = await aliveOf(call)
+  const { id, live } = await aliveOf(call)
   const hosts = allowHostsOf(network, allow_internet_access)
   // Nothing named means the operator's own list, as at the begin.
-  const wanted = hosts ?? managed?.live?.plan.network.allowHosts ?? []
+  const wanted = hosts ?? live?.sandbox?.plan.network.allowHosts ?? []
   await call.surface.parts.supervisor.setAllowHosts(call.principal, id, wanted)
   return nothing()
 }

@@ -1,10 +1,10 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
-import type { Seen } from '../../supervisor/provisioner.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
-import { type E2bSurface, PRIVATE, settled } from './guest.ts'
+import { answererFor, type E2bSurface, PRIVATE } from './guest.ts'
 import { allowHostsOf, networkOf } from './network.ts'
 import type { CreateBody } from './shapes.ts'
 import { type E2bOptions, OPTIONS } from './views.ts'
@@ -86,7 +86,7 @@ export async function createSandbox(
   principal: Principal,
   body: CreateBody,
   defaultSeconds: number,
-): Promise<Seen> {
+): Promise<SandboxView> {
   refuseUnbuilt(body)
   const template = await templateFor(surface, principal.tenant, body.templateID ?? 'base')
   const spec = specFor(surface, principal, body, template)
@@ -94,8 +94,8 @@ export async function createSandbox(
   const seconds = body.timeout ?? defaultSeconds
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000) })
   try {
-    if (isClosed(body)) await closeNetwork(made.managed as Managed)
-    if (template) await bringUp(surface, principal, made.managed as Managed, template)
+    if (isClosed(body)) await closeNetwork(made.live as LiveSandbox)
+    if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
     return made
   } catch (error) {
     await supervisor.stop(principal, made.row.id).catch(() => {})
@@ -107,7 +107,7 @@ export async function createSandbox(
 const isClosed = ({ network = {}, allow_internet_access }: CreateBody): boolean =>
   allowHostsOf(network, allow_internet_access)?.length === 0
 
-async function closeNetwork(entry: Managed): Promise<void> {
+async function closeNetwork(entry: LiveSandbox): Promise<void> {
   const live = entry.ready()
   if (live.plan.network.allowHosts.length > 0) await live.setAllowHosts([])
 }
@@ -116,7 +116,7 @@ async function closeNetwork(entry: Managed): Promise<void> {
 async function bringUp(
   surface: E2bSurface,
   principal: Principal,
-  entry: Managed,
+  entry: LiveSandbox,
   template: Template,
 ): Promise<void> {
   await surface.e2b.templates.restore(entry.ready(), PRIVATE, template)
@@ -127,7 +127,7 @@ async function bringUp(
     cwd: workdir,
     background: true,
   })
-  const context = { settle: settled({ surface, entry, live: entry.ready() }) }
+  const context = { answerForUser: answererFor({ surface, live: entry, sandbox: entry.ready() }) }
   if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand), context)
   if (!readyCommand) return
   for (const until = Date.now() + READY_MS; Date.now() < until; ) {

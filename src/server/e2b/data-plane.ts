@@ -1,17 +1,17 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
-import { type Cut, cutOf } from '../../model/stream-end.ts'
+import { type StreamEnd, streamEndOf } from '../../model/stream-end.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import { claimedSandbox } from '../../supervisor/access/sandbox-tokens.ts'
-import type { Seen } from '../../supervisor/provisioner.ts'
+import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { AppEnv } from '../app.ts'
 import { makerInForce } from '../auth.ts'
 import { passOn } from '../ports.ts'
 import { type Stream, streaming, unary } from './connect.ts'
 import { ConnectError, connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
 import * as filesystem from './filesystem.ts'
-import { awake, type E2bSurface, type Guest } from './guest.ts'
+import { awake, type E2bSurface, type SandboxRequest } from './guest.ts'
 import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf } from './ids.ts'
 import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
@@ -27,7 +27,7 @@ const UNARY = {
 } as const
 
 type StreamRow = {
-  readonly handle: (guest: Guest, gone: AbortSignal) => Stream
+  readonly handle: (guest: SandboxRequest, gone: AbortSignal) => Stream
   readonly keepalive: unknown
 }
 const STREAMS: Readonly<Record<string, StreamRow>> = {
@@ -66,7 +66,7 @@ export async function serveTarget(
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
     const guest = await traffic(surface, context, target.id, doorOf(target, context.req.path))
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
-    return await passOn(guest.entry, context.env.incoming, target.port).catch(() => closedPort(target))
+    return await passOn(guest.live, context.env.incoming, target.port).catch(() => closedPort(target))
   } catch (error) {
     if (error instanceof SandboxError && error.code === 'sandbox-not-found') return notRunning(target.id)
     return rpc && !(error instanceof Error && 'id' in error)
@@ -85,14 +85,21 @@ const anyone = (id: string): Principal => ({ keyId: '', tenant: '', scopes: ['ex
 
 async function envd(surface: E2bSurface, context: Context<AppEnv>, id: string): Promise<Response> {
   const { supervisor } = surface.parts
-  const entry = (await supervisor.get(anyone(id), id)).managed
+  const entry = (await supervisor.get(anyone(id), id)).live
   const live = awake(entry, id)
   const { path, method } = context.req
   if (path === '/health') return new Response(null, { status: 204 })
   const query = new URL(context.req.url).searchParams
   const request = context.req.raw
   const principal = await principalOf(surface, context, id, path === '/files' ? query : undefined)
-  const guest: Guest = { surface, context, request, principal, entry: entry as Guest['entry'], live }
+  const guest: SandboxRequest = {
+    surface,
+    context,
+    request,
+    principal,
+    live: entry as SandboxRequest['live'],
+    sandbox: live,
+  }
   if (path === '/files' && method === 'GET') return download(guest, query)
   if (path === '/files' && method === 'POST') return upload(guest, query)
   if (path === '/envs' && method === 'GET') return Response.json(live.plan.env)
@@ -103,7 +110,7 @@ async function envd(surface: E2bSurface, context: Context<AppEnv>, id: string): 
   return rpc(guest, path, method)
 }
 
-function rpc(guest: Guest, path: string, method: string): Response | Promise<Response> {
+function rpc(guest: SandboxRequest, path: string, method: string): Response | Promise<Response> {
   const { request, surface } = guest
   const { log } = surface.parts
   if (method === 'POST') {
@@ -120,16 +127,16 @@ function rpc(guest: Guest, path: string, method: string): Response | Promise<Res
 }
 
 /** A stream that is told why it ends: whoever opened it is shown out, the server goes, the sandbox is put to sleep. */
-function open(guest: Guest, { handle, keepalive }: StreamRow): Response {
-  const { request, entry, context, surface } = guest
-  const { log, presence } = surface.parts
+function open(guest: SandboxRequest, { handle, keepalive }: StreamRow): Response {
+  const { request, live, context, surface } = guest
+  const { log, streams } = surface.parts
   // It may have been put to sleep while the token was checked.
-  awake(entry, entry.id)
-  const onCut = (say: (cut: Cut) => void): (() => void) => {
-    presence.onCut(context.env?.outgoing, say)
-    return entry.onPause(() => say(cutOf('paused')))
+  awake(live, live.id)
+  const onEnd = (say: (end: StreamEnd) => void): (() => void) => {
+    streams.onEnd(context.env?.outgoing, say)
+    return live.onPause(() => say(streamEndOf('paused')))
   }
-  return streaming(request, (gone) => handle(guest, gone), { keepalive, log, onCut })
+  return streaming(request, (gone) => handle(guest, gone), { keepalive, log, onEnd })
 }
 
 /** SECURITY: a signature opens one file in one way; everything else needs the sandbox's token. */
@@ -160,8 +167,8 @@ async function owner(surface: E2bSurface, context: Context<AppEnv>, id: string):
  * interpreter's port is never open to everybody, and code runs there only with the token that runs commands. E2B's clients
  * send nothing but the traffic token when they list or make contexts, which runs nothing.
  */
-type Door = 'address' | 'traffic' | 'own'
-const doorOf = ({ port }: Target, path: string): Door =>
+type RequiredToken = 'address' | 'traffic' | 'own'
+const doorOf = ({ port }: Target, path: string): RequiredToken =>
   port !== INTERPRETER_PORT ? 'address' : /^\/(contexts(\/|$)|health$)/.test(path) ? 'traffic' : 'own'
 
 /** A port of the sandbox, for whoever may pass. */
@@ -169,11 +176,11 @@ async function traffic(
   surface: E2bSurface,
   context: Context<AppEnv>,
   id: string,
-  door: Door,
-): Promise<Guest> {
+  door: RequiredToken,
+): Promise<SandboxRequest> {
   const principal = anyone(id)
   const seen = await surface.parts.supervisor.get(principal, id)
-  const live = awake(seen.managed, id)
+  const live = awake(seen.live, id)
   const given = context.req.header('e2b-traffic-access-token')
   const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
   const passes =
@@ -184,14 +191,14 @@ async function traffic(
     context,
     request: context.req.raw,
     principal,
-    entry: seen.managed as Guest['entry'],
-    live,
+    live: seen.live as SandboxRequest['live'],
+    sandbox: live,
   }
 }
 
 type Opening = {
   readonly headers: Headers
-  readonly answer: Parameters<E2bSurface['parts']['presence']['enter']>[4]
+  readonly answer: Parameters<E2bSurface['parts']['streams']['enter']>[4]
   /** Whether knowing the address may be enough. */
   readonly byAddress: boolean
 }
@@ -199,7 +206,7 @@ type Opening = {
 /** Whether a port is open to everybody who knows its address, or to the one with this token. */
 export async function mayPass(
   { parts, e2b }: Pick<E2bSurface, 'parts' | 'e2b'>,
-  { row, ...seen }: Seen,
+  { row, ...seen }: SandboxView,
   token: string | undefined,
   open: Opening,
 ): Promise<boolean> {
@@ -211,7 +218,7 @@ export async function mayPass(
     throw new ConnectError('unauthenticated', 'the traffic token is wrong')
   const ask = (): Promise<Principal> => makerInForce(parts.keys, row.keyId)
   await ask()
-  parts.presence.enter('traffic', open.headers, row.id, ask, open.answer)
+  parts.streams.enter('traffic', open.headers, row.id, ask, open.answer)
   return true
 }
 

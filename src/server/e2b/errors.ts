@@ -1,5 +1,5 @@
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
-import { type Cut, isOut } from '../../model/stream-end.ts'
+import { isAuthenticationLost, type StreamEnd } from '../../model/stream-end.ts'
 
 /** How errors look to E2B's clients: numbers on their REST routes, words in their RPC. */
 
@@ -41,8 +41,8 @@ export class ConnectError extends Error {
  * The reason why a stream was ended from here. PLATFORM: for `unavailable` E2B's clients raise the error with which they
  * report a sandbox that is gone, and show our words first.
  */
-export const cutError = (cut: Cut): ConnectError =>
-  new ConnectError(isOut(cut) ? 'unauthenticated' : 'unavailable', cut.message)
+export const streamEndError = (cut: StreamEnd): ConnectError =>
+  new ConnectError(isAuthenticationLost(cut) ? 'unauthenticated' : 'unavailable', cut.message)
 
 const CODES: Partial<Record<ErrorCode, ConnectCode>> = {
   'file-not-found': 'not_found',

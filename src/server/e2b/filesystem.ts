@@ -1,15 +1,15 @@
 import { posix } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import { boolean, number, object, optional, text } from '../../model/shape.ts'
-import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
-import { cutSoon } from '../stream-end.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
+import { endStreamSoon } from '../stream-end.ts'
 import { onlyMessage, type Stream } from './connect.ts'
-import { ConnectError, cutError } from './errors.ts'
-import { basicUser, checkUser, type Guest, pathOf, within } from './guest.ts'
+import { ConnectError, streamEndError } from './errors.ts'
+import { basicUser, checkUser, pathOf, type SandboxRequest, within } from './guest.ts'
 
 /** `filesystem.Filesystem`: files as the sandbox sees them. */
 
-type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
+type FileInfo = Awaited<ReturnType<OpenSandbox['files']['stat']>>
 
 const path = () => text({ empty: true, max: 4096 })
 const pathShape = object({ path: optional(path()) })
@@ -45,7 +45,7 @@ const permissions = (kind: FileInfo['kind'], mode: number): string => {
 }
 
 /** What a link leads to; nothing when it leads nowhere. */
-async function behind(live: LiveSandbox, info: FileInfo): Promise<FileInfo | undefined> {
+async function behind(live: OpenSandbox, info: FileInfo): Promise<FileInfo | undefined> {
   let at: FileInfo = info
   for (let step = 0; at.kind === 'link' && at.target !== undefined; step++) {
     if (step === LINKS) return undefined
@@ -57,7 +57,7 @@ async function behind(live: LiveSandbox, info: FileInfo): Promise<FileInfo | und
   return at
 }
 
-export async function entryOf(live: LiveSandbox, info: FileInfo): Promise<unknown> {
+export async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
   const real = info.kind === 'link' ? await behind(live, info) : info
   const kind = real?.kind ?? info.kind
   return {
@@ -77,7 +77,7 @@ export async function entryOf(live: LiveSandbox, info: FileInfo): Promise<unknow
 }
 
 /** With missing parents, as E2B's clients expect; an existing directory is their `false`. */
-async function makeDir(live: LiveSandbox, target: string): Promise<void> {
+async function makeDir(live: OpenSandbox, target: string): Promise<void> {
   try {
     await live.files.makeDir(target)
   } catch (error) {
@@ -87,42 +87,42 @@ async function makeDir(live: LiveSandbox, target: string): Promise<void> {
   }
 }
 
-async function asDirectory(live: LiveSandbox, target: string): Promise<void> {
+async function asDirectory(live: OpenSandbox, target: string): Promise<void> {
   const info = await behind(live, await live.files.stat(target))
   if (info?.kind !== 'dir') throw new ConnectError('invalid_argument', `\`${target}\` is not a directory`)
 }
 
-type Handler = (guest: Guest, message: unknown) => Promise<unknown>
+type Handler = (guest: SandboxRequest, message: unknown) => Promise<unknown>
 
 const HANDLERS: Readonly<Record<string, Handler>> = {
-  async Stat({ live }, message) {
+  async Stat({ sandbox }, message) {
     const target = pathOf(pathShape.parse(message, '').path)
-    return reading(async () => ({ entry: await entryOf(live, await live.files.stat(target)) }))
+    return reading(async () => ({ entry: await entryOf(sandbox, await sandbox.files.stat(target)) }))
   },
-  async ListDir({ live }, message) {
+  async ListDir({ sandbox }, message) {
     const { path: asked, depth } = listShape.parse(message, '')
     const target = pathOf(asked)
     return reading(async () => {
-      await asDirectory(live, target)
-      const found = [...(await live.files.entries(target, Math.max(depth ?? 1, 1)))]
+      await asDirectory(sandbox, target)
+      const found = [...(await sandbox.files.entries(target, Math.max(depth ?? 1, 1)))]
       found.sort((a, b) => (a.path < b.path ? -1 : 1))
-      return { entries: await Promise.all(found.map((info) => entryOf(live, info))) }
+      return { entries: await Promise.all(found.map((info) => entryOf(sandbox, info))) }
     })
   },
-  async MakeDir({ live }, message) {
+  async MakeDir({ sandbox }, message) {
     const target = pathOf(pathShape.parse(message, '').path)
-    await makeDir(live, target)
-    return { entry: await entryOf(live, await live.files.stat(target)) }
+    await makeDir(sandbox, target)
+    return { entry: await entryOf(sandbox, await sandbox.files.stat(target)) }
   },
-  async Move({ live }, message) {
+  async Move({ sandbox }, message) {
     const { source, destination } = moveShape.parse(message, '')
     const to = pathOf(destination)
-    await live.files.move(pathOf(source), to)
-    return { entry: await entryOf(live, await live.files.stat(to)) }
+    await sandbox.files.move(pathOf(source), to)
+    return { entry: await entryOf(sandbox, await sandbox.files.stat(to)) }
   },
-  async Remove({ live }, message) {
+  async Remove({ sandbox }, message) {
     const target = pathOf(pathShape.parse(message, '').path)
-    await live.files.remove(target).catch((error: unknown) => {
+    await sandbox.files.remove(target).catch((error: unknown) => {
       // Gone is gone.
       if (!(error instanceof SandboxError) || error.code !== 'file-not-found') throw error
     })
@@ -133,7 +133,7 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
 export const UNARY: Readonly<Record<string, Handler>> = Object.fromEntries(
   Object.entries(HANDLERS).map(([name, handle]) => [
     name,
-    (guest: Guest, message: unknown) => {
+    (guest: SandboxRequest, message: unknown) => {
       checkUser(basicUser(guest.request))
       return within(guest, () => handle(guest, message))
     },
@@ -153,7 +153,7 @@ export type Watch = ReturnType<typeof watchShape.parse>
 
 /** Resolves once the watch is in place; ends with the signal. */
 export function watch(
-  live: LiveSandbox,
+  live: OpenSandbox,
   { path: asked, recursive, includeEntry }: Watch,
   take: (event: WatchEvent) => void,
   signal: AbortSignal,
@@ -187,14 +187,14 @@ export function watch(
 export const WATCH_KEEPALIVE = { keepalive: {} }
 const QUEUE = 10_000
 
-export async function* watchDir(guest: Guest, gone: AbortSignal): Stream {
+export async function* watchDir(guest: SandboxRequest, gone: AbortSignal): Stream {
   const asked = watchShape.parse(await onlyMessage(guest.request), '')
   const queue: WatchEvent[] = []
   let wake: () => void = () => {}
   let ended = false
-  const signal = AbortSignal.any([gone, guest.entry.abort.signal])
+  const signal = AbortSignal.any([gone, guest.live.abort.signal])
   const { over } = await watch(
-    guest.live,
+    guest.sandbox,
     asked,
     (event) => {
       if (queue.length < QUEUE) queue.push(event)
@@ -219,6 +219,6 @@ export async function* watchDir(guest: Guest, gone: AbortSignal): Stream {
       })
   }
   if (gone.aborted) return
-  const cut = await cutSoon(guest.entry)
-  throw cut ? cutError(cut) : new ConnectError('unavailable', 'the sandbox was ended')
+  const cut = await endStreamSoon(guest.live)
+  throw cut ? streamEndError(cut) : new ConnectError('unavailable', 'the sandbox was ended')
 }

@@ -3,9 +3,9 @@ import type { Context } from 'hono'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../../supervisor/access/sandbox-tokens.ts'
-import { settleInPrivate } from '../../supervisor/approvals/auto-answer.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
-import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
+import { sandboxInsteadOfAsking } from '../../supervisor/approvals/auto-answer.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
 import type { AppEnv, Surface } from '../app.ts'
 import type { Builds } from './builds.ts'
@@ -35,31 +35,35 @@ export const HOME = '/home/user'
 export const PRIVATE = [HOME, '/workspace'] as const
 
 /** One request to a running sandbox, after its token was checked. */
-export type Guest = {
+export type SandboxRequest = {
   readonly surface: E2bSurface
   readonly context: Context<AppEnv>
   readonly request: Request
   readonly principal: Principal
-  readonly entry: Managed
   readonly live: LiveSandbox
+  readonly sandbox: OpenSandbox
 }
 
 /** The sandbox when it is awake; otherwise the answer is the same for all reasons. */
-export function awake(entry: Managed | undefined, id: string): LiveSandbox {
-  if (entry?.state !== 'ready' || !entry.live) throw new NotRunning(id)
-  return entry.live
+export function awake(entry: LiveSandbox | undefined, id: string): OpenSandbox {
+  if (entry?.state !== 'ready' || !entry.sandbox) throw new NotRunning(id)
+  return entry.sandbox
 }
 
 /** E2B's clients have nobody to ask: what our rules would ask about the host is answered by a place that has nothing of it. */
-export const settled = ({ surface, live, entry }: Pick<Guest, 'surface' | 'live' | 'entry'>) =>
+export const answererFor = ({
+  surface,
+  sandbox,
+  live,
+}: Pick<SandboxRequest, 'surface' | 'sandbox' | 'live'>) =>
   // SECURITY: whoever brought a secret has something of theirs in it.
-  (JSON.parse(entry.row.spec) as Spec).secrets?.length
+  (JSON.parse(live.row.spec) as Spec).secrets?.length
     ? undefined
-    : settleInPrivate(live.plan, surface.parts.settings.operatorRules())
+    : sandboxInsteadOfAsking(sandbox.plan, surface.parts.settings.operatorRules())
 
 /** Work in flight counts as use of the sandbox. */
-export async function within<T>({ entry }: Guest, work: () => Promise<T>): Promise<T> {
-  const end = entry.begin()
+export async function within<T>({ live }: SandboxRequest, work: () => Promise<T>): Promise<T> {
+  const end = live.begin()
   try {
     return await work()
   } finally {

@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import { object, optional, record, text } from '../../model/shape.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
-import { type Guest, HOME, pathOf, settled } from './guest.ts'
-import { Kernel, type Language, languageOf, type Taker } from './kernel.ts'
+import { answererFor, HOME, pathOf, type SandboxRequest } from './guest.ts'
+import { Kernel, type Language, languageOf, type MessageConsumer } from './kernel.ts'
 import { ANSWER_MS } from './processes.ts'
 import { withoutNulls } from './shapes.ts'
 
@@ -20,7 +20,7 @@ type CodeContext = {
   tail: Promise<unknown>
 }
 
-const CONTEXTS = new WeakMap<Managed, Map<string, CodeContext>>()
+const CONTEXTS = new WeakMap<LiveSandbox, Map<string, CodeContext>>()
 const MOST = 32
 const CODE_BYTES = 8 * 1024 * 1024
 
@@ -36,7 +36,7 @@ const contextShape = withoutNulls(
   object({ language: optional(text({ max: 32 })), cwd: optional(text({ max: 4096 })) }),
 )
 
-function contextsOf(entry: Managed): Map<string, CodeContext> {
+function contextsOf(entry: LiveSandbox): Map<string, CodeContext> {
   const known = CONTEXTS.get(entry)
   if (known) return known
   const made = new Map<string, CodeContext>()
@@ -44,7 +44,7 @@ function contextsOf(entry: Managed): Map<string, CodeContext> {
   return made
 }
 
-function newContext(entry: Managed, id: string, language: Language, cwd = HOME): CodeContext {
+function newContext(entry: LiveSandbox, id: string, language: Language, cwd = HOME): CodeContext {
   const all = contextsOf(entry)
   if (all.size >= MOST)
     throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} contexts`)
@@ -53,28 +53,32 @@ function newContext(entry: Managed, id: string, language: Language, cwd = HOME):
   return made
 }
 
-function contextFor({ entry }: Guest, id: string | undefined, language: string | undefined): CodeContext {
-  const all = contextsOf(entry)
+function contextFor(
+  { live }: SandboxRequest,
+  id: string | undefined,
+  language: string | undefined,
+): CodeContext {
+  const all = contextsOf(live)
   if (id !== undefined) {
     const found = all.get(id)
     if (!found) throw new SandboxError('not-found', `there is no context \`${id}\``)
     return found
   }
   const spoken = languageOf(language)
-  return all.get(`default-${spoken}`) ?? newContext(entry, `default-${spoken}`, spoken)
+  return all.get(`default-${spoken}`) ?? newContext(live, `default-${spoken}`, spoken)
 }
 
 const shown = ({ id, language, cwd }: CodeContext) => ({ id, language, cwd })
 
-export async function interpreter(guest: Guest): Promise<Response> {
+export async function interpreter(guest: SandboxRequest): Promise<Response> {
   const { path, method } = guest.context.req
   if (path === '/health') return Response.json({ status: 'ok' })
   if (path === '/execute' && method === 'POST') return execute(guest)
   if (path === '/contexts' && method === 'GET')
-    return Response.json([...contextsOf(guest.entry).values()].map(shown))
+    return Response.json([...contextsOf(guest.live).values()].map(shown))
   if (path === '/contexts' && method === 'POST') {
     const { language, cwd } = await jsonBody(guest.request, contextShape)
-    return Response.json(shown(newContext(guest.entry, randomUUID(), languageOf(language), pathOf(cwd))))
+    return Response.json(shown(newContext(guest.live, randomUUID(), languageOf(language), pathOf(cwd))))
   }
   const [, id, verb] = /^\/contexts\/([\w-]{1,64})(\/restart)?$/.exec(path) ?? []
   if (id === undefined || method !== (verb ? 'POST' : 'DELETE'))
@@ -82,37 +86,37 @@ export async function interpreter(guest: Guest): Promise<Response> {
   const found = contextFor(guest, id, undefined)
   found.kernel?.stop()
   found.kernel = undefined
-  if (!verb) contextsOf(guest.entry).delete(id)
+  if (!verb) contextsOf(guest.live).delete(id)
   return new Response(null, { status: 204 })
 }
 
 /** SECURITY: each piece of code is judged and on record as the same code on a command line would be. */
-async function admit(guest: Guest, context: CodeContext, code: string, gone: AbortSignal) {
-  const { surface, entry, live } = guest
+async function admit(guest: SandboxRequest, context: CodeContext, code: string, gone: AbortSignal) {
+  const { surface, live, sandbox } = guest
   const argv: [string, ...string[]] =
     context.language === 'python' ? ['python3', '-c', code] : ['node', '-e', code]
   const { cwd } = context
-  await live.admit(
+  await sandbox.admit(
     { argv },
     {
       cwd,
-      settle: settled(guest),
+      answerForUser: answererFor(guest),
       approve: (decision, execId) =>
-        surface.parts.questions.ask({
-          tenant: entry.row.tenant,
-          sandboxId: entry.id,
+        surface.parts.approvals.ask({
+          tenant: live.row.tenant,
+          sandboxId: live.id,
           execId,
-          agentId: entry.row.agentId ?? undefined,
+          agentId: live.row.agentId ?? undefined,
           command: argv,
           cwd,
           decision,
-          signal: AbortSignal.any([gone, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
+          signal: AbortSignal.any([gone, live.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
         }),
     },
   )
 }
 
-async function execute(guest: Guest): Promise<Response> {
+async function execute(guest: SandboxRequest): Promise<Response> {
   const body = await jsonBody(guest.request, executeShape, CODE_BYTES)
   const context = contextFor(guest, body.context_id, body.language)
   return lines(guest, async (take, gone) => {
@@ -122,13 +126,16 @@ async function execute(guest: Guest): Promise<Response> {
 }
 
 /** Lines of JSON as they come; a slow reader holds the kernel and not our memory. */
-function lines(guest: Guest, run: (take: Taker, gone: AbortSignal) => Promise<void>): Response {
+function lines(
+  guest: SandboxRequest,
+  run: (take: MessageConsumer, gone: AbortSignal) => Promise<void>,
+): Response {
   const gone = new AbortController()
-  const end = guest.entry.begin()
+  const end = guest.live.begin()
   let room: () => void = () => {}
   const stream = new ReadableStream<Uint8Array>({
     start(controller) {
-      const take: Taker = (message) => {
+      const take: MessageConsumer = (message) => {
         if (gone.signal.aborted) return undefined
         controller.enqueue(Buffer.from(`${JSON.stringify(message)}\n`))
         if ((controller.desiredSize ?? 1) > 0) return undefined
@@ -165,13 +172,13 @@ function inTurn(context: CodeContext, work: () => Promise<void>): Promise<void> 
 }
 
 async function runIn(
-  { surface, entry }: Guest,
+  { surface, live }: SandboxRequest,
   context: CodeContext,
   { code, env_vars: env }: ReturnType<typeof executeShape.parse>,
-  take: Taker,
+  take: MessageConsumer,
   signal: AbortSignal,
 ): Promise<void> {
   if (!context.kernel || context.kernel.isOver)
-    context.kernel = await Kernel.start({ surface, entry, ...shown(context) })
-  await context.kernel.run({ code, env }, take, AbortSignal.any([signal, entry.abort.signal]))
+    context.kernel = await Kernel.start({ surface, entry: live, ...shown(context) })
+  await context.kernel.run({ code, env }, take, AbortSignal.any([signal, live.abort.signal]))
 }

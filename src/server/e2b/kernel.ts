@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import type { E2bSurface } from './guest.ts'
 
@@ -14,7 +14,7 @@ export type Language = keyof typeof LANGUAGES
 
 export type KernelParts = {
   readonly surface: E2bSurface
-  readonly entry: Managed
+  readonly entry: LiveSandbox
   readonly language: Language
   readonly cwd: string
 }
@@ -23,7 +23,7 @@ export type KernelParts = {
 export type KernelMessage = { readonly type: string; readonly [field: string]: unknown }
 
 /** While a promise that it returned is pending, the kernel is held back. */
-export type Taker = (message: KernelMessage) => Promise<void> | undefined
+export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefined
 
 const LINE_BYTES = 64 * 1024 * 1024
 const PATIENCE_MS = 2000
@@ -33,7 +33,7 @@ export class Kernel {
   readonly #session: ExecSession
   /** SECURITY: every line with it is the kernel's, the rest is what programs printed past it; it guards no secret. */
   readonly #mark: string
-  #take: Taker | undefined
+  #take: MessageConsumer | undefined
   #rest = ''
   readonly #decoder = new TextDecoder()
   #over = false
@@ -49,8 +49,8 @@ export class Kernel {
   static async start({ surface, entry, language, cwd }: KernelParts): Promise<Kernel> {
     const { file, program } = LANGUAGES[language]
     const path = `/tmp/.ringfence-kernels/${file}`
-    const live = entry.ready()
-    await live.files.write(path, surface.e2b.kernel(file))
+    const sandbox = entry.ready()
+    await sandbox.files.write(path, surface.e2b.kernel(file))
     const mark = `\u001e${randomBytes(12).toString('hex')} `
     const request: ExecRequest = {
       command: [...program, path],
@@ -61,7 +61,7 @@ export class Kernel {
     }
     // The program is ours, so nobody is asked about it; what it is given to run is judged each time. A deny holds.
     const session = new ExecSession({
-      live,
+      sandbox,
       request,
       tenant: entry.row.tenant,
       budget: surface.parts.supervisor.output,
@@ -78,7 +78,7 @@ export class Kernel {
   /** Runs one piece of code; what it says goes to `take` until the end of it. */
   async run(
     request: { readonly code: string; readonly env?: Readonly<Record<string, string>> | undefined },
-    take: Taker,
+    take: MessageConsumer,
     signal: AbortSignal,
   ): Promise<void> {
     const ended = new Promise<void>((resolve) => {

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
-import type { Seen } from '../../supervisor/provisioner.ts'
+import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { callerMetadata, cursorFrom, cursorOf } from '../views.ts'
 import type { E2bSurface } from './guest.ts'
 import { infoOf, optionsOf, specOf } from './views.ts'
@@ -44,7 +44,7 @@ function filterOf(query: URLSearchParams): Filter {
   }
 }
 
-function fits(seen: Seen, { metadata, template, after }: Filter): boolean {
+function fits(seen: SandboxView, { metadata, template, after }: Filter): boolean {
   const spec = specOf(seen)
   const own = callerMetadata(spec)
   return (
@@ -61,13 +61,13 @@ async function collect(
   filter: Filter,
   from: ReturnType<typeof cursorFrom>,
   wanted: number,
-): Promise<Seen[]> {
-  const found: Seen[] = []
+): Promise<SandboxView[]> {
+  const found: SandboxView[] = []
   let after = from
   for (;;) {
     const page = await parts.supervisor.list(principal, { states: filter.states, after, limit: PAGE })
     for (const seen of page) {
-      if (seen.managed && fits(seen, filter)) found.push(seen)
+      if (seen.live && fits(seen, filter)) found.push(seen)
       if (found.length === wanted) return found
     }
     const last = page.at(-1)
@@ -116,7 +116,7 @@ export function limitOf(query: URLSearchParams): number {
   return Math.min(limit, MOST)
 }
 
-function answer(page: readonly Seen[], next: string | undefined): Response {
+function answer(page: readonly SandboxView[], next: string | undefined): Response {
   const total = { 'x-total-items': String(page.length) }
   return Response.json(page.map(infoOf), {
     headers: next === undefined ? total : { ...total, 'x-next-token': next },

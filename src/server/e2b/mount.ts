@@ -39,12 +39,12 @@ export function e2bUpgrades(e2b: E2bParts): UpgradeTaker {
     const { id, port } = target
     const principal = { keyId: '', tenant: '', scopes: ['exec' as const], sandboxId: id }
     const seen = await upgrade.parts.supervisor.get(principal, id)
-    awake(seen.managed, id)
+    awake(seen.live, id)
     const given = one('e2b-traffic-access-token')
     const open = { headers: headersOf(upgrade.request), answer: upgrade.socket, byAddress: true }
     if (!(await mayPass({ parts: upgrade.parts, e2b }, seen, given, open)))
       await upgrade.parts.supervisor.get(await upgrade.authenticate(id), id)
-    await joinPort(upgrade, seen.managed as NonNullable<typeof seen.managed>, port)
+    await joinPort(upgrade, seen.live as NonNullable<typeof seen.live>, port)
     return true
   }
 }

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { aliveOf, type RestCall } from './control.ts'
 import { fromE2bId } from './ids.ts'
 import { infoOf } from './views.ts'
@@ -7,7 +7,7 @@ import { infoOf } from './views.ts'
 /** What a sandbox uses, and what is on record about it. */
 
 type Sample = { readonly at: number; readonly cpuMs: number }
-const LAST = new WeakMap<Managed, Sample>()
+const LAST = new WeakMap<LiveSandbox, Sample>()
 const MB = 1024 * 1024
 
 /**
@@ -16,8 +16,8 @@ const MB = 1024 * 1024
  */
 export async function metricsOf(call: RestCall): Promise<Response> {
   const seen = await aliveOf(call)
-  const entry = seen.managed
-  const usage = entry?.live?.usage()
+  const entry = seen.live
+  const usage = entry?.sandbox?.usage()
   if (!entry || !usage) return Response.json([])
   const at = Date.now()
   const before = LAST.get(entry) ?? { at: seen.row.createdAt, cpuMs: 0 }

@@ -1,12 +1,12 @@
 import type { StopLimit } from '../../model/command.ts'
 import { boolean, list, number, object, oneOf, optional, record, text } from '../../model/shape.ts'
 import type { ExecSession } from '../../supervisor/exec/exec-session.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { bytesFrom } from '../shapes.ts'
-import { cutAround } from '../stream-end.ts'
+import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
-import { ConnectError, cutError } from './errors.ts'
-import { basicUser, checkUser, type Guest, pathOf, settled } from './guest.ts'
+import { ConnectError, streamEndError } from './errors.ts'
+import { answererFor, basicUser, checkUser, pathOf, type SandboxRequest } from './guest.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -70,16 +70,16 @@ function timeoutOf(request: Request): number | undefined {
 export const ANSWER_MS = 45_000
 
 /** PLATFORM: a directory that is not there ends a command before it can say so. */
-async function checkDirectory({ live }: Guest, cwd: string): Promise<void> {
-  if (['/', '/tmp', ...live.plan.own].includes(cwd)) return
-  const info = await live.files.stat(cwd).catch(() => undefined)
+async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise<void> {
+  if (['/', '/tmp', ...sandbox.plan.own].includes(cwd)) return
+  const info = await sandbox.files.stat(cwd).catch(() => undefined)
   if (!info || info.kind === 'file')
     throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)
 }
 
-export async function* start(guest: Guest, signal: AbortSignal): Stream {
+export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
-  const { surface, principal, entry, request } = guest
+  const { surface, principal, live, request } = guest
   checkUser(basicUser(request))
   if (pty && !surface.parts.settings.allowInteractive())
     throw new ConnectError(
@@ -90,7 +90,7 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
   await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,
-    entry.id,
+    live.id,
     {
       command: [process.cmd, ...(process.args ?? [])],
       cwd,
@@ -101,8 +101,8 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
       background: true,
     },
     {
-      signal: AbortSignal.any([signal, entry.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
-      settle: settled(guest),
+      signal: AbortSignal.any([signal, live.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
+      answerForUser: answererFor(guest),
     },
   )
   KNOWN.set(session, { config: process, tag: tag || undefined, pty: pty !== undefined })
@@ -110,16 +110,16 @@ export async function* start(guest: Guest, signal: AbortSignal): Stream {
 }
 
 /** Reattaching brings everything that is still kept, not only what comes. */
-export async function* connect(guest: Guest, signal: AbortSignal): Stream {
+export async function* connect(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process } = connectShape.parse(await onlyMessage(guest.request), '')
   yield* told(guest, find(guest, process), signal)
 }
 
-async function* told({ entry }: Guest, session: ExecSession, signal: AbortSignal): Stream {
+async function* told({ live }: SandboxRequest, session: ExecSession, signal: AbortSignal): Stream {
   yield { event: { start: { pid: session.pid } } }
   const pty = KNOWN.get(session)?.pty
   // Looked at when it happens: a slow reader must not take the sandbox's end, which came later, for the command's.
-  const end = endOf(session, entry)
+  const end = endOf(session, live)
   end.catch(() => {})
   for await (const chunk of session.log.follow(0, signal)) {
     if ('gap' in chunk) continue
@@ -129,7 +129,7 @@ async function* told({ entry }: Guest, session: ExecSession, signal: AbortSignal
   if (!signal.aborted) yield { event: { end: await end } }
 }
 
-async function endOf(session: ExecSession, entry: Managed): Promise<unknown> {
+async function endOf(session: ExecSession, entry: LiveSandbox): Promise<unknown> {
   const outcome = await session.result.then(
     (done) => done.outcome,
     () => undefined,
@@ -137,8 +137,8 @@ async function endOf(session: ExecSession, entry: Managed): Promise<unknown> {
   if (outcome?.kind === 'exited')
     return { exitCode: outcome.code, exited: true, status: `exit status ${outcome.code}` }
   if (outcome?.kind === 'stopped' && outcome.limit !== 'cancelled') return stoppedBy(outcome.limit)
-  const cut = await cutAround(entry, outcome)
-  if (cut) throw cutError(cut)
+  const cut = await withStreamEnd(entry, outcome)
+  if (cut) throw streamEndError(cut)
   if (!outcome)
     throw new ConnectError('unavailable', `the sandbox ended: ${(session.failure as Error).message}`)
   if (outcome.kind === 'stopped') throw new ConnectError('unavailable', 'the sandbox was ended')
@@ -153,9 +153,9 @@ function stoppedBy(limit: StopLimit): unknown {
 }
 
 /** By number the running one, or the last that had it; by tag the last. */
-function find({ entry }: Guest, { pid, tag }: Selector): ExecSession {
-  entry.touch()
-  const fits = [...entry.execs.values()].filter((session) =>
+function find({ live }: SandboxRequest, { pid, tag }: Selector): ExecSession {
+  live.touch()
+  const fits = [...live.execs.values()].filter((session) =>
     tag === undefined ? session.pid === pid : KNOWN.get(session)?.tag === tag,
   )
   const found = fits.find(({ state }) => state === 'running') ?? fits.at(-1)
@@ -163,7 +163,7 @@ function find({ entry }: Guest, { pid, tag }: Selector): ExecSession {
   return found
 }
 
-function running(guest: Guest, which: Selector): ExecSession {
+function running(guest: SandboxRequest, which: Selector): ExecSession {
   const session = find(guest, which)
   if (session.state !== 'running')
     throw new ConnectError('not_found', `process ${which.tag ?? which.pid} has ended`)
@@ -182,11 +182,11 @@ async function take(
 }
 
 /** A stream from the client alone; its one answer comes when it ended. */
-export async function* streamInput(guest: Guest): Stream {
+export async function* streamInput(guest: SandboxRequest): Stream {
   yield await takeAll(guest)
 }
 
-async function takeAll(guest: Guest): Promise<unknown> {
+async function takeAll(guest: SandboxRequest): Promise<unknown> {
   let session: ExecSession | undefined
   for await (const message of messages(guest.request)) {
     const { start: first, data } = streamInputShape.parse(message, '')
@@ -196,34 +196,35 @@ async function takeAll(guest: Guest): Promise<unknown> {
   return {}
 }
 
-export const UNARY: Readonly<Record<string, (guest: Guest, message: unknown) => Promise<unknown>>> = {
-  async List({ entry }) {
-    const sessions = [...entry.execs.values()].filter((one) => one.state === 'running' && KNOWN.has(one))
-    return {
-      processes: sessions.map((session) => {
-        const known = KNOWN.get(session) as Known
-        return { config: known.config, pid: session.pid, ...(known.tag ? { tag: known.tag } : {}) }
-      }),
-    }
-  },
-  async SendInput(guest, message) {
-    const { process, input } = sendShape.parse(message, '')
-    await take(running(guest, process), input)
-    return {}
-  },
-  async CloseStdin(guest, message) {
-    running(guest, connectShape.parse(message, '').process).endInput()
-    return {}
-  },
-  async SendSignal(guest, message) {
-    const { process, signal } = signalShape.parse(message, '')
-    running(guest, process).signal(signal === 'SIGNAL_SIGKILL' ? 'SIGKILL' : 'SIGTERM')
-    return {}
-  },
-  async Update(guest, message) {
-    const { process, pty } = updateShape.parse(message, '')
-    const session = running(guest, process)
-    if (pty?.size) session.resize({ cols: pty.size.cols ?? 80, rows: pty.size.rows ?? 24 })
-    return {}
-  },
-}
+export const UNARY: Readonly<Record<string, (guest: SandboxRequest, message: unknown) => Promise<unknown>>> =
+  {
+    async List({ live }) {
+      const sessions = [...live.execs.values()].filter((one) => one.state === 'running' && KNOWN.has(one))
+      return {
+        processes: sessions.map((session) => {
+          const known = KNOWN.get(session) as Known
+          return { config: known.config, pid: session.pid, ...(known.tag ? { tag: known.tag } : {}) }
+        }),
+      }
+    },
+    async SendInput(guest, message) {
+      const { process, input } = sendShape.parse(message, '')
+      await take(running(guest, process), input)
+      return {}
+    },
+    async CloseStdin(guest, message) {
+      running(guest, connectShape.parse(message, '').process).endInput()
+      return {}
+    },
+    async SendSignal(guest, message) {
+      const { process, signal } = signalShape.parse(message, '')
+      running(guest, process).signal(signal === 'SIGNAL_SIGKILL' ? 'SIGKILL' : 'SIGTERM')
+      return {}
+    },
+    async Update(guest, message) {
+      const { process, pty } = updateShape.parse(message, '')
+      const session = running(guest, process)
+      if (pty?.size) session.resize({ cols: pty.size.cols ?? 80, rows: pty.size.rows ?? 24 })
+      return {}
+    },
+  }

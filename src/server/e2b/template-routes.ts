@@ -188,7 +188,7 @@ async function snapshot(call: RestCall): Promise<Response> {
   const { surface, principal } = call
   const { name } = await bodyOf(call, snapshotShape)
   const seen = await aliveOf(call)
-  const live = seen.managed?.ready()
+  const live = seen.live?.ready()
   if (!live) throw new SandboxError('wrong-state', 'the sandbox is not running')
   const { env } = live.plan
   const kept = await surface.e2b.templates.keep(live, PRIVATE, {

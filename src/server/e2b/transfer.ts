@@ -5,17 +5,17 @@ import { createGunzip } from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
 import { bytesOf } from '../body.ts'
 import { reading } from './filesystem.ts'
-import { basicUser, checkUser, type E2bParts, type Guest, pathOf, within } from './guest.ts'
+import { basicUser, checkUser, type E2bParts, pathOf, type SandboxRequest, within } from './guest.ts'
 import { parts } from './multipart.ts'
 
 /** `/files`: whole files in and out, as streams. */
 
-export async function download(guest: Guest, query: URLSearchParams): Promise<Response> {
+export async function download(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
   checkUser(query.get('username') ?? basicUser(guest.request))
   const path = pathOf(query.get('path') ?? undefined)
   return within(guest, () =>
     reading(async () => {
-      const source = guest.live.files.readStream(path)[Symbol.asyncIterator]()
+      const source = guest.sandbox.files.readStream(path)[Symbol.asyncIterator]()
       // Two pieces are awaited: a missing file is an answer and not a broken stream, and a small one has its length.
       const first = await source.next()
       const second = first.done ? first : await source.next()
@@ -52,7 +52,7 @@ function streamed(source: AsyncGenerator<Uint8Array>, ready: (Uint8Array | undef
   return new Response(stream, { headers: HEADERS })
 }
 
-export async function upload(guest: Guest, query: URLSearchParams): Promise<Response> {
+export async function upload(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
   checkUser(query.get('username') ?? basicUser(guest.request))
   const { request } = guest
   for (const name of request.headers.keys())
@@ -73,7 +73,11 @@ function requirePath(path: string | undefined): string {
   throw new SandboxError('invalid-input', 'the address names no path')
 }
 
-async function uploadForm(guest: Guest, type: string, asked: string | undefined): Promise<unknown[]> {
+async function uploadForm(
+  guest: SandboxRequest,
+  type: string,
+  asked: string | undefined,
+): Promise<unknown[]> {
   const written: unknown[] = []
   for await (const part of parts(rawBody(guest.request), type)) {
     if (part.name !== 'file') continue
@@ -83,8 +87,12 @@ async function uploadForm(guest: Guest, type: string, asked: string | undefined)
   return written
 }
 
-async function uploadOne({ live }: Guest, path: string, data: AsyncIterable<Uint8Array>): Promise<unknown> {
-  await live.files.write(path, data)
+async function uploadOne(
+  { sandbox }: SandboxRequest,
+  path: string,
+  data: AsyncIterable<Uint8Array>,
+): Promise<unknown> {
+  await sandbox.files.write(path, data)
   return { name: posix.basename(path), path, type: 'file' }
 }
 

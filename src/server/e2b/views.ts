@@ -2,7 +2,7 @@ import { cpus } from 'node:os'
 import { boolean, type Infer, list, object, optional, text } from '../../model/shape.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
-import type { Seen } from '../../supervisor/provisioner.ts'
+import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { mayHoldToken } from '../auth.ts'
 import { callerMetadata } from '../views.ts'
 import type { E2bSurface } from './guest.ts'
@@ -23,7 +23,7 @@ export type E2bOptions = Infer<typeof optionsShape>
 /** INVARIANT: reserved; callers cannot set it. */
 export const OPTIONS = 'ringfence.e2b'
 
-export const specOf = ({ row }: Seen): Spec => JSON.parse(row.spec) as Spec
+export const specOf = ({ row }: SandboxView): Spec => JSON.parse(row.spec) as Spec
 
 /** A record of an older version, or one that somebody else wrote, never breaks a list. */
 export function optionsOf(spec: Spec): E2bOptions {
@@ -37,11 +37,11 @@ export function optionsOf(spec: Spec): E2bOptions {
 /** E2B's clients cannot read a sandbox without an end. */
 const NEVER = 100 * 365 * 24 * 3600 * 1000
 
-export function infoOf(seen: Seen) {
-  const { row, managed } = seen
+export function infoOf(seen: SandboxView) {
+  const { row, live } = seen
   const spec = specOf(seen)
   const { template } = optionsOf(spec)
-  const limits = managed?.live?.plan.limits ?? spec.limits ?? {}
+  const limits = live?.sandbox?.plan.limits ?? spec.limits ?? {}
   return {
     sandboxID: toE2bId(row.id),
     templateID: template,
@@ -60,7 +60,7 @@ export function infoOf(seen: Seen) {
 }
 
 /** What a client needs to talk to a sandbox. SECURITY: with its tokens for whoever could have made it, and nobody else. */
-export function accessOf(surface: E2bSurface, principal: Principal, seen: Seen, host: string) {
+export function accessOf(surface: E2bSurface, principal: Principal, seen: SandboxView, host: string) {
   return {
     sandboxID: toE2bId(seen.row.id),
     templateID: optionsOf(specOf(seen)).template,
@@ -71,12 +71,12 @@ export function accessOf(surface: E2bSurface, principal: Principal, seen: Seen, 
   }
 }
 
-const tokensOf = ({ e2b: { tokens } }: E2bSurface, { row }: Seen) => ({
+const tokensOf = ({ e2b: { tokens } }: E2bSurface, { row }: SandboxView) => ({
   envdAccessToken: tokens.access(row.id),
   trafficAccessToken: tokens.traffic(row.id),
 })
 
-export function detailOf(surface: E2bSurface, principal: Principal, seen: Seen, host: string) {
+export function detailOf(surface: E2bSurface, principal: Principal, seen: SandboxView, host: string) {
   const spec = specOf(seen)
   const { internet, allowOut } = optionsOf(spec)
   return {

@@ -1,21 +1,21 @@
 import { randomBytes } from 'node:crypto'
 import { object, text } from '../../model/shape.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import { type WatchEvent, watch, watchShape } from './filesystem.ts'
-import type { Guest } from './guest.ts'
+import type { SandboxRequest } from './guest.ts'
 
 /** Watches that are asked for their events now and then, for clients that cannot hold a stream. */
 
 type Watcher = { readonly events: WatchEvent[]; readonly stop: AbortController }
 
-const WATCHERS = new WeakMap<Managed, Map<string, Watcher>>()
+const WATCHERS = new WeakMap<LiveSandbox, Map<string, Watcher>>()
 const MOST = 64
 const KEPT = 10_000
 
 const idShape = object({ watcherId: text({ max: 64 }) })
 
-function watchersOf(entry: Managed): Map<string, Watcher> {
+function watchersOf(entry: LiveSandbox): Map<string, Watcher> {
   const known = WATCHERS.get(entry)
   if (known) return known
   const made = new Map<string, Watcher>()
@@ -23,37 +23,38 @@ function watchersOf(entry: Managed): Map<string, Watcher> {
   return made
 }
 
-function watcher({ entry }: Guest, message: unknown): readonly [string, Watcher] {
+function watcher({ live }: SandboxRequest, message: unknown): readonly [string, Watcher] {
   const { watcherId } = idShape.parse(message, '')
-  const found = watchersOf(entry).get(watcherId)
+  const found = watchersOf(live).get(watcherId)
   if (!found) throw new ConnectError('not_found', 'there is no such watcher')
-  entry.touch()
+  live.touch()
   return [watcherId, found]
 }
 
-export const UNARY: Readonly<Record<string, (guest: Guest, message: unknown) => Promise<unknown>>> = {
-  async CreateWatcher(guest, message) {
-    const all = watchersOf(guest.entry)
-    if (all.size >= MOST)
-      throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} watchers`)
-    const made: Watcher = { events: [], stop: new AbortController() }
-    const signal = AbortSignal.any([made.stop.signal, guest.entry.abort.signal])
-    const take = (event: WatchEvent): void => {
-      if (made.events.length < KEPT) made.events.push(event)
-    }
-    const { over } = await watch(guest.live, watchShape.parse(message, ''), take, signal)
-    over.catch(() => {})
-    const watcherId = randomBytes(12).toString('hex')
-    all.set(watcherId, made)
-    return { watcherId }
-  },
-  async GetWatcherEvents(guest, message) {
-    return { events: watcher(guest, message)[1].events.splice(0) }
-  },
-  async RemoveWatcher(guest, message) {
-    const [id, found] = watcher(guest, message)
-    found.stop.abort()
-    watchersOf(guest.entry).delete(id)
-    return {}
-  },
-}
+export const UNARY: Readonly<Record<string, (guest: SandboxRequest, message: unknown) => Promise<unknown>>> =
+  {
+    async CreateWatcher(guest, message) {
+      const all = watchersOf(guest.live)
+      if (all.size >= MOST)
+        throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} watchers`)
+      const made: Watcher = { events: [], stop: new AbortController() }
+      const signal = AbortSignal.any([made.stop.signal, guest.live.abort.signal])
+      const take = (event: WatchEvent): void => {
+        if (made.events.length < KEPT) made.events.push(event)
+      }
+      const { over } = await watch(guest.sandbox, watchShape.parse(message, ''), take, signal)
+      over.catch(() => {})
+      const watcherId = randomBytes(12).toString('hex')
+      all.set(watcherId, made)
+      return { watcherId }
+    },
+    async GetWatcherEvents(guest, message) {
+      return { events: watcher(guest, message)[1].events.splice(0) }
+    },
+    async RemoveWatcher(guest, message) {
+      const [id, found] = watcher(guest, message)
+      found.stop.abort()
+      watchersOf(guest.live).delete(id)
+      return {}
+    },
+  }

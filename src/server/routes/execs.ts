@@ -13,7 +13,7 @@ import {
   stdinShape,
 } from '../shapes.ts'
 import { lastEventId, type SseEvent, sse } from '../sse.ts'
-import { cutNow } from '../stream-end.ts'
+import { endStreamNow } from '../stream-end.ts'
 import { execSchema } from '../views.ts'
 
 const BODY_BYTES = 16 * 1024 * 1024
@@ -46,14 +46,14 @@ export const execRoutes: readonly Route[] = [
     answers: { 200: { description: 'the command', schema: execSchema } },
     async handle(call) {
       const { parts, principal, params, query, request } = call
-      const { managed } = await parts.supervisor.get(principal, params.id as string)
-      const session = managed?.execs.get(params.exec as string)
-      const live = managed?.live
-      if (!session || !live) return fromTrail(call as Call)
+      const { live } = await parts.supervisor.get(principal, params.id as string)
+      const session = live?.execs.get(params.exec as string)
+      const sandbox = live?.sandbox
+      if (!session || !live || !sandbox) return fromTrail(call as Call)
       const after = lastEventId(request) ?? query.after ?? 0
       return wantsStream(request)
-        ? sse(call, (signal) => eventsOf({ session, live, entry: managed }, after, signal))
-        : Response.json(answerOf({ session, live, entry: managed }))
+        ? sse(call, (signal) => eventsOf({ session, live: sandbox, entry: live }, after, signal))
+        : Response.json(answerOf({ session, live: sandbox, entry: live }))
     },
   }),
   route({
@@ -123,7 +123,7 @@ async function execStream(call: Call<ExecBody>): Promise<Response> {
 
 /** The command as it stands; where its sandbox ended around it, that is said too. */
 function answerOf({ session, live, entry }: Started) {
-  const cut = session.state === 'running' ? undefined : cutNow(entry)
+  const cut = session.state === 'running' ? undefined : endStreamNow(entry)
   return { ...execJson(session, live), ...(cut && wasStopped(session) ? { cut } : {}) }
 }
 

@@ -1,14 +1,14 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
-import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 
-type FileInfo = Awaited<ReturnType<LiveSandbox['files']['stat']>>
+type FileInfo = Awaited<ReturnType<OpenSandbox['files']['stat']>>
 
 import { bytesOf } from '../body.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
 import { type SseEvent, sse } from '../sse.ts'
-import { cutSoon } from '../stream-end.ts'
+import { endStreamSoon } from '../stream-end.ts'
 import { pageOf } from '../views.ts'
 
 const fileSchema = {
@@ -43,7 +43,7 @@ const fileJson = (info: FileInfo) => ({
 async function within<T>(
   call: Call,
   path: string,
-  work: (live: LiveSandbox, entry: Managed) => Promise<T>,
+  work: (live: OpenSandbox, entry: LiveSandbox) => Promise<T>,
 ): Promise<T> {
   if (!path.startsWith('/'))
     throw new SandboxError('path-not-absolute', `\`${path}\` is not an absolute path`)
@@ -184,7 +184,7 @@ async function readFile(
 }
 
 /** Resolves once the watch is in place. */
-async function watched(call: Call, entry: Managed, path: string, recursive: boolean): Promise<Response> {
+async function watched(call: Call, entry: LiveSandbox, path: string, recursive: boolean): Promise<Response> {
   const queue: SseEvent[] = []
   const stop = new AbortController()
   let wake: () => void = () => {}
@@ -222,7 +222,7 @@ async function watched(call: Call, entry: Managed, path: string, recursive: bool
             wake = resolve
           })
       }
-      const cut = signal.aborted ? undefined : await cutSoon(entry)
+      const cut = signal.aborted ? undefined : await endStreamSoon(entry)
       if (cut) yield { event: 'cut', data: cut }
     } finally {
       stop.abort()

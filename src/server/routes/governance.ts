@@ -60,7 +60,7 @@ const approvalRoutes: readonly Route[] = [
     query: approvalsQuery,
     answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
     async handle({ parts, principal, query }) {
-      const rows = await parts.questions.list(principal, query.state, query.limit ?? 50)
+      const rows = await parts.approvals.list(principal, query.state, query.limit ?? 50)
       return Response.json({ items: rows.map(approvalJson), next: null })
     },
   }),
@@ -71,7 +71,7 @@ const approvalRoutes: readonly Route[] = [
     scope: 'read',
     answers: { 200: { description: 'the question', schema: OBJECT } },
     handle: async ({ parts, principal, params }) =>
-      Response.json(approvalJson(await parts.questions.get(principal, params.id as string))),
+      Response.json(approvalJson(await parts.approvals.get(principal, params.id as string))),
   }),
   route({
     method: 'POST',
@@ -82,7 +82,7 @@ const approvalRoutes: readonly Route[] = [
     answers: { 200: { description: 'the question', schema: OBJECT } },
     handle: async ({ parts, principal, params, body }) =>
       Response.json(
-        approvalJson(await parts.questions.answer(principal, params.id as string, body.approve, body.reason)),
+        approvalJson(await parts.approvals.answer(principal, params.id as string, body.approve, body.reason)),
       ),
   }),
 ]

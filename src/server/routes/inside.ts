@@ -1,6 +1,6 @@
 import { isOperator } from '../../supervisor/access/keys.ts'
-import type { Managed } from '../../supervisor/live-sandbox.ts'
-import type { LiveSandbox } from '../../supervisor/open-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { type Call, type Route, route } from '../route.ts'
 import { pageOf } from '../views.ts'
 
@@ -16,8 +16,8 @@ export const insideRoutes: readonly Route[] = [
     summary: 'Its commands, newest first: the running ones, and those on record',
     answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
     async handle({ parts, principal, params }) {
-      const { row, managed } = await parts.supervisor.get(principal, params.id as string)
-      const held = [...(managed?.execs.values() ?? [])].map(sessionJson)
+      const { row, live } = await parts.supervisor.get(principal, params.id as string)
+      const held = [...(live?.execs.values() ?? [])].map(sessionJson)
       const seen = new Set(held.map(({ exec_id }) => exec_id))
       const past = (await recorded(parts, row.id)).filter(({ exec_id }) => !seen.has(exec_id))
       const items = [...held, ...past].sort((a, b) => (a.started_at < b.started_at ? 1 : -1))
@@ -30,18 +30,18 @@ export const insideRoutes: readonly Route[] = [
     summary: 'What is inside, what crosses the wall, and the fences as the kernel reports them',
     answers: { 200: { description: 'the wall', schema: OBJECT } },
     async handle({ parts, principal, params }) {
-      const { row, managed } = await parts.supervisor.get(principal, params.id as string)
-      const live = managed?.live
+      const { row, live } = await parts.supervisor.get(principal, params.id as string)
+      const sandbox = live?.sandbox
       const layers = row.layers === null ? [] : (JSON.parse(row.layers) as string[])
-      if (!live) return Response.json({ id: row.id, open: false, layers })
+      if (!live || !sandbox) return Response.json({ id: row.id, open: false, layers })
       return Response.json({
         id: row.id,
         open: true,
-        backend: live.backend,
-        level: live.level,
+        backend: sandbox.backend,
+        level: sandbox.level,
         layers,
-        ...wallJson(live, isOperator(principal)),
-        secrets: secretsOf(managed),
+        ...wallJson(sandbox, isOperator(principal)),
+        secrets: secretsOf(live),
       })
     },
   }),
@@ -51,8 +51,8 @@ export const insideRoutes: readonly Route[] = [
     summary: 'The latest connections through its proxy, allowed and refused, newest first',
     answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
     async handle({ parts, principal, params }) {
-      const { managed } = await parts.supervisor.get(principal, params.id as string)
-      const items = (managed?.live?.connections ?? []).map((one) => ({
+      const { live } = await parts.supervisor.get(principal, params.id as string)
+      const items = (live?.sandbox?.connections ?? []).map((one) => ({
         host: one.host,
         port: one.port,
         address: one.address ?? null,
@@ -69,7 +69,7 @@ export const insideRoutes: readonly Route[] = [
   }),
 ]
 
-type Session = Managed['execs'] extends ReadonlyMap<string, infer S> ? S : never
+type Session = LiveSandbox['execs'] extends ReadonlyMap<string, infer S> ? S : never
 
 const sessionJson = (session: Session) => ({
   exec_id: session.id,
@@ -123,7 +123,7 @@ async function recorded(parts: Call['parts'], sandboxId: string): Promise<readon
 }
 
 /** SECURITY: where something lies on the host is the operator's business. */
-const wallJson = ({ plan }: LiveSandbox, operator: boolean) => ({
+const wallJson = ({ plan }: OpenSandbox, operator: boolean) => ({
   preset: plan.preset,
   image: plan.image ?? null,
   cwd: plan.cwd,
@@ -151,7 +151,7 @@ const wallJson = ({ plan }: LiveSandbox, operator: boolean) => ({
 })
 
 /** `NAME=VARIABLE@HOST`: the name inside and the host that gets the value; never the value. */
-function secretsOf({ row }: Managed): readonly { readonly name: string; readonly host: string }[] {
+function secretsOf({ row }: LiveSandbox): readonly { readonly name: string; readonly host: string }[] {
   const { secrets = [] } = JSON.parse(row.spec) as { secrets?: readonly string[] }
   return secrets.map((text) => {
     const [, name = text, host = ''] = /^([^=]+)=[^@]*@(.+)$/.exec(text) ?? []

@@ -186,7 +186,7 @@ export const sandboxRoutes: readonly Route[] = [
     answers: ONE,
     async handle({ parts, principal, params, body }) {
       const seen = await parts.supervisor.setAllowHosts(principal, params.id as string, body.allow_hosts)
-      return Response.json({ ...sandboxJson(seen), hosts: seen.managed?.live?.hostVerdicts ?? [] })
+      return Response.json({ ...sandboxJson(seen), hosts: seen.live?.sandbox?.hostVerdicts ?? [] })
     },
   }),
   route({
@@ -197,14 +197,14 @@ export const sandboxRoutes: readonly Route[] = [
     sandboxToken: true,
     answers: { 200: { description: 'figures', schema: { type: 'object' } } },
     async handle(call) {
-      const { row, managed } = await call.parts.supervisor.get(call.principal, idOf(call))
+      const { row, live } = await call.parts.supervisor.get(call.principal, idOf(call))
       return Response.json({
         id: row.id,
-        state: managed?.shown ?? row.state,
-        running: managed?.running ?? 0,
-        execs: managed?.execs.size ?? 0,
-        ttl_left_ms: managed?.ttl.leftMs ?? null,
-        idle_left_ms: managed?.idle.leftMs ?? null,
+        state: live?.shown ?? row.state,
+        running: live?.running ?? 0,
+        execs: live?.execs.size ?? 0,
+        ttl_left_ms: live?.ttl.leftMs ?? null,
+        idle_left_ms: live?.idle.leftMs ?? null,
         uptime_ms: (row.endedAt ?? Date.now()) - row.createdAt,
       })
     },

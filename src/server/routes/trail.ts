@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { cutByEnd } from '../../model/stream-end.ts'
+import { streamEndOfSandbox } from '../../model/stream-end.ts'
 import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
 import type { ServerParts } from '../parts.ts'
 import { type Call, type Route, route } from '../route.ts'
@@ -71,10 +71,10 @@ async function endOf(
   principal: Principal,
   sandboxId: string,
 ): Promise<AbortSignal | undefined> {
-  const { managed } = await parts.supervisor.get(principal, sandboxId)
-  if (!managed) return AbortSignal.abort()
+  const { live } = await parts.supervisor.get(principal, sandboxId)
+  if (!live) return AbortSignal.abort()
   const over = new AbortController()
-  void managed.gone.then(() => over.abort())
+  void live.gone.then(() => over.abort())
   return over.signal
 }
 
@@ -189,7 +189,7 @@ export const trailRoutes: readonly Route[] = [
           yield { event: record.event, data: record, id: record.seq }
         if (sandboxId === undefined || signal.aborted) return
         const { row } = await parts.supervisor.get(principal, sandboxId)
-        yield { event: 'cut', data: cutByEnd(row.reason ?? row.state) }
+        yield { event: 'cut', data: streamEndOfSandbox(row.reason ?? row.state) }
       }
       return sse(call, events)
     },

@@ -16,7 +16,7 @@ import { isOperator, type Principal } from '../access/keys.ts'
 import { answerFields } from '../sandbox-record.ts'
 import type { ApprovalAnswer } from './approval-facts.ts'
 
-export type QuestionParts = {
+export type ApprovalsParts = {
   readonly store: Store
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
@@ -24,7 +24,7 @@ export type QuestionParts = {
   readonly timeoutMs: () => number
 }
 
-export type Question = {
+export type ApprovalRequest = {
   readonly tenant: string
   readonly sandboxId: string
   /** The command that waits. */
@@ -39,12 +39,12 @@ export type Question = {
 }
 
 /** Questions to a human. Whoever asked waits; no answer in time is a no. */
-export class Questions {
-  readonly #parts: QuestionParts
+export class Approvals {
+  readonly #parts: ApprovalsParts
   readonly #waiting = new Map<string, (answer: ApprovalAnswer) => void>()
   readonly #listeners = new Set<() => void>()
 
-  constructor(parts: QuestionParts) {
+  constructor(parts: ApprovalsParts) {
     this.#parts = parts
   }
 
@@ -52,7 +52,7 @@ export class Questions {
     return this.#waiting.size
   }
 
-  /** Called whenever a question comes or is settled. */
+  /** Called whenever a request comes or is settled. */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -65,8 +65,8 @@ export class Questions {
   }
 
   /** Waits for the answer; it is on record when this resolves. */
-  async ask(question: Question): Promise<ApprovalAnswer> {
-    const row = this.#rowOf(question)
+  async ask(request: ApprovalRequest): Promise<ApprovalAnswer> {
+    const row = this.#rowOf(request)
     const answered = new Promise<ApprovalAnswer>((resolve) => this.#waiting.set(row.id, resolve))
     const expire = (reason: string): void => {
       const answer = { state: 'expired', reason } as const
@@ -78,14 +78,14 @@ export class Questions {
     try {
       await this.#parts.store.write((tx) => insertApproval(tx, row))
       this.#changed()
-      question.signal?.addEventListener('abort', giveUp, { once: true })
-      if (question.signal?.aborted) giveUp()
-      question.onAsked?.(row.id)
+      request.signal?.addEventListener('abort', giveUp, { once: true })
+      if (request.signal?.aborted) giveUp()
+      request.onAsked?.(row.id)
       return await answered
     } finally {
       timer.clear()
       this.#waiting.delete(row.id)
-      question.signal?.removeEventListener('abort', giveUp)
+      request.signal?.removeEventListener('abort', giveUp)
     }
   }
 
@@ -145,7 +145,7 @@ export class Questions {
     for (const listener of this.#listeners) listener()
   }
 
-  #rowOf({ tenant, sandboxId, execId, agentId, command, cwd, decision }: Question): ApprovalRow {
+  #rowOf({ tenant, sandboxId, execId, agentId, command, cwd, decision }: ApprovalRequest): ApprovalRow {
     const { newId, instance, timeoutMs } = this.#parts
     const now = Date.now()
     return {

@@ -20,7 +20,7 @@ const isPrivate = ({ mounts, own, unixSockets, network, waived }: Plan): boolean
  * has none of them the wall is the answer, where nobody could be asked. SECURITY: `deny` stays, and so does every question
  * of the operator's.
  */
-export function settleInPrivate(plan: Plan, rules: OperatorRules): (decision: Decision) => Decision {
+export function sandboxInsteadOfAsking(plan: Plan, rules: OperatorRules): (decision: Decision) => Decision {
   return (decision) => {
     const isOurs = !rules.asksByDefault && !decision.rules.some((id) => rules.ids.has(id))
     if (decision.action !== 'ask' || !isOurs || !isPrivate(plan)) return decision

@@ -6,35 +6,35 @@ import type { SandboxRecord } from '../sandbox-record.ts'
 import { type Answered, type ApprovalAnswer, askedUnchanged } from './approval-facts.ts'
 
 /** Where a command would run, and who answers when it is to be asked about. */
-export type Asking = {
+export type AuthorizeOptions = {
   /** A guest path; the workspace when absent. */
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
   /** Answers `ask`: true once a human has approved this very command, or who said what. */
   readonly approve?: (decision: Decision, execId: string) => Answered | Promise<Answered>
   /** Answers `ask` before anybody is asked, where the place itself is the answer. */
-  readonly settle?: ((decision: Decision) => Decision) | undefined
+  readonly answerForUser?: ((decision: Decision) => Decision) | undefined
 }
 
-type PermitParts = {
+type AuthorizerParts = {
   readonly plan: Plan
   readonly record: SandboxRecord
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
 }
 
 /** Gives commands leave to start: each is judged, approved where that is wanted, and on record before it runs. */
-export class Permits {
-  readonly #parts: PermitParts
+export class CommandAuthorizer {
+  readonly #parts: AuthorizerParts
 
-  constructor(parts: PermitParts) {
+  constructor(parts: AuthorizerParts) {
     this.#parts = parts
   }
 
   /** Throws when the command may not start. */
-  async decide(asked: AskedCommand, execId: string, options: Asking): Promise<Decision> {
+  async decide(asked: AskedCommand, execId: string, options: AuthorizeOptions): Promise<Decision> {
     const { judge, record } = this.#parts
     const judged = await judge(asked, options.cwd)
-    const decision = options.settle?.(judged) ?? judged
+    const decision = options.answerForUser?.(judged) ?? judged
     // On record before anybody is asked: a question that is never answered was asked all the same.
     await record.decided(asked, execId, decision)
     const { action, reason } = decision
@@ -47,7 +47,12 @@ export class Permits {
   }
 
   /** SECURITY: an approval is for this program as it is; one that changes while a person thinks needs another. */
-  async #ask(command: AskedCommand, execId: string, decision: Decision, options: Asking): Promise<void> {
+  async #ask(
+    command: AskedCommand,
+    execId: string,
+    decision: Decision,
+    options: AuthorizeOptions,
+  ): Promise<void> {
     const { plan, record } = this.#parts
     const { approve, cwd, env } = options
     if (!approve)

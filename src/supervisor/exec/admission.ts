@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 
 /** Who wants a place. */
-export type Claimant = { readonly tenant: string; readonly keyId: string }
+export type AdmissionOwner = { readonly tenant: string; readonly keyId: string }
 
 type Waiting = { readonly go: () => void; readonly leave: (error: unknown) => void }
 
@@ -20,7 +20,7 @@ class TenantShare extends Share {
   readonly keys = new Map<string, KeyShare>()
 }
 
-const NOBODY: Claimant = { tenant: '', keyId: '' }
+const NOBODY: AdmissionOwner = { tenant: '', keyId: '' }
 
 /**
  * So many at once, so many waiting, the rest is told to come back. Places are shared between tenants, and a tenant's
@@ -50,7 +50,7 @@ export class Admission {
   }
 
   /** Runs the work when it is its turn. */
-  async run<T>(work: () => Promise<T>, who: Claimant = NOBODY): Promise<T> {
+  async run<T>(work: () => Promise<T>, who: AdmissionOwner = NOBODY): Promise<T> {
     const release = await this.enter(who)
     try {
       return await work()
@@ -60,7 +60,7 @@ export class Admission {
   }
 
   /** Resolves at one's turn with what gives the place back. */
-  async enter(who: Claimant = NOBODY): Promise<() => void> {
+  async enter(who: AdmissionOwner = NOBODY): Promise<() => void> {
     const tenant = shareOf(this.#tenants, who.tenant, () => new TenantShare())
     const key = shareOf(tenant.keys, who.keyId, () => new KeyShare())
     if (this.#mayRun(tenant, key)) this.#count(tenant, key, 1)
@@ -99,7 +99,7 @@ export class Admission {
     return Math.max(Math.min(1, this.#limits[of]), Math.floor(this.#limits[of] / count))
   }
 
-  async #wait(who: Claimant, tenant: TenantShare, key: KeyShare): Promise<void> {
+  async #wait(who: AdmissionOwner, tenant: TenantShare, key: KeyShare): Promise<void> {
     if (this.#waiting >= this.#limits.waiting && tenant.waiting >= this.#equal(tenant, 'waiting')) {
       this.#forget(who)
       throw this.#full()
@@ -150,7 +150,7 @@ export class Admission {
     else this.#waiting += by
   }
 
-  #forget({ tenant, keyId }: Claimant): void {
+  #forget({ tenant, keyId }: AdmissionOwner): void {
     const share = this.#tenants.get(tenant)
     if (share?.keys.get(keyId)?.isIdle) share.keys.delete(keyId)
     if (share?.keys.size === 0) this.#tenants.delete(tenant)

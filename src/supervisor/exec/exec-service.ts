@@ -1,5 +1,5 @@
-import type { Managed } from '../live-sandbox.ts'
-import type { LiveSandbox } from '../open-sandbox.ts'
+import type { LiveSandbox } from '../live-sandbox.ts'
+import type { OpenSandbox } from '../open-sandbox.ts'
 import type { SupervisorParts } from '../supervisor.ts'
 import { Admission } from './admission.ts'
 import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
@@ -10,18 +10,18 @@ export type ExecContext = {
   readonly onAsked?: (id: string) => void
   readonly signal?: AbortSignal
   /** In a place that is its own answer nobody is asked. */
-  readonly settle?: ExecParts['settle']
+  readonly answerForUser?: ExecParts['answerForUser']
 }
 
 /** A command that runs, and where. */
 export type Started = {
   readonly session: ExecSession
-  readonly live: LiveSandbox
-  readonly entry: Managed
+  readonly live: OpenSandbox
+  readonly entry: LiveSandbox
 }
 
 /** Where commands wait for their turn, for a human, and for their end. */
-export class ExecDesk {
+export class ExecService {
   readonly #parts: SupervisorParts
   readonly #admission: Admission
   readonly #background: Admission
@@ -54,8 +54,12 @@ export class ExecDesk {
   }
 
   /** Starts a command. Resolves once it runs; rejects when it is refused. */
-  async start(entry: Managed, request: ExecRequest, { settle, ...context }: ExecContext): Promise<Started> {
-    const live = entry.ready()
+  async start(
+    entry: LiveSandbox,
+    request: ExecRequest,
+    { answerForUser, ...context }: ExecContext,
+  ): Promise<Started> {
+    const sandbox = entry.ready()
     const end = entry.begin()
     let leave: (() => void) | undefined
     try {
@@ -64,19 +68,19 @@ export class ExecDesk {
       leave = await admission.enter(entry.row)
       entry.ready()
       const session = new ExecSession({
-        live,
+        sandbox,
         request,
-        settle,
+        answerForUser,
         tenant: entry.row.tenant,
         budget: this.output,
         approve: (decision, execId) =>
-          this.#parts.questions.ask({
+          this.#parts.approvals.ask({
             tenant: entry.row.tenant,
             sandboxId: entry.id,
             execId,
             agentId: entry.row.agentId ?? undefined,
             command: request.command,
-            cwd: request.cwd ?? live.plan.cwd,
+            cwd: request.cwd ?? sandbox.plan.cwd,
             decision,
             signal: entry.abort.signal,
             ...context,
@@ -85,7 +89,7 @@ export class ExecDesk {
       await session.start()
       entry.keep(session)
       this.#follow(session, end, leave)
-      return { session, live, entry }
+      return { session, live: sandbox, entry }
     } catch (error) {
       end()
       leave?.()

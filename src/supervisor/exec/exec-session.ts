@@ -2,7 +2,7 @@ import type { TerminalSize } from '../../backends/backend.ts'
 import type { Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { redact } from '../../model/redact.ts'
-import type { LiveSandbox } from '../open-sandbox.ts'
+import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Executed, RunningExec, SpawnOptions } from '../sandbox.ts'
 import type { OutputBudget } from './output-budget.ts'
 import { OutputLog } from './output-log.ts'
@@ -28,13 +28,13 @@ const PIECE_BYTES = 64 * 1024
 export const ANSWER_BYTES = 8 * 1024 * 1024
 
 export type ExecParts = {
-  readonly live: LiveSandbox
+  readonly sandbox: OpenSandbox
   readonly request: ExecRequest
   /** Whose output it is, and how much of everybody's is kept. */
   readonly tenant: string
   readonly budget: OutputBudget
   readonly approve: NonNullable<SpawnOptions['approve']>
-  readonly settle?: SpawnOptions['settle']
+  readonly answerForUser?: SpawnOptions['answerForUser']
 }
 
 /** One command that was started, and everything it said, until nobody needs it any more. */
@@ -50,7 +50,7 @@ export class ExecSession {
 
   constructor(parts: ExecParts) {
     this.#parts = parts
-    this.sandboxId = parts.live.id
+    this.sandboxId = parts.sandbox.id
     this.log = new OutputLog(
       parts.request.keepBytes ?? (parts.request.background ? KEEP_BYTES : ANSWER_BYTES),
       parts.budget,
@@ -60,8 +60,8 @@ export class ExecSession {
 
   /** Resolves once the command runs; rejects when it is refused. */
   async start(): Promise<void> {
-    const { live, request, approve, settle } = this.#parts
-    this.#running = await live.spawn(request.command, {
+    const { sandbox, request, approve, answerForUser } = this.#parts
+    this.#running = await sandbox.spawn(request.command, {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
       ...(request.stdin || request.terminal ? { stdin: true } : {}),
@@ -70,7 +70,7 @@ export class ExecSession {
       output: (stream, chunk) => this.log.push(stream, chunk),
       signal: this.#stop.signal,
       approve,
-      settle,
+      answerForUser,
     })
     const { result } = this.#running
     if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)
@@ -171,7 +171,7 @@ export class ExecSession {
 }
 
 /** The contract's shape of one command: the same as `ringfence run --json`. */
-export function execJson(session: ExecSession, live: Pick<LiveSandbox, 'id' | 'backend' | 'level'>) {
+export function execJson(session: ExecSession, live: Pick<OpenSandbox, 'id' | 'backend' | 'level'>) {
   const { done, log } = session
   const outcome: Outcome | null = done?.outcome ?? null
   return {

@@ -5,7 +5,7 @@ import { redact } from '../../model/redact.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { SandboxRow } from '../../store/sandboxes.ts'
 import type { Principal } from '../access/keys.ts'
-import type { Managed } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../live-sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
 
 /** More are counted and not listed; `ringfence review` on the host knows no such end. */
@@ -39,7 +39,11 @@ export type WaitingReview = { readonly row: SandboxRow; readonly changes: number
 /** For our own housekeeping. */
 const ANYBODY: Principal = { keyId: '', tenant: '', scopes: ['admin'] }
 
-type Reviewed = { readonly row: SandboxRow; readonly managed?: Managed | undefined; readonly review?: Review }
+type Reviewed = {
+  readonly row: SandboxRow
+  readonly live?: LiveSandbox | undefined
+  readonly review?: Review
+}
 
 /** Changes that wait for a person: looked at while the sandbox runs or after it, made real or dropped. */
 export class Reviews {
@@ -50,14 +54,14 @@ export class Reviews {
   }
 
   async list(principal: Principal, id: string) {
-    const { managed, review } = await this.#reviewed(principal, id)
+    const { live, review } = await this.#reviewed(principal, id)
     const all = (await review?.changes()) ?? []
     const items: SeenChange[] = []
     for (const one of all.slice(0, MOST_LISTED)) {
       const seen = await versioned(review as Review, one)
       if (seen) items.push(seen)
     }
-    return { open: managed !== undefined, total: all.length, items }
+    return { open: live !== undefined, total: all.length, items }
   }
 
   /** The sandboxes that have ended and whose changes wait, latest first. No overlay is walked. */
@@ -90,10 +94,10 @@ export class Reviews {
 
   /** SECURITY: nothing moves in the sandbox meanwhile, so that what is compared is what is copied. */
   async apply(principal: Principal, id: string, chosen: Chosen) {
-    const { row, managed, review } = await this.#reviewed(principal, id)
+    const { row, live, review } = await this.#reviewed(principal, id)
     if (!review) throw nothingWaits(id)
-    const work = () => this.#apply(principal, row, review, chosen, managed !== undefined)
-    return managed ? managed.serially(() => stillIn(managed, work)) : work()
+    const work = () => this.#apply(principal, row, review, chosen, live !== undefined)
+    return live ? live.serially(() => stillIn(live, work)) : work()
   }
 
   async #apply(principal: Principal, row: SandboxRow, review: Review, chosen: Chosen, stays: boolean) {
@@ -112,8 +116,8 @@ export class Reviews {
 
   /** Only of a sandbox that has ended: a running one still stands on its changes. */
   async drop(principal: Principal, id: string): Promise<void> {
-    const { row, managed, review } = await this.#reviewed(principal, id)
-    if (managed)
+    const { row, live, review } = await this.#reviewed(principal, id)
+    if (live)
       throw new SandboxError('wrong-state', `sandbox ${id} still works with its changes`, {
         hint: 'end it first; its changes wait until they are dropped',
       })
@@ -124,13 +128,13 @@ export class Reviews {
   }
 
   async #reviewed(principal: Principal, id: string): Promise<Reviewed> {
-    const { row, managed } = await this.#parts.supervisor.get(principal, id)
+    const { row, live } = await this.#parts.supervisor.get(principal, id)
     if (!(JSON.parse(row.spec) as Spec).review)
       throw new SandboxError('wrong-state', `sandbox ${id} is not reviewed: what it writes is real at once`, {
         hint: 'create it with `review: true`',
       })
-    const review = managed ? managed.live?.review : this.#parts.find(id)
-    return { row, managed, ...(review ? { review } : {}) }
+    const review = live ? live.sandbox?.review : this.#parts.find(id)
+    return { row, live, ...(review ? { review } : {}) }
   }
 
   #record(row: SandboxRow, fields: Readonly<Record<string, Json>>): Promise<void> {
@@ -150,7 +154,7 @@ const versioned = (review: Review, change: Change): Promise<SeenChange | undefin
     () => undefined,
   )
 
-async function stillIn<T>(entry: Managed, work: () => Promise<T>): Promise<T> {
+async function stillIn<T>(entry: LiveSandbox, work: () => Promise<T>): Promise<T> {
   // A paused sandbox stands still already, and must go on doing so.
   if (entry.state === 'paused') return work()
   const live = entry.ready()

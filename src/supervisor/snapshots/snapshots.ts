@@ -3,7 +3,7 @@ import type { EventSink } from '../../model/event.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
-import type { Managed } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../live-sandbox.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
@@ -69,7 +69,7 @@ export class Snapshots {
 
   /** SECURITY: what was taken from the first while it ran is not given to its copy. */
   async #narrow(principal: Principal, made: Created, allowHosts: readonly string[]): Promise<void> {
-    const live = made.managed?.ready()
+    const live = made.live?.ready()
     if (!live || live.allowHosts.join() === allowHosts.join()) return
     try {
       await live.setAllowHosts(allowHosts)
@@ -90,7 +90,7 @@ export class Snapshots {
     await this.#parts.templates.remove(found)
   }
 
-  #keep(entry: Managed, name: string | null): Promise<Template> {
+  #keep(entry: LiveSandbox, name: string | null): Promise<Template> {
     const { templates, trail, newId } = this.#parts
     return entry.serially(async () => {
       const live = entry.ready()

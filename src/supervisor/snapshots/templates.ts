@@ -11,7 +11,7 @@ import {
   type SnapshotRow,
 } from '../../store/snapshots.ts'
 import type { Store } from '../../store/sql.ts'
-import type { LiveSandbox } from '../open-sandbox.ts'
+import type { OpenSandbox } from '../open-sandbox.ts'
 
 /** What a sandbox that starts from it gets, beside its files. */
 export type TemplateData = {
@@ -58,7 +58,7 @@ export class Templates {
 
   /** Keeps what the sandbox holds now, and then the record of it. */
   async keep(
-    live: LiveSandbox,
+    live: OpenSandbox,
     places: readonly string[],
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
@@ -91,7 +91,7 @@ export class Templates {
   }
 
   /** Puts the files of a template into a sandbox that is new. */
-  async restore(live: LiveSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
+  async restore(live: OpenSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
     for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: into what is the sandbox's own, never into a mount of the host's.
@@ -134,7 +134,7 @@ export class Templates {
   }
 
   /** SECURITY: a file counts for its tenant from the first byte on, so that many at once get no more room than one. */
-  async #writeWithin(room: Room, path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
+  async #writeWithin(room: TenantDiskUse, path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
     const { tenant, stored, all, each = all, refuse } = room
     let size = 0
     const count = (bytes: number): number => {
@@ -213,7 +213,7 @@ const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
 const uploaderOf = (name: string): string | undefined => /^upload-(.+)-[0-9a-f]+$/.exec(name)?.[1]
 
 /** How much a tenant may keep, and how much of it is there already. */
-type Room = {
+type TenantDiskUse = {
   readonly tenant: string
   stored: number
   readonly all: number

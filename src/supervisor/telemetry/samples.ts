@@ -1,5 +1,5 @@
 import { monotonicMs } from '../../host/clock.ts'
-import type { Managed } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../live-sandbox.ts'
 
 /** Processor use in percent of one processor, and bytes of memory. */
 export type Sample = readonly [cpu: number, memory: number]
@@ -13,12 +13,12 @@ type Series = { cpuMs: number; at: number; readonly samples: Sample[] }
 
 /** What sandboxes use, looked at while somebody watches and never otherwise. */
 export class Samples {
-  readonly #all: () => Iterable<Managed>
+  readonly #all: () => Iterable<LiveSandbox>
   readonly #series = new Map<string, Series>()
   readonly #listeners = new Set<() => void>()
   #timer: NodeJS.Timeout | undefined
 
-  constructor(all: () => Iterable<Managed>) {
+  constructor(all: () => Iterable<LiveSandbox>) {
     this.#all = all
   }
 
@@ -59,8 +59,8 @@ export class Samples {
     if (this.#timer) this.#next(Math.max(EVERY_MS, entries.length * 10))
   }
 
-  #take({ id, live, state }: Managed): void {
-    const usage = state === 'ready' || state === 'paused' ? live?.usage() : undefined
+  #take({ id, sandbox, state }: LiveSandbox): void {
+    const usage = state === 'ready' || state === 'paused' ? sandbox?.usage() : undefined
     if (!usage) return
     const now = monotonicMs()
     const series = this.#series.get(id) ?? { cpuMs: usage.cpuMs, at: now, samples: [] }

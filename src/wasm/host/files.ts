@@ -5,7 +5,7 @@ import { countNamesInside } from '../../host/files/walk-names.ts'
 import type { Json } from '../../model/event.ts'
 import {
   type FileKind,
-  type FilePlace,
+  type FileLocation,
   fixedPart,
   grantsFile,
   grantsName,
@@ -112,7 +112,7 @@ function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: str
   const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
   return (absolute: string): Access => {
     const base = own.find((root) => isBelow(absolute, root))
-    const place: FilePlace = {
+    const place: FileLocation = {
       absolute,
       inWorkspace: base === undefined ? undefined : absolute.slice(base.length + 1),
     }

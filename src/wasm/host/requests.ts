@@ -9,7 +9,7 @@ const refusal = (error: string, code = 'invalid-input'): HostReply => ({ error, 
 const FILES = 'wasi:'
 
 /** Answers a guest's questions; nothing that it writes makes this throw. */
-export function answererFor(host: HostFunctions, messageBytes: number): Answer {
+export function requestHandlerFor(host: HostFunctions, messageBytes: number): Answer {
   return async (method, text, signal) => {
     try {
       const reply = JSON.stringify(await answer(host, method, text, signal))

@@ -24,29 +24,29 @@ function signedBytes(value: bigint): Uint8Array {
 }
 
 /** Where the meter's current value is: in the function's local, in the global, or (3) the same in both. */
-export const PLACE = { local: 1, global: 2 } as const
+export const METER_AT = { local: 1, global: 2 } as const
 
 /**
  * Small amounts may stay owed across a run of calls, which saves a load and a store for each; the host
  * counts what is left at the end. INVARIANT: a module that catches exceptions never owes anything at a call.
  */
-export const RIDE = 64
+export const MAX_DEFERRED_FUEL = 64
 
 /** V8 needs far longer for some instructions than their one unit of fuel says (facts: ns per unit). */
-export const WORK = { throw: 1024, grow: 256, tableElement: 15 } as const
+export const WORK_COST = { throw: 1024, grow: 256, tableElement: 15 } as const
 
 /** Writes one function's fuel arithmetic and knows what is owed at the current instruction. */
 export class FuelEmitter {
   readonly code = new ByteWriter()
   /** Fuel used since the last charge. */
   pending = 0
-  place: number = PLACE.local
+  meterAt: number = METER_AT.local
   charges = 0
   calls = 0
   /** Set by whatever needs the frame with its way out: checks, traps, handlers. */
   needsFrame = false
   needsScratch = false
-  ride = RIDE
+  maxDeferred = MAX_DEFERRED_FUEL
   #fuelLocal = 0
   readonly #meter: number
   readonly #work: number
@@ -61,7 +61,7 @@ export class FuelEmitter {
     this.#fuelLocal = fuelLocal
     // Wasmtime counts the entry of a function as one.
     this.pending = 1
-    this.place = PLACE.local
+    this.meterAt = METER_AT.local
     this.charges = 0
     this.calls = 0
     this.needsFrame = false
@@ -84,31 +84,31 @@ export class FuelEmitter {
   }
 
   #load(): void {
-    if (this.place & PLACE.local) this.#with(OP.localGet, this.#fuelLocal)
+    if (this.meterAt & METER_AT.local) this.#with(OP.localGet, this.#fuelLocal)
     else this.#with(OP.globalGet, this.#meter)
   }
 
   /** Charges until `owed` is pending, with the value in `place`. */
-  settle(owed: number, place: number = PLACE.local): void {
+  settle(owed: number, place: number = METER_AT.local): void {
     const charge = this.pending - owed
     this.pending = owed
-    if (charge === 0 && this.place & place) return
+    if (charge === 0 && this.meterAt & place) return
     this.charges++
     this.#load()
     if (charge !== 0) {
       this.constant(charge * FUEL_UNIT)
       this.code.u8(OP.i64Sub)
     }
-    if (place === PLACE.local) this.#with(OP.localSet, this.#fuelLocal)
+    if (place === METER_AT.local) this.#with(OP.localSet, this.#fuelLocal)
     else this.#with(OP.globalSet, this.#meter)
-    this.place = charge === 0 ? PLACE.local | PLACE.global : place
+    this.meterAt = charge === 0 ? METER_AT.local | METER_AT.global : place
   }
 
   /** A call follows; afterwards the global is right and the local is stale. */
   beforeCall(): void {
     this.calls++
-    if (!(this.place & PLACE.global) || this.pending > this.ride) this.settle(0, PLACE.global)
-    this.place = PLACE.global
+    if (!(this.meterAt & METER_AT.global) || this.pending > this.maxDeferred) this.settle(0, METER_AT.global)
+    this.meterAt = METER_AT.global
   }
 
   /** A tail call follows: the frame is given back first. */
@@ -130,7 +130,7 @@ export class FuelEmitter {
   /** The function may end here without its epilogue: by a trap or an exception. */
   beforeExit(): void {
     this.needsFrame = true
-    this.settle(0, PLACE.global)
+    this.settle(0, METER_AT.global)
   }
 
   #jumpIfNegative(depth: number): void {
@@ -157,7 +157,7 @@ export class FuelEmitter {
     this.code.all([OP.i64Shl, OP.i64Sub])
     this.#with(OP.localTee, this.#fuelLocal)
     this.#jumpIfNegative(depth)
-    this.place = PLACE.local
+    this.meterAt = METER_AT.local
   }
 
   #scratch(): void {
@@ -186,7 +186,7 @@ export class FuelEmitter {
 
   /** Keeps the amount on top of the stack by which something is to grow. */
   beforeGrow(depth: number): void {
-    this.chargeWork(WORK.grow, depth)
+    this.chargeWork(WORK_COST.grow, depth)
     this.needsScratch = true
     this.#with(OP.localTee, this.#fuelLocal + 1)
   }
@@ -206,7 +206,7 @@ export class FuelEmitter {
     this.code.all([OP.i64Shl, OP.i64Sub])
     this.#with(OP.localTee, fuel)
     this.#jumpIfNegative(depth)
-    this.place = PLACE.local
+    this.meterAt = METER_AT.local
   }
 
   #endWork(depth: number): void {
@@ -225,7 +225,7 @@ export class FuelEmitter {
     this.#constantBytes(FRAME_BITS)
     this.code.all([OP.i64And, OP.i64Or])
     this.#with(OP.localSet, this.#fuelLocal)
-    this.place = PLACE.local
+    this.meterAt = METER_AT.local
   }
 
   /** The way in, written to `head`: takes a frame and leaves at once when frames or fuel are used up. */

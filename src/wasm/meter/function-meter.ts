@@ -2,7 +2,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
 import type { FunctionType } from './decode.ts'
-import { FuelEmitter, PLACE, WORK } from './fuel-emitter.ts'
+import { FuelEmitter, METER_AT, WORK_COST } from './fuel-emitter.ts'
 import { type CodeContext, writeFunction } from './function-frame.ts'
 import { skipBulkImmediates, skipImmediates, skipLocals, skipSimdImmediates } from './immediates.ts'
 import { BULK, COSTS, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
@@ -33,7 +33,7 @@ export class FunctionMeter {
     this.#context = context
     this.#reader = new ByteReader(context.bytes)
     this.#fuel = new FuelEmitter(context.meterGlobal)
-    this.#fuel.ride = ride
+    this.#fuel.maxDeferred = ride
   }
 
   /** How many loops the last function has that can be reached. */
@@ -57,7 +57,7 @@ export class FunctionMeter {
     const bodyAt = reader.at
     this.#fuel.begin(type.params.length + locals)
     this.#stack.reset()
-    this.#stack.push(LABEL.function, true, 0, PLACE.local)
+    this.#stack.push(LABEL.function, true, 0, METER_AT.local)
     this.#live = true
     this.#loops = 0
     this.#conflict = false
@@ -155,7 +155,7 @@ export class FunctionMeter {
         break
       case OP.throw:
       case OP.rethrow:
-        fuel.chargeWork(WORK.throw, this.#stack.depth)
+        fuel.chargeWork(WORK_COST.throw, this.#stack.depth)
         fuel.beforeExit()
         this.#stop()
         break
@@ -180,7 +180,7 @@ export class FunctionMeter {
         break
       case OP.tableGet:
       case OP.tableSet:
-        fuel.chargeWork(WORK.tableElement, this.#stack.depth)
+        fuel.chargeWork(WORK_COST.tableElement, this.#stack.depth)
         break
       case OP.memoryGrow:
         this.#grow()
@@ -203,7 +203,7 @@ export class FunctionMeter {
   }
 
   #push(kind: number): void {
-    this.#stack.push(kind, this.#live, this.#fuel.pending, this.#fuel.place)
+    this.#stack.push(kind, this.#live, this.#fuel.pending, this.#fuel.meterAt)
   }
 
   #loop(): void {
@@ -241,7 +241,7 @@ export class FunctionMeter {
     stack.kind[index] = LABEL.else
     this.#live = stack.live[index] === 1
     this.#fuel.pending = this.#live ? (stack.owedAtEntry[index] as number) : 0
-    this.#fuel.place = stack.placeAtEntry[index] as number
+    this.#fuel.meterAt = stack.placeAtEntry[index] as number
   }
 
   #end(): void {
@@ -260,10 +260,10 @@ export class FunctionMeter {
         fuel.settle(owed)
       }
       fuel.pending = owed
-      fuel.place = PLACE.local
+      fuel.meterAt = METER_AT.local
     } else if (!this.#live) {
       fuel.pending = 0
-      fuel.place = PLACE.local
+      fuel.meterAt = METER_AT.local
     }
     stack.depth--
     // Code behind a block counts as live when its beginning was, though nothing may reach it: never unmetered.
@@ -319,7 +319,7 @@ export class FunctionMeter {
 
   #handler(op: number): void {
     const fuel = this.#fuel
-    if (op === OP.try && fuel.ride > 0) {
+    if (op === OP.try && fuel.maxDeferred > 0) {
       this.needsExactCalls = true
       return
     }
@@ -335,7 +335,7 @@ export class FunctionMeter {
     const index = this.#stack.depth - 1
     this.#live = this.#stack.live[index] === 1
     fuel.pending = 0
-    fuel.place = PLACE.local
+    fuel.meterAt = METER_AT.local
     if (op === OP.delegate) {
       this.#stack.depth--
     } else if (this.#live) {
@@ -351,7 +351,7 @@ export class FunctionMeter {
     this.#sync()
     if (op === BULK.tableGrow) this.#grow()
     else this.#fuel.chargeLength(this.#stack.depth)
-    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK.tableElement, this.#stack.depth)
+    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth)
   }
 
   /** The end of the body is a label too: what is owed there is the same on every way to it. */
@@ -361,10 +361,10 @@ export class FunctionMeter {
       const owed = this.#stack.owed[0] as number
       if (this.#live) fuel.settle(owed)
       fuel.pending = owed
-      fuel.place = PLACE.local
+      fuel.meterAt = METER_AT.local
     } else if (!this.#live) {
       fuel.pending = 0
-      fuel.place = PLACE.local
+      fuel.meterAt = METER_AT.local
     }
   }
 }

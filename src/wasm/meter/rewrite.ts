@@ -8,7 +8,7 @@ import {
   type Section,
   type SizeLimits,
 } from './decode.ts'
-import { RIDE } from './fuel-emitter.ts'
+import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
 
 /** Ceilings of the module itself, checked before and written into it. */
@@ -221,7 +221,7 @@ function checkLimits({ shape, limits }: Rewrite): void {
 
 /** Debt rides across calls unless some function catches exceptions; that is known only at the end. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  const code = yield* rewriteBodies(job, RIDE)
+  const code = yield* rewriteBodies(job, MAX_DEFERRED_FUEL)
   if (code !== undefined) return code
   const exact = yield* rewriteBodies(job, 0)
   if (exact === undefined) throw new SandboxError('internal', 'the meter did not settle')

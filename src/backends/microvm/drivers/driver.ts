@@ -16,7 +16,7 @@ export type MachineSpec = {
 }
 
 /** A machine's memory and state on the host's disk, as one moment left them. */
-export type Saved = { readonly memory: string; readonly state: string }
+export type MachineSnapshot = { readonly memory: string; readonly state: string }
 
 /** A machine that runs, or stands still. */
 export interface Machine {
@@ -48,5 +48,5 @@ export interface Driver {
   /** One whose memory is a file from the start, so that it can be saved. */
   bootTemplate(spec: MachineSpec, memory: string): Promise<Machine>
   /** A copy of a saved machine; it stands still until `resume`. */
-  clone(spec: MachineSpec, saved: Saved): Promise<Machine>
+  clone(spec: MachineSpec, saved: MachineSnapshot): Promise<Machine>
 }

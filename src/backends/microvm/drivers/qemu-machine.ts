@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { receiveInto } from '../../../host/net/receive-file.ts'
 import type { Cgroup } from '../../../host/process/cgroup.ts'
-import type { Hosted } from '../../../host/process/spawn.ts'
+import type { StreamProcess } from '../../../host/process/spawn.ts'
 import { treeUsage } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import type { Usage } from '../../backend.ts'
@@ -15,13 +15,13 @@ import { Monitor } from './qmp.ts'
 export class QemuMachine implements Machine {
   readonly channel: Duplex
   readonly ended: Promise<string>
-  readonly #hosted: Hosted
+  readonly #hosted: StreamProcess
   readonly #monitor: Monitor
   readonly #cgroup: Cgroup | undefined
   readonly #exit: string | undefined
   #gone: Promise<void> | undefined
 
-  private constructor(hosted: Hosted, cgroup: Cgroup | undefined, exit: string | undefined) {
+  private constructor(hosted: StreamProcess, cgroup: Cgroup | undefined, exit: string | undefined) {
     this.#hosted = hosted
     this.#cgroup = cgroup
     this.#exit = exit
@@ -36,7 +36,7 @@ export class QemuMachine implements Machine {
   }
 
   static async greet(
-    hosted: Hosted,
+    hosted: StreamProcess,
     cgroup: Cgroup | undefined,
     exit: string | undefined,
   ): Promise<QemuMachine> {

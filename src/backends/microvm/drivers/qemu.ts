@@ -4,10 +4,10 @@ import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Cgroup, cgroupHost } from '../../../host/process/cgroup.ts'
 import { groupName } from '../../../host/process/orphans.ts'
-import { run, startHosted } from '../../../host/process/spawn.ts'
+import { run, startStreamProcess } from '../../../host/process/spawn.ts'
 import { caller, observeLayout, systemProgram } from '../../../host/system.ts'
 import { libraryClosure } from '../image/libraries.ts'
-import type { Driver, Machine, MachineSpec, Saved } from './driver.ts'
+import type { Driver, Machine, MachineSnapshot, MachineSpec } from './driver.ts'
 import { probeKvm } from './kvm-probe.ts'
 import { type Accelerator, type Jail, jailArguments, type MachineLaunch, qemuArguments } from './launch.ts'
 import { QemuMachine } from './qemu-machine.ts'
@@ -102,7 +102,7 @@ export class Qemu implements Driver {
     return this.#start(spec, await this.#launchFor(spec, 'written', false), { memory })
   }
 
-  async clone(spec: MachineSpec, saved: Saved): Promise<Machine> {
+  async clone(spec: MachineSpec, saved: MachineSnapshot): Promise<Machine> {
     const launch = await this.#launchFor(spec, 'shared-template', true)
     const machine = await this.#start(spec, launch, saved)
     try {
@@ -140,7 +140,10 @@ export class Qemu implements Driver {
       if (isGuarded(launch)) descriptors.push(open(this.#parts.preload, 'r'))
       const jail = this.#jail(launch, { user, cgroups: cgroup?.dirs ?? [], exit })
       const args = jailArguments(jail, qemuArguments(launch))
-      const hosted = startHosted({ file: this.#parts.agent, args, env: ENV, control: false }, descriptors)
+      const hosted = startStreamProcess(
+        { file: this.#parts.agent, args, env: ENV, control: false },
+        descriptors,
+      )
       return await QemuMachine.greet(hosted, cgroup, exit)
     } catch (error) {
       if (exit) rmSync(exit, { recursive: true, force: true })

@@ -29,12 +29,16 @@ import type { GuestEntry, TarReader } from './tar-reader.ts'
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
 /** Something of the guest's that did not get back, and why. */
-export type LeftBehind = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
+export type SkippedPath = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
 
 /** Judges a path below a mount: the name that protects it, or nothing. What `leads` elsewhere brings its target along. */
-export type Refuses = (protection: Protection, relative: string, leads?: boolean) => string | undefined
+export type ProtectedNameOf = (
+  protection: Protection,
+  relative: string,
+  leads?: boolean,
+) => string | undefined
 
-export type Taken = { readonly left: readonly LeftBehind[]; readonly since: string | undefined }
+export type CopyOutResult = { readonly left: readonly SkippedPath[]; readonly since: string | undefined }
 
 /**
  * Takes a mount's changes back from a guest. SECURITY: everything in the archive is hostile. Nothing is written outside of
@@ -45,11 +49,16 @@ export class CopyOut {
   readonly #mount: Mount
   readonly #manifest: Manifest
   readonly #judge: (root: number, relative: string, leads?: boolean) => boolean
-  readonly #left: LeftBehind[] = []
+  readonly #left: SkippedPath[] = []
   /** Directories that were not made; what lies in them is not either. */
   readonly #without = new Set<string>()
 
-  constructor(mount: Mount, manifest: Manifest, protection: Protection | undefined, refuses: Refuses) {
+  constructor(
+    mount: Mount,
+    manifest: Manifest,
+    protection: Protection | undefined,
+    refuses: ProtectedNameOf,
+  ) {
     this.#mount = mount
     this.#manifest = manifest
     this.#judge = (root, relative, leads = false) => {
@@ -62,7 +71,7 @@ export class CopyOut {
     }
   }
 
-  async take(reader: TarReader): Promise<Taken> {
+  async take(reader: TarReader): Promise<CopyOutResult> {
     const root = this.#openRoot()
     const seen = new Set<string>()
     const unread: string[] = []
@@ -200,7 +209,7 @@ export class CopyOut {
     }
   }
 
-  #leave({ name, kind }: GuestEntry, why: LeftBehind['why']): void {
+  #leave({ name, kind }: GuestEntry, why: SkippedPath['why']): void {
     this.#left.push({ path: name, why })
     if (kind === 'dir') this.#without.add(name)
   }

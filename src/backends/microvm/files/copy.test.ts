@@ -20,7 +20,7 @@ import type { Mount, Plan } from '../../../model/plan.ts'
 import { refusedBy } from '../../../policy/paths/protect.ts'
 import { CopyIn } from '../../copy-in.ts'
 import { type Header, header, padding } from '../../images/tar.ts'
-import { CopyOut, type Taken } from './copy-out.ts'
+import { CopyOut, type CopyOutResult } from './copy-out.ts'
 import { TarReader } from './tar-reader.ts'
 
 let base: string
@@ -65,7 +65,7 @@ const archive = (entries: readonly Entry[]): Buffer =>
 const KEPT: readonly Entry[] = ['.git', '.git/hooks'].map((name) => ({ name, type: '5', mode: 0o755 }))
 const SAME: readonly Entry[] = ['.git/config', 'a'].map((name) => ({ name, type: 'S' }))
 
-async function takeBack(entries: readonly Entry[], whole = true): Promise<Taken> {
+async function takeBack(entries: readonly Entry[], whole = true): Promise<CopyOutResult> {
   const { plan, mount, copy } = copyOf()
   const bytes = archive(whole ? [...KEPT, ...SAME, ...entries] : entries)
   async function* pieces(): AsyncGenerator<Uint8Array> {

@@ -13,7 +13,7 @@ import type {
   TestExpression,
   While,
 } from 'unbash'
-import { type Around, unreadable, wordsOf } from '../around.ts'
+import { type CommandContext, unreadable, wordsOf } from '../around.ts'
 import { dynamic, unseen } from '../finding.ts'
 import { uncovered } from '../lexical.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'
@@ -44,17 +44,17 @@ export function interpret(walk: Walk, scope: Scope, source: string, stdin: Strea
   return out
 }
 
-function runScript(walk: Walk, scope: Scope, script: ParsedScript, around: Around): Stream {
+function runScript(walk: Walk, scope: Scope, script: ParsedScript, around: CommandContext): Stream {
   const out = runStatements(walk, scope, script.commands, around)
   // INVARIANT: nested scripts are parsed when they are reached, so errors are complete only after the walk.
   if (script.errors?.length) unreadable(walk)
   return out
 }
 
-const runList = (walk: Walk, scope: Scope, list: CompoundList, around: Around): Stream =>
+const runList = (walk: Walk, scope: Scope, list: CompoundList, around: CommandContext): Stream =>
   runStatements(walk, scope, list.commands, around)
 
-function runStatements(walk: Walk, scope: Scope, list: readonly Statement[], around: Around): Stream {
+function runStatements(walk: Walk, scope: Scope, list: readonly Statement[], around: CommandContext): Stream {
   let out: Stream = EMPTY
   for (const statement of list) {
     spend(walk)
@@ -64,7 +64,7 @@ function runStatements(walk: Walk, scope: Scope, list: readonly Statement[], aro
   return out
 }
 
-function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: Around): Stream {
+function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: CommandContext): Stream {
   if (node.type !== 'AndOr') return runPipeline(walk, scope, node, around)
   let out = runPipeline(walk, scope, node.commands[0] as PipelineNode, around)
   const ends: Scope[] = []
@@ -79,7 +79,7 @@ function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: 
   return out
 }
 
-function runPipeline(walk: Walk, scope: Scope, node: PipelineNode, around: Around): Stream {
+function runPipeline(walk: Walk, scope: Scope, node: PipelineNode, around: CommandContext): Stream {
   if (node.type !== 'Pipeline') return runNode(walk, scope, node, around)
   if (node.commands.length === 1)
     return runNode(walk, scope, (node as Pipeline).commands[0] as CommandNode, around)
@@ -91,7 +91,7 @@ function runPipeline(walk: Walk, scope: Scope, node: PipelineNode, around: Aroun
   return stream
 }
 
-function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, around: Around): Stream {
+function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, around: CommandContext): Stream {
   spend(walk)
   switch (node.type) {
     case 'Command':
@@ -143,7 +143,7 @@ function runArithmetic(
   walk: Walk,
   scope: Scope,
   node: Extract<CommandNode, { type: 'ArithmeticCommand' }>,
-  around: Around,
+  around: CommandContext,
 ): Stream {
   arithmetic(wordsOf(walk, scope, around), node.expression)
   if (/[A-Za-z_]\w*\s+[-\w/"'$]/.test(node.body)) {
@@ -159,14 +159,19 @@ function runRedirected(
   walk: Walk,
   scope: Scope,
   node: Extract<CommandNode, { type: 'Redirected' }>,
-  around: Around,
+  around: CommandContext,
 ): Stream {
   const shown = newNode(walk, [`${node.command.type.toLowerCase()}`])
   const { stdin, finish } = redirections(walk, scope, node.redirects, { around, findings: shown.findings })
   return finish(runNode(walk, scope, node.command, { ...around, stdin: stdin ?? around.stdin }))
 }
 
-function runIf(walk: Walk, scope: Scope, node: Extract<CommandNode, { type: 'If' }>, around: Around): Stream {
+function runIf(
+  walk: Walk,
+  scope: Scope,
+  node: Extract<CommandNode, { type: 'If' }>,
+  around: CommandContext,
+): Stream {
   let out = runList(walk, scope, node.clause, around)
   const ends: Scope[] = []
   const branch = (body: CompoundList): void => {
@@ -208,7 +213,7 @@ function dropRepeated(walk: Walk, from: number): void {
 
 const ENDLESS = new Set(['true', ':'])
 
-function runWhile(walk: Walk, scope: Scope, node: While, around: Around): Stream {
+function runWhile(walk: Walk, scope: Scope, node: While, around: CommandContext): Stream {
   const first = node.clause.commands[0]?.command
   const name = first?.type === 'Command' ? first.name?.value : undefined
   const endless = node.kind === 'while' ? ENDLESS.has(name ?? '') : name === 'false'
@@ -225,7 +230,7 @@ const hasBackground = (list: CompoundList): boolean =>
 
 const MAX_ROUNDS = 12
 
-function runFor(walk: Walk, scope: Scope, node: For | Select, around: Around): Stream {
+function runFor(walk: Walk, scope: Scope, node: For | Select, around: CommandContext): Stream {
   const words = wordsOf(walk, scope, around)
   const list = node.wordlist
     ? node.wordlist.flatMap((word) => expandWord(words, word))
@@ -245,7 +250,7 @@ function runFor(walk: Walk, scope: Scope, node: For | Select, around: Around): S
   })
 }
 
-function runCase(walk: Walk, scope: Scope, node: Case, around: Around): Stream {
+function runCase(walk: Walk, scope: Scope, node: Case, around: CommandContext): Stream {
   const words = wordsOf(walk, scope, around)
   expandText(words, node.word)
   let out: Stream = EMPTY
@@ -260,7 +265,7 @@ function runCase(walk: Walk, scope: Scope, node: Case, around: Around): Stream {
   return { ...out, text: ANY }
 }
 
-function defineFunction(scope: Scope, node: ShellFunction, around: Around): Stream {
+function defineFunction(scope: Scope, node: ShellFunction, around: CommandContext): Stream {
   scope.functions.set(node.name.value, { body: node.body, cover: around.cover, called: false })
   return EMPTY
 }

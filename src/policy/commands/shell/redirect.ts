@@ -5,7 +5,7 @@ import type { Walk } from '../walk.ts'
 import { EMPTY, type Scope, type Stream, textStream, UNKNOWN } from './scope.ts'
 import { ANY } from './unknown-text.ts'
 
-export type Place = { readonly walk: Walk; readonly scope: Scope; readonly findings: Finding[] }
+export type RedirectContext = { readonly walk: Walk; readonly scope: Scope; readonly findings: Finding[] }
 export type Target = {
   readonly operator: RedirectOperator
   readonly path: string
@@ -16,7 +16,10 @@ export type Target = {
 type Change = { readonly stdin?: Stream; readonly sink?: (out: Stream) => Stream }
 
 /** Judges one redirection to or from a file and says what it does to the streams. */
-export function redirectTo({ walk, scope, findings }: Place, { operator, path, descriptor }: Target): Change {
+export function redirectTo(
+  { walk, scope, findings }: RedirectContext,
+  { operator, path, descriptor }: Target,
+): Change {
   // `2>&1`, `<&-`, `>&3-`: descriptors, not files.
   if ((operator === '>&' || operator === '<&') && /^(\d+-?|-)$/.test(path)) return {}
   if (operator === '<' || operator === '<&') {

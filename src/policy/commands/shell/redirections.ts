@@ -1,5 +1,5 @@
 import type { ParsedScript, Redirection } from 'unbash'
-import { type Around, unreadable, wordsOf } from '../around.ts'
+import { type CommandContext, unreadable, wordsOf } from '../around.ts'
 import { dynamic, type Finding } from '../finding.ts'
 import { deeper, spend, type Walk } from '../walk.ts'
 import { redirectTo } from './redirect.ts'
@@ -7,7 +7,7 @@ import { EMPTY, fork, type Scope, type Source, type Stream, textStream } from '.
 import { ANY } from './unknown-text.ts'
 import { expandBody, expandText, expandWord, type Words } from './words.ts'
 
-type Redirecting = { readonly around: Around; readonly findings: Finding[] }
+type Redirecting = { readonly around: CommandContext; readonly findings: Finding[] }
 
 /** Judges redirections; `finish` says what is left of the output once it has been written elsewhere. */
 export function redirections(
@@ -80,7 +80,7 @@ function feed(
   walk: Walk,
   scope: Scope,
   part: NonNullable<ReturnType<typeof feedsProcess>>,
-  around: Around,
+  around: CommandContext,
 ): Stream {
   around.cover(part.pos, part.end)
   if (part.script)

@@ -1,5 +1,5 @@
 import type { Assignment, Command, Redirection, Word } from 'unbash'
-import { type Around, wordsOf } from '../around.ts'
+import { type CommandContext, wordsOf } from '../around.ts'
 import { runArgv } from '../execute.ts'
 import { denied, dynamic, type Finding, unseen } from '../finding.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'
@@ -11,7 +11,7 @@ import { ANY, SPLIT } from './unknown-text.ts'
 import { expandText, expandWord, type Words } from './words.ts'
 
 /** Judges one simple command: its words, assignments and redirections, then the program itself. */
-export function runCommand(walk: Walk, scope: Scope, command: Command, around: Around): Stream {
+export function runCommand(walk: Walk, scope: Scope, command: Command, around: CommandContext): Stream {
   const words = wordsOf(walk, scope, around)
   const sources = new Set<string>()
   walk.sources = sources
@@ -45,7 +45,7 @@ export function runCommand(walk: Walk, scope: Scope, command: Command, around: A
 
 type Simple = {
   readonly scope: Scope
-  readonly around: Around
+  readonly around: CommandContext
   readonly words: Words
   readonly argv: readonly string[]
   readonly assignments: readonly Assignment[]
@@ -144,7 +144,7 @@ function declare(words: Words, argv: readonly string[], assignment: Assignment):
   else store(words, assignment, name, value)
 }
 
-type CallAround = { readonly args: readonly string[]; readonly around: Around }
+type CallAround = { readonly args: readonly string[]; readonly around: CommandContext }
 
 function callFunction(
   walk: Walk,
