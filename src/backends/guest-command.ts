@@ -1,9 +1,6 @@
-import { monotonicMs } from '../host/clock.ts'
 import type { GuestEnd, StartedProcess } from '../host/guest/process.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
-import { CollectedOutput } from '../host/process/collected-output.ts'
-import { signalName } from '../host/process/signals.ts'
-import { Watchdog } from '../host/process/watchdog.ts'
+import { LimitedCommand, outcomeOf } from '../host/process/limited-command.ts'
 import type { ExecResult, Outcome, StopLimit, Violation } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
@@ -23,8 +20,6 @@ export function confinedTo(own: Cgroup | undefined, hostPid: number | undefined)
   return { counts: () => own.counts(), release: () => own.remove() }
 }
 
-/** Between asking and killing. */
-const GRACE_MS = 500
 /** After the kill; whoever is not gone by then is beyond a signal, and the sandbox goes. */
 const LOST_MS = 5000
 
@@ -86,11 +81,8 @@ export class GuestCommand implements RunningCommand {
   readonly #limits: Limits
   readonly #place: LimitEnforcement
   readonly #layers: readonly string[]
-  readonly #watchdog: Watchdog
-  readonly #started = monotonicMs()
+  readonly #command: LimitedCommand
   readonly #before: KernelCounts
-  readonly #said: Record<OutputStream, CollectedOutput>
-  readonly #timers: NodeJS.Timeout[] = []
   #guest: StartedProcess | undefined
   #host: CommandParts | undefined
   #confinement: Confinement | undefined
@@ -103,9 +95,16 @@ export class GuestCommand implements RunningCommand {
     this.#place = place
     this.#layers = layers
     this.#before = place.counts()
-    const { outputBytes } = limits
-    this.#said = { stdout: new CollectedOutput(outputBytes), stderr: new CollectedOutput(outputBytes) }
-    this.#watchdog = new Watchdog(limits, io.signal, (reason) => this.#stop(reason === 'output'))
+    this.#command = new LimitedCommand({
+      limits,
+      output: io.output,
+      signal: io.signal,
+      ladder: {
+        terminate: () => this.#guest?.signal('SIGTERM'),
+        kill: () => this.#guest?.kill(),
+        giveUp: { afterMs: LOST_MS, call: () => this.#host?.lose('a command could not be ended') },
+      },
+    })
     this.result = new Promise((resolve, reject) => {
       this.#isOver = resolve
       this.#isFailed = reject
@@ -133,11 +132,11 @@ export class GuestCommand implements RunningCommand {
 
   async start(host: CommandParts): Promise<void> {
     this.#host = host
-    const guest = host.start((stream, chunk) => this.#take(stream, chunk))
+    const guest = host.start((stream, chunk) => this.#command.take(stream, chunk))
     this.#guest = guest
     if (this.isHeld) await this.#admit(guest)
     await guest.started
-    this.#watchdog.start()
+    this.#command.start()
     this.#guest.ended.then((end) => this.#finish(end)).catch(this.#isFailed)
   }
 
@@ -177,46 +176,21 @@ export class GuestCommand implements RunningCommand {
     this.#guest?.resize(cols, rows)
   }
 
-  #take(stream: OutputStream, chunk: Uint8Array): unknown {
-    const kept = this.#watchdog.admit(chunk)
-    if (kept.length === 0) return undefined
-    if (typeof this.#io.output === 'function') return this.#io.output(stream, kept)
-    if (this.#io.output === 'inherit') process[stream].write(kept)
-    else this.#said[stream].add(kept)
-    return undefined
-  }
-
-  #stop(atOnce: boolean): void {
-    if (!atOnce) this.#guest?.signal('SIGTERM')
-    this.#after(atOnce ? 0 : GRACE_MS, () => {
-      this.#guest?.kill()
-      this.#after(LOST_MS, () => this.#host?.lose('a command could not be ended'))
-    })
-  }
-
-  #after(ms: number, action: () => void): void {
-    this.#timers.push(setTimeout(action, ms))
-  }
-
   async #finish(end: GuestEnd): Promise<void> {
-    for (const timer of this.#timers) clearTimeout(timer)
-    this.#watchdog.dispose()
-    if (end.limit) this.#watchdog.note(end.limit)
+    this.#command.dispose()
+    if (end.limit) this.#command.note(end.limit)
     const counts = this.#counted()
     await this.#confinement?.release()
     if (end.refused !== undefined) throw new SandboxError('invalid-input', end.refused)
-    if (end.lost !== undefined && !this.#watchdog.reason && counts.oomKills === 0)
+    if (end.lost !== undefined && !this.#command.stopped && counts.oomKills === 0)
       throw new SandboxError('wrong-state', `the sandbox is gone: ${end.lost}`)
-    const outcome = outcomeOf(end, this.#watchdog.reason, counts)
-    const durationMs = monotonicMs() - this.#started
+    const outcome = outcomeOf(this.#command.stopped, end.exit, counts.oomKills)
+    const result = this.#command.result()
     const tookAll = counts.oomKills > 0 || (outcome.kind === 'stopped' && TAKEN.includes(outcome.limit))
     if (tookAll) await new Promise((resolve) => setTimeout(resolve, BACK_OFF_MS))
     this.#isOver({
       outcome,
-      stdout: this.#said.stdout.all(),
-      stderr: this.#said.stderr.all(),
-      truncated: this.#watchdog.truncated,
-      durationMs,
+      ...result,
       violations: violationsOf(end.violations, outcome, counts),
       layers: this.#layers,
     })
@@ -231,17 +205,6 @@ export class GuestCommand implements RunningCommand {
       pidsRefused: own.pidsRefused + now.pidsRefused - this.#before.pidsRefused,
     }
   }
-}
-
-function outcomeOf(end: GuestEnd, stopped: StopLimit | undefined, counts: KernelCounts): Outcome {
-  if (stopped) return { kind: 'stopped', limit: stopped }
-  const { exit } = end
-  const killed = !exit || exit.code === (exit.signaled ? 9 : 137)
-  if (killed && counts.oomKills > 0) return { kind: 'stopped', limit: 'memory' }
-  if (!exit) return { kind: 'signaled', signal: 'SIGKILL' }
-  return exit.signaled
-    ? { kind: 'signaled', signal: signalName(exit.code) }
-    : { kind: 'exited', code: exit.code }
 }
 
 /** What was stopped, with the limit that ended the command and what the kernel counted. */

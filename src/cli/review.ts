@@ -2,6 +2,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
 import { agentPath, compose } from '../compose/compose.ts'
 import { type Change, Review } from '../host/review/review.ts'
+import { isWithin } from '../model/path.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
@@ -33,10 +34,7 @@ function say<T>(json: boolean | undefined, value: T, text: (value: T) => string)
 export const chosenOf =
   (paths: readonly string[], cwd: string): ((change: Change) => boolean) =>
   ({ path }) =>
-    paths.length === 0 ||
-    [path, relative(cwd, path)].some((name) =>
-      paths.some((one) => name === one || name.startsWith(`${one}/`)),
-    )
+    paths.length === 0 || [path, relative(cwd, path)].some((name) => paths.some((one) => isWithin(name, one)))
 
 export function applied(
   refused: readonly { readonly path: string; readonly why: string }[],

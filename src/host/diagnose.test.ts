@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { diagnose, isBelow } from './diagnose.ts'
+import { diagnose, isOlder } from './diagnose.ts'
 import { type HostState, observeHost, wslOf } from './host-state.ts'
 
 /** Recorded hosts: written down from such machines' documentation and settings, not run on them. */
@@ -134,7 +134,7 @@ describe('how a host is read', () => {
     ['1.0', '0.12.0', false],
     ['', '0.8.0', true],
     ['6.18.44-foo', '5.14', false],
-  ])('%s is below %s: %s', (a, b, expected) => expect(isBelow(a, b)).toBe(expected))
+  ])('%s is below %s: %s', (a, b, expected) => expect(isOlder(a, b)).toBe(expected))
 
   test.each([
     ['Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)', 1],

@@ -51,7 +51,7 @@ const OLDEST = '0.8.0'
 const WITHOUT_HOLE = '0.12.0'
 
 const tooOld: Check = ({ bwrap }) =>
-  bwrap && isBelow(bwrap.version, OLDEST)
+  bwrap && isOlder(bwrap.version, OLDEST)
     ? {
         id: 'bwrap-too-old',
         weight: 'stops',
@@ -61,7 +61,7 @@ const tooOld: Check = ({ bwrap }) =>
     : undefined
 
 const symlinkHole: Check = ({ bwrap }) =>
-  bwrap && !isBelow(bwrap.version, OLDEST) && isBelow(bwrap.version, WITHOUT_HOLE)
+  bwrap && !isOlder(bwrap.version, OLDEST) && isOlder(bwrap.version, WITHOUT_HOLE)
     ? {
         id: 'bwrap-symlink-hole',
         weight: 'tells',
@@ -164,7 +164,7 @@ const landlock: Check = ({ landlock: version, kernel }) =>
       }
 
 const oldKernel: Check = ({ kernel }) =>
-  isBelow(kernel, '5.14')
+  isOlder(kernel, '5.14')
     ? {
         id: 'kernel-too-old',
         weight: 'stops',
@@ -206,7 +206,7 @@ const LINUX: readonly Check[] = [
 ]
 
 /** By numbers, part by part; what is no version is below every one. */
-export function isBelow(version: string, other: string): boolean {
+export function isOlder(version: string, other: string): boolean {
   const parts = (text: string): number[] => (/^\d+(\.\d+)*/.exec(text)?.[0] ?? '').split('.').map(Number)
   const [a, b] = [parts(version), parts(other)]
   for (let at = 0; at < Math.max(a.length, b.length); at++)

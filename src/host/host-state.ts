@@ -1,7 +1,7 @@
 import { existsSync, readlinkSync, statSync } from 'node:fs'
 import { release } from 'node:os'
 import { cgroupHost } from './process/cgroup.ts'
-import { run } from './process/spawn.ts'
+import { run } from './process/run.ts'
 import { readText, systemProgram } from './system.ts'
 
 /** What a host has and forbids, as far as it decides which walls can stand on it. Recorded ones are test data. */

@@ -1,6 +1,6 @@
 import type { Use } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
-import { isWithin } from './paths/mount.ts'
+import { isWithin } from '../model/path.ts'
 
 /** What a run was seen to need, and the smallest policy that grants it. */
 export type Learned = {

@@ -1,6 +1,7 @@
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
+import { isWithin } from '../model/path.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import { isRemote, type Limits, type NetworkMode, type Preset, type Spec } from '../model/spec.ts'
 import {
@@ -15,7 +16,6 @@ import {
   type SandboxPolicy,
 } from './grants/grants.ts'
 import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './network/plan-egress.ts'
-import { isWithin } from './paths/mount.ts'
 import { type PinFacts, protectionFor } from './paths/pins.ts'
 
 export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants/grants.ts'

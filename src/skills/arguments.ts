@@ -1,5 +1,6 @@
 import { observePath } from '../host/files/walk.ts'
 import type { Json } from '../model/event.ts'
+import { isWithin } from '../model/path.ts'
 import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network/network.ts'
 import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths/paths.ts'
 import { readingsOf } from '../policy/paths/text.ts'
@@ -69,8 +70,6 @@ function judgeUrl(url: string, { network }: InputDirectories): InputRefusal | un
 /** Inside the sandbox these are its own, whatever the host has there. */
 const OWN = ['/skill', '/tmp']
 
-const below = (path: string, root: string): boolean => path === root || path.startsWith(`${root}/`)
-
 function judgePlace(text: string, { base, roots }: InputDirectories): InputRefusal | undefined {
   const outside = (): InputRefusal => ({
     code: 'path-traversal',
@@ -81,12 +80,15 @@ function judgePlace(text: string, { base, roots }: InputDirectories): InputRefus
   const screened = screenPath(text.startsWith('/') ? text : `${base}/${text}`)
   // What cannot be a path is a text; only an absolute one is always meant as a place.
   if (screened.kind === 'refused') return text.startsWith('/') ? outside() : undefined
-  if (OWN.some((root) => below(screened.path, root)) && !roots.some((root) => below(screened.path, root)))
+  if (
+    OWN.some((root) => isWithin(screened.path, root)) &&
+    !roots.some((root) => isWithin(screened.path, root))
+  )
     return undefined
   const seen = observePath(screened.path)
   if (seen.state === 'unreadable') return text.startsWith('/') ? outside() : undefined
   const real = seen.state === 'exists' ? seen.real : `${seen.ancestor}/${seen.missing.join('/')}`
-  const isInside = roots.some((root) => below(real, root))
+  const isInside = roots.some((root) => isWithin(real, root))
   const meant = text.startsWith('/') || seen.state === 'exists' || seen.symlinks.length > 0
   if (!isInside && meant) return outside()
   return seen.state === 'exists' && isBlockedPath(DEFAULT_BLOCKED, real) !== undefined ? outside() : undefined

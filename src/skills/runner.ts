@@ -1,5 +1,6 @@
 import { existsSync, realpathSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { Admission } from '../model/admission.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
@@ -15,7 +16,6 @@ import { memoryOf } from './memory.ts'
 import { readSkill, type SkillPackage } from './package.ts'
 import { SkillRegister } from './register.ts'
 import { runScript } from './script.ts'
-import { RunQueue } from './slots.ts'
 import { type SkillUsage, UsageLog } from './usage.ts'
 
 type Run = {
@@ -34,14 +34,15 @@ export class SkillRunner implements AsyncDisposable {
   readonly #parts: SkillRunnerParts
   readonly #register: SkillRegister
   readonly #usage: UsageLog
-  readonly #slots: RunQueue
+  readonly #admission: Admission
   #wasm: WasmSandbox | undefined
 
   constructor(parts: SkillRunnerParts) {
     this.#parts = parts
     this.#register = new SkillRegister(parts.stateDir)
     this.#usage = new UsageLog(parts.stateDir)
-    this.#slots = new RunQueue(parts.config.sandbox?.subprocess_max_concurrent ?? 10)
+    const running = parts.config.sandbox?.subprocess_max_concurrent ?? 10
+    this.#admission = new Admission('skills', { running, waiting: Number.POSITIVE_INFINITY, strict: true })
   }
 
   /** Reads a skill, says what it asks for, and remembers its hash: a later run notices a change. */
@@ -214,7 +215,8 @@ export class SkillRunner implements AsyncDisposable {
     const { config, cwd, open } = this.#parts
     const { options } = run
     const { subprocess_timeout_secs = 60, subprocess_output_limit = 50_000 } = config.sandbox ?? {}
-    return this.#slots.use(options.agentId ?? '', async () => {
+    const who = { tenant: '', keyId: options.agentId ?? '' }
+    return this.#admission.run(async () => {
       const script = {
         ...run,
         workspace: resolve(cwd, options.workspace ?? '.'),
@@ -225,7 +227,7 @@ export class SkillRunner implements AsyncDisposable {
         signal: options.signal,
       }
       return { ...(await runScript(script, open)), fuel: 0 }
-    })
+    }, who)
   }
 
   async #record(result: SkillResult, ended: Ended, agentId: string | undefined): Promise<void> {

@@ -11,12 +11,10 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLock } from '../audit/lock.ts'
 import { memoryOf } from './memory.ts'
 import { BoundedOutput } from './output.ts'
-import { RunQueue } from './slots.ts'
 import { UsageLog } from './usage.ts'
 
 let dir: string
@@ -127,28 +125,6 @@ describe('usage of many runs', () => {
     expect(statSync(file())).toMatchObject({ ino })
     expect(log.read().reduce((sum, { runs }) => sum + runs, 0)).toBe(4)
   }, 20_000)
-})
-
-describe('slots', () => {
-  it('run so many at once, and the rest in order', async () => {
-    const slots = new RunQueue(3)
-    let [now, most] = [0, 0]
-    const order: number[] = []
-    const work = (n: number) =>
-      slots.use('one', async () => {
-        order.push(n)
-        most = Math.max(most, ++now)
-        await sleep(5)
-        now--
-        if (n % 4 === 0) throw new Error('its own')
-        return n
-      })
-    const done = await Promise.allSettled(Array.from({ length: 20 }, (_, n) => work(n)))
-    expect(most).toBe(3)
-    expect(order).toEqual(Array.from({ length: 20 }, (_, n) => n))
-    expect(done.filter(({ status }) => status === 'rejected').length).toBe(5)
-    expect(await slots.use('one', async () => 'free again')).toBe('free again')
-  })
 })
 
 describe('output', () => {

@@ -5,6 +5,7 @@ import type { Review } from '../host/review/review.ts'
 import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
+import { isWithin } from '../model/path.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
@@ -280,15 +281,11 @@ const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
 
 /** Directories that are the sandbox's own: its homes, and its `/tmp` while nothing of the host is shown in it. */
 function ownOf({ backend, own, mounts }: Plan): readonly string[] {
-  const isShared = backend === 'native' || mounts.some(({ target }) => isBelow(target, '/tmp'))
+  const isShared =
+    backend === 'native' || mounts.some(({ target }) => target === '/' || isWithin(target, '/tmp'))
   return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
 }
 
-const isBelow = (path: string, dir: string): boolean =>
-  path === '/' || path === dir || path.startsWith(`${dir}/`)
-
 /** The main writable mount, or where commands start when nothing is writable. */
 const workspaceOf = (plan: Plan): string =>
-  plan.mounts.find(
-    (mount) => mount.target !== '/' && (plan.cwd === mount.target || plan.cwd.startsWith(`${mount.target}/`)),
-  )?.target ?? plan.cwd
+  plan.mounts.find((mount) => mount.target !== '/' && isWithin(plan.cwd, mount.target))?.target ?? plan.cwd

@@ -1,4 +1,5 @@
 import { monotonicMs } from '../host/clock.ts'
+import { Admission, type Quota } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
@@ -14,11 +15,10 @@ import {
 } from '../store/sandboxes.ts'
 import type { Tx } from '../store/sql.ts'
 import { hashSecret, newSandboxToken, type Principal, requesterOf } from './access/keys.ts'
-import { Admission, type Quota } from './exec/admission.ts'
 import type { EndReason } from './lifecycle.ts'
 import { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
-import type { Pool } from './pool.ts'
+import type { SandboxPool } from './sandbox-pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -39,7 +39,7 @@ export type SupervisorCallbacks = {
   readonly parts: SupervisorParts
   readonly entries: Map<string, LiveSandbox>
   readonly quota: Quota
-  readonly pool: Pool
+  readonly pool: SandboxPool
   readonly assertOpen: () => void
   readonly save: (entry: LiveSandbox, change: SandboxChange) => Promise<void>
   /** Ends that are recorded as soon as that is possible. */
@@ -140,7 +140,7 @@ export class Provisioner {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: one from the pool was made in the server's own name, so whether this requester may have it is asked here.
-    const pooled = this.#supervisor.pool.take(request.spec, (live) =>
+    const pooled = await this.#supervisor.pool.take(request.spec, (live) =>
       this.#isPermitted(requester, request.spec, live),
     )
     const id = pooled?.id ?? this.#parts.newId('sb')

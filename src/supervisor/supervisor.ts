@@ -1,4 +1,5 @@
 import { monotonicMs } from '../host/clock.ts'
+import { Quota } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
@@ -16,7 +17,6 @@ import {
 import type { Store } from '../store/sql.ts'
 import { isOperator, type Principal, requesterOf } from './access/keys.ts'
 import type { Approvals } from './approvals/approvals.ts'
-import { Quota } from './exec/admission.ts'
 import { type ExecContext, ExecService, type Started } from './exec/exec-service.ts'
 import type { ExecRequest } from './exec/exec-session.ts'
 import type { OutputBudget } from './exec/output-budget.ts'
@@ -25,8 +25,8 @@ import type { Instance } from './instance.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
 import type { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
-import { Pool, type PoolSize } from './pool.ts'
 import { type Created, type CreateRequest, Provisioner, type SandboxView } from './provisioner.ts'
+import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -79,7 +79,7 @@ export class Supervisor {
   readonly #provisioner: Provisioner
   readonly #execs: ExecService
   readonly #quota: Quota
-  readonly #pool: Pool
+  readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
   #draining = false
 
@@ -89,7 +89,7 @@ export class Supervisor {
     this.#execs = new ExecService(parts)
     this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
     const { open, policyHash } = parts
-    this.#pool = new Pool(
+    this.#pool = new SandboxPool(
       { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
       parts.pool ?? [],
     )

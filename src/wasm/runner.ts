@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os'
+import { Admission } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
-import { FairQueue } from '../model/fair-queue.ts'
 import type { GuestJob } from './worker/guest-protocol.ts'
 import { type Answer, GuestWorker, type RunEnd } from './worker/guest-worker.ts'
 
@@ -18,14 +18,16 @@ export class WasmRunner {
   readonly #threads: number
   readonly #all = new Set<GuestWorker>()
   readonly #idle: GuestWorker[] = []
-  readonly #waiting = new FairQueue<{
-    readonly take: (worker: GuestWorker) => void
-    readonly fail: (error: Error) => void
-  }>()
+  readonly #admission: Admission
   #closed = false
 
   constructor({ threads = Math.max(2, availableParallelism()) }: RunnerOptions = {}) {
     this.#threads = threads
+    this.#admission = new Admission('guests', {
+      running: threads,
+      waiting: Number.POSITIVE_INFINITY,
+      strict: true,
+    })
   }
 
   /** Starts a thread in the background, so that the first run finds it warm. */
@@ -34,22 +36,23 @@ export class WasmRunner {
   }
 
   async run(job: GuestJob, answer: Answer, caller = ''): Promise<RunEnd> {
-    const worker = await this.#take(caller)
+    if (this.#closed) throw closed()
+    const release = await this.#admission.enter({ tenant: '', keyId: caller })
     try {
+      // INVARIANT: there are never more threads than slots, so one is idle or may be started.
+      const worker = this.#idle.pop() ?? this.#start()
       const end = await worker.run(job, answer)
-      this.#waiting.ended(caller)
-      if (this.#all.has(worker)) this.#give(worker)
+      if (this.#all.has(worker)) this.#idle.push(worker)
       return end
-    } catch (error) {
-      this.#waiting.ended(caller)
-      throw error
+    } finally {
+      release()
     }
   }
 
   /** Ends every thread. Runs under way end without a result. */
   close(): void {
     this.#closed = true
-    for (const { fail } of this.#waiting.drain()) fail(closed())
+    this.#admission.turnAway(closed())
     for (const worker of [...this.#all]) worker.close()
   }
 
@@ -59,30 +62,17 @@ export class WasmRunner {
     return worker
   }
 
-  #take(caller: string): Promise<GuestWorker> {
-    if (this.#closed) return Promise.reject(closed())
-    const free = this.#idle.pop() ?? (this.#all.size < this.#threads ? this.#start() : undefined)
-    if (free === undefined) return new Promise((take, fail) => this.#waiting.push(caller, { take, fail }))
-    this.#waiting.started(caller)
-    return Promise.resolve(free)
-  }
-
-  #give(worker: GuestWorker): void {
-    const next = this.#waiting.shift()
-    if (next) next.take(worker)
-    else this.#idle.push(worker)
-  }
-
   /**
-   * A thread that was ended during a run is replaced for whoever waits, or else by one spare: starting a thread takes
-   * this one some milliseconds, and twenty deadlines may fall together.
+   * A thread that was ended during a run is replaced by one spare, for the next run: starting a thread takes this one some
+   * milliseconds, and twenty deadlines may fall together.
    */
   #lost(worker: GuestWorker): void {
     this.#all.delete(worker)
-    const place = this.#idle.indexOf(worker)
+    const index = this.#idle.indexOf(worker)
     // One that dies idle may be unable to start at all; its successor waits until somebody needs it.
-    if (place !== -1) this.#idle.splice(place, 1)
-    else if (!this.#closed && (this.#waiting.size > 0 || this.#idle.length === 0)) this.#give(this.#start())
+    if (index !== -1) this.#idle.splice(index, 1)
+    else if (!this.#closed && this.#idle.length === 0 && this.#all.size < this.#threads)
+      this.#idle.push(this.#start())
   }
 }
 

@@ -8,12 +8,12 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../../src/backends/backend.ts'
 import type { ContainerSandbox } from '../../src/backends/container-handle.ts'
+import { poolKey } from '../../src/backends/container-pool.ts'
 import { type DockerParts, docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { ImageStore } from '../../src/backends/images/store.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import { SandboxRegistry } from '../../src/backends/registry.ts'
-import { kindOf } from '../../src/backends/waiting.ts'
 import { ownEpoch } from '../../src/host/process/orphans.ts'
 import { lifeOf } from '../../src/host/system.ts'
 import type { Plan } from '../../src/model/plan.ts'
@@ -373,11 +373,11 @@ describe('kinds of containers that wait', () => {
       fc.property(fc.constantFrom(...places), fc.jsonValue(), fc.string(), (path, to, owner) => {
         const other = changed(path, to)
         const same = JSON.stringify(other) === JSON.stringify(plan)
-        expect(kindOf(other, 'ann') === kindOf(plan, 'ann')).toBe(same)
-        expect(kindOf(plan, owner) === kindOf(plan, 'ann')).toBe(owner === 'ann')
+        expect(poolKey(other, 'ann') === poolKey(plan, 'ann')).toBe(same)
+        expect(poolKey(plan, owner) === poolKey(plan, 'ann')).toBe(owner === 'ann')
       }),
     )
-    expect(kindOf(structuredClone(plan) as Plan, 'ann')).toBe(kindOf(plan, 'ann'))
+    expect(poolKey(structuredClone(plan) as Plan, 'ann')).toBe(poolKey(plan, 'ann'))
   })
 })
 

@@ -1,5 +1,6 @@
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { isWithin } from '../../model/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
 import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
 
@@ -231,16 +232,13 @@ const grantsRoot = (plan: Plan): boolean => plan.mounts.some((mount) => mount.ta
 const grants = (plan: Plan): readonly Mount[] =>
   grantsRoot(plan) ? plan.mounts : [...plan.mounts, ...plan.unixSockets]
 
-const isBelow = (path: string, parent: string): boolean =>
-  path !== parent && path.startsWith(parent === '/' ? '/' : `${parent}/`)
-
 /**
  * SECURITY: bubblewrap 0.8 follows symlinks when it makes a mount point, so a guest that once wrote to a mount could
  * make it create files on the host. It therefore never gets a target below another grant: those are staged at
  * places of our own and the agent moves them, refusing every symlink on the way.
  */
 const isNested = (plan: Plan, mount: Mount): boolean =>
-  plan.mounts.some((other) => isBelow(mount.target, other.target))
+  plan.mounts.some((other) => mount.target !== other.target && isWithin(mount.target, other.target))
 
 const outer = (plan: Plan): readonly Mount[] => grants(plan).filter((mount) => !isNested(plan, mount))
 

@@ -1,6 +1,6 @@
 import type { Session } from '../../host/guest/session.ts'
 import type { Cgroup } from '../../host/process/cgroup.ts'
-import type { ChannelProcess } from '../../host/process/spawn.ts'
+import type { ChannelProcess } from '../../host/process/channel-process.ts'
 import { hostPidOf, treeUsage } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'

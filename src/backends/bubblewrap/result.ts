@@ -1,9 +1,9 @@
 import type { Frame } from '../../host/guest/frames.ts'
 import type { Cgroup } from '../../host/process/cgroup.ts'
-import { signalName } from '../../host/process/signals.ts'
-import type { RunResult } from '../../host/process/spawn.ts'
+import { outcomeOf } from '../../host/process/limited-command.ts'
+import type { RunResult } from '../../host/process/run.ts'
 import { readText } from '../../host/system.ts'
-import type { ExecResult, Outcome, Use, Violation } from '../../model/command.ts'
+import type { ExecResult, Use, Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { violationsOf } from '../guest-command.ts'
 import { layersOf } from './layers.ts'
@@ -17,7 +17,8 @@ export function resultOf(result: RunResult, group: Cgroup | undefined): ExecResu
   const error = result.frames.find((frame) => frame.kind === 'error')
   if (!result.stopped && (!ready || error)) throw launchError(error, result)
   const counts = group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
-  const outcome = outcomeOf(result, counts.oomKills)
+  const exit = result.frames.find((frame) => frame.kind === 'exit')
+  const outcome = outcomeOf(result.stopped, exit, counts.oomKills, result.exit.signal ?? undefined)
   return {
     outcome,
     stdout: result.stdout,
@@ -37,17 +38,6 @@ function launchError(error: Frame | undefined, result: RunResult): SandboxError 
       ? error.text
       : said || `the launcher ended with ${result.exit.code ?? result.exit.signal}`
   return launchFailure(text)
-}
-
-function outcomeOf(result: RunResult, oomKills: number): Outcome {
-  if (result.stopped) return { kind: 'stopped', limit: result.stopped }
-  const exit = result.frames.find((frame) => frame.kind === 'exit')
-  const killed = exit?.kind !== 'exit' || exit.code === (exit.signaled ? 9 : 137)
-  if (killed && oomKills > 0) return { kind: 'stopped', limit: 'memory' }
-  if (exit?.kind !== 'exit') return { kind: 'signaled', signal: result.exit.signal ?? 'SIGKILL' }
-  return exit.signaled
-    ? { kind: 'signaled', signal: signalName(exit.code) }
-    : { kind: 'exited', code: exit.code }
 }
 
 function usesOf(frames: readonly Frame[]): { readonly uses?: readonly Use[] } {

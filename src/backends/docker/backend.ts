@@ -10,10 +10,10 @@ import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, type User, userFor } from '../container-files.ts'
 import { ContainerSandbox, ContainerTransport } from '../container-handle.ts'
+import { ContainerPool } from '../container-pool.ts'
 import { containerFields, expectedMounts } from '../guest-config.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
-import { Waiting } from '../waiting.ts'
 import { Container } from './container.ts'
 import { EngineImages } from './engine-images.ts'
 import { type ContainerContext, containerBody } from './launch.ts'
@@ -75,12 +75,12 @@ class Docker implements Backend {
   readonly runsImages = true
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
-  readonly #waiting: Waiting<ContainerTransport>
+  readonly #pool: ContainerPool
   #images: EngineImages | undefined
 
   constructor(parts: DockerParts) {
     this.#parts = parts
-    this.#waiting = new Waiting(parts.ready ?? 0)
+    this.#pool = new ContainerPool(parts.ready ?? 0)
   }
 
   async probe(): Promise<Probe> {
@@ -159,11 +159,11 @@ class Docker implements Backend {
     if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
     const image = await images.idOf(plan)
-    const make = (signal?: AbortSignal): Promise<ContainerTransport> =>
+    const start = (signal?: AbortSignal): Promise<ContainerTransport> =>
       this.#prepare(plan, images.engine, image, signal)
-    const place = await this.#waiting.take(plan, `${options.owner ?? ''}|${image}`, {
-      now: () => make(options.signal),
-      ahead: () => make(),
+    const place = await this.#pool.take(plan, `${options.owner ?? ''}|${image}`, {
+      make: () => start(options.signal),
+      prepare: () => start(),
     })
     place.handTo(options.onTunnel)
     return new ContainerSandbox(plan, place)
@@ -175,7 +175,7 @@ class Docker implements Backend {
   }
 
   async close(): Promise<void> {
-    await this.#waiting.close()
+    await this.#pool.close()
   }
 
   /** Up, fenced and configured; whose it is comes later. */

@@ -18,10 +18,10 @@ import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
 import { ContainerSandbox, ContainerTransport } from '../container-handle.ts'
+import { ContainerPool } from '../container-pool.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { noteUse } from '../images/uses.ts'
-import { Waiting } from '../waiting.ts'
 import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
@@ -56,11 +56,11 @@ class Gvisor implements Backend {
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 
-  readonly #waiting: Waiting<ContainerTransport>
+  readonly #pool: ContainerPool
 
   constructor(parts: GvisorParts) {
     this.#parts = parts
-    this.#waiting = new Waiting(parts.ready ?? 0)
+    this.#pool = new ContainerPool(parts.ready ?? 0)
   }
 
   async reap(): Promise<void> {
@@ -69,7 +69,7 @@ class Gvisor implements Backend {
   }
 
   async close(): Promise<void> {
-    await this.#waiting.close()
+    await this.#pool.close()
   }
 
   async probe(): Promise<Probe> {
@@ -117,9 +117,9 @@ class Gvisor implements Backend {
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
     refuseUnkept(plan)
-    const place = await this.#waiting.take(plan, options.owner ?? '', {
-      now: () => this.#prepare(plan, options.signal),
-      ahead: () => this.#ahead(plan),
+    const place = await this.#pool.take(plan, options.owner ?? '', {
+      make: () => this.#prepare(plan, options.signal),
+      prepare: () => this.#ahead(plan),
     })
     place.handTo(options.onTunnel)
     return new ContainerSandbox(plan, place)

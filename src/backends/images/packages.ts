@@ -1,7 +1,7 @@
 import { lstatSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { run } from '../../host/process/spawn.ts'
+import { run } from '../../host/process/run.ts'
 import { systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { skeleton } from './host-programs.ts'

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { monotonicMs } from '../../host/clock.ts'
 import { hostFingerprint, systemProgram } from '../../host/system.ts'
+import { WarmPool } from '../../host/warm-pool.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
@@ -13,11 +14,10 @@ import type { ProtectedNameOf } from './files/copy-out.ts'
 import { sweepMachines } from './guest-machine.ts'
 import { GuestImages } from './image/image.ts'
 import { diskMb, machineMemoryMb } from './machine-config.ts'
+import { type MachineKind, MachineProvisioner } from './machine-provisioner.ts'
 import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
-import { ReadyPool } from './pool.ts'
 import { type MachineSabotage, Prepared } from './prepared.ts'
 import { MicrovmSandbox } from './sandbox.ts'
-import { type MachineKind, MachineWarmPool } from './warm-pool.ts'
 
 export type MicrovmParts = {
   readonly agent: string
@@ -70,15 +70,15 @@ class Microvm implements Backend {
   readonly runsImages = true
   readonly #parts: MicrovmParts
   readonly #images: GuestImages
-  readonly #warmPool: MachineWarmPool
-  readonly #ready: ReadyPool<Prepared>
+  readonly #machines: MachineProvisioner
+  readonly #ready: WarmPool<Prepared>
   readonly #filter = encode(assemble(process.arch as Arch))
 
   constructor(parts: MicrovmParts) {
     const { ready = 0, clones = true, onProgress = () => {}, stateDir, driver } = parts
     this.#parts = parts
     this.#images = new GuestImages(parts)
-    this.#warmPool = new MachineWarmPool({
+    this.#machines = new MachineProvisioner({
       stateDir,
       driver,
       filter: this.#filter,
@@ -86,7 +86,11 @@ class Microvm implements Backend {
       clones,
       onProgress,
     })
-    this.#ready = new ReadyPool(ready)
+    this.#ready = new WarmPool({
+      size: ready,
+      isUsable: (prepared) => prepared.isAlive(),
+      discard: (prepared) => prepared.destroy(),
+    })
   }
 
   get emulated(): boolean {
@@ -99,7 +103,7 @@ class Microvm implements Backend {
     try {
       const plan = this.#parts.probePlan()
       // What is made once for all sandboxes is no part of what one costs.
-      await this.#warmPool.template(await this.#kindOf(plan))
+      await this.#machines.template(await this.#kindOf(plan))
       const started = monotonicMs()
       const sandbox = await this.open(plan)
       try {
@@ -148,7 +152,7 @@ class Microvm implements Backend {
     if (!isAlone(plan)) return undefined
     const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
     const found = await this.#ready.take(key, async () => {
-      const prepared = await Prepared.make(plan, await this.#warmPool.start(kind), this.#settings(kind))
+      const prepared = await Prepared.make(plan, await this.#machines.start(kind), this.#settings(kind))
       await prepared.sleep()
       return prepared
     })
@@ -163,7 +167,7 @@ class Microvm implements Backend {
   }
 
   async #prepare(plan: Plan, kind: MachineKind, signal: AbortSignal | undefined): Promise<Prepared> {
-    const machine = await this.#warmPool.get(kind)
+    const machine = await this.#machines.get(kind)
     const abort = (): void => void machine.destroy()
     signal?.addEventListener('abort', abort, { once: true })
     try {
@@ -187,7 +191,7 @@ class Microvm implements Backend {
   }
 
   async close(): Promise<void> {
-    await Promise.all([this.#ready.close(), this.#warmPool.close()])
+    await Promise.all([this.#ready.close(), this.#machines.close()])
   }
 
   async #kindOf(plan: Plan): Promise<MachineKind> {

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
+import { isWithin } from '../../model/path.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 
 /** What a machine can and cannot do for a plan. Pure. */
@@ -37,6 +38,4 @@ export function refuseUnkept(plan: Plan): void {
 /** A copy has no second name for a file: two writable grants of one place would come apart. */
 const isInside = (inner: Mount, mounts: readonly Mount[]): boolean =>
   inner.mode === 'rw' &&
-  mounts.some(
-    (outer) => outer !== inner && outer.mode === 'rw' && `${inner.real}/`.startsWith(`${outer.real}/`),
-  )
+  mounts.some((outer) => outer !== inner && outer.mode === 'rw' && isWithin(inner.real, outer.real))

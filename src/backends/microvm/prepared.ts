@@ -9,7 +9,6 @@ import type { GuestTransport } from '../guest-sandbox.ts'
 import { isLarge, makeInputs } from './files/inputs.ts'
 import type { GuestMachine } from './guest-machine.ts'
 import { containerSettingFields, guestMountsOf } from './machine-config.ts'
-import type { Waiting } from './pool.ts'
 
 /** A directory of the host that the guest has a copy of and may change. */
 export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
@@ -37,7 +36,7 @@ export type Settings = {
 const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'true']
 
 /** A machine with a container in it that is ready for commands. */
-export class Prepared implements Waiting {
+export class Prepared {
   readonly machine: GuestMachine
   readonly place: ContainerTransport
   readonly shared: readonly SharedMount[]

@@ -1,11 +1,6 @@
 import { connectLoopback } from '../../host/net/loopback.ts'
-import {
-  type Launch,
-  type RunningProcess,
-  type RunResult,
-  run,
-  startProcess,
-} from '../../host/process/spawn.ts'
+import { type RunningProcess, type RunResult, run, startProcess } from '../../host/process/run.ts'
+import type { Launch } from '../../host/process/spawn.ts'
 import type { Command, ExecResult, Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'

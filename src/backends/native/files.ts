@@ -3,7 +3,7 @@ import { lstat, mkdir, readdir, readlink, rename, rm } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import type { RunIo, RunResult } from '../../host/process/spawn.ts'
+import type { RunIo, RunResult } from '../../host/process/run.ts'
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
 import type { FileInfo, GuestFiles, WatchOptions } from '../backend.ts'
 

@@ -2,7 +2,7 @@ import { createInterface } from 'node:readline'
 import { PassThrough } from 'node:stream'
 import type { Ringfence } from '../../compose/compose.ts'
 import { observeProgram } from '../../host/process/program.ts'
-import { startProcess } from '../../host/process/spawn.ts'
+import { startProcess } from '../../host/process/run.ts'
 
 /** Codex runs a hook only after its user has trusted it. We ask Codex whether that is so, and never say it for the user. */
 

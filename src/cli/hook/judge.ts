@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, isAbsolute, relative, resolve } from 'node:path'
+import { dirname, isAbsolute, resolve } from 'node:path'
 import {
   type HookAgent,
   type HookToolCall,
@@ -12,6 +12,7 @@ import { agentDirectory } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
 import { observeProgram } from '../../host/process/program.ts'
 import { caller } from '../../host/system.ts'
+import { isWithin } from '../../model/path.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
 
@@ -65,7 +66,7 @@ function ownRoots(
   const project = session === undefined ? [] : [ro(session), rw(`${session}/memory`)]
   const scratch = agent === 'claude-code' ? [rw(`${tmpdir()}/claude-${caller().uid}`)] : []
   const planned = agent === 'gemini' ? (place.env.GEMINI_PLANS_DIR ?? '') : `${base}/plans`
-  const plans = isBelow(planned, base) ? [rw(planned)] : []
+  const plans = isStrictlyWithin(planned, base) ? [rw(planned)] : []
   return [
     ...known.map((name) => ro(`${base}/${name}`)),
     ro(`${base}/memories`),
@@ -80,12 +81,14 @@ function sessionDirectory(base: string, transcript: unknown): string | undefined
   if (typeof transcript !== 'string' || !isAbsolute(transcript)) return undefined
   const directory = dirname(resolve(transcript))
   const session = directory.endsWith('/chats') ? dirname(directory) : directory
-  return isBelow(session, `${base}/projects`) || isBelow(session, `${base}/tmp`) ? session : undefined
+  return isStrictlyWithin(session, `${base}/projects`) || isStrictlyWithin(session, `${base}/tmp`)
+    ? session
+    : undefined
 }
 
-const isBelow = (path: string, directory: string): boolean => {
-  const rest = relative(directory, path)
-  return isAbsolute(path) && rest !== '' && !rest.startsWith('..') && !isAbsolute(rest)
+const isStrictlyWithin = (path: string, directory: string): boolean => {
+  const real = resolve(path)
+  return isAbsolute(path) && real !== directory && isWithin(real, directory)
 }
 
 export async function judgeToolCall(

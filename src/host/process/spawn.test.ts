@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import { SandboxError } from '../../model/errors.ts'
-import { type RunIo, type RunResult, run, startChannelProcess } from './spawn.ts'
+import { startChannelProcess } from './channel-process.ts'
+import { type RunIo, type RunResult, run } from './run.ts'
 
 /** Real processes, without an agent (that one is in test/conformance). */
 const ENV = { PATH: '/usr/bin:/bin', LANG: 'C' }

@@ -1,7 +1,8 @@
 import { SandboxError } from '../../model/errors.ts'
+import { isWithin } from '../../model/path.ts'
 import type { Mask, Mount, PathFact } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec } from '../../model/spec.ts'
-import { hardDenied, hasMountSyntax, isWithin, refuseTarget } from '../paths/mount.ts'
+import { hardDenied, hasMountSyntax, refuseTarget } from '../paths/mount.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from '../paths/paths.ts'
 import type { PinFacts } from '../paths/pins.ts'
 

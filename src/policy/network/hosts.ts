@@ -112,15 +112,15 @@ export function isHostName(host: string): boolean {
   )
 }
 
-const isBelow = (host: string, parent: string): boolean => host.endsWith(`.${parent}`)
+const isSubdomain = (host: string, parent: string): boolean => host.endsWith(`.${parent}`)
 
 /** Does the name belong to a cloud's metadata service? */
 export const isMetadataName = (host: string): boolean =>
-  METADATA_NAMES.has(host) || isBelow(host, 'metadata.google.internal')
+  METADATA_NAMES.has(host) || isSubdomain(host, 'metadata.google.internal')
 
 /** Does the name mean something on this machine or network? A name without a dot always does. */
 export const isInternalName = (host: string): boolean =>
-  !host.includes('.') || INTERNAL_SUFFIXES.some((suffix) => host === suffix || isBelow(host, suffix))
+  !host.includes('.') || INTERNAL_SUFFIXES.some((suffix) => host === suffix || isSubdomain(host, suffix))
 
 /**
  * Parses an operator's host list: `host`, `*.host`, `host:port`, `*`, or a preset. A wrong entry is an error.
@@ -161,7 +161,7 @@ export const isCovered = (rule: HostRule, outer: readonly HostRule[]): boolean =
       (by.port === undefined || by.port === rule.port) &&
       (by.kind === 'any' ||
         (by.kind === rule.kind && by.host === rule.host) ||
-        (by.kind === 'below' && rule.kind !== 'any' && isBelow(rule.host, by.host))),
+        (by.kind === 'below' && rule.kind !== 'any' && isSubdomain(rule.host, by.host))),
   )
 
 /** The rule that admits this host and port, or `undefined`. Wildcards match whole labels, never the apex. */
@@ -169,6 +169,6 @@ export function hostRuleFor(rules: readonly HostRule[], host: string, port: numb
   return rules.find(
     (rule) =>
       (rule.port === undefined || rule.port === port) &&
-      (rule.kind === 'any' || (rule.kind === 'exact' ? host === rule.host : isBelow(host, rule.host))),
+      (rule.kind === 'any' || (rule.kind === 'exact' ? host === rule.host : isSubdomain(host, rule.host))),
   )
 }

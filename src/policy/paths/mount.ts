@@ -1,3 +1,4 @@
+import { isWithin } from '../../model/path.ts'
 import { segmentsOf } from './text.ts'
 
 /** What no operator's list opens: host places never mounted or handed out, guest places never covered. */
@@ -36,9 +37,6 @@ const ENGINE_SOCKET =
   /^(docker|dockershim|podman|containerd|crio|cri-dockerd|buildkitd|lxd|incus)(\.raw)?\.sock$/
 
 /** Is `path` the given directory or below it? Whole segments, so `/etcetera` is not below `/etc`. */
-export const isWithin = (path: string, directory: string): boolean =>
-  directory === '/' ? path.startsWith('/') : path === directory || path.startsWith(`${directory}/`)
-
 const withinAny = (path: string, directories: readonly string[]): boolean =>
   directories.some((directory) => isWithin(path, directory))
 

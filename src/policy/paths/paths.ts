@@ -1,5 +1,6 @@
 import type { PathVerdict } from '../../model/decision.ts'
-import { hardDenied, hardDeniedSource, hasMountSyntax, isWithin, refuseTarget } from './mount.ts'
+import { isWithin } from '../../model/path.ts'
+import { hardDenied, hardDeniedSource, hasMountSyntax, refuseTarget } from './mount.ts'
 import { PROTECTION } from './protect.ts'
 import {
   endsInsidePattern,

@@ -1,6 +1,6 @@
+import { isWithin } from '../../model/path.ts'
 import type { Mount, Protection } from '../../model/plan.ts'
 import type { Spec } from '../../model/spec.ts'
-import { isWithin } from './mount.ts'
 import { PROTECTION, pinnedTo } from './protect.ts'
 
 /** What lies in writable places and is led to by a protected name (host/files/git-pins.ts observes it). */

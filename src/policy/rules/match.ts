@@ -1,6 +1,7 @@
 import type { RuleConfig } from '../../model/config.ts'
 import type { Action } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { isWithin } from '../../model/path.ts'
 import { isOpen } from '../commands/shell/unknown-text.ts'
 import { compileGlob, compileRegex, type Pattern, PatternError } from './linear-pattern.ts'
 import type { BuiltInRule } from './rule.ts'
@@ -102,8 +103,8 @@ function inDirs(rule: Rule, { cwds, home }: Subject, grants: boolean): boolean {
   if (rule.dirs.length === 0) return true
   if (cwds.length === 0) return !grants
   const dirs = rule.dirs.map((dir) => dir.replace(/^~(?=\/|$)/, home).replace(/\/+$/, ''))
-  const below = (cwd: string): boolean => dirs.some((dir) => cwd === dir || cwd.startsWith(`${dir}/`))
-  return grants ? cwds.every(below) : cwds.some(below)
+  const isGranted = (cwd: string): boolean => dirs.some((dir) => isWithin(cwd, dir))
+  return grants ? cwds.every(isGranted) : cwds.some(isGranted)
 }
 
 /** The words of a command as one text: a word that holds blanks or quotes is quoted, so `a b` is not `a` and `b`. */

@@ -1,7 +1,7 @@
+import { Admission } from '../../model/admission.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { SupervisorParts } from '../supervisor.ts'
-import { Admission } from './admission.ts'
 import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
 import { OutputBudget } from './output-budget.ts'
 

@@ -3,6 +3,7 @@ import { promisify } from 'node:util'
 import { observePath, openChecked, type PathObservation } from '../../host/files/walk.ts'
 import { countNamesInside } from '../../host/files/walk-names.ts'
 import type { Json } from '../../model/event.ts'
+import { isWithin } from '../../model/path.ts'
 import {
   type FileKind,
   type FileLocation,
@@ -111,7 +112,7 @@ function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: str
   const own = roots.filter((root) => root.path === workspace).flatMap(({ path, real }) => [path, real])
   const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
   return (absolute: string): Access => {
-    const base = own.find((root) => isBelow(absolute, root))
+    const base = own.find((root) => isWithin(absolute, root))
     const place: FileLocation = {
       absolute,
       inWorkspace: base === undefined ? undefined : absolute.slice(base.length + 1),
@@ -165,9 +166,6 @@ export function realOf(observation: PathObservation): string | undefined {
   if (observation.state === 'unreadable') return undefined
   return `${observation.ancestor === '/' ? '' : observation.ancestor}/${observation.missing.join('/')}`
 }
-
-const isBelow = (path: string, root: string): boolean =>
-  path === root || path.startsWith(root === '/' ? '/' : `${root}/`)
 
 const ioRead = promisify<number, Uint8Array, number, number, number | null, number>(
   (

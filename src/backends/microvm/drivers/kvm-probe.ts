@@ -1,7 +1,7 @@
 import { accessSync, constants, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { run } from '../../../host/process/spawn.ts'
+import { run } from '../../../host/process/run.ts'
 
 /** What the guest's last word is worth as an exit code: QEMU doubles it and adds one. */
 const DONE = 33

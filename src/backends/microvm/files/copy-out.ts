@@ -21,6 +21,7 @@ import {
 import { basename, dirname } from 'node:path/posix'
 import { O_PATH } from '../../../host/files/walk.ts'
 import { SandboxError } from '../../../model/errors.ts'
+import { isWithin } from '../../../model/path.ts'
 import type { Mount, Protection } from '../../../model/plan.ts'
 import type { Copied, Manifest } from '../../copy-in.ts'
 import { hasBelow, touchesRepository } from '../../git-shape.ts'
@@ -65,7 +66,7 @@ export class CopyOut {
       if (!protection) return false
       if (touchesRepository(protection, relative, hasBelow(root))) return true
       const full = `${mount.target === '/' ? '' : mount.target}/${relative}`
-      const pinned = protection.pinned.some((path) => full === path || full.startsWith(`${path}/`))
+      const pinned = protection.pinned.some((path) => isWithin(full, path))
       const towards = leads && protection.pinned.some((path) => path.startsWith(`${full}/`))
       return pinned || towards || refuses(protection, relative, leads) !== undefined
     }

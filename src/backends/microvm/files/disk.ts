@@ -1,6 +1,6 @@
 import { chmodSync, closeSync, openSync, readdirSync, rmSync, statfsSync, truncateSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { run } from '../../../host/process/spawn.ts'
+import { run } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 

@@ -1,6 +1,6 @@
 import { lstatSync, mkdirSync, mkdtempSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { startProcess } from '../../../host/process/spawn.ts'
+import { startProcess } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import type { Mount } from '../../../model/plan.ts'

@@ -15,7 +15,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { writeAtomically } from '../../../host/files/atomic-file.ts'
-import { run } from '../../../host/process/spawn.ts'
+import { run } from '../../../host/process/run.ts'
 import { readText, systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import type { Image, ImageStore } from '../../images/store.ts'

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync }
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
-import { run } from '../../../host/process/spawn.ts'
+import { run } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import { unpackLz4 } from './lz4.ts'

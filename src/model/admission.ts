@@ -1,6 +1,6 @@
-import { SandboxError } from '../../model/errors.ts'
+import { SandboxError } from './errors.ts'
 
-/** Who wants a place. */
+/** Who asks to run something. */
 export type AdmissionOwner = { readonly tenant: string; readonly keyId: string }
 
 type Waiting = { readonly go: () => void; readonly leave: (error: unknown) => void }
@@ -22,21 +22,28 @@ class TenantShare extends Share {
 
 const NOBODY: AdmissionOwner = { tenant: '', keyId: '' }
 
+type AdmissionLimits = {
+  readonly running: number
+  readonly waiting: number
+  /** `running` is never exceeded, not even for a tenant that has less than its share. */
+  readonly strict?: boolean
+}
+
 /**
- * So many at once, so many waiting, the rest is told to come back. Places are shared between tenants, and a tenant's
- * between its keys: whoever has less than an equal share never waits for those who have more, even when every place is
- * taken; whoever waits is served in turns. So what is running may exceed the limit while tenants share it, by less than
- * each newcomer's equal share.
+ * A semaphore with a fair queue: `running` at once, `waiting` in the queue, the rest is refused. Slots are shared between
+ * tenants, and a tenant's between its keys: whoever has less than an equal share never waits for those who have more, even
+ * when every slot is taken; the queue is served in turns. So unless the limit is strict, what is running may exceed it
+ * while tenants share it, by less than each newcomer's equal share.
  */
 export class Admission {
   readonly #what: string
-  readonly #limits: { readonly running: number; readonly waiting: number }
+  readonly #limits: AdmissionLimits
   /** INVARIANT: in the order in which they are served; whoever was served goes to the end. */
   readonly #tenants = new Map<string, TenantShare>()
   #running = 0
   #waiting = 0
 
-  constructor(what: string, limits: { readonly running: number; readonly waiting: number }) {
+  constructor(what: string, limits: AdmissionLimits) {
     this.#what = what
     this.#limits = limits
   }
@@ -59,7 +66,7 @@ export class Admission {
     }
   }
 
-  /** Resolves at one's turn with what gives the place back. */
+  /** Resolves when there is a slot, with the function that gives it back. */
   async enter(who: AdmissionOwner = NOBODY): Promise<() => void> {
     const tenant = shareOf(this.#tenants, who.tenant, () => new TenantShare())
     const key = shareOf(tenant.keys, who.keyId, () => new KeyShare())
@@ -75,7 +82,7 @@ export class Admission {
     }
   }
 
-  /** Sends everybody who waits away. */
+  /** Rejects everybody who waits. */
   turnAway(error: unknown): void {
     for (const { keys } of this.#tenants.values())
       for (const key of keys.values()) for (const { leave } of key.queue.splice(0)) leave(error)
@@ -83,6 +90,7 @@ export class Admission {
 
   #mayRun(tenant: TenantShare, key: KeyShare): boolean {
     if (this.#running < this.#limits.running) return true
+    if (this.#limits.strict) return false
     return tenant.running < this.#equal(tenant, 'running') || this.#isShortOf(tenant, key)
   }
 
@@ -107,7 +115,7 @@ export class Admission {
     this.#count(tenant, key, 1, 'waiting')
     try {
       await new Promise<void>((resolve, leave) => {
-        // The place is counted at once, so nobody can slip in between.
+        // The slot is counted at once, so nobody can slip in between.
         const go = (): void => {
           this.#count(tenant, key, 1)
           resolve()

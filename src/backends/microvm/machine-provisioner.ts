@@ -1,16 +1,16 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
+import { WarmPool } from '../../host/warm-pool.ts'
 import type { Driver, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { explained, formatDisk, makeBareDisk } from './files/disk.ts'
 import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
 import { POOL_WARM_UP_COMMANDS, WARM_UP_COMMANDS, WARM_UP_FIELDS, WARM_UP_MOUNTS } from './machine-config.ts'
-import { ReadyPool } from './pool.ts'
 import { MachineTemplates } from './template.ts'
 
 /** Everything that a new machine depends on. A disk of no size has no file system on it. */
 export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
-export type MachineWarmPoolParts = {
+export type MachineProvisionerParts = {
   readonly stateDir: string
   readonly driver: Driver
   readonly filter: Uint8Array
@@ -22,14 +22,18 @@ export type MachineWarmPoolParts = {
 const BOOT_MS = 60_000
 
 /** Where machines come from: the pool, a template, or nothing. */
-export class MachineWarmPool {
-  readonly #parts: MachineWarmPoolParts
+export class MachineProvisioner {
+  readonly #parts: MachineProvisionerParts
   readonly #templates: MachineTemplates
-  readonly #pool: ReadyPool<GuestMachine>
+  readonly #pool: WarmPool<GuestMachine>
 
-  constructor(parts: MachineWarmPoolParts) {
+  constructor(parts: MachineProvisionerParts) {
     this.#parts = parts
-    this.#pool = new ReadyPool(parts.ready)
+    this.#pool = new WarmPool({
+      size: parts.ready,
+      isUsable: (machine) => machine.isAlive(),
+      discard: (machine) => machine.destroy(),
+    })
     const dir = join(parts.stateDir, 'microvm', 'templates')
     this.#templates = new MachineTemplates({
       dir,
@@ -49,7 +53,7 @@ export class MachineWarmPool {
 
   /** One that nobody used; it may stand still. */
   async get(kind: MachineKind): Promise<GuestMachine> {
-    if (!this.#pool.isOn) return this.start(kind)
+    if (this.#parts.ready === 0) return this.start(kind)
     const key = `${await this.#templates.keyOf(kind)}|${kind.diskMb}|${kind.cpus}`
     return (await this.#pool.take(key, () => this.#asleep(kind))) ?? this.start(kind)
   }

@@ -4,13 +4,13 @@ import { Admission } from './admission.ts'
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 /** Who is in, by name, in the order in which they came in. */
-class Hall {
+class Visitors {
   readonly admission: Admission
   readonly inside: { readonly name: string; readonly leave: () => void }[] = []
   readonly refused: string[] = []
 
-  constructor(running: number, waiting: number) {
-    this.admission = new Admission('guests', { running, waiting })
+  constructor(running: number, waiting: number, strict = false) {
+    this.admission = new Admission('guests', { running, waiting, strict })
   }
 
   async come(tenant: string, keyId: string, count: number): Promise<void> {
@@ -34,7 +34,7 @@ class Hall {
 
 describe('admission', () => {
   test('one tenant alone has every place; the rest wait, and then are refused', async () => {
-    const hall = new Hall(8, 4)
+    const hall = new Visitors(8, 4)
     await hall.come('a', 'k', 20)
     expect([hall.inside.length, hall.admission.waiting, hall.refused.length]).toEqual([8, 4, 8])
     await hall.go(8)
@@ -42,7 +42,7 @@ describe('admission', () => {
   })
 
   test('a tenant never waits for another’s that sleep, up to its equal share', async () => {
-    const hall = new Hall(64, 100)
+    const hall = new Visitors(64, 100)
     await hall.come('a', 'k', 70)
     await hall.come('b', 'k', 40)
     expect(hall.count('a/k')).toBe(64)
@@ -52,14 +52,14 @@ describe('admission', () => {
   })
 
   test('nor does a key wait for another key of its tenant', async () => {
-    const hall = new Hall(64, 100)
+    const hall = new Visitors(64, 100)
     await hall.come('a', 'busy', 70)
     await hall.come('a', 'calm', 1)
     expect(hall.count('a/calm')).toBe(1)
   })
 
   test('whoever waits is served in turns, between tenants and between keys', async () => {
-    const hall = new Hall(4, 100)
+    const hall = new Visitors(4, 100)
     await hall.come('a', 'k', 30)
     await hall.come('b', 'one', 20)
     await hall.come('b', 'two', 20)
@@ -70,7 +70,7 @@ describe('admission', () => {
   })
 
   test('a full queue of one tenant does not keep another out of it', async () => {
-    const hall = new Hall(2, 4)
+    const hall = new Visitors(2, 4)
     await hall.come('a', 'k', 50)
     await hall.come('b', 'k', 4)
     expect(hall.count('b/k')).toBe(1)
@@ -79,7 +79,7 @@ describe('admission', () => {
   })
 
   test('without a queue what does not fit is refused at once; nothing is left when all have gone', async () => {
-    const hall = new Hall(3, 0)
+    const hall = new Visitors(3, 0)
     await hall.come('a', 'k', 5)
     expect([hall.inside.length, hall.refused.length]).toEqual([3, 2])
     await hall.go(3)
@@ -90,7 +90,7 @@ describe('admission', () => {
   })
 
   test('who is sent away leaves no trace', async () => {
-    const hall = new Hall(1, 10)
+    const hall = new Visitors(1, 10)
     await hall.come('a', 'k', 5)
     hall.admission.turnAway(new Error('closing'))
     await turn()
@@ -98,5 +98,42 @@ describe('admission', () => {
     await hall.go(1)
     await hall.come('b', 'k', 1)
     expect(hall.inside.length).toBe(1)
+  })
+})
+
+describe('a strict limit', () => {
+  test('is never exceeded, and keys take turns by how much each has running', async () => {
+    const visitors = new Visitors(2, 100, true)
+    await visitors.come('a', 'greedy', 5)
+    await visitors.come('b', 'honest', 1)
+    expect([visitors.count('a/greedy'), visitors.count('b/honest')]).toEqual([2, 0])
+    await visitors.go(1)
+    expect([visitors.count('a/greedy'), visitors.count('b/honest')]).toEqual([1, 1])
+    await visitors.go(1)
+    expect(visitors.inside.length).toBe(2)
+  })
+
+  test('runs work in order, gives the slot back when it fails, and rejects who waits on demand', async () => {
+    const admission = new Admission('jobs', { running: 3, waiting: 100, strict: true })
+    let [now, most] = [0, 0]
+    const order: number[] = []
+    const work = (n: number) =>
+      admission.run(async () => {
+        order.push(n)
+        most = Math.max(most, ++now)
+        await turn()
+        now--
+        if (n % 4 === 0) throw new Error('its own')
+      })
+    const done = await Promise.allSettled(Array.from({ length: 20 }, (_, n) => work(n)))
+    expect(most).toBe(3)
+    expect(order).toEqual(Array.from({ length: 20 }, (_, n) => n))
+    expect(done.filter(({ status }) => status === 'rejected').length).toBe(5)
+    const held = await Promise.all([1, 2, 3].map(() => admission.enter()))
+    const refused = expect(admission.enter()).rejects.toThrow('closed')
+    admission.turnAway(new Error('closed'))
+    await refused
+    for (const release of held) release()
+    expect([admission.running, admission.waiting]).toEqual([0, 0])
   })
 })

@@ -1,0 +1,69 @@
+import { Duplex } from 'node:stream'
+import { type Child, failure, type Launch, type OnTunnel, spawnChild } from './spawn.ts'
+
+/** A process that speaks a protocol for as long as it lives, on descriptor 3 or on its standard streams. */
+export type ChannelProcess = {
+  readonly pid: number
+  readonly channel: Duplex
+  /** Resolves when the process and its first children are gone, with what it said on standard error. */
+  readonly exited: Promise<{
+    readonly code: number | null
+    readonly signal: string | null
+    readonly said: string
+  }>
+  readonly kill: () => void
+}
+
+const MAX_SAID = 8192
+
+/** Starts a process that stays, such as a sandbox with its agent.  */
+export function startChannelProcess(launch: Launch, onTunnel?: OnTunnel): ChannelProcess {
+  const child = spawnChild(
+    launch,
+    launch.control ? ['ignore', 'ignore', 'pipe'] : ['pipe', 'pipe', 'pipe'],
+    onTunnel,
+  )
+  const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
+  return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
+}
+
+/** How it ends, with the beginning of what it said; and the means to end it. */
+function watched(launch: Launch, child: Child): Pick<ChannelProcess, 'exited' | 'kill'> {
+  let said = ''
+  child.stderr?.on('data', (chunk: Buffer) => {
+    if (said.length < MAX_SAID) said += chunk.toString('utf8')
+  })
+  const exited = new Promise<Awaited<ChannelProcess['exited']>>((resolve, reject) => {
+    child.on('error', (cause) => reject(failure(launch, cause)))
+    child.on('close', (code, signal) => resolve({ code, signal, said }))
+  })
+  exited.catch(() => {})
+  const kill = (): void => {
+    try {
+      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+    } catch {
+      // Already gone.
+    }
+  }
+  return { exited, kill }
+}
+
+/** A process with streams to us, or files that are open already, on its descriptors from 3 on. */
+export type StreamProcess = Omit<ChannelProcess, 'channel'> & { readonly streams: readonly Duplex[] }
+
+/** Starts a process that stays and is spoken to on several descriptors, such as a hypervisor. */
+export function startStreamProcess(
+  launch: Launch,
+  descriptors: readonly ('stream' | number)[],
+): StreamProcess {
+  const stdio = descriptors.map((one) => (one === 'stream' ? 'pipe' : one))
+  const child = spawnChild({ cwd: '/', ...launch }, ['ignore', 'ignore', 'pipe', ...stdio])
+  const streams = child.stdio.slice(3).filter((one) => one !== null && one !== undefined) as Duplex[]
+  return { pid: child.pid ?? 0, streams, ...watched(launch, child) }
+}
+
+/** A companion without a control channel speaks on its standard input and output. */
+function standardStreams({ stdin, stdout }: Child): Duplex {
+  stdin?.on('error', () => {})
+  return Duplex.from({ readable: stdout as NodeJS.ReadableStream, writable: stdin as NodeJS.WritableStream })
+}

@@ -1,0 +1,91 @@
+import { createHash } from 'node:crypto'
+import { WarmPool } from '../host/warm-pool.ts'
+import type { Spec } from '../model/spec.ts'
+import type { OpenSandbox } from './open-sandbox.ts'
+
+/** So many sandboxes of one kind are kept ready. */
+export type PoolSize = { readonly spec: Spec; readonly size: number }
+
+export type PoolParts = {
+  readonly open: (spec: Spec) => Promise<OpenSandbox>
+  /** What the policy in force is called; a sandbox that another one admitted is not handed out. */
+  readonly policyHash: () => string
+}
+
+/** Fields that change nothing about the sandbox. */
+const IRRELEVANT: readonly string[] = ['metadata']
+
+type Pooled = { readonly sandbox: OpenSandbox; isAlive: boolean }
+
+/**
+ * Sandboxes that `[[server.pool]]` keeps ready. SECURITY: only unused ones are handed out, and only for a spec that is the
+ * same in everything that matters, admitted by the policy in force; what comes back from a caller is destroyed.
+ */
+export class SandboxPool {
+  readonly #parts: PoolParts
+  readonly #pool = new WarmPool<Pooled>({
+    size: 0,
+    refillMs: 25,
+    isUsable: ({ isAlive }) => isAlive,
+    discard: ({ sandbox }) => sandbox.close(),
+  })
+  #policy: string
+
+  constructor(parts: PoolParts, sizes: readonly PoolSize[]) {
+    this.#parts = parts
+    this.#policy = parts.policyHash()
+    for (const { spec, size } of sizes) this.#pool.pin(poolKey(spec), size, () => this.#open(spec))
+  }
+
+  get ready(): number {
+    return this.#pool.ready
+  }
+
+  /** Opens what is missing, in the background. */
+  fill(): void {
+    this.#pool.fill()
+  }
+
+  /** One that fits exactly and that the caller may have, or nothing: then the caller opens its own. */
+  async take(spec: Spec, isPermitted: (sandbox: OpenSandbox) => boolean): Promise<OpenSandbox | undefined> {
+    if (this.#policy !== this.#parts.policyHash()) {
+      this.#policy = this.#parts.policyHash()
+      void this.#pool.clear()
+    }
+    const accepts = ({ sandbox }: Pooled): boolean => isPermitted(sandbox)
+    return (await this.#pool.take(poolKey(spec), undefined, { accepts, waits: false }))?.sandbox
+  }
+
+  close(): Promise<void> {
+    return this.#pool.close()
+  }
+
+  async #open(spec: Spec): Promise<Pooled> {
+    const sandbox = await this.#parts.open(spec)
+    // Backends start a sandbox when it is first needed; here that is now.
+    await sandbox.layers()
+    const pooled = { sandbox, isAlive: true }
+    void sandbox.ended.then(() => {
+      pooled.isAlive = false
+    })
+    return pooled
+  }
+}
+
+/** A digest of everything in a spec that matters. */
+function poolKey(spec: Spec): string {
+  const entries = Object.entries(spec).filter(
+    ([name, value]) => !IRRELEVANT.includes(name) && value !== undefined,
+  )
+  return createHash('sha256')
+    .update(stable(Object.fromEntries(entries)))
+    .digest('hex')
+}
+
+function stable(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(stable).join(',')}]`
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null'
+  const fields = value as Record<string, unknown>
+  const names = Object.keys(fields).sort()
+  return `{${names.map((name) => `${JSON.stringify(name)}:${stable(fields[name])}`).join(',')}}`
+}
