@@ -13,7 +13,7 @@ import { basename } from 'node:path'
 import { O_PATH } from '../host/files/walk.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Mask, Mount, Plan } from '../model/plan.ts'
-import { header, padding } from './images/tar.ts'
+import { header, padding } from './tar/writer.ts'
 
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 

@@ -1,66 +1,31 @@
-import { release } from 'node:os'
-import type { Backend } from '../backends/backend.ts'
-import { agentPath, compose } from '../compose/compose.ts'
-import { diagnose, type HostNote } from '../host/diagnose.ts'
-import { observeHost } from '../host/host-state.ts'
+import { compose } from '../compose/compose.ts'
+import { type BackendReport, doctorReport } from '../compose/doctor.ts'
+import type { HostNote } from '../host/diagnose.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
 import { outStyled } from './terminal/output.ts'
 
-type Row = {
-  readonly name: string
-  readonly available: boolean
-  readonly level: string
-  readonly guarantees: readonly string[]
-  readonly emulated: boolean
-  readonly start_ms: number | null
-  readonly reason: string | null
-  readonly fix: string | null
-}
-
 /** `ringfence doctor`: every backend is started once, now; nothing is taken from memory. */
 export async function doctor(args: readonly string[]): Promise<number> {
   const { values } = parseOptions('doctor', args, {})
   const ringfence = await compose({ config: values.config, policy: values.policy })
-  const rows: Row[] = []
-  for (const backend of ringfence.registry.list()) {
-    const probe = await ringfence.registry.probe(backend.name, { fresh: true })
-    rows.push({
-      name: backend.name,
-      available: probe.available,
-      level: backend.level,
-      guarantees: probe.available ? probe.guarantees : [],
-      emulated: backend.emulated,
-      start_ms: probe.available ? Math.round(probe.startMs * 10) / 10 : null,
-      reason: probe.available ? noteOf(backend) : probe.reason,
-      fix: probe.available ? null : probe.fix,
-    })
-  }
-  const notes = diagnose(await observeHost(agentPath()))
+  const found = await doctorReport(ringfence)
+  const { backends: rows, notes } = found
   const { ImageStore } = await import('../backends/images/store.ts')
   const images = new ImageStore(ringfence.stateDir).list()
-  const report = {
-    backends: rows,
-    images: images.map(imageJson),
-    node: process.version,
-    kernel: release(),
-    notes,
-  }
+  const report = { ...found, images: images.map(imageJson) }
   const shown = images.map((one) => `  ${visible(imageLine(one))}\n`).join('')
   const text = `${table(rows, report)}${shown && `\nimages:\n${shown}`}${notesText(notes)}`
   outStyled(values.json ? `${visibleJson(report)}\n` : text)
   return rows.some((row) => row.available && row.level !== 'native') ? 0 : 125
 }
 
-function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
-  if (emulated) return 'emulated: slow, only by name'
-  if (byNameOnly) return 'only by name'
-  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
-}
-
-function table(rows: readonly Row[], host: { readonly node: string; readonly kernel: string }): string {
+function table(
+  rows: readonly BackendReport[],
+  host: { readonly node: string; readonly kernel: string },
+): string {
   const colour = process.stdout.isTTY
     ? (code: number, text: string) => `\x1b[${code}m${text}\x1b[0m`
     : (_: number, text: string) => text
@@ -74,8 +39,8 @@ function table(rows: readonly Row[], host: { readonly node: string; readonly ker
   })
   const best = rows.find((row) => row.available && row.level !== 'native')
   const kept = best
-    ? `\n${best.name} keeps here:\n  ${wrap(best.guarantees)}\n`
-    : '\nno wall on this host: nothing will be run\n'
+    ? `\nguarantees ${best.name} provides on this host:\n  ${wrap(best.guarantees)}\n`
+    : '\nno backend can isolate commands on this host: nothing will run\n'
   return `node ${host.node}, kernel ${host.kernel}\n\n  ${'backend'.padEnd(12)} ${'level'.padEnd(9)} ${'here'.padEnd(9)} ${'start'.padStart(9)}\n${lines.join('\n')}\n${kept}`
 }
 

@@ -5,6 +5,7 @@ import type { Review } from '../host/review/review.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
+import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { approver } from './terminal/approver.ts'
@@ -225,21 +226,9 @@ function tellViolations(done: Executed): void {
     err(`ringfence: refused: ${visible(details)} (${guarantee})\n`)
 }
 
-/** The contract's shape of one finished command. */
-export function resultJson(sandbox: Sandbox, done: Executed): Record<string, unknown> {
+/** One finished command as `--json` shows it. */
+export function resultJson(sandbox: Sandbox, done: Executed) {
   const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
-  return {
-    sandbox_id: sandbox.id,
-    exec_id: done.execId,
-    backend: sandbox.backend,
-    level: sandbox.level,
-    layers: done.layers,
-    outcome: done.outcome,
-    stdout: text(done.stdout),
-    stderr: text(done.stderr),
-    truncated: done.truncated,
-    duration_ms: Math.round(done.durationMs * 10) / 10,
-    violations: done.violations,
-    decision: done.decision,
-  }
+  const said = { execId: done.execId, stdout: text(done.stdout), stderr: text(done.stderr) }
+  return execResultJson(sandbox, said, done)
 }

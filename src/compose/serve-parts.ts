@@ -36,6 +36,7 @@ import { Retention } from '../supervisor/telemetry/retention.ts'
 import { Samples } from '../supervisor/telemetry/samples.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
+import { backendReports, doctorReport } from './doctor.ts'
 
 /** What the routes of a server stand on, made of what was opened. */
 
@@ -102,7 +103,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: new PolicyService({ file, home, current, hash: policyHash, reload, inspect }),
-    doctor: () => doctorOf(ringfence),
+    doctor: () => doctorReport(ringfence),
     reviews: new Reviews({
       supervisor,
       trail: ringfence.trail,
@@ -124,7 +125,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     feed,
     metrics,
     settings: settingsOf(options, live),
-    backends: () => backendsOf(ringfence),
+    backends: () => backendReports(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
       ringfence.judge(command, { workspace, cwd }),
     reload,
@@ -269,31 +270,8 @@ function poolSize({
   return { spec, size }
 }
 
-async function doctorOf(ringfence: Ringfence): Promise<unknown> {
-  const backends = await backendsOf(ringfence, true)
-  const notes = diagnose(await observeHost(agentPath()))
-  return { backends, node: process.version, kernel: release(), notes }
-}
-
 /** As the rules are named in decisions. */
 const operatorRules = ({ policy }: Config): OperatorRules => ({
   ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
   asksByDefault: policy?.default_action === 'ask',
 })
-
-async function backendsOf({ registry }: Ringfence, fresh = false): Promise<readonly unknown[]> {
-  return Promise.all(
-    registry.list().map(async ({ name, level, emulated, byNameOnly }) => {
-      const probe = await registry.probe(name, { fresh })
-      const found = probe.available
-        ? {
-            guarantees: probe.guarantees,
-            start_ms: Math.round(probe.startMs * 10) / 10,
-            reason: null,
-            fix: null,
-          }
-        : { guarantees: [], start_ms: null, reason: probe.reason, fix: probe.fix }
-      return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
-    }),
-  )
-}

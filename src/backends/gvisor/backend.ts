@@ -127,7 +127,7 @@ class Gvisor implements Backend {
 
   /** Up, fenced and configured; whose it is comes later. */
   async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
-    const container = await this.#start(plan, this.#root(plan), signal)
+    const container = await this.#start(plan, await this.#root(plan), signal)
     const orders = {
       fields: containerFields(plan, { guards: false, counts: true, slowStart: true }),
       expected: [],
@@ -149,14 +149,14 @@ class Gvisor implements Backend {
     }
   }
 
-  #root(plan: Plan): UnpackedRoot {
+  async #root(plan: Plan): Promise<UnpackedRoot> {
     if (plan.image === undefined) return hostRoot(plan)
     const image = this.#parts.images.get(plan.image)
     if (!image)
       throw new SandboxError('invalid-input', `there is no image \`${plan.image}\` here`, {
         hint: `make one: ringfence image build ${plan.image}`,
       })
-    const dir = this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
+    const dir = await this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
     return { ...imageRoot(dir), layer: image.layer }
   }
 

@@ -11,12 +11,12 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
+import { tarOf } from '../tar/writer.ts'
 import { needsOf } from './elf.ts'
 import { hostTree } from './host-programs.ts'
 import { ImageStore } from './store.ts'
-import { tarOf } from './tar.ts'
 import { addText, type Tree } from './tree.ts'
-import { unpackLayer } from './untar.ts'
+import { unpackLayer } from './unpack.ts'
 
 const dir = mkdtempSync(join(tmpdir(), 'rf-images-'))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))
@@ -56,18 +56,18 @@ describe('tar', () => {
     expect(names).toContain('a')
     expect(names).toContain(long.slice(1))
   })
-  test('we read it', () => {
+  test('we read it', async () => {
     const into = mkdtempSync(join(dir, 'into-'))
-    unpackLayer(archive, into)
+    await unpackLayer(archive, into)
     expect(readFileSync(join(into, long), 'utf8')).toBe('deep')
     expect(readFileSync(join(into, 'a'), 'utf8')).toHaveLength(1000)
   })
-  test('a name that leads out is refused', () => {
+  test('a name that leads out is refused', async () => {
     const bad: Tree = new Map([
       ['/../out', { kind: 'file', mode: 0o644, modified: 0, content: { text: 'x' } }],
     ])
     writeFileSync(archive, Buffer.concat([...tarOf(bad)]))
-    expect(() => unpackLayer(archive, mkdtempSync(join(dir, 'bad-')))).toThrow(/no image of ours/)
+    await expect(unpackLayer(archive, mkdtempSync(join(dir, 'bad-')))).rejects.toThrow(/not an image made by/)
   })
 })
 
@@ -85,7 +85,7 @@ describe.runIf(process.env.RINGFENCE_FULL === '1' && existsSync('/usr/bin/apt-ge
       const second = await new ImageStore(join(dir, 'packages-two')).build('jq', source)
       expect(second.digest).toBe(first.digest)
       expect(said.filter((text) => text.startsWith('unpacking')).length).toBeGreaterThan(5)
-      const root = store.unpacked(first)
+      const root = await store.unpacked(first)
       const there = readdirSync(join(root, 'usr', 'bin'))
       expect(there).toEqual(expect.arrayContaining(['sh', 'dash', 'bash', 'jq']))
     })
@@ -109,7 +109,7 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
   test('unpacks to a root whose programs run', async () => {
     const store = new ImageStore(join(dir, 'one'))
     const [image] = store.list()
-    const root = store.unpacked(image as NonNullable<typeof image>)
+    const root = await store.unpacked(image as NonNullable<typeof image>)
     expect(readdirSync(root)).toContain('usr')
     const loader = join(root, needsOf(readFileSync('/bin/ls'))?.interpreter ?? '')
     expect(existsSync(loader)).toBe(true)

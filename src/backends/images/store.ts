@@ -16,11 +16,11 @@ import {
 import { join } from 'node:path'
 import { writeAtomically } from '../../host/files/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { padding, tarFile, tarOf } from '../tar/writer.ts'
 import { DEFAULT_PROGRAMS, hostStamp, hostTree, skeleton } from './host-programs.ts'
 import { packageTree } from './packages.ts'
-import { padding, tarFile, tarOf } from './tar.ts'
 import type { Tree, TreeEntry } from './tree.ts'
-import { unpackLayer } from './untar.ts'
+import { unpackLayer } from './unpack.ts'
 import { layersInUse } from './uses.ts'
 
 /** An image of ours: one layer, kept in the OCI layout under the state directory. */
@@ -58,6 +58,8 @@ export type BuildOptions = {
 /** Images that this host made, by name. */
 export class ImageStore {
   readonly #dir: string
+  /** Directories that are being filled, so that two sandboxes at once unpack an image once. */
+  readonly #unpacking = new Map<string, Promise<string>>()
   readonly #stateDir: string
   #default: Promise<Image> | undefined
 
@@ -172,14 +174,20 @@ export class ImageStore {
   }
 
   /** The image as a directory, for walls that mount one. Made once; read-only by agreement. */
-  unpacked(image: Image, options: BuildOptions = {}): string {
+  async unpacked(image: Image, options: BuildOptions = {}): Promise<string> {
     const dir = join(this.#dir, 'roots', image.layer.slice('sha256:'.length))
     if (existsSync(dir)) return dir
+    const unpacking = this.#unpacking.get(dir) ?? this.#unpack(image, dir, options)
+    this.#unpacking.set(dir, unpacking)
+    return unpacking.finally(() => this.#unpacking.delete(dir))
+  }
+
+  async #unpack(image: Image, dir: string, options: BuildOptions): Promise<string> {
     options.onProgress?.(`unpacking the image ${image.name}`)
     const temporary = `${dir}.${process.pid}.tmp`
     rmSync(temporary, { recursive: true, force: true })
     mkdirSync(temporary, { recursive: true, mode: 0o755 })
-    unpackLayer(this.#blob(image.layer), temporary)
+    await unpackLayer(this.#blob(image.layer), temporary)
     try {
       renameSync(temporary, dir)
     } catch (error) {

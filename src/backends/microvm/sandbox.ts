@@ -2,8 +2,8 @@ import type { Command, ExecResult, Violation } from '../../model/command.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
 import { ContainerSandbox } from '../container-handle.ts'
+import { TarReader } from '../tar/reader.ts'
 import { CopyOut, type ProtectedNameOf, type SkippedPath } from './files/copy-out.ts'
-import { TarReader } from './files/tar-reader.ts'
 import type { Prepared, SharedMount } from './prepared.ts'
 
 export type CopyBack = {

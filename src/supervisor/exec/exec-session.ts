@@ -4,6 +4,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { redact } from '../../model/redact.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Executed, RunningExec, SpawnOptions } from '../sandbox.ts'
+import { execResultJson } from './exec-json.ts'
 import type { OutputBudget } from './output-budget.ts'
 import { OutputLog } from './output-log.ts'
 
@@ -173,21 +174,18 @@ export class ExecSession {
 /** The contract's shape of one command: the same as `ringfence run --json`. */
 export function execJson(session: ExecSession, live: Pick<OpenSandbox, 'id' | 'backend' | 'level'>) {
   const { done, log } = session
-  const outcome: Outcome | null = done?.outcome ?? null
-  return {
-    sandbox_id: live.id,
-    exec_id: session.id,
-    state: session.state,
-    backend: live.backend,
-    level: live.level,
-    layers: done?.layers ?? [],
-    outcome,
-    stdout: log.text('stdout'),
-    stderr: log.text('stderr'),
-    truncated: (done?.truncated ?? false) || log.isCut,
-    duration_ms: done ? Math.round(done.durationMs * 10) / 10 : Date.now() - session.startedAt,
-    violations: done?.violations ?? [],
-    decision: done?.decision ?? null,
+  const said = { execId: session.id, stdout: log.text('stdout'), stderr: log.text('stderr') }
+  const truncated = (done?.truncated ?? false) || log.isCut
+  const { state } = session
+  if (done) return { ...execResultJson(live, said, { ...done, truncated }), state }
+  const running = {
+    layers: [],
+    outcome: null,
+    truncated,
+    durationMs: Date.now() - session.startedAt,
+    violations: [],
   }
+  return { ...execResultJson(live, said, { ...running, decision: null }), state }
 }
+
 export type ExecJson = ReturnType<typeof execJson>

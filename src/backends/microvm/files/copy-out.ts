@@ -25,7 +25,7 @@ import { isWithin } from '../../../model/path.ts'
 import type { Mount, Protection } from '../../../model/plan.ts'
 import type { Copied, Manifest } from '../../copy-in.ts'
 import { hasBelow, touchesRepository } from '../../git-shape.ts'
-import type { GuestEntry, TarReader } from './tar-reader.ts'
+import type { TarEntry, TarReader } from '../../tar/reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
@@ -103,7 +103,7 @@ export class CopyOut {
     throw new SandboxError('path-traversal', `${real} is no longer what policy judged: it was replaced`)
   }
 
-  async #apply(root: number, entry: GuestEntry, reader: TarReader): Promise<void> {
+  async #apply(root: number, entry: TarEntry, reader: TarReader): Promise<void> {
     const { name } = entry
     if (this.#without.has(dirname(name))) {
       if (entry.kind === 'dir') this.#without.add(name)
@@ -122,7 +122,7 @@ export class CopyOut {
     }
   }
 
-  async #place(root: number, dir: string, entry: GuestEntry, reader: TarReader): Promise<void> {
+  async #place(root: number, dir: string, entry: TarEntry, reader: TarReader): Promise<void> {
     const { name, kind } = entry
     const place = `${dir}/${basename(name)}`
     const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
@@ -147,7 +147,7 @@ export class CopyOut {
   async #write(
     fresh: string,
     place: string,
-    { mode, modified }: GuestEntry,
+    { mode, modified }: TarEntry,
     from: { readonly reader: TarReader; readonly now: BigIntStats | undefined },
   ): Promise<void> {
     const fd = openSync(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
@@ -210,7 +210,7 @@ export class CopyOut {
     }
   }
 
-  #leave({ name, kind }: GuestEntry, why: SkippedPath['why']): void {
+  #leave({ name, kind }: TarEntry, why: SkippedPath['why']): void {
     this.#left.push({ path: name, why })
     if (kind === 'dir') this.#without.add(name)
   }

@@ -19,9 +19,9 @@ import { planOf } from '../../../../test/conformance/world.ts'
 import type { Mount, Plan } from '../../../model/plan.ts'
 import { refusedBy } from '../../../policy/paths/protect.ts'
 import { CopyIn } from '../../copy-in.ts'
-import { type Header, header, padding } from '../../images/tar.ts'
+import { TarReader } from '../../tar/reader.ts'
+import { type Header, header, padding } from '../../tar/writer.ts'
 import { CopyOut, type CopyOutResult } from './copy-out.ts'
-import { TarReader } from './tar-reader.ts'
 
 let base: string
 let workspace: string

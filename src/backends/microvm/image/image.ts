@@ -130,7 +130,7 @@ export class GuestImages {
     const record = join(this.#dir, `${image.layer.replace(':', '-')}.json`)
     const known = existsSync(record) ? (JSON.parse(readFileSync(record, 'utf8')) as string) : undefined
     if (known !== undefined && existsSync(join(this.#dir, known))) return known
-    const tree = this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
+    const tree = await this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
     this.#say('writing the root image')
     const temporary = join(this.#dir, `root.${process.pid}.tmp`)
     try {

@@ -1,4 +1,4 @@
-import { bytesOf, type Tree, type TreeEntry } from './tree.ts'
+import { bytesOf, type Tree, type TreeEntry } from '../images/tree.ts'
 
 const BLOCK = 512
 

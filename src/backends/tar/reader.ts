@@ -1,7 +1,7 @@
-import { SandboxError } from '../../../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
 
-/** One entry of an archive that a guest made; what follows it is its content. */
-export type GuestEntry = {
+/** One entry of an archive; what follows it is its content. */
+export type TarEntry = {
   readonly name: string
   /**
    * A file, a link, a directory; one that did not change; one whose content cannot be told; when it was all looked at; one
@@ -16,7 +16,7 @@ export type GuestEntry = {
 
 const BLOCK = 512
 const MAX_RECORDS = 16 * 1024
-const KINDS: Readonly<Record<string, GuestEntry['kind']>> = {
+const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '0': 'file',
   '2': 'link',
   '5': 'dir',
@@ -25,27 +25,33 @@ const KINDS: Readonly<Record<string, GuestEntry['kind']>> = {
   T: 'time',
 }
 
-export type TarLimits = { readonly entries: number; readonly bytes: number }
+export type TarLimits = {
+  readonly entries?: number
+  readonly bytes?: number
+  /** The bits of a mode that are taken over; permissions alone unless said otherwise. */
+  readonly modes?: number
+}
 
 /**
- * Reads an archive while it comes. SECURITY: a guest wrote it. Names are plain relative paths or the archive is refused as a
+ * Reads an archive while it comes. SECURITY: a guest may have written it. Names are plain relative paths or the archive is refused as a
  * whole; lengths are bounded before anything is kept.
  */
 export class TarReader {
   readonly #source: AsyncIterator<Uint8Array>
-  readonly #limits: TarLimits
+  readonly #limits: Required<TarLimits>
   #rest: Buffer = Buffer.alloc(0)
   #entries = 0
   #bytes = 0
   #left = 0
 
-  constructor(source: AsyncIterable<Uint8Array>, limits: TarLimits) {
+  constructor(source: AsyncIterable<Uint8Array>, limits: TarLimits = {}) {
     this.#source = source[Symbol.asyncIterator]()
-    this.#limits = limits
+    const unlimited = Number.POSITIVE_INFINITY
+    this.#limits = { entries: unlimited, bytes: unlimited, modes: 0o777, ...limits }
   }
 
   /** The next entry; what was not read of the one before is passed over. */
-  async next(): Promise<GuestEntry | undefined> {
+  async next(): Promise<TarEntry | undefined> {
     for await (const _ of this.content());
     const long: Record<string, Buffer> = {}
     for (;;) {
@@ -61,7 +67,7 @@ export class TarReader {
     }
   }
 
-  #entry(head: Buffer, shown: number, long: Readonly<Record<string, Buffer>>): GuestEntry {
+  #entry(head: Buffer, shown: number, long: Readonly<Record<string, Buffer>>): TarEntry {
     const kind = KINDS[text(head, 156, 1)]
     if (!kind) throw hostile('something that is no file')
     const size = long.size === undefined ? shown : Number(long.size.toString('latin1'))
@@ -74,7 +80,7 @@ export class TarReader {
     const target = long.linkpath ?? bytesOf(head, 157, 100)
     const name = path.toString('utf8').replace(/\/$/, '')
     assertPlain(name)
-    const rest = { mode: number(head, 100, 8) & 0o777, size, modified: number(head, 136, 12) }
+    const rest = { mode: number(head, 100, 8) & this.#limits.modes, size, modified: number(head, 136, 12) }
     return {
       name,
       kind: isText(path) && isText(target) ? kind : 'strange',
@@ -178,4 +184,4 @@ function assertPlain(name: string): void {
 }
 
 const hostile = (what: string): SandboxError =>
-  new SandboxError('path-traversal', `what the sandbox sent back holds ${what}`)
+  new SandboxError('path-traversal', `the archive holds ${what}`)

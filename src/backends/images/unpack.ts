@@ -1,0 +1,49 @@
+import { chmodSync, createReadStream, createWriteStream, mkdirSync, symlinkSync, utimesSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { SandboxError } from '../../model/errors.ts'
+import { type TarEntry, TarReader } from '../tar/reader.ts'
+
+/** Special bits too: an image's `/tmp` is sticky. */
+const MODES = 0o7777
+
+/**
+ * Unpacks a layer that `tar/writer.ts` wrote into an empty directory.
+ * SECURITY: a name that leads elsewhere is refused, and so is everything that such an archive never holds.
+ */
+export async function unpackLayer(archive: string, into: string): Promise<void> {
+  const reader = new TarReader(createReadStream(archive), { modes: MODES })
+  try {
+    for (let entry = await reader.next(); entry; entry = await reader.next())
+      await extract(reader, entry, into)
+  } catch (error) {
+    if (!(error instanceof SandboxError)) throw error
+    throw new SandboxError(
+      'launch-failed',
+      `not an image made by \`ringfence image build\`: ${error.message}`,
+      {
+        hint: 'remove the image with `ringfence image rm` and build it again',
+        cause: error,
+      },
+    )
+  } finally {
+    await reader.close()
+  }
+}
+
+async function extract(
+  reader: TarReader,
+  { name, kind, mode, link, modified }: TarEntry,
+  into: string,
+): Promise<void> {
+  const path = join(into, name)
+  if (kind === 'dir') mkdirSync(path, { recursive: true, mode })
+  else if (kind === 'link') symlinkSync(link, path)
+  else if (kind === 'file') {
+    mkdirSync(dirname(path), { recursive: true })
+    await pipeline(reader.content(), createWriteStream(path, { flags: 'wx', mode: 0o600 }))
+    // After the write: a mode without `w`, or with special bits, would not survive it.
+    chmodSync(path, mode)
+    utimesSync(path, modified, modified)
+  } else throw new SandboxError('path-traversal', `the archive holds \`${name}\`, which is no file`)
+}

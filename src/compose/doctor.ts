@@ -1,0 +1,50 @@
+import { release } from 'node:os'
+import type { Backend, Probe } from '../backends/backend.ts'
+import { diagnose } from '../host/diagnose.ts'
+import { observeHost } from '../host/host-state.ts'
+import type { Ringfence } from './compose.ts'
+import { agentPath } from './files.ts'
+
+/** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and what its owner should know. */
+export async function doctorReport(ringfence: Ringfence) {
+  return {
+    backends: await backendReports(ringfence, true),
+    node: process.version,
+    kernel: release(),
+    notes: diagnose(await observeHost(agentPath())),
+  }
+}
+
+/** Every backend with what it can do here; `fresh` starts each one now instead of trusting an earlier probe. */
+export async function backendReports({ registry }: Ringfence, fresh = false) {
+  if (!fresh)
+    return Promise.all(
+      registry.list().map(async (backend) => reportOf(backend, await registry.probe(backend.name))),
+    )
+  const reports = []
+  // One after another: each measures how long it takes to start.
+  for (const backend of registry.list())
+    reports.push(reportOf(backend, await registry.probe(backend.name, { fresh })))
+  return reports
+}
+
+function reportOf(backend: Backend, probe: Probe) {
+  const { name, level, emulated, byNameOnly } = backend
+  const found = probe.available
+    ? {
+        guarantees: probe.guarantees,
+        start_ms: Math.round(probe.startMs * 10) / 10,
+        reason: noteOf(backend),
+        fix: null,
+      }
+    : { guarantees: [], start_ms: null, reason: probe.reason, fix: probe.fix }
+  return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
+}
+
+export type BackendReport = ReturnType<typeof reportOf>
+
+function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
+  if (emulated) return 'emulated: slow, only by name'
+  if (byNameOnly) return 'only by name'
+  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
+}

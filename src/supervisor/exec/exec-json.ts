@@ -1,0 +1,26 @@
+import type { ExecResult } from '../../model/command.ts'
+import type { Decision } from '../../model/decision.ts'
+
+/** `null` for what is known only at the end. */
+type Done = Pick<ExecResult, 'layers' | 'truncated' | 'durationMs' | 'violations'> & {
+  readonly outcome: ExecResult['outcome'] | null
+  readonly decision: Decision | null
+}
+type Where = { readonly id: string; readonly backend: string; readonly level: string }
+type Said = { readonly execId: string; readonly stdout: string; readonly stderr: string }
+
+/** One command as `run --json`, `auto --json` and `/v1` show it. */
+export const execResultJson = (sandbox: Where, { execId, stdout, stderr }: Said, done: Done) => ({
+  sandbox_id: sandbox.id,
+  exec_id: execId,
+  backend: sandbox.backend,
+  level: sandbox.level,
+  layers: done.layers,
+  outcome: done.outcome,
+  stdout,
+  stderr,
+  truncated: done.truncated,
+  duration_ms: Math.round(done.durationMs * 10) / 10,
+  violations: done.violations,
+  decision: done.decision,
+})
