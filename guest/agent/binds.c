@@ -9,7 +9,7 @@
 #define PIDFD_THREAD O_EXCL
 #endif
 
-static pid_t group_of(pid_t thread) {
+static pid_t thread_group_of(pid_t thread) {
   char name[32], text[512];
   snprintf(name, sizeof name, "%d/status", thread);
   int fd = openat(proc_fd, name, O_RDONLY | O_CLOEXEC);
@@ -28,10 +28,10 @@ static bool is_same_file(int ours, pid_t caller, int theirs) {
   return !fstat(ours, &a) && !fstatat(proc_fd, name, &b, 0) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-int take_descriptor(const struct call *call, int fd) {
+int duplicate_caller_fd(const struct supervised_call *call, int fd) {
   int pidfd = (int)syscall(SYS_pidfd_open, call->caller, PIDFD_THREAD);
   /* PLATFORM: before 6.9 only a whole process has one; its threads share their descriptors, or we find another file. */
-  if (pidfd < 0) pidfd = (int)syscall(SYS_pidfd_open, group_of(call->caller), 0);
+  if (pidfd < 0) pidfd = (int)syscall(SYS_pidfd_open, thread_group_of(call->caller), 0);
   if (pidfd < 0) return -errno;
   int copy = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0), error = errno;
   close(pidfd);
@@ -42,7 +42,7 @@ int take_descriptor(const struct call *call, int fd) {
 }
 
 /* From where the caller stands, so that the socket knows its address as the caller wrote it. */
-static int bind_at(const struct call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+static int bind_at(const struct supervised_call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
   char name[32];
   snprintf(name, sizeof name, "%d/cwd", call->caller);
   int cwd = openat(proc_fd, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -50,7 +50,7 @@ static int bind_at(const struct call *call, int socket, const struct sockaddr_un
     if (cwd >= 0) close(cwd);
     return -EACCES;
   }
-  mode_t own = umask(umask_of(call->caller));
+  mode_t own = umask(caller_umask(call->caller));
   int failed = bind(socket, (const void *)address, length), error = errno;
   umask(own);
   close(cwd);
@@ -62,18 +62,18 @@ static int bind_at(const struct call *call, int socket, const struct sockaddr_un
 /*
  * Nobody inside can change what the path means between our look and the kernel's: every change of a name waits for us.
  */
-static int bind_path(const struct call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+static int bind_path(const struct supervised_call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
   char path[sizeof address->sun_path + 1] = "";
-  struct place place;
+  struct resolved_path resolved;
   memcpy(path, address->sun_path, length - offsetof(struct sockaddr_un, sun_path));
-  int result = resolve(&place, call->caller, AT_FDCWD, path, KEEP_LINK);
+  int result = resolve(&resolved, call->caller, AT_FDCWD, path, NO_FOLLOW);
   if (result) return result;
-  if (place.parent < 0 || place.found >= 0) result = -EADDRINUSE;
-  else if ((result = judge(&place, refuses_arrival, "create"))) ;
-  else if (has_no_room(&place)) result = -ENOSPC;
-  else result = done(bind_at(call, socket, address, length), &place, "create");
-  if (!result) usage_note_entry();
-  release(&place);
+  if (resolved.parent < 0 || resolved.fd >= 0) result = -EADDRINUSE;
+  else if ((result = check_path(&resolved, denies_move_in, "create"))) ;
+  else if (is_disk_full(&resolved)) result = -ENOSPC;
+  else result = call_result(bind_at(call, socket, address, length), &resolved, "create");
+  if (!result) disk_add_entry();
+  release_path(&resolved);
   return result;
 }
 
@@ -85,12 +85,12 @@ static bool has_path(int socket, const struct sockaddr_storage *address, uint64_
          ((const struct sockaddr_un *)address)->sun_path[0];
 }
 
-int do_bind(const struct call *call, int fd, uint64_t address, uint64_t length) {
+int emulate_bind(const struct supervised_call *call, int fd, uint64_t address, uint64_t length) {
   struct sockaddr_storage to = {0};
   if (length > sizeof to) return -EINVAL;
-  int result = length ? read_memory(call, address, &to, (size_t)length) : 0;
+  int result = length ? read_caller_memory(call, address, &to, (size_t)length) : 0;
   if (result) return result;
-  int socket = take_descriptor(call, fd);
+  int socket = duplicate_caller_fd(call, fd);
   if (socket < 0) return socket;
   if (!has_path(socket, &to, length)) result = bind(socket, (void *)&to, (socklen_t)length) ? -errno : 0;
   else if (length > sizeof(struct sockaddr_un)) result = -EINVAL;

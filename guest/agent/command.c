@@ -14,7 +14,7 @@ bool is_command_field(const char *name) {
   return false;
 }
 
-const char *take_field(char **at, const char *end) {
+const char *next_field(char **at, const char *end) {
   if (*at >= end) die("configuration ends too early");
   const char *item = *at;
   *at += strnlen(*at, (size_t)(end - *at)) + 1;
@@ -33,19 +33,19 @@ static void set_variable(struct strings *env, const char *entry) {
   strings_add(env, entry);
 }
 
-void command_field(struct command_spec *spec, const char *name, char **at, const char *end) {
-  if (!strcmp(name, "argv")) strings_add(&spec->argv, take_field(at, end));
-  else if (!strcmp(name, "env")) set_variable(&spec->env, take_field(at, end));
-  else if (!strcmp(name, "cwd")) spec->cwd = take_field(at, end);
+void parse_command_field(struct command_spec *spec, const char *name, char **at, const char *end) {
+  if (!strcmp(name, "argv")) strings_add(&spec->argv, next_field(at, end));
+  else if (!strcmp(name, "env")) set_variable(&spec->env, next_field(at, end));
+  else if (!strcmp(name, "cwd")) spec->cwd = next_field(at, end);
   else if (!strcmp(name, "builtin")) spec->builtin = true;
   else if (!strcmp(name, "input")) spec->input = true;
-  else if (!strcmp(name, "held")) spec->held = true;
+  else if (!strcmp(name, "held")) spec->wait_for_start = true;
   else if (!strcmp(name, "rlimit")) {
-    strings_add(&spec->rlimits, take_field(at, end));
-    strings_add(&spec->rlimits, take_field(at, end));
+    strings_add(&spec->rlimits, next_field(at, end));
+    strings_add(&spec->rlimits, next_field(at, end));
   } else if (!strcmp(name, "terminal")) {
-    spec->columns = (unsigned short)atoi(take_field(at, end));
-    spec->rows = (unsigned short)atoi(take_field(at, end));
+    spec->columns = (unsigned short)atoi(next_field(at, end));
+    spec->rows = (unsigned short)atoi(next_field(at, end));
   } else die("unknown field %s", name);
 }
 
@@ -64,7 +64,7 @@ static void set_rlimits(const struct strings *rlimits) {
     rlim_t most = limit.rlim_max;
     limit.rlim_cur = strtoull(rlimits->items[i + 1], NULL, 10);
     /* The keepers of other commands are nobody's processes but ours. */
-    if (resource == RLIMIT_NPROC && (limit.rlim_cur += keepers()) > most) limit.rlim_cur = most;
+    if (resource == RLIMIT_NPROC && (limit.rlim_cur += agent_processes()) > most) limit.rlim_cur = most;
     /* How many files are open is a program's own affair, as ever; the rest are ceilings. */
     if (resource != RLIMIT_NOFILE) limit.rlim_max = limit.rlim_cur;
     if (setrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
@@ -128,23 +128,23 @@ static void exec_program(struct command_spec *spec) {
 }
 
 /* SECURITY: until the host has put the process where it belongs, it is not the command. */
-static void wait_for_release(int socket) {
+static void wait_for_start_message(int socket) {
   char kind, text[16];
   int fd;
   if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != 'G') _exit(125);
 }
 
-enum { AT_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+enum { ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
 
 /* PLATFORM: gVisor does not close ranges in every way that Linux does; there they are gone through one by one. */
-static bool close_others(unsigned flags) {
+static bool close_other_fds(unsigned flags) {
   if (!syscall(SYS_close_range, 3, INT_MAX, flags)) return true;
   DIR *open = errno == EINVAL || errno == ENOSYS ? opendir("/proc/self/fd") : NULL;
   if (!open) return false;
   for (struct dirent *entry; (entry = readdir(open));) {
     int fd = atoi(entry->d_name);
     if (fd < 3 || fd == dirfd(open)) continue;
-    if (flags == AT_EXEC) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (flags == ON_EXEC) fcntl(fd, F_SETFD, FD_CLOEXEC);
     else close(fd);
   }
   closedir(open);
@@ -156,20 +156,20 @@ static bool close_others(unsigned flags) {
  * is in a long one, so a command that takes all it gets keeps nobody waiting; and no command gets less than another.
  * PLATFORM: kernels before 6.12 know one turn for all and ignore it.
  */
-enum { LONG_TURN_NS = 20 * 1000 * 1000 };
+enum { COMMAND_SLICE_NS = 20 * 1000 * 1000 };
 
-static void take_long_turns(void) {
+static void set_scheduler_slice(void) {
   struct {
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;
     uint32_t priority;
     uint64_t runtime, deadline, period;
-  } turns = {.size = sizeof turns, .flags = 0x08 /* keeps the policy */, .nice = getpriority(PRIO_PROCESS, 0), .runtime = LONG_TURN_NS};
-  syscall(SYS_sched_setattr, 0, &turns, 0);
+  } attributes = {.size = sizeof attributes, .flags = 0x08 /* keeps the policy */, .nice = getpriority(PRIO_PROCESS, 0), .runtime = COMMAND_SLICE_NS};
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
-_Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, bool terminal) {
+_Noreturn void exec_command(struct command_spec *spec, int socket, bool supervised, bool terminal) {
   sigset_t none;
   sigemptyset(&none);
   child_socket = socket;
@@ -179,15 +179,15 @@ _Noreturn void run_command(struct command_spec *spec, int socket, bool guarded, 
   umask(022); /* PID 1 itself has none, because it creates files with modes that are already masked */
   if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
   set_rlimits(&spec->rlimits);
-  take_long_turns();
-  if (spec->held) wait_for_release(socket);
-  if (guarded) {
-    int listener = guard_install();
+  set_scheduler_slice();
+  if (spec->wait_for_start) wait_for_start_message(socket);
+  if (supervised) {
+    int listener = supervision_install();
     if (listener < 0) die("guard: %s", strerror(errno));
     if (!send_message(socket, 'L', "", 0, listener)) _exit(125);
   }
   /* SECURITY: every descriptor but the standard three closes at exec; what does not exec closes them now. */
-  if (!close_others(spec->builtin ? 0 : AT_EXEC)) die("close_range: %s", strerror(errno));
+  if (!close_other_fds(spec->builtin ? 0 : ON_EXEC)) die("close_range: %s", strerror(errno));
   sigprocmask(SIG_SETMASK, &none, NULL);
   signal(SIGPIPE, SIG_DFL);
   if (spec->builtin) {

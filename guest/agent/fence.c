@@ -32,24 +32,24 @@ static void set_attributes(int tree, uint64_t attributes, const char *path) {
 }
 
 /* SECURITY: the target is reached without following a link, so a guest that planted one is caught. */
-static void place_tree(int tree, int target, const char *path) {
+static void attach_tree(int tree, int target, const char *path) {
   if (syscall(SYS_move_mount, tree, "", target, "", MOVE_FROM_EMPTY | MOVE_TO_EMPTY))
     die("cannot mount on %s: %s", path, strerror(errno));
 }
 
-void make_readonly(const char *path) {
-  int target = open_beneath(AT_FDCWD, path, O_PATH);
+void mount_readonly(const char *path) {
+  int target = open_no_symlinks(AT_FDCWD, path, O_PATH);
   if (target < 0 && errno == ENOENT) return;
   int tree = clone_tree(path);
   if (target < 0 || tree < 0) die("cannot open %s: %s", path, strerror(errno));
   set_attributes(tree, ATTR_RDONLY, path);
-  place_tree(tree, target, path);
+  attach_tree(tree, target, path);
   close(tree);
   close(target);
 }
 
 void hide_path(const char *path) {
-  int target = open_beneath(AT_FDCWD, path, O_PATH);
+  int target = open_no_symlinks(AT_FDCWD, path, O_PATH);
   if (target < 0 && errno == ENOENT) return;
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", target);
@@ -58,7 +58,7 @@ void hide_path(const char *path) {
 }
 
 void mask_path(const char *path, const char *dev, const char *ino) {
-  int target = open_beneath(AT_FDCWD, path, O_PATH);
+  int target = open_no_symlinks(AT_FDCWD, path, O_PATH);
   struct stat stat;
   if (target < 0 || fstat(target, &stat)) die("cannot open %s: %s", path, strerror(errno));
   if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
@@ -73,10 +73,10 @@ void mask_path(const char *path, const char *dev, const char *ino) {
 }
 
 void move_mount_to(const char *staged, const char *path, const char *mode) {
-  int tree = clone_tree(staged), target = open_beneath(AT_FDCWD, path, O_PATH);
+  int tree = clone_tree(staged), target = open_no_symlinks(AT_FDCWD, path, O_PATH);
   if (tree < 0 || target < 0) die("cannot mount on %s: %s", path, strerror(errno));
   set_attributes(tree, strcmp(mode, "rw") ? ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV : ATTR_NOSUID | ATTR_NODEV, path);
-  place_tree(tree, target, path);
+  attach_tree(tree, target, path);
   close(tree);
   close(target);
   if (umount2(staged, MNT_DETACH)) die("cannot detach %s: %s", staged, strerror(errno));
@@ -84,7 +84,7 @@ void move_mount_to(const char *staged, const char *path, const char *mode) {
 
 void mount_overlay(const char *original, const char *changes, const char *path) {
   char options[PATH_MAX], link[64];
-  int target = open_beneath(AT_FDCWD, path, O_PATH | O_DIRECTORY);
+  int target = open_no_symlinks(AT_FDCWD, path, O_PATH | O_DIRECTORY);
   snprintf(link, sizeof link, "/proc/self/fd/%d", target);
   snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", original, changes, changes);
   if (target < 0 || mount("overlay", link, "overlay", MS_NOSUID | MS_NODEV, options))
@@ -94,7 +94,7 @@ void mount_overlay(const char *original, const char *changes, const char *path) 
   if (umount2(original, MNT_DETACH) || umount2(changes, MNT_DETACH)) die("cannot detach %s: %s", changes, strerror(errno));
 }
 
-static void put(const char *path, const char *text) {
+static void write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
   close(fd);
@@ -104,17 +104,17 @@ static void put(const char *path, const char *text) {
  * The seccomp filter refuses them too; this holds also where a filter can be argued with. One is still needed when
  * the sandbox has another user than the one who made the mounts.
  */
-void forbid_user_namespaces(bool but_one) { put("/proc/sys/user/max_user_namespaces", but_one ? "1" : "0"); }
+void limit_user_namespaces(bool allow_one) { write_text("/proc/sys/user/max_user_namespaces", allow_one ? "1" : "0"); }
 
 /* Bubblewrap made the mounts as user 0 of its namespace; a namespace inside it gives the user its own number back. */
-void become_user(const char *uid, const char *gid) {
+void map_user(const char *uid, const char *gid) {
   char map[64];
   if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
-  put("/proc/self/setgroups", "deny");
+  write_text("/proc/self/setgroups", "deny");
   snprintf(map, sizeof map, "%s 0 1", gid);
-  put("/proc/self/gid_map", map);
+  write_text("/proc/self/gid_map", map);
   snprintf(map, sizeof map, "%s 0 1", uid);
-  put("/proc/self/uid_map", map);
+  write_text("/proc/self/uid_map", map);
 }
 
 void drop_privileges(void) {
@@ -154,7 +154,7 @@ static void allow_beneath(int ruleset, const char *path, uint64_t access) {
   close(fd);
 }
 
-int restrict_files(struct strings *writable, bool files) {
+int landlock_restrict(struct strings *writable, bool files) {
   long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
   if (abi < 1) return 0;
   uint64_t all = (1ULL << 13) - 1;
@@ -174,7 +174,7 @@ int restrict_files(struct strings *writable, bool files) {
   return (int)abi;
 }
 
-void load_filter(int fd) {
+void seccomp_load(int fd) {
   static struct sock_filter code[BPF_MAXINSNS];
   ssize_t length = read(fd, code, sizeof code);
   if (length <= 0 || length % (ssize_t)sizeof *code) die("seccomp filter: bad length");
@@ -184,14 +184,14 @@ void load_filter(int fd) {
 }
 
 /* What the kernel says of us now, so that nobody has to believe what was asked for. */
-void describe_layers(int landlock, bool guarded) {
+void report_ready(int landlock, bool supervised) {
   char status[4096], text[4096] = "";
   int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   ssize_t length = fd < 0 ? -1 : read(fd, status, sizeof status - 1);
   if (length <= 0) die("/proc/self/status: %s", strerror(errno));
   close(fd);
   status[length] = 0;
-  size_t used = (size_t)snprintf(text, sizeof text, "Version:\t%d\nLandlock:\t%d\nGuard:\t%d\n", PROTOCOL_VERSION, landlock, guarded);
+  size_t used = (size_t)snprintf(text, sizeof text, "Version:\t%d\nLandlock:\t%d\nGuard:\t%d\n", PROTOCOL_VERSION, landlock, supervised);
   static const char *const FIELDS[] = {"CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters"};
   for (char *line = strtok(status, "\n"); line; line = strtok(NULL, "\n"))
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
@@ -206,6 +206,6 @@ void describe_layers(int landlock, bool guarded) {
     ssize_t size = readlink(path, id, sizeof id - 1);
     if (size > 0) id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
   }
-  if (session_token) used += (size_t)snprintf(text + used, sizeof text - used, "Token:\t%s\nFilled:\t%lld\n", session_token, session_filled);
-  report(FRAME_READY, 0, text, used);
+  if (machine_token) used += (size_t)snprintf(text + used, sizeof text - used, "Token:\t%s\nFilled:\t%lld\n", machine_token, files_copied_at);
+  send_frame(FRAME_READY, 0, text, used);
 }

@@ -11,19 +11,19 @@
 static const struct {
   int error;
   const char *name;
-} NAMES[] = {{ENOENT, "ENOENT"}, {EACCES, "EACCES"}, {EPERM, "EPERM"},     {EEXIST, "EEXIST"},   {ENOTDIR, "ENOTDIR"},
+} ERROR_NAMES[] = {{ENOENT, "ENOENT"}, {EACCES, "EACCES"}, {EPERM, "EPERM"},     {EEXIST, "EEXIST"},   {ENOTDIR, "ENOTDIR"},
              {EISDIR, "EISDIR"}, {EROFS, "EROFS"},   {ENOSPC, "ENOSPC"},   {ELOOP, "ELOOP"},     {ENOTEMPTY, "ENOTEMPTY"},
              {EXDEV, "EXDEV"},   {EINVAL, "EINVAL"}, {EFBIG, "EFBIG"},     {ENAMETOOLONG, "ENAMETOOLONG"}};
 
 static _Noreturn void fail(const char *what) {
   const char *name = "EIO";
-  for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-    if (NAMES[i].error == errno) name = NAMES[i].name;
+  for (size_t i = 0; i < sizeof ERROR_NAMES / sizeof *ERROR_NAMES; i++)
+    if (ERROR_NAMES[i].error == errno) name = ERROR_NAMES[i].name;
   dprintf(2, "%s %s", name, what);
   _exit(1);
 }
 
-void put_all(const void *data, size_t length) {
+void write_output(const void *data, size_t length) {
   for (const char *at = data; length > 0;) {
     ssize_t written = write(1, at, length);
     if (written < 0 && errno == EINTR) continue;
@@ -48,7 +48,7 @@ static int read_file(char **argv) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(argv[1]);
     if (got == 0) return 0;
-    put_all(chunk, (size_t)got);
+    write_output(chunk, (size_t)got);
     offset += got;
     left -= got;
   }
@@ -69,7 +69,7 @@ static void make_parents(const char *path) {
   }
 }
 
-static ssize_t take_some(void) {
+static ssize_t read_input(void) {
   ssize_t got;
   do got = read(0, chunk, sizeof chunk);
   while (got < 0 && errno == EINTR);
@@ -82,7 +82,7 @@ static int write_file(char **argv) {
   struct stat stat;
   if (fd < 0 || fstat(fd, &stat)) fail(argv[1]);
   if (!S_ISREG(stat.st_mode)) errno = EINVAL, fail(argv[1]);
-  for (ssize_t got; (got = take_some()) > 0;)
+  for (ssize_t got; (got = read_input()) > 0;)
     for (ssize_t done = 0; done < got;) {
       ssize_t written = write(fd, chunk + done, (size_t)(got - done));
       if (written < 0 && errno == EINTR) continue;
@@ -98,7 +98,7 @@ static char kind_of(mode_t mode) {
 }
 
 /* kind mode uid gid size mtime-in-ms NUL path NUL target NUL */
-static void describe(const char *path, const struct stat *stat) {
+static void write_info(const char *path, const struct stat *stat) {
   char head[160], target[PATH_MAX] = "";
   if (S_ISLNK(stat->st_mode)) {
     ssize_t length = readlink(path, target, sizeof target - 1);
@@ -107,15 +107,15 @@ static void describe(const char *path, const struct stat *stat) {
   long long modified = (long long)stat->st_mtim.tv_sec * 1000 + stat->st_mtim.tv_nsec / 1000000;
   int length = snprintf(head, sizeof head, "%c %o %u %u %lld %lld", kind_of(stat->st_mode), stat->st_mode & 07777, stat->st_uid,
                         stat->st_gid, (long long)stat->st_size, modified);
-  put_all(head, (size_t)length + 1);
-  put_all(path, strlen(path) + 1);
-  put_all(target, strlen(target) + 1);
+  write_output(head, (size_t)length + 1);
+  write_output(path, strlen(path) + 1);
+  write_output(target, strlen(target) + 1);
 }
 
 static int stat_file(char **argv) {
   struct stat stat;
   if (lstat(argv[1], &stat)) fail(argv[1]);
-  describe(argv[1], &stat);
+  write_info(argv[1], &stat);
   return 0;
 }
 
@@ -128,7 +128,7 @@ static void list_below(const char *path, int depth) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
     const char *between = path[strlen(path) - 1] == '/' ? "" : "/";
     if (snprintf(inner, sizeof inner, "%s%s%s", path, between, entry->d_name) >= PATH_MAX || lstat(inner, &stat)) continue;
-    describe(inner, &stat);
+    write_info(inner, &stat);
     if (S_ISDIR(stat.st_mode) && depth > 1) list_below(inner, depth - 1);
   }
   closedir(directory);
@@ -219,12 +219,12 @@ static char change_of(uint32_t mask) {
 }
 
 /* kind name NUL */
-static void tell_change(int inotify, const char *root, const struct inotify_event *event, bool recursive) {
+static void report_change(int inotify, const char *root, const struct inotify_event *event, bool recursive) {
   char name[PATH_MAX];
   const char *directory = watched_path(event->wd);
   if (!event->len) return;
   int length = snprintf(name, sizeof name, "%c%s%s%s", change_of(event->mask), directory, *directory ? "/" : "", event->name);
-  put_all(name, (size_t)length + 1);
+  write_output(name, (size_t)length + 1);
   bool appeared = event->mask & (IN_CREATE | IN_MOVED_TO);
   if (recursive && appeared && (event->mask & IN_ISDIR)) watch_directory(inotify, root, name + 1, true);
 }
@@ -234,14 +234,14 @@ static int watch_files(char **argv) {
   int inotify = inotify_init1(IN_CLOEXEC);
   if (inotify < 0) fail(argv[1]);
   watch_directory(inotify, argv[1], "", recursive);
-  put_all("!", 2); /* the watch is in place */
+  write_output("!", 2); /* the watch is in place */
   for (;;) {
     static char events[65536] __attribute__((aligned(8)));
     ssize_t got = read(inotify, events, sizeof events);
     if (got <= 0) fail(argv[1]);
     for (char *at = events; at < events + got;) {
       struct inotify_event *event = (struct inotify_event *)at;
-      tell_change(inotify, argv[1], event, recursive);
+      report_change(inotify, argv[1], event, recursive);
       at += sizeof *event + event->len;
     }
   }

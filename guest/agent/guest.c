@@ -17,7 +17,7 @@ static struct {
   char *expected;
   size_t expected_length;
   int filter;
-} told = {.filter = -1};
+} received = {.filter = -1};
 
 static void read_all(void *to, size_t length) {
   for (size_t got = 0; got < length;) {
@@ -38,22 +38,22 @@ static char *read_payload(size_t length) {
   return bytes;
 }
 
-int filter_of(const char *bytes, size_t length) {
+int filter_to_memfd(const char *bytes, size_t length) {
   int fd = memfd_create("filter", MFD_CLOEXEC);
   if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET)) die("seccomp filter: %s", strerror(errno));
   return fd;
 }
 
 /* Everything until the word to go. SECURITY: it comes from the host, before anything of a guest exists. */
-static void read_orders(void) {
+static void read_setup_frames(void) {
   for (;;) {
     unsigned char header[9];
     read_all(header, sizeof header);
     size_t length = header[5] | (size_t)header[6] << 8 | (size_t)header[7] << 16 | (size_t)header[8] << 24;
     char *payload = read_payload(length);
-    if (header[0] == FRAME_CONFIGURE) told.config = payload, told.config_length = length;
-    else if (header[0] == FRAME_EXPECT) told.expected = payload, told.expected_length = length;
-    else if (header[0] == FRAME_FILTER) told.filter = filter_of(payload, length), free(payload);
+    if (header[0] == FRAME_CONFIGURE) received.config = payload, received.config_length = length;
+    else if (header[0] == FRAME_EXPECT) received.expected = payload, received.expected_length = length;
+    else if (header[0] == FRAME_FILTER) received.filter = filter_to_memfd(payload, length), free(payload);
     else if (header[0] == FRAME_GO) return;
     else die("configuration: unknown frame %c", header[0]);
   }
@@ -64,11 +64,11 @@ static void read_orders(void) {
  * was to be hidden must be something else now.
  */
 static void check_mounts(void) {
-  char *at = told.expected, *end = at + told.expected_length;
+  char *at = received.expected, *end = at + received.expected_length;
   while (at && at < end) {
-    const char *kind = take_field(&at, end), *path = take_field(&at, end), *dev = take_field(&at, end), *ino = take_field(&at, end);
+    const char *kind = next_field(&at, end), *path = next_field(&at, end), *dev = next_field(&at, end), *ino = next_field(&at, end);
     struct stat stat;
-    int fd = open_beneath(AT_FDCWD, path, O_PATH);
+    int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
     if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
     bool same = stat.st_dev == strtoull(dev, NULL, 10) && stat.st_ino == strtoull(ino, NULL, 10);
     if (same != !strcmp(kind, "is")) die("%s is no longer what policy judged: it was replaced", path);
@@ -89,7 +89,7 @@ static void drop_capabilities(void) {
 }
 
 /* The channel goes where no command finds it by number; its old places lead nowhere. */
-static void take_channel(void) {
+static void move_channel(void) {
   control_fd = fcntl(0, F_DUPFD_CLOEXEC, 100);
   control_out = fcntl(1, F_DUPFD_CLOEXEC, 100);
   int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -101,23 +101,23 @@ static void take_channel(void) {
 extern char **environ;
 
 /* PLATFORM: gVisor lets everybody of our user read what we were started with; so there is nothing to read. */
-static void forget_variables(void) {
+static void clear_environment(void) {
   for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
   *environ = NULL;
 }
 
-_Noreturn void guest(void) {
-  forget_variables();
-  take_channel();
+_Noreturn void container_main(void) {
+  clear_environment();
+  move_channel();
   /* Whoever sees this knows that the container is up; a container in waiting stops here. */
-  report(FRAME_WAITING, 0, "", 0);
-  read_orders();
+  send_frame(FRAME_WAITING, 0, "", 0);
+  read_setup_frames();
   /* SECURITY: we end whatever is left over in our pid namespace; in one that is not ours that would be the machine. */
   if (getpid() != 1) die("the container shares the processes of the host");
-  if (!told.config || told.filter < 0) die("configuration: not complete");
+  if (!received.config || received.filter < 0) die("configuration: not complete");
   umask(0);
-  walk_setup();
+  resolve_setup();
   check_mounts();
   drop_capabilities();
-  serve_inside(told.config, told.config_length, told.filter);
+  serve_in_container(received.config, received.config_length, received.filter);
 }

@@ -13,14 +13,14 @@ static struct {
   struct strings readonly, hidden, masks, nested, overlays, writable;
   struct command_spec command;
   const char *uid, *gid;
-  bool waits;      /* the host gives the word when the command may start */
-  bool open_files; /* the whole file system is granted: Landlock has nothing to hold */
-  bool stays;      /* many commands, each as the host sends it */
-  bool ahead;      /* to make a process is slow here */
+  bool wait_for_start;      /* the host gives the word when the command may start */
+  bool whole_file_system; /* the whole file system is granted: Landlock has nothing to hold */
+  bool persistent;      /* many commands, each as the host sends it */
+  bool prefork;      /* to make a process is slow here */
   bool shared_network; /* the sockets that the kernel lists are the host's */
   int tunnel_port; /* connections to it go out to the host's proxy */
-  int hand;        /* where the host takes the listening socket itself; -1: connections go through the channel */
-} plan = {.hand = -1};
+  int handover_fd;        /* where the host takes the listening socket itself; -1: connections go through the channel */
+} options = {.handover_fd = -1};
 
 static struct {
   const char *name;
@@ -28,12 +28,12 @@ static struct {
   struct strings *list;
   bool lines;
 } FIELDS[] = {
-    {"readonly", 1, &plan.readonly},          {"mask", 3, &plan.masks},
-    {"hide", 1, &plan.hidden},                {"nested", 3, &plan.nested},
-    {"overlay", 3, &plan.overlays},           {"writable", 1, &plan.writable},          {"guard", 1, &protection.guarded},
+    {"readonly", 1, &options.readonly},          {"mask", 3, &options.masks},
+    {"hide", 1, &options.hidden},                {"nested", 3, &options.nested},
+    {"overlay", 3, &options.overlays},           {"writable", 1, &options.writable},          {"guard", 1, &protection.mounts},
     {"protect-root", 1, &protection.roots, true},   {"protect-inner", 1, &protection.inner, true},
     {"protect-name", 1, &protection.names, true},   {"protect-except", 1, &protection.except, true},
-    {"protect-path", 1, &protection.pinned},  {"own", 1, &protection.own},
+    {"protect-path", 1, &protection.pinned},  {"own", 1, &protection.private_mounts},
 };
 
 static char *read_config(int fd, size_t *length) {
@@ -61,59 +61,59 @@ static void add_field(struct strings *list, const char *value, bool lines) {
 static void parse_field(const char *name, char **at, const char *end) {
   for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
     if (strcmp(name, FIELDS[i].name)) continue;
-    for (size_t n = 0; n < FIELDS[i].arity; n++) add_field(FIELDS[i].list, take_field(at, end), FIELDS[i].lines);
+    for (size_t n = 0; n < FIELDS[i].arity; n++) add_field(FIELDS[i].list, next_field(at, end), FIELDS[i].lines);
     return;
   }
-  if (is_command_field(name)) command_field(&plan.command, name, at, end);
-  else if (!strcmp(name, "user")) plan.uid = take_field(at, end), plan.gid = take_field(at, end);
-  else if (!strcmp(name, "wait")) plan.waits = true;
-  else if (!strcmp(name, "stay")) plan.stays = true;
-  else if (!strcmp(name, "ahead")) plan.ahead = true;
-  else if (!strcmp(name, "shared-network")) plan.shared_network = true;
-  else if (!strcmp(name, "learn")) learning = true;
-  else if (!strcmp(name, "tunnel")) plan.tunnel_port = atoi(take_field(at, end));
-  else if (!strcmp(name, "hand")) plan.hand = atoi(take_field(at, end));
-  else if (!strcmp(name, "tell-network")) network_guarantee = take_field(at, end);
-  else if (!strcmp(name, "open-files")) plan.open_files = ceilings.shared_tmp = true;
-  else if (!strcmp(name, "memory")) ceilings.memory_bytes = strtoull(take_field(at, end), NULL, 10);
-  else if (!strcmp(name, "memory-shared")) memory_shared = true;
-  else if (!strcmp(name, "disk")) ceilings.disk_bytes = strtoull(take_field(at, end), NULL, 10);
-  else if (!strcmp(name, "processes")) ceilings.processes = strtoull(take_field(at, end), NULL, 10);
-  else if (!strcmp(name, "tick")) ceilings.tick = atoi(take_field(at, end));
+  if (is_command_field(name)) parse_command_field(&options.command, name, at, end);
+  else if (!strcmp(name, "user")) options.uid = next_field(at, end), options.gid = next_field(at, end);
+  else if (!strcmp(name, "wait")) options.wait_for_start = true;
+  else if (!strcmp(name, "stay")) options.persistent = true;
+  else if (!strcmp(name, "ahead")) options.prefork = true;
+  else if (!strcmp(name, "shared-network")) options.shared_network = true;
+  else if (!strcmp(name, "learn")) tracing = true;
+  else if (!strcmp(name, "tunnel")) options.tunnel_port = atoi(next_field(at, end));
+  else if (!strcmp(name, "hand")) options.handover_fd = atoi(next_field(at, end));
+  else if (!strcmp(name, "tell-network")) network_guarantee = next_field(at, end);
+  else if (!strcmp(name, "open-files")) options.whole_file_system = limits.shared_tmp = true;
+  else if (!strcmp(name, "memory")) limits.memory_bytes = strtoull(next_field(at, end), NULL, 10);
+  else if (!strcmp(name, "memory-shared")) count_shared_memory = true;
+  else if (!strcmp(name, "disk")) limits.disk_bytes = strtoull(next_field(at, end), NULL, 10);
+  else if (!strcmp(name, "processes")) limits.processes = strtoull(next_field(at, end), NULL, 10);
+  else if (!strcmp(name, "tick")) limits.interval_ms = atoi(next_field(at, end));
   else die("configuration: unknown field %s", name);
 }
 
 static void parse_config(char *at, size_t length) {
   const char *end = at + length;
-  while (at < end) parse_field(take_field(&at, end), &at, end);
-  protection_ready();
-  if ((!plan.command.argv.count && !plan.stays) || !plan.command.cwd) die("configuration: no command");
+  while (at < end) parse_field(next_field(&at, end), &at, end);
+  protection_index();
+  if ((!options.command.argv.count && !options.persistent) || !options.command.cwd) die("configuration: no command");
 }
 
 static void finish_mounts(void) {
-  for (size_t i = 0; i + 2 < plan.overlays.count; i += 3)
-    mount_overlay(plan.overlays.items[i], plan.overlays.items[i + 1], plan.overlays.items[i + 2]);
-  for (size_t i = 0; i + 2 < plan.nested.count; i += 3)
-    move_mount_to(plan.nested.items[i], plan.nested.items[i + 1], plan.nested.items[i + 2]);
-  for (size_t i = 0; i + 2 < plan.masks.count; i += 3)
-    mask_path(plan.masks.items[i], plan.masks.items[i + 1], plan.masks.items[i + 2]);
-  for (size_t i = 0; i < plan.hidden.count; i++) hide_path(plan.hidden.items[i]);
-  for (size_t i = 0; i < plan.readonly.count; i++) make_readonly(plan.readonly.items[i]);
+  for (size_t i = 0; i + 2 < options.overlays.count; i += 3)
+    mount_overlay(options.overlays.items[i], options.overlays.items[i + 1], options.overlays.items[i + 2]);
+  for (size_t i = 0; i + 2 < options.nested.count; i += 3)
+    move_mount_to(options.nested.items[i], options.nested.items[i + 1], options.nested.items[i + 2]);
+  for (size_t i = 0; i + 2 < options.masks.count; i += 3)
+    mask_path(options.masks.items[i], options.masks.items[i + 1], options.masks.items[i + 2]);
+  for (size_t i = 0; i < options.hidden.count; i++) hide_path(options.hidden.items[i]);
+  for (size_t i = 0; i < options.readonly.count; i++) mount_readonly(options.readonly.items[i]);
 }
 
-/* SECURITY: names are judged by the paths that the kernel reports; a guarded mount must be where we think it is. */
-static void check_guarded(void) {
+/* SECURITY: names are judged by the paths that the kernel reports; a supervised mount must be where we think it is. */
+static void check_supervised_mounts(void) {
   char path[PATH_MAX];
-  for (size_t i = 0; i < protection.guarded.count; i++) {
-    const char *root = protection.guarded.items[i][0] ? protection.guarded.items[i] : "/";
+  for (size_t i = 0; i < protection.mounts.count; i++) {
+    const char *root = protection.mounts.items[i][0] ? protection.mounts.items[i] : "/";
     int fd = open(root, O_PATH | O_CLOEXEC);
-    if (fd < 0 || !path_of(fd, path, sizeof path) || strcmp(path, root)) die("%s is somewhere else in the sandbox", root);
+    if (fd < 0 || !fd_path(fd, path, sizeof path) || strcmp(path, root)) die("%s is somewhere else in the sandbox", root);
     close(fd);
   }
 }
 
 /* SECURITY: until the host has judged the command and written that down, it does not exist. */
-static void wait_for_word(void) {
+static void wait_for_go(void) {
   unsigned char frame[9];
   for (size_t got = 0; got < sizeof frame;) {
     ssize_t more = read(control_fd, frame + got, sizeof frame - got);
@@ -129,33 +129,33 @@ static pid_t only_command;
 static struct watch listener, messages;
 
 static void listener_ready(struct watch *watch, uint32_t events) {
-  if (events & READABLE) guard_serve(watch->fd);
-  else watch_stop(watch); /* nobody is watched any more */
+  if (events & READABLE) supervision_handle(watch->fd);
+  else watch_close(watch); /* nobody is watched any more */
 }
 
 static void message_ready(struct watch *watch, uint32_t events) {
   (void)events;
   char kind, text[1024];
   int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
-  if (length < 0) return watch_stop(watch);
+  if (length < 0) return watch_close(watch);
   if (kind == 'L' && fd >= 0) watch_start(&listener, fd, READABLE, listener_ready, NULL);
   if (kind == 'F') die("%s", text);
 }
 
-static void start_only_command(bool guarded) {
+static void start_only_command(bool supervised) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) die("socketpair: %s", strerror(errno));
   only_command = fork();
   if (only_command < 0) die("cannot start a process: %s", strerror(errno));
   if (only_command == 0) {
     control_fd = -1;
-    run_command(&plan.command, sockets[1], guarded, false);
+    exec_command(&options.command, sockets[1], supervised, false);
   }
   close(sockets[1]);
   watch_start(&messages, sockets[0], READABLE, message_ready, NULL);
 }
 
-static _Noreturn void finish(int status) {
+static _Noreturn void report_exit_and_quit(int status) {
   bool signaled = WIFSIGNALED(status);
   unsigned char payload[2] = {signaled, (unsigned char)(signaled ? WTERMSIG(status) : WEXITSTATUS(status))};
   /* Why the command could not start is the last thing that it may have said. */
@@ -165,7 +165,7 @@ static _Noreturn void finish(int status) {
     waiting.fd = messages.fd;
   }
   if (control_fd >= 0) fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK);
-  report(FRAME_EXIT, 0, payload, sizeof payload);
+  send_frame(FRAME_EXIT, 0, payload, sizeof payload);
   /* The end of PID 1 ends every process of the sandbox. */
   _exit(signaled ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }
@@ -178,40 +178,40 @@ static void reap(struct watch *watch, uint32_t events) {
   while (read(watch->fd, &info, sizeof info) > 0) continue;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
     if (pid == only_command) ended = true, last = status;
-  if (ended) finish(last);
+  if (ended) report_exit_and_quit(last);
 }
 
-static void obey(enum frame_type type, uint32_t id, char *payload, size_t length) {
-  if (stream_frame(type, id, payload, length)) return;
+static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
+  if (stream_handle_frame(type, id, payload, length)) return;
   if (type == FRAME_SIGNAL && length == 4 && (unsigned char)payload[0] < 65) kill(-only_command, (unsigned char)payload[0]);
 }
 
-static void check_ceilings(void) {
-  const char *limit = usage_exceeded();
+static void check_limits(void) {
+  const char *limit = exceeded_limit();
   if (!limit) return;
-  report(FRAME_LIMIT, 0, limit, strlen(limit));
+  send_frame(FRAME_LIMIT, 0, limit, strlen(limit));
   kill(-1, SIGKILL);
 }
 
 static void open_tunnel(void) {
-  if (!plan.tunnel_port) return;
-  if (plan.hand >= 0) stream_hand_over(plan.tunnel_port, plan.hand);
-  else stream_listen(plan.tunnel_port);
+  if (!options.tunnel_port) return;
+  if (options.handover_fd >= 0) stream_pass_listener(options.tunnel_port, options.handover_fd);
+  else stream_listen(options.tunnel_port);
 }
 
-static _Noreturn void serve_one(bool guarded, int signals) {
+static _Noreturn void serve_one_command(bool supervised, int signals) {
   static struct watch children;
-  if (plan.waits) wait_for_word();
-  raise_descriptors(&plan.command.rlimits);
+  if (options.wait_for_start) wait_for_go();
+  raise_nofile_limit(&options.command.rlimits);
   open_tunnel();
-  start_only_command(guarded);
+  start_only_command(supervised);
   watch_start(&children, signals, READABLE, reap, NULL);
-  if (control_fd >= 0) wire_open(obey, streams_have_room);
-  bool counts = ceilings.memory_bytes || ceilings.disk_bytes || ceilings.processes;
-  loop(counts ? ceilings.tick : -1, check_ceilings);
+  if (control_fd >= 0) channel_open(handle_frame, streams_resume);
+  bool counts = limits.memory_bytes || limits.disk_bytes || limits.processes;
+  event_loop_run(counts ? limits.interval_ms : -1, check_limits);
 }
 
-static int watch_children(void) {
+static int block_sigchld(void) {
   sigset_t blocked;
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGCHLD);
@@ -222,7 +222,7 @@ static int watch_children(void) {
   return signals;
 }
 
-static void parse_file(int config) {
+static void parse_config_file(int config) {
   size_t length;
   char *text = read_config(config, &length);
   parse_config(text, length);
@@ -230,52 +230,52 @@ static void parse_file(int config) {
 
 #ifdef RINGFENCE_TEST
 /* For tests alone: a session without the fences, so that sanitizers, which need what the fences take, can watch it. */
-_Noreturn void serve_unfenced(int config) {
+_Noreturn void serve_unconfined(int config) {
   /* Whatever turns up below PID 1 is ended as a stray: elsewhere that would be the machine's own processes. */
   if (getpid() != 1) die("not PID 1");
-  parse_file(config);
+  parse_config_file(config);
   umask(0);
-  walk_setup();
-  int signals = watch_children();
-  bool guarded = protection.guarded.count > 0;
-  describe_layers(0, guarded);
+  resolve_setup();
+  int signals = block_sigchld();
+  bool supervised = protection.mounts.count > 0;
+  report_ready(0, supervised);
   open_tunnel();
-  serve_session(&(struct session){&plan.command, guarded, signals, plan.ahead});
+  serve_session(&(struct session){&options.command, supervised, signals, options.prefork});
 }
 #endif
 
 /* The last fences, and then whatever the host asks for. */
-static _Noreturn void fence_and_serve(int filter) {
-  int landlock = restrict_files(&plan.writable, !plan.open_files);
-  if (memory_shared && !plan.shared_network) sockets_ready();
+static _Noreturn void confine_and_serve(int filter) {
+  int landlock = landlock_restrict(&options.writable, !options.whole_file_system);
+  if (count_shared_memory && !options.shared_network) socket_usage_setup();
   signal(SIGIO, SIG_IGN); /* of a lease that somebody broke (usage.c) */
-  load_filter(filter);
-  int signals = watch_children();
-  bool guarded = protection.guarded.count > 0;
-  describe_layers(landlock, guarded);
-  guarded |= network_guarantee != NULL || learning || memory_shared;
-  if (plan.stays) {
+  seccomp_load(filter);
+  int signals = block_sigchld();
+  bool supervised = protection.mounts.count > 0;
+  report_ready(landlock, supervised);
+  supervised |= network_guarantee != NULL || tracing || count_shared_memory;
+  if (options.persistent) {
     open_tunnel();
-    serve_session(&(struct session){&plan.command, guarded, signals, plan.ahead});
+    serve_session(&(struct session){&options.command, supervised, signals, options.prefork});
   }
-  serve_one(guarded, signals);
+  serve_one_command(supervised, signals);
 }
 
-_Noreturn void init(int config, int filter) {
-  parse_file(config);
+_Noreturn void init_main(int config, int filter) {
+  parse_config_file(config);
   umask(0);
-  walk_setup();
-  forbid_user_namespaces(plan.uid);
+  resolve_setup();
+  limit_user_namespaces(options.uid);
   finish_mounts();
-  check_guarded();
-  if (plan.hand >= 0) stream_widen_loopback();
-  if (plan.uid) become_user(plan.uid, plan.gid);
+  check_supervised_mounts();
+  if (options.handover_fd >= 0) stream_raise_loopback_gso();
+  if (options.uid) map_user(options.uid, options.gid);
   drop_privileges();
-  fence_and_serve(filter);
+  confine_and_serve(filter);
 }
 
-_Noreturn void serve_inside(char *config, size_t length, int filter) {
+_Noreturn void serve_in_container(char *config, size_t length, int filter) {
   parse_config(config, length);
-  check_guarded();
-  fence_and_serve(filter);
+  check_supervised_mounts();
+  confine_and_serve(filter);
 }

@@ -11,13 +11,13 @@
  */
 
 /* SECURITY: a keeper sees nothing of the host's channel and of other commands. */
-void close_all_but(int fd) {
+void close_all_except(int fd) {
   if (fd > 0) syscall(SYS_close_range, 0, fd - 1, 0);
   syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
 }
 
-static _Noreturn void keep(pid_t child, int socket, bool terminal) {
-  close_all_but(socket);
+static _Noreturn void reap_until_empty(pid_t child, int socket, bool terminal) {
+  close_all_except(socket);
   /* Whoever hears of it may signal its group at once. */
   if (!terminal) setpgid(child, child);
   send_message(socket, 'P', &child, sizeof child, -1);
@@ -30,7 +30,7 @@ static _Noreturn void keep(pid_t child, int socket, bool terminal) {
 }
 
 /* PLATFORM: gVisor has no other way to it than its name. */
-static int open_peer(int master) {
+static int open_pty_slave(int master) {
   int slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY);
   unsigned number;
   if (slave >= 0 || errno != ENOTTY || ioctl(master, TIOCGPTN, &number)) return slave;
@@ -39,47 +39,47 @@ static int open_peer(int master) {
   return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
-static bool open_terminal(const struct command_spec *spec, struct ends *ends) {
+static bool open_terminal(const struct command_spec *spec, struct pipes *pipes) {
   struct winsize size = {.ws_col = spec->columns, .ws_row = spec->rows};
   int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master < 0 || unlockpt(master) || ioctl(master, TIOCSWINSZ, &size)) return false;
-  int slave = open_peer(master);
+  int slave = open_pty_slave(master);
   if (slave < 0) return false;
-  ends->in[0] = ends->out[1] = ends->errors[1] = slave;
-  ends->out[0] = master;
-  ends->in[1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
-  ends->errors[0] = -1;
-  return ends->in[1] >= 0;
+  pipes->in[0] = pipes->out[1] = pipes->errors[1] = slave;
+  pipes->out[0] = master;
+  pipes->in[1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
+  pipes->errors[0] = -1;
+  return pipes->in[1] >= 0;
 }
 
-static bool open_pipes(const struct command_spec *spec, struct ends *ends) {
+static bool open_pipes(const struct command_spec *spec, struct pipes *pipes) {
   if (spec->input) {
-    if (pipe2(ends->in, O_CLOEXEC)) return false;
+    if (pipe2(pipes->in, O_CLOEXEC)) return false;
   } else {
-    ends->in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    ends->in[1] = -1;
+    pipes->in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    pipes->in[1] = -1;
   }
-  return ends->in[0] >= 0 && !pipe2(ends->out, O_CLOEXEC) && !pipe2(ends->errors, O_CLOEXEC);
+  return pipes->in[0] >= 0 && !pipe2(pipes->out, O_CLOEXEC) && !pipe2(pipes->errors, O_CLOEXEC);
 }
 
-bool open_ends(const struct command_spec *spec, struct ends *ends) {
-  return spec->columns ? open_terminal(spec, ends) : open_pipes(spec, ends);
+bool open_stdio(const struct command_spec *spec, struct pipes *pipes) {
+  return spec->columns ? open_terminal(spec, pipes) : open_pipes(spec, pipes);
 }
 
 /*
  * A keeper that was made ahead has nothing to do until its command is there, so the two may share their memory until then.
  * What does not become another program, or waits for somebody, needs memory of its own.
  */
-_Noreturn void become_keeper(struct command_spec *spec, struct ends *ends, bool ahead) {
+_Noreturn void run_as_subreaper(struct command_spec *spec, struct pipes *pipes, bool preforked) {
   control_fd = -1;
-  child_socket = ends->messages[1];
+  child_socket = pipes->messages[1];
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  pid_t child = ahead && !spec->builtin && !spec->held && !session->guarded ? vfork() : fork();
+  pid_t child = preforked && !spec->builtin && !spec->wait_for_start && !session->supervised ? vfork() : fork();
   if (child < 0) die("cannot start a process: %s", strerror(errno));
-  if (child > 0) keep(child, ends->messages[1], spec->columns > 0);
-  if (work_group >= 0 && write(work_group, "0", 1) != 1) die("control group: %s", strerror(errno));
-  dup2(ends->in[0], 0);
-  dup2(ends->out[1], 1);
-  dup2(ends->errors[1], 2);
-  run_command(spec, ends->messages[1], session->guarded, spec->columns > 0);
+  if (child > 0) reap_until_empty(child, pipes->messages[1], spec->columns > 0);
+  if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("control group: %s", strerror(errno));
+  dup2(pipes->in[0], 0);
+  dup2(pipes->out[1], 1);
+  dup2(pipes->errors[1], 2);
+  exec_command(spec, pipes->messages[1], session->supervised, spec->columns > 0);
 }

@@ -15,15 +15,15 @@ extern char **environ;
 
 enum { MAX_CONTENTS = 1 << 26 };
 
-static int hand_fd = -1;
+static int handover_fd = -1;
 static int contents_fd = -1;
-static struct strings vector;
+static struct strings launch_vector;
 static struct strings bwrap;
 static struct strings config;
 static char filter_hex[65536];
 static const char *bwrap_path;
 
-static void read_vector(void) {
+static void read_launch_vector(void) {
   const char *count_text = getenv(PREFIX);
   long count = count_text ? strtol(count_text, NULL, 10) : 0;
   if (count <= 0 || count > 1 << 20) die("no launch vector in the environment");
@@ -49,11 +49,11 @@ static void read_vector(void) {
   }
   for (long i = 0; i < count; i++) {
     if (!slots[i]) die("launch vector: item %ld is missing", i);
-    strings_add(&vector, slots[i]);
+    strings_add(&launch_vector, slots[i]);
   }
 }
 
-static char *number(int value) {
+static char *number_text(int value) {
   char *text = malloc(12);
   if (!text) die("out of memory");
   snprintf(text, 12, "%d", value);
@@ -74,7 +74,7 @@ static int memory_file(const void *data, size_t length) {
 
 /* SECURITY: mount the very inode that policy judged. A path swapped since then, or any symlink in it, is refused. */
 static int open_source(const char *path, const char *dev, const char *ino) {
-  int fd = open_beneath(AT_FDCWD, path, O_PATH);
+  int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
   struct stat stat;
   if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
   if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
@@ -86,13 +86,13 @@ static int open_source(const char *path, const char *dev, const char *ino) {
 static void bind_source(const char *mode, char **arguments) {
   int fd = open_source(arguments[0], arguments[1], arguments[2]);
   strings_add(&bwrap, !strcmp(mode, "rw") ? "--bind-fd" : "--ro-bind-fd");
-  strings_add(&bwrap, number(fd));
+  strings_add(&bwrap, number_text(fd));
   strings_add(&bwrap, arguments[3]);
 }
 
 static void write_file(const char *target, const char *content) {
   strings_add(&bwrap, "--file");
-  strings_add(&bwrap, number(memory_file(content, strlen(content))));
+  strings_add(&bwrap, number_text(memory_file(content, strlen(content))));
   strings_add(&bwrap, target);
 }
 
@@ -111,7 +111,7 @@ static void receive_file(const char *target, const char *size) {
     done += (size_t)got;
   }
   strings_add(&bwrap, "--file");
-  strings_add(&bwrap, number(memory_file(content, length)));
+  strings_add(&bwrap, number_text(memory_file(content, length)));
   strings_add(&bwrap, target);
   free(content);
 }
@@ -119,7 +119,7 @@ static void receive_file(const char *target, const char *size) {
 static uid_t user;
 static gid_t group;
 
-static void run_as(const char *uid, const char *gid) {
+static void set_user(const char *uid, const char *gid) {
   user = (uid_t)strtoul(uid, NULL, 10);
   group = (gid_t)strtoul(gid, NULL, 10);
 }
@@ -144,12 +144,12 @@ static const struct {
 static void apply(const char *name, char **arguments) {
   if (!strcmp(name, "bwrap")) bwrap_path = arguments[0];
   else if (!strcmp(name, "control") || !strcmp(name, "hand") || !strcmp(name, "contents")) return;
-  else if (!strcmp(name, "cgroup")) join_group(arguments[0]);
+  else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
   else if (!strcmp(name, "file")) write_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "received")) receive_file(arguments[0], arguments[1]);
-  else if (!strcmp(name, "user")) run_as(arguments[0], arguments[1]);
+  else if (!strcmp(name, "user")) set_user(arguments[0], arguments[1]);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
   else strings_add(&config, arguments[0]);
 }
@@ -161,18 +161,18 @@ static size_t arity_of(const char *name) {
 }
 
 static void each_operation(void (*action)(const char *name, char **arguments)) {
-  for (size_t at = 0; at < vector.count;) {
-    const char *name = vector.items[at++];
+  for (size_t at = 0; at < launch_vector.count;) {
+    const char *name = launch_vector.items[at++];
     size_t arity = arity_of(name);
-    if (at + arity > vector.count) die("launch vector: bad operation %s", name);
-    action(name, vector.items + at);
+    if (at + arity > launch_vector.count) die("launch vector: bad operation %s", name);
+    action(name, launch_vector.items + at);
     at += arity;
   }
 }
 
 static void find_channels(const char *name, char **arguments) {
   if (!strcmp(name, "control")) control_fd = atoi(arguments[0]);
-  if (!strcmp(name, "hand")) hand_fd = atoi(arguments[0]);
+  if (!strcmp(name, "hand")) handover_fd = atoi(arguments[0]);
   if (!strcmp(name, "contents")) contents_fd = atoi(arguments[0]);
 }
 
@@ -196,15 +196,15 @@ static int joined_file(struct strings *list) {
 
 /* SECURITY: nothing of the host's open files goes along; bubblewrap itself would hand every one of them over. */
 static void close_inherited(void) {
-  int last = hand_fd > control_fd ? hand_fd : control_fd;
+  int last = handover_fd > control_fd ? handover_fd : control_fd;
   if (contents_fd > last) last = contents_fd;
   if (syscall(SYS_close_range, last < 3 ? 3 : last + 1, ~0U, 0)) die("close_range: %s", strerror(errno));
   for (int fd = 3; fd < last; fd++)
-    if (fd != control_fd && fd != hand_fd && fd != contents_fd) close(fd);
+    if (fd != control_fd && fd != handover_fd && fd != contents_fd) close(fd);
 }
 
 /* When a process started, in ticks since boot: with its pid it is never the same twice. 0 when it is gone. */
-static unsigned long long start_of(pid_t pid) {
+static unsigned long long start_time_of(pid_t pid) {
   char path[64], stat[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -220,26 +220,26 @@ static unsigned long long start_of(pid_t pid) {
  * Whose sandbox this is: `ringfence-bwrap-<pid namespace>-<pid>-<start>`. Bubblewrap can be left waiting for ever when its
  * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/orphans.ts).
  */
-char *owner_name(pid_t owner) {
+char *owner_process_name(pid_t owner) {
   static char name[128];
   char space[64] = "";
   ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
   char *number_in = length > 0 ? strpbrk(space, "0123456789") : NULL;
   snprintf(name, sizeof name, "ringfence-bwrap-%llu-%d-%llu", number_in ? strtoull(number_in, NULL, 10) : 0ULL, owner,
-           start_of(owner));
+           start_time_of(owner));
   return name;
 }
 
-_Noreturn void launch(void) {
+_Noreturn void launch_main(void) {
   pid_t parent = getppid();
   die_with_parent(parent);
-  read_vector();
-  char *owner = owner_name(parent);
+  read_launch_vector();
+  char *owner = owner_process_name(parent);
   each_operation(find_channels);
   close_inherited();
   /* Node marks its sockets close-on-exec in the child; these go all the way to init. */
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
-  if (hand_fd >= 0) fcntl(hand_fd, F_SETFD, 0);
+  if (handover_fd >= 0) fcntl(handover_fd, F_SETFD, 0);
   each_operation(apply);
   if (contents_fd >= 0) close(contents_fd);
   if (!bwrap_path) die("launch vector: no bwrap");
@@ -250,8 +250,8 @@ _Noreturn void launch(void) {
   die_with_parent(parent); /* a change of user forgets it */
   char exe[64];
   snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
-  char *argv[] = {owner, "--args", number(joined_file(&bwrap)), "--", exe, "init", number(config_fd),
-                  number(filter_fd), number(control_fd), NULL};
+  char *argv[] = {owner, "--args", number_text(joined_file(&bwrap)), "--", exe, "init", number_text(config_fd),
+                  number_text(filter_fd), number_text(control_fd), NULL};
   char *nothing[] = {NULL};
   /* SECURITY: bubblewrap runs on the host with an empty environment; a guest's LD_PRELOAD never reaches it. */
   execve(bwrap_path, argv, nothing);

@@ -52,7 +52,7 @@ static void load_modules(const char *list) {
   for (char *rest, *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest)) load_module(name);
 }
 
-static void pause_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
+static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
 /* Ports appear some time after their driver. */
 static bool find_port(char *device, size_t size) {
@@ -91,7 +91,7 @@ static void open_channel(void) {
   for (int tries = 0; control_fd < 0 && tries < 2000; tries++) {
     if (find_port(device, sizeof device) && !lstat(device, &stat)) control_fd = open(device, O_RDWR | O_CLOEXEC);
     else if (tries == 1000) control_fd = accept_vsock();
-    else pause_ms(1);
+    else sleep_ms(1);
   }
   if (control_fd < 0) reboot(RB_AUTOBOOT);
 }
@@ -102,22 +102,22 @@ static void read_exactly(void *to, size_t length) {
     ssize_t more = read(control_fd, (char *)to + got, length - got);
     if (more > 0) got += (size_t)more;
     else if (more < 0 && errno != EINTR) reboot(RB_AUTOBOOT);
-    else pause_ms(5);
+    else sleep_ms(5);
   }
 }
 
-static void put_text(const char *path, const char *text) {
+static void write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
   close(fd);
 }
 
-static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
 static size_t from_hex(const char *text, unsigned char *bytes, size_t room) {
   size_t count = 0;
-  for (; count < room && digit(text[0]) >= 0 && digit(text[1]) >= 0; count++, text += 2)
-    bytes[count] = (unsigned char)(digit(text[0]) << 4 | digit(text[1]));
+  for (; count < room && hex_digit(text[0]) >= 0 && hex_digit(text[1]) >= 0; count++, text += 2)
+    bytes[count] = (unsigned char)(hex_digit(text[0]) << 4 | hex_digit(text[1]));
   return count;
 }
 
@@ -149,11 +149,11 @@ static void set_clock(const char *text) {
  * numbers proves nothing: a kernel whose seed is older than a second or so draws on the processor (RDSEED) and on the
  * cycle counter at the next request, and one whose seed is younger repeats what its twin says.
  */
-void take_identity(char *at, size_t length) {
+void apply_identity(char *at, size_t length) {
   const char *end = at + length;
   bool seeded = false;
   while (at < end) {
-    const char *name = take_field(&at, end), *value = take_field(&at, end);
+    const char *name = next_field(&at, end), *value = next_field(&at, end);
     if (!strcmp(name, "seed")) reseed(value), seeded = true;
     else if (!strcmp(name, "time")) set_clock(value);
     else if (!strcmp(name, "token")) snprintf(machine.token, sizeof machine.token, "%s", value);
@@ -180,37 +180,37 @@ static void find_drive(const char *wanted, char *device, size_t size) {
   snprintf(device, size, "/dev/vd%c", !strcmp(wanted, "root") ? 'a' : !strcmp(wanted, "disk") ? 'b' : 'c');
 }
 
-static void take_places(char *at, size_t length);
+static void parse_mounts(char *at, size_t length);
 static char disk_device[32], inputs_device[32];
 
 /* A place that is filled: a copy of us unpacks what the host sends, as the sandbox's own user. */
-static pid_t filler;
-static int filling = -1;
+static pid_t unpacker;
+static int unpack_pipe = -1;
 
-static void begin_filling(unsigned number) {
-  int ends[2];
+static void start_unpacking(unsigned number) {
+  int pipes[2];
   char path[64];
-  if (number >= machine.place_count || pipe2(ends, O_CLOEXEC)) die("files: %s", strerror(errno));
+  if (number >= machine.mount_count || pipe2(pipes, O_CLOEXEC)) die("files: %s", strerror(errno));
   snprintf(path, sizeof path, "/data/%u", number);
-  filler = fork();
-  if (filler < 0) die("files: %s", strerror(errno));
-  if (filler == 0) {
-    close(ends[1]); /* or else it would wait for itself */
-    dup2(ends[0], 0);
+  unpacker = fork();
+  if (unpacker < 0) die("files: %s", strerror(errno));
+  if (unpacker == 0) {
+    close(pipes[1]); /* or else it would wait for itself */
+    dup2(pipes[0], 0);
     dup2(open("/filled", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    if (setresgid(GUEST_ID, GUEST_ID, GUEST_ID) || setresuid(GUEST_ID, GUEST_ID, GUEST_ID)) _exit(1);
+    if (setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)) _exit(1);
     _exit(run_builtin((char *[]){"unpack", path, NULL}));
   }
-  close(ends[0]);
-  filling = ends[1];
+  close(pipes[0]);
+  unpack_pipe = pipes[1];
 }
 
-static void end_filling(void) {
+static void finish_unpacking(void) {
   int status = 0;
-  if (filling >= 0) close(filling);
-  filling = -1;
-  if (filler > 0) waitpid(filler, &status, 0);
-  filler = 0;
+  if (unpack_pipe >= 0) close(unpack_pipe);
+  unpack_pipe = -1;
+  if (unpacker > 0) waitpid(unpacker, &status, 0);
+  unpacker = 0;
   if (!status) return;
   char why[200] = "";
   int fd = open("/filled", O_RDONLY | O_CLOEXEC);
@@ -218,43 +218,43 @@ static void end_filling(void) {
   die("the files do not fit: %s", why);
 }
 
-static void fill(unsigned number, const char *bytes, size_t length) {
-  if (filling < 0) begin_filling(number);
+static void unpack(unsigned number, const char *bytes, size_t length) {
+  if (unpack_pipe < 0) start_unpacking(number);
   while (length > 0) {
-    ssize_t sent = write(filling, bytes, length);
-    if (sent <= 0) return end_filling();
+    ssize_t sent = write(unpack_pipe, bytes, length);
+    if (sent <= 0) return finish_unpacking();
     bytes += sent;
     length -= (size_t)sent;
   }
 }
 
 /* Later changes are told from what came with the machine by their time; the clock that stamps them is a coarse one. */
-static void note_time(void) {
+static void record_copy_time(void) {
   struct timespec now, then;
-  if (!machine.place_count) return;
+  if (!machine.mount_count) return;
   clock_gettime(CLOCK_REALTIME_COARSE, &then);
-  do pause_ms(1), clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  do sleep_ms(1), clock_gettime(CLOCK_REALTIME_COARSE, &now);
   while (now.tv_sec == then.tv_sec && now.tv_nsec == then.tv_nsec);
-  machine.filled = (long long)then.tv_sec * 1000000000 + then.tv_nsec;
+  machine.files_copied_at = (long long)then.tv_sec * 1000000000 + then.tv_nsec;
 }
 
 /* SECURITY: it comes from the host, before anything of a guest exists. */
-static void take_order(char type, uint32_t id, char *payload, size_t length) {
+static void handle_setup_frame(char type, uint32_t id, char *payload, size_t length) {
   switch (type) {
     case FRAME_IDENTITY:
-      take_identity(payload, length);
-      machine.known = true;
-      return report(FRAME_RENEWED, 0, "", 0);
+      apply_identity(payload, length);
+      machine.has_identity = true;
+      return send_frame(FRAME_RENEWED, 0, "", 0);
     case FRAME_CONFIGURE: machine.config = payload, machine.config_length = length; return;
-    case FRAME_FILTER: machine.filter = filter_of(payload, length); return;
-    case FRAME_EXPECT: return take_places(payload, length);
-    case FRAME_DATA: return fill(id, payload, length);
-    case FRAME_END: return end_filling();
+    case FRAME_FILTER: machine.filter = filter_to_memfd(payload, length); return;
+    case FRAME_EXPECT: return parse_mounts(payload, length);
+    case FRAME_DATA: return unpack(id, payload, length);
+    case FRAME_END: return finish_unpacking();
     default: die("configuration: unknown frame %c", type);
   }
 }
 
-static void follow_orders(void) {
+static void read_setup_frames(void) {
   for (;;) {
     unsigned char header[9];
     read_exactly(header, sizeof header);
@@ -265,59 +265,59 @@ static void follow_orders(void) {
     read_exactly(payload, length);
     payload[length] = 0;
     if (header[0] == FRAME_GO) return free(payload);
-    take_order((char)header[0], id, payload, length);
+    handle_setup_frame((char)header[0], id, payload, length);
     if (header[0] == FRAME_DATA) free(payload);
   }
 }
 
 /* `disk` · `inputs` · `limit` NAME VALUE · `place` dir|file|image ro|rw TARGET NAME · `file` TARGET TEXT · `user` UID GID */
-static void take_places(char *at, size_t length) {
+static void parse_mounts(char *at, size_t length) {
   const char *end = at + length;
   while (at < end) {
-    const char *name = take_field(&at, end);
+    const char *name = next_field(&at, end);
     if (!strcmp(name, "disk")) {
       mount_on(disk_device, "/data", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable");
       if (chmod("/data", 0711)) die("disk: %s", strerror(errno));
     } else if (!strcmp(name, "inputs")) {
       mount_on(inputs_device, "/inputs", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
-    } else if (!strcmp(name, "user")) machine.uid = take_field(&at, end), machine.gid = take_field(&at, end);
+    } else if (!strcmp(name, "user")) machine.uid = next_field(&at, end), machine.gid = next_field(&at, end);
     else if (!strcmp(name, "limit")) {
-      strings_add(&machine.limits, take_field(&at, end));
-      strings_add(&machine.limits, take_field(&at, end));
+      strings_add(&machine.limits, next_field(&at, end));
+      strings_add(&machine.limits, next_field(&at, end));
     } else if (!strcmp(name, "file")) {
-      strings_add(&machine.files, take_field(&at, end));
-      strings_add(&machine.files, take_field(&at, end));
-    } else if (!strcmp(name, "tmp")) machine.tmp = take_field(&at, end);
+      strings_add(&machine.files, next_field(&at, end));
+      strings_add(&machine.files, next_field(&at, end));
+    } else if (!strcmp(name, "tmp")) machine.tmp = next_field(&at, end);
     else if (!strcmp(name, "place")) {
-      if (machine.place_count >= MAX_PLACES) die("too many mounts");
-      struct machine_place *place = &machine.places[machine.place_count];
-      *place = (struct machine_place){.kind = take_field(&at, end), .mode = take_field(&at, end), .target = take_field(&at, end), .name = take_field(&at, end)};
+      if (machine.mount_count >= MAX_MOUNTS) die("too many mounts");
+      struct machine_mount *entry = &machine.mounts[machine.mount_count];
+      *entry = (struct machine_mount){.kind = next_field(&at, end), .mode = next_field(&at, end), .target = next_field(&at, end), .name = next_field(&at, end)};
       char path[64];
-      snprintf(path, sizeof path, "/data/%zu", machine.place_count++);
-      if (mkdir(path, 0755) || chown(path, GUEST_ID, GUEST_ID)) die("%s: %s", place->target, strerror(errno));
+      snprintf(path, sizeof path, "/data/%zu", machine.mount_count++);
+      if (mkdir(path, 0755) || chown(path, SANDBOX_UID, SANDBOX_UID)) die("%s: %s", entry->target, strerror(errno));
     } else die("configuration: unknown field %s", name);
   }
 }
 
-static void put_limit(const char *name, const char *value) {
+static void write_cgroup_limit(const char *name, const char *value) {
   char path[128];
   snprintf(path, sizeof path, "/cgroup/work/%s", name);
-  put_text(path, value);
+  write_text(path, value);
 }
 
 /* The agent stands beside the commands: what holds them must not hold it. */
-static void make_groups(void) {
-  put_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
+static void create_cgroup(void) {
+  write_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
   if (mkdir("/cgroup/work", 0755)) die("control group: %s", strerror(errno));
 }
 
 /* In the container, as long as it is root: who it is, and what it holds. */
-void take_orders(void) {
-  report(FRAME_WAITING, 0, "", 0);
-  follow_orders();
-  if (!machine.known || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: not complete");
-  for (size_t i = 0; i + 1 < machine.limits.count; i += 2) put_limit(machine.limits.items[i], machine.limits.items[i + 1]);
-  note_time();
+void receive_setup(void) {
+  send_frame(FRAME_WAITING, 0, "", 0);
+  read_setup_frames();
+  if (!machine.has_identity || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: not complete");
+  for (size_t i = 0; i + 1 < machine.limits.count; i += 2) write_cgroup_limit(machine.limits.items[i], machine.limits.items[i + 1]);
+  record_copy_time();
 }
 
 /* The agent has no rights: what needs some it asks of us, and only the host can make it ask. */
@@ -325,13 +325,13 @@ static void serve_helper(int socket) {
   static char text[4096];
   for (ssize_t got; (got = recv(socket, text, sizeof text - 1, 0)) > 0;) {
     text[got] = 0;
-    take_identity(text, (size_t)got);
+    apply_identity(text, (size_t)got);
     if (send(socket, "", 1, MSG_NOSIGNAL) < 0) break;
   }
 }
 
 /* The container shared our description of the channel, and waited in another way. */
-static void take_channel_back(void) { fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK); }
+static void make_channel_blocking(void) { fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK); }
 
 static int run_container(void) {
   int sockets[2], status = 0;
@@ -341,7 +341,7 @@ static int run_container(void) {
   if (child == 0) {
     close(sockets[0]);
     machine.helper = sockets[1];
-    become_container();
+    container_init();
   }
   close(sockets[1]);
   serve_helper(sockets[0]);
@@ -350,7 +350,7 @@ static int run_container(void) {
   return status;
 }
 
-static void prepare(void) {
+static void prepare_machine(void) {
   mount_on("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
   mount_on("sys", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
   mount_on("dev", "/dev", "devtmpfs", MS_NOSUID, "");
@@ -366,17 +366,17 @@ static void prepare(void) {
   mkdir("/layer", 0755);
   find_drive("disk", disk_device, sizeof disk_device);
   find_drive("inputs", inputs_device, sizeof inputs_device);
-  make_groups();
+  create_cgroup();
 }
 
-_Noreturn void machine_init(void) {
+_Noreturn void machine_main(void) {
   umask(0);
-  prepare();
+  prepare_machine();
   for (;;) {
     int status = run_container();
     /* SECURITY: only the host can send it away, and does so only where nothing of a guest ever ran. */
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != LEFT) break;
-    take_channel_back();
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_LEFT) break;
+    make_channel_blocking();
   }
   sync();
   reboot(RB_AUTOBOOT);

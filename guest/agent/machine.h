@@ -5,14 +5,14 @@
 #include "agent.h"
 
 /* Whoever the sandbox's user is inside, to the machine it is this one. */
-enum { GUEST_ID = 100000, MAX_PLACES = 64, AGENT_PORT = 1024 };
+enum { SANDBOX_UID = 100000, MAX_MOUNTS = 64, AGENT_PORT = 1024 };
 
-struct machine_place {
+struct machine_mount {
   const char *kind, *mode, *target, *name;
 };
 
 struct machine {
-  bool known; /* the host has said who we are */
+  bool has_identity; /* the host has said who we are */
   char *config;
   size_t config_length;
   int filter;
@@ -20,14 +20,14 @@ struct machine {
   char token[80], id[40];
   const char *uid, *gid, *tmp;
   struct strings limits, files;
-  struct machine_place places[MAX_PLACES];
-  size_t place_count;
-  long long filled; /* when the last of the files that came with the machine was written */
+  struct machine_mount mounts[MAX_MOUNTS];
+  size_t mount_count;
+  long long files_copied_at; /* when the last of the files that came with the machine was written */
 };
 
 extern struct machine machine;
-void take_identity(char *fields, size_t length);
-void take_orders(void);
+void apply_identity(char *fields, size_t length);
+void receive_setup(void);
 /* container.c */
-_Noreturn void become_container(void);
+_Noreturn void container_init(void);
 #endif

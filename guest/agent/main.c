@@ -18,7 +18,7 @@ char **strings_vector(struct strings *list) {
   return list->items ? list->items : none;
 }
 
-int64_t milliseconds(void) {
+int64_t monotonic_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -26,21 +26,21 @@ int64_t milliseconds(void) {
 
 int main(int argc, char **argv) {
   /* The kernel of a virtual machine starts us by this name, and adds what it found on its command line. */
-  if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_init();
-  if (argc == 2 && !strcmp(argv[1], "launch")) launch();
+  if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_main();
+  if (argc == 2 && !strcmp(argv[1], "launch")) launch_main();
   if (argc == 5 && !strcmp(argv[1], "init")) {
     control_fd = atoi(argv[4]);
-    init(atoi(argv[2]), atoi(argv[3]));
+    init_main(atoi(argv[2]), atoi(argv[3]));
   }
-  if (argc == 2 && !strcmp(argv[1], "guest")) guest();
-  if (argc > 2 && !strcmp(argv[1], "enter")) enter(argv + 2);
+  if (argc == 2 && !strcmp(argv[1], "guest")) container_main();
+  if (argc > 2 && !strcmp(argv[1], "enter")) run_as_main(argv + 2);
 #ifdef RINGFENCE_TEST
   if (argc == 4 && !strcmp(argv[1], "unfenced")) {
     control_fd = atoi(argv[3]);
-    serve_unfenced(atoi(argv[2]));
+    serve_unconfined(atoi(argv[2]));
   }
 #endif
-  if (argc == 3 && !strcmp(argv[1], "changes")) return list_changes(argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "changes")) return list_overlay_changes(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "landlock")) {
     /* The version of its interface that this kernel has; -1 for none. For those who look what a host can do. */
     printf("%ld\n", syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION));

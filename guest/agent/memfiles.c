@@ -15,43 +15,43 @@
 #define F_SEAL_GROW 4
 #endif
 
-enum { MEMORY_FILES = 1024, LOOK_MS = 500, LOOKS = 3 };
+enum { MAX_MEMFDS = 1024, SCAN_INTERVAL_MS = 500, SCANS_BEFORE_RELEASE = 3 };
 
-static struct memory_file {
+static struct memfd {
   int fd;
   ino_t ino;
   int unseen; /* how often in a row nobody was seen to have it */
   bool seen;
-} memory_files[MEMORY_FILES];
-static size_t memory_file_count;
-static int64_t looked_at;
+} memfds[MAX_MEMFDS];
+static size_t memfd_count;
+static int64_t last_scan;
 
-int memory_file_new(const char *name, unsigned flags) {
+int counted_memfd_create(const char *name, unsigned flags) {
   struct stat stat;
-  if (memory_file_count == MEMORY_FILES) return -ENFILE;
+  if (memfd_count == MAX_MEMFDS) return -ENFILE;
   int fd = (int)syscall(SYS_memfd_create, name, flags | MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -errno;
   int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
   if (own < 0 || fstat(own, &stat)) return close(fd), -ENFILE;
-  memory_files[memory_file_count++] = (struct memory_file){own, stat.st_ino, 0, true};
+  memfds[memfd_count++] = (struct memfd){own, stat.st_ino, 0, true};
   return fd;
 }
 
-uint64_t memory_files_used(void) {
+uint64_t memfd_usage(void) {
   uint64_t total = 0;
   struct stat stat;
-  for (size_t i = 0; i < memory_file_count; i++)
-    if (!fstat(memory_files[i].fd, &stat)) total += (uint64_t)stat.st_blocks * 512;
+  for (size_t i = 0; i < memfd_count; i++)
+    if (!fstat(memfds[i].fd, &stat)) total += (uint64_t)stat.st_blocks * 512;
   return total;
 }
 
 static void mark_seen(ino_t ino) {
-  for (size_t i = 0; i < memory_file_count; i++)
-    if (memory_files[i].ino == ino) memory_files[i].seen = true;
+  for (size_t i = 0; i < memfd_count; i++)
+    if (memfds[i].ino == ino) memfds[i].seen = true;
 }
 
 static void mark_all_seen(void) {
-  for (size_t i = 0; i < memory_file_count; i++) memory_files[i].seen = true;
+  for (size_t i = 0; i < memfd_count; i++) memfds[i].seen = true;
 }
 
 /* Whether descriptors wait in the queue of this socket; which ones nobody tells. */
@@ -66,7 +66,7 @@ static bool holds_descriptors(int process, const char *fd) {
   return line && strtoul(line + 8, NULL, 10) > 0;
 }
 
-static void look_at_descriptors(int process) {
+static void scan_descriptors(int process) {
   int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *opened = fd < 0 ? NULL : fdopendir(fd);
   struct stat stat;
@@ -82,7 +82,7 @@ static void look_at_descriptors(int process) {
   closedir(opened);
 }
 
-static void look_at_mappings(int process) {
+static void scan_mappings(int process) {
   int fd = openat(process, "maps", O_RDONLY | O_CLOEXEC);
   FILE *maps = fd < 0 ? NULL : fdopen(fd, "r");
   char line[512];
@@ -96,18 +96,18 @@ static void look_at_mappings(int process) {
   fclose(maps);
 }
 
-static void look_at_all(void) {
+static void scan_processes(void) {
   DIR *processes = opendir("/proc");
   if (!processes) return mark_all_seen();
   for (struct dirent *entry; (entry = readdir(processes));) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
-    pid_t parent = parent_of(pid);
+    pid_t parent = live_parent_of(pid);
     /* Zombies hold no memory; keepers are part of the agent. */
-    int process = parent < 0 || (parent == 1 && keepers()) ? -1 : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int process = parent < 0 || (parent == 1 && agent_processes()) ? -1 : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process < 0) continue;
-    look_at_descriptors(process);
-    look_at_mappings(process);
+    scan_descriptors(process);
+    scan_mappings(process);
     close(process);
   }
   closedir(processes);
@@ -117,28 +117,28 @@ static void look_at_all(void) {
  * SECURITY: somebody may still have it and pass it on from one that we have not looked at to one that we have. So it is
  * emptied and sealed before it no longer counts: it never grows again.
  */
-static bool is_spent(const struct memory_file *file) {
+static bool seal_empty(const struct memfd *file) {
   return !ftruncate(file->fd, 0) && !fcntl(file->fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL);
 }
 
-void memory_files_clear(void) {
-  for (; memory_file_count > 0; memory_file_count--) {
-    is_spent(&memory_files[memory_file_count - 1]);
-    close(memory_files[memory_file_count - 1].fd);
+void memfd_release_all(void) {
+  for (; memfd_count > 0; memfd_count--) {
+    seal_empty(&memfds[memfd_count - 1]);
+    close(memfds[memfd_count - 1].fd);
   }
 }
 
-void memory_files_release(void) {
-  int64_t now = milliseconds();
-  if (!memory_file_count || now - looked_at < LOOK_MS) return;
-  looked_at = now;
-  for (size_t i = 0; i < memory_file_count; i++) memory_files[i].seen = false;
-  look_at_all();
-  for (size_t i = memory_file_count; i-- > 0;) {
-    struct memory_file *file = &memory_files[i];
+void memfd_release_unused(void) {
+  int64_t now = monotonic_ms();
+  if (!memfd_count || now - last_scan < SCAN_INTERVAL_MS) return;
+  last_scan = now;
+  for (size_t i = 0; i < memfd_count; i++) memfds[i].seen = false;
+  scan_processes();
+  for (size_t i = memfd_count; i-- > 0;) {
+    struct memfd *file = &memfds[i];
     file->unseen = file->seen ? 0 : file->unseen + 1;
-    if (file->unseen < LOOKS || !is_spent(file)) continue;
+    if (file->unseen < SCANS_BEFORE_RELEASE || !seal_empty(file)) continue;
     close(file->fd);
-    *file = memory_files[--memory_file_count];
+    *file = memfds[--memfd_count];
   }
 }

@@ -10,11 +10,11 @@
  * own that no process has to show, so those are counted where they are made.
  */
 
-bool memory_shared;
+bool count_shared_memory;
 
 static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
 
-static uint64_t tmpfs_used(const char *path) {
+static uint64_t tmpfs_usage(const char *path) {
   struct statfs fs;
   return statfs(path, &fs) || fs.f_type != TMPFS_MAGIC ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
@@ -43,7 +43,7 @@ static uint64_t private_pages(const char *pid) {
 }
 
 /* Its private pages, those of them that are swapped out, and the tables that the kernel keeps of them. */
-static uint64_t memory_of(const char *pid) {
+static uint64_t private_memory_of(const char *pid) {
   char path[300], text[4096];
   snprintf(path, sizeof path, "/proc/%s/status", pid);
   if (read_text(path, text, sizeof text) <= 0) return 0;
@@ -53,25 +53,25 @@ static uint64_t memory_of(const char *pid) {
 }
 
 /* Bytes in private memory, and number of all processes but us. */
-struct load {
+struct process_usage {
   uint64_t bytes, processes;
 };
 
-static struct load processes_load(void) {
-  struct load load = {0};
+static struct process_usage measure_processes(void) {
+  struct process_usage process_usage = {0};
   DIR *processes = opendir("/proc");
-  if (!processes) return (struct load){UINT64_MAX / 2, UINT32_MAX};
+  if (!processes) return (struct process_usage){UINT64_MAX / 2, UINT32_MAX};
   for (struct dirent *entry; (entry = readdir(processes));) {
     if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
-    load.processes++;
-    if (ceilings.memory_bytes) load.bytes += memory_of(entry->d_name);
+    process_usage.processes++;
+    if (limits.memory_bytes) process_usage.bytes += private_memory_of(entry->d_name);
   }
   closedir(processes);
-  return load;
+  return process_usage;
 }
 
 /* Sums columns of a table of System V objects; `each` is what a unit of the first one takes. */
-static uint64_t table_sum(const char *path, int first, int second, uint64_t each) {
+static uint64_t sum_table_columns(const char *path, int first, int second, uint64_t each) {
   FILE *table = fopen(path, "re");
   char line[512];
   uint64_t total = 0;
@@ -87,52 +87,52 @@ static uint64_t table_sum(const char *path, int first, int second, uint64_t each
 
 enum { SEMAPHORE_SIZE = 64 };
 
-static uint64_t system_v_used(void) {
-  return table_sum("/proc/sysvipc/shm", 14, 15, 1) + table_sum("/proc/sysvipc/msg", 3, -1, 1) +
-         table_sum("/proc/sysvipc/sem", 3, -1, SEMAPHORE_SIZE);
+static uint64_t system_v_usage(void) {
+  return sum_table_columns("/proc/sysvipc/shm", 14, 15, 1) + sum_table_columns("/proc/sysvipc/msg", 3, -1, 1) +
+         sum_table_columns("/proc/sysvipc/sem", 3, -1, SEMAPHORE_SIZE);
 }
 
 /*
  * Shared memory without a file: a page of it stays while any part of it is mapped anywhere, whether or not anybody shows
  * it. Each piece is counted in full from when it is asked for; the kernel shows only how many pieces still exist.
  */
-enum { PIECES = 1024, SETTLING_MS = 2000 };
+enum { MAX_SEGMENTS = 1024, SEGMENT_GRACE_MS = 2000 };
 
-static struct piece {
+static struct shared_segment {
   size_t length;
   int64_t since;
-} pieces[PIECES];
-static size_t piece_count;
+} segments[MAX_SEGMENTS];
+static size_t segment_count;
 
-static uint64_t shared_used(void) {
+static uint64_t segment_usage(void) {
   uint64_t total = 0;
-  for (size_t i = 0; i < piece_count; i++) total += pieces[i].length;
+  for (size_t i = 0; i < segment_count; i++) total += segments[i].length;
   return total;
 }
 
 static void note_inode(uint64_t inode, uint64_t *seen, size_t *count) {
   for (size_t i = 0; i < *count; i++)
     if (seen[i] == inode) return;
-  if (*count < PIECES) seen[(*count)++] = inode;
+  if (*count < MAX_SEGMENTS) seen[(*count)++] = inode;
 }
 
 /* `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Returns false when the process does not let us look. */
-static bool pieces_of(const char *pid, uint64_t *seen, size_t *count) {
-  char path[300], line[512], shown[16];
+static bool find_segments(const char *pid, uint64_t *seen, size_t *count) {
+  char path[300], line[512], flag[16];
   unsigned long inode;
   snprintf(path, sizeof path, "/proc/%s/maps", pid);
   FILE *maps = fopen(path, "re");
   if (!maps) return errno == ENOENT || errno == ESRCH;
   while (fgets(line, sizeof line, maps))
-    if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", shown, &inode) == 2 && strstr(line, "/dev/zero (deleted)")) note_inode(inode, seen, count);
+    if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", flag, &inode) == 2 && strstr(line, "/dev/zero (deleted)")) note_inode(inode, seen, count);
   bool whole = !ferror(maps);
   fclose(maps);
   return whole;
 }
 
 /* How many pieces there still are; more than we have room for when that cannot be told. */
-static size_t living_pieces(void) {
-  static uint64_t seen[PIECES];
+static size_t count_live_segments(void) {
+  static uint64_t seen[MAX_SEGMENTS];
   size_t count = 0;
   DIR *processes = opendir("/proc");
   bool told = processes;
@@ -140,51 +140,51 @@ static size_t living_pieces(void) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
     /* Keepers are ours and have none. */
-    if (parent_of(pid) != 1 || !keepers()) told = pieces_of(pid, seen, &count);
+    if (live_parent_of(pid) != 1 || !agent_processes()) told = find_segments(pid, seen, &count);
   }
   if (processes) closedir(processes);
-  return told ? count : PIECES;
+  return told ? count : MAX_SEGMENTS;
 }
 
 static int longest_first(const void *a, const void *b) {
-  const struct piece *one = a, *other = b;
+  const struct shared_segment *one = a, *other = b;
   return one->length < other->length ? 1 : one->length > other->length ? -1 : 0;
 }
 
 /* SECURITY: which of them still live nobody tells; so the longest are taken to. The newest may not be mapped yet. */
-static void settle_pieces(void) {
-  size_t living = living_pieces(), kept = 0;
-  int64_t now = milliseconds();
-  qsort(pieces, piece_count, sizeof *pieces, longest_first);
-  for (size_t i = 0; i < piece_count; i++)
-    if (i < living || now - pieces[i].since < SETTLING_MS) pieces[kept++] = pieces[i];
-  piece_count = kept;
+static void drop_dead_segments(void) {
+  size_t living = count_live_segments(), kept = 0;
+  int64_t now = monotonic_ms();
+  qsort(segments, segment_count, sizeof *segments, longest_first);
+  for (size_t i = 0; i < segment_count; i++)
+    if (i < living || now - segments[i].since < SEGMENT_GRACE_MS) segments[kept++] = segments[i];
+  segment_count = kept;
 }
 
-static uint64_t memory_used(const struct load *load) {
-  uint64_t total = load->bytes + tmpfs_used("/dev/shm") + (ceilings.shared_tmp ? 0 : tmpfs_used("/tmp"));
-  return memory_shared ? total + system_v_used() + shared_used() + sockets_used() + memory_files_used() : total;
+static uint64_t memory_used(const struct process_usage *process_usage) {
+  uint64_t total = process_usage->bytes + tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
+  return count_shared_memory ? total + system_v_usage() + segment_usage() + socket_usage() + memfd_usage() : total;
 }
 
-bool memory_share(size_t length) {
-  if (length > ceilings.memory_bytes) return false;
-  if (piece_count == PIECES || shared_used() + length > ceilings.memory_bytes) settle_pieces();
-  if (piece_count == PIECES || shared_used() + length > ceilings.memory_bytes) return false;
-  pieces[piece_count++] = (struct piece){length, milliseconds()};
+bool reserve_shared_memory(size_t length) {
+  if (length > limits.memory_bytes) return false;
+  if (segment_count == MAX_SEGMENTS || segment_usage() + length > limits.memory_bytes) drop_dead_segments();
+  if (segment_count == MAX_SEGMENTS || segment_usage() + length > limits.memory_bytes) return false;
+  segments[segment_count++] = (struct shared_segment){length, monotonic_ms()};
   return true;
 }
 
-void memory_clear(void) {
-  piece_count = 0;
-  memory_files_clear();
+void memory_usage_reset(void) {
+  segment_count = 0;
+  memfd_release_all();
 }
 
-const char *load_exceeded(void) {
-  if (!ceilings.memory_bytes && !ceilings.processes) return NULL;
-  if (memory_shared) memory_files_release();
-  struct load load = processes_load();
-  if (ceilings.processes && load.processes > ceilings.processes + keepers()) return "pids";
-  if (!ceilings.memory_bytes || memory_used(&load) <= ceilings.memory_bytes) return NULL;
-  if (memory_shared) settle_pieces();
-  return memory_used(&load) > ceilings.memory_bytes ? "memory" : NULL;
+const char *exceeded_process_limit(void) {
+  if (!limits.memory_bytes && !limits.processes) return NULL;
+  if (count_shared_memory) memfd_release_unused();
+  struct process_usage process_usage = measure_processes();
+  if (limits.processes && process_usage.processes > limits.processes + agent_processes()) return "pids";
+  if (!limits.memory_bytes || memory_used(&process_usage) <= limits.memory_bytes) return NULL;
+  if (count_shared_memory) drop_dead_segments();
+  return memory_used(&process_usage) > limits.memory_bytes ? "memory" : NULL;
 }

@@ -22,14 +22,14 @@ static void split(struct segments *segments, const char *path) {
   }
 }
 
-static bool same(const struct segments *segments, int index, const char *name, size_t length) {
+static bool segment_equals(const struct segments *segments, int index, const char *name, size_t length) {
   return index < segments->count && segments->length[index] == length &&
          !strncasecmp(segments->start[index], name, length);
 }
 
-static bool listed(const struct strings *list, const struct segments *segments, int index) {
+static bool is_listed(const struct strings *list, const struct segments *segments, int index) {
   for (size_t i = 0; i < list->count; i++)
-    if (same(segments, index, list->items[i], strlen(list->items[i]))) return true;
+    if (segment_equals(segments, index, list->items[i], strlen(list->items[i]))) return true;
   return false;
 }
 
@@ -39,11 +39,11 @@ static bool is_below(const char *path, const char *root) {
 }
 
 /* How many segments of the path are the guarded mount's own; -1 when it is below none. */
-static int depth_of_root(const char *path) {
-  for (size_t i = 0; i < protection.own.count; i++)
-    if (is_below(path, protection.own.items[i])) return -1;
-  for (size_t i = 0; i < protection.guarded.count; i++) {
-    const char *root = protection.guarded.items[i];
+static int mount_depth(const char *path) {
+  for (size_t i = 0; i < protection.private_mounts.count; i++)
+    if (is_below(path, protection.private_mounts.items[i])) return -1;
+  for (size_t i = 0; i < protection.mounts.count; i++) {
+    const char *root = protection.mounts.items[i];
     if (!is_below(path, root)) continue;
     struct segments segments;
     split(&segments, root);
@@ -52,21 +52,21 @@ static int depth_of_root(const char *path) {
   return -1;
 }
 
-bool is_guarded(const char *path) { return depth_of_root(path) >= 0; }
+bool is_in_supervised_mount(const char *path) { return mount_depth(path) >= 0; }
 
 /* How many segments of the pattern `a/b/c` stand in the path from `start` on; all of them: *whole. */
-static int matched(const struct segments *segments, int start, const char *pattern, bool *whole) {
+static int matched_segments(const struct segments *segments, int start, const char *pattern, bool *whole) {
   struct segments parts;
   split(&parts, pattern);
   int count = 0;
-  while (count < parts.count && same(segments, start + count, parts.start[count], parts.length[count])) count++;
+  while (count < parts.count && segment_equals(segments, start + count, parts.start[count], parts.length[count])) count++;
   *whole = count == parts.count;
   return count;
 }
 
 static int dependency_depth(const struct segments *segments, int root) {
   for (int i = root; i < segments->count; i++)
-    if (listed(&protection.except, segments, i)) return i;
+    if (is_listed(&protection.except, segments, i)) return i;
   return INT_MAX;
 }
 
@@ -103,7 +103,7 @@ static void add_pattern(struct patterns *patterns, const char *text) {
   patterns->buckets[bucket] = entry;
 }
 
-void protection_ready(void) {
+void protection_index(void) {
   for (size_t i = 0; i < protection.names.count; i++) add_pattern(&names, protection.names.items[i]);
   for (size_t i = 0; i < protection.inner.count; i++) {
     const char *text = protection.inner.items[i];
@@ -117,37 +117,37 @@ static const struct entry *candidates(const struct patterns *patterns, const str
   return patterns->buckets[bucket_of(segments->start[start], segments->length[start])];
 }
 
-static bool has_whole(const struct patterns *patterns, const struct segments *segments, int start) {
+static bool has_pattern(const struct patterns *patterns, const struct segments *segments, int start) {
   for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
     bool whole;
-    matched(segments, start, entry->text, &whole);
+    matched_segments(segments, start, entry->text, &whole);
     if (whole) return true;
   }
   return false;
 }
 
 /* Whether the path ends in the middle of one of the patterns: `.github` of `.github/workflows`. */
-static bool ends_within(const struct patterns *patterns, const struct segments *segments, int start) {
+static bool ends_inside_pattern(const struct patterns *patterns, const struct segments *segments, int start) {
   for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
     bool whole;
-    int count = matched(segments, start, entry->text, &whole);
+    int count = matched_segments(segments, start, entry->text, &whole);
     if (count > 0 && start + count == segments->count) return true;
   }
   return false;
 }
 
 /* Whether this segment stands directly in a repository, whatever that is called. */
-static bool in_git_directory(const char *path, const struct segments *segments, int start) {
+static bool is_in_git_directory(const char *path, const struct segments *segments, int start) {
   size_t length = (size_t)(segments->start[start] - path);
   while (length > 0 && path[length - 1] == '/') length--;
   return is_git_directory(path, length);
 }
 
 /* The path contains `.git/hooks` even when the mounted directory is the `.git` itself. */
-static bool has_inner(const char *path, const struct segments *segments, int root) {
+static bool has_inner_pattern(const char *path, const struct segments *segments, int root) {
   for (int start = 0; start < segments->count; start++) {
-    if (has_whole(&inner, segments, start)) return true;
-    if (start >= root && has_whole(&in_repository, segments, start) && in_git_directory(path, segments, start)) return true;
+    if (has_pattern(&inner, segments, start)) return true;
+    if (start >= root && has_pattern(&in_repository, segments, start) && is_in_git_directory(path, segments, start)) return true;
   }
   return false;
 }
@@ -155,45 +155,45 @@ static bool has_inner(const char *path, const struct segments *segments, int roo
 /* The same judgement as policy/protect.ts; test/wall.test.ts holds the two against each other. */
 bool is_protected(const char *path) {
   struct segments segments;
-  int root = depth_of_root(path);
+  int root = mount_depth(path);
   if (root < 0) return false;
   split(&segments, path);
   /* SECURITY: a path too deep to be judged is refused, not waved through. */
   if (segments.count == MAX_SEGMENTS) return true;
-  if (segments.count > root && listed(&protection.roots, &segments, segments.count - 1)) return true;
-  if (is_pinned(path) || has_inner(path, &segments, root)) return true;
+  if (segments.count > root && is_listed(&protection.roots, &segments, segments.count - 1)) return true;
+  if (is_pinned(path) || has_inner_pattern(path, &segments, root)) return true;
   int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)
-    if (has_whole(&names, &segments, start)) return true;
+    if (has_pattern(&names, &segments, start)) return true;
   return false;
 }
 
-static bool leads_to_pinned(const char *path) {
+static bool may_contain_pinned(const char *path) {
   size_t length = strlen(path);
   for (size_t i = 0; i < protection.pinned.count; i++)
     if (!strncmp(protection.pinned.items[i], path, length) && protection.pinned.items[i][length] == '/') return true;
   return false;
 }
 
-bool leads_to_protected(const char *path) {
+bool may_contain_protected(const char *path) {
   struct segments segments;
-  int root = depth_of_root(path);
+  int root = mount_depth(path);
   if (root < 0) return false;
-  if (leads_to_pinned(path)) return true;
+  if (may_contain_pinned(path)) return true;
   split(&segments, path);
   for (int start = 0; start < segments.count; start++) {
-    if (ends_within(&inner, &segments, start)) return true;
-    if (start >= root && ends_within(&in_repository, &segments, start) && in_git_directory(path, &segments, start)) return true;
+    if (ends_inside_pattern(&inner, &segments, start)) return true;
+    if (start >= root && ends_inside_pattern(&in_repository, &segments, start) && is_in_git_directory(path, &segments, start)) return true;
   }
   int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)
-    if (ends_within(&names, &segments, start)) return true;
+    if (ends_inside_pattern(&names, &segments, start)) return true;
   return false;
 }
 
-bool is_exempt(const char *path) {
+bool is_in_dependency_directory(const char *path) {
   struct segments segments;
-  int root = depth_of_root(path);
+  int root = mount_depth(path);
   if (root < 0) return true;
   split(&segments, path);
   return dependency_depth(&segments, root) != INT_MAX;

@@ -30,14 +30,14 @@ static void print_record(const struct stat *stat, bool opaque, const char *path,
   putchar(0);
 }
 
-static int walk_changes(int directory, const char *below) {
+static int list_directory_changes(int directory, const char *prefix) {
   DIR *entries = fdopendir(directory);
   if (!entries) return 1;
   for (struct dirent *entry; (entry = readdir(entries));) {
     char path[PATH_MAX], target[PATH_MAX] = "";
     struct stat stat;
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-    if (snprintf(path, sizeof path, "%s%s%s", below, *below ? "/" : "", entry->d_name) >= PATH_MAX) return 1;
+    if (snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "/" : "", entry->d_name) >= PATH_MAX) return 1;
     if (fstatat(directory, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW)) return 1;
     if (S_ISLNK(stat.st_mode)) {
       ssize_t length = readlinkat(directory, entry->d_name, target, sizeof target - 1);
@@ -45,15 +45,15 @@ static int walk_changes(int directory, const char *below) {
     }
     int inner = S_ISDIR(stat.st_mode) ? openat(directory, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
     print_record(&stat, inner >= 0 && is_opaque(inner), path, target);
-    if (S_ISDIR(stat.st_mode) && (inner < 0 || walk_changes(inner, path))) return 1;
+    if (S_ISDIR(stat.st_mode) && (inner < 0 || list_directory_changes(inner, path))) return 1;
   }
   closedir(entries);
   return 0;
 }
 
-int list_changes(const char *upper) {
+int list_overlay_changes(const char *upper) {
   int directory = open(upper, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (directory < 0 || walk_changes(directory, "")) {
+  if (directory < 0 || list_directory_changes(directory, "")) {
     fprintf(stderr, "cannot read %s: %s\n", upper, strerror(errno));
     return 1;
   }

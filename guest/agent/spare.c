@@ -9,97 +9,97 @@
  * SECURITY: it stands where any keeper stands. Who ends it or holds it up in the sandbox harms the next command there.
  */
 
-enum { STREAMS = 3, MOST = 32 * 1024 };
+enum { STREAMS = 3, MAX_REQUEST = 32 * 1024 };
 
 static struct {
-  pid_t keeper;
+  pid_t subreaper;
   int socket;
-} spare = {0, -1};
+} prefork = {0, -1};
 
-pid_t spare_keeper(void) { return spare.keeper; }
+pid_t prefork_pid(void) { return prefork.subreaper; }
 
-struct order {
-  uint32_t keepers; /* of commands that run beside it */
-  char asked[MOST];
+struct assignment {
+  uint32_t agent_processes; /* of commands that run beside it */
+  char request[MAX_REQUEST];
 };
 
 static union {
   struct cmsghdr header;
   char space[CMSG_SPACE(STREAMS * sizeof(int))];
-} carried;
+} control_data;
 
 static struct msghdr message_of(struct iovec *data) {
-  return (struct msghdr){.msg_iov = data, .msg_iovlen = 1, .msg_control = carried.space, .msg_controllen = sizeof carried.space};
+  return (struct msghdr){.msg_iov = data, .msg_iovlen = 1, .msg_control = control_data.space, .msg_controllen = sizeof control_data.space};
 }
 
 /* They come in below our socket, where nothing is open: as 0, 1 and 2. */
-static void take_streams(struct msghdr *message, struct ends *ends) {
+static void receive_streams(struct msghdr *message, struct pipes *pipes) {
   struct cmsghdr *header = CMSG_FIRSTHDR(message);
   int streams[STREAMS];
   if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof streams)) _exit(125);
   memcpy(streams, CMSG_DATA(header), sizeof streams);
   for (int i = 0; i < STREAMS; i++)
     if (streams[i] != i) _exit(125);
-  ends->in[0] = 0, ends->out[1] = 1, ends->errors[1] = 2;
+  pipes->in[0] = 0, pipes->out[1] = 1, pipes->errors[1] = 2;
 }
 
 static _Noreturn void wait_for_command(int socket) {
-  static struct order order;
+  static struct assignment assignment;
   struct command_spec spec;
-  struct ends ends = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, socket}};
-  struct iovec data = {&order, sizeof order};
+  struct pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, socket}};
+  struct iovec data = {&assignment, sizeof assignment};
   struct msghdr message = message_of(&data);
   control_fd = control_out = -1;
   child_socket = socket;
-  close_all_but(socket);
+  close_all_except(socket);
   ssize_t got;
   do got = recvmsg(socket, &message, 0);
   while (got < 0 && errno == EINTR);
-  if (got <= (ssize_t)offsetof(struct order, asked)) _exit(125);
-  take_streams(&message, &ends);
-  keepers_are(order.keepers);
-  const char *problem = read_command(&spec, order.asked, (size_t)got - offsetof(struct order, asked));
+  if (got <= (ssize_t)offsetof(struct assignment, request)) _exit(125);
+  receive_streams(&message, &pipes);
+  set_agent_processes(assignment.agent_processes);
+  const char *problem = parse_command(&spec, assignment.request, (size_t)got - offsetof(struct assignment, request));
   if (problem) die("%s", problem);
-  become_keeper(&spec, &ends, true);
+  run_as_subreaper(&spec, &pipes, true);
 }
 
-void spare_make(void) {
+void prefork_create(void) {
   int sockets[2];
-  if (spare.keeper > 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) return;
-  pid_t keeper = fork();
-  if (keeper == 0) wait_for_command(sockets[1]);
+  if (prefork.subreaper > 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) return;
+  pid_t subreaper = fork();
+  if (subreaper == 0) wait_for_command(sockets[1]);
   close(sockets[1]);
-  if (keeper < 0) close(sockets[0]); /* then the next command makes its own */
-  else spare.keeper = keeper, spare.socket = sockets[0];
+  if (subreaper < 0) close(sockets[0]); /* then the next command makes its own */
+  else prefork.subreaper = subreaper, prefork.socket = sockets[0];
 }
 
-static void let_go(void) {
-  spare.keeper = 0;
-  spare.socket = -1;
+static void forget_child(void) {
+  prefork.subreaper = 0;
+  prefork.socket = -1;
 }
 
-void spare_ended(pid_t pid) {
-  if (pid != spare.keeper) return;
-  close(spare.socket);
-  let_go();
+void prefork_exited(pid_t pid) {
+  if (pid != prefork.subreaper) return;
+  close(prefork.socket);
+  forget_child();
 }
 
-pid_t spare_take(struct ends *ends, const char *asked, size_t length) {
-  if (spare.keeper <= 0 || length > MOST) return 0;
-  static struct order order;
-  order.keepers = (uint32_t)keepers();
-  memcpy(order.asked, asked, length);
-  struct iovec data = {&order, offsetof(struct order, asked) + length};
+pid_t prefork_assign(struct pipes *pipes, const char *request, size_t length) {
+  if (prefork.subreaper <= 0 || length > MAX_REQUEST) return 0;
+  static struct assignment assignment;
+  assignment.agent_processes = (uint32_t)agent_processes();
+  memcpy(assignment.request, request, length);
+  struct iovec data = {&assignment, offsetof(struct assignment, request) + length};
   struct msghdr message = message_of(&data);
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  int streams[STREAMS] = {ends->in[0], ends->out[1], ends->errors[1]};
+  int streams[STREAMS] = {pipes->in[0], pipes->out[1], pipes->errors[1]};
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof streams);
   memcpy(CMSG_DATA(header), streams, sizeof streams);
-  if (sendmsg(spare.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return 0;
-  pid_t keeper = spare.keeper;
-  ends->messages[0] = spare.socket;
-  let_go();
-  return keeper;
+  if (sendmsg(prefork.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return 0;
+  pid_t subreaper = prefork.subreaper;
+  pipes->messages[0] = prefork.socket;
+  forget_child();
+  return subreaper;
 }

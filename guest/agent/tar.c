@@ -15,7 +15,7 @@ struct header {
 
 _Static_assert(sizeof(struct header) == BLOCK, "a tar header is one block");
 
-void put_all(const void *data, size_t length);
+void write_output(const void *data, size_t length);
 
 static _Noreturn void fail(const char *what) {
   const char *name = errno == ENOENT ? "ENOENT" : errno == EROFS ? "EROFS" : errno == ENOTDIR ? "ENOTDIR" : errno == ENOSPC ? "ENOSPC" : "EIO";
@@ -25,15 +25,15 @@ static _Noreturn void fail(const char *what) {
 
 static void pad(long long size) {
   static const char zeros[BLOCK];
-  if (size % BLOCK) put_all(zeros, (size_t)(BLOCK - size % BLOCK));
+  if (size % BLOCK) write_output(zeros, (size_t)(BLOCK - size % BLOCK));
 }
 
 /* What does not fit stands in a pax record as well. */
-static void number(char *field, size_t width, long long value) {
+static void put_octal(char *field, size_t width, long long value) {
   for (size_t i = width - 1; i-- > 0; value /= 8) field[i] = (char)('0' + value % 8);
 }
 
-static void text(char *field, size_t width, const char *value) {
+static void put_text(char *field, size_t width, const char *value) {
   size_t length = strlen(value);
   memcpy(field, value, length < width ? length : width);
 }
@@ -45,7 +45,7 @@ static void put_header(struct header *header) {
   memset(header->sum, ' ', sizeof header->sum);
   for (size_t i = 0; i < BLOCK; i++) sum += ((unsigned char *)header)[i];
   snprintf(header->sum, sizeof header->sum, "%06o", sum);
-  put_all(header, BLOCK);
+  write_output(header, BLOCK);
 }
 
 /* One pax record counts its own length. */
@@ -66,10 +66,10 @@ static void put_pax(const char *name, const char *link, long long size) {
   if (!used) return;
   struct header header = {.type = 'x'};
   memcpy(header.name, "pax", 3);
-  number(header.mode, sizeof header.mode, 0644);
-  number(header.size, sizeof header.size, (long long)used);
+  put_octal(header.mode, sizeof header.mode, 0644);
+  put_octal(header.size, sizeof header.size, (long long)used);
   put_header(&header);
-  put_all(records, used);
+  write_output(records, used);
   pad((long long)used);
 }
 
@@ -80,7 +80,7 @@ static void put_body(const char *path, long long size) {
     ssize_t got = fd < 0 ? 0 : read(fd, chunk, left < CHUNK ? (size_t)left : CHUNK);
     /* A file that shrinks meanwhile is filled up: the header has promised its size. */
     if (got <= 0) memset(chunk, 0, sizeof chunk), got = left < CHUNK ? (ssize_t)left : CHUNK;
-    put_all(chunk, (size_t)got);
+    write_output(chunk, (size_t)got);
     left -= got;
   }
   if (fd >= 0) close(fd);
@@ -90,13 +90,13 @@ static void put_body(const char *path, long long size) {
 /* In nanoseconds; a file that did not change since then is only named. */
 static long long since;
 
-static bool is_old(const struct stat *stat) {
+static bool is_unchanged(const struct stat *stat) {
   return (long long)stat->st_ctim.tv_sec * 1000000000 + stat->st_ctim.tv_nsec <= since;
 }
 
 static void put_entry(const char *path, const char *name, const struct stat *stat) {
   char link[PATH_MAX] = "";
-  bool regular = S_ISREG(stat->st_mode), same = regular && is_old(stat);
+  bool regular = S_ISREG(stat->st_mode), unchanged = regular && is_unchanged(stat);
   if (!regular && !S_ISDIR(stat->st_mode) && !S_ISLNK(stat->st_mode)) return;
   if (S_ISLNK(stat->st_mode)) {
     ssize_t length = readlink(path, link, sizeof link - 1);
@@ -105,26 +105,26 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
   }
   if (regular && access(path, R_OK)) {
     if (!since) return;
-    same = true; /* it is there all the same */
+    unchanged = true; /* it is there all the same */
   }
-  put_pax(name, link, regular && !same ? (long long)stat->st_size : 0);
-  struct header header = {.type = same ? 'S' : regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
-  text(header.name, sizeof header.name, name);
-  text(header.link, sizeof header.link, link);
-  number(header.mode, sizeof header.mode, stat->st_mode & 07777);
-  number(header.uid, sizeof header.uid, 0);
-  number(header.gid, sizeof header.gid, 0);
-  number(header.size, sizeof header.size, regular && !same ? (long long)stat->st_size : 0);
-  number(header.mtime, sizeof header.mtime, (long long)stat->st_mtime);
+  put_pax(name, link, regular && !unchanged ? (long long)stat->st_size : 0);
+  struct header header = {.type = unchanged ? 'S' : regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
+  put_text(header.name, sizeof header.name, name);
+  put_text(header.link, sizeof header.link, link);
+  put_octal(header.mode, sizeof header.mode, stat->st_mode & 07777);
+  put_octal(header.uid, sizeof header.uid, 0);
+  put_octal(header.gid, sizeof header.gid, 0);
+  put_octal(header.size, sizeof header.size, regular && !unchanged ? (long long)stat->st_size : 0);
+  put_octal(header.mtime, sizeof header.mtime, (long long)stat->st_mtime);
   put_header(&header);
-  if (regular && !same) put_body(path, (long long)stat->st_size);
+  if (regular && !unchanged) put_body(path, (long long)stat->st_size);
 }
 
 /* What lies below cannot be told; that must not look as if it were gone. */
-static void put_unread(const char *name) {
+static void put_unreadable(const char *name) {
   struct header header = {.type = 'U'};
   put_pax(name, "", 0);
-  text(header.name, sizeof header.name, name);
+  put_text(header.name, sizeof header.name, name);
   put_header(&header);
 }
 
@@ -132,7 +132,7 @@ static void pack_below(const char *path, const char *relative) {
   DIR *directory = opendir(path);
   if (!directory) {
     if (!*relative) fail(path);
-    if (since) put_unread(relative);
+    if (since) put_unreadable(relative);
     return;
   }
   for (struct dirent *entry; (entry = readdir(directory));) {
@@ -150,7 +150,7 @@ static void pack_below(const char *path, const char *relative) {
 int pack_files(char **argv) {
   static const char end[2 * BLOCK];
   pack_below(argv[1], "");
-  put_all(end, sizeof end);
+  write_output(end, sizeof end);
   return 0;
 }
 
@@ -166,7 +166,7 @@ int pack_changes(char **argv) {
   return pack_files(argv);
 }
 
-static bool take_all(void *data, size_t length) {
+static bool read_input(void *data, size_t length) {
   for (char *at = data; length > 0;) {
     ssize_t got = read(0, at, length);
     if (got < 0 && errno == EINTR) continue;
@@ -186,28 +186,28 @@ static long long octal(const char *field, size_t width) {
 static void skip(long long size) {
   char nothing[BLOCK];
   for (long long left = size / BLOCK + (size % BLOCK != 0); left > 0; left--)
-    if (!take_all(nothing, BLOCK)) errno = EIO, fail("tar");
+    if (!read_input(nothing, BLOCK)) errno = EIO, fail("tar");
 }
 
 /* Names that the next entry has instead of its own. */
 static char long_name[PATH_MAX], long_link[PATH_MAX];
 static long long long_size = -1;
 
-static void take_text(char *into, long long size) {
+static void read_long_name(char *into, long long size) {
   char block[BLOCK];
   if (size >= PATH_MAX) errno = EIO, fail("tar");
   for (long long done = 0; done < size; done += BLOCK) {
-    if (!take_all(block, BLOCK)) errno = EIO, fail("tar");
+    if (!read_input(block, BLOCK)) errno = EIO, fail("tar");
     memcpy(into + done, block, (size_t)(size - done < BLOCK ? size - done : BLOCK));
   }
   into[size] = 0;
 }
 
-static void take_pax(long long size) {
+static void read_pax(long long size) {
   static char records[PATH_MAX * 2 + BLOCK];
   if (size >= (long long)sizeof records - BLOCK) return skip(size);
   for (long long done = 0; done < size; done += BLOCK)
-    if (!take_all(records + done, BLOCK)) errno = EIO, fail("tar");
+    if (!read_input(records + done, BLOCK)) errno = EIO, fail("tar");
   for (char *at = records, *end = records + size; at < end;) {
     char *key;
     long length = strtol(at, &key, 10);
@@ -245,14 +245,14 @@ static int open_parent(int root, char *name, char **last) {
   }
 }
 
-static void take_body(int parent, const char *name, mode_t mode, long long size, time_t modified) {
+static void read_body(int parent, const char *name, mode_t mode, long long size, time_t modified) {
   static char chunk[CHUNK];
   unlinkat(parent, name, 0);
   int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (fd < 0) fail(name);
   for (long long left = size; left > 0;) {
     size_t part = left < CHUNK ? (size_t)left : CHUNK;
-    if (!take_all(chunk, part)) errno = EIO, fail("tar");
+    if (!read_input(chunk, part)) errno = EIO, fail("tar");
     if (write(fd, chunk, part) != (ssize_t)part) fail(name);
     left -= (long long)part;
   }
@@ -260,23 +260,23 @@ static void take_body(int parent, const char *name, mode_t mode, long long size,
   if (modified > 0) futimens(fd, times);
   close(fd);
   char rest[BLOCK];
-  if (size % BLOCK && !take_all(rest, (size_t)(BLOCK - size % BLOCK))) errno = EIO, fail("tar");
+  if (size % BLOCK && !read_input(rest, (size_t)(BLOCK - size % BLOCK))) errno = EIO, fail("tar");
 }
 
-static void take_entry(int root, const struct header *header, char *name, const char *link, long long size) {
+static void extract_entry(int root, const struct header *header, char *name, const char *link, long long size) {
   char *last;
   mode_t mode = (mode_t)octal(header->mode, sizeof header->mode) & 0777;
   int parent = open_parent(root, name, &last);
-  bool nameless = !*last || !strcmp(last, ".");
+  bool has_no_name = !*last || !strcmp(last, ".");
   if (header->type == '5') {
-    if (!nameless && mkdirat(parent, last, mode | 0700) && errno != EEXIST) fail(last);
+    if (!has_no_name && mkdirat(parent, last, mode | 0700) && errno != EEXIST) fail(last);
     skip(size);
-  } else if (nameless) skip(size);
+  } else if (has_no_name) skip(size);
   else if (header->type == '2') {
     unlinkat(parent, last, 0);
     if (symlinkat(link, parent, last)) fail(last);
     skip(size);
-  } else if (header->type == '0' || header->type == 0) take_body(parent, last, mode, size, (time_t)octal(header->mtime, sizeof header->mtime));
+  } else if (header->type == '0' || header->type == 0) read_body(parent, last, mode, size, (time_t)octal(header->mtime, sizeof header->mtime));
   else skip(size);
   close(parent);
 }
@@ -293,22 +293,22 @@ int unpack_files(char **argv) {
   if (mkdir(argv[1], 0755) && errno != EEXIST) fail(argv[1]);
   int root = open(argv[1], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (root < 0) fail(argv[1]);
-  while (take_all(&header, BLOCK)) {
+  while (read_input(&header, BLOCK)) {
     char name[PATH_MAX], link[PATH_MAX];
     long long size = octal(header.size, sizeof header.size);
     if (!header.name[0]) continue;
     if (size < 0) errno = EIO, fail("tar");
-    if (header.type == 'x') take_pax(size);
+    if (header.type == 'x') read_pax(size);
     else if (header.type == 'g') skip(size);
-    else if (header.type == 'L') take_text(long_name, size);
-    else if (header.type == 'K') take_text(long_link, size);
+    else if (header.type == 'L') read_long_name(long_name, size);
+    else if (header.type == 'K') read_long_name(long_link, size);
     else {
       full_name(&header, name);
       snprintf(link, sizeof link, "%.*s", (int)(long_link[0] ? PATH_MAX - 1 : 100), long_link[0] ? long_link : header.link);
       if (long_size >= 0) size = long_size;
       long_name[0] = long_link[0] = 0;
       long_size = -1;
-      take_entry(root, &header, name, link, size);
+      extract_entry(root, &header, name, link, size);
     }
   }
   return 0;

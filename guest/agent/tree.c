@@ -4,17 +4,17 @@
 #include <dirent.h>
 
 /* Processes of the sandbox with their parents, as they are now. */
-struct family {
+struct process {
   pid_t pid, parent;
   bool marked;
 };
 
-enum { MAX_FAMILY = 65536, ROUNDS = 64 };
+enum { MAX_PROCESSES = 65536, MAX_ROUNDS = 64 };
 
-static struct family *family;
-static size_t members;
+static struct process *process;
+static size_t process_count;
 
-pid_t parent_of(const char *pid) {
+pid_t live_parent_of(const char *pid) {
   char path[300], text[512];
   snprintf(path, sizeof path, "%s/stat", pid);
   int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
@@ -30,44 +30,44 @@ pid_t parent_of(const char *pid) {
   return parent;
 }
 
-static void look(void) {
-  if (!family && !(family = malloc(MAX_FAMILY * sizeof *family))) _exit(125);
-  members = 0;
+static void scan_processes(void) {
+  if (!process && !(process = malloc(MAX_PROCESSES * sizeof *process))) _exit(125);
+  process_count = 0;
   DIR *processes = opendir("/proc");
   if (!processes) return;
-  for (struct dirent *entry; (entry = readdir(processes)) && members < MAX_FAMILY;) {
+  for (struct dirent *entry; (entry = readdir(processes)) && process_count < MAX_PROCESSES;) {
     if (!isdigit((unsigned char)entry->d_name[0])) continue;
-    pid_t pid = atoi(entry->d_name), parent = parent_of(entry->d_name);
-    if (pid > 1 && parent >= 0) family[members++] = (struct family){pid, parent, false};
+    pid_t pid = atoi(entry->d_name), parent = live_parent_of(entry->d_name);
+    if (pid > 1 && parent >= 0) process[process_count++] = (struct process){pid, parent, false};
   }
   closedir(processes);
 }
 
 static bool is_marked(pid_t pid) {
-  for (size_t i = 0; i < members; i++)
-    if (family[i].pid == pid) return family[i].marked;
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].pid == pid) return process[i].marked;
   return false;
 }
 
 /* Marks every descendant of a marked one. */
-static void spread(void) {
+static void mark_descendants(void) {
   for (bool more = true; more;) {
     more = false;
-    for (size_t i = 0; i < members; i++)
-      if (!family[i].marked && is_marked(family[i].parent)) more = family[i].marked = true;
+    for (size_t i = 0; i < process_count; i++)
+      if (!process[i].marked && is_marked(process[i].parent)) more = process[i].marked = true;
   }
 }
 
-static size_t signal_marked(int signal, pid_t but) {
+static size_t signal_marked(int signal, pid_t except) {
   size_t count = 0;
-  for (size_t i = 0; i < members; i++)
-    if (family[i].marked && family[i].pid != but && !kill(family[i].pid, signal)) count++;
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].marked && process[i].pid != except && !kill(process[i].pid, signal)) count++;
   return count;
 }
 
 static void mark(pid_t pid) {
-  for (size_t i = 0; i < members; i++)
-    if (family[i].pid == pid) family[i].marked = true;
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].pid == pid) process[i].marked = true;
 }
 
 /*
@@ -76,10 +76,10 @@ static void mark(pid_t pid) {
  */
 void kill_tree(pid_t root) {
   size_t before = 0;
-  for (int round = 0; round < ROUNDS; round++) {
-    look();
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    scan_processes();
     mark(root);
-    spread();
+    mark_descendants();
     size_t now = signal_marked(SIGSTOP, root);
     if (now == before) break;
     before = now;
@@ -88,14 +88,14 @@ void kill_tree(pid_t root) {
 }
 
 /* SECURITY: whoever ended its keeper to outlive its command became our child; only keepers may be that. */
-void kill_strays(bool (*is_known)(pid_t pid)) {
-  for (int round = 0; round < ROUNDS; round++) {
-    look();
+void kill_orphans(bool (*is_known)(pid_t pid)) {
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    scan_processes();
     size_t found = 0;
-    for (size_t i = 0; i < members; i++)
-      if (family[i].parent == 1 && !is_known(family[i].pid) && !is_waiter(family[i].pid)) found += family[i].marked = true;
+    for (size_t i = 0; i < process_count; i++)
+      if (process[i].parent == 1 && !is_known(process[i].pid) && !is_blocking_worker(process[i].pid)) found += process[i].marked = true;
     if (!found) return;
-    spread();
+    mark_descendants();
     signal_marked(SIGKILL, 0);
   }
 }

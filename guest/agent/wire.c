@@ -6,7 +6,7 @@ int control_fd = -1;
 int control_out = -1;
 int child_socket = -1;
 
-enum { HEADER = 9, MAX_PAYLOAD = 1 << 21, HIGH_WATER = 1 << 20 };
+enum { FRAME_HEADER = 9, MAX_PAYLOAD = 1 << 21, HIGH_WATER = 1 << 20 };
 
 /* Bytes that wait for their way out or in. */
 struct buffer {
@@ -15,10 +15,10 @@ struct buffer {
 };
 
 static struct buffer outgoing, incoming;
-static struct watch channel, outlet;
-static bool queued;
-static void (*frame_taker)(enum frame_type, uint32_t, char *, size_t);
-static void (*room_taker)(void);
+static struct watch channel, output;
+static bool nonblocking;
+static void (*frame_handler)(enum frame_type, uint32_t, char *, size_t);
+static void (*room_handler)(void);
 
 static char *reserve(struct buffer *buffer, size_t length) {
   if (buffer->start == buffer->end) buffer->start = buffer->end = 0;
@@ -35,11 +35,11 @@ static char *reserve(struct buffer *buffer, size_t length) {
   return buffer->bytes + buffer->end;
 }
 
-static void put_number(char *at, uint32_t number) {
+static void write_u32(char *at, uint32_t number) {
   for (int i = 0; i < 4; i++) at[i] = (char)(number >> (8 * i));
 }
 
-static uint32_t get_number(const char *at) {
+static uint32_t read_u32(const char *at) {
   uint32_t number = 0;
   for (int i = 0; i < 4; i++) number |= (uint32_t)(unsigned char)at[i] << (8 * i);
   return number;
@@ -47,8 +47,8 @@ static uint32_t get_number(const char *at) {
 
 static void write_header(char *at, enum frame_type type, uint32_t id, size_t length) {
   at[0] = (char)type;
-  put_number(at + 1, id);
-  put_number(at + 5, (uint32_t)length);
+  write_u32(at + 1, id);
+  write_u32(at + 5, (uint32_t)length);
 }
 
 /* Whether everything is out. When the host is gone, so are we. */
@@ -65,87 +65,87 @@ static bool flush(void) {
 
 static void send_queue(void) {
   bool empty = flush();
-  if (!queued) return;
-  if (control_out >= 0) watch_for(&outlet, empty ? 0 : WRITABLE);
-  else watch_for(&channel, empty ? READABLE : READABLE | WRITABLE);
+  if (!nonblocking) return;
+  if (control_out >= 0) watch_set_events(&output, empty ? 0 : WRITABLE);
+  else watch_set_events(&channel, empty ? READABLE : READABLE | WRITABLE);
 }
 
-void report(enum frame_type type, uint32_t id, const void *payload, size_t length) {
+void send_frame(enum frame_type type, uint32_t id, const void *payload, size_t length) {
   if (control_fd < 0) return;
-  char *at = reserve(&outgoing, HEADER + length);
+  char *at = reserve(&outgoing, FRAME_HEADER + length);
   write_header(at, type, id, length);
-  memcpy(at + HEADER, payload, length);
-  outgoing.end += HEADER + length;
+  memcpy(at + FRAME_HEADER, payload, length);
+  outgoing.end += FRAME_HEADER + length;
   send_queue();
 }
 
-void report_number(enum frame_type type, uint32_t id, uint32_t number) {
+void send_number_frame(enum frame_type type, uint32_t id, uint32_t number) {
   char bytes[4];
-  put_number(bytes, number);
-  report(type, id, bytes, sizeof bytes);
+  write_u32(bytes, number);
+  send_frame(type, id, bytes, sizeof bytes);
 }
 
-uint32_t number_of(const char *payload, size_t length) {
+uint32_t payload_number(const char *payload, size_t length) {
   uint32_t number = 0;
   for (size_t i = 0; i < length && i < 4; i++) number |= (uint32_t)(unsigned char)payload[i] << (8 * i);
   return number;
 }
 
-ssize_t wire_pump(enum frame_type type, uint32_t id, int fd, size_t most) {
-  char *at = reserve(&outgoing, HEADER + most);
-  ssize_t got = read(fd, at + HEADER, most);
+ssize_t channel_forward(enum frame_type type, uint32_t id, int fd, size_t most) {
+  char *at = reserve(&outgoing, FRAME_HEADER + most);
+  ssize_t got = read(fd, at + FRAME_HEADER, most);
   if (got <= 0) return got;
   write_header(at, type, id, (size_t)got);
-  outgoing.end += HEADER + (size_t)got;
+  outgoing.end += FRAME_HEADER + (size_t)got;
   send_queue();
   return got;
 }
 
-bool wire_has_room(void) { return outgoing.end - outgoing.start < HIGH_WATER; }
+bool channel_has_room(void) { return outgoing.end - outgoing.start < HIGH_WATER; }
 
-static void take_frames(void) {
-  while (incoming.end - incoming.start >= HEADER) {
+static void dispatch_frames(void) {
+  while (incoming.end - incoming.start >= FRAME_HEADER) {
     char *at = incoming.bytes + incoming.start;
-    size_t length = get_number(at + 5);
+    size_t length = read_u32(at + 5);
     if (length > MAX_PAYLOAD) _exit(125);
-    if (incoming.end - incoming.start < HEADER + length) return;
-    incoming.start += HEADER + length;
-    frame_taker((enum frame_type)(unsigned char)at[0], get_number(at + 1), at + HEADER, length);
+    if (incoming.end - incoming.start < FRAME_HEADER + length) return;
+    incoming.start += FRAME_HEADER + length;
+    frame_handler((enum frame_type)(unsigned char)at[0], read_u32(at + 1), at + FRAME_HEADER, length);
   }
 }
 
-static void hear(void) {
+static void read_channel(void) {
   char *at = reserve(&incoming, CHUNK);
   ssize_t got = read(control_fd, at, CHUNK);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) _exit(137); /* the host is gone, and so are we */
   incoming.end += (size_t)got;
-  take_frames();
+  dispatch_frames();
 }
 
 static void channel_ready(struct watch *watch, uint32_t events) {
   (void)watch;
   if (events & WRITABLE) {
-    bool had_room = wire_has_room();
+    bool had_room = channel_has_room();
     send_queue();
-    if (!had_room && wire_has_room()) room_taker();
+    if (!had_room && channel_has_room()) room_handler();
   }
-  if (events & ~(uint32_t)WRITABLE) hear();
+  if (events & ~(uint32_t)WRITABLE) read_channel();
 }
 
-static void outlet_ready(struct watch *watch, uint32_t events) {
+static void output_ready(struct watch *watch, uint32_t events) {
   (void)events; /* the end of it, too, is found by writing */
   channel_ready(watch, WRITABLE);
 }
 
-void wire_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), void (*on_room)(void)) {
-  frame_taker = on_frame;
-  room_taker = on_room;
+void channel_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), void (*on_room)(void)) {
+  frame_handler = on_frame;
+  room_handler = on_room;
   fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) | O_NONBLOCK);
-  queued = true;
+  nonblocking = true;
   if (control_out >= 0) {
     fcntl(control_out, F_SETFL, fcntl(control_out, F_GETFL) | O_NONBLOCK);
-    watch_start(&outlet, control_out, 0, outlet_ready, NULL);
+    watch_start(&output, control_out, 0, output_ready, NULL);
   }
   watch_start(&channel, control_fd, READABLE, channel_ready, NULL);
   send_queue();
@@ -154,11 +154,11 @@ void wire_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), void
 /* More than this for one command says nothing new and would let a guest flood the host. */
 enum { VIOLATIONS_REPORTED = 256 };
 
-static uint32_t violator;
+static uint32_t violation_owner;
 static int reported;
 
-void violations_of(uint32_t id, bool afresh) {
-  violator = id;
+void set_violation_owner(uint32_t id, bool afresh) {
+  violation_owner = id;
   if (afresh) reported = 0;
 }
 
@@ -172,7 +172,7 @@ void report_violation(const char *guarantee, const char *format, ...) {
   int more = vsnprintf(text + used, sizeof text - used, format, arguments);
   va_end(arguments);
   size_t length = used + (more < 0 ? 0 : (size_t)more);
-  report(FRAME_VIOLATION, violator, text, length < sizeof text ? length : sizeof text - 1);
+  send_frame(FRAME_VIOLATION, violation_owner, text, length < sizeof text ? length : sizeof text - 1);
 }
 
 _Noreturn void die(const char *format, ...) {
@@ -182,7 +182,7 @@ _Noreturn void die(const char *format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (child_socket >= 0) send_message(child_socket, 'F', text, strlen(text), -1);
-  else if (control_fd >= 0) report(FRAME_ERROR, 0, text, strlen(text));
+  else if (control_fd >= 0) send_frame(FRAME_ERROR, 0, text, strlen(text));
   else dprintf(2, "ringfence: launch-failed: %s\n", text);
   _exit(125);
 }
