@@ -5,7 +5,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 shift
-flags="-std=gnu11 -O2 -Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing -static"
+flags="-std=gnu11 -O2 -Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing -static -I$here"
 if command -v musl-gcc >/dev/null 2>&1; then
   # The kernel's headers are not musl's; they come last so that they never replace one of musl's own.
   multiarch=$(gcc -print-multiarch 2>/dev/null || true)
@@ -14,6 +14,6 @@ else
   compiler=${CC:-cc}
 fi
 # shellcheck disable=SC2086
-$compiler $flags "$@" -o "$out.tmp" "$here"/*.c
+$compiler $flags "$@" -o "$out.tmp" "$here"/*.c "$here"/*/*.c
 strip "$out.tmp" 2>/dev/null || true
 mv "$out.tmp" "$out"

@@ -12,6 +12,7 @@ import {
 } from './frames.ts'
 import { GuestProcess, type GuestRequest } from './guest-process.ts'
 import { GuestStream } from './guest-stream.ts'
+import { READY_VERSION } from './protocol.ts'
 
 /** Whoever is spoken to under one id. */
 export interface Listener {
@@ -180,7 +181,7 @@ export class Session implements Speaker {
   }
 
   #greet(status: ReadonlyMap<string, string>): void {
-    if (status.get('Version') === PROTOCOL_VERSION) this.#isReady(status)
+    if (status.get(READY_VERSION) === PROTOCOL_VERSION) this.#isReady(status)
     else this.close('the guest agent is of another version; run `npm run setup`')
   }
 

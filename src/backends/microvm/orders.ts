@@ -57,7 +57,7 @@ export function placeFields(plan: Plan, settings: PlaceSettings): readonly strin
     ...smallFiles(plan, user, hostname).flatMap(({ target, text }) => ['file', target, text]),
     ...(images.size > 0 ? ['inputs'] : []),
     ...placesOf(plan).flatMap(({ kind, mode, target }, index) => [
-      'place',
+      'mount',
       images.has(index) ? 'image' : kind === 'dir' ? 'dir' : 'file',
       mode,
       target,
@@ -102,6 +102,6 @@ export const POOL_WARMING: readonly string[] = ['true', 'bash -c true']
 /** A container with nothing in it, for that. */
 export const WARM_PLACES: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
 export const WARM_FIELDS: readonly string[] = [
-  ...['stay', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
+  ...['persistent', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
   ...['writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'],
 ]

@@ -1,3 +1,4 @@
+import { TAR_TYPES } from '../../host/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** One entry of an archive that a guest made; what follows it is its content. */
@@ -20,9 +21,7 @@ const KINDS: Readonly<Record<string, GuestEntry['kind']>> = {
   '0': 'file',
   '2': 'link',
   '5': 'dir',
-  S: 'same',
-  U: 'unread',
-  T: 'time',
+  ...TAR_TYPES,
 }
 
 export type TarLimits = { readonly entries: number; readonly bytes: number }

@@ -1,0 +1,123 @@
+#include "common/channel.h"
+#include "init/init.h"
+#include "supervise/resolve.h"
+
+#include <linux/capability.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+/*
+ * PID 1 of a container: somebody else made the namespaces and the mounts. What is left to do comes over the channel,
+ * which here is a pair of descriptors: the standard input and output of the container.
+ *
+ *   host ─ configure · filter · expect · go ─▶ we check the mounts, drop what we still hold, fence, serve
+ */
+
+static struct {
+  char *config;
+  size_t config_length;
+  char *expected;
+  size_t expected_length;
+  int filter;
+} received = {.filter = -1};
+
+static void read_all(void *to, size_t length) {
+  for (size_t got = 0; got < length;) {
+    ssize_t more = read(control_fd, (char *)to + got, length - got);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) _exit(EXIT_SETUP_FAILED); /* nobody wants us any more */
+    got += (size_t)more;
+  }
+}
+
+static char *read_payload(size_t length) {
+  char *bytes = length > MAX_SETUP_FRAME ? NULL : malloc(length + 1);
+  if (!bytes) die("configuration: too long");
+  read_all(bytes, length);
+  bytes[length] = 0;
+  return bytes;
+}
+
+int filter_to_memfd(const char *bytes, size_t length) {
+  int fd = memfd_create("filter", MFD_CLOEXEC);
+  if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET)) die("seccomp filter: %s", strerror(errno));
+  return fd;
+}
+
+/* Everything until the word to go. SECURITY: it comes from the host, before anything of a guest exists. */
+static void read_setup_frames(void) {
+  for (;;) {
+    unsigned char header[FRAME_HEADER];
+    read_all(header, sizeof header);
+    size_t length = header[5] | (size_t)header[6] << 8 | (size_t)header[7] << 16 | (size_t)header[8] << 24;
+    char *payload = read_payload(length);
+    if (header[0] == FRAME_CONFIGURE) received.config = payload, received.config_length = length;
+    else if (header[0] == FRAME_EXPECT) received.expected = payload, received.expected_length = length;
+    else if (header[0] == FRAME_FILTER) received.filter = filter_to_memfd(payload, length), free(payload);
+    else if (header[0] == FRAME_GO) return;
+    else die("configuration: unknown frame %c", header[0]);
+  }
+}
+
+/*
+ * SECURITY: an engine mounts by path. What lies behind a mount point must be the very thing that policy judged, and what
+ * was to be hidden must be something else now.
+ */
+static void check_mounts(void) {
+  char *at = received.expected, *end = at + received.expected_length;
+  while (at && at < end) {
+    const char *kind = next_string(&at, end), *path = next_string(&at, end), *dev = next_string(&at, end), *ino = next_string(&at, end);
+    struct stat stat;
+    int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
+    if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
+    bool same = stat.st_dev == strtoull(dev, NULL, 10) && stat.st_ino == strtoull(ino, NULL, 10);
+    if (same != !strcmp(kind, "is")) die("%s is no longer what policy judged: it was replaced", path);
+    close(fd);
+  }
+}
+
+/* The engine dropped them already; this holds also where it did not. PLATFORM: gVisor knows no ambient capabilities. */
+static void drop_capabilities(void) {
+  for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct none[2] = {{0}};
+  if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
+  /* SECURITY: the command runs with our user id; only this keeps it out of our memory and descriptors. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
+}
+
+/* The channel goes where no command finds it by number; its old places lead nowhere. */
+static void move_channel(void) {
+  control_fd = fcntl(0, F_DUPFD_CLOEXEC, 100);
+  control_out = fcntl(1, F_DUPFD_CLOEXEC, 100);
+  int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (control_fd < 0 || control_out < 0 || nothing < 0) _exit(EXIT_SETUP_FAILED);
+  for (int fd = 0; fd < 3; fd++) dup2(nothing, fd);
+  if (nothing > 2) close(nothing);
+}
+
+extern char **environ;
+
+/* PLATFORM: gVisor lets everybody of our user read what we were started with; so there is nothing to read. */
+static void clear_environment(void) {
+  for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
+  *environ = NULL;
+}
+
+_Noreturn void container_main(void) {
+  clear_environment();
+  move_channel();
+  /* Whoever sees this knows that the container is up; a container in waiting stops here. */
+  send_frame(FRAME_WAITING, 0, "", 0);
+  read_setup_frames();
+  /* SECURITY: we end whatever is left over in our pid namespace; in one that is not ours that would be the machine. */
+  if (getpid() != 1) die("the container shares the processes of the host");
+  if (!received.config || received.filter < 0) die("configuration: not complete");
+  umask(0);
+  resolve_setup();
+  check_mounts();
+  drop_capabilities();
+  serve_in_container(received.config, received.config_length, received.filter);
+}

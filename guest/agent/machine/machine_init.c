@@ -1,0 +1,183 @@
+#include "common/channel.h"
+#include "init/config.h"
+#include "machine/machine.h"
+
+#include <dirent.h>
+#include <linux/random.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <time.h>
+
+/*
+ * `/init` of a virtual machine. It is root of the guest and runs nothing of a guest's itself: it makes one container
+ * for the commands, hands the channel to the agent in it and waits.
+ *
+ *   container.c, as far as it is the same for all ─ waiting ─▶ host ─ identity · places · data … · go ─▶ the rest of it
+ *
+ * A machine that waits there is what snapshots are made of: an emulator reads every part of the kernel anew after a clone,
+ * so what was done before costs nothing. SECURITY: clones of one snapshot are the same down to the last random byte, so
+ * nothing of a guest starts before the host has told this one who it is.
+ */
+
+struct machine machine = {.filter = -1, .helper = -1};
+char disk_device[32], inputs_device[32];
+
+void mount_on(const char *what, const char *where, const char *type, unsigned long flags, const char *options) {
+  mkdir(where, 0755);
+  if (mount(what, where, type, flags, options)) die("cannot mount %s: %s", where, strerror(errno));
+}
+
+static void load_module(const char *name) {
+  char path[300];
+  snprintf(path, sizeof path, "/modules/%s", name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST)) die("module %s: %s", name, strerror(errno));
+  close(fd);
+}
+
+/* One name a line, each after what it needs. */
+static void load_modules(const char *list) {
+  char names[4096];
+  int fd = open(list, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? -1 : read(fd, names, sizeof names - 1);
+  if (length < 0) die("%s: %s", list, strerror(errno));
+  close(fd);
+  names[length] = 0;
+  for (char *rest, *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest)) load_module(name);
+}
+
+void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
+
+/* Ports appear some time after their driver. */
+static bool find_port(char *device, size_t size) {
+  DIR *ports = opendir("/sys/class/virtio-ports");
+  bool found = false;
+  for (struct dirent *entry; !found && ports && (entry = readdir(ports));) {
+    char path[400], name[32] = "";
+    snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", entry->d_name);
+    int fd = entry->d_name[0] == '.' ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && read(fd, name, sizeof name - 1) > 0 && !strncmp(name, "agent", 5)) {
+      snprintf(device, size, "/dev/%s", entry->d_name);
+      found = true;
+    }
+    if (fd >= 0) close(fd);
+  }
+  if (ports) closedir(ports);
+  return found;
+}
+
+/* Where the machine has no such port the host connects by vsock. */
+static int accept_vsock(void) {
+  struct {
+    unsigned short family, reserved;
+    unsigned port, cid;
+    unsigned char flags, zero[3];
+  } address = {.family = 40 /* AF_VSOCK */, .port = VSOCK_PORT, .cid = ~0U};
+  load_modules("/modules/vsock");
+  int fd = socket(40, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1)) return -1;
+  return accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+}
+
+static void open_channel(void) {
+  char device[300];
+  struct stat stat;
+  for (int tries = 0; control_fd < 0 && tries < 2000; tries++) {
+    if (find_port(device, sizeof device) && !lstat(device, &stat)) control_fd = open(device, O_RDWR | O_CLOEXEC);
+    else if (tries == 1000) control_fd = accept_vsock();
+    else sleep_ms(1);
+  }
+  if (control_fd < 0) reboot(RB_AUTOBOOT);
+}
+
+/* Drives are told apart by the name that the host gave them; a hypervisor that passes no names on keeps their order. */
+static void find_drive(const char *wanted, char *device, size_t size) {
+  for (char letter = 'a'; letter <= 'z'; letter++) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/sys/block/vd%c/serial", letter);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) break;
+    bool found = read(fd, name, sizeof name - 1) > 0 && !strncmp(name, wanted, strlen(wanted));
+    close(fd);
+    if (!found) continue;
+    snprintf(device, size, "/dev/vd%c", letter);
+    return;
+  }
+  snprintf(device, size, "/dev/vd%c", !strcmp(wanted, "root") ? 'a' : !strcmp(wanted, "disk") ? 'b' : 'c');
+}
+
+/* The agent stands beside the commands: what holds them must not hold it. */
+static void create_cgroup(void) {
+  write_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
+  if (mkdir("/cgroup/work", 0755)) die("control group: %s", strerror(errno));
+}
+
+/* The agent has no rights: what needs some it asks of us, and only the host can make it ask. */
+static void serve_helper(int socket) {
+  static char text[4096];
+  for (ssize_t got; (got = recv(socket, text, sizeof text - 1, 0)) > 0;) {
+    text[got] = 0;
+    apply_identity(text, (size_t)got);
+    if (send(socket, "", 1, MSG_NOSIGNAL) < 0) break;
+  }
+}
+
+/* The container shared our description of the channel, and waited in another way. */
+static void make_channel_blocking(void) { fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK); }
+
+static int run_container(void) {
+  int sockets[2], status = 0;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) die("socketpair: %s", strerror(errno));
+  pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0, 0, 0);
+  if (child < 0) die("namespaces: %s", strerror(errno));
+  if (child == 0) {
+    close(sockets[0]);
+    machine.helper = sockets[1];
+    container_init();
+  }
+  close(sockets[1]);
+  serve_helper(sockets[0]);
+  close(sockets[0]);
+  waitpid(child, &status, 0);
+  return status;
+}
+
+static void prepare_machine(void) {
+  mount_on("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
+  mount_on("sys", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
+  mount_on("dev", "/dev", "devtmpfs", MS_NOSUID, "");
+  for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd < 3;) fd = open("/dev/null", O_RDWR);
+  /* Each command moves into its group: without this the kernel would make it wait for a quiet moment. */
+  mount_on("cgroup", "/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, "favordynmods");
+  load_modules("/modules/order");
+  open_channel();
+  char device[32];
+  find_drive("root", device, sizeof device);
+  mount_on(device, "/root", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
+  mkdir("/new", 0755);
+  mkdir("/layer", 0755);
+  find_drive("disk", disk_device, sizeof disk_device);
+  find_drive("inputs", inputs_device, sizeof inputs_device);
+  create_cgroup();
+}
+
+_Noreturn void machine_main(void) {
+  umask(0);
+  prepare_machine();
+  for (;;) {
+    int status = run_container();
+    /* SECURITY: only the host can send it away, and does so only where nothing of a guest ever ran. */
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_LEFT) break;
+    make_channel_blocking();
+  }
+  sync();
+  reboot(RB_AUTOBOOT);
+  for (;;) pause();
+}

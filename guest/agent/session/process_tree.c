@@ -1,0 +1,103 @@
+#include "session/process_tree.h"
+#include "supervise/resolve.h"
+#include "supervise/supervise.h"
+
+#include <ctype.h>
+#include <dirent.h>
+
+/* Processes of the sandbox with their parents, as they are now. */
+struct process {
+  pid_t pid, parent;
+  bool marked;
+};
+
+enum { MAX_PROCESSES = 65536, MAX_ROUNDS = 64 };
+
+static struct process *process;
+static size_t process_count;
+
+pid_t live_parent_of(const char *pid) {
+  char path[300], text[512];
+  snprintf(path, sizeof path, "%s/stat", pid);
+  int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (fd >= 0) close(fd);
+  if (length <= 0) return -1;
+  text[length] = 0;
+  /* The name may hold anything, also brackets: what counts comes after the last one. */
+  char *after = strrchr(text, ')');
+  int parent;
+  char state;
+  if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') return -1;
+  return parent;
+}
+
+static void scan_processes(void) {
+  if (!process && !(process = malloc(MAX_PROCESSES * sizeof *process))) _exit(EXIT_SETUP_FAILED);
+  process_count = 0;
+  DIR *processes = opendir("/proc");
+  if (!processes) return;
+  for (struct dirent *entry; (entry = readdir(processes)) && process_count < MAX_PROCESSES;) {
+    if (!isdigit((unsigned char)entry->d_name[0])) continue;
+    pid_t pid = atoi(entry->d_name), parent = live_parent_of(entry->d_name);
+    if (pid > 1 && parent >= 0) process[process_count++] = (struct process){pid, parent, false};
+  }
+  closedir(processes);
+}
+
+static bool is_marked(pid_t pid) {
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].pid == pid) return process[i].marked;
+  return false;
+}
+
+/* Marks every descendant of a marked one. */
+static void mark_descendants(void) {
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t i = 0; i < process_count; i++)
+      if (!process[i].marked && is_marked(process[i].parent)) more = process[i].marked = true;
+  }
+}
+
+static size_t signal_marked(int signal, pid_t except) {
+  size_t count = 0;
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].marked && process[i].pid != except && !kill(process[i].pid, signal)) count++;
+  return count;
+}
+
+static void mark(pid_t pid) {
+  for (size_t i = 0; i < process_count; i++)
+    if (process[i].pid == pid) process[i].marked = true;
+}
+
+/*
+ * Ends everything below a keeper, which stays and reaps. First all are stopped, until nobody new turns up: what is
+ * stopped cannot start another; then they are killed.
+ */
+void kill_tree(pid_t root) {
+  size_t before = 0;
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    scan_processes();
+    mark(root);
+    mark_descendants();
+    size_t now = signal_marked(SIGSTOP, root);
+    if (now == before) break;
+    before = now;
+  }
+  signal_marked(SIGKILL, root);
+}
+
+/* SECURITY: whoever ended its keeper to outlive its command became our child; only keepers may be that. */
+void kill_orphans(bool (*is_known)(pid_t pid)) {
+  for (int round = 0; round < MAX_ROUNDS; round++) {
+    scan_processes();
+    size_t found = 0;
+    for (size_t i = 0; i < process_count; i++)
+      if (process[i].parent == 1 && !is_known(process[i].pid) && !is_blocking_worker(process[i].pid)) found += process[i].marked = true;
+    if (!found) return;
+    mark_descendants();
+    signal_marked(SIGKILL, 0);
+  }
+}

@@ -1,0 +1,125 @@
+#include "common/channel.h"
+#include "limits/limits.h"
+#include "supervise/protected_paths.h"
+#include "supervise/resolve.h"
+#include "supervise/supervise.h"
+
+/* Whether a place may be changed: by the names on its path, and by what the directories on it are. */
+
+enum path_state { HAS_PATH, NO_PATH, UNKNOWN_PATH };
+
+/* A pipe or a socket has no path. A path may also be too long for the kernel to tell, or lie outside of our root. */
+static enum path_state fd_location(int fd, char *path, size_t size) {
+  char link[32];
+  snprintf(link, sizeof link, "self/fd/%d", fd);
+  ssize_t length = readlinkat(proc_fd, link, path, size - 1);
+  if (length <= 0 || (size_t)length == size - 1) return UNKNOWN_PATH;
+  path[length] = 0;
+  if (path[0] == '/') return HAS_PATH;
+  return path[0] == '(' ? UNKNOWN_PATH : NO_PATH;
+}
+
+static enum path_state location_of(const struct resolved_path *resolved, char *path, size_t size) {
+  if (resolved->parent < 0) return fd_location(resolved->fd, path, size);
+  enum path_state state = fd_location(resolved->parent, path, size);
+  if (state != HAS_PATH) return state;
+  size_t length = strlen(path);
+  if (length == 1) length = 0; /* the root itself */
+  return (size_t)snprintf(path + length, size - length, "/%s", resolved->name) < size - length ? HAS_PATH : UNKNOWN_PATH;
+}
+
+bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t size) { return location_of(resolved, path, size) == HAS_PATH; }
+
+static bool has_protected_names(void) {
+  return protection.roots.count || protection.inner.count || protection.names.count || protection.pinned.count;
+}
+
+/* 0, or the error that the caller gets. */
+int check_path(const struct resolved_path *resolved, bool (*denies)(const char *), const char *what) {
+  char path[PATH_MAX * 2];
+  enum path_state state = location_of(resolved, path, sizeof path);
+  if (state == NO_PATH || (state == HAS_PATH && !denies(path)) || !has_protected_names()) return 0;
+  if (state == HAS_PATH) return report_violation("fs.protect", "%s %s", what, path), -EROFS;
+  /* SECURITY: a path that cannot be judged is refused. Moved up later, what lies there would have a short one. */
+  report_violation("fs.protect", "%s %s, whose path cannot be judged", what, resolved->parent < 0 ? "a file" : resolved->name);
+  return -ENAMETOOLONG;
+}
+
+/*
+ * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a
+ * commondir that says where those are. It runs what the configuration there names.
+ */
+enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8 };
+static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs", "commondir"};
+enum { GIT_PART_COUNT = 4 };
+
+static bool is_repository(int parts) {
+  return (parts & HEAD) && ((parts & COMMONDIR) || ((parts & OBJECTS) && (parts & REFS)));
+}
+
+/* Which of them the directory `path[0..length)` holds. A dangling link counts: its target can be made later. */
+static int git_parts_in(const char *path, size_t length) {
+  char part[PATH_MAX * 2 + 16];
+  struct stat stat;
+  int parts = 0;
+  for (int i = 0; i < GIT_PART_COUNT; i++) {
+    snprintf(part, sizeof part, "%.*s/%s", (int)length, path, GIT_PARTS[i]);
+    if (!fstatat(AT_FDCWD, part, &stat, AT_SYMLINK_NOFOLLOW)) parts |= 1 << i;
+  }
+  return parts;
+}
+
+bool is_git_directory(const char *path, size_t length) { return is_repository(git_parts_in(path, length)); }
+
+/* The part that a name is; 0 when it is none. */
+static int git_part(const char *name) {
+  for (int i = 0; i < GIT_PART_COUNT; i++)
+    if (!strcasecmp(name, GIT_PARTS[i])) return 1 << i;
+  return 0;
+}
+
+/* Whether a new name would make its directory a repository that was none. */
+static bool completes_repository(const char *path) {
+  const char *name = strrchr(path, '/');
+  int part = name ? git_part(name + 1) : 0;
+  if (!part || !is_in_supervised_mount(path)) return false;
+  size_t length = (size_t)(name - path);
+  /* A `.git` was here before us, and what names programs in it is protected already. */
+  if (length >= 5 && !strncasecmp(path + length - 5, "/.git", 5)) return false;
+  int parts = git_parts_in(path, length);
+  return !is_repository(parts) && is_repository(parts | part);
+}
+
+/* Whether the repository would be none without this name: then what is protected in it could be written. */
+static bool breaks_repository(const char *path) {
+  const char *name = strrchr(path, '/');
+  int part = name ? git_part(name + 1) : 0;
+  return part && is_in_supervised_mount(path) && is_git_directory(path, (size_t)(name - path));
+}
+
+bool denies_write(const char *path) { return is_protected(path); }
+bool denies_create(const char *path) { return is_protected(path) || completes_repository(path); }
+bool denies_remove(const char *path) { return is_protected(path) || breaks_repository(path); }
+
+/* What arrives whole, or leads elsewhere, brings its own inside along. */
+bool denies_move_in(const char *path) { return denies_create(path) || may_contain_protected(path); }
+bool denies_move_out(const char *path) { return denies_remove(path) || may_contain_protected(path); }
+
+static int report_readonly(const struct resolved_path *resolved, int error, const char *what) {
+  char path[PATH_MAX * 2];
+  if (error == EROFS && resolved_path_text(resolved, path, sizeof path)) report_violation("fs.write", "%s %s", what, path);
+  return -error;
+}
+
+/* SECURITY: a full disk takes no more. What is there can be read and removed, and the sandbox goes on. */
+bool is_disk_full(const struct resolved_path *resolved) {
+  char path[PATH_MAX * 2];
+  bool grows = resolved->fd < 0 || S_ISREG(resolved->stat.st_mode) || S_ISDIR(resolved->stat.st_mode);
+  if (!grows || !disk_is_full()) return false;
+  if (resolved_path_text(resolved, path, sizeof path)) report_violation("limit.disk", "write %s", path);
+  return true;
+}
+
+int call_result(int failed, const struct resolved_path *resolved, const char *what) {
+  return failed ? report_readonly(resolved, errno, what) : 0;
+}

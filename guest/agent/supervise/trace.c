@@ -1,0 +1,44 @@
+#include "common/channel.h"
+#include "supervise/resolve.h"
+#include "supervise/supervise.h"
+
+/*
+ * Notes what a command opens and starts, for whoever wants to know what it needs. It decides nothing: what a call finds
+ * is what the fences leave.
+ */
+bool tracing;
+
+/* What was told already; a few that fall together are no loss. */
+enum { SEEN_SLOTS = 1 << 16 };
+static uint64_t seen[SEEN_SLOTS];
+
+static bool is_first(char kind, const char *path) {
+  uint64_t hash = 14695981039346656037ULL ^ (unsigned char)kind;
+  for (; *path; path++) hash = (hash ^ (unsigned char)*path) * 1099511628211ULL;
+  uint64_t *slot = &seen[hash % SEEN_SLOTS];
+  if (*slot == hash) return false;
+  *slot = hash;
+  return true;
+}
+
+/* A relative path from where the caller stands. */
+static bool full_path(const struct supervised_call *call, int dirfd, const char *path, char *full, size_t size) {
+  char link[64], base[PATH_MAX];
+  if (path[0] == '/') return (size_t)snprintf(full, size, "%s", path) < size;
+  if (dirfd == AT_FDCWD) snprintf(link, sizeof link, "%d/cwd", call->caller);
+  else snprintf(link, sizeof link, "%d/fd/%d", call->caller, dirfd);
+  ssize_t length = readlinkat(proc_fd, link, base, sizeof base - 1);
+  if (length <= 0) return false;
+  base[length] = 0;
+  return (size_t)snprintf(full, size, "%s/%s", base, path) < size;
+}
+
+/* kind: r(ead), w(rite), x (started). Whether the path is in reach is the host's to find out. */
+void trace_access(const struct supervised_call *call, char kind, int dirfd, uint64_t address) {
+  char path[PATH_MAX], text[PATH_MAX * 2];
+  text[0] = kind;
+  if (read_caller_path(call, address, path) || !path[0]) return;
+  if (!full_path(call, dirfd, path, text + 1, sizeof text - 1) || !is_first(kind, text + 1)) return;
+  size_t length = strlen(text);
+  if (length <= MAX_TEXT) send_frame(FRAME_USE, 0, text, length);
+}
