@@ -6,8 +6,9 @@
 #include <linux/landlock.h>
 #include <time.h>
 
+/* Selects the role; guest/agent/README.md lists them. */
 int main(int argc, char **argv) {
-  /* The kernel of a virtual machine starts us by this name, and adds what it found on its command line. */
+  /* The kernel of a virtual machine starts us under this name and may add arguments from its command line. */
   if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_main();
   if (argc == 2 && !strcmp(argv[1], "launch")) launch_main();
   if (argc == 5 && !strcmp(argv[1], "init")) {
@@ -24,7 +25,7 @@ int main(int argc, char **argv) {
 #endif
   if (argc == 3 && !strcmp(argv[1], "overlay-changes")) return list_overlay_changes(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "landlock")) {
-    /* The version of its interface that this kernel has; -1 for none. For those who look what a host can do. */
+    /* Landlock's ABI version of this kernel, or -1; used by `doctor`. */
     printf("%ld\n", syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION));
     return 0;
   }
@@ -32,6 +33,6 @@ int main(int argc, char **argv) {
     puts("ringfence-agent 1");
     return 0;
   }
-  fputs("ringfence-agent is started by ringfence and not by hand\n", stderr);
+  fputs("ringfence-agent is started by ringfence, not by hand\n", stderr);
   return 2;
 }

@@ -139,7 +139,7 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
 
 const KINDS: Readonly<Record<string, FileKind>> = FILE_KINDS
 
-/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files. */
+/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files/file_operations.c. */
 function infosOf(text: string): readonly FileInfo[] {
   const parts = text.split('\0')
   const infos: FileInfo[] = []

@@ -10,7 +10,7 @@ int child_socket = -1;
 
 enum { HIGH_WATER = 1 << 20 };
 
-/* Bytes that wait for their way out or in. */
+/* Bytes that wait to be sent, or received bytes that wait to be parsed. */
 struct buffer {
   char *bytes;
   size_t start, end, room;
@@ -53,10 +53,11 @@ static void write_header(char *at, enum frame_type type, uint32_t id, size_t len
   write_u32(at + 5, (uint32_t)length);
 }
 
-/* Whether everything is out. When the host is gone, so are we. */
+/* Returns whether the queue is empty. Exits when the host is gone. */
 static bool flush(void) {
   while (outgoing.start < outgoing.end) {
-    ssize_t sent = write(control_out >= 0 ? control_out : control_fd, outgoing.bytes + outgoing.start, outgoing.end - outgoing.start);
+    ssize_t sent = write(control_out >= 0 ? control_out : control_fd, outgoing.bytes + outgoing.start,
+                         outgoing.end - outgoing.start);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent <= 0) _exit(EXIT_HOST_GONE);
@@ -120,7 +121,7 @@ static void read_channel(void) {
   char *at = reserve(&incoming, MAX_BYTES);
   ssize_t got = read(control_fd, at, MAX_BYTES);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) _exit(EXIT_HOST_GONE); /* the host is gone, and so are we */
+  if (got <= 0) _exit(EXIT_HOST_GONE); /* the host closed the channel */
   incoming.end += (size_t)got;
   dispatch_frames();
 }
@@ -136,7 +137,7 @@ static void channel_ready(struct watch *watch, uint32_t events) {
 }
 
 static void output_ready(struct watch *watch, uint32_t events) {
-  (void)events; /* the end of it, too, is found by writing */
+  (void)events; /* a closed channel is noticed when writing fails */
   channel_ready(watch, WRITABLE);
 }
 
@@ -153,7 +154,7 @@ void channel_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), v
   send_queue();
 }
 
-/* More than this for one command says nothing new and would let a guest flood the host. */
+/* More violations of one command tell nothing new, and would let it flood the host. */
 enum { VIOLATIONS_REPORTED = 256 };
 
 static uint32_t violation_owner;

@@ -25,15 +25,16 @@ int64_t monotonic_ms(void) {
 
 void write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+    die("cannot write %s: %s", path, strerror(errno));
   close(fd);
 }
 
 const char *next_string(char **at, const char *end) {
-  if (*at >= end) die("configuration ends too early");
+  if (*at >= end) die("the configuration is truncated");
   const char *item = *at;
   *at += strnlen(*at, (size_t)(end - *at)) + 1;
-  if (*at > end) die("configuration ends too early");
+  if (*at > end) die("the configuration is truncated");
   return item;
 }
 

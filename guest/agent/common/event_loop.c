@@ -15,7 +15,7 @@ void watch_start(struct watch *watch, int fd, uint32_t events, void (*ready)(str
   watch_set_events(watch, events);
 }
 
-/* A descriptor that is watched for nothing still tells of its end, again and again; so it is taken out. */
+/* epoll keeps reporting a hang-up even when no events are requested, so such a descriptor is removed from the set. */
 void watch_set_events(struct watch *watch, uint32_t events) {
   if (watch->fd < 0 || watch->events == events) return;
   int operation = !watch->events ? EPOLL_CTL_ADD : events ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
@@ -30,7 +30,7 @@ void watch_close(struct watch *watch) {
   watch->fd = -1;
 }
 
-/* One event at a time: what it does may free the owner of the next. */
+/* Takes one event at a time, because a handler may free the owner of the next one. */
 _Noreturn void event_loop_run(int interval_ms, void (*on_interval)(void)) {
   int64_t now = interval_ms < 0 ? 0 : monotonic_ms(), next = now + interval_ms;
   for (;;) {

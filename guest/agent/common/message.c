@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-/* One message between us and a child: a kind, some bytes, perhaps a descriptor. */
 bool send_message(int socket, char kind, const void *text, size_t length, int fd) {
   char space[CMSG_SPACE(sizeof(int))] = {0};
   struct iovec data[2] = {{&kind, 1}, {(void *)text, length}};
@@ -19,13 +18,12 @@ bool send_message(int socket, char kind, const void *text, size_t length, int fd
   return sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
 }
 
-/* Returns the length of the text, or -1 at the end. The text ends in NUL. */
 int receive_message(int socket, char *kind, char *text, size_t size, int *fd) {
   char space[CMSG_SPACE(sizeof(int))] = {0};
   struct iovec data[2] = {{kind, 1}, {text, size - 1}};
   struct msghdr message = {.msg_iov = data, .msg_iovlen = 2, .msg_control = space, .msg_controllen = sizeof space};
   ssize_t got;
-  /* Whoever ends without hearing all that it was told resets the socket, once; what it said itself still waits. */
+  /* A peer that exits with unread messages resets the socket once; the messages that it sent can still be read. */
   do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && (errno == ECONNRESET || errno == EINTR));
   *fd = -1;

@@ -3,17 +3,18 @@
 #include <dirent.h>
 #include <sys/inotify.h>
 
-/*
- * Operations on files, made by a child behind the same fences as any command. What it has to say goes to standard
- * output; an error to standard error as the kernel's name for it.
- */
+/* The file operations of files.h, except for tar. The host's half is src/backends/guest-files.ts. */
 
 static const struct {
   int error;
   const char *name;
-} ERROR_NAMES[] = {{ENOENT, "ENOENT"}, {EACCES, "EACCES"}, {EPERM, "EPERM"},     {EEXIST, "EEXIST"},   {ENOTDIR, "ENOTDIR"},
-             {EISDIR, "EISDIR"}, {EROFS, "EROFS"},   {ENOSPC, "ENOSPC"},   {ELOOP, "ELOOP"},     {ENOTEMPTY, "ENOTEMPTY"},
-             {EXDEV, "EXDEV"},   {EINVAL, "EINVAL"}, {EFBIG, "EFBIG"},     {ENAMETOOLONG, "ENAMETOOLONG"}};
+} ERROR_NAMES[] = {{ENOENT, "ENOENT"},   {EACCES, "EACCES"},
+                   {EPERM, "EPERM"},     {EEXIST, "EEXIST"},
+                   {ENOTDIR, "ENOTDIR"}, {EISDIR, "EISDIR"},
+                   {EROFS, "EROFS"},     {ENOSPC, "ENOSPC"},
+                   {ELOOP, "ELOOP"},     {ENOTEMPTY, "ENOTEMPTY"},
+                   {EXDEV, "EXDEV"},     {EINVAL, "EINVAL"},
+                   {EFBIG, "EFBIG"},     {ENAMETOOLONG, "ENAMETOOLONG"}};
 
 static _Noreturn void fail(const char *what) {
   const char *name = "EIO";
@@ -94,7 +95,10 @@ static int write_file(char **argv) {
 }
 
 static char kind_of(mode_t mode) {
-  return S_ISREG(mode) ? FILE_KIND_FILE : S_ISDIR(mode) ? FILE_KIND_DIR : S_ISLNK(mode) ? FILE_KIND_LINK : FILE_KIND_OTHER;
+  return S_ISREG(mode)   ? FILE_KIND_FILE
+         : S_ISDIR(mode) ? FILE_KIND_DIR
+         : S_ISLNK(mode) ? FILE_KIND_LINK
+                         : FILE_KIND_OTHER;
 }
 
 /* kind mode uid gid size mtime-in-ms NUL path NUL target NUL */
@@ -105,8 +109,8 @@ static void write_info(const char *path, const struct stat *stat) {
     target[length < 0 ? 0 : length] = 0;
   }
   long long modified = (long long)stat->st_mtim.tv_sec * 1000 + stat->st_mtim.tv_nsec / 1000000;
-  int length = snprintf(head, sizeof head, "%c %o %u %u %lld %lld", kind_of(stat->st_mode), stat->st_mode & 07777, stat->st_uid,
-                        stat->st_gid, (long long)stat->st_size, modified);
+  int length = snprintf(head, sizeof head, "%c %o %u %u %lld %lld", kind_of(stat->st_mode), stat->st_mode & 07777,
+                        stat->st_uid, stat->st_gid, (long long)stat->st_size, modified);
   write_output(head, (size_t)length + 1);
   write_output(path, strlen(path) + 1);
   write_output(target, strlen(target) + 1);
@@ -127,7 +131,8 @@ static void list_below(const char *path, int depth) {
     struct stat stat;
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
     const char *between = path[strlen(path) - 1] == '/' ? "" : "/";
-    if (snprintf(inner, sizeof inner, "%s%s%s", path, between, entry->d_name) >= PATH_MAX || lstat(inner, &stat)) continue;
+    if (snprintf(inner, sizeof inner, "%s%s%s", path, between, entry->d_name) >= PATH_MAX || lstat(inner, &stat))
+      continue;
     write_info(inner, &stat);
     if (S_ISDIR(stat.st_mode) && depth > 1) list_below(inner, depth - 1);
   }
@@ -178,7 +183,7 @@ static int remove_file(char **argv) {
   return 0;
 }
 
-/* Watched directories by their number; the path is relative to the first. */
+/* Watched directories by inotify descriptor; paths are relative to the first one. */
 static struct {
   int number;
   char *path;
@@ -221,12 +226,13 @@ static char change_of(uint32_t mask) {
   return mask & IN_ATTRIB ? FILE_CHANGE_CHMOD : FILE_CHANGE_RENAME;
 }
 
-/* kind name NUL */
+/* change-kind name NUL */
 static void report_change(int inotify, const char *root, const struct inotify_event *event, bool recursive) {
   char name[PATH_MAX];
   const char *directory = watched_path(event->wd);
   if (!event->len) return;
-  int length = snprintf(name, sizeof name, "%c%s%s%s", change_of(event->mask), directory, *directory ? "/" : "", event->name);
+  int length =
+      snprintf(name, sizeof name, "%c%s%s%s", change_of(event->mask), directory, *directory ? "/" : "", event->name);
   write_output(name, (size_t)length + 1);
   bool appeared = event->mask & (IN_CREATE | IN_MOVED_TO);
   if (recursive && appeared && (event->mask & IN_ISDIR)) watch_directory(inotify, root, name + 1, true);
@@ -237,7 +243,7 @@ static int watch_files(char **argv) {
   int inotify = inotify_init1(IN_CLOEXEC);
   if (inotify < 0) fail(argv[1]);
   watch_directory(inotify, argv[1], "", recursive);
-  write_output("!", 2); /* the watch is in place */
+  write_output("!", 2); /* tells the host that the watch is in place */
   for (;;) {
     static char events[65536] __attribute__((aligned(8)));
     ssize_t got = read(inotify, events, sizeof events);
@@ -256,9 +262,9 @@ static const struct {
   const char *name;
   int (*run)(char **argv);
 } HANDLERS[] = {
-    {"read", read_file},   {"write", write_file},   {"stat", stat_file},   {"list", list_directory},
-    {"mkdir", make_directory}, {"move", move_file}, {"remove", remove_file}, {"watch", watch_files},
-    {"pack", pack_files},  {"changes", pack_changes}, {"unpack", unpack_files},
+    {"read", read_file},       {"write", write_file},     {"stat", stat_file},      {"list", list_directory},
+    {"mkdir", make_directory}, {"move", move_file},       {"remove", remove_file},  {"watch", watch_files},
+    {"pack", pack_files},      {"changes", pack_changes}, {"unpack", unpack_files},
 };
 
 int run_builtin(char **argv) {

@@ -5,7 +5,11 @@
 #include <time.h>
 
 _Noreturn void tar_fail(const char *what) {
-  const char *name = errno == ENOENT ? "ENOENT" : errno == EROFS ? "EROFS" : errno == ENOTDIR ? "ENOTDIR" : errno == ENOSPC ? "ENOSPC" : "EIO";
+  const char *name = errno == ENOENT    ? "ENOENT"
+                     : errno == EROFS   ? "EROFS"
+                     : errno == ENOTDIR ? "ENOTDIR"
+                     : errno == ENOSPC  ? "ENOSPC"
+                                        : "EIO";
   dprintf(2, "%s %s", name, what);
   _exit(1);
 }
@@ -15,7 +19,7 @@ static void pad(long long size) {
   if (size % BLOCK) write_output(zeros, (size_t)(BLOCK - size % BLOCK));
 }
 
-/* What does not fit stands in a pax record as well. */
+/* A value that does not fit into the field is repeated in a pax record. */
 static void put_octal(char *field, size_t width, long long value) {
   for (size_t i = width - 1; i-- > 0; value /= 8) field[i] = (char)('0' + value % 8);
 }
@@ -35,7 +39,7 @@ static void put_header(struct header *header) {
   write_output(header, BLOCK);
 }
 
-/* One pax record counts its own length. */
+/* The length of a pax record includes the digits of the length itself. */
 static size_t pax_record(char *at, size_t room, const char *key, const char *value) {
   size_t body = strlen(key) + strlen(value) + 3, length = body + 1;
   for (int i = 0; i < 3; i++) length = body + (size_t)snprintf(NULL, 0, "%zu", length);
@@ -65,7 +69,7 @@ static void put_body(const char *path, long long size) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   for (long long left = size; left > 0;) {
     ssize_t got = fd < 0 ? 0 : read(fd, chunk, left < CHUNK ? (size_t)left : CHUNK);
-    /* A file that shrinks meanwhile is filled up: the header has promised its size. */
+    /* A file that shrinks while it is read is padded with zeros: the header has announced its size. */
     if (got <= 0) memset(chunk, 0, sizeof chunk), got = left < CHUNK ? (ssize_t)left : CHUNK;
     write_output(chunk, (size_t)got);
     left -= got;
@@ -74,7 +78,7 @@ static void put_body(const char *path, long long size) {
   pad(size);
 }
 
-/* In nanoseconds; a file that did not change since then is only named. */
+/* In nanoseconds. Of a file that has not changed since then only the name is sent. */
 static long long since;
 
 static bool is_unchanged(const struct stat *stat) {
@@ -92,7 +96,7 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
   }
   if (regular && access(path, R_OK)) {
     if (!since) return;
-    unchanged = true; /* it is there all the same */
+    unchanged = true; /* it exists, so the host must not take it for deleted */
   }
   put_pax(name, link, regular && !unchanged ? (long long)stat->st_size : 0);
   struct header header = {.type = unchanged ? TAR_TYPE_SAME : regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
@@ -107,7 +111,7 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
   if (regular && !unchanged) put_body(path, (long long)stat->st_size);
 }
 
-/* What lies below cannot be told; that must not look as if it were gone. */
+/* The content of this directory cannot be read; the host must not take it for deleted. */
 static void put_unreadable(const char *name) {
   struct header header = {.type = TAR_TYPE_UNREAD};
   put_pax(name, "", 0);
@@ -141,12 +145,12 @@ int pack_files(char **argv) {
   return 0;
 }
 
-/* The same, with the content only of what changed: whoever knows the rest sees by the names what is gone. */
+/* Like pack_files, but with content only for what changed since argv[2]. The host finds deletions by the names. */
 int pack_changes(char **argv) {
   struct timespec now;
   struct header header = {.type = TAR_TYPE_TIME, .name = "time"};
   since = strtoll(argv[2], NULL, 10);
-  /* First of all what time it is by the clock that stamps files: the next question is about what came after. */
+  /* The first entry holds the current time of the clock that stamps files; the next call passes it as argv[2]. */
   clock_gettime(CLOCK_REALTIME_COARSE, &now);
   snprintf(header.link, sizeof header.link, "%lld", (long long)now.tv_sec * 1000000000 + now.tv_nsec - 1);
   put_header(&header);

@@ -24,7 +24,7 @@ static void skip(long long size) {
     if (!read_input(nothing, BLOCK)) errno = EIO, tar_fail("tar");
 }
 
-/* Names that the next entry has instead of its own. */
+/* A long name, link target and size from extension headers; they apply to the next entry. */
 static char long_name[PATH_MAX], long_link[PATH_MAX];
 static long long long_size = -1;
 
@@ -55,7 +55,7 @@ static void read_pax(long long size) {
   }
 }
 
-/* SECURITY: nothing is unpacked above the directory, and no link is followed on the way. */
+/* SECURITY: extracts nothing outside of the directory and follows no symbolic link. */
 static int open_parent(int root, char *name, char **last) {
   int at = fcntl(root, F_DUPFD_CLOEXEC, 3);
   for (;;) {
@@ -111,7 +111,8 @@ static void extract_entry(int root, const struct header *header, char *name, con
     unlinkat(parent, last, 0);
     if (symlinkat(link, parent, last)) tar_fail(last);
     skip(size);
-  } else if (header->type == '0' || header->type == 0) read_body(parent, last, mode, size, (time_t)octal(header->mtime, sizeof header->mtime));
+  } else if (header->type == '0' || header->type == 0)
+    read_body(parent, last, mode, size, (time_t)octal(header->mtime, sizeof header->mtime));
   else skip(size);
   close(parent);
 }
@@ -139,7 +140,8 @@ int unpack_files(char **argv) {
     else if (header.type == 'K') read_long_name(long_link, size);
     else {
       full_name(&header, name);
-      snprintf(link, sizeof link, "%.*s", (int)(long_link[0] ? PATH_MAX - 1 : 100), long_link[0] ? long_link : header.link);
+      snprintf(link, sizeof link, "%.*s", (int)(long_link[0] ? PATH_MAX - 1 : 100),
+               long_link[0] ? long_link : header.link);
       if (long_size >= 0) size = long_size;
       long_name[0] = long_link[0] = 0;
       long_size = -1;

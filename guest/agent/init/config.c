@@ -10,7 +10,7 @@ struct options options = {.handover_fd = -1};
 
 static const struct field FIELDS[] = {CONFIG_FIELDS(FIELD_ROW)};
 
-/* Fields whose arguments are collected; `lines` when one argument holds many values, one per line. */
+/* Fields whose arguments are collected in a list; with `lines` one argument holds many values, one per line. */
 static const struct {
   const char *name;
   struct strings *list;
@@ -52,7 +52,7 @@ static void add_value(struct strings *list, const char *value, bool lines) {
   for (char *line = strtok(copy, "\n"); line; line = strtok(NULL, "\n")) strings_add(list, line);
 }
 
-/* Returns false when the field is not collected in a list. */
+/* Returns false when the field does not belong to a list. */
 static bool add_to_list(const char *name, const char *const *arguments, size_t count) {
   for (size_t i = 0; i < LENGTH(LISTS); i++) {
     if (strcmp(name, LISTS[i].name)) continue;

@@ -1,5 +1,5 @@
-#include "common/channel.h"
 #include "init/confine.h"
+#include "common/channel.h"
 #include "session/session.h"
 
 #include <linux/capability.h>
@@ -11,12 +11,12 @@
 #include <sys/prctl.h>
 
 /*
- * The seccomp filter refuses them too; this holds also where a filter can be argued with. One is still needed when
- * the sandbox has another user than the one who made the mounts.
+ * The seccomp filter refuses them as well; this limit does not depend on the filter. One namespace is needed when the
+ * sandbox's user is not the one who made the mounts.
  */
 void limit_user_namespaces(bool allow_one) { write_text("/proc/sys/user/max_user_namespaces", allow_one ? "1" : "0"); }
 
-/* Bubblewrap made the mounts as user 0 of its namespace; a namespace inside it gives the user its own number back. */
+/* Bubblewrap makes the mounts as user 0 of its namespace. A nested namespace gives the user its own uid back. */
 void map_user(const char *uid, const char *gid) {
   char map[64];
   if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
@@ -34,20 +34,21 @@ void drop_privileges(void) {
   struct __user_cap_data_struct none[2] = {{0}};
   if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
-  /* SECURITY: the command runs with our user id; only this keeps it out of our memory and descriptors. */
+  /* SECURITY: commands run with our uid; only this keeps them out of our memory and descriptors. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
 }
 
-/* Newer than the headers of the oldest system we build on. */
+/* Not in the headers of the oldest system that we build on. */
 #define ACCESS_REFER (1ULL << 13)
 #define ACCESS_TRUNCATE (1ULL << 14)
 #define ACCESS_IOCTL_DEV (1ULL << 15)
 #define SCOPE_ABSTRACT_SOCKETS 1ULL
 #define SCOPE_SIGNALS 2ULL
 
-static const uint64_t READ_ONLY = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
-static const uint64_t FILE_RIGHTS =
-    LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | ACCESS_TRUNCATE | ACCESS_IOCTL_DEV;
+static const uint64_t READ_ONLY =
+    LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
+static const uint64_t FILE_RIGHTS = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |
+                                    LANDLOCK_ACCESS_FS_WRITE_FILE | ACCESS_TRUNCATE | ACCESS_IOCTL_DEV;
 
 struct ruleset {
   uint64_t files, net, scoped;
@@ -93,7 +94,7 @@ void seccomp_load(int fd) {
   close(fd);
 }
 
-/* What the kernel says of us now, so that nobody has to believe what was asked for. */
+/* Reports what the kernel says, not what was requested, so that the host can verify the layers. */
 void report_ready(int landlock, bool supervised) {
   char status[4096], text[4096] = "";
   int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
@@ -101,7 +102,9 @@ void report_ready(int landlock, bool supervised) {
   if (length <= 0) die("/proc/self/status: %s", strerror(errno));
   close(fd);
   status[length] = 0;
-  size_t used = (size_t)snprintf(text, sizeof text, READY_VERSION ":\t%d\n" READY_LANDLOCK ":\t%d\n" READY_GUARD ":\t%d\n", PROTOCOL_VERSION, landlock, supervised);
+  size_t used =
+      (size_t)snprintf(text, sizeof text, READY_VERSION ":\t%d\n" READY_LANDLOCK ":\t%d\n" READY_GUARD ":\t%d\n",
+                       PROTOCOL_VERSION, landlock, supervised);
   static const char *const FIELDS[] = {"CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters"};
   for (char *line = strtok(status, "\n"); line; line = strtok(NULL, "\n"))
     for (size_t i = 0; i < LENGTH(FIELDS); i++) {
@@ -114,8 +117,11 @@ void report_ready(int landlock, bool supervised) {
     char path[64], id[64];
     snprintf(path, sizeof path, "/proc/self/ns/%s", SPACES[i]);
     ssize_t size = readlink(path, id, sizeof id - 1);
-    if (size > 0) id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
+    if (size > 0)
+      id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
   }
-  if (machine_token) used += (size_t)snprintf(text + used, sizeof text - used, READY_TOKEN ":\t%s\n" READY_FILLED ":\t%lld\n", machine_token, files_copied_at);
+  if (machine_token)
+    used += (size_t)snprintf(text + used, sizeof text - used, READY_TOKEN ":\t%s\n" READY_FILLED ":\t%lld\n",
+                             machine_token, files_copied_at);
   send_frame(FRAME_READY, 0, text, used);
 }

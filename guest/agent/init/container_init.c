@@ -7,10 +7,10 @@
 #include <sys/prctl.h>
 
 /*
- * PID 1 of a container: somebody else made the namespaces and the mounts. What is left to do comes over the channel,
- * which here is a pair of descriptors: the standard input and output of the container.
+ * PID 1 of a container: an engine has created the namespaces and the mounts. The channel is the container's standard
+ * input and output.
  *
- *   host ─ configure · filter · expect · go ─▶ we check the mounts, drop what we still hold, fence, serve
+ *   host ─ configure · filter · expect · go ─▶ check the mounts, drop privileges, confine, serve
  */
 
 static struct {
@@ -25,7 +25,7 @@ static void read_all(void *to, size_t length) {
   for (size_t got = 0; got < length;) {
     ssize_t more = read(control_fd, (char *)to + got, length - got);
     if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) _exit(EXIT_SETUP_FAILED); /* nobody wants us any more */
+    if (more <= 0) _exit(EXIT_SETUP_FAILED); /* the host closed the channel */
     got += (size_t)more;
   }
 }
@@ -40,11 +40,12 @@ static char *read_payload(size_t length) {
 
 int filter_to_memfd(const char *bytes, size_t length) {
   int fd = memfd_create("filter", MFD_CLOEXEC);
-  if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET)) die("seccomp filter: %s", strerror(errno));
+  if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET))
+    die("seccomp filter: %s", strerror(errno));
   return fd;
 }
 
-/* Everything until the word to go. SECURITY: it comes from the host, before anything of a guest exists. */
+/* Reads frames until FRAME_GO. SECURITY: they come from the host, before any command exists. */
 static void read_setup_frames(void) {
   for (;;) {
     unsigned char header[FRAME_HEADER];
@@ -60,23 +61,24 @@ static void read_setup_frames(void) {
 }
 
 /*
- * SECURITY: an engine mounts by path. What lies behind a mount point must be the very thing that policy judged, and what
- * was to be hidden must be something else now.
+ * SECURITY: an engine mounts by path. Each mount point must show the inode that the policy checked (`is`), and each
+ * masked path must show another one (`not`).
  */
 static void check_mounts(void) {
   char *at = received.expected, *end = at + received.expected_length;
   while (at && at < end) {
-    const char *kind = next_string(&at, end), *path = next_string(&at, end), *dev = next_string(&at, end), *ino = next_string(&at, end);
+    const char *kind = next_string(&at, end), *path = next_string(&at, end), *dev = next_string(&at, end),
+               *ino = next_string(&at, end);
     struct stat stat;
     int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
     if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
     bool same = stat.st_dev == strtoull(dev, NULL, 10) && stat.st_ino == strtoull(ino, NULL, 10);
-    if (same != !strcmp(kind, "is")) die("%s is no longer what policy judged: it was replaced", path);
+    if (same != !strcmp(kind, "is")) die("%s was replaced after the policy checked it", path);
     close(fd);
   }
 }
 
-/* The engine dropped them already; this holds also where it did not. PLATFORM: gVisor knows no ambient capabilities. */
+/* The engine has dropped them already; this does not rely on it. PLATFORM: gVisor has no ambient capabilities. */
 static void drop_capabilities(void) {
   for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -84,11 +86,11 @@ static void drop_capabilities(void) {
   struct __user_cap_data_struct none[2] = {{0}};
   if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
-  /* SECURITY: the command runs with our user id; only this keeps it out of our memory and descriptors. */
+  /* SECURITY: commands run with our uid; only this keeps them out of our memory and descriptors. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
 }
 
-/* The channel goes where no command finds it by number; its old places lead nowhere. */
+/* Moves the channel to high descriptors and replaces standard input, output and error by /dev/null. */
 static void move_channel(void) {
   control_fd = fcntl(0, F_DUPFD_CLOEXEC, 100);
   control_out = fcntl(1, F_DUPFD_CLOEXEC, 100);
@@ -100,7 +102,7 @@ static void move_channel(void) {
 
 extern char **environ;
 
-/* PLATFORM: gVisor lets everybody of our user read what we were started with; so there is nothing to read. */
+/* PLATFORM: in gVisor every process of our user can read our initial environment, so it is erased. */
 static void clear_environment(void) {
   for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
   *environ = NULL;
@@ -109,12 +111,12 @@ static void clear_environment(void) {
 _Noreturn void container_main(void) {
   clear_environment();
   move_channel();
-  /* Whoever sees this knows that the container is up; a container in waiting stops here. */
+  /* Tells the host that the container is up. A container in the warm pool waits here for its configuration. */
   send_frame(FRAME_WAITING, 0, "", 0);
   read_setup_frames();
-  /* SECURITY: we end whatever is left over in our pid namespace; in one that is not ours that would be the machine. */
-  if (getpid() != 1) die("the container shares the processes of the host");
-  if (!received.config || received.filter < 0) die("configuration: not complete");
+  /* SECURITY: we kill every unknown process in our PID namespace. In a shared one those would be the host's. */
+  if (getpid() != 1) die("the container has no PID namespace of its own");
+  if (!received.config || received.filter < 0) die("configuration: incomplete");
   umask(0);
   resolve_setup();
   check_mounts();

@@ -1,9 +1,9 @@
+#include "init/init.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
 #include "common/message.h"
 #include "init/config.h"
 #include "init/confine.h"
-#include "init/init.h"
 #include "limits/limits.h"
 #include "session/command.h"
 #include "session/session.h"
@@ -31,18 +31,19 @@ static void finish_mounts(void) {
   for (size_t i = 0; i < options.readonly.count; i++) mount_readonly(options.readonly.items[i]);
 }
 
-/* SECURITY: names are judged by the paths that the kernel reports; a supervised mount must be where we think it is. */
+/* SECURITY: rules apply to the paths that the kernel reports, so a supervised mount must be at the expected path. */
 static void check_supervised_mounts(void) {
   char path[PATH_MAX];
   for (size_t i = 0; i < protection.mounts.count; i++) {
     const char *root = protection.mounts.items[i][0] ? protection.mounts.items[i] : "/";
     int fd = open(root, O_PATH | O_CLOEXEC);
-    if (fd < 0 || !fd_path(fd, path, sizeof path) || strcmp(path, root)) die("%s is somewhere else in the sandbox", root);
+    if (fd < 0 || !fd_path(fd, path, sizeof path) || strcmp(path, root))
+      die("%s is at another path in the sandbox", root);
     close(fd);
   }
 }
 
-/* SECURITY: until the host has judged the command and written that down, it does not exist. */
+/* SECURITY: the command must not start before the host has allowed it and recorded that. */
 static void wait_for_go(void) {
   unsigned char frame[FRAME_HEADER];
   for (size_t got = 0; got < sizeof frame;) {
@@ -54,13 +55,15 @@ static void wait_for_go(void) {
   if (frame[0] != FRAME_GO) _exit(EXIT_SETUP_FAILED);
 }
 
-/* One command with our own standard streams; its end is the sandbox's. */
+/*
+ * The single command of a sandbox that is not persistent. It has our standard streams, and its exit ends the sandbox.
+ */
 static pid_t only_command;
 static struct watch listener, messages;
 
 static void listener_ready(struct watch *watch, uint32_t events) {
   if (events & READABLE) supervision_handle(watch->fd);
-  else watch_close(watch); /* nobody is watched any more */
+  else watch_close(watch); /* no supervised process is left */
 }
 
 static void message_ready(struct watch *watch, uint32_t events) {
@@ -88,7 +91,7 @@ static void start_only_command(bool supervised) {
 static _Noreturn void report_exit_and_quit(int status) {
   bool signaled = WIFSIGNALED(status);
   unsigned char payload[2] = {signaled, (unsigned char)(signaled ? WTERMSIG(status) : WEXITSTATUS(status))};
-  /* Why the command could not start is the last thing that it may have said. */
+  /* A message that says why the command could not start may still be in the queue. */
   struct pollfd waiting = {messages.fd, POLLIN, 0};
   while (messages.fd >= 0 && poll(&waiting, 1, 0) == 1) {
     message_ready(&messages, READABLE);
@@ -96,7 +99,7 @@ static _Noreturn void report_exit_and_quit(int status) {
   }
   if (control_fd >= 0) fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK);
   send_frame(FRAME_EXIT, 0, payload, sizeof payload);
-  /* The end of PID 1 ends every process of the sandbox. */
+  /* When PID 1 exits the kernel kills every process of the sandbox. */
   _exit(signaled ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }
 
@@ -113,7 +116,8 @@ static void reap(struct watch *watch, uint32_t events) {
 
 static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   if (stream_handle_frame(type, id, payload, length)) return;
-  if (type == FRAME_SIGNAL && length == 4 && (unsigned char)payload[0] < 65) kill(-only_command, (unsigned char)payload[0]);
+  if (type == FRAME_SIGNAL && length == 4 && (unsigned char)payload[0] < 65)
+    kill(-only_command, (unsigned char)payload[0]);
 }
 
 static void check_limits(void) {
@@ -152,9 +156,9 @@ static int block_sigchld(void) {
 }
 
 #ifdef RINGFENCE_TEST
-/* For tests alone: a session without the fences, so that sanitizers, which need what the fences take, can watch it. */
+/* For tests only: a session without confinement, because sanitizers need what it forbids. */
 _Noreturn void serve_unconfined(int config) {
-  /* Whatever turns up below PID 1 is ended as a stray: elsewhere that would be the machine's own processes. */
+  /* The session kills unknown children of PID 1; outside of a PID namespace those would be other processes. */
   if (getpid() != 1) die("not PID 1");
   parse_config_file(config);
   umask(0);
@@ -168,11 +172,11 @@ _Noreturn void serve_unconfined(int config) {
 
 #endif
 
-/* The last fences, and then whatever the host asks for. */
+/* The last steps of confinement, then the session or the single command. */
 static _Noreturn void confine_and_serve(int filter) {
   int landlock = landlock_restrict(&options.writable, !options.whole_file_system);
   if (count_shared_memory && !options.shared_network) socket_usage_setup();
-  signal(SIGIO, SIG_IGN); /* of a lease that somebody broke (usage.c) */
+  signal(SIGIO, SIG_IGN); /* from a broken file lease (limits/disk_usage.c) */
   seccomp_load(filter);
   int signals = block_sigchld();
   bool supervised = protection.mounts.count > 0;

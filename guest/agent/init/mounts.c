@@ -27,7 +27,7 @@ static void set_attributes(int tree, uint64_t attributes, const char *path) {
     die("cannot set mount attributes of %s: %s", path, strerror(errno));
 }
 
-/* SECURITY: the target is reached without following a link, so a guest that planted one is caught. */
+/* SECURITY: the target was opened without following symbolic links, so one that a command planted is refused. */
 static void attach_tree(int tree, int target, const char *path) {
   if (syscall(SYS_move_mount, tree, "", target, "", MOVE_FROM_EMPTY | MOVE_TO_EMPTY))
     die("cannot mount on %s: %s", path, strerror(errno));
@@ -58,7 +58,7 @@ void mask_path(const char *path, const char *dev, const char *ino) {
   struct stat stat;
   if (target < 0 || fstat(target, &stat)) die("cannot open %s: %s", path, strerror(errno));
   if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
-    die("%s is no longer what policy judged: it was replaced", path);
+    die("%s was replaced after the policy checked it", path);
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", target);
   int failed = S_ISDIR(stat.st_mode)
@@ -82,10 +82,12 @@ void mount_overlay(const char *original, const char *changes, const char *path) 
   char options[PATH_MAX], link[64];
   int target = open_no_symlinks(AT_FDCWD, path, O_PATH | O_DIRECTORY);
   snprintf(link, sizeof link, "/proc/self/fd/%d", target);
-  snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", original, changes, changes);
+  snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", original, changes,
+           changes);
   if (target < 0 || mount("overlay", link, "overlay", MS_NOSUID | MS_NODEV, options))
-    die("cannot keep changes of %s apart: %s", path, strerror(errno));
+    die("cannot mount an overlay on %s: %s", path, strerror(errno));
   close(target);
-  /* SECURITY: the layers themselves must not be in reach. */
-  if (umount2(original, MNT_DETACH) || umount2(changes, MNT_DETACH)) die("cannot detach %s: %s", changes, strerror(errno));
+  /* SECURITY: the layers themselves must not be reachable. */
+  if (umount2(original, MNT_DETACH) || umount2(changes, MNT_DETACH))
+    die("cannot detach %s: %s", changes, strerror(errno));
 }

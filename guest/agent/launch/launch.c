@@ -1,5 +1,5 @@
-#include "common/channel.h"
 #include "launch/launch.h"
+#include "common/channel.h"
 #include "supervise/resolve.h"
 
 #include <grp.h>
@@ -7,9 +7,12 @@
 #include <sys/prctl.h>
 
 /*
- * The launch vector comes in the environment (RINGFENCE_LAUNCH = how many, RINGFENCE_LAUNCH_0 …): unlike an
- * argument list it cannot be read by other users, unlike a file it leaves nothing behind, and it also serves
- * callers that start our launcher themselves. Every other variable is the guest's.
+ * `launch`: reads the launch vector, opens the mount sources by inode and executes bubblewrap with everything else
+ * behind descriptors.
+ *
+ * The vector is in the environment (RINGFENCE_LAUNCH is the number of items, RINGFENCE_LAUNCH_0 the first one). Unlike
+ * an argument list other users cannot read it; unlike a file nothing is left behind; and callers can start the
+ * launcher themselves. All other variables are passed to the command.
  */
 extern char **environ;
 
@@ -29,7 +32,7 @@ static void read_launch_vector(void) {
   if (!slots) die("out of memory");
   for (char **entry = environ; *entry; entry++) {
     if (strncmp(*entry, LAUNCH_VARIABLE "_", sizeof LAUNCH_VARIABLE)) {
-      /* Node says there where it listens for descriptors. */
+      /* set by Node for the channel over which it receives descriptors */
       bool nodes = !strncmp(*entry, "NODE_CHANNEL_", 13);
       if (strncmp(*entry, LAUNCH_VARIABLE "=", sizeof LAUNCH_VARIABLE) && !nodes) {
         strings_add(&config, "env");
@@ -37,11 +40,12 @@ static void read_launch_vector(void) {
       }
       continue;
     }
-    /* SECURITY: only `…_7=`, never `…_07=`: a guest's variable must not replace an item of ours. */
+    /* SECURITY: accepts `…_7=` but not `…_07=`, so that a command's variable cannot replace an item of ours. */
     char *end, canonical[32];
     long index = strtol(*entry + sizeof LAUNCH_VARIABLE, &end, 10);
     snprintf(canonical, sizeof canonical, "%ld=", index);
-    if (index < 0 || index >= count || strncmp(*entry + sizeof LAUNCH_VARIABLE, canonical, strlen(canonical)) || slots[index])
+    if (index < 0 || index >= count || strncmp(*entry + sizeof LAUNCH_VARIABLE, canonical, strlen(canonical)) ||
+        slots[index])
       die("launch vector: bad item %.40s", *entry);
     slots[index] = end + 1;
   }
@@ -70,13 +74,16 @@ static int memory_file(const void *data, size_t length) {
   return fd;
 }
 
-/* SECURITY: mount the very inode that policy judged. A path swapped since then, or any symlink in it, is refused. */
+/*
+ * SECURITY: mounts exactly the inode that the policy checked. A path that was replaced since, or that contains a
+ * symbolic link, is refused.
+ */
 static int open_source(const char *path, const char *dev, const char *ino) {
   int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
   struct stat stat;
   if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
   if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
-    die("%s is no longer what policy judged: it was replaced", path);
+    die("%s was replaced after the policy checked it", path);
   fcntl(fd, F_SETFD, 0);
   return fd;
 }
@@ -95,8 +102,8 @@ static void write_file(const char *target, const char *content) {
 }
 
 /*
- * PLATFORM: one variable holds 128 KiB at most (MAX_ARG_STRLEN), and a bundle of certificates is larger. The contents of
- * such files come one after the other on a descriptor; the vector says how long each of them is.
+ * PLATFORM: one variable holds at most 128 KiB (MAX_ARG_STRLEN), and a bundle of certificates is larger. The contents
+ * of such files come one after another on a descriptor; the vector tells the length of each.
  */
 static void receive_file(const char *target, const char *size) {
   size_t length = strtoul(size, NULL, 10), done = 0;
@@ -105,7 +112,7 @@ static void receive_file(const char *target, const char *size) {
   while (done < length) {
     ssize_t got = read(contents_fd, content + done, length - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) die("the contents of %s did not come: %s", target, got ? strerror(errno) : "end of file");
+    if (got <= 0) die("cannot read the contents of %s: %s", target, got ? strerror(errno) : "end of file");
     done += (size_t)got;
   }
   strings_add(&bwrap, "--file");
@@ -122,15 +129,15 @@ static void set_user(const char *uid, const char *gid) {
   group = (gid_t)strtoul(gid, NULL, 10);
 }
 
-/* The last thing before bubblewrap: control groups are joined and sources opened with the caller's own rights. */
+/* The last step before exec: cgroups are joined and sources opened with the privileges of the caller. */
 static void change_user(void) {
   if (!user) return;
   if (setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
-    die("cannot become user %u: %s", user, strerror(errno));
+    die("cannot switch to user %u: %s", user, strerror(errno));
 }
 
 void die_with_parent(pid_t parent) {
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) die("the caller is gone");
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) die("the parent process is gone");
 }
 
 static const struct field OPERATIONS[] = {LAUNCH_OPERATIONS(FIELD_ROW)};
@@ -182,7 +189,7 @@ static int joined_file(struct strings *list) {
   return memory_file(bytes, length);
 }
 
-/* SECURITY: nothing of the host's open files goes along; bubblewrap itself would hand every one of them over. */
+/* SECURITY: bubblewrap would pass all open descriptors on to the sandbox. */
 static void close_inherited(void) {
   int last = handover_fd > control_fd ? handover_fd : control_fd;
   if (contents_fd > last) last = contents_fd;
@@ -191,7 +198,7 @@ static void close_inherited(void) {
     if (fd != control_fd && fd != handover_fd && fd != contents_fd) close(fd);
 }
 
-/* When a process started, in ticks since boot: with its pid it is never the same twice. 0 when it is gone. */
+/* The start time of a process in clock ticks since boot, which makes a pid unique; 0 when it is gone. */
 static unsigned long long start_time_of(pid_t pid) {
   char path[64], stat[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -205,8 +212,8 @@ static unsigned long long start_time_of(pid_t pid) {
 }
 
 /*
- * Whose sandbox this is: `ringfence-bwrap-<pid namespace>-<pid>-<start>`. Bubblewrap can be left waiting for ever when its
- * parent dies in the moment of its birth; whoever finds it reads here that its owner is dead (src/host/orphans.ts).
+ * If its parent exits between fork and prctl(PR_SET_PDEATHSIG), bubblewrap waits forever. src/host/orphans.ts finds
+ * such a process by this name and kills it when its owner is dead.
  */
 char *owner_process_name(pid_t owner) {
   static char name[128];
@@ -225,7 +232,7 @@ _Noreturn void launch_main(void) {
   char *owner = owner_process_name(parent);
   each_operation(find_channels);
   close_inherited();
-  /* Node marks its sockets close-on-exec in the child; these go all the way to init. */
+  /* Node sets close-on-exec in the child; these descriptors must reach init. */
   if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
   if (handover_fd >= 0) fcntl(handover_fd, F_SETFD, 0);
   each_operation(apply);
@@ -235,13 +242,24 @@ _Noreturn void launch_main(void) {
   int config_fd = joined_file(&config), filter_fd = filter_file();
   if (self < 0) die("/proc/self/exe: %s", strerror(errno));
   change_user();
-  die_with_parent(parent); /* a change of user forgets it */
+  die_with_parent(parent); /* setresuid clears the parent-death signal */
   char exe[64];
   snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
-  char *argv[] = {owner, "--args", number_text(joined_file(&bwrap)), "--", exe, "init", number_text(config_fd),
-                  number_text(filter_fd), number_text(control_fd), NULL};
+  char *argv[] = {owner,
+                  "--args",
+                  number_text(joined_file(&bwrap)),
+                  "--",
+                  exe,
+                  "init",
+                  number_text(config_fd),
+                  number_text(filter_fd),
+                  number_text(control_fd),
+                  NULL};
   char *nothing[] = {NULL};
-  /* SECURITY: bubblewrap runs on the host with an empty environment; a guest's LD_PRELOAD never reaches it. */
+  /*
+   * SECURITY: bubblewrap runs on the host and gets an empty environment, so that a command's LD_PRELOAD cannot affect
+   * it.
+   */
   execve(bwrap_path, argv, nothing);
   die("cannot start %s: %s", bwrap_path, strerror(errno));
 }

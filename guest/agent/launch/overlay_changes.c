@@ -5,9 +5,9 @@
 #include <sys/xattr.h>
 
 /*
- * What an overlay's upper layer holds, one record each: kind mode size opaque NUL path NUL target NUL. The kinds are
- * f(ile), d(irectory), l(ink), w(hiteout: the original is removed) and o(ther). Runs on the host, on a tree that a
- * guest wrote: nothing in it is followed or opened but directories.
+ * Lists the upper directory of an overlay, one record per entry: kind mode size opaque NUL path NUL target NUL. A
+ * whiteout marks a deleted original. Runs on the host, on a tree that commands wrote: opens only directories and
+ * follows no link.
  */
 
 static bool is_opaque(int fd) {
@@ -45,7 +45,8 @@ static int list_directory_changes(int directory, const char *prefix) {
       ssize_t length = readlinkat(directory, entry->d_name, target, sizeof target - 1);
       target[length < 0 ? 0 : length] = 0;
     }
-    int inner = S_ISDIR(stat.st_mode) ? openat(directory, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    int inner =
+        S_ISDIR(stat.st_mode) ? openat(directory, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
     print_record(&stat, inner >= 0 && is_opaque(inner), path, target);
     if (S_ISDIR(stat.st_mode) && (inner < 0 || list_directory_changes(inner, path))) return 1;
   }

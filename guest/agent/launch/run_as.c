@@ -3,8 +3,8 @@
 #include <grp.h>
 
 /*
- * On the host, before a hypervisor: `enter UID GID [GROUP…] -- PROGRAM …`. The groups hold it from its first instruction
- * on, and what it starts has no way back to who started it. An empty UID keeps the user.
+ * `run-as UID GID [CGROUP…] -- PROGRAM …` runs on the host, before a hypervisor. The cgroups limit the program from
+ * its first instruction on. An empty UID keeps the user.
  */
 
 static int open_in_directory(const char *directory, const char *name) {
@@ -14,13 +14,13 @@ static int open_in_directory(const char *directory, const char *name) {
 }
 
 /*
- * To move a process the kernel stops every fork on the machine for some milliseconds; a thread that moves itself stops
- * nobody, and we have only one. PLATFORM: in version 2 only whole processes move.
+ * Moving another process stops every fork on the host for some milliseconds; a thread that moves itself does not, and
+ * we have only one thread. PLATFORM: in cgroup v2 only whole processes can be moved.
  */
 void join_cgroup(const char *directory) {
   int fd = open_in_directory(directory, "tasks");
   if (fd < 0) fd = open_in_directory(directory, "cgroup.procs");
-  if (fd < 0 || write(fd, "0", 1) != 1) die("control group %s: %s", directory, strerror(errno));
+  if (fd < 0 || write(fd, "0", 1) != 1) die("cgroup %s: %s", directory, strerror(errno));
   close(fd);
 }
 
@@ -28,7 +28,7 @@ static void switch_user(const char *uid, const char *gid) {
   uid_t user = (uid_t)strtoul(uid, NULL, 10);
   gid_t group = (gid_t)strtoul(gid, NULL, 10);
   if (!user || !group || setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
-    die("user %s: %s", uid, strerror(errno));
+    die("cannot switch to user %s: %s", uid, strerror(errno));
 }
 
 _Noreturn void run_as_main(char **argv) {
@@ -38,7 +38,7 @@ _Noreturn void run_as_main(char **argv) {
   for (argv += 2; *argv && strcmp(*argv, "--"); argv++) join_cgroup(*argv);
   if (!argv[0] || !argv[1]) die("run-as: no program");
   if (*uid) switch_user(uid, gid);
-  die_with_parent(parent); /* a change of user would make the kernel forget it */
+  die_with_parent(parent); /* setresuid clears the parent-death signal */
   const char *program = argv[1];
   argv[1] = owner_process_name(parent);
   execv(program, argv + 1);

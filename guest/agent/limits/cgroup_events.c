@@ -2,7 +2,7 @@
 
 int commands_cgroup = -1, memory_events = -1, pids_events = -1;
 
-/* `name 12` on a line of its own. */
+/* The value of a line `name 12`; 0 when there is none. */
 static uint64_t cgroup_event_count(int fd, const char *name) {
   char text[512], *line;
   ssize_t length = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);

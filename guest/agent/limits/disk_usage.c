@@ -1,7 +1,10 @@
 #include "limits/limits.h"
 #include "supervise/resolve.h"
 
-/* Every file that was opened for writing is charged for what it has grown since; each new entry for a block. */
+/*
+ * Each file that was opened for writing is charged for its growth since then, and each new directory entry for a
+ * block.
+ */
 enum { MAX_TRACKED_FILES = 16384, ENTRY_COST = 4096 };
 
 static struct tracked_file {
@@ -12,14 +15,15 @@ static struct tracked_file {
 } tracked_files[MAX_TRACKED_FILES];
 
 static int file_count;
-static int64_t untracked_growth; /* growth of files that nobody can write any more, unless we open them again */
-static int64_t entry_count; /* that were made and not removed again */
-static bool disk_full;       /* since a command was stopped for it, and until there is room again */
+static int64_t
+    untracked_growth;       /* of files that no process can write any more; an open for writing tracks the file again */
+static int64_t entry_count; /* created and not deleted */
+static bool disk_full;      /* from when a command was stopped for it until there is space again */
 
 static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
 
 static int64_t growth_since(int64_t base, const struct stat *stat) {
-  /* Blocks are given at write-back; until then the length tells more. */
+  /* Blocks are allocated at write-back; until then the length is the better measure. */
   int64_t now = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
   return now > base ? now - base : 0;
 }
@@ -41,8 +45,8 @@ static int reopen(const struct tracked_file *file, int flags) {
 }
 
 /*
- * Whether nobody but us has the file open: for writing (F_RDLCK), or at all (F_WRLCK). The kernel grants a lease only
- * then, and it counts every holder: descriptors that wait in a socket, mappings, processes that do not let us look.
+ * Whether no other process has the file open: for writing (F_RDLCK), or at all (F_WRLCK). The kernel grants a lease
+ * only then, and it also counts descriptors in socket queues, mappings and processes that we cannot inspect.
  */
 static bool has_no_other_opener(const struct tracked_file *file, int lease) {
   int fd = reopen(file, O_RDONLY);
@@ -53,7 +57,7 @@ static bool has_no_other_opener(const struct tracked_file *file, int lease) {
   return granted;
 }
 
-/* SECURITY: only a file that nobody can write may leave the table; when it is opened for writing again, it comes back. */
+/* SECURITY: drops only files that no process can write. An open for writing tracks the file again. */
 static void untrack_closed(void) {
   for (int i = file_count - 1; i >= 0; i--) {
     if (!has_no_other_opener(&tracked_files[i], F_RDLCK)) continue;
@@ -92,7 +96,7 @@ void disk_remove_entry(void) {
   if (entry_count) entry_count--;
 }
 
-/* Gives its blocks back, also when somebody keeps a descriptor that can neither read nor write (O_PATH). */
+/* Frees the blocks, even when a process keeps an O_PATH descriptor, which can neither read nor write. */
 static bool truncate_to_zero(const struct tracked_file *file) {
   char link[64];
   int fd = reopen(file, O_WRONLY);
@@ -105,13 +109,16 @@ static bool truncate_to_zero(const struct tracked_file *file) {
   return emptied;
 }
 
-/* A file without a name counts while somebody has it. After that only we do, and what it took is given back. */
+/*
+ * A deleted file counts while a process has it open. After that only our descriptor is left, and its space is freed.
+ */
 static int64_t files_used(void) {
   int64_t total = 0;
   struct stat stat;
   for (int i = file_count - 1; i >= 0; i--) {
     bool gone = fstat(tracked_files[i].fd, &stat) || !stat.st_nlink;
-    if (gone && has_no_other_opener(&tracked_files[i], F_WRLCK) && truncate_to_zero(&tracked_files[i])) untrack(&tracked_files[i]);
+    if (gone && has_no_other_opener(&tracked_files[i], F_WRLCK) && truncate_to_zero(&tracked_files[i]))
+      untrack(&tracked_files[i]);
     else total += growth_since(tracked_files[i].base, &stat);
   }
   return total;
@@ -129,7 +136,7 @@ bool disk_is_full(void) {
   return disk_full;
 }
 
-/* Once it is full nobody can write more, so nobody is stopped for what others left. */
+/* While the disk is full all writes are refused, so no further command is stopped for what earlier ones wrote. */
 bool disk_limit_crossed(void) {
   if (!limits.disk_bytes || disk_is_full()) return false;
   disk_full = disk_used() > limits.disk_bytes;

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 
 /*
- * Files that are only memory (memfd), where no cgroup counts them. We make each one in the caller's stead and keep a
- * descriptor, so that its pages count wherever its other descriptors go.
+ * Memory in memfds, where no cgroup counts it. PID 1 creates every memfd for the caller and keeps a descriptor, so
+ * that the pages are counted wherever the other descriptors go.
  */
 
 #ifndef F_ADD_SEALS
@@ -21,7 +21,7 @@ enum { MAX_MEMFDS = 1024, SCAN_INTERVAL_MS = 500, SCANS_BEFORE_RELEASE = 3 };
 static struct memfd {
   int fd;
   ino_t ino;
-  int unseen; /* how often in a row nobody was seen to have it */
+  int unseen; /* consecutive scans in which no process had it */
   bool seen;
 } memfds[MAX_MEMFDS];
 static size_t memfd_count;
@@ -55,7 +55,7 @@ static void mark_all_seen(void) {
   for (size_t i = 0; i < memfd_count; i++) memfds[i].seen = true;
 }
 
-/* Whether descriptors wait in the queue of this socket; which ones nobody tells. */
+/* Whether descriptors are queued in this socket. The kernel does not tell which ones. */
 static bool holds_descriptors(int process, const char *fd) {
   char path[300], text[1024];
   snprintf(path, sizeof path, "fdinfo/%s", fd);
@@ -104,8 +104,10 @@ static void scan_processes(void) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
     pid_t parent = live_parent_of(pid);
-    /* Zombies hold no memory; keepers are part of the agent. */
-    int process = parent < 0 || (parent == 1 && agent_processes()) ? -1 : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    /* Zombies hold no memory; subreapers belong to the agent. */
+    int process = parent < 0 || (parent == 1 && agent_processes())
+                      ? -1
+                      : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process < 0) continue;
     scan_descriptors(process);
     scan_mappings(process);
@@ -115,8 +117,8 @@ static void scan_processes(void) {
 }
 
 /*
- * SECURITY: somebody may still have it and pass it on from one that we have not looked at to one that we have. So it is
- * emptied and sealed before it no longer counts: it never grows again.
+ * SECURITY: a process may still hold it and pass it from one that was not scanned yet to one that was. It is truncated
+ * and sealed before it stops counting, so it can never grow again.
  */
 static bool seal_empty(const struct memfd *file) {
   return !ftruncate(file->fd, 0) && !fcntl(file->fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL);

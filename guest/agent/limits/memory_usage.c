@@ -7,8 +7,8 @@
 #include <sys/vfs.h>
 
 /*
- * Memory where no cgroup counts it. A process shows what it has mapped and touched; what is shared lies in objects of its
- * own that no process has to show, so those are counted where they are made.
+ * Memory where no cgroup counts it. /proc shows the private memory of each process. Shared memory need not be mapped
+ * by any process, so it is counted when it is created.
  */
 
 bool count_shared_memory;
@@ -17,10 +17,11 @@ static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
 
 static uint64_t tmpfs_usage(const char *path) {
   struct statfs fs;
-  return statfs(path, &fs) || fs.f_type != TMPFS_MAGIC ? 0 : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+  return statfs(path, &fs) || fs.f_type != TMPFS_MAGIC ? 0
+                                                       : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
-/* `Name:   12 kB` on a line of its own, in bytes; -1 when there is none. */
+/* The value of a line `Name:   12 kB` in bytes; -1 when there is none. */
 static int64_t status_field(const char *text, const char *name) {
   const char *line = strstr(text, name);
   return line ? (int64_t)strtoull(line + strlen(name), NULL, 10) * 1024 : -1;
@@ -34,7 +35,7 @@ static ssize_t read_text(const char *path, char *text, size_t size) {
   return length;
 }
 
-/* PLATFORM: gVisor does not tell private pages from shared ones in `status`. */
+/* PLATFORM: gVisor does not distinguish private from shared pages in `status`. */
 static uint64_t private_pages(const char *pid) {
   char path[300], text[128];
   unsigned long size, resident, shared;
@@ -43,17 +44,18 @@ static uint64_t private_pages(const char *pid) {
   return known && resident > shared ? (resident - shared) * page_size() : 0;
 }
 
-/* Its private pages, those of them that are swapped out, and the tables that the kernel keeps of them. */
+/* Private pages, swapped-out private pages and page tables. */
 static uint64_t private_memory_of(const char *pid) {
   char path[300], text[4096];
   snprintf(path, sizeof path, "/proc/%s/status", pid);
   if (read_text(path, text, sizeof text) <= 0) return 0;
-  int64_t resident = status_field(text, "\nRssAnon:"), swapped = status_field(text, "\nVmSwap:"), tables = status_field(text, "\nVmPTE:");
+  int64_t resident = status_field(text, "\nRssAnon:"), swapped = status_field(text, "\nVmSwap:"),
+          tables = status_field(text, "\nVmPTE:");
   if (resident < 0) return private_pages(pid);
   return (uint64_t)(resident + (swapped > 0 ? swapped : 0) + (tables > 0 ? tables : 0));
 }
 
-/* Bytes in private memory, and number of all processes but us. */
+/* The private memory and the number of all processes except PID 1. */
 struct process_usage {
   uint64_t bytes, processes;
 };
@@ -71,7 +73,7 @@ static struct process_usage measure_processes(void) {
   return process_usage;
 }
 
-/* Sums columns of a table of System V objects; `each` is what a unit of the first one takes. */
+/* Sums columns of a table of System V objects, in units of `each` bytes. */
 static uint64_t sum_table_columns(const char *path, int first, int second, uint64_t each) {
   FILE *table = fopen(path, "re");
   char line[512];
@@ -94,8 +96,8 @@ static uint64_t system_v_usage(void) {
 }
 
 /*
- * Shared memory without a file: a page of it stays while any part of it is mapped anywhere, whether or not anybody shows
- * it. Each piece is counted in full from when it is asked for; the kernel shows only how many pieces still exist.
+ * Anonymous shared memory: its pages stay allocated while any part of it is mapped. Each segment is counted in full
+ * from its creation; the kernel only shows how many segments still exist.
  */
 enum { MAX_SEGMENTS = 1024, SEGMENT_GRACE_MS = 2000 };
 
@@ -117,7 +119,7 @@ static void note_inode(uint64_t inode, uint64_t *seen, size_t *count) {
   if (*count < MAX_SEGMENTS) seen[(*count)++] = inode;
 }
 
-/* `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Returns false when the process does not let us look. */
+/* Matches `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Returns false when we may not read the process's maps. */
 static bool find_segments(const char *pid, uint64_t *seen, size_t *count) {
   char path[300], line[512], flag[16];
   unsigned long inode;
@@ -125,13 +127,14 @@ static bool find_segments(const char *pid, uint64_t *seen, size_t *count) {
   FILE *maps = fopen(path, "re");
   if (!maps) return errno == ENOENT || errno == ESRCH;
   while (fgets(line, sizeof line, maps))
-    if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", flag, &inode) == 2 && strstr(line, "/dev/zero (deleted)")) note_inode(inode, seen, count);
+    if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", flag, &inode) == 2 && strstr(line, "/dev/zero (deleted)"))
+      note_inode(inode, seen, count);
   bool whole = !ferror(maps);
   fclose(maps);
   return whole;
 }
 
-/* How many pieces there still are; more than we have room for when that cannot be told. */
+/* How many segments still exist; MAX_SEGMENTS when that is unknown. */
 static size_t count_live_segments(void) {
   static uint64_t seen[MAX_SEGMENTS];
   size_t count = 0;
@@ -140,7 +143,7 @@ static size_t count_live_segments(void) {
   for (struct dirent *entry; told && (entry = readdir(processes));) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
-    /* Keepers are ours and have none. */
+    /* subreapers belong to the agent and have none */
     if (live_parent_of(pid) != 1 || !agent_processes()) told = find_segments(pid, seen, &count);
   }
   if (processes) closedir(processes);
@@ -152,7 +155,10 @@ static int longest_first(const void *a, const void *b) {
   return one->length < other->length ? 1 : one->length > other->length ? -1 : 0;
 }
 
-/* SECURITY: which of them still live nobody tells; so the longest are taken to. The newest may not be mapped yet. */
+/*
+ * SECURITY: the kernel does not tell which segments still exist, so the longest are assumed to. New ones may not be
+ * mapped yet.
+ */
 static void drop_dead_segments(void) {
   size_t living = count_live_segments(), kept = 0;
   int64_t now = monotonic_ms();

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 /*
- * What waits in sockets is memory of the kernel's that no process shows. The kernel lists every socket of a network
- * namespace with its buffers, also those that only lie in another socket's queue.
+ * Socket buffers are kernel memory that /proc shows for no process. The kernel lists every socket of a network
+ * namespace with its buffers (NETLINK_SOCK_DIAG), also sockets that are only queued in another socket.
  */
 
 static int diag_socket = -1;
@@ -28,7 +28,7 @@ static uint64_t sum_buffers(const struct rtattr *attribute, int length, int want
   return total;
 }
 
-/* Sums the answers to one question; `head` is what stands before the attributes. */
+/* Sums the answers to one request; `head` is the size of the struct before the attributes. */
 static uint64_t sum_answers(size_t head, int wanted) {
   static char buffer[65536] __attribute__((aligned(8)));
   uint64_t total = 0;
@@ -36,10 +36,12 @@ static uint64_t sum_answers(size_t head, int wanted) {
     ssize_t got = recv(diag_socket, buffer, sizeof buffer, 0);
     if (got <= 0) return total;
     int left = (int)got;
-    for (const struct nlmsghdr *message = (const void *)buffer; NLMSG_OK(message, left); message = NLMSG_NEXT(message, left)) {
+    for (const struct nlmsghdr *message = (const void *)buffer; NLMSG_OK(message, left);
+         message = NLMSG_NEXT(message, left)) {
       if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) return total;
       int length = (int)message->nlmsg_len - (int)NLMSG_SPACE(head);
-      if (length > 0) total += sum_buffers((const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(head)), length, wanted);
+      if (length > 0)
+        total += sum_buffers((const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(head)), length, wanted);
     }
   }
 }
@@ -47,7 +49,8 @@ static uint64_t sum_answers(size_t head, int wanted) {
 static bool send_request(const void *request, size_t length) {
   static char buffer[256] __attribute__((aligned(8)));
   struct nlmsghdr *message = (void *)buffer;
-  *message = (struct nlmsghdr){.nlmsg_len = (unsigned)NLMSG_LENGTH(length), .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+  *message = (struct nlmsghdr){.nlmsg_len = (unsigned)NLMSG_LENGTH(length),
+                               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
                                .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP};
   memcpy(NLMSG_DATA(message), request, length);
   return send(diag_socket, message, message->nlmsg_len, 0) == (ssize_t)message->nlmsg_len;
@@ -59,14 +62,17 @@ static uint64_t unix_usage(void) {
 }
 
 static uint64_t inet_usage(unsigned char family, unsigned char protocol) {
-  struct inet_diag_req_v2 request = {.sdiag_family = family, .sdiag_protocol = protocol,
-                                      .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0U};
+  struct inet_diag_req_v2 request = {.sdiag_family = family,
+                                     .sdiag_protocol = protocol,
+                                     .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1),
+                                     .idiag_states = ~0U};
   return send_request(&request, sizeof request) ? sum_answers(sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO) : 0;
 }
 
 uint64_t socket_usage(void) {
   if (diag_socket < 0) return 0;
   uint64_t total = unix_usage();
-  for (int i = 0; i < 2; i++) total += inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_TCP) + inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_UDP);
+  for (int i = 0; i < 2; i++)
+    total += inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_TCP) + inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_UDP);
   return total;
 }

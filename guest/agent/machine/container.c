@@ -16,17 +16,20 @@
 #include <sys/sysmacros.h>
 
 /*
- * The container in a virtual machine: a root of its own, and a user who is nobody to the machine. We are PID 1 of it and
- * still root when we begin; at the end we are not, and the machine's own files, devices and controls are out of reach.
+ * The container in a virtual machine: an own root, and a user without privileges in the machine. It starts as PID 1
+ * and root; at the end it is neither root nor able to reach the machine's files, devices and cgroups.
  */
 
-/* One that lies in the layer already is filled; whatever else stands there is the image's, and goes. */
+/*
+ * Fills a file that was prepared in the upper layer. Anything else at this path comes from the image and is replaced.
+ */
 static void create_file(const char *path, mode_t mode, const char *text) {
   struct stat stat;
   bool ours = !lstat(path, &stat) && S_ISREG(stat.st_mode) && stat.st_size == 0 && (stat.st_mode & 07777) == mode;
   if (!ours) unlink(path);
   int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | (ours ? 0 : O_CREAT | O_EXCL), mode);
-  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) die("cannot write %s: %s", path, strerror(errno));
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+    die("cannot write %s: %s", path, strerror(errno));
   close(fd);
 }
 
@@ -34,7 +37,7 @@ static void mount_at(const char *what, const char *where, const char *type, unsi
   if (mount(what, where, type, flags, options)) die("cannot mount %s: %s", where, strerror(errno));
 }
 
-/* Everything on the way to a path; the last part only where it is a directory. Nothing here is a guest's yet. */
+/* Creates the directories of a path; the last component only where it is a directory itself. */
 static void create_parents(const char *path, bool include_last) {
   char partial[PATH_MAX];
   snprintf(partial, sizeof partial, "%s", path);
@@ -46,16 +49,17 @@ static void create_parents(const char *path, bool include_last) {
   if (include_last) mkdir(partial, 0755);
 }
 
-static const char *const REPLACED_FILES[] = {"/layer/upper/etc/passwd", "/layer/upper/etc/group", "/layer/upper/etc/hosts",
-                                       "/layer/upper/etc/hostname", "/layer/upper/etc/machine-id"};
+static const char *const REPLACED_FILES[] = {"/layer/upper/etc/passwd", "/layer/upper/etc/group",
+                                             "/layer/upper/etc/hosts", "/layer/upper/etc/hostname",
+                                             "/layer/upper/etc/machine-id"};
 
-/* The image with a layer in memory over it: mount points and small files are made there, and then nobody writes to it. */
+/* The image with a tmpfs over it. Mount points and small files are created there; later the root becomes read-only. */
 static void build_root(void) {
   mount_at("layer", "/layer", "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=0755");
   mkdir("/layer/upper", 0755);
   mkdir("/layer/work", 0755);
   mkdir("/layer/upper/etc", 0755);
-  /* To replace a file of the image is much work; these are replaced before anybody waits for it. */
+  /* Replacing a file of the image is slow, so these are replaced before a command waits. */
   for (size_t i = 0; i < LENGTH(REPLACED_FILES); i++) create_file(REPLACED_FILES[i], 0444, "");
   mount_at("root", "/new", "overlay", MS_NOSUID | MS_NODEV, "lowerdir=/root,upperdir=/layer/upper,workdir=/layer/work");
 }
@@ -79,8 +83,10 @@ static void build_dev(void) {
   mkdir("/new/dev/shm", 01777);
   mount_at("pts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
   mount_at("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=4k");
-  static const char *const LINKS[][2] = {{"pts/ptmx", "/new/dev/ptmx"},          {"/proc/self/fd", "/new/dev/fd"},
-                                         {"/proc/self/fd/0", "/new/dev/stdin"}, {"/proc/self/fd/1", "/new/dev/stdout"},
+  static const char *const LINKS[][2] = {{"pts/ptmx", "/new/dev/ptmx"},
+                                         {"/proc/self/fd", "/new/dev/fd"},
+                                         {"/proc/self/fd/0", "/new/dev/stdin"},
+                                         {"/proc/self/fd/1", "/new/dev/stdout"},
                                          {"/proc/self/fd/2", "/new/dev/stderr"}};
   for (size_t i = 0; i < LENGTH(LINKS); i++)
     if (symlink(LINKS[i][0], LINKS[i][1])) die("%s: %s", LINKS[i][1], strerror(errno));
@@ -93,22 +99,25 @@ static void mount_private_directories(void) {
   mount_at("tmp", "/new/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=4k");
 }
 
-/* As large as the host says; until then nothing fits. */
+/* Until the host tells the size, nothing fits. */
 static void resize_private_directories(const char *size) {
   static const char *const SIZED[] = {"/new/tmp", "/new/dev/shm"};
   char options[64];
   snprintf(options, sizeof options, "mode=1777,size=%s", size);
-  for (size_t i = 0; i < LENGTH(SIZED); i++)
-    mount_at(NULL, SIZED[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
+  for (size_t i = 0; i < LENGTH(SIZED); i++) mount_at(NULL, SIZED[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
 }
 
-/* What the host granted, shortest path first: a mount may lie in another one. */
+/* The shortest path comes first, because a mount may lie inside another one. */
 static void bind_mounts(void) {
   for (size_t i = 0; i < machine.mount_count; i++) {
     const struct machine_mount *entry = &machine.mounts[i];
     char source[PATH_MAX], target[PATH_MAX];
     bool file = !strcmp(entry->kind, "file");
-    snprintf(source, sizeof source, !strcmp(entry->kind, "image") ? "/inputs/%zu" : file ? "/data/%zu/%s" : "/data/%zu", i, entry->name);
+    snprintf(source, sizeof source,
+             !strcmp(entry->kind, "image") ? "/inputs/%zu"
+             : file                        ? "/data/%zu/%s"
+                                           : "/data/%zu",
+             i, entry->name);
     snprintf(target, sizeof target, "/new%s", entry->target);
     create_parents(target, !file);
     if (file) close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
@@ -128,7 +137,9 @@ static void write_files(void) {
   }
 }
 
-/* Views of the kernel itself. All else in /proc that matters belongs to the machine's root, who is nobody in here. */
+/*
+ * Views of the kernel. Everything else in /proc that matters belongs to the machine's root, which is not mapped here.
+ */
 static const char *const HIDDEN[] = {"/new/proc/kallsyms", "/new/proc/modules", "/new/proc/kcore", "/new/proc/keys",
                                      "/new/proc/key-users"};
 
@@ -140,8 +151,9 @@ static void enter_root(void) {
   static const char *const MACHINE_MOUNTS[] = {"/dev", "/cgroup", "/proc", "/data", "/inputs", NULL};
   mount_at(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
   unmount_all(MACHINE_MOUNTS);
-  /* PLATFORM: the first root of a kernel cannot be exchanged, only covered. */
-  if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/")) die("root: %s", strerror(errno));
+  /* PLATFORM: the initial root cannot be replaced by pivot_root, only covered. */
+  if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
+    die("cannot enter the new root: %s", strerror(errno));
 }
 
 static void raise_loopback(void) {
@@ -152,20 +164,21 @@ static void raise_loopback(void) {
   close(fd);
 }
 
-/* Opened while we may; each command enters by itself. */
+/* Opened while we are root; each command writes itself into the cgroup. */
 static void open_cgroup(void) {
   commands_cgroup = open("/cgroup/work/cgroup.procs", O_WRONLY | O_CLOEXEC);
   memory_events = open("/cgroup/work/memory.events", O_RDONLY | O_CLOEXEC);
   pids_events = open("/cgroup/work/pids.events", O_RDONLY | O_CLOEXEC);
-  if (commands_cgroup < 0 || memory_events < 0 || pids_events < 0) die("control group: %s", strerror(errno));
+  if (commands_cgroup < 0 || memory_events < 0 || pids_events < 0) die("cgroup: %s", strerror(errno));
 }
 
-/* Inside it may be any user, even 0; to the machine it is one without rights. */
+/* The sandbox's user may have any uid inside, even 0; in the machine it is SANDBOX_UID, without privileges. */
 static void become_sandbox_user(void) {
   char map[64];
-  if (syscall(SYS_setgroups, 0, NULL) || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID))
-    die("user: %s", strerror(errno));
-  prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* or else our own map is not ours to write */
+  if (syscall(SYS_setgroups, 0, NULL) || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) ||
+      setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID))
+    die("cannot switch to the sandbox user: %s", strerror(errno));
+  prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* required to write our own uid_map */
   if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
   write_text("/proc/self/setgroups", "deny");
   snprintf(map, sizeof map, "%s %d 1", machine.gid, SANDBOX_UID);
@@ -175,7 +188,7 @@ static void become_sandbox_user(void) {
   limit_user_namespaces(false);
 }
 
-/* Whatever is the same for everybody, before anybody is there. */
+/* Everything that does not depend on the sandbox; done before the machine is snapshotted. */
 static void build_common(void) {
   static const char *const SETUP_MOUNTS[] = {"/sys", "/root", "/layer", NULL};
   if (unshare(CLONE_NEWCGROUP) || prctl(PR_SET_NAME, "agent", 0, 0, 0)) die("namespaces: %s", strerror(errno));

@@ -22,11 +22,12 @@ static void reseed(const char *hex) {
   seed.head.entropy_count = (int)count * 8;
   seed.head.buf_size = (int)count;
   int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
-  if (count < 32 || fd < 0 || ioctl(fd, RNDADDENTROPY, &seed) || ioctl(fd, RNDRESEEDCRNG)) die("random seed: %s", strerror(errno));
+  if (count < 32 || fd < 0 || ioctl(fd, RNDADDENTROPY, &seed) || ioctl(fd, RNDRESEEDCRNG))
+    die("random seed: %s", strerror(errno));
   close(fd);
 }
 
-/* Forward alone: what counts on the order of times must not break. */
+/* Only moves the clock forward: programs rely on the order of times. */
 static void set_clock(const char *text) {
   long long wanted = strtoll(text, NULL, 10);
   struct timespec now;
@@ -37,9 +38,9 @@ static void set_clock(const char *text) {
 }
 
 /*
- * SECURITY: without bytes of its own a clone is not taken for somebody of its own. That two clones show different random
- * numbers proves nothing: a kernel whose seed is older than a second or so draws on the processor (RDSEED) and on the
- * cycle counter at the next request, and one whose seed is younger repeats what its twin says.
+ * SECURITY: a clone without a seed of its own is refused. That two clones produce different random numbers proves
+ * nothing: a kernel whose seed is older than about a second mixes in RDSEED and the cycle counter at the next request,
+ * while one with a younger seed repeats the numbers of the other clone.
  */
 void apply_identity(char *at, size_t length) {
   const char *end = at + length;
@@ -53,5 +54,5 @@ void apply_identity(char *at, size_t length) {
     else if (!strcmp(name, "hostname")) sethostname(value, strlen(value));
     else die("identity: unknown field %s", name);
   }
-  if (!seeded) die("identity: no randomness of its own");
+  if (!seeded) die("identity: no random seed");
 }

@@ -16,14 +16,14 @@
 #include <time.h>
 
 /*
- * `/init` of a virtual machine. It is root of the guest and runs nothing of a guest's itself: it makes one container
- * for the commands, hands the channel to the agent in it and waits.
+ * `/init` of a virtual machine. It is root of the machine and runs no command itself: it creates one container, passes
+ * the channel to the agent in it and waits.
  *
- *   container.c, as far as it is the same for all ─ waiting ─▶ host ─ identity · places · data … · go ─▶ the rest of it
+ *   container.c: common part ─ waiting ─▶ host ─ identity · expect · data … · go ─▶ container.c: the rest
  *
- * A machine that waits there is what snapshots are made of: an emulator reads every part of the kernel anew after a clone,
- * so what was done before costs nothing. SECURITY: clones of one snapshot are the same down to the last random byte, so
- * nothing of a guest starts before the host has told this one who it is.
+ * Snapshots are taken of a machine that waits there, so that all earlier work is done only once. SECURITY: clones of
+ * one snapshot are identical including the state of the random number generator, so no command starts before the host
+ * has sent an identity.
  */
 
 struct machine machine = {.filter = -1, .helper = -1};
@@ -42,7 +42,7 @@ static void load_module(const char *name) {
   close(fd);
 }
 
-/* One name a line, each after what it needs. */
+/* One module per line, in the order of their dependencies. */
 static void load_modules(const char *list) {
   char names[4096];
   int fd = open(list, O_RDONLY | O_CLOEXEC);
@@ -55,7 +55,7 @@ static void load_modules(const char *list) {
 
 void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
-/* Ports appear some time after their driver. */
+/* A port appears some time after its driver is loaded. */
 static bool find_port(char *device, size_t size) {
   DIR *ports = opendir("/sys/class/virtio-ports");
   bool found = false;
@@ -73,7 +73,7 @@ static bool find_port(char *device, size_t size) {
   return found;
 }
 
-/* Where the machine has no such port the host connects by vsock. */
+/* Without a virtio serial port the host connects by vsock. */
 static int accept_vsock(void) {
   struct {
     unsigned short family, reserved;
@@ -97,7 +97,7 @@ static void open_channel(void) {
   if (control_fd < 0) reboot(RB_AUTOBOOT);
 }
 
-/* Drives are told apart by the name that the host gave them; a hypervisor that passes no names on keeps their order. */
+/* Finds a drive by the serial that the host gave it. A hypervisor without serials keeps the drives in order. */
 static void find_drive(const char *wanted, char *device, size_t size) {
   for (char letter = 'a'; letter <= 'z'; letter++) {
     char path[64], name[32] = "";
@@ -113,13 +113,13 @@ static void find_drive(const char *wanted, char *device, size_t size) {
   snprintf(device, size, "/dev/vd%c", !strcmp(wanted, "root") ? 'a' : !strcmp(wanted, "disk") ? 'b' : 'c');
 }
 
-/* The agent stands beside the commands: what holds them must not hold it. */
+/* The agent is outside of this cgroup: the limits of commands must not apply to it. */
 static void create_cgroup(void) {
   write_text("/cgroup/cgroup.subtree_control", "+memory +pids +cpu");
-  if (mkdir("/cgroup/work", 0755)) die("control group: %s", strerror(errno));
+  if (mkdir("/cgroup/work", 0755)) die("cgroup: %s", strerror(errno));
 }
 
-/* The agent has no rights: what needs some it asks of us, and only the host can make it ask. */
+/* The agent in the container has no privileges. It asks for what needs some, and only when the host tells it to. */
 static void serve_helper(int socket) {
   static char text[4096];
   for (ssize_t got; (got = recv(socket, text, sizeof text - 1, 0)) > 0;) {
@@ -129,13 +129,15 @@ static void serve_helper(int socket) {
   }
 }
 
-/* The container shared our description of the channel, and waited in another way. */
+/* The container set O_NONBLOCK on the open file description that we share. */
 static void make_channel_blocking(void) { fcntl(control_fd, F_SETFL, fcntl(control_fd, F_GETFL) & ~O_NONBLOCK); }
 
 static int run_container(void) {
   int sockets[2], status = 0;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) die("socketpair: %s", strerror(errno));
-  pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0, 0, 0);
+  pid_t child =
+      (pid_t)syscall(SYS_clone, SIGCHLD | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, 0, 0,
+                     0, 0);
   if (child < 0) die("namespaces: %s", strerror(errno));
   if (child == 0) {
     close(sockets[0]);
@@ -154,7 +156,7 @@ static void prepare_machine(void) {
   mount_on("sys", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "");
   mount_on("dev", "/dev", "devtmpfs", MS_NOSUID, "");
   for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd < 3;) fd = open("/dev/null", O_RDWR);
-  /* Each command moves into its group: without this the kernel would make it wait for a quiet moment. */
+  /* Every command moves into its cgroup; without favordynmods each move waits for an RCU grace period. */
   mount_on("cgroup", "/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, "favordynmods");
   load_modules("/modules/order");
   open_channel();
@@ -173,7 +175,7 @@ _Noreturn void machine_main(void) {
   prepare_machine();
   for (;;) {
     int status = run_container();
-    /* SECURITY: only the host can send it away, and does so only where nothing of a guest ever ran. */
+    /* SECURITY: only the host can cause this exit code, and it does so only when no command ever ran. */
     if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_LEFT) break;
     make_channel_blocking();
   }

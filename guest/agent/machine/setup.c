@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* Until the host is there a port reads as ended. */
+/* Reads return 0 until the host has connected to the port. */
 static void read_exactly(void *to, size_t length) {
   for (size_t got = 0; got < length;) {
     ssize_t more = read(control_fd, (char *)to + got, length - got);
@@ -20,19 +20,19 @@ static void read_exactly(void *to, size_t length) {
   }
 }
 
-/* A place that is filled: a copy of us unpacks what the host sends, as the sandbox's own user. */
+/* Copies files into a mount: a child unpacks the tar stream that the host sends, as the sandbox's user. */
 static pid_t unpacker;
 static int unpack_pipe = -1;
 
 static void start_unpacking(unsigned number) {
   int pipes[2];
   char path[64];
-  if (number >= machine.mount_count || pipe2(pipes, O_CLOEXEC)) die("files: %s", strerror(errno));
+  if (number >= machine.mount_count || pipe2(pipes, O_CLOEXEC)) die("cannot copy files: %s", strerror(errno));
   snprintf(path, sizeof path, "/data/%u", number);
   unpacker = fork();
-  if (unpacker < 0) die("files: %s", strerror(errno));
+  if (unpacker < 0) die("cannot copy files: %s", strerror(errno));
   if (unpacker == 0) {
-    close(pipes[1]); /* or else it would wait for itself */
+    close(pipes[1]); /* or the child would never see the end of the stream */
     dup2(pipes[0], 0);
     dup2(open("/filled", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     if (setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)) _exit(1);
@@ -52,7 +52,7 @@ static void finish_unpacking(void) {
   char why[200] = "";
   int fd = open("/filled", O_RDONLY | O_CLOEXEC);
   if (fd < 0 || read(fd, why, sizeof why - 1) < 0) why[0] = 0;
-  die("the files do not fit: %s", why);
+  die("cannot copy the files: %s", why);
 }
 
 static void unpack(unsigned number, const char *bytes, size_t length) {
@@ -65,7 +65,10 @@ static void unpack(unsigned number, const char *bytes, size_t length) {
   }
 }
 
-/* Later changes are told from what came with the machine by their time; the clock that stamps them is a coarse one. */
+/*
+ * Later changes are recognized by a change time after this one, so wait until the coarse clock that stamps files moves
+ * on.
+ */
 static void record_copy_time(void) {
   struct timespec now, then;
   if (!machine.mount_count) return;
@@ -89,9 +92,7 @@ static void mount_disk(void) {
   if (chmod("/data", 0711)) die("disk: %s", strerror(errno));
 }
 
-static void mount_inputs(void) {
-  mount_on(inputs_device, "/inputs", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, "");
-}
+static void mount_inputs(void) { mount_on(inputs_device, "/inputs", "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, ""); }
 
 static void add_pair(struct strings *list, const char *const *arguments) {
   strings_add(list, arguments[0]);
@@ -116,7 +117,7 @@ static void parse_mounts(char *at, size_t length) {
   }
 }
 
-/* SECURITY: it comes from the host, before anything of a guest exists. */
+/* SECURITY: these frames come from the host, before any command exists. */
 static void handle_setup_frame(char type, uint32_t id, char *payload, size_t length) {
   switch (type) {
     case FRAME_IDENTITY:
@@ -154,11 +155,12 @@ static void write_cgroup_limit(const char *name, const char *value) {
   write_text(path, value);
 }
 
-/* In the container, as long as it is root: who it is, and what it holds. */
+/* Called in the container while it is still root. */
 void receive_setup(void) {
   send_frame(FRAME_WAITING, 0, "", 0);
   read_setup_frames();
-  if (!machine.has_identity || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: not complete");
-  for (size_t i = 0; i + 1 < machine.limits.count; i += 2) write_cgroup_limit(machine.limits.items[i], machine.limits.items[i + 1]);
+  if (!machine.has_identity || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: incomplete");
+  for (size_t i = 0; i + 1 < machine.limits.count; i += 2)
+    write_cgroup_limit(machine.limits.items[i], machine.limits.items[i + 1]);
   record_copy_time();
 }

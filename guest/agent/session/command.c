@@ -1,8 +1,8 @@
+#include "session/command.h"
 #include "common/channel.h"
 #include "common/message.h"
 #include "files/files.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "supervise/supervise.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@ static const struct field FIELDS[] = {COMMAND_FIELDS(FIELD_ROW)};
 
 bool is_command_field(const char *name) { return find_field(FIELDS, LENGTH(FIELDS), name); }
 
-/* The later value of a variable is the one that counts. */
+/* A later value of a variable replaces an earlier one. */
 static void set_variable(struct strings *env, const char *entry) {
   size_t name = strcspn(entry, "=") + 1;
   for (size_t i = 0; i < env->count; i++)
@@ -47,7 +47,11 @@ void parse_command_field(struct command_spec *spec, const char *name, char **at,
 static const struct {
   const char *name;
   int resource;
-} RESOURCES[] = {{"nproc", RLIMIT_NPROC}, {"fsize", RLIMIT_FSIZE}, {"data", RLIMIT_DATA}, {"core", RLIMIT_CORE}, {"nofile", RLIMIT_NOFILE}};
+} RESOURCES[] = {{"nproc", RLIMIT_NPROC},
+                 {"fsize", RLIMIT_FSIZE},
+                 {"data", RLIMIT_DATA},
+                 {"core", RLIMIT_CORE},
+                 {"nofile", RLIMIT_NOFILE}};
 
 static void set_rlimits(const struct strings *rlimits) {
   for (size_t i = 0; i + 1 < rlimits->count; i += 2) {
@@ -58,15 +62,15 @@ static void set_rlimits(const struct strings *rlimits) {
     if (resource < 0 || getrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
     rlim_t most = limit.rlim_max;
     limit.rlim_cur = strtoull(rlimits->items[i + 1], NULL, 10);
-    /* The keepers of other commands are nobody's processes but ours. */
+    /* RLIMIT_NPROC counts all processes of the user, so allow for the subreapers. */
     if (resource == RLIMIT_NPROC && (limit.rlim_cur += agent_processes()) > most) limit.rlim_cur = most;
-    /* How many files are open is a program's own affair, as ever; the rest are ceilings. */
+    /* The number of open files is only a soft limit, as usual; the others are hard limits. */
     if (resource != RLIMIT_NOFILE) limit.rlim_max = limit.rlim_cur;
     if (setrlimit(resource, &limit)) die("rlimit %s: %s", rlimits->items[i], strerror(errno));
   }
 }
 
-/* Looks the program up as a shell would, so that a missing one says so in the usual way. */
+/* Searches PATH like a shell, so that a missing program is reported in the usual way. */
 static void exec_program(struct command_spec *spec) {
   char **argv = strings_vector(&spec->argv), **envp = strings_vector(&spec->env);
   const char *path = "/usr/local/bin:/usr/bin:/bin";
@@ -88,7 +92,7 @@ static void exec_program(struct command_spec *spec) {
   errno = worst;
 }
 
-/* SECURITY: until the host has put the process where it belongs, it is not the command. */
+/* SECURITY: the host may have to move the process, for example into a cgroup, before the command starts. */
 static void wait_for_start_message(int socket) {
   char kind, text[16];
   int fd;
@@ -97,7 +101,7 @@ static void wait_for_start_message(int socket) {
 
 enum { ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
 
-/* PLATFORM: gVisor does not close ranges in every way that Linux does; there they are gone through one by one. */
+/* PLATFORM: gVisor does not support every form of close_range; there each descriptor is closed by itself. */
 static bool close_other_fds(unsigned flags) {
   if (!syscall(SYS_close_range, 3, INT_MAX, flags)) return true;
   DIR *open = errno == EINVAL || errno == ENOSYS ? opendir("/proc/self/fd") : NULL;
@@ -113,9 +117,9 @@ static bool close_other_fds(unsigned flags) {
 }
 
 /*
- * Commands run in longer turns than we and the host do. The kernel lets whoever wakes for a short turn go before whoever
- * is in a long one, so a command that takes all it gets keeps nobody waiting; and no command gets less than another.
- * PLATFORM: kernels before 6.12 know one turn for all and ignore it.
+ * Gives commands a longer scheduler slice than the agent and the host have. The kernel prefers a waking task with a
+ * shorter slice, so a busy command does not delay them, and the share of the CPU stays equal. PLATFORM: kernels before
+ * 6.12 ignore it.
  */
 enum { COMMAND_SLICE_NS = 20 * 1000 * 1000 };
 
@@ -126,7 +130,10 @@ static void set_scheduler_slice(void) {
     int32_t nice;
     uint32_t priority;
     uint64_t runtime, deadline, period;
-  } attributes = {.size = sizeof attributes, .flags = 0x08 /* keeps the policy */, .nice = getpriority(PRIO_PROCESS, 0), .runtime = COMMAND_SLICE_NS};
+  } attributes = {.size = sizeof attributes,
+                  .flags = 0x08 /* SCHED_FLAG_KEEP_POLICY */,
+                  .nice = getpriority(PRIO_PROCESS, 0),
+                  .runtime = COMMAND_SLICE_NS};
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
@@ -135,28 +142,29 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
   sigemptyset(&none);
   child_socket = socket;
   if (terminal) {
-    if (setsid() < 0 || ioctl(0, TIOCSCTTY, 0)) die("terminal: %s", strerror(errno));
+    if (setsid() < 0 || ioctl(0, TIOCSCTTY, 0)) die("cannot open the terminal: %s", strerror(errno));
   } else setpgid(0, 0);
-  umask(022); /* PID 1 itself has none, because it creates files with modes that are already masked */
+  umask(022); /* PID 1 has umask 0, because it creates files with modes that are already masked */
   if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
   set_rlimits(&spec->rlimits);
   set_scheduler_slice();
   if (spec->wait_for_start) wait_for_start_message(socket);
   if (supervised) {
     int listener = supervision_install();
-    if (listener < 0) die("guard: %s", strerror(errno));
+    if (listener < 0) die("cannot install the supervision filter: %s", strerror(errno));
     if (!send_message(socket, MESSAGE_LISTENER, "", 0, listener)) _exit(EXIT_SETUP_FAILED);
   }
-  /* SECURITY: every descriptor but the standard three closes at exec; what does not exec closes them now. */
+  /* SECURITY: all descriptors except the standard three are closed, at exec or, without exec, now. */
   if (!close_other_fds(spec->builtin ? 0 : ON_EXEC)) die("close_range: %s", strerror(errno));
   sigprocmask(SIG_SETMASK, &none, NULL);
   signal(SIGPIPE, SIG_DFL);
   if (spec->builtin) {
-    /* PID 1 reads the paths of its calls from its memory, as it does from any command's. */
+    /* PID 1 reads the paths of supervised calls from our memory. */
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
     _exit(run_builtin(strings_vector(&spec->argv)));
   }
   exec_program(spec);
-  dprintf(2, "ringfence: %s: %s\n", spec->argv.items[0], errno == ENOENT ? "command not found in the sandbox" : strerror(errno));
+  dprintf(2, "ringfence: %s: %s\n", spec->argv.items[0],
+          errno == ENOENT ? "command not found in the sandbox" : strerror(errno));
   _exit(errno == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE);
 }

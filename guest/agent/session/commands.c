@@ -1,9 +1,9 @@
+#include "session/commands.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/command.h"
-#include "session/commands.h"
 #include "session/process_tree.h"
 #include "session/subreaper.h"
 #include "supervise/supervise.h"
@@ -13,17 +13,17 @@
 #include <sys/wait.h>
 
 /*
- * The commands that run. Each has a keeper: a small copy of us that adopts whatever the command leaves behind, so that all
- * of it can be found and ended, however often it forked.
+ * The commands that run. Each has a subreaper: a copy of the agent that adopts what the command leaves behind, so that
+ * all of it can be found and killed however often it forked.
  *
- *   PID 1 ─ keeper ─ command ─ …
+ *   PID 1 ─ subreaper ─ command ─ …
  */
 
 enum { MAX_COMMANDS = 1024 };
 
 static struct command *commands;
 static int command_count;
-static bool frozen; /* everything stands still, the keeper that waits too; what the host asks for meanwhile gets one of its own */
+static bool frozen; /* every process is stopped, also the preforked subreaper; a new command forks its own */
 
 size_t agent_processes(void) { return (size_t)command_count + (prefork_pid() > 0); }
 void set_agent_processes(size_t count) { command_count = (int)count; }
@@ -57,24 +57,26 @@ static void free_command(struct command *command) {
 }
 
 void command_free_if_done(struct command *command) {
-  if (command->exit_reported && !command->subreaper && command->out[0].fd < 0 && command->out[1].fd < 0) free_command(command);
+  if (command->exit_reported && !command->subreaper && command->out[0].fd < 0 && command->out[1].fd < 0)
+    free_command(command);
 }
 
 static void listener_ready(struct watch *watch, uint32_t events) {
   struct command *command = watch->owner;
-  if (!(events & READABLE)) return watch_close(watch); /* nobody is watched any more */
+  if (!(events & READABLE)) return watch_close(watch); /* no supervised process is left */
   set_violation_owner(command->id, false);
   supervision_handle(watch->fd);
 }
 
-/* Where the kernel holds the limits it alone knows why somebody died; the host hears it with the end. */
+/* Where cgroups enforce the limits, only their events tell why a process died. Reported together with the exit. */
 static void report_limit_events(struct command *command, int status) {
   bool killed = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 128 + SIGKILL;
   uint64_t oom_kills = new_oom_kills(), refused = new_refused_forks();
   set_violation_owner(command->id, false);
   if (oom_kills && killed) send_frame(FRAME_LIMIT, command->id, LIMIT_NAME_MEMORY, strlen(LIMIT_NAME_MEMORY));
-  else if (oom_kills) report_violation("limit.memory", "the kernel ended %llu processes", (unsigned long long)oom_kills);
-  if (refused) report_violation("limit.pids", "%llu new processes were refused", (unsigned long long)refused);
+  else if (oom_kills)
+    report_violation("limit.memory", "the kernel killed %llu processes", (unsigned long long)oom_kills);
+  if (refused) report_violation("limit.pids", "%llu forks were refused", (unsigned long long)refused);
 }
 
 static void record_exit(struct command *command, int status) {
@@ -132,14 +134,17 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
     if (subreaper == 0) run_as_subreaper(spec, &pipes, false);
   }
   close_if_open(pipes.in[0]);
-  if (!spec->columns) close_if_open(pipes.out[1]), close_if_open(pipes.errors[1]); /* a terminal has one end for all three */
+  if (!spec->columns)
+    close_if_open(pipes.out[1]), close_if_open(pipes.errors[1]); /* a terminal has one descriptor for all three */
   close_if_open(pipes.messages[1]);
   if (subreaper < 0) {
-    close_if_open(pipes.in[1]), close_if_open(pipes.out[0]), close_if_open(pipes.errors[0]), close_if_open(pipes.messages[0]);
+    close_if_open(pipes.in[1]), close_if_open(pipes.out[0]), close_if_open(pipes.errors[0]),
+        close_if_open(pipes.messages[0]);
     free(command);
     return strerror(errno);
   }
-  *command = (struct command){.id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .next = commands};
+  *command = (struct command){
+      .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .next = commands};
   commands = command;
   command_count++;
   watch_command(command, &pipes);
@@ -148,7 +153,7 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
 
 static void send_signal(struct command *command, uint32_t signal) {
   if (signal >= 65 || command->child <= 1) return;
-  /* With a terminal it makes its group itself, a moment after it was born. */
+  /* A command with a terminal creates its process group itself, shortly after the fork. */
   if (kill(-command->child, (int)signal) && errno == ESRCH) kill(command->child, (int)signal);
 }
 
@@ -157,9 +162,7 @@ void command_handle_frame(struct command *command, enum frame_type type, char *p
     case FRAME_INPUT: return stdio_queue_input(command, payload, length);
     case FRAME_WINDOW: return stdio_add_window(command, payload_number(payload, length));
     case FRAME_SIGNAL: return send_signal(command, payload_number(payload, length));
-    case FRAME_KILL:
-      command->kill_requested = true;
-      return kill_tree(command->subreaper);
+    case FRAME_KILL: command->kill_requested = true; return kill_tree(command->subreaper);
     case FRAME_RESIZE: return stdio_resize(command, (unsigned char *)payload, length);
     case FRAME_GO: send_message(command->messages.fd, MESSAGE_START, "", 0, -1); return;
     default: return;
@@ -180,7 +183,7 @@ void commands_resume_output(void) {
 }
 
 static void subreaper_exited(struct command *command, int status) {
-  /* What it had to say comes first; a keeper that was killed says nothing. */
+  /* Reads its last messages first; a killed subreaper has not sent any. */
   while (command->messages.fd >= 0) {
     struct pollfd waiting = {command->messages.fd, POLLIN, 0};
     if (poll(&waiting, 1, 0) != 1) break;

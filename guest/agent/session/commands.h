@@ -1,4 +1,4 @@
-/* A command that runs, its keeper and its standard streams. */
+/* The commands that run, with their subreapers and standard streams. */
 #ifndef RINGFENCE_COMMANDS_H
 #define RINGFENCE_COMMANDS_H
 
@@ -8,48 +8,50 @@
 struct command {
   uint32_t id;
   pid_t subreaper, child;
-  struct watch messages; /* from the child and its keeper */
-  struct watch listener; /* calls that the guard decides */
+  struct watch messages; /* from the command's child and its subreaper */
+  struct watch listener; /* supervised system calls */
   struct watch in, out[2];
   bool terminal;
-  bool kill_requested;           /* to be ended as soon as it exists */
-  bool exited;            /* its status is known */
-  bool exit_reported;             /* and the host knows it */
+  bool kill_requested; /* kill it as soon as its pid is known */
+  bool exited;         /* its status is known */
+  bool exit_reported;  /* the host has been told */
   int status;
-  int64_t send_window;        /* bytes of output that the host can still take */
-  int64_t unread[2];       /* bytes of output that were waiting when it ended */
-  char *input;           /* what the command has not read yet */
+  int64_t send_window; /* bytes of output that the host can still receive */
+  int64_t unread[2];   /* bytes of output that were unread when it exited */
+  char *input;         /* what the command has not read yet */
   size_t input_length;
   bool input_eof;
   struct command *next;
 };
 
-/* running.c: all of them. */
-/* Gives it a keeper. Returns why it could not start, or NULL. */
+/* Starts a command. Returns why it could not be started, or NULL. */
 const char *command_start(uint32_t id, struct command_spec *spec, const char *request, size_t length);
-/* The one that the host still waits for, or NULL. */
+/* A command whose exit was not reported yet, or NULL. */
 struct command *command_find(uint32_t id);
 bool commands_any(void);
-/* Gone are its processes and everything that it wrote has been read. */
+/* Frees it when its processes are gone and all its output has been read. */
 void command_free_if_done(struct command *command);
 void command_handle_frame(struct command *command, enum frame_type type, char *payload, size_t length);
-/* There is room on the channel again: whoever was held back goes on. */
+/* The channel has room again. */
 void commands_resume_output(void);
-/* Whether it was a keeper of one of them. */
+/* Returns whether the process was the subreaper of a command. */
 bool commands_subreaper_exited(pid_t pid, int status);
 bool commands_is_subreaper(pid_t pid);
-/* Tells the host of each that this limit stopped it. */
+/* Reports to the host that this limit stopped every command. */
 void commands_report_limit(const char *limit);
-/* Every process but us. Nobody slips through: a fork that meets a signal starts over. */
+/*
+ * Stops or continues all processes except PID 1. None escapes: the kernel restarts a fork that is interrupted by a
+ * signal.
+ */
 void commands_freeze(bool still);
 
-/* stdio.c: its standard streams. */
+/* stdio.c: the standard streams of a command. */
 void stdio_watch(struct command *command, const struct stdio_pipes *pipes);
-/* At its end: so much was written before, and still goes to the host. */
+/* Called when the command has exited: what was written before is still sent to the host. */
 void stdio_count_unread(struct command *command);
-/* Tells the host of the end, once everything that was written before it is on its way. */
+/* Reports the exit to the host once all output from before it has been sent. */
 void stdio_finish(struct command *command);
-/* The host can take more of what it writes. */
+/* The host can receive more output. */
 void stdio_resume(struct command *command);
 void stdio_queue_input(struct command *command, const char *payload, size_t length);
 void stdio_add_window(struct command *command, uint32_t more);

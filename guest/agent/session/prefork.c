@@ -7,10 +7,11 @@
 #include <sys/socket.h>
 
 /*
- * Where it takes long to make a process, the next keeper is made while nobody waits: a copy of us behind the same fences,
- * without any descriptor but its socket, until it gets one command and its streams. It serves that one and no other.
+ * Where forking is slow, the next subreaper is forked in advance. It is confined like the others, has no descriptor
+ * except its socket, and serves exactly one command.
  *
- * SECURITY: it stands where any keeper stands. Who ends it or holds it up in the sandbox harms the next command there.
+ * SECURITY: it is in the same position as any subreaper. A process that kills or stops it only delays or breaks the
+ * next command of its own sandbox.
  */
 
 enum { STREAMS = 3, MAX_REQUEST = 32 * 1024 };
@@ -23,7 +24,7 @@ static struct {
 pid_t prefork_pid(void) { return prefork.subreaper; }
 
 struct assignment {
-  uint32_t agent_processes; /* of commands that run beside it */
+  uint32_t agent_processes; /* of commands that run at the same time */
   char request[MAX_REQUEST];
 };
 
@@ -33,14 +34,18 @@ static union {
 } control_data;
 
 static struct msghdr message_of(struct iovec *data) {
-  return (struct msghdr){.msg_iov = data, .msg_iovlen = 1, .msg_control = control_data.space, .msg_controllen = sizeof control_data.space};
+  return (struct msghdr){.msg_iov = data,
+                         .msg_iovlen = 1,
+                         .msg_control = control_data.space,
+                         .msg_controllen = sizeof control_data.space};
 }
 
-/* They come in below our socket, where nothing is open: as 0, 1 and 2. */
+/* Descriptors 0, 1 and 2 are closed, so the received ones get these numbers. */
 static void receive_streams(struct msghdr *message, struct stdio_pipes *pipes) {
   struct cmsghdr *header = CMSG_FIRSTHDR(message);
   int streams[STREAMS];
-  if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof streams)) _exit(EXIT_SETUP_FAILED);
+  if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof streams))
+    _exit(EXIT_SETUP_FAILED);
   memcpy(streams, CMSG_DATA(header), sizeof streams);
   for (int i = 0; i < STREAMS; i++)
     if (streams[i] != i) _exit(EXIT_SETUP_FAILED);
@@ -73,7 +78,7 @@ void prefork_create(void) {
   pid_t subreaper = fork();
   if (subreaper == 0) wait_for_command(sockets[1]);
   close(sockets[1]);
-  if (subreaper < 0) close(sockets[0]); /* then the next command makes its own */
+  if (subreaper < 0) close(sockets[0]); /* then the next command forks its own */
   else prefork.subreaper = subreaper, prefork.socket = sockets[0];
 }
 

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <dirent.h>
 
-/* Processes of the sandbox with their parents, as they are now. */
+/* A snapshot of the sandbox's processes with their parents. */
 struct process {
   pid_t pid, parent;
   bool marked;
@@ -24,7 +24,7 @@ pid_t live_parent_of(const char *pid) {
   if (fd >= 0) close(fd);
   if (length <= 0) return -1;
   text[length] = 0;
-  /* The name may hold anything, also brackets: what counts comes after the last one. */
+  /* The name may contain parentheses; the fields start after the last one. */
   char *after = strrchr(text, ')');
   int parent;
   char state;
@@ -51,7 +51,7 @@ static bool is_marked(pid_t pid) {
   return false;
 }
 
-/* Marks every descendant of a marked one. */
+/* Marks all descendants of marked processes. */
 static void mark_descendants(void) {
   for (bool more = true; more;) {
     more = false;
@@ -73,8 +73,8 @@ static void mark(pid_t pid) {
 }
 
 /*
- * Ends everything below a keeper, which stays and reaps. First all are stopped, until nobody new turns up: what is
- * stopped cannot start another; then they are killed.
+ * Kills everything below a subreaper, which stays and reaps. First stops all processes until no new one appears,
+ * because a stopped process cannot fork; then kills them.
  */
 void kill_tree(pid_t root) {
   size_t before = 0;
@@ -89,13 +89,17 @@ void kill_tree(pid_t root) {
   signal_marked(SIGKILL, root);
 }
 
-/* SECURITY: whoever ended its keeper to outlive its command became our child; only keepers may be that. */
+/*
+ * SECURITY: a process that killed its subreaper to outlive its command became a child of PID 1. Only subreapers and
+ * blocking workers may be.
+ */
 void kill_orphans(bool (*is_known)(pid_t pid)) {
   for (int round = 0; round < MAX_ROUNDS; round++) {
     scan_processes();
     size_t found = 0;
     for (size_t i = 0; i < process_count; i++)
-      if (process[i].parent == 1 && !is_known(process[i].pid) && !is_blocking_worker(process[i].pid)) found += process[i].marked = true;
+      if (process[i].parent == 1 && !is_known(process[i].pid) && !is_blocking_worker(process[i].pid))
+        found += process[i].marked = true;
     if (!found) return;
     mark_descendants();
     signal_marked(SIGKILL, 0);

@@ -7,17 +7,22 @@
 #include <sys/socket.h>
 
 int listen_on_loopback(int port) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in address = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
-  if (fd < 0) die("tunnel: %s", strerror(errno));
+  if (fd < 0) die("proxy: %s", strerror(errno));
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  /* Who speaks to a proxy speaks first: it hears of a client with its first bytes, and not once more before. */
+  /* A client of a proxy speaks first: accept the connection together with its first bytes, which saves one wake-up. */
   setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &on, sizeof on);
-  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1024)) die("tunnel: %s", strerror(errno));
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1024)) die("proxy: %s", strerror(errno));
   return fd;
 }
 
-/* Whether the host has it. Without a free descriptor it gets the letter and not what was in it, and says so. */
+/*
+ * Whether the host received the descriptor. When it has too many open files it gets the message without it, and says
+ * so.
+ */
 static bool is_acknowledged(int by) {
   char answer[256];
   size_t got = 0;
@@ -32,28 +37,25 @@ static bool is_acknowledged(int by) {
 }
 
 /*
- * In Node's own language for descriptors that come from a child. SECURITY: nothing of a guest has run yet, and when it
- * does this channel is closed.
+ * Uses Node's own format for descriptors from a child. SECURITY: no command has run yet, and the descriptor is closed
+ * before one does.
  */
 void stream_pass_listener(int port, int to) {
   static const char NODE_MESSAGE[] = "\"cmd\":\"NODE_HANDLE\",\"type\":\"net.Native\",\"msg\":\"proxy\"}\n";
   int fd = listen_on_loopback(port);
-  if (!send_message(to, '{', NODE_MESSAGE, sizeof NODE_MESSAGE - 1, fd)) die("tunnel: %s", strerror(errno));
-  if (!is_acknowledged(to)) die("tunnel: the host did not take its socket; it may have too many open files");
+  if (!send_message(to, '{', NODE_MESSAGE, sizeof NODE_MESSAGE - 1, fd)) die("proxy: %s", strerror(errno));
+  if (!is_acknowledged(to)) die("proxy: the host did not accept the socket; it may have too many open files");
   close(fd);
   close(to);
 }
 
-/* PLATFORM: since Linux 6.3; older headers do not name them. */
+/* PLATFORM: IFLA_GSO_IPV4_MAX_SIZE and IFLA_GRO_IPV4_MAX_SIZE, since Linux 6.3 and missing in older headers. */
 #define GSO_IPV4_MAX_SIZE 63
 #define GRO_IPV4_MAX_SIZE 64
 #define LOOPBACK_INDEX 1
 #define MAX_SEGMENT_BYTES (8 * 65535)
 
-/*
- * Lets loopback carry pieces larger than 64 KiB: what comes in bulk through the proxy then passes the kernel in fewer
- * steps. Where the kernel does not know how, it goes on as before.
- */
+/* Bulk data through the proxy then needs fewer passes through the network stack. Failures are ignored. */
 void stream_raise_loopback_gso(void) {
   struct attribute {
     struct rtattr head;

@@ -1,10 +1,10 @@
+#include "session/session.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
 #include "limits/limits.h"
 #include "session/command.h"
 #include "session/commands.h"
 #include "session/process_tree.h"
-#include "session/session.h"
 #include "session/streams.h"
 #include "session/subreaper.h"
 
@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-/* A sandbox that stays: what the host asks for comes in frames, to one of the commands, to a stream or to all of it. */
+/* A persistent sandbox: dispatches the host's frames to commands and streams. */
 
 int machine_helper = -1;
 const char *machine_token;
@@ -50,10 +50,15 @@ static void start_command(uint32_t id, char *payload, size_t length) {
   free(spec.rlimits.items);
 }
 
-/* SECURITY: the machine takes from us only what the host sent, and it changes nothing that a guest could not see anyway. */
+/*
+ * SECURITY: /init of the machine gets only what the host sent, and it changes nothing that commands could not see
+ * anyway.
+ */
 static void renew_identity(const char *payload, size_t length) {
   char done;
-  if (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 || recv(machine_helper, &done, 1, 0) != 1) _exit(EXIT_SETUP_FAILED);
+  if (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 ||
+      recv(machine_helper, &done, 1, 0) != 1)
+    _exit(EXIT_SETUP_FAILED);
   send_frame(FRAME_RENEWED, 0, "", 0);
 }
 
@@ -88,7 +93,7 @@ static void reap(struct watch *watch, uint32_t events) {
   if (session->prefork) prefork_create();
 }
 
-/* What a command leaves behind keeps its keeper here; without one there is nothing that could grow. */
+/* As long as a command's descendants exist, so does its subreaper; without any there is nothing to measure. */
 static void check_limits(void) {
   if (!commands_any()) return memory_usage_reset(), disk_release_deleted();
   const char *limit = exceeded_limit();
@@ -98,7 +103,7 @@ static void check_limits(void) {
   memory_usage_reset();
 }
 
-/* Every command costs us half a dozen descriptors, every file that is counted one. Commands keep the limit that they had. */
+/* Every command needs half a dozen descriptors of ours, every tracked file one. Commands keep the original limit. */
 void raise_nofile_limit(struct strings *rlimits) {
   static char text[32];
   struct rlimit limit;

@@ -7,13 +7,13 @@
 #include <sys/wait.h>
 
 /*
- * What a command writes goes to the host and what it reads comes from there, as much as the other side can take. How it
- * ended is told behind its last words.
+ * The standard streams of commands, with flow control in both directions. The exit is reported after the last output.
  */
 
 static void report_exit(struct command *command) {
   bool signaled = WIFSIGNALED(command->status);
-  unsigned char payload[2] = {signaled, (unsigned char)(signaled ? WTERMSIG(command->status) : WEXITSTATUS(command->status))};
+  unsigned char payload[2] = {signaled,
+                              (unsigned char)(signaled ? WTERMSIG(command->status) : WEXITSTATUS(command->status))};
   command->exit_reported = true;
   send_frame(FRAME_EXIT, command->id, payload, sizeof payload);
 }
@@ -22,7 +22,7 @@ static enum frame_type stream_type(const struct command *command, const struct w
   return watch == &command->out[0] ? FRAME_STDOUT : FRAME_STDERR;
 }
 
-/* What a command leaves running may go on writing; nobody reads it any more. */
+/* Background processes may keep writing after the command's exit was reported; their output is dropped. */
 static void discard_output(struct command *command, struct watch *watch) {
   static char nothing[MAX_BYTES];
   ssize_t got = read(watch->fd, nothing, sizeof nothing);
@@ -32,7 +32,7 @@ static void discard_output(struct command *command, struct watch *watch) {
   }
 }
 
-/* Passes on what is there. Returns whether there may be more. */
+/* Sends what can be read to the host. Returns whether there may be more. */
 static bool forward_output(struct command *command, struct watch *watch) {
   if (watch->fd < 0) return false;
   if (command->send_window <= 0 || !channel_has_room()) {
@@ -48,19 +48,19 @@ static bool forward_output(struct command *command, struct watch *watch) {
   }
   if (got < 0 && errno == EINTR) return true;
   if (got < 0 && errno == EAGAIN) return false;
-  watch_close(watch); /* also EIO: the last one has let go of the terminal */
+  watch_close(watch); /* also EIO: the last process closed the terminal */
   return false;
 }
 
-/* Whether all that was written before the command ended is on its way; others may write for ever. */
+/* Whether everything that was written before the exit has been sent; background processes may write forever. */
 static bool is_drained(struct command *command, int index) {
   struct watch *watch = &command->out[index];
   while (watch->fd >= 0 && command->unread[index] > 0 && forward_output(command, watch))
-    if (!watch->events) return false; /* the host has to make room first */
+    if (!watch->events) return false; /* the host has to extend the window first */
   return true;
 }
 
-/* PLATFORM: a terminal does not tell how much waits in it, but it holds little. */
+/* PLATFORM: FIONREAD does not work on a terminal, but its buffer is small. */
 void stdio_count_unread(struct command *command) {
   for (int i = 0; i < 2; i++) {
     int waiting = 0;
@@ -94,7 +94,7 @@ static void write_input(struct command *command) {
   ssize_t sent = command->input_length ? write(command->in.fd, command->input, command->input_length) : 0;
   if (sent < 0 && errno != EAGAIN && errno != EINTR) {
     command->input_length = 0;
-    watch_close(&command->in); /* it no longer reads */
+    watch_close(&command->in); /* the command closed its standard input */
     return;
   }
   if (sent > 0) {
@@ -115,7 +115,7 @@ static void input_ready(struct watch *watch, uint32_t events) {
 static void watch_output(struct command *command, int index, int fd) {
   command->out[index].fd = -1;
   if (fd < 0) return;
-  fcntl(fd, F_SETFL, O_NONBLOCK); /* a pipe or a terminal of ours: there are no other flags to keep */
+  fcntl(fd, F_SETFL, O_NONBLOCK); /* our own pipe or terminal: there are no other flags to keep */
   watch_start(&command->out[index], fd, READABLE, output_ready, command);
 }
 
@@ -131,7 +131,7 @@ void stdio_watch(struct command *command, const struct stdio_pipes *pipes) {
 void stdio_queue_input(struct command *command, const char *payload, size_t length) {
   if (!length) command->input_eof = true;
   if (!command->input && length) command->input = malloc(INPUT_WINDOW);
-  /* The host keeps to the window that it was given; one that does not is not ours. */
+  /* The host must respect the window; a peer that does not is not our host. */
   if (command->input_length + length > INPUT_WINDOW || (length && !command->input)) _exit(EXIT_SETUP_FAILED);
   if (command->in.fd < 0) {
     if (length) send_number_frame(FRAME_WINDOW, command->id, (uint32_t)length);
@@ -144,7 +144,8 @@ void stdio_queue_input(struct command *command, const char *payload, size_t leng
 
 void stdio_resize(struct command *command, const unsigned char *payload, size_t length) {
   if (length != 4) return;
-  struct winsize size = {.ws_col = (unsigned short)(payload[0] | payload[1] << 8), .ws_row = (unsigned short)(payload[2] | payload[3] << 8)};
+  struct winsize size = {.ws_col = (unsigned short)(payload[0] | payload[1] << 8),
+                         .ws_row = (unsigned short)(payload[2] | payload[3] << 8)};
   ioctl(command->out[0].fd, TIOCSWINSZ, &size);
 }
 

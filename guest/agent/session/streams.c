@@ -1,6 +1,6 @@
+#include "session/streams.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
-#include "session/streams.h"
 
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 /*
- * Streams between the host and the sandbox's own loopback: the host reaches a port in here, and connections to the
- * proxy's port go out to the host. There is no other way out of the network namespace.
+ * The host opens a stream to a port in the sandbox, and connections to the proxy's port become streams to the host.
+ * There is no other way out of the network namespace.
  */
 
 enum { MAX_STREAMS = 4096 };
@@ -18,19 +18,19 @@ enum { MAX_STREAMS = 4096 };
 struct stream {
   uint32_t id;
   struct watch socket;
-  bool connecting, host_ended, guest_ended; /* the ends of both directions */
-  unsigned port;                        /* while connecting: where to */
-  bool ipv6;                           /* and whether IPv6 is being tried */
-  int64_t send_window;                       /* bytes that the host can still take */
-  char *pending;                        /* what the other side has not read yet */
+  bool connecting, host_ended, guest_ended; /* end of data in each direction */
+  unsigned port;                            /* while connecting */
+  bool ipv6;                                /* while connecting: IPv6 is being tried */
+  int64_t send_window;                      /* bytes that the host can still receive */
+  char *pending;                            /* data that the socket has not accepted yet */
   size_t pending_start, pending_length;
-  uint32_t unacknowledged;                       /* bytes whose room was not given back yet */
+  uint32_t unacknowledged; /* bytes written to the socket that the host's window was not extended by yet */
   struct stream *next;
 };
 
 static struct stream *streams;
 static int stream_count;
-/* Ids that the host gives are below. */
+/* Ids that the host assigns are lower. */
 static uint32_t next_id = 0x80000000u;
 
 static struct stream *find_stream(uint32_t id) {
@@ -58,18 +58,21 @@ static void reset_stream(struct stream *stream) {
 
 static void set_events(struct stream *stream) {
   bool reads = !stream->guest_ended && stream->send_window > 0 && channel_has_room();
-  watch_set_events(&stream->socket, (reads ? READABLE : 0) | (stream->pending_length || stream->connecting ? WRITABLE : 0));
+  watch_set_events(&stream->socket,
+                   (reads ? READABLE : 0) | (stream->pending_length || stream->connecting ? WRITABLE : 0));
 }
 
-/* Returns whether the stream is still there. */
+/* Returns false when the stream was closed. */
 static bool write_pending(struct stream *stream) {
-  ssize_t sent = stream->pending_length ? send(stream->socket.fd, stream->pending + stream->pending_start, stream->pending_length, MSG_NOSIGNAL) : 0;
+  ssize_t sent = stream->pending_length ? send(stream->socket.fd, stream->pending + stream->pending_start,
+                                               stream->pending_length, MSG_NOSIGNAL)
+                                        : 0;
   if (sent < 0 && errno != EAGAIN && errno != EINTR) return reset_stream(stream), false;
   if (sent > 0) {
     stream->pending_length -= (size_t)sent;
     stream->pending_start = stream->pending_length ? stream->pending_start + (size_t)sent : 0;
     stream->unacknowledged += (uint32_t)sent;
-    /* In large pieces: less than a quarter that is held back leaves the host enough to go on with. */
+    /* Extends the window in large steps; the remaining three quarters are enough for the host to continue. */
     if (stream->unacknowledged >= STREAM_WINDOW / 4) {
       send_number_frame(FRAME_WINDOW, stream->id, stream->unacknowledged);
       stream->unacknowledged = 0;
@@ -95,12 +98,17 @@ static bool read_socket(struct stream *stream) {
 static void stream_ready(struct watch *watch, uint32_t events);
 
 static int open_socket(unsigned port, bool ipv6) {
-  struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-  struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in6 six = {.sin6_family = AF_INET6,
+                             .sin6_port = htons((uint16_t)port),
+                             .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  struct sockaddr_in four = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
   if (fd < 0) return -1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  int failed = ipv6 ? connect(fd, (struct sockaddr *)&six, sizeof six) : connect(fd, (struct sockaddr *)&four, sizeof four);
+  int failed =
+      ipv6 ? connect(fd, (struct sockaddr *)&six, sizeof six) : connect(fd, (struct sockaddr *)&four, sizeof four);
   if (!failed || errno == EINPROGRESS) return fd;
   close(fd);
   return -1;
@@ -187,7 +195,7 @@ void stream_listen(int port) {
 
 static void queue_data(struct stream *stream, const char *payload, size_t length) {
   if (!stream->pending && !(stream->pending = malloc(STREAM_WINDOW))) _exit(EXIT_SETUP_FAILED);
-  /* The host keeps to the window that it was given; one that does not is not ours. */
+  /* The host must respect the window; a peer that does not is not our host. */
   if (stream->pending_length + length > STREAM_WINDOW || stream->connecting) _exit(EXIT_SETUP_FAILED);
   if (stream->pending_start + stream->pending_length + length > STREAM_WINDOW) {
     memmove(stream->pending, stream->pending + stream->pending_start, stream->pending_length);
@@ -198,7 +206,7 @@ static void queue_data(struct stream *stream, const char *payload, size_t length
   if (write_pending(stream)) set_events(stream);
 }
 
-/* The host has gone. If it had said everything first, what the other side has not read yet still reaches it. */
+/* The host closed the stream. If it had ended its data before, the rest is still delivered. */
 static void close_by_host(struct stream *stream) {
   if (!stream->host_ended || !stream->pending_length) return free_stream(stream);
   stream->guest_ended = true;

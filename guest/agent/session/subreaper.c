@@ -1,21 +1,16 @@
+#include "session/subreaper.h"
 #include "common/channel.h"
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/command.h"
 #include "session/session.h"
-#include "session/subreaper.h"
 
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 
-/*
- * What stands above each command: a small copy of us that starts it, tells how it ended, and stays until everything that
- * it left behind is gone too.
- */
-
-/* SECURITY: a keeper sees nothing of the host's channel and of other commands. */
+/* SECURITY: a subreaper must not have the host's channel or descriptors of other commands. */
 void close_all_except(int fd) {
   if (fd > 0) syscall(SYS_close_range, 0, fd - 1, 0);
   syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
@@ -23,7 +18,7 @@ void close_all_except(int fd) {
 
 static _Noreturn void reap_until_empty(pid_t child, int socket, bool terminal) {
   close_all_except(socket);
-  /* Whoever hears of it may signal its group at once. */
+  /* The host may send a signal to the process group as soon as it knows the pid. */
   if (!terminal) setpgid(child, child);
   send_message(socket, MESSAGE_PID, &child, sizeof child, -1);
   for (;;) {
@@ -34,7 +29,7 @@ static _Noreturn void reap_until_empty(pid_t child, int socket, bool terminal) {
   }
 }
 
-/* PLATFORM: gVisor has no other way to it than its name. */
+/* PLATFORM: gVisor can only open it by name. */
 static int open_pty_slave(int master) {
   int slave = ioctl(master, 0x5441 /* TIOCGPTPEER */, O_RDWR | O_NOCTTY);
   unsigned number;
@@ -72,8 +67,8 @@ bool open_stdio(const struct command_spec *spec, struct stdio_pipes *pipes) {
 }
 
 /*
- * A keeper that was made ahead has nothing to do until its command is there, so the two may share their memory until then.
- * What does not become another program, or waits for somebody, needs memory of its own.
+ * A preforked subreaper has nothing to do until the command executes, so the two can share memory until then (vfork).
+ * A command that does not exec, waits for the host or is supervised needs memory of its own.
  */
 _Noreturn void run_as_subreaper(struct command_spec *spec, struct stdio_pipes *pipes, bool preforked) {
   control_fd = -1;
@@ -82,7 +77,7 @@ _Noreturn void run_as_subreaper(struct command_spec *spec, struct stdio_pipes *p
   pid_t child = preforked && !spec->builtin && !spec->wait_for_start && !session->supervised ? vfork() : fork();
   if (child < 0) die("cannot start a process: %s", strerror(errno));
   if (child > 0) reap_until_empty(child, pipes->messages[1], spec->columns > 0);
-  if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("control group: %s", strerror(errno));
+  if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("cgroup: %s", strerror(errno));
   dup2(pipes->in[0], 0);
   dup2(pipes->out[1], 1);
   dup2(pipes->errors[1], 2);

@@ -5,10 +5,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* A unix socket that is bound to a path makes a name like any other. We bind the caller's own socket in its stead. */
+/* Binding a unix socket to a path creates a directory entry. We bind the caller's own socket for it. */
 
-/* From where the caller stands, so that the socket knows its address as the caller wrote it. */
-static int bind_at(const struct supervised_call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+/* Binds from the caller's working directory, so that the socket has the address as the caller wrote it. */
+static int bind_at(const struct supervised_call *call, int socket, const struct sockaddr_un *address,
+                   socklen_t length) {
   char name[32];
   snprintf(name, sizeof name, "%d/cwd", call->caller);
   int cwd = openat(proc_fd, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -25,17 +26,17 @@ static int bind_at(const struct supervised_call *call, int socket, const struct 
   return failed;
 }
 
-/*
- * Nobody inside can change what the path means between our look and the kernel's: every change of a name waits for us.
- */
-static int bind_path(const struct supervised_call *call, int socket, const struct sockaddr_un *address, socklen_t length) {
+/* The path cannot change its meaning between our check and the bind: every change of a name inside waits for us. */
+static int bind_path(const struct supervised_call *call, int socket, const struct sockaddr_un *address,
+                     socklen_t length) {
   char path[sizeof address->sun_path + 1] = "";
   struct resolved_path resolved;
   memcpy(path, address->sun_path, length - offsetof(struct sockaddr_un, sun_path));
   int result = resolve(&resolved, call->caller, AT_FDCWD, path, NO_FOLLOW);
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EADDRINUSE;
-  else if ((result = check_path(&resolved, denies_move_in, "create"))) ;
+  else if ((result = check_path(&resolved, denies_move_in, "create")))
+    ;
   else if (is_disk_full(&resolved)) result = -ENOSPC;
   else result = call_result(bind_at(call, socket, address, length), &resolved, "create");
   if (!result) disk_add_entry();

@@ -12,11 +12,12 @@
 int read_caller_path(const struct supervised_call *call, uint64_t address, char *path) {
   size_t page = 4096, first = page - address % page;
   struct iovec to = {path, PATH_MAX};
-  struct iovec from[2] = {{(void *)(uintptr_t)address, first}, {(void *)(uintptr_t)(address + first), PATH_MAX - first}};
+  struct iovec from[2] = {{(void *)(uintptr_t)address, first},
+                          {(void *)(uintptr_t)(address + first), PATH_MAX - first}};
   ssize_t got = process_vm_readv(call->caller, &to, 1, from, first < PATH_MAX ? 2 : 1, 0);
   if (got <= 0) return errno == EPERM ? -EPERM : -EFAULT;
   if (!memchr(path, 0, (size_t)got)) return got == PATH_MAX ? -ENAMETOOLONG : -EFAULT;
-  /* The id is still waiting, so the thread that we read from is the one that called. */
+  /* The notification is still valid, so the thread that we read from is the one that made the call. */
   return ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) ? -EINTR : 0;
 }
 
@@ -40,8 +41,8 @@ static mode_t read_umask(pid_t caller) {
 }
 
 /*
- * Reading a thread's umask is the dearest part of creating a file, so the last one is kept: until anybody changes a
- * umask (we see that call too), and not for so long that the number could belong to a new thread.
+ * Reading a thread's umask is the most expensive part of creating a file, so the last one is cached: until a umask
+ * changes (those calls are supervised too), and only so long that the thread id cannot have been reused.
  */
 static struct {
   pid_t caller;
@@ -63,14 +64,17 @@ mode_t caller_umask(pid_t caller) {
   return umask_cache.mask;
 }
 
-int resolve_argument(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address, enum last_component last) {
+int resolve_argument(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address,
+                     enum last_component last) {
   char path[PATH_MAX];
   int error = read_caller_path(call, address, path);
   return error ? error : resolve(resolved, call->caller, dirfd, path, last);
 }
 
 int reply_with_fd(const struct supervised_call *call, int fd, int flags) {
-  struct seccomp_notif_addfd add = {.id = call->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (unsigned)fd,
+  struct seccomp_notif_addfd add = {.id = call->id,
+                                    .flags = SECCOMP_ADDFD_FLAG_SEND,
+                                    .srcfd = (unsigned)fd,
                                     .newfd_flags = (unsigned)(flags & O_CLOEXEC)};
   int result = ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &add);
   int error = result < 0 ? -errno : 0;
@@ -99,7 +103,10 @@ static bool is_same_file(int ours, pid_t caller, int theirs) {
 
 int duplicate_caller_fd(const struct supervised_call *call, int fd) {
   int pidfd = (int)syscall(SYS_pidfd_open, call->caller, PIDFD_THREAD);
-  /* PLATFORM: before 6.9 only a whole process has one; its threads share their descriptors, or we find another file. */
+  /*
+   * PLATFORM: before Linux 6.9 there are no pidfds of threads. Threads usually share descriptors; if not, we find
+   * another file and refuse.
+   */
   if (pidfd < 0) pidfd = (int)syscall(SYS_pidfd_open, thread_group_of(call->caller), 0);
   if (pidfd < 0) return -errno;
   int copy = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0), error = errno;

@@ -7,13 +7,15 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-int emulate_create(const struct supervised_call *call, int dirfd, uint64_t address, mode_t mode, dev_t dev, bool directory) {
+int emulate_create(const struct supervised_call *call, int dirfd, uint64_t address, mode_t mode, dev_t dev,
+                   bool directory) {
   struct resolved_path resolved;
   int result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
   if (result) return result;
   mode &= ~caller_umask(call->caller);
   if (resolved.fd >= 0) result = -EEXIST;
-  else if ((result = check_path(&resolved, directory ? denies_create : denies_move_in, "create"))) ;
+  else if ((result = check_path(&resolved, directory ? denies_create : denies_move_in, "create")))
+    ;
   else if (is_disk_full(&resolved)) result = -ENOSPC;
   else if (directory) result = call_result(mkdirat(resolved.parent, resolved.name, mode), &resolved, "create");
   else result = call_result(mknodat(resolved.parent, resolved.name, mode, dev), &resolved, "create");
@@ -28,15 +30,20 @@ int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t addre
   if (result) return result;
   bool directory = flags & AT_REMOVEDIR;
   if (resolved.parent < 0) result = directory ? -EINVAL : -EISDIR;
-  else if (resolved.fd >= 0 && (result = check_path(&resolved, denies_remove, "remove"))) ;
-  else if (resolved.must_be_dir && !directory && resolved.fd >= 0) result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -ENOTDIR;
+  else if (resolved.fd >= 0 && (result = check_path(&resolved, denies_remove, "remove")))
+    ;
+  else if (resolved.must_be_dir && !directory && resolved.fd >= 0)
+    result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -ENOTDIR;
   else result = call_result(unlinkat(resolved.parent, resolved.name, flags), &resolved, "remove");
   if (!result) disk_remove_entry();
   release_path(&resolved);
   return result;
 }
 
-/* A directory that leaves a dependency tree would carry names out that were exempt inside: let it be copied. */
+/*
+ * Moving a directory out of a dependency directory would bring names out that are only allowed inside. EXDEV makes the
+ * caller copy it instead.
+ */
 static bool leaves_dependency_directory(const struct resolved_path *from, const struct resolved_path *to) {
   char old[PATH_MAX * 2], new[PATH_MAX * 2];
   if (!S_ISDIR(from->stat.st_mode)) return false;
@@ -44,7 +51,9 @@ static bool leaves_dependency_directory(const struct resolved_path *from, const 
   return is_in_dependency_directory(old) && !is_in_dependency_directory(new);
 }
 
-/* Whatever is moved, both names are judged for all that it may bring: a directory its inside, a link its target. */
+/*
+ * Checks both names for everything that the moved object may bring: the content of a directory, the target of a link.
+ */
 static int check_rename(const struct resolved_path *from, const struct resolved_path *to, bool exchange) {
   if (from->parent < 0 || to->parent < 0) return -EBUSY;
   if (from->fd < 0 || (exchange && to->fd < 0)) return -ENOENT;
@@ -58,7 +67,8 @@ static int check_rename(const struct resolved_path *from, const struct resolved_
   return (from->must_be_dir || to->must_be_dir) && !directories ? -ENOTDIR : 0;
 }
 
-int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path, unsigned flags) {
+int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path,
+                   unsigned flags) {
   struct resolved_path from, to;
   int result = resolve_argument(call, &from, from_dir, from_path, NO_FOLLOW);
   if (result) return result;
@@ -75,7 +85,8 @@ int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t fr
   return result;
 }
 
-int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path, int flags) {
+int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path,
+                 int flags) {
   struct resolved_path from, to;
   char path[PATH_MAX], link[64];
   int result = read_caller_path(call, from_path, path);
@@ -83,15 +94,18 @@ int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from
     snprintf(path, sizeof path, "/proc/%d/fd/%d", call->caller, from_dir);
     flags |= AT_SYMLINK_FOLLOW;
   }
-  if (!result) result = resolve(&from, call->caller, from_dir, path, flags & AT_SYMLINK_FOLLOW ? FOLLOW_SYMLINK : NO_FOLLOW);
+  if (!result)
+    result = resolve(&from, call->caller, from_dir, path, flags & AT_SYMLINK_FOLLOW ? FOLLOW_SYMLINK : NO_FOLLOW);
   if (result) return result;
   if ((result = resolve_argument(call, &to, to_dir, to_path, NO_FOLLOW))) return release_path(&from), result;
   snprintf(link, sizeof link, "/proc/self/fd/%d", from.fd);
   if (to.parent < 0 || to.fd >= 0) result = -EEXIST;
   else if (from.fd < 0) result = -ENOENT;
   /* SECURITY: a second name for a protected file would be a way to write it. */
-  else if ((result = check_path(&from, denies_write, "link")) || (result = check_path(&to, denies_move_in, "create"))) ;
-  else if (from.parent < 0) result = call_result(linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW), &to, "link");
+  else if ((result = check_path(&from, denies_write, "link")) || (result = check_path(&to, denies_move_in, "create")))
+    ;
+  else if (from.parent < 0)
+    result = call_result(linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW), &to, "link");
   else result = call_result(linkat(from.parent, from.name, to.parent, to.name, 0), &to, "link");
   if (!result) disk_add_entry();
   release_path(&from);
@@ -106,7 +120,8 @@ int emulate_symlink(const struct supervised_call *call, uint64_t target_address,
   if (!result) result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EEXIST;
-  else if ((result = check_path(&resolved, denies_move_in, "create"))) ;
+  else if ((result = check_path(&resolved, denies_move_in, "create")))
+    ;
   else if (is_disk_full(&resolved)) result = -ENOSPC;
   else result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
   if (!result) disk_add_entry();
@@ -121,7 +136,8 @@ int emulate_truncate(const struct supervised_call *call, uint64_t address, off_t
   char link[32];
   snprintf(link, sizeof link, "self/fd/%d", resolved.fd);
   if (resolved.fd < 0) result = -ENOENT;
-  else if ((result = check_path(&resolved, denies_write, "write"))) ;
+  else if ((result = check_path(&resolved, denies_write, "write")))
+    ;
   else if (!S_ISREG(resolved.stat.st_mode)) result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -EINVAL;
   else if (length > resolved.stat.st_size && is_disk_full(&resolved)) result = -ENOSPC;
   else {

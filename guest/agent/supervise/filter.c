@@ -9,11 +9,11 @@
 #include <sys/prctl.h>
 
 /*
- * The kernel stops each call that changes a name or opens a file for writing and passes it to us. We copy the
- * path, resolve it ourselves, judge the place that it leads to, and make the call in the caller's stead.
+ * The seccomp filter that decides which calls are passed to PID 1: those that change a name or open a file for
+ * writing, and others where the configuration needs them.
  *
- * SECURITY: no call is ever let through to run by itself ("continue"): another thread of the guest could exchange
- * the path between our look and the kernel's. What was judged is what is done.
+ * SECURITY: a call with a path never continues in the kernel, because another thread could replace the path after our
+ * check. PID 1 makes the call itself on what it checked.
  */
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -25,30 +25,35 @@
 #endif
 
 static const int SUPERVISED_CALLS[] = {
-    SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mknodat, SYS_truncate,
-    SYS_fchmod,  SYS_fchmodat, SYS_fchmodat2, SYS_umask, SYS_bind, SYS_fchown, SYS_fchownat, SYS_utimensat,
-    SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
+    SYS_mkdirat,   SYS_unlinkat, SYS_renameat2, SYS_linkat,    SYS_symlinkat,   SYS_mknodat,      SYS_truncate,
+    SYS_fchmod,    SYS_fchmodat, SYS_fchmodat2, SYS_umask,     SYS_bind,        SYS_fchown,       SYS_fchownat,
+    SYS_utimensat, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
 #ifdef SYS_open
-    SYS_creat,   SYS_mkdir,    SYS_rmdir,     SYS_unlink,  SYS_rename,    SYS_link,    SYS_symlink,
-    SYS_mknod,   SYS_chmod,    SYS_chown,     SYS_lchown,  SYS_utime,     SYS_utimes,  SYS_futimesat,
+    SYS_creat,     SYS_mkdir,    SYS_rmdir,     SYS_unlink,    SYS_rename,      SYS_link,         SYS_symlink,
+    SYS_mknod,     SYS_chmod,    SYS_chown,     SYS_lchown,    SYS_utime,       SYS_utimes,       SYS_futimesat,
 #endif
 };
 
-/* Calls whose meaning lies in memory where a filter cannot see it, or that are too new to be needed; callers fall back. */
+/*
+ * Calls with arguments in memory that a filter cannot read, or too new to be needed; callers fall back to older ones.
+ */
 static const int UNSUPPORTED_CALLS[] = {
-    SYS_openat2, 463 /* setxattrat */, 466 /* removexattrat */, 469 /* file_setattr */,
+    SYS_openat2,
+    463 /* setxattrat */,
+    466 /* removexattrat */,
+    469 /* file_setattr */,
 };
 
 /*
- * SECURITY: a Landlock ruleset that a program makes for itself would not hold here, because we open files in its stead.
- * It is told so, as on a kernel without Landlock.
+ * SECURITY: a Landlock ruleset that a program creates for itself would have no effect on files that PID 1 opens for
+ * it. The error is the one of a kernel without Landlock.
  */
 enum { LANDLOCK_CREATE_RULESET = 444 };
 
-/* Change what a file is, or make names, through a descriptor that was opened for reading. */
+/* Requests that change a file or create names through a descriptor that is only open for reading. */
 static const unsigned DENIED_IOCTLS[] = {
     0x40086602, 0x40046602, /* FS_IOC_SETFLAGS, of both widths */
     0x401c5820,             /* FS_IOC_FSSETXATTR */
@@ -60,11 +65,14 @@ static const unsigned DENIED_IOCTLS[] = {
     0x40047211,             /* FAT_IOCTL_SET_ATTRIBUTES */
     0x40186f04,             /* OCFS2_IOC_REFLINK */
 };
-/* Of btrfs every request but the three that copy between open files: some make subvolumes, which are names. */
+/*
+ * btrfs and bcachefs: all requests are denied, because some create subvolumes, except for the three that copy between
+ * open files.
+ */
 static const unsigned ALLOWED_BTRFS_IOCTLS[] = {0x40049409, 0x4020940d, 0xc0189436};
 static const unsigned DENIED_IOCTL_TYPES[] = {0x9400 /* btrfs */, 0xbc00 /* bcachefs */};
 
-#define ARGUMENT(n) ((unsigned)offsetof(struct seccomp_data, args) + (n) * 8)
+#define ARGUMENT(n) ((unsigned)offsetof(struct seccomp_data, args) + (n)*8)
 
 static void notify_open(struct sock_filter *code, int *at, int call, int flags_argument) {
   const struct sock_filter block[] = {
@@ -83,22 +91,20 @@ static void notify_call(struct sock_filter *code, int *at, int call) {
   code[(*at)++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
 }
 
-/* A connected socket sends without an address, and often: only a call that names one is of interest. */
+/* A connected socket sends without an address, and often; only calls with an address are reported. */
 static void notify_sendto(struct sock_filter *code, int *at) {
   const struct sock_filter block[] = {
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 6),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4) + 4),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 6), BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),          BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4) + 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   memcpy(code + *at, block, sizeof block);
   *at += (int)(LENGTH(block));
 }
 
-static void emit(struct sock_filter *code, int *at, unsigned short what, unsigned value, unsigned char if_true, unsigned char if_false) {
+static void emit(struct sock_filter *code, int *at, unsigned short what, unsigned value, unsigned char if_true,
+                 unsigned char if_false) {
   code[(*at)++] = (struct sock_filter)BPF_JUMP(what, value, if_true, if_false);
 }
 
@@ -134,13 +140,11 @@ static void add_file_rules(struct sock_filter *code, int *at) {
   add_ioctl_rules(code, at);
 }
 
-/* Shared mappings (MAP_SHARED has bit 0, MAP_PRIVATE has not), and files that are only memory. */
+/* Shared mappings (MAP_SHARED sets bit 0, MAP_PRIVATE does not) and memfds. */
 static void add_shared_memory_rules(struct sock_filter *code, int *at) {
   const struct sock_filter block[] = {
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(3)),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4), BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(3)),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   memcpy(code + *at, block, sizeof block);
@@ -149,7 +153,7 @@ static void add_shared_memory_rules(struct sock_filter *code, int *at) {
   return_when_equal(code, at, 447 /* memfd_secret */, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
-/* Reading and starting are none of the guard's business, but whoever learns wants to hear of them. */
+/* Reading and executing need no check, but tracing reports them. */
 static void add_trace_rules(struct sock_filter *code, int *at) {
   notify_call(code, at, SYS_openat);
   notify_call(code, at, SYS_execve);
@@ -159,7 +163,6 @@ static void add_trace_rules(struct sock_filter *code, int *at) {
 #endif
 }
 
-/* Called in the child, before exec: it and everything it starts is watched. Returns the listener. */
 int supervision_install(void) {
   struct sock_filter code[512];
   int at = 0;
@@ -172,7 +175,8 @@ int supervision_install(void) {
   struct sock_fprog program = {.len = (unsigned short)at, .filter = code};
   unsigned flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
   long fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-  if (fd < 0 && errno == EINVAL) fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+  if (fd < 0 && errno == EINVAL)
+    fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
   if (fd >= 0) ioctl((int)fd, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);
   return (int)fd;
 }

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 
-/* Calls that make memory which no process has to show (memory.c). */
+/* Calls that create shared memory, which is counted at its creation (limits/memory_usage.c). */
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
@@ -23,7 +23,7 @@ int emulate_memfd_create(const struct supervised_call *call, unsigned flags) {
   return error ? error : REPLIED;
 }
 
-/* A shared mapping of /dev/zero is memory without a file as well. */
+/* A shared mapping of /dev/zero is anonymous memory too. */
 static bool is_dev_zero(pid_t caller, int fd) {
   char name[64];
   struct stat stat;
@@ -32,8 +32,8 @@ static bool is_dev_zero(pid_t caller, int fd) {
 }
 
 /*
- * Everything but a shared mapping without a file may run by itself: the length is no pointer, so what was counted is what
- * is made.
+ * Only anonymous shared mappings are counted. All may continue in the kernel: the length is not behind a pointer, so
+ * what was counted is what is mapped.
  */
 int check_shared_mapping(const struct supervised_call *call, size_t length, int flags, int fd) {
   if (!(flags & MAP_ANONYMOUS)) return is_dev_zero(call->caller, fd) ? -ENODEV : 0;

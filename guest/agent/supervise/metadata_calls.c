@@ -7,17 +7,16 @@
 #include <sys/xattr.h>
 #include <utime.h>
 
-/*
- * Modes, owners, times and extended attributes. What a protected file is called stays as it is, and so does what is
- * written about it.
- */
+/* Modes, owners, times and extended attributes. Those of a protected file cannot be changed either. */
 
-/* By a path, or by a descriptor where there is none: NULL, or empty and permitted to be. */
-static int resolve_at(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address, int flags) {
+/* Resolves a path, or a descriptor when the path is NULL, or empty with AT_EMPTY_PATH. */
+static int resolve_at(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address,
+                      int flags) {
   char path[PATH_MAX] = "", name[64];
   int error = address ? read_caller_path(call, address, path) : 0;
   if (error) return error;
-  if (path[0]) return resolve(resolved, call->caller, dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NO_FOLLOW : FOLLOW_SYMLINK);
+  if (path[0])
+    return resolve(resolved, call->caller, dirfd, path, flags & AT_SYMLINK_NOFOLLOW ? NO_FOLLOW : FOLLOW_SYMLINK);
   if (address && !(flags & AT_EMPTY_PATH)) return -ENOENT;
   if (!address && dirfd == AT_FDCWD) return -EFAULT;
   if (dirfd == AT_FDCWD) snprintf(name, sizeof name, "%d/cwd", call->caller);
@@ -28,7 +27,8 @@ static int resolve_at(const struct supervised_call *call, struct resolved_path *
   return -EBADF;
 }
 
-static int resolve_for_change(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address, int flags, const char *what) {
+static int resolve_for_change(const struct supervised_call *call, struct resolved_path *resolved, int dirfd,
+                              uint64_t address, int flags, const char *what) {
   int error = resolve_at(call, resolved, dirfd, address, flags);
   if (error) return error;
   error = resolved->fd < 0 ? -ENOENT : check_path(resolved, denies_write, what);
@@ -64,8 +64,9 @@ int emulate_chown(const struct supervised_call *call, int dirfd, uint64_t addres
   return error ? error : finish_change(fchownat(resolved.fd, "", uid, gid, AT_EMPTY_PATH), &resolved, what);
 }
 
-/* The caller's times in the one form that the kernel has now. */
-static int read_times(const struct supervised_call *call, uint64_t address, enum time_format format, struct timespec times[2]) {
+/* Converts the caller's times to timespecs. */
+static int read_times(const struct supervised_call *call, uint64_t address, enum time_format format,
+                      struct timespec times[2]) {
   int64_t raw[4] = {0};
   int error = read_caller_memory(call, address, raw, format == SECONDS ? 2 * sizeof *raw : sizeof raw);
   if (error) return error;
@@ -78,7 +79,8 @@ static int read_times(const struct supervised_call *call, uint64_t address, enum
   return 0;
 }
 
-int emulate_utimes(const struct supervised_call *call, int dirfd, uint64_t address, uint64_t times, enum time_format format, int flags) {
+int emulate_utimes(const struct supervised_call *call, int dirfd, uint64_t address, uint64_t times,
+                   enum time_format format, int flags) {
   static const char what[] = "change the times of";
   struct timespec wanted[2];
   struct resolved_path resolved;
@@ -88,7 +90,7 @@ int emulate_utimes(const struct supervised_call *call, int dirfd, uint64_t addre
   if (error) return error;
   const struct timespec *given = times ? wanted : NULL;
   int failed = (int)syscall(SYS_utimensat, resolved.fd, "", given, AT_EMPTY_PATH);
-  /* PLATFORM: before 5.8 only a path will do. */
+  /* PLATFORM: before Linux 5.8 utimensat needs a path. */
   proc_link(&resolved, link, sizeof link);
   if (failed && errno == EINVAL && !S_ISLNK(resolved.stat.st_mode)) failed = utimensat(AT_FDCWD, link, given, 0);
   return finish_change(failed, &resolved, what);
@@ -96,7 +98,7 @@ int emulate_utimes(const struct supervised_call *call, int dirfd, uint64_t addre
 
 enum { XATTR_NAME_SIZE = 256, XATTR_VALUE_SIZE = 65536 };
 
-/* A string of the caller's, as far as it can be read. */
+/* Reads the name of an attribute. */
 static int read_name(const struct supervised_call *call, uint64_t address, char name[XATTR_NAME_SIZE]) {
   char text[PATH_MAX];
   int error = read_caller_path(call, address, text);
@@ -104,15 +106,16 @@ static int read_name(const struct supervised_call *call, uint64_t address, char 
   return snprintf(name, XATTR_NAME_SIZE, "%s", text) >= XATTR_NAME_SIZE ? -ERANGE : 0;
 }
 
-static int resolve_for_xattr(const struct supervised_call *call, struct resolved_path *resolved, int dirfd, uint64_t address, int flags, char *name) {
+static int resolve_for_xattr(const struct supervised_call *call, struct resolved_path *resolved, int dirfd,
+                             uint64_t address, int flags, char *name) {
   int error = read_name(call, call->args[1], name);
   if (!error) error = resolve_for_change(call, resolved, dirfd, address, flags, "change an attribute of");
   if (error || !S_ISLNK(resolved->stat.st_mode)) return error;
   release_path(resolved);
-  return -EPERM; /* links take none from ordinary users */
+  return -EPERM; /* unprivileged users cannot set attributes of symbolic links */
 }
 
-/* SECURITY: what lies in attributes takes room on the disk too. */
+/* SECURITY: attributes use disk space too. */
 static bool count_xattr(const struct resolved_path *resolved, size_t size) {
   if (!limits.disk_bytes) return true;
   if (!S_ISREG(resolved->stat.st_mode)) return disk_add_bytes(size), true;

@@ -3,13 +3,15 @@
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
 
-/* Whether the call was only to be noted. */
+/* Traces the call. Returns whether it may continue in the kernel. */
 static bool is_only_traced(const struct supervised_call *call, int number) {
   const __u64 *a = call->args;
   bool writes = false;
-  if (number == SYS_openat) trace_access(call, (writes = a[2] & WRITE_INTENT) ? ACCESS_KIND_WRITE : ACCESS_KIND_READ, (int)a[0], a[1]);
+  if (number == SYS_openat)
+    trace_access(call, (writes = a[2] & WRITE_INTENT) ? ACCESS_KIND_WRITE : ACCESS_KIND_READ, (int)a[0], a[1]);
 #ifdef SYS_open
-  else if (number == SYS_open) trace_access(call, (writes = a[1] & WRITE_INTENT) ? ACCESS_KIND_WRITE : ACCESS_KIND_READ, AT_FDCWD, a[0]);
+  else if (number == SYS_open)
+    trace_access(call, (writes = a[1] & WRITE_INTENT) ? ACCESS_KIND_WRITE : ACCESS_KIND_READ, AT_FDCWD, a[0]);
 #endif
   else if (number == SYS_execve) trace_access(call, ACCESS_KIND_START, AT_FDCWD, a[0]);
   else if (number == SYS_execveat) trace_access(call, ACCESS_KIND_START, (int)a[0], a[1]);
@@ -73,7 +75,7 @@ void supervision_handle(int listener) {
   struct seccomp_notif_resp answer = {.id = request.id};
   if (tracing && is_only_traced(&call, request.data.nr)) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
   else if (request.data.nr == SYS_umask) {
-    /* Harmless and without a pointer: the one call that runs by itself. We only have to forget what we knew. */
+    /* The call has no pointer argument, so it may continue. */
     invalidate_umask_cache();
     answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
   } else if (request.data.nr == SYS_mmap) {
@@ -87,7 +89,7 @@ void supervision_handle(int listener) {
   ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
 
-/* Copies of us that wait; the oldest is forgotten first, since it will be gone by then. */
+/* Blocking workers; the oldest entry is overwritten first, because that worker has exited by then. */
 enum { MAX_WORKERS = 256 };
 static pid_t workers[MAX_WORKERS];
 static unsigned worker_count;

@@ -4,11 +4,11 @@
 #include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
-/* Whether a place may be changed: by the names on its path, and by what the directories on it are. */
+/* Whether a resolved path may be changed: by the names in it, and by whether its directories are git repositories. */
 
 enum path_state { HAS_PATH, NO_PATH, UNKNOWN_PATH };
 
-/* A pipe or a socket has no path. A path may also be too long for the kernel to tell, or lie outside of our root. */
+/* A pipe or a socket has no path. A path is unknown when it is too long for the kernel or outside of our root. */
 static enum path_state fd_location(int fd, char *path, size_t size) {
   char link[32];
   snprintf(link, sizeof link, "self/fd/%d", fd);
@@ -25,29 +25,34 @@ static enum path_state location_of(const struct resolved_path *resolved, char *p
   if (state != HAS_PATH) return state;
   size_t length = strlen(path);
   if (length == 1) length = 0; /* the root itself */
-  return (size_t)snprintf(path + length, size - length, "/%s", resolved->name) < size - length ? HAS_PATH : UNKNOWN_PATH;
+  return (size_t)snprintf(path + length, size - length, "/%s", resolved->name) < size - length ? HAS_PATH
+                                                                                               : UNKNOWN_PATH;
 }
 
-bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t size) { return location_of(resolved, path, size) == HAS_PATH; }
+bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t size) {
+  return location_of(resolved, path, size) == HAS_PATH;
+}
 
 static bool has_protected_names(void) {
   return protection.roots.count || protection.inner.count || protection.names.count || protection.pinned.count;
 }
 
-/* 0, or the error that the caller gets. */
 int check_path(const struct resolved_path *resolved, bool (*denies)(const char *), const char *what) {
   char path[PATH_MAX * 2];
   enum path_state state = location_of(resolved, path, sizeof path);
   if (state == NO_PATH || (state == HAS_PATH && !denies(path)) || !has_protected_names()) return 0;
   if (state == HAS_PATH) return report_violation("fs.protect", "%s %s", what, path), -EROFS;
-  /* SECURITY: a path that cannot be judged is refused. Moved up later, what lies there would have a short one. */
-  report_violation("fs.protect", "%s %s, whose path cannot be judged", what, resolved->parent < 0 ? "a file" : resolved->name);
+  /*
+   * SECURITY: a path that cannot be checked is refused. After a move upwards the same entry would have a short path.
+   */
+  report_violation("fs.protect", "%s %s, whose path cannot be checked", what,
+                   resolved->parent < 0 ? "a file" : resolved->name);
   return -ENAMETOOLONG;
 }
 
 /*
- * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a
- * commondir that says where those are. It runs what the configuration there names.
+ * git takes any directory for a repository that has a HEAD and either objects and refs or a commondir that names their
+ * location. It executes programs that the configuration there names.
  */
 enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8 };
 static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs", "commondir"};
@@ -57,7 +62,10 @@ static bool is_repository(int parts) {
   return (parts & HEAD) && ((parts & COMMONDIR) || ((parts & OBJECTS) && (parts & REFS)));
 }
 
-/* Which of them the directory `path[0..length)` holds. A dangling link counts: its target can be made later. */
+/*
+ * Which parts the directory `path[0..length)` has. A dangling symbolic link counts, because its target can be created
+ * later.
+ */
 static int git_parts_in(const char *path, size_t length) {
   char part[PATH_MAX * 2 + 16];
   struct stat stat;
@@ -71,26 +79,26 @@ static int git_parts_in(const char *path, size_t length) {
 
 bool is_git_directory(const char *path, size_t length) { return is_repository(git_parts_in(path, length)); }
 
-/* The part that a name is; 0 when it is none. */
+/* The part that a name stands for, or 0. */
 static int git_part(const char *name) {
   for (int i = 0; i < GIT_PART_COUNT; i++)
     if (!strcasecmp(name, GIT_PARTS[i])) return 1 << i;
   return 0;
 }
 
-/* Whether a new name would make its directory a repository that was none. */
+/* Whether creating this name would turn its directory into a repository. */
 static bool completes_repository(const char *path) {
   const char *name = strrchr(path, '/');
   int part = name ? git_part(name + 1) : 0;
   if (!part || !is_in_supervised_mount(path)) return false;
   size_t length = (size_t)(name - path);
-  /* A `.git` was here before us, and what names programs in it is protected already. */
+  /* A `.git` existed before the sandbox, and the files in it that name programs are protected already. */
   if (length >= 5 && !strncasecmp(path + length - 5, "/.git", 5)) return false;
   int parts = git_parts_in(path, length);
   return !is_repository(parts) && is_repository(parts | part);
 }
 
-/* Whether the repository would be none without this name: then what is protected in it could be written. */
+/* Whether removing this name would turn a repository into a plain directory, in which nothing is protected. */
 static bool breaks_repository(const char *path) {
   const char *name = strrchr(path, '/');
   int part = name ? git_part(name + 1) : 0;
@@ -101,17 +109,18 @@ bool denies_write(const char *path) { return is_protected(path); }
 bool denies_create(const char *path) { return is_protected(path) || completes_repository(path); }
 bool denies_remove(const char *path) { return is_protected(path) || breaks_repository(path); }
 
-/* What arrives whole, or leads elsewhere, brings its own inside along. */
+/* A directory or a link that is moved in brings its content or target with it. */
 bool denies_move_in(const char *path) { return denies_create(path) || may_contain_protected(path); }
 bool denies_move_out(const char *path) { return denies_remove(path) || may_contain_protected(path); }
 
 static int report_readonly(const struct resolved_path *resolved, int error, const char *what) {
   char path[PATH_MAX * 2];
-  if (error == EROFS && resolved_path_text(resolved, path, sizeof path)) report_violation("fs.write", "%s %s", what, path);
+  if (error == EROFS && resolved_path_text(resolved, path, sizeof path))
+    report_violation("fs.write", "%s %s", what, path);
   return -error;
 }
 
-/* SECURITY: a full disk takes no more. What is there can be read and removed, and the sandbox goes on. */
+/* SECURITY: a full disk accepts no more data. Reading and deleting still work, and the sandbox continues. */
 bool is_disk_full(const struct resolved_path *resolved) {
   char path[PATH_MAX * 2];
   bool grows = resolved->fd < 0 || S_ISREG(resolved->stat.st_mode) || S_ISDIR(resolved->stat.st_mode);

@@ -38,7 +38,7 @@ static bool is_below(const char *path, const char *root) {
   return !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
 }
 
-/* How many segments of the path are the guarded mount's own; -1 when it is below none. */
+/* How many segments of the path belong to its supervised mount; -1 when it is below none. */
 static int mount_depth(const char *path) {
   for (size_t i = 0; i < protection.private_mounts.count; i++)
     if (is_below(path, protection.private_mounts.items[i])) return -1;
@@ -54,12 +54,13 @@ static int mount_depth(const char *path) {
 
 bool is_in_supervised_mount(const char *path) { return mount_depth(path) >= 0; }
 
-/* How many segments of the pattern `a/b/c` stand in the path from `start` on; all of them: *whole. */
+/* How many segments of the pattern `a/b/c` the path has from `start` on; *whole is set when it has all. */
 static int matched_segments(const struct segments *segments, int start, const char *pattern, bool *whole) {
   struct segments parts;
   split(&parts, pattern);
   int count = 0;
-  while (count < parts.count && segment_equals(segments, start + count, parts.start[count], parts.length[count])) count++;
+  while (count < parts.count && segment_equals(segments, start + count, parts.start[count], parts.length[count]))
+    count++;
   *whole = count == parts.count;
   return count;
 }
@@ -76,17 +77,17 @@ static bool is_pinned(const char *path) {
   return false;
 }
 
-/* Patterns by their first segment: there are hundreds of them, and every change of a name is judged. */
+/* Patterns by their first segment: there are hundreds, and every change of a name is checked. */
 enum { BUCKETS = 256 };
 
 struct patterns {
   struct entry {
     const char *text;
     struct entry *next;
-  } *buckets[BUCKETS];
+  } * buckets[BUCKETS];
 };
 
-/* What is protected in a `.git`, without that name: a repository can have another. */
+/* Patterns for `.git/…` without their first segment, for repositories with another name. */
 static struct patterns inner, names, in_repository;
 
 static unsigned bucket_of(const char *name, size_t length) {
@@ -112,7 +113,7 @@ void protection_index(void) {
   }
 }
 
-/* The patterns that can begin at this segment. */
+/* The patterns that may begin at this segment. */
 static const struct entry *candidates(const struct patterns *patterns, const struct segments *segments, int start) {
   return patterns->buckets[bucket_of(segments->start[start], segments->length[start])];
 }
@@ -126,7 +127,7 @@ static bool has_pattern(const struct patterns *patterns, const struct segments *
   return false;
 }
 
-/* Whether the path ends in the middle of one of the patterns: `.github` of `.github/workflows`. */
+/* Whether the path ends inside one of the patterns, like `.github` of `.github/workflows`. */
 static bool ends_inside_pattern(const struct patterns *patterns, const struct segments *segments, int start) {
   for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
     bool whole;
@@ -136,29 +137,30 @@ static bool ends_inside_pattern(const struct patterns *patterns, const struct se
   return false;
 }
 
-/* Whether this segment stands directly in a repository, whatever that is called. */
+/* Whether this segment is a direct entry of a git repository with any name. */
 static bool is_in_git_directory(const char *path, const struct segments *segments, int start) {
   size_t length = (size_t)(segments->start[start] - path);
   while (length > 0 && path[length - 1] == '/') length--;
   return is_git_directory(path, length);
 }
 
-/* The path contains `.git/hooks` even when the mounted directory is the `.git` itself. */
+/* Starts at the first segment, because the mounted directory itself may be the `.git` of `.git/hooks`. */
 static bool has_inner_pattern(const char *path, const struct segments *segments, int root) {
   for (int start = 0; start < segments->count; start++) {
     if (has_pattern(&inner, segments, start)) return true;
-    if (start >= root && has_pattern(&in_repository, segments, start) && is_in_git_directory(path, segments, start)) return true;
+    if (start >= root && has_pattern(&in_repository, segments, start) && is_in_git_directory(path, segments, start))
+      return true;
   }
   return false;
 }
 
-/* The same judgement as policy/protect.ts; test/wall.test.ts holds the two against each other. */
+/* The same rules as src/policy/protect.ts; test/wall.test.ts compares the two. */
 bool is_protected(const char *path) {
   struct segments segments;
   int root = mount_depth(path);
   if (root < 0) return false;
   split(&segments, path);
-  /* SECURITY: a path too deep to be judged is refused, not waved through. */
+  /* SECURITY: a path that is too deep to be checked is refused. */
   if (segments.count == MAX_SEGMENTS) return true;
   if (segments.count > root && is_listed(&protection.roots, &segments, segments.count - 1)) return true;
   if (is_pinned(path) || has_inner_pattern(path, &segments, root)) return true;
@@ -183,7 +185,9 @@ bool may_contain_protected(const char *path) {
   split(&segments, path);
   for (int start = 0; start < segments.count; start++) {
     if (ends_inside_pattern(&inner, &segments, start)) return true;
-    if (start >= root && ends_inside_pattern(&in_repository, &segments, start) && is_in_git_directory(path, &segments, start)) return true;
+    if (start >= root && ends_inside_pattern(&in_repository, &segments, start) &&
+        is_in_git_directory(path, &segments, start))
+      return true;
   }
   int dependency = dependency_depth(&segments, root);
   for (int start = root; start < segments.count && start <= dependency; start++)

@@ -14,7 +14,6 @@ void resolve_setup(void) {
   if (proc_fd < 0 || root_fd < 0) die("/proc: %s", strerror(errno));
 }
 
-/* Opens a path in which no component is a symlink. */
 int open_no_symlinks(int root, const char *path, int flags) {
   struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_SYMLINKS};
   return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
@@ -41,7 +40,7 @@ struct walk {
   pid_t caller;
   enum last_component mode;
   int links;
-  int at; /* the directory that is reached */
+  int at; /* the directory reached so far */
   char rest[PATH_MAX * 2];
 };
 
@@ -50,7 +49,7 @@ static void enter_directory(struct walk *walk, int fd) {
   walk->at = fd;
 }
 
-/* Takes the next component off the rest. Returns whether it is the last. */
+/* Removes the next component from the rest. Returns whether it is the last. */
 static bool next_component(struct walk *walk, char *name, bool *slash) {
   char *start = walk->rest + strspn(walk->rest, "/");
   size_t length = strcspn(start, "/");
@@ -68,7 +67,8 @@ static int prepend_target(struct walk *walk, const char *target, bool slash) {
   char joined[sizeof walk->rest];
   if (++walk->links > MAX_SYMLINKS) return -ELOOP;
   const char *between = walk->rest[0] || slash ? "/" : "";
-  if (snprintf(joined, sizeof joined, "%s%s%s", target, between, walk->rest) >= (int)sizeof joined) return -ENAMETOOLONG;
+  if (snprintf(joined, sizeof joined, "%s%s%s", target, between, walk->rest) >= (int)sizeof joined)
+    return -ENAMETOOLONG;
   strcpy(walk->rest, joined);
   if (target[0] == '/') enter_directory(walk, fcntl(root_fd, F_DUPFD_CLOEXEC, 3));
   return 0;
@@ -89,21 +89,22 @@ bool is_proc_file_of_caller(int fd, pid_t caller) {
   return pid == caller || !fstatat(proc_fd, task, &thread, 0);
 }
 
-/* Whether a directory of /proc tells of us; one that cannot be named might. */
+/* Whether a directory in /proc describes PID 1. One without a known path might. */
 static bool is_own_proc_directory(int dir) {
   char path[PATH_MAX], own[32];
   size_t length = (size_t)snprintf(own, sizeof own, "/proc/%d", getpid());
   return !fd_path(dir, path, sizeof path) || (!strncmp(path, own, length) && (path[length] == '/' || !path[length]));
 }
 
-/* A link in /proc: `self` means the caller and not us; all but four jump to an object that no text can name. */
+/* A link in /proc: `self` means the caller and not us; all except four are magic links to objects without a path. */
 static int follow_proc_link(struct walk *walk, const char *name, bool slash, int *magic_target) {
   char target[64];
   if (!strcmp(name, "self")) snprintf(target, sizeof target, "%d", walk->caller);
   else if (!strcmp(name, "thread-self")) snprintf(target, sizeof target, "%d/task/%d", walk->caller, walk->caller);
-  else if (!strcmp(name, "mounts") || !strcmp(name, "net")) snprintf(target, sizeof target, "%d/%s", walk->caller, name);
+  else if (!strcmp(name, "mounts") || !strcmp(name, "net"))
+    snprintf(target, sizeof target, "%d/%s", walk->caller, name);
   else {
-    /* SECURITY: what we may open of ourselves, our channel above all, the caller may not: to it we are closed. */
+    /* SECURITY: PID 1 may open its own descriptors, such as the channel; the caller must not. */
     if (is_own_proc_directory(walk->at)) return -EACCES;
     *magic_target = openat(walk->at, name, O_PATH | O_CLOEXEC);
     return *magic_target < 0 ? -errno : 0;
@@ -134,7 +135,7 @@ static int finish_entry(struct walk *walk, struct resolved_path *resolved, const
   return 1;
 }
 
-/* One component. Returns 1 when the place is found, 0 to go on, -errno. */
+/* Resolves one component. Returns 1 at the end of the path, 0 to continue, or -errno. */
 static int step(struct walk *walk, struct resolved_path *resolved) {
   char name[PATH_MAX * 2];
   bool slash, last = next_component(walk, name, &slash);
@@ -166,7 +167,7 @@ static int step(struct walk *walk, struct resolved_path *resolved) {
   return finish_entry(walk, resolved, name, fd);
 }
 
-/* Most paths have no link in their directories: one system call instead of one for each component. */
+/* Most paths have no symbolic link in their directories: then one system call replaces one for each component. */
 static void resolve_parent_at_once(struct walk *walk) {
   char *cut = strrchr(walk->rest, '/');
   if (!cut || cut == walk->rest || !cut[1]) return;

@@ -2,13 +2,10 @@
 #include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
-/*
- * Notes what a command opens and starts, for whoever wants to know what it needs. It decides nothing: what a call finds
- * is what the fences leave.
- */
+/* Reports what a command opens and executes, to derive a policy from it. It allows and denies nothing. */
 bool tracing;
 
-/* What was told already; a few that fall together are no loss. */
+/* Hashes of what was reported already. A collision only loses a report. */
 enum { SEEN_SLOTS = 1 << 16 };
 static uint64_t seen[SEEN_SLOTS];
 
@@ -21,7 +18,7 @@ static bool is_first(char kind, const char *path) {
   return true;
 }
 
-/* A relative path from where the caller stands. */
+/* Makes a relative path absolute with the caller's directory. */
 static bool full_path(const struct supervised_call *call, int dirfd, const char *path, char *full, size_t size) {
   char link[64], base[PATH_MAX];
   if (path[0] == '/') return (size_t)snprintf(full, size, "%s", path) < size;
@@ -33,7 +30,7 @@ static bool full_path(const struct supervised_call *call, int dirfd, const char 
   return (size_t)snprintf(full, size, "%s/%s", base, path) < size;
 }
 
-/* kind: r(ead), w(rite), x (started). Whether the path is in reach is the host's to find out. */
+/* Whether the path is accessible is for the host to find out. */
 void trace_access(const struct supervised_call *call, char kind, int dirfd, uint64_t address) {
   char path[PATH_MAX], text[PATH_MAX * 2];
   text[0] = kind;

@@ -2,7 +2,7 @@ import { basename } from 'node:path/posix'
 import type { Mount, Plan } from '../../model/plan.ts'
 import type { User } from '../container-files.ts'
 
-/** A plan in the language of a machine's `/init` (guest/agent/machine.c). Pure. */
+/** A plan in the language of a machine's `/init` (guest/agent/machine/setup.c). Pure. */
 
 /** What the guest's kernel and our agent need of a machine's memory. */
 const KERNEL_MB = 128
