@@ -300,7 +300,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     })
   test.each([
     ['the host’s network', { NetworkMode: 'host' }, 'net.offline', /^broken$/],
-    ['the host’s processes', { PidMode: 'host' }, 'proc.hidden', /shares the processes of the host/],
+    ['the host’s processes', { PidMode: 'host' }, 'proc.hidden', /no PID namespace of its own/],
     ['the host’s shared memory', { IpcMode: 'host', ShmSize: 0 }, 'ipc.private', /^broken$/],
     ['no ceiling for memory', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not hold the limits/],
   ] as const)('sabotage is caught: %s', { timeout: MINUTES }, async (_, fields, guarantee, caught) => {

@@ -4,7 +4,6 @@
 #include "machine/machine.h"
 
 #include <linux/landlock.h>
-#include <time.h>
 
 /* Selects the role; guest/agent/README.md lists them. */
 int main(int argc, char **argv) {

@@ -106,14 +106,38 @@ ssize_t channel_forward(enum frame_type type, uint32_t id, int fd, size_t most) 
 
 bool channel_has_room(void) { return outgoing.end - outgoing.start < HIGH_WATER; }
 
+static struct frame_header parse_header(const char *at) {
+  return (struct frame_header){(enum frame_type)(unsigned char)at[0], read_u32(at + 1), read_u32(at + 5)};
+}
+
+char *read_setup_frame(struct frame_header *header, void (*read_bytes)(void *to, size_t length)) {
+  char bytes[FRAME_HEADER];
+  read_bytes(bytes, sizeof bytes);
+  *header = parse_header(bytes);
+  char *payload = header->length > MAX_SETUP_FRAME ? NULL : malloc(header->length + 1);
+  if (!payload) die("configuration: too long");
+  read_bytes(payload, header->length);
+  payload[header->length] = 0;
+  return payload;
+}
+
+void channel_read_blocking(void *to, size_t length) {
+  for (size_t got = 0; got < length;) {
+    ssize_t more = read(control_fd, (char *)to + got, length - got);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) _exit(EXIT_SETUP_FAILED);
+    got += (size_t)more;
+  }
+}
+
 static void dispatch_frames(void) {
   while (incoming.end - incoming.start >= FRAME_HEADER) {
     char *at = incoming.bytes + incoming.start;
-    size_t length = read_u32(at + 5);
-    if (length > MAX_HOST_FRAME) _exit(EXIT_SETUP_FAILED);
-    if (incoming.end - incoming.start < FRAME_HEADER + length) return;
-    incoming.start += FRAME_HEADER + length;
-    frame_handler((enum frame_type)(unsigned char)at[0], read_u32(at + 1), at + FRAME_HEADER, length);
+    struct frame_header header = parse_header(at);
+    if (header.length > MAX_HOST_FRAME) _exit(EXIT_SETUP_FAILED);
+    if (incoming.end - incoming.start < FRAME_HEADER + header.length) return;
+    incoming.start += FRAME_HEADER + header.length;
+    frame_handler(header.type, header.id, at + FRAME_HEADER, header.length);
   }
 }
 

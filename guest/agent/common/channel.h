@@ -16,6 +16,20 @@ void send_number_frame(enum frame_type type, uint32_t id, uint32_t number);
 /* The number that a payload holds. */
 uint32_t payload_number(const char *payload, size_t length);
 
+struct frame_header {
+  enum frame_type type;
+  uint32_t id;
+  size_t length;
+};
+
+/*
+ * Before channel_open(): reads one frame. `read_bytes` must block until it has all bytes. The caller frees the payload,
+ * which is NUL-terminated.
+ */
+char *read_setup_frame(struct frame_header *header, void (*read_bytes)(void *to, size_t length));
+/* Reads from the channel until all bytes are there; exits when the host has closed it. */
+void channel_read_blocking(void *to, size_t length);
+
 /* Sets the command that later violations belong to; `reset` also restarts their count. */
 void set_violation_owner(uint32_t id, bool reset);
 void report_violation(const char *guarantee, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -23,6 +23,16 @@ int64_t monotonic_ms(void) {
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+ssize_t read_text_at(int directory, const char *path, char *text, size_t size) {
+  int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? -1 : read(fd, text, size - 1);
+  int error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+  text[length > 0 ? length : 0] = 0;
+  return length;
+}
+
 void write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))

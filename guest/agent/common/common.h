@@ -39,6 +39,11 @@ char **strings_vector(struct strings *list);
 /* Milliseconds on the monotonic clock. */
 int64_t monotonic_ms(void);
 
+/*
+ * Reads the beginning of a small file, such as one in /proc, as text. Returns its length, or -1; the text is always
+ * NUL-terminated.
+ */
+ssize_t read_text_at(int directory, const char *path, char *text, size_t size);
 /* Writes to a file that exists (in /proc or a cgroup). Ends the agent when that fails. */
 void write_text(const char *path, const char *text);
 

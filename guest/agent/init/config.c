@@ -1,6 +1,5 @@
 #include "init/config.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
 

@@ -7,7 +7,6 @@
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 
 /*
@@ -16,20 +15,20 @@
  */
 void limit_user_namespaces(bool allow_one) { write_text("/proc/sys/user/max_user_namespaces", allow_one ? "1" : "0"); }
 
-/* Bubblewrap makes the mounts as user 0 of its namespace. A nested namespace gives the user its own uid back. */
-void map_user(const char *uid, const char *gid) {
+void map_user(const char *uid, const char *gid, unsigned outer) {
   char map[64];
   if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
   write_text("/proc/self/setgroups", "deny");
-  snprintf(map, sizeof map, "%s 0 1", gid);
+  snprintf(map, sizeof map, "%s %u 1", gid, outer);
   write_text("/proc/self/gid_map", map);
-  snprintf(map, sizeof map, "%s 0 1", uid);
+  snprintf(map, sizeof map, "%s %u 1", uid, outer);
   write_text("/proc/self/uid_map", map);
 }
 
-void drop_privileges(void) {
+void drop_privileges(bool has_ambient) {
   for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)) die("ambient capabilities: %s", strerror(errno));
+  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && has_ambient)
+    die("ambient capabilities: %s", strerror(errno));
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct none[2] = {{0}};
   if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
@@ -97,11 +96,8 @@ void seccomp_load(int fd) {
 /* Reports what the kernel says, not what was requested, so that the host can verify the layers. */
 void report_ready(int landlock, bool supervised) {
   char status[4096], text[4096] = "";
-  int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, status, sizeof status - 1);
-  if (length <= 0) die("/proc/self/status: %s", strerror(errno));
-  close(fd);
-  status[length] = 0;
+  if (read_text_at(AT_FDCWD, "/proc/self/status", status, sizeof status) <= 0)
+    die("/proc/self/status: %s", strerror(errno));
   size_t used =
       (size_t)snprintf(text, sizeof text, READY_VERSION ":\t%d\n" READY_LANDLOCK ":\t%d\n" READY_GUARD ":\t%d\n",
                        PROTOCOL_VERSION, landlock, supervised);

@@ -17,9 +17,10 @@ void mount_overlay(const char *original, const char *changes, const char *target
 /* confine.c */
 /* Forbids new user namespaces, or all but one. */
 void limit_user_namespaces(bool allow_one);
-/* Enters a user namespace in which user 0 of the current one has this uid and gid. */
-void map_user(const char *uid, const char *gid);
-void drop_privileges(void);
+/* Enters a user namespace in which user and group `outer` of the current one have this uid and gid. */
+void map_user(const char *uid, const char *gid, unsigned outer);
+/* PLATFORM: gVisor has no ambient capabilities; without `has_ambient` that is not an error. */
+void drop_privileges(bool has_ambient);
 /* Returns Landlock's ABI version, or 0 when this kernel has none. */
 int landlock_restrict(struct strings *writable, bool files);
 void seccomp_load(int fd);

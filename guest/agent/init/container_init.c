@@ -1,10 +1,9 @@
 #include "common/channel.h"
+#include "init/confine.h"
 #include "init/init.h"
 #include "supervise/resolve.h"
 
-#include <linux/capability.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 /*
  * PID 1 of a container: an engine has created the namespaces and the mounts. The channel is the container's standard
@@ -21,23 +20,6 @@ static struct {
   int filter;
 } received = {.filter = -1};
 
-static void read_all(void *to, size_t length) {
-  for (size_t got = 0; got < length;) {
-    ssize_t more = read(control_fd, (char *)to + got, length - got);
-    if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) _exit(EXIT_SETUP_FAILED); /* the host closed the channel */
-    got += (size_t)more;
-  }
-}
-
-static char *read_payload(size_t length) {
-  char *bytes = length > MAX_SETUP_FRAME ? NULL : malloc(length + 1);
-  if (!bytes) die("configuration: too long");
-  read_all(bytes, length);
-  bytes[length] = 0;
-  return bytes;
-}
-
 int filter_to_memfd(const char *bytes, size_t length) {
   int fd = memfd_create("filter", MFD_CLOEXEC);
   if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET))
@@ -48,15 +30,15 @@ int filter_to_memfd(const char *bytes, size_t length) {
 /* Reads frames until FRAME_GO. SECURITY: they come from the host, before any command exists. */
 static void read_setup_frames(void) {
   for (;;) {
-    unsigned char header[FRAME_HEADER];
-    read_all(header, sizeof header);
-    size_t length = header[5] | (size_t)header[6] << 8 | (size_t)header[7] << 16 | (size_t)header[8] << 24;
-    char *payload = read_payload(length);
-    if (header[0] == FRAME_CONFIGURE) received.config = payload, received.config_length = length;
-    else if (header[0] == FRAME_EXPECT) received.expected = payload, received.expected_length = length;
-    else if (header[0] == FRAME_FILTER) received.filter = filter_to_memfd(payload, length), free(payload);
-    else if (header[0] == FRAME_GO) return;
-    else die("configuration: unknown frame %c", header[0]);
+    struct frame_header header;
+    char *payload = read_setup_frame(&header, channel_read_blocking);
+    switch (header.type) {
+      case FRAME_CONFIGURE: received.config = payload, received.config_length = header.length; break;
+      case FRAME_EXPECT: received.expected = payload, received.expected_length = header.length; break;
+      case FRAME_FILTER: received.filter = filter_to_memfd(payload, header.length), free(payload); break;
+      case FRAME_GO: return free(payload);
+      default: die("configuration: unknown frame %c", header.type);
+    }
   }
 }
 
@@ -76,18 +58,6 @@ static void check_mounts(void) {
     if (same != !strcmp(kind, "is")) die("%s was replaced after the policy checked it", path);
     close(fd);
   }
-}
-
-/* The engine has dropped them already; this does not rely on it. PLATFORM: gVisor has no ambient capabilities. */
-static void drop_capabilities(void) {
-  for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  struct __user_cap_data_struct none[2] = {{0}};
-  if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
-  /* SECURITY: commands run with our uid; only this keeps them out of our memory and descriptors. */
-  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
 }
 
 /* Moves the channel to high descriptors and replaces standard input, output and error by /dev/null. */
@@ -120,6 +90,7 @@ _Noreturn void container_main(void) {
   umask(0);
   resolve_setup();
   check_mounts();
-  drop_capabilities();
+  /* The engine has dropped them already; this does not rely on it. */
+  drop_privileges(false);
   serve_in_container(received.config, received.config_length, received.filter);
 }

@@ -5,7 +5,6 @@
 #include "init/config.h"
 #include "init/confine.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "session/session.h"
 #include "session/streams.h"
 #include "supervise/protected_paths.h"
@@ -13,9 +12,6 @@
 #include "supervise/supervise.h"
 
 #include <poll.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -45,14 +41,9 @@ static void check_supervised_mounts(void) {
 
 /* SECURITY: the command must not start before the host has allowed it and recorded that. */
 static void wait_for_go(void) {
-  unsigned char frame[FRAME_HEADER];
-  for (size_t got = 0; got < sizeof frame;) {
-    ssize_t more = read(control_fd, frame + got, sizeof frame - got);
-    if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) _exit(EXIT_SETUP_FAILED);
-    got += (size_t)more;
-  }
-  if (frame[0] != FRAME_GO) _exit(EXIT_SETUP_FAILED);
+  struct frame_header header;
+  free(read_setup_frame(&header, channel_read_blocking));
+  if (header.type != FRAME_GO) _exit(EXIT_SETUP_FAILED);
 }
 
 /*
@@ -169,7 +160,6 @@ _Noreturn void serve_unconfined(int config) {
   open_tunnel();
   serve_session(&(struct session){&options.command, supervised, signals, options.prefork});
 }
-
 #endif
 
 /* The last steps of confinement, then the session or the single command. */
@@ -197,8 +187,9 @@ _Noreturn void init_main(int config, int filter) {
   finish_mounts();
   check_supervised_mounts();
   if (options.handover_fd >= 0) stream_raise_loopback_gso();
-  if (options.uid) map_user(options.uid, options.gid);
-  drop_privileges();
+  /* Bubblewrap makes the mounts as user 0 of its namespace; a nested one gives the user its own uid back. */
+  if (options.uid) map_user(options.uid, options.gid, 0);
+  drop_privileges(true);
   confine_and_serve(filter);
 }
 

@@ -1,4 +1,3 @@
-#include "init/config.h"
 #include "init/confine.h"
 #include "supervise/resolve.h"
 

@@ -202,10 +202,7 @@ static void close_inherited(void) {
 static unsigned long long start_time_of(pid_t pid) {
   char path[64], stat[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? 0 : read(fd, stat, sizeof stat - 1);
-  if (fd >= 0) close(fd);
-  stat[length > 0 ? length : 0] = 0;
+  read_text_at(AT_FDCWD, path, stat, sizeof stat);
   char *at = strrchr(stat, ')');
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   return at ? strtoull(at + 1, NULL, 10) : 0;

@@ -15,8 +15,8 @@ static struct tracked_file {
 } tracked_files[MAX_TRACKED_FILES];
 
 static int file_count;
-static int64_t
-    untracked_growth;       /* of files that no process can write any more; an open for writing tracks the file again */
+/* Growth of files that no process can write any more; an open for writing tracks the file again. */
+static int64_t untracked_growth;
 static int64_t entry_count; /* created and not deleted */
 static bool disk_full;      /* from when a command was stopped for it until there is space again */
 

@@ -59,10 +59,7 @@ static void mark_all_seen(void) {
 static bool holds_descriptors(int process, const char *fd) {
   char path[300], text[1024];
   snprintf(path, sizeof path, "fdinfo/%s", fd);
-  int info = openat(process, path, O_RDONLY | O_CLOEXEC);
-  ssize_t length = info < 0 ? -1 : read(info, text, sizeof text - 1);
-  if (info >= 0) close(info);
-  text[length > 0 ? length : 0] = 0;
+  read_text_at(process, path, text, sizeof text);
   const char *line = strstr(text, "scm_fds:");
   return line && strtoul(line + 8, NULL, 10) > 0;
 }

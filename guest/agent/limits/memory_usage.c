@@ -27,20 +27,13 @@ static int64_t status_field(const char *text, const char *name) {
   return line ? (int64_t)strtoull(line + strlen(name), NULL, 10) * 1024 : -1;
 }
 
-static ssize_t read_text(const char *path, char *text, size_t size) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, text, size - 1);
-  if (fd >= 0) close(fd);
-  text[length > 0 ? length : 0] = 0;
-  return length;
-}
-
 /* PLATFORM: gVisor does not distinguish private from shared pages in `status`. */
 static uint64_t private_pages(const char *pid) {
   char path[300], text[128];
   unsigned long size, resident, shared;
   snprintf(path, sizeof path, "/proc/%s/statm", pid);
-  bool known = read_text(path, text, sizeof text) > 0 && sscanf(text, "%lu %lu %lu", &size, &resident, &shared) == 3;
+  bool known = read_text_at(AT_FDCWD, path, text, sizeof text) > 0 &&
+               sscanf(text, "%lu %lu %lu", &size, &resident, &shared) == 3;
   return known && resident > shared ? (resident - shared) * page_size() : 0;
 }
 
@@ -48,7 +41,7 @@ static uint64_t private_pages(const char *pid) {
 static uint64_t private_memory_of(const char *pid) {
   char path[300], text[4096];
   snprintf(path, sizeof path, "/proc/%s/status", pid);
-  if (read_text(path, text, sizeof text) <= 0) return 0;
+  if (read_text_at(AT_FDCWD, path, text, sizeof text) <= 0) return 0;
   int64_t resident = status_field(text, "\nRssAnon:"), swapped = status_field(text, "\nVmSwap:"),
           tables = status_field(text, "\nVmPTE:");
   if (resident < 0) return private_pages(pid);
@@ -61,16 +54,16 @@ struct process_usage {
 };
 
 static struct process_usage measure_processes(void) {
-  struct process_usage process_usage = {0};
+  struct process_usage usage = {0};
   DIR *processes = opendir("/proc");
   if (!processes) return (struct process_usage){UINT64_MAX / 2, UINT32_MAX};
   for (struct dirent *entry; (entry = readdir(processes));) {
     if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
-    process_usage.processes++;
-    if (limits.memory_bytes) process_usage.bytes += private_memory_of(entry->d_name);
+    usage.processes++;
+    if (limits.memory_bytes) usage.bytes += private_memory_of(entry->d_name);
   }
   closedir(processes);
-  return process_usage;
+  return usage;
 }
 
 /* Sums columns of a table of System V objects, in units of `each` bytes. */
@@ -168,8 +161,8 @@ static void drop_dead_segments(void) {
   segment_count = kept;
 }
 
-static uint64_t memory_used(const struct process_usage *process_usage) {
-  uint64_t total = process_usage->bytes + tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
+static uint64_t memory_used(const struct process_usage *usage) {
+  uint64_t total = usage->bytes + tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
   return count_shared_memory ? total + system_v_usage() + segment_usage() + socket_usage() + memfd_usage() : total;
 }
 
@@ -189,9 +182,9 @@ void memory_usage_reset(void) {
 const char *exceeded_process_limit(void) {
   if (!limits.memory_bytes && !limits.processes) return NULL;
   if (count_shared_memory) memfd_release_unused();
-  struct process_usage process_usage = measure_processes();
-  if (limits.processes && process_usage.processes > limits.processes + agent_processes()) return LIMIT_NAME_PIDS;
-  if (!limits.memory_bytes || memory_used(&process_usage) <= limits.memory_bytes) return NULL;
+  struct process_usage usage = measure_processes();
+  if (limits.processes && usage.processes > limits.processes + agent_processes()) return LIMIT_NAME_PIDS;
+  if (!limits.memory_bytes || memory_used(&usage) <= limits.memory_bytes) return NULL;
   if (count_shared_memory) drop_dead_segments();
-  return memory_used(&process_usage) > limits.memory_bytes ? LIMIT_NAME_MEMORY : NULL;
+  return memory_used(&usage) > limits.memory_bytes ? LIMIT_NAME_MEMORY : NULL;
 }

@@ -1,4 +1,3 @@
-#include "init/config.h"
 #include "init/confine.h"
 #include "init/init.h"
 #include "limits/limits.h"
@@ -6,7 +5,6 @@
 #include "session/session.h"
 #include "supervise/resolve.h"
 
-#include <dirent.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -174,17 +172,11 @@ static void open_cgroup(void) {
 
 /* The sandbox's user may have any uid inside, even 0; in the machine it is SANDBOX_UID, without privileges. */
 static void become_sandbox_user(void) {
-  char map[64];
   if (syscall(SYS_setgroups, 0, NULL) || setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) ||
       setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID))
     die("cannot switch to the sandbox user: %s", strerror(errno));
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* required to write our own uid_map */
-  if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
-  write_text("/proc/self/setgroups", "deny");
-  snprintf(map, sizeof map, "%s %d 1", machine.gid, SANDBOX_UID);
-  write_text("/proc/self/gid_map", map);
-  snprintf(map, sizeof map, "%s %d 1", machine.uid, SANDBOX_UID);
-  write_text("/proc/self/uid_map", map);
+  map_user(machine.uid, machine.gid, SANDBOX_UID);
   limit_user_namespaces(false);
 }
 
@@ -211,7 +203,7 @@ _Noreturn void container_init(void) {
   enter_root();
   become_sandbox_user();
   resolve_setup();
-  drop_privileges();
+  drop_privileges(true);
   machine_helper = machine.helper;
   machine_token = machine.token;
   files_copied_at = machine.files_copied_at;

@@ -1,17 +1,11 @@
 #include "common/channel.h"
-#include "init/config.h"
 #include "machine/machine.h"
 
 #include <dirent.h>
-#include <linux/random.h>
-#include <net/if.h>
 #include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/socket.h>
-#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -45,11 +39,7 @@ static void load_module(const char *name) {
 /* One module per line, in the order of their dependencies. */
 static void load_modules(const char *list) {
   char names[4096];
-  int fd = open(list, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, names, sizeof names - 1);
-  if (length < 0) die("%s: %s", list, strerror(errno));
-  close(fd);
-  names[length] = 0;
+  if (read_text_at(AT_FDCWD, list, names, sizeof names) < 0) die("%s: %s", list, strerror(errno));
   for (char *rest, *name = strtok_r(names, "\n", &rest); name; name = strtok_r(NULL, "\n", &rest)) load_module(name);
 }
 
@@ -60,14 +50,11 @@ static bool find_port(char *device, size_t size) {
   DIR *ports = opendir("/sys/class/virtio-ports");
   bool found = false;
   for (struct dirent *entry; !found && ports && (entry = readdir(ports));) {
-    char path[400], name[32] = "";
+    char path[400], name[32];
     snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", entry->d_name);
-    int fd = entry->d_name[0] == '.' ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && read(fd, name, sizeof name - 1) > 0 && !strncmp(name, "agent", 5)) {
-      snprintf(device, size, "/dev/%s", entry->d_name);
-      found = true;
-    }
-    if (fd >= 0) close(fd);
+    if (entry->d_name[0] == '.' || read_text_at(AT_FDCWD, path, name, sizeof name) <= 0) continue;
+    found = !strncmp(name, "agent", 5);
+    if (found) snprintf(device, size, "/dev/%s", entry->d_name);
   }
   if (ports) closedir(ports);
   return found;

@@ -1,9 +1,7 @@
 #include "common/channel.h"
 #include "files/files.h"
 #include "init/init.h"
-#include "limits/limits.h"
 #include "machine/machine.h"
-#include "session/session.h"
 
 #include <sys/mount.h>
 #include <sys/reboot.h>
@@ -118,7 +116,7 @@ static void parse_mounts(char *at, size_t length) {
 }
 
 /* SECURITY: these frames come from the host, before any command exists. */
-static void handle_setup_frame(char type, uint32_t id, char *payload, size_t length) {
+static void handle_setup_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   switch (type) {
     case FRAME_IDENTITY:
       apply_identity(payload, length);
@@ -135,17 +133,11 @@ static void handle_setup_frame(char type, uint32_t id, char *payload, size_t len
 
 static void read_setup_frames(void) {
   for (;;) {
-    unsigned char header[FRAME_HEADER];
-    read_exactly(header, sizeof header);
-    uint32_t id = header[1] | (uint32_t)header[2] << 8 | (uint32_t)header[3] << 16 | (uint32_t)header[4] << 24;
-    size_t length = header[5] | (size_t)header[6] << 8 | (size_t)header[7] << 16 | (size_t)header[8] << 24;
-    char *payload = length > MAX_SETUP_FRAME ? NULL : malloc(length + 1);
-    if (!payload) die("configuration: too long");
-    read_exactly(payload, length);
-    payload[length] = 0;
-    if (header[0] == FRAME_GO) return free(payload);
-    handle_setup_frame((char)header[0], id, payload, length);
-    if (header[0] == FRAME_DATA) free(payload);
+    struct frame_header header;
+    char *payload = read_setup_frame(&header, read_exactly);
+    if (header.type == FRAME_GO) return free(payload);
+    handle_setup_frame(header.type, header.id, payload, header.length);
+    if (header.type == FRAME_DATA) free(payload);
   }
 }
 

@@ -9,7 +9,6 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 static const struct field FIELDS[] = {COMMAND_FIELDS(FIELD_ROW)};
 
@@ -164,7 +163,8 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
     _exit(run_builtin(strings_vector(&spec->argv)));
   }
   exec_program(spec);
+  bool missing = errno == ENOENT;
   dprintf(2, "ringfence: %s: %s\n", spec->argv.items[0],
-          errno == ENOENT ? "command not found in the sandbox" : strerror(errno));
-  _exit(errno == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE);
+          missing ? "command not found in the sandbox" : strerror(errno));
+  _exit(missing ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE);
 }

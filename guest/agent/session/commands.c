@@ -1,11 +1,8 @@
 #include "session/commands.h"
 #include "common/channel.h"
-#include "common/event_loop.h"
 #include "common/message.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "session/process_tree.h"
-#include "session/subreaper.h"
 #include "supervise/supervise.h"
 
 #include <poll.h>
@@ -116,32 +113,49 @@ static void close_if_open(int fd) {
   if (fd >= 0) close(fd);
 }
 
+static void close_child_ends(const struct stdio_pipes *pipes, bool terminal) {
+  close_if_open(pipes->in[0]);
+  close_if_open(pipes->messages[1]);
+  if (terminal) return; /* one descriptor for all three */
+  close_if_open(pipes->out[1]);
+  close_if_open(pipes->errors[1]);
+}
+
+static void close_own_ends(const struct stdio_pipes *pipes) {
+  close_if_open(pipes->in[1]);
+  close_if_open(pipes->out[0]);
+  close_if_open(pipes->errors[0]);
+  close_if_open(pipes->messages[0]);
+}
+
 static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
   watch_start(&command->messages, pipes->messages[0], READABLE, message_ready, command);
   command->listener.fd = -1;
   stdio_watch(command, pipes);
 }
 
+/* Returns its pid, or -1. */
+static pid_t start_subreaper(struct command_spec *spec, struct stdio_pipes *pipes, const char *request, size_t length) {
+  if (!open_stdio(spec, pipes)) return -1;
+  pid_t preforked = frozen ? 0 : prefork_assign(pipes, request, length);
+  if (preforked) return preforked;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes->messages)) return -1;
+  pid_t pid = fork();
+  if (pid == 0) run_as_subreaper(spec, pipes, false);
+  return pid;
+}
+
 const char *command_start(uint32_t id, struct command_spec *spec, const char *request, size_t length) {
   struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
   struct command *command = calloc(1, sizeof *command);
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
-  bool opened = open_stdio(spec, &pipes);
-  pid_t subreaper = !opened ? -1 : frozen ? 0 : prefork_assign(&pipes, request, length);
-  if (opened && !subreaper) {
-    opened = !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes.messages);
-    subreaper = opened ? fork() : -1;
-    if (subreaper == 0) run_as_subreaper(spec, &pipes, false);
-  }
-  close_if_open(pipes.in[0]);
-  if (!spec->columns)
-    close_if_open(pipes.out[1]), close_if_open(pipes.errors[1]); /* a terminal has one descriptor for all three */
-  close_if_open(pipes.messages[1]);
+  pid_t subreaper = start_subreaper(spec, &pipes, request, length);
+  int error = errno;
+  close_child_ends(&pipes, spec->columns > 0);
   if (subreaper < 0) {
-    close_if_open(pipes.in[1]), close_if_open(pipes.out[0]), close_if_open(pipes.errors[0]),
-        close_if_open(pipes.messages[0]);
+    close_own_ends(&pipes);
     free(command);
-    return strerror(errno);
+    return strerror(error);
   }
   *command = (struct command){
       .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .next = commands};

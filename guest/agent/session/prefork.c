@@ -1,6 +1,5 @@
 #include "common/channel.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "session/session.h"
 #include "session/subreaper.h"
 

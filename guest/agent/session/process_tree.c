@@ -13,17 +13,13 @@ struct process {
 
 enum { MAX_PROCESSES = 65536, MAX_ROUNDS = 64 };
 
-static struct process *process;
+static struct process *snapshot;
 static size_t process_count;
 
 pid_t live_parent_of(const char *pid) {
   char path[300], text[512];
   snprintf(path, sizeof path, "%s/stat", pid);
-  int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-  if (fd >= 0) close(fd);
-  if (length <= 0) return -1;
-  text[length] = 0;
+  if (read_text_at(proc_fd, path, text, sizeof text) <= 0) return -1;
   /* The name may contain parentheses; the fields start after the last one. */
   char *after = strrchr(text, ')');
   int parent;
@@ -33,21 +29,21 @@ pid_t live_parent_of(const char *pid) {
 }
 
 static void scan_processes(void) {
-  if (!process && !(process = malloc(MAX_PROCESSES * sizeof *process))) _exit(EXIT_SETUP_FAILED);
+  if (!snapshot && !(snapshot = malloc(MAX_PROCESSES * sizeof *snapshot))) _exit(EXIT_SETUP_FAILED);
   process_count = 0;
   DIR *processes = opendir("/proc");
   if (!processes) return;
   for (struct dirent *entry; (entry = readdir(processes)) && process_count < MAX_PROCESSES;) {
     if (!isdigit((unsigned char)entry->d_name[0])) continue;
     pid_t pid = atoi(entry->d_name), parent = live_parent_of(entry->d_name);
-    if (pid > 1 && parent >= 0) process[process_count++] = (struct process){pid, parent, false};
+    if (pid > 1 && parent >= 0) snapshot[process_count++] = (struct process){pid, parent, false};
   }
   closedir(processes);
 }
 
 static bool is_marked(pid_t pid) {
   for (size_t i = 0; i < process_count; i++)
-    if (process[i].pid == pid) return process[i].marked;
+    if (snapshot[i].pid == pid) return snapshot[i].marked;
   return false;
 }
 
@@ -56,20 +52,20 @@ static void mark_descendants(void) {
   for (bool more = true; more;) {
     more = false;
     for (size_t i = 0; i < process_count; i++)
-      if (!process[i].marked && is_marked(process[i].parent)) more = process[i].marked = true;
+      if (!snapshot[i].marked && is_marked(snapshot[i].parent)) more = snapshot[i].marked = true;
   }
 }
 
 static size_t signal_marked(int signal, pid_t except) {
   size_t count = 0;
   for (size_t i = 0; i < process_count; i++)
-    if (process[i].marked && process[i].pid != except && !kill(process[i].pid, signal)) count++;
+    if (snapshot[i].marked && snapshot[i].pid != except && !kill(snapshot[i].pid, signal)) count++;
   return count;
 }
 
 static void mark(pid_t pid) {
   for (size_t i = 0; i < process_count; i++)
-    if (process[i].pid == pid) process[i].marked = true;
+    if (snapshot[i].pid == pid) snapshot[i].marked = true;
 }
 
 /*
@@ -98,8 +94,8 @@ void kill_orphans(bool (*is_known)(pid_t pid)) {
     scan_processes();
     size_t found = 0;
     for (size_t i = 0; i < process_count; i++)
-      if (process[i].parent == 1 && !is_known(process[i].pid) && !is_blocking_worker(process[i].pid))
-        found += process[i].marked = true;
+      if (snapshot[i].parent == 1 && !is_known(snapshot[i].pid) && !is_blocking_worker(snapshot[i].pid))
+        found += snapshot[i].marked = true;
     if (!found) return;
     mark_descendants();
     signal_marked(SIGKILL, 0);

@@ -2,7 +2,6 @@
 #include "common/channel.h"
 #include "common/event_loop.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "session/commands.h"
 #include "session/process_tree.h"
 #include "session/streams.h"

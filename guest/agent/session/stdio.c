@@ -1,7 +1,5 @@
 #include "common/channel.h"
-#include "common/event_loop.h"
 #include "session/commands.h"
-#include "session/subreaper.h"
 
 #include <sys/ioctl.h>
 #include <sys/wait.h>

@@ -2,10 +2,8 @@
 #include "common/channel.h"
 #include "common/event_loop.h"
 
-#include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 /*

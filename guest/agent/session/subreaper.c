@@ -2,13 +2,11 @@
 #include "common/channel.h"
 #include "common/message.h"
 #include "limits/limits.h"
-#include "session/command.h"
 #include "session/session.h"
 
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <termios.h>
 
 /* SECURITY: a subreaper must not have the host's channel or descriptors of other commands. */
 void close_all_except(int fd) {

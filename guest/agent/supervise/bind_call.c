@@ -1,5 +1,4 @@
 #include "limits/limits.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 #include <sys/socket.h>
@@ -35,10 +34,8 @@ static int bind_path(const struct supervised_call *call, int socket, const struc
   int result = resolve(&resolved, call->caller, AT_FDCWD, path, NO_FOLLOW);
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EADDRINUSE;
-  else if ((result = check_path(&resolved, denies_move_in, "create")))
-    ;
-  else if (is_disk_full(&resolved)) result = -ENOSPC;
-  else result = call_result(bind_at(call, socket, address, length), &resolved, "create");
+  else result = check_new_entry(&resolved, denies_move_in);
+  if (!result) result = call_result(bind_at(call, socket, address, length), &resolved, "create");
   if (!result) disk_add_entry();
   release_path(&resolved);
   return result;

@@ -1,4 +1,3 @@
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 #include <linux/seccomp.h>
@@ -28,16 +27,12 @@ int read_caller_memory(const struct supervised_call *call, uint64_t address, voi
   return ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) ? -EINTR : 0;
 }
 
-static mode_t read_umask(pid_t caller) {
+/* The number after `field` in /proc/<thread>/status, or `otherwise`. */
+static unsigned long status_number(pid_t thread, const char *field, int base, unsigned long otherwise) {
   char name[32], text[512];
-  snprintf(name, sizeof name, "%d/status", caller);
-  int fd = openat(proc_fd, name, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-  if (fd >= 0) close(fd);
-  if (length <= 0) return 077;
-  text[length] = 0;
-  const char *line = strstr(text, "\nUmask:");
-  return line ? (mode_t)strtoul(line + 7, NULL, 8) : 077;
+  snprintf(name, sizeof name, "%d/status", thread);
+  const char *line = read_text_at(proc_fd, name, text, sizeof text) > 0 ? strstr(text, field) : NULL;
+  return line ? strtoul(line + strlen(field), NULL, base) : otherwise;
 }
 
 /*
@@ -58,7 +53,7 @@ mode_t caller_umask(pid_t caller) {
   int64_t now = monotonic_ms();
   if (umask_cache.caller != caller || now > umask_cache.until) {
     umask_cache.caller = caller;
-    umask_cache.mask = read_umask(caller);
+    umask_cache.mask = (mode_t)status_number(caller, "\nUmask:", 8, 077);
     umask_cache.until = now + UMASK_CACHE_MS;
   }
   return umask_cache.mask;
@@ -83,15 +78,7 @@ int reply_with_fd(const struct supervised_call *call, int fd, int flags) {
 }
 
 static pid_t thread_group_of(pid_t thread) {
-  char name[32], text[512];
-  snprintf(name, sizeof name, "%d/status", thread);
-  int fd = openat(proc_fd, name, O_RDONLY | O_CLOEXEC);
-  ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-  if (fd >= 0) close(fd);
-  if (length <= 0) return thread;
-  text[length] = 0;
-  const char *line = strstr(text, "\nTgid:");
-  return line ? (pid_t)strtol(line + 6, NULL, 10) : thread;
+  return (pid_t)status_number(thread, "\nTgid:", 10, (unsigned long)thread);
 }
 
 static bool is_same_file(int ours, pid_t caller, int theirs) {

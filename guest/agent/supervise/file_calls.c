@@ -1,11 +1,6 @@
 #include "limits/limits.h"
 #include "supervise/protected_paths.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
-
-#include <linux/seccomp.h>
-#include <sys/ioctl.h>
-#include <sys/uio.h>
 
 int emulate_create(const struct supervised_call *call, int dirfd, uint64_t address, mode_t mode, dev_t dev,
                    bool directory) {
@@ -14,11 +9,12 @@ int emulate_create(const struct supervised_call *call, int dirfd, uint64_t addre
   if (result) return result;
   mode &= ~caller_umask(call->caller);
   if (resolved.fd >= 0) result = -EEXIST;
-  else if ((result = check_path(&resolved, directory ? denies_create : denies_move_in, "create")))
-    ;
-  else if (is_disk_full(&resolved)) result = -ENOSPC;
-  else if (directory) result = call_result(mkdirat(resolved.parent, resolved.name, mode), &resolved, "create");
-  else result = call_result(mknodat(resolved.parent, resolved.name, mode, dev), &resolved, "create");
+  else result = check_new_entry(&resolved, directory ? denies_create : denies_move_in);
+  if (!result) {
+    int failed =
+        directory ? mkdirat(resolved.parent, resolved.name, mode) : mknodat(resolved.parent, resolved.name, mode, dev);
+    result = call_result(failed, &resolved, "create");
+  }
   if (!result) disk_add_entry();
   release_path(&resolved);
   return result;
@@ -30,11 +26,10 @@ int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t addre
   if (result) return result;
   bool directory = flags & AT_REMOVEDIR;
   if (resolved.parent < 0) result = directory ? -EINVAL : -EISDIR;
-  else if (resolved.fd >= 0 && (result = check_path(&resolved, denies_remove, "remove")))
-    ;
-  else if (resolved.must_be_dir && !directory && resolved.fd >= 0)
+  else if (resolved.fd >= 0) result = check_path(&resolved, denies_remove, "remove");
+  if (!result && resolved.must_be_dir && !directory && resolved.fd >= 0)
     result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -ENOTDIR;
-  else result = call_result(unlinkat(resolved.parent, resolved.name, flags), &resolved, "remove");
+  if (!result) result = call_result(unlinkat(resolved.parent, resolved.name, flags), &resolved, "remove");
   if (!result) disk_remove_entry();
   release_path(&resolved);
   return result;
@@ -85,6 +80,14 @@ int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t fr
   return result;
 }
 
+static int check_link(const struct resolved_path *from, const struct resolved_path *to) {
+  if (to->parent < 0 || to->fd >= 0) return -EEXIST;
+  if (from->fd < 0) return -ENOENT;
+  /* SECURITY: a second name for a protected file would be a way to write it. */
+  int error = check_path(from, denies_write, "link");
+  return error ? error : check_path(to, denies_move_in, "create");
+}
+
 int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path,
                  int flags) {
   struct resolved_path from, to;
@@ -98,15 +101,13 @@ int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from
     result = resolve(&from, call->caller, from_dir, path, flags & AT_SYMLINK_FOLLOW ? FOLLOW_SYMLINK : NO_FOLLOW);
   if (result) return result;
   if ((result = resolve_argument(call, &to, to_dir, to_path, NO_FOLLOW))) return release_path(&from), result;
-  snprintf(link, sizeof link, "/proc/self/fd/%d", from.fd);
-  if (to.parent < 0 || to.fd >= 0) result = -EEXIST;
-  else if (from.fd < 0) result = -ENOENT;
-  /* SECURITY: a second name for a protected file would be a way to write it. */
-  else if ((result = check_path(&from, denies_write, "link")) || (result = check_path(&to, denies_move_in, "create")))
-    ;
-  else if (from.parent < 0)
-    result = call_result(linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW), &to, "link");
-  else result = call_result(linkat(from.parent, from.name, to.parent, to.name, 0), &to, "link");
+  result = check_link(&from, &to);
+  if (!result) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", from.fd);
+    int failed = from.parent < 0 ? linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW)
+                                 : linkat(from.parent, from.name, to.parent, to.name, 0);
+    result = call_result(failed, &to, "link");
+  }
   if (!result) disk_add_entry();
   release_path(&from);
   release_path(&to);
@@ -120,12 +121,28 @@ int emulate_symlink(const struct supervised_call *call, uint64_t target_address,
   if (!result) result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EEXIST;
-  else if ((result = check_path(&resolved, denies_move_in, "create")))
-    ;
-  else if (is_disk_full(&resolved)) result = -ENOSPC;
-  else result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
+  else result = check_new_entry(&resolved, denies_move_in);
+  if (!result) result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
   if (!result) disk_add_entry();
   release_path(&resolved);
+  return result;
+}
+
+static int check_truncate(const struct resolved_path *resolved, off_t length) {
+  if (resolved->fd < 0) return -ENOENT;
+  int error = check_path(resolved, denies_write, "write");
+  if (error) return error;
+  if (!S_ISREG(resolved->stat.st_mode)) return S_ISDIR(resolved->stat.st_mode) ? -EISDIR : -EINVAL;
+  return length > resolved->stat.st_size && is_disk_full(resolved) ? -ENOSPC : 0;
+}
+
+static int truncate_object(const struct resolved_path *resolved, off_t length) {
+  char link[32];
+  snprintf(link, sizeof link, "self/fd/%d", resolved->fd);
+  int fd = openat(proc_fd, link, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+  bool counted = fd < 0 || disk_track_file(fd, &resolved->stat, false);
+  int result = counted ? call_result(fd < 0 || ftruncate(fd, length), resolved, "write") : -ENOSPC;
+  if (fd >= 0) close(fd);
   return result;
 }
 
@@ -133,19 +150,8 @@ int emulate_truncate(const struct supervised_call *call, uint64_t address, off_t
   struct resolved_path resolved;
   int result = resolve_argument(call, &resolved, AT_FDCWD, address, FOLLOW_SYMLINK);
   if (result) return result;
-  char link[32];
-  snprintf(link, sizeof link, "self/fd/%d", resolved.fd);
-  if (resolved.fd < 0) result = -ENOENT;
-  else if ((result = check_path(&resolved, denies_write, "write")))
-    ;
-  else if (!S_ISREG(resolved.stat.st_mode)) result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -EINVAL;
-  else if (length > resolved.stat.st_size && is_disk_full(&resolved)) result = -ENOSPC;
-  else {
-    int fd = openat(proc_fd, link, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
-    bool counted = fd < 0 || disk_track_file(fd, &resolved.stat, false);
-    result = counted ? call_result(fd < 0 || ftruncate(fd, length), &resolved, "write") : -ENOSPC;
-    if (fd >= 0) close(fd);
-  }
+  result = check_truncate(&resolved, length);
+  if (!result) result = truncate_object(&resolved, length);
   release_path(&resolved);
   return result;
 }

@@ -2,11 +2,9 @@
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
 
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 
 /*
  * The seccomp filter that decides which calls are passed to PID 1: those that change a name or open a file for
@@ -74,16 +72,17 @@ static const unsigned DENIED_IOCTL_TYPES[] = {0x9400 /* btrfs */, 0xbc00 /* bcac
 
 #define ARGUMENT(n) ((unsigned)offsetof(struct seccomp_data, args) + (n)*8)
 
+/* Calls that open a file are only of interest when it can be changed through the descriptor. */
 static void notify_open(struct sock_filter *code, int *at, int call, int flags_argument) {
   const struct sock_filter block[] = {
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 4), /* another call: skip this block */
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT((unsigned)flags_argument)),
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, WRITE_INTENT, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF), /* any of the flags is set */
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   memcpy(code + *at, block, sizeof block);
-  *at += (int)(LENGTH(block));
+  *at += (int)LENGTH(block);
 }
 
 static void notify_call(struct sock_filter *code, int *at, int call) {
@@ -94,13 +93,16 @@ static void notify_call(struct sock_filter *code, int *at, int call) {
 /* A connected socket sends without an address, and often; only calls with an address are reported. */
 static void notify_sendto(struct sock_filter *code, int *at) {
   const struct sock_filter block[] = {
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 6), BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),          BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4) + 4),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 6), /* another call: skip this block */
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4)),       /* the address, low half */
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(4) + 4), /* high half */
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF), /* not NULL */
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   memcpy(code + *at, block, sizeof block);
-  *at += (int)(LENGTH(block));
+  *at += (int)LENGTH(block);
 }
 
 static void emit(struct sock_filter *code, int *at, unsigned short what, unsigned value, unsigned char if_true,
@@ -143,12 +145,14 @@ static void add_file_rules(struct sock_filter *code, int *at) {
 /* Shared mappings (MAP_SHARED sets bit 0, MAP_PRIVATE does not) and memfds. */
 static void add_shared_memory_rules(struct sock_filter *code, int *at) {
   const struct sock_filter block[] = {
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4), BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(3)),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4), /* another call: skip this block */
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(3)),     /* flags */
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF), /* shared */
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   memcpy(code + *at, block, sizeof block);
-  *at += (int)(LENGTH(block));
+  *at += (int)LENGTH(block);
   notify_call(code, at, SYS_memfd_create);
   return_when_equal(code, at, 447 /* memfd_secret */, SECCOMP_RET_ERRNO | ENOSYS);
 }

@@ -1,5 +1,4 @@
 #include "limits/limits.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 #include <sys/mman.h>

@@ -1,11 +1,7 @@
 #include "limits/limits.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
-#include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/xattr.h>
-#include <utime.h>
 
 /* Modes, owners, times and extended attributes. Those of a protected file cannot be changed either. */
 

@@ -1,6 +1,5 @@
 #include "common/channel.h"
 #include "limits/limits.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 #include <linux/seccomp.h>
@@ -112,12 +111,12 @@ int emulate_open(const struct supervised_call *call, int dirfd, uint64_t address
       resolve_argument(call, &resolved, dirfd, address, (flags & O_NOFOLLOW) || exclusive ? NO_FOLLOW : FOLLOW_SYMLINK);
   if (result) return result;
   bool creates = (flags & O_CREAT) && resolved.fd < 0;
-  if ((result = check_path(&resolved, creates ? denies_create : denies_write, "write")))
-    ;
-  else if (is_disk_full(&resolved)) result = -ENOSPC;
-  else if ((flags & O_TMPFILE) == O_TMPFILE && resolved.fd >= 0) result = open_object(call, &resolved, flags, mode);
-  else if (resolved.parent < 0) result = open_object(call, &resolved, flags, mode);
-  else result = open_entry(call, &resolved, flags, mode);
+  bool unnamed = (flags & O_TMPFILE) == O_TMPFILE && resolved.fd >= 0;
+  result = check_path(&resolved, creates ? denies_create : denies_write, "write");
+  if (!result && is_disk_full(&resolved)) result = -ENOSPC;
+  if (!result)
+    result = unnamed || resolved.parent < 0 ? open_object(call, &resolved, flags, mode)
+                                            : open_entry(call, &resolved, flags, mode);
   release_path(&resolved);
   return result;
 }

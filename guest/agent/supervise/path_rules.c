@@ -1,7 +1,6 @@
 #include "common/channel.h"
 #include "limits/limits.h"
 #include "supervise/protected_paths.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 /* Whether a resolved path may be changed: by the names in it, and by whether its directories are git repositories. */
@@ -9,7 +8,7 @@
 enum path_state { HAS_PATH, NO_PATH, UNKNOWN_PATH };
 
 /* A pipe or a socket has no path. A path is unknown when it is too long for the kernel or outside of our root. */
-static enum path_state fd_location(int fd, char *path, size_t size) {
+static enum path_state read_fd_path(int fd, char *path, size_t size) {
   char link[32];
   snprintf(link, sizeof link, "self/fd/%d", fd);
   ssize_t length = readlinkat(proc_fd, link, path, size - 1);
@@ -19,9 +18,9 @@ static enum path_state fd_location(int fd, char *path, size_t size) {
   return path[0] == '(' ? UNKNOWN_PATH : NO_PATH;
 }
 
-static enum path_state location_of(const struct resolved_path *resolved, char *path, size_t size) {
-  if (resolved->parent < 0) return fd_location(resolved->fd, path, size);
-  enum path_state state = fd_location(resolved->parent, path, size);
+static enum path_state read_resolved_path(const struct resolved_path *resolved, char *path, size_t size) {
+  if (resolved->parent < 0) return read_fd_path(resolved->fd, path, size);
+  enum path_state state = read_fd_path(resolved->parent, path, size);
   if (state != HAS_PATH) return state;
   size_t length = strlen(path);
   if (length == 1) length = 0; /* the root itself */
@@ -30,7 +29,7 @@ static enum path_state location_of(const struct resolved_path *resolved, char *p
 }
 
 bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t size) {
-  return location_of(resolved, path, size) == HAS_PATH;
+  return read_resolved_path(resolved, path, size) == HAS_PATH;
 }
 
 static bool has_protected_names(void) {
@@ -39,7 +38,7 @@ static bool has_protected_names(void) {
 
 int check_path(const struct resolved_path *resolved, bool (*denies)(const char *), const char *what) {
   char path[PATH_MAX * 2];
-  enum path_state state = location_of(resolved, path, sizeof path);
+  enum path_state state = read_resolved_path(resolved, path, sizeof path);
   if (state == NO_PATH || (state == HAS_PATH && !denies(path)) || !has_protected_names()) return 0;
   if (state == HAS_PATH) return report_violation("fs.protect", "%s %s", what, path), -EROFS;
   /*
@@ -56,7 +55,6 @@ int check_path(const struct resolved_path *resolved, bool (*denies)(const char *
  */
 enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8 };
 static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs", "commondir"};
-enum { GIT_PART_COUNT = 4 };
 
 static bool is_repository(int parts) {
   return (parts & HEAD) && ((parts & COMMONDIR) || ((parts & OBJECTS) && (parts & REFS)));
@@ -70,7 +68,7 @@ static int git_parts_in(const char *path, size_t length) {
   char part[PATH_MAX * 2 + 16];
   struct stat stat;
   int parts = 0;
-  for (int i = 0; i < GIT_PART_COUNT; i++) {
+  for (size_t i = 0; i < LENGTH(GIT_PARTS); i++) {
     snprintf(part, sizeof part, "%.*s/%s", (int)length, path, GIT_PARTS[i]);
     if (!fstatat(AT_FDCWD, part, &stat, AT_SYMLINK_NOFOLLOW)) parts |= 1 << i;
   }
@@ -81,7 +79,7 @@ bool is_git_directory(const char *path, size_t length) { return is_repository(gi
 
 /* The part that a name stands for, or 0. */
 static int git_part(const char *name) {
-  for (int i = 0; i < GIT_PART_COUNT; i++)
+  for (size_t i = 0; i < LENGTH(GIT_PARTS); i++)
     if (!strcasecmp(name, GIT_PARTS[i])) return 1 << i;
   return 0;
 }
@@ -131,4 +129,10 @@ bool is_disk_full(const struct resolved_path *resolved) {
 
 int call_result(int failed, const struct resolved_path *resolved, const char *what) {
   return failed ? report_readonly(resolved, errno, what) : 0;
+}
+
+int check_new_entry(const struct resolved_path *resolved, bool (*denies)(const char *)) {
+  int error = check_path(resolved, denies, "create");
+  if (error) return error;
+  return is_disk_full(resolved) ? -ENOSPC : 0;
 }

@@ -96,6 +96,8 @@ bool denies_create(const char *path);
 bool denies_remove(const char *path);
 bool denies_move_in(const char *path);
 bool denies_move_out(const char *path);
+/* The same for an entry that is to be created, with the disk limit. */
+int check_new_entry(const struct resolved_path *resolved, bool (*denies)(const char *));
 /* The full path; false when it has none or none that the kernel can tell. */
 bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t size);
 /* Reports a violation and returns true when the disk limit is reached and the call would need space. */

@@ -1,5 +1,4 @@
 #include "common/channel.h"
-#include "supervise/resolve.h"
 #include "supervise/supervise.h"
 
 /* Reports what a command opens and executes, to derive a policy from it. It allows and denies nothing. */
