@@ -28,6 +28,7 @@ const PACKAGES = [
   ['linux-libc-dev', ['/usr/include/linux/landlock.h'], 'builds the guest agent'],
   ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
   ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
+  ['clang-format', ['/usr/bin/clang-format'], 'checks the format of the guest agent'],
   ['clang', ['/usr/bin/clang'], 'compiles C to WebAssembly in the tests'],
   ['lld', ['/usr/bin/wasm-ld'], 'links C to WebAssembly in the tests'],
   ['wasi-libc', ['/usr/include/wasm32-wasi/stdio.h'], 'the C library of WebAssembly programs in the tests'],
@@ -140,7 +141,7 @@ function buildAgent() {
   if (process.platform !== 'linux') return
   const compiler = ['/usr/bin/gcc', '/usr/bin/cc'].find((file) => existsSync(file))
   const agent = join(root, 'guest', 'agent')
-  const sources = readdirSync(agent).map((name) => join(agent, name))
+  const sources = filesIn(agent)
   rebuild('guest agent', join(root, 'dist', 'guest', 'ringfence-agent'), sources, compiler, (out) =>
     run('sh', [join(agent, 'build.sh'), out]),
   )

@@ -90,6 +90,7 @@ else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
   step('types of the console', [bin('typescript', 'bin/tsc'), '--noEmit', '-p', 'web'])
   step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--diagnostic-level=error', '.'])
+  step('C code', [join(root, 'scripts', 'check-c.mjs')])
   tests()
   if (full) sabotage()
 }

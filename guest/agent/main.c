@@ -1,48 +1,30 @@
-#include "agent.h"
+#include "common/channel.h"
+#include "init/init.h"
+#include "launch/launch.h"
+#include "machine/machine.h"
 
 #include <linux/landlock.h>
-#include <time.h>
 
-void strings_add(struct strings *list, const char *item) {
-  if (list->count + 2 > list->room) {
-    list->room = list->room ? list->room * 2 : 64;
-    list->items = realloc(list->items, list->room * sizeof(char *));
-    if (!list->items) die("out of memory");
-  }
-  list->items[list->count++] = (char *)item;
-  list->items[list->count] = NULL;
-}
-
-char **strings_vector(struct strings *list) {
-  static char *none[] = {NULL};
-  return list->items ? list->items : none;
-}
-
-int64_t milliseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
+/* Selects the role; guest/agent/README.md lists them. */
 int main(int argc, char **argv) {
-  /* The kernel of a virtual machine starts us by this name, and adds what it found on its command line. */
-  if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_init();
-  if (argc == 2 && !strcmp(argv[1], "launch")) launch();
+  /* The kernel of a virtual machine starts us under this name and may add arguments from its command line. */
+  if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_main();
+  if (argc == 2 && !strcmp(argv[1], "launch")) launch_main();
   if (argc == 5 && !strcmp(argv[1], "init")) {
     control_fd = atoi(argv[4]);
-    init(atoi(argv[2]), atoi(argv[3]));
+    init_main(atoi(argv[2]), atoi(argv[3]));
   }
-  if (argc == 2 && !strcmp(argv[1], "guest")) guest();
-  if (argc > 2 && !strcmp(argv[1], "enter")) enter(argv + 2);
+  if (argc == 2 && !strcmp(argv[1], "container")) container_main();
+  if (argc > 2 && !strcmp(argv[1], "run-as")) run_as_main(argv + 2);
 #ifdef RINGFENCE_TEST
-  if (argc == 4 && !strcmp(argv[1], "unfenced")) {
+  if (argc == 4 && !strcmp(argv[1], "unconfined")) {
     control_fd = atoi(argv[3]);
-    serve_unfenced(atoi(argv[2]));
+    serve_unconfined(atoi(argv[2]));
   }
 #endif
-  if (argc == 3 && !strcmp(argv[1], "changes")) return list_changes(argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "overlay-changes")) return list_overlay_changes(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "landlock")) {
-    /* The version of its interface that this kernel has; -1 for none. For those who look what a host can do. */
+    /* Landlock's ABI version of this kernel, or -1; used by `doctor`. */
     printf("%ld\n", syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION));
     return 0;
   }
@@ -50,6 +32,6 @@ int main(int argc, char **argv) {
     puts("ringfence-agent 1");
     return 0;
   }
-  fputs("ringfence-agent is started by ringfence and not by hand\n", stderr);
+  fputs("ringfence-agent is started by ringfence, not by hand\n", stderr);
   return 2;
 }

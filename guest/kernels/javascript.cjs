@@ -1,7 +1,7 @@
 'use strict'
 /**
- * A small JavaScript kernel: one JSON request a line on standard input, marked JSON lines on standard output.
- * It runs inside the sandbox. Code is evaluated as Node's own prompt does it, so that names stay and `await` works.
+ * The JavaScript kernel of the code interpreter. It runs inside the sandbox: one JSON request per line on standard input,
+ * JSON lines with a marker on standard output. Code is evaluated by Node's REPL, so that variables persist and `await` works.
  */
 const { writeSync } = require('node:fs')
 const { PassThrough } = require('node:stream')
@@ -12,7 +12,7 @@ const repl = require('node:repl')
 const MARK = `\x1e${process.env.RINGFENCE_KERNEL} `
 delete process.env.RINGFENCE_KERNEL
 
-/** The pipe may be full: then it is tried again until the host has read. */
+/** Retries while the pipe is full, until the host has read from it. */
 function put(text) {
   let bytes = Buffer.from(text)
   while (bytes.length > 0) {
@@ -23,12 +23,12 @@ function put(text) {
     }
   }
 }
-const say = (type, fields = {}) => put(`${MARK}${JSON.stringify({ type, ...fields })}\n`)
+const send = (type, fields = {}) => put(`${MARK}${JSON.stringify({ type, ...fields })}\n`)
 
 for (const name of ['stdout', 'stderr'])
   process[name].write = (chunk, encoding, done) => {
     const text = typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString('utf8')
-    if (text !== '') say(name, { text, timestamp: Date.now() * 1000 })
+    if (text !== '') send(name, { text, timestamp: Date.now() * 1000 })
     const after = typeof encoding === 'function' ? encoding : done
     if (typeof after === 'function') process.nextTick(after)
     return true
@@ -42,7 +42,7 @@ const server = repl.start({
   prompt: '',
   breakEvalOnSigint: true,
 })
-// The prompt's own names are Node's; the code's `require` looks from its working directory.
+// The REPL's own `require` resolves from Node's directory; the code's must resolve from the working directory.
 globalThis.require = require('node:module').createRequire(`${process.cwd()}/`)
 
 const FORMATS = { toHTML: 'html', toSVG: 'svg', toMarkdown: 'markdown', toPNG: 'png' }
@@ -56,39 +56,39 @@ function show(value, main) {
       const json = JSON.parse(JSON.stringify(value))
       if (typeof json === 'object' && json !== null) shown.json = json
     } catch {
-      // Circles and big numbers have no JSON; their text is enough.
+      // Cyclic objects and BigInts have no JSON; their text is enough.
     }
   }
-  say('result', { is_main_result: main, ...shown })
+  send('result', { is_main_result: main, ...shown })
 }
 globalThis.display = (...values) => {
   for (const value of values) show(value, false)
 }
 
-/** The prompt hands what the code throws to its domain, not to whoever evaluates. */
-let thrown = () => {}
+/** The REPL reports exceptions of the code to its domain and not to the caller of `eval`. */
+let onThrown = () => {}
 server._domain.removeAllListeners('error')
-server._domain.on('error', (error) => thrown(error))
+server._domain.on('error', (error) => onThrown(error))
 
-// PLATFORM: Node breaks into code that never yields only while nobody listens to the signal.
-const deaf = () => {}
-process.on('SIGINT', deaf)
+// PLATFORM: Node interrupts synchronous code only while SIGINT has no listener.
+const ignoreSignal = () => {}
+process.on('SIGINT', ignoreSignal)
 
 function evaluate(code, name) {
-  let interrupt = deaf
+  let interrupt = ignoreSignal
   return new Promise((resolve, reject) => {
-    thrown = reject
+    onThrown = reject
     interrupt = () => reject(Object.assign(new Error('interrupted'), { name: 'Interrupted' }))
-    process.removeListener('SIGINT', deaf)
+    process.removeListener('SIGINT', ignoreSignal)
     server.eval(code, server.context, name, (error, value) => (error ? reject(error) : resolve(value)))
     process.on('SIGINT', interrupt)
   }).finally(() => {
-    process.on('SIGINT', deaf)
+    process.on('SIGINT', ignoreSignal)
     process.removeListener('SIGINT', interrupt)
   })
 }
 
-function tellError(what) {
+function sendError(what) {
   const error = what?.err ?? what
   const isError = error instanceof Error || typeof error?.stack === 'string'
   const stack = isError ? String(error.stack) : inspect(error)
@@ -96,7 +96,7 @@ function tellError(what) {
     .split('\n')
     .filter((line) => !/^ +at (new Promise|.*node:)/.test(line) && !line.includes(__filename))
     .join('\n')
-  say('error', {
+  send('error', {
     name: isError ? String(error.name) : 'Error',
     value: isError ? String(error.message) : inspect(error),
     traceback,
@@ -110,17 +110,17 @@ async function execute({ code, env = {} }, count) {
     const value = await evaluate(`${code}\n`, `cell${count}.js`)
     if (value !== undefined) show(value, true)
   } catch (error) {
-    tellError(error)
+    sendError(error)
   } finally {
     for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name]
     Object.assign(process.env, before)
   }
-  say('number_of_executions', { execution_count: count })
-  say('end_of_execution')
+  send('number_of_executions', { execution_count: count })
+  send('end_of_execution')
 }
 
-process.on('uncaughtException', tellError)
-process.on('unhandledRejection', tellError)
+process.on('uncaughtException', sendError)
+process.on('unhandledRejection', sendError)
 
 let count = 0
 let tail = Promise.resolve()

@@ -1,7 +1,8 @@
-"""A small Python kernel: one JSON request a line on standard input, marked JSON lines on standard output.
+"""The Python kernel of the code interpreter: one JSON request per line on standard input, JSON lines with a marker on
+standard output.
 
-It runs inside the sandbox and needs nothing but the standard library. What programs print past it (child processes,
-C code) reaches the host unmarked and counts as output.
+It runs inside the sandbox and needs only the standard library. What child processes and C code print directly reaches
+the host without a marker and counts as output.
 """
 import ast
 import asyncio
@@ -20,17 +21,17 @@ import traceback
 MARK = "\x1e" + os.environ.pop("RINGFENCE_KERNEL", "") + " "
 requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
 answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
-# What the code reads must not be our requests.
+# The code must not read our requests from standard input.
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
-def say(kind, **fields):
+def send(kind, **fields):
     answers.write(MARK + json.dumps({"type": kind, **fields}) + "\n")
     answers.flush()
 
 
 class Output(io.TextIOBase):
-    """Standard output or error of the code, as messages."""
+    """Standard output or error of the code, sent as messages."""
 
     def __init__(self, kind, fd):
         self.kind = kind
@@ -58,7 +59,7 @@ class Output(io.TextIOBase):
     def flush(self):
         text, self.waiting = self.waiting, ""
         if text:
-            say(self.kind, text=text, timestamp=time.time_ns() // 1000)
+            send(self.kind, text=text, timestamp=time.time_ns() // 1000)
 
 
 FORMATS = {
@@ -87,7 +88,7 @@ MIMES = {
 
 
 def plain(value):
-    """JSON wants text; pictures come as bytes."""
+    """Encodes bytes, such as images, for JSON."""
     return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else value
 
 
@@ -113,17 +114,17 @@ def formats_of(value):
 
 def show(value, main=False):
     sys.stdout.flush()
-    say("result", is_main_result=main, **formats_of(value))
+    send("result", is_main_result=main, **formats_of(value))
 
 
 def display(*values):
-    """Shows values with all that they can be shown as."""
+    """Sends values in every format that they support."""
     for value in values:
         show(value)
 
 
 def show_figures():
-    """Figures of matplotlib that the code left open."""
+    """Sends the matplotlib figures that the code left open."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return
@@ -131,19 +132,19 @@ def show_figures():
         buffer = io.BytesIO()
         figure = pyplot.figure(number)
         figure.savefig(buffer, format="png")
-        say("result", is_main_result=False, text=repr(figure), png=plain(buffer.getvalue()))
+        send("result", is_main_result=False, text=repr(figure), png=plain(buffer.getvalue()))
     pyplot.close("all")
 
 
 def shell(line):
-    """`!command`, as in notebooks."""
+    """Runs `!command`, as in notebooks."""
     done = subprocess.run(["/bin/bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     sys.stdout.write(done.stdout.decode("utf-8", "replace"))
     sys.stderr.write(done.stderr.decode("utf-8", "replace"))
 
 
 def without_magic(code):
-    """Lines that begin with `!` are for the shell, unless they are inside of something longer."""
+    """Turns lines that begin with `!` into shell calls, unless the code is valid Python as it stands."""
     try:
         ast.parse(code)
         return code
@@ -162,7 +163,7 @@ def without_magic(code):
     return "\n".join(lines)
 
 
-space = {"__name__": "__main__", "__builtins__": __builtins__, "display": display, "__shell__": shell}
+namespace = {"__name__": "__main__", "__builtins__": __builtins__, "display": display, "__shell__": shell}
 loop = asyncio.new_event_loop()
 asyncio.set_event_loop(loop)
 
@@ -170,8 +171,8 @@ asyncio.set_event_loop(loop)
 def run_part(tree, name, mode):
     compiled = compile(tree, name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if inspect.CO_COROUTINE & compiled.co_flags:
-        return loop.run_until_complete(eval(compiled, space))
-    return eval(compiled, space)
+        return loop.run_until_complete(eval(compiled, namespace))
+    return eval(compiled, namespace)
 
 
 def run(code, count):
@@ -186,12 +187,12 @@ def run(code, count):
         return
     value = run_part(ast.Expression(last.value), name, "eval")
     if value is not None:
-        space["_"] = value
+        namespace["_"] = value
         show(value, main=True)
 
 
-def tell_error(error):
-    """Without our own frames."""
+def send_error(error):
+    """Sends an exception without the stack frames of the kernel."""
     sys.stdout.flush()
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]
@@ -199,7 +200,7 @@ def tell_error(error):
         own.pop(0)
     lines = ["Traceback (most recent call last):\n"] if own else []
     lines += traceback.format_list(own) + traceback.format_exception_only(type(error), error)
-    say("error", name=type(error).__name__, value=str(error), traceback="".join(lines))
+    send("error", name=type(error).__name__, value=str(error), traceback="".join(lines))
 
 
 def execute(request, count):
@@ -208,8 +209,8 @@ def execute(request, count):
     try:
         run(request["code"], count)
         show_figures()
-    except BaseException as error:  # also SystemExit and KeyboardInterrupt: the kernel stays
-        tell_error(error)
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt: the kernel must survive
+        send_error(error)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -229,12 +230,12 @@ def main():
         try:
             execute(json.loads(line), count)
         except KeyboardInterrupt as error:
-            tell_error(error)
+            send_error(error)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stdout.flush()
         sys.stderr.flush()
-        say("number_of_executions", execution_count=count)
-        say("end_of_execution")
+        send("number_of_executions", execution_count=count)
+        send("end_of_execution")
 
 
 main()

@@ -1,7 +1,7 @@
 /*
- * Loaded into QEMU before version 9: it opens the file of a machine's memory for writing even where it only keeps changes
- * to itself. A template belongs to many machines, so nobody gets a descriptor that could write to it; here the one open
- * of that one file asks for reading alone.
+ * Preloaded into QEMU before version 9, which opens a machine's memory file for writing even when the mapping is private.
+ * A template is shared by many machines, so no machine may get a descriptor that could write to it: this library turns the
+ * open of that one file (RINGFENCE_TEMPLATE) into an open for reading.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -4,7 +4,7 @@ import type { Protection } from '../model/plan.ts'
 /**
  * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a commondir
  * that says where those are. It runs what the configuration there names. The guest agent judges the same
- * (guest/agent/judge.c).
+ * (guest/agent/supervise/path_rules.c).
  */
 const PARTS: readonly string[] = ['HEAD', 'objects', 'refs', 'commondir']
 

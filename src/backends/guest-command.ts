@@ -217,8 +217,8 @@ export function violationsOf(
   if (outcome.kind === 'stopped' && outcome.limit !== 'cancelled')
     found.push({ guarantee: `limit.${outcome.limit}`, details: 'the limit stopped the command' })
   else if (counts.oomKills > 0)
-    found.push({ guarantee: 'limit.memory', details: `the kernel ended ${counts.oomKills} processes` })
+    found.push({ guarantee: 'limit.memory', details: `the kernel killed ${counts.oomKills} processes` })
   if (counts.pidsRefused > 0)
-    found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} new processes were refused` })
+    found.push({ guarantee: 'limit.pids', details: `${counts.pidsRefused} forks were refused` })
   return found
 }

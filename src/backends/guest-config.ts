@@ -18,8 +18,8 @@ export function protectionFields(plan: Plan): string[] {
   const protection = plan.protection ?? NOTHING
   if (!plan.protection && plan.limits.diskMb === undefined) return []
   return [
-    ...writableTargets(plan).flatMap((path) => ['guard', path === '/' ? '' : path]),
-    ...plan.own.flatMap((path) => ['own', path]),
+    ...writableTargets(plan).flatMap((path) => ['supervise', path === '/' ? '' : path]),
+    ...plan.own.flatMap((path) => ['private', path]),
     ...lines('protect-root', protection.roots),
     ...lines('protect-inner', protection.inner),
     ...lines('protect-name', protection.names),
@@ -55,13 +55,13 @@ export type ContainerSide = {
 export function containerFields(plan: Plan, { guards, counts, slowStart }: ContainerSide): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
-    'stay',
-    ...(slowStart ? ['ahead'] : []),
+    'persistent',
+    ...(slowStart ? ['prefork'] : []),
     'cwd',
     plan.cwd,
     ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),
-    ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
-    ...(guards && isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
+    ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
+    ...(guards && isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...[...writableTargets(plan), '/tmp', '/dev'].flatMap((path) => ['writable', path]),
     ...(guards ? protectionFields(plan) : []),
     ...['rlimit', 'core', '0'],
@@ -72,7 +72,7 @@ export function containerFields(plan: Plan, { guards, counts, slowStart }: Conta
     ...(counts && pids !== undefined
       ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + OUR_PROCESSES)]
       : []),
-    ...(watched(plan) ? ['tick', '25'] : []),
+    ...(watched(plan) ? ['check-interval', '25'] : []),
   ]
 }
 

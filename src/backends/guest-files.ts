@@ -1,4 +1,5 @@
 import { basename } from 'node:path/posix'
+import { FILE_CHANGES, FILE_KINDS } from '../host/guest/protocol.ts'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
 import type { FileChange, FileInfo, FileKind, GuestFiles, OutputConsumer, WatchOptions } from './backend.ts'
@@ -136,9 +137,9 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
   }
 }
 
-const KINDS: Readonly<Record<string, FileKind>> = { f: 'file', d: 'dir', l: 'link' }
+const KINDS: Readonly<Record<string, FileKind>> = FILE_KINDS
 
-/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files.c. */
+/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files/file_operations.c. */
 function infosOf(text: string): readonly FileInfo[] {
   const parts = text.split('\0')
   const infos: FileInfo[] = []
@@ -163,13 +164,7 @@ function infosOf(text: string): readonly FileInfo[] {
   return infos
 }
 
-const CHANGES: Readonly<Record<string, FileChange['kind']>> = {
-  c: 'create',
-  d: 'remove',
-  w: 'write',
-  m: 'chmod',
-  r: 'rename',
-}
+const CHANGES: Readonly<Record<string, FileChange['kind']>> = FILE_CHANGES
 
 async function watch(run: Run, path: string, options: WatchOptions): Promise<void> {
   let rest = ''

@@ -212,6 +212,6 @@ function fieldsOf(command: Command, io: StartIo, held: boolean): readonly string
     ...(command.cwd === undefined ? [] : ['cwd', command.cwd]),
     ...(io.stdin || terminal ? ['input'] : []),
     ...(terminal ? ['terminal', String(terminal.cols), String(terminal.rows)] : []),
-    ...(held ? ['held'] : []),
+    ...(held ? ['wait-for-start'] : []),
   ]
 }

@@ -48,8 +48,13 @@ export function makeRig(): Rig {
   mkdirSync(workspace)
   mkdirSync(join(base, 'reports'))
   const sources = join(packageRoot(), 'guest', 'agent')
-  const files = readdirSync(sources).filter((name) => name.endsWith('.c'))
-  execFileSync('/usr/bin/gcc', [...FLAGS, ...CHECKS, '-o', agent, ...files], { cwd: sources, stdio: 'pipe' })
+  const files = readdirSync(sources, { recursive: true, encoding: 'utf8' }).filter((name) =>
+    name.endsWith('.c'),
+  )
+  execFileSync('/usr/bin/gcc', [...FLAGS, ...CHECKS, '-I.', '-o', agent, ...files], {
+    cwd: sources,
+    stdio: 'pipe',
+  })
   return { base, workspace, agent }
 }
 
@@ -96,7 +101,7 @@ export function serve(rig: Rig): Served {
   ]
   const fences = ['--unshare-all', '--die-with-parent', '--as-pid-1', '--cap-drop', 'ALL', '--new-session']
   const options = `log_path=${join(base, 'reports', 'report')}:exitcode=${REPORTED}:detect_leaks=0:abort_on_error=0`
-  const child = spawn('/usr/bin/bwrap', [...fences, ...place, agent, 'unfenced', '4', '3'], {
+  const child = spawn('/usr/bin/bwrap', [...fences, ...place, agent, 'unconfined', '4', '3'], {
     stdio: ['ignore', 'ignore', 'pipe', 'pipe', openSync(config, 'r')],
     env: { PATH: '/usr/bin:/bin', ASAN_OPTIONS: options, UBSAN_OPTIONS: options },
   })
@@ -113,9 +118,29 @@ export function serve(rig: Rig): Served {
 }
 
 const configOf = (workspace: string): readonly string[] => [
-  ...['stay', 'cwd', workspace, 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
-  ...['guard', workspace, 'protect-root', '.git', 'protect-inner', '.git/hooks', 'protect-name', '.envrc'],
-  ...['tunnel', '3128', 'memory', '4000000000', 'disk', '1000000000', 'processes', '800', 'tick', '40'],
+  ...['persistent', 'cwd', workspace, 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
+  ...[
+    'supervise',
+    workspace,
+    'protect-root',
+    '.git',
+    'protect-inner',
+    '.git/hooks',
+    'protect-name',
+    '.envrc',
+  ],
+  ...[
+    'proxy-port',
+    '3128',
+    'memory',
+    '4000000000',
+    'disk',
+    '1000000000',
+    'processes',
+    '800',
+    'check-interval',
+    '40',
+  ],
 ]
 
 /** The same as any sandbox with an agent, from here on. */

@@ -210,7 +210,7 @@ const FIELDS = [
   ['argv', 'cat', 'input'],
   ['argv', 'cat', 'input', 'terminal', '80', '24'],
   ['argv', 'sh', 'argv', '-c', 'argv', 'echo hi; sleep 0.05; echo there >&2'],
-  ['argv', 'sleep', 'argv', '1', 'held'],
+  ['argv', 'sleep', 'argv', '1', 'wait-for-start'],
   ['argv', 'list', 'argv', '/usr', 'argv', '2', 'builtin'],
   ['argv', 'unpack', 'argv', '/tmp/u', 'builtin', 'input'],
   ['argv', 'read', 'argv', '/proc/self/status', 'argv', '0', 'argv', '', 'builtin'],
@@ -258,4 +258,4 @@ function paxOf(record: string): Buffer {
   return Buffer.concat([header('x', record.length), body, header('0', 0), Buffer.alloc(1024)])
 }
 
-test('the rig speaks the protocol that the host does', () => expect(PROTOCOL_VERSION).toBe('3'))
+test('the rig speaks the protocol that the host does', () => expect(PROTOCOL_VERSION).toBe('4'))

@@ -121,7 +121,7 @@ export const SABOTAGES: readonly Sabotage[] = [
     breaks: ['fs.write'],
     sabotage: (vector) => withoutLandlock(withoutField('readonly', 1)(vector)),
   },
-  { name: 'nobody guards the workspace', breaks: ['fs.protect'], sabotage: withoutField('guard', 1) },
+  { name: 'nobody guards the workspace', breaks: ['fs.protect'], sabotage: withoutField('supervise', 1) },
   {
     name: 'git is not protected',
     breaks: ['fs.protect'],
@@ -174,7 +174,7 @@ export const SABOTAGES: readonly Sabotage[] = [
 
 /** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */
 function withoutLandlock(vector: readonly string[]): readonly string[] {
-  return [...vector, 'init', 'open-files']
+  return [...vector, 'init', 'whole-file-system']
 }
 
 /** The same for machines: damage to what their `/init` and their agent are told, and to what is taken back from them. */
@@ -210,7 +210,7 @@ export const MACHINE_SABOTAGES: readonly MachineMutation[] = [
   {
     name: 'nobody guards the workspace, and everything is taken back',
     breaks: ['fs.protect'],
-    parts: { sabotage: { config: dropped(1, 'guard') }, refuses: () => undefined },
+    parts: { sabotage: { config: dropped(1, 'supervise') }, refuses: () => undefined },
   },
   {
     name: 'memory has no limit',

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { COMMAND_FIELDS, CONFIG_FIELDS, LAUNCH_OPERATIONS } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan, RealPath } from '../../model/plan.ts'
 import { parseSpec } from '../../model/spec.ts'
@@ -62,54 +63,7 @@ const CONTEXT: LaunchContext = {
 }
 const ROOT = { uid: 0, gid: 0 }
 
-/** As in guest/agent/launch.c and init.c: how many words follow each. */
-const LAUNCHER: Readonly<Record<string, number>> = {
-  bwrap: 1,
-  control: 1,
-  hand: 1,
-  contents: 1,
-  cgroup: 1,
-  bind: 5,
-  arg: 1,
-  file: 2,
-  received: 2,
-  filter: 1,
-  init: 1,
-  user: 2,
-}
-const AGENT: Readonly<Record<string, number>> = {
-  env: 1,
-  argv: 1,
-  readonly: 1,
-  mask: 3,
-  hide: 1,
-  nested: 3,
-  overlay: 3,
-  writable: 1,
-  rlimit: 2,
-  guard: 1,
-  'protect-root': 1,
-  'protect-inner': 1,
-  'protect-name': 1,
-  'protect-except': 1,
-  cwd: 1,
-  user: 2,
-  'open-files': 0,
-  wait: 0,
-  stay: 0,
-  learn: 0,
-  tunnel: 1,
-  hand: 1,
-  'tell-network': 1,
-  memory: 1,
-  'memory-shared': 0,
-  'shared-network': 0,
-  own: 1,
-  'protect-path': 1,
-  disk: 1,
-  processes: 1,
-  tick: 1,
-}
+const AGENT: Readonly<Record<string, number>> = { ...COMMAND_FIELDS, ...CONFIG_FIELDS }
 
 function split(words: readonly string[], arity: Readonly<Record<string, number>>): string[][] {
   const out: string[][] = []
@@ -125,7 +79,7 @@ function split(words: readonly string[], arity: Readonly<Record<string, number>>
 
 /** The vector as its readers see it: the launcher's operations, bubblewrap's words, the agent's fields. */
 function read(vector: readonly string[]) {
-  const operations = split(vector, LAUNCHER)
+  const operations = split(vector, LAUNCH_OPERATIONS)
   const of = (name: string): string[][] =>
     operations.filter((one) => one[0] === name).map((one) => one.slice(1))
   const words = (name: string): string[] => of(name).flat()
@@ -206,7 +160,7 @@ describe('the whole vector', () => {
       ...['file', '/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n'],
       ...['bind', 'rw', W, dev, ino, W],
       ...a('--remount-ro', '/'),
-      ...i('argv', 'echo', 'argv', 'a b', 'tell-network', 'net.offline', 'cwd', W, 'user', '1000', '1001'),
+      ...i('argv', 'echo', 'argv', 'a b', 'report-network', 'net.offline', 'cwd', W, 'user', '1000', '1001'),
       ...i('mask', '/w/state', mask.dev, mask.ino),
       ...['kcore', 'keys', 'key-users', 'kallsyms', 'kmsg', 'timer_list', 'sched_debug'].flatMap((name) =>
         i('hide', `/proc/${name}`),
@@ -301,8 +255,8 @@ describe('what every sandbox has', () => {
   })
 
   test('the command waits for its permit only where there is one to come', () => {
-    expect(launch({}, { waits: true }).field('wait')).toEqual([[]])
-    expect(launch({}, { waits: false }).field('wait')).toEqual([])
+    expect(launch({}, { waits: true }).field('wait-for-go')).toEqual([[]])
+    expect(launch({}, { waits: false }).field('wait-for-go')).toEqual([])
   })
 
   test('a private root is read-only at the end, after every grant', () => {
@@ -434,12 +388,12 @@ describe('danger-full-access', () => {
     expect(bwrap.slice(-4)).toEqual(['--proc', '/proc', '--dev', '/dev'])
     for (const word of ['--tmpfs', '--remount-ro', '--ro-bind']) expect(bwrap).not.toContain(word)
     expect(of('file')).toEqual([])
-    expect(fields).toContainEqual(['open-files'])
+    expect(fields).toContainEqual(['whole-file-system'])
   })
 
   test('still protects names, hides the kernel and unshares the network', () => {
     const { field, bwrap } = launch({ preset: 'danger-full-access', workspace: W })
-    expect(field('guard')).toEqual([['']])
+    expect(field('supervise')).toEqual([['']])
     expect(field('protect-root').flat().join().split('\n')).toEqual(PROTECTION.roots)
     expect(field('readonly').flat()).toContain('/proc/sys')
     expect(field('hide').flat()).toContain('/proc/kcore')
@@ -450,7 +404,7 @@ describe('danger-full-access', () => {
 describe('protection', () => {
   test('goes whole to the agent, with the places that it counts in', () => {
     const { field } = launch({ workspace: W, read: ['/data'], write: ['/out'] })
-    expect(field('guard').flat()).toEqual([W, '/out'])
+    expect(field('supervise').flat()).toEqual([W, '/out'])
     expect(field('protect-root').flat().join().split('\n')).toEqual(PROTECTION.roots)
     expect(field('protect-inner').flat().join().split('\n')).toEqual(PROTECTION.inner)
     expect(field('protect-name').flat().join().split('\n')).toEqual(PROTECTION.names)
@@ -468,7 +422,7 @@ describe('protection', () => {
     ],
   ])('when %s', (_, spec, guards, roots) => {
     const { field } = launch(spec)
-    expect(field('guard').flat()).toEqual(guards)
+    expect(field('supervise').flat()).toEqual(guards)
     expect(field('protect-root').flat()).toEqual(roots)
   })
 })
@@ -478,7 +432,9 @@ describe('limits', () => {
   const none = { memory: false, pids: false }
   const fieldsOf = (limits: object, context: Partial<LaunchContext>): string[] =>
     launch({ workspace: W, limits }, context)
-      .fields.filter(([name]) => ['rlimit', 'memory', 'disk', 'processes', 'tick'].includes(name as string))
+      .fields.filter(([name]) =>
+        ['rlimit', 'memory', 'disk', 'processes', 'check-interval'].includes(name as string),
+      )
       .map((field) => field.join(' '))
 
   test.each<[string, object, Partial<LaunchContext>, string[]]>([
@@ -486,7 +442,7 @@ describe('limits', () => {
       'a control group holds them',
       { memoryMb: 64, pids: 9 },
       { agentHolds: none },
-      ['rlimit core 0', 'tick 25'],
+      ['rlimit core 0', 'check-interval 25'],
     ],
     [
       'the agent holds them',
@@ -498,26 +454,26 @@ describe('limits', () => {
         'rlimit nproc 9',
         'rlimit data 67108864',
         'memory 67108864',
-        'tick 25',
+        'check-interval 25',
       ],
     ],
     [
       'the kernel does not count the processes of user 0',
       { memoryMb: 64, pids: 9 },
       { agentHolds: held, ...ROOT },
-      ['rlimit core 0', 'processes 9', 'rlimit data 67108864', 'memory 67108864', 'tick 25'],
+      ['rlimit core 0', 'processes 9', 'rlimit data 67108864', 'memory 67108864', 'check-interval 25'],
     ],
     [
       'half and half',
       { memoryMb: 64, pids: 9 },
       { agentHolds: { memory: true, pids: false } },
-      ['rlimit core 0', 'rlimit data 67108864', 'memory 67108864', 'tick 25'],
+      ['rlimit core 0', 'rlimit data 67108864', 'memory 67108864', 'check-interval 25'],
     ],
     [
       'disk is always the agent’s',
       { diskMb: 3 },
       { agentHolds: none },
-      ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'tick 25'],
+      ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'check-interval 25'],
     ],
     [
       'nobody asked: nets, looked at less often',
@@ -625,7 +581,7 @@ describe('files of the plan', () => {
     const { of } = read(launchVector(plan, { argv: ['true'] }, { ...CONTEXT, hand: 4, contents: 5 }))
     expect(of('contents')).toEqual([['5']])
     const files = plan.files.map(({ target, text }) => [target, String(Buffer.byteLength(text))])
-    expect(of('received')).toEqual(files)
+    expect(of('file-from-contents')).toEqual(files)
     expect(Buffer.from(launchContents(plan) ?? []).toString()).toBe(`preload${large}`)
   })
 

@@ -1,3 +1,4 @@
+import { LAUNCH_VARIABLE } from '../../host/guest/protocol.ts'
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
@@ -7,10 +8,10 @@ import { isOffline, protectionFields, watched, writableTargets } from '../guest-
 /**
  * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
  *
- *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · contents FD · received DST BYTES · filter HEX ·
+ *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · contents FD · file-from-contents DST BYTES · filter HEX ·
  *             init FIELD
  *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
- *   init:     env K=V · argv A · cwd D · tell-network G · guard D · protect-… · writable D · readonly D · mask … · rlimit …
+ *   init:     env K=V · argv A · cwd D · report-network G · supervise D · protect-… · writable D · readonly D · mask … · rlimit …
  *
  * The later mount wins, so the order below is the order of the wall: system, private places, grants, masks.
  */
@@ -96,7 +97,7 @@ export function launchVector(
     'bwrap',
     context.bwrap,
     ...(context.control >= 0 ? ['control', String(context.control)] : []),
-    ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
+    ...(context.hand === undefined ? [] : ['handover', String(context.hand)]),
     ...(context.contents === undefined ? [] : ['contents', String(context.contents)]),
     ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
@@ -201,7 +202,7 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
 const files = (plan: Plan): string[] =>
   plan.files.flatMap(({ target, text }) => [
     ...arg('--perms', '0444'),
-    'received',
+    'file-from-contents',
     target,
     String(Buffer.byteLength(text)),
   ])
@@ -270,14 +271,14 @@ const stagedMounts = (plan: Plan): string[] =>
 
 function agentFields(plan: Plan, command: Command | 'stay', context: LaunchContext): string[] {
   return [
-    ...(command === 'stay' ? ['stay'] : command.argv.flatMap((value) => ['argv', value])),
-    ...(context.waits ? ['wait'] : []),
-    ...(plan.learns ? ['learn'] : []),
+    ...(command === 'stay' ? ['persistent'] : command.argv.flatMap((value) => ['argv', value])),
+    ...(context.waits ? ['wait-for-go'] : []),
+    ...(plan.learns ? ['trace'] : []),
     ...(plan.network.mode === 'full' ? ['shared-network'] : []),
-    ...(plan.network.mode === 'fetch' ? ['tunnel', String(PROXY_PORT)] : []),
-    ...(context.hand === undefined ? [] : ['hand', String(context.hand)]),
+    ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
+    ...(context.hand === undefined ? [] : ['handover', String(context.hand)]),
     // Where there is no network, an attempt to reach one is worth a record.
-    ...(isOffline(plan) ? ['tell-network', `net.${plan.network.mode}`] : []),
+    ...(isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
@@ -286,7 +287,9 @@ function agentFields(plan: Plan, command: Command | 'stay', context: LaunchConte
     ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
     ...PROC_HIDDEN.flatMap((path) => ['hide', path]),
     ...PROC_READONLY.flatMap((path) => ['readonly', path]),
-    ...(grantsRoot(plan) ? ['open-files'] : writablePlaces(plan).flatMap((path) => ['writable', path])),
+    ...(grantsRoot(plan)
+      ? ['whole-file-system']
+      : writablePlaces(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
     ...limitFields(plan, context),
   ]
@@ -305,7 +308,7 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
       : []),
     ...(diskMb !== undefined ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)] : []),
-    ...(watched(plan) ? ['tick', '25'] : []),
+    ...(watched(plan) ? ['check-interval', '25'] : []),
   ]
 }
 
@@ -315,9 +318,9 @@ export function launchEnvironment(
   guest: Readonly<Record<string, string>>,
 ): Record<string, string> {
   // SECURITY: the launcher reads `RINGFENCE_LAUNCH_01` as item 1 too; a guest's variable must never become one.
-  const ours = Object.keys(guest).find((name) => name.startsWith('RINGFENCE_LAUNCH'))
+  const ours = Object.keys(guest).find((name) => name.startsWith(LAUNCH_VARIABLE))
   if (ours) throw new SandboxError('invalid-input', `the variable \`${ours}\` belongs to the launcher`)
-  const env: Record<string, string> = { ...guest, RINGFENCE_LAUNCH: String(vector.length) }
-  for (const [index, item] of vector.entries()) env[`RINGFENCE_LAUNCH_${index}`] = item
+  const env: Record<string, string> = { ...guest, [LAUNCH_VARIABLE]: String(vector.length) }
+  for (const [index, item] of vector.entries()) env[`${LAUNCH_VARIABLE}_${index}`] = item
   return env
 }

@@ -38,7 +38,7 @@ describe('every container', () => {
     ['writes no log', host.LogConfig, { Type: 'none' }],
     ['goes with its input', [body.StdinOnce, host.AutoRemove], [true, true]],
     ['says whose it is', body.Labels, context.labels],
-    ['starts the agent', [body.Entrypoint, body.Cmd], [['/.ringfence/agent'], ['guest']]],
+    ['starts the agent', [body.Entrypoint, body.Cmd], [['/.ringfence/agent'], ['container']]],
     ['is nobody special', body.User, '1000:1000'],
     ['has no variables of ours', body.Env, undefined],
     ['always has a ceiling for processes', host.PidsLimit, 1026],

@@ -47,7 +47,7 @@ export function containerBody(plan: Plan, context: ContainerContext): Record<str
   return {
     Image: context.image,
     Entrypoint: [AGENT_TARGET],
-    Cmd: ['guest'],
+    Cmd: ['container'],
     User: `${context.uid}:${context.gid}`,
     WorkingDir: '/',
     Hostname: 'sandbox',

@@ -31,7 +31,7 @@ describe('every bundle', () => {
   const config = configOf({})
   test('has nothing but the agent to start, and no privileges', () => {
     expect(config.process).toMatchObject({
-      args: ['/.ringfence/agent', 'guest'],
+      args: ['/.ringfence/agent', 'container'],
       user: { uid: 1000, gid: 1000 },
       noNewPrivileges: true,
       capabilities: { bounding: [], effective: [], permitted: [], inheritable: [], ambient: [] },

@@ -64,7 +64,7 @@ export function bundleOf(plan: Plan, context: BundleContext): Bundle {
 const processOf = ({ uid, gid }: BundleContext): Record<string, unknown> => ({
   terminal: false,
   user: { uid, gid, additionalGids: [] },
-  args: [AGENT_TARGET, 'guest'],
+  args: [AGENT_TARGET, 'container'],
   env: ['PATH=/usr/bin:/bin'],
   cwd: '/',
   capabilities: { bounding: [], effective: [], inheritable: [], permitted: [], ambient: [] },

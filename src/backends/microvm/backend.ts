@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { monotonicMs } from '../../host/clock.ts'
+import { READY_GUARD, READY_LANDLOCK } from '../../host/guest/protocol.ts'
 import { hostFingerprint, systemProgram } from '../../host/system.ts'
 import { WarmPool } from '../../host/warm-pool.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -225,8 +226,8 @@ class Microvm implements Backend {
     ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
     ...(status.get('NoNewPrivs') === '1' ? ['no-new-privs'] : []),
     ...(/^0+$/.test(status.get('CapEff') ?? '') ? ['no-capabilities'] : []),
-    ...(Number(status.get('Landlock')) > 0 ? [`landlock(abi ${status.get('Landlock')})`] : []),
-    ...(status.get('Guard') === '1' ? ['guard'] : []),
+    ...(Number(status.get(READY_LANDLOCK)) > 0 ? [`landlock(abi ${status.get(READY_LANDLOCK)})`] : []),
+    ...(status.get(READY_GUARD) === '1' ? ['guard'] : []),
     'cgroup',
   ]
 }

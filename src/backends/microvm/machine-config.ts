@@ -2,7 +2,7 @@ import { basename } from 'node:path/posix'
 import type { Mount, Plan } from '../../model/plan.ts'
 import type { User } from '../container-files.ts'
 
-/** A plan in the language of a machine's `/init` (guest/agent/machine.c). Pure. */
+/** A plan in the language of a machine's `/init` (guest/agent/machine/setup.c). Pure. */
 
 /** What the guest's kernel and our agent need of a machine's memory. */
 const KERNEL_MB = 128
@@ -57,7 +57,7 @@ export function containerSettingFields(plan: Plan, settings: ContainerSettings):
     ...smallFiles(plan, user, hostname).flatMap(({ target, text }) => ['file', target, text]),
     ...(images.size > 0 ? ['inputs'] : []),
     ...guestMountsOf(plan).flatMap(({ kind, mode, target }, index) => [
-      'place',
+      'mount',
       images.has(index) ? 'image' : kind === 'dir' ? 'dir' : 'file',
       mode,
       target,
@@ -102,6 +102,6 @@ export const POOL_WARM_UP_COMMANDS: readonly string[] = ['true', 'bash -c true']
 /** A container with nothing in it, for that. */
 export const WARM_UP_MOUNTS: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
 export const WARM_UP_FIELDS: readonly string[] = [
-  ...['stay', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
+  ...['persistent', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
   ...['writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'],
 ]

@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import { READY_FILLED, READY_TOKEN } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 import { userFor } from '../container-files.ts'
@@ -82,7 +83,7 @@ export class Prepared {
     machine.channel.resume()
     await place.ready()
     const status = await (await place.session()).ready
-    if (status.get('Token') !== identity.token) {
+    if (status.get(READY_TOKEN) !== identity.token) {
       await place.close()
       throw new SandboxError('launch-failed', 'the machine is not the one that was started')
     }
@@ -91,7 +92,7 @@ export class Prepared {
       const copy = copies[index]
       return copy && mount.mode === 'rw' ? [{ mount, manifest: copy.manifest }] : []
     })
-    return new Prepared({ machine, place, shared, since: status.get('Filled') ?? '0' }, tunnels)
+    return new Prepared({ machine, place, shared, since: status.get(READY_FILLED) ?? '0' }, tunnels)
   }
 
   /** Who gets the connections to the proxy from now on. */

@@ -4,7 +4,7 @@ import type { RemoteTransport } from '../remote/sandbox.ts'
 
 /**
  * The operations on files that our own agent has, as scripts for a place where it is not: each prints what the agent
- * would print (guest/agent/files.c), and names an error the same way.
+ * would print (guest/agent/files/file_operations.c), and names an error the same way.
  */
 const FAIL = 'fail() { printf "%s " "$1" >&2; exit 1; }\n'
 const SHOWN = `-printf '%y %m %U %G %s %T@ \\0%p\\0%l\\0'`

@@ -1,3 +1,4 @@
+import { TAR_TYPES } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** One entry of an archive; what follows it is its content. */
@@ -20,9 +21,7 @@ const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '0': 'file',
   '2': 'link',
   '5': 'dir',
-  S: 'same',
-  U: 'unread',
-  T: 'time',
+  ...TAR_TYPES,
 }
 
 export type TarLimits = {

@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { type Frame, FrameReader, fieldsFrame, frame as hostFrame, numberFrame } from './frames.ts'
 
-/** A frame as guest/agent/wire.c writes it. */
+/** A frame as guest/agent/common/channel.c writes it. */
 function frame(type: string, payload: string | Uint8Array, length?: number): Buffer {
   const body = Buffer.from(payload as string)
   const header = Buffer.alloc(9)

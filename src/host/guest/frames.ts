@@ -1,5 +1,16 @@
 import type { Use } from '../../model/command.ts'
 import { type Guarantee, isGuarantee } from '../../model/guarantee.ts'
+import {
+  ACCESS_KINDS,
+  AGENT_FRAMES,
+  FRAME_HEADER,
+  HOST_FRAMES,
+  LIMIT_NAMES,
+  MAX_BYTES,
+  MAX_TEXT,
+} from './protocol.ts'
+
+export { INPUT_WINDOW, PROTOCOL_VERSION, STREAM_WINDOW, WINDOW } from './protocol.ts'
 
 /**
  * The channel to the guest agent: type (1 byte), id (4 bytes), length (4 bytes), payload; numbers little endian.
@@ -24,26 +35,13 @@ export type Frame =
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
   | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
 
-/** The agent says in its ready frame which protocol it speaks. */
-export const PROTOCOL_VERSION = '3'
+/** The limits that the agent itself enforces. */
+type AgentLimit = (typeof LIMIT_NAMES)[number]
 
-/** What one side may send on a stream, and the agent of a command's output, before the other makes room. */
-export const WINDOW = 256 * 1024
-/** What a stream's other end in the sandbox holds for whoever reads slowly. */
-export const STREAM_WINDOW = 1024 * 1024
-/** What the host may send of a command's standard input. */
-export const INPUT_WINDOW = 64 * 1024
-
-/** The limits that the agent itself holds. */
-const AGENT_LIMITS = ['memory', 'pids', 'disk'] as const
-type AgentLimit = (typeof AGENT_LIMITS)[number]
-
-const HEADER = 9
-const MAX_TEXT = 4096
-const MAX_BYTES = 64 * 1024
 /** SECURITY: a few bytes that wait for a slow reader must not keep the whole piece alive that they came in. */
 const SMALL = 4096
-const BULK = new Set(['O', 'P', 'D'].map((type) => type.charCodeAt(0)))
+const { stdout, stderr, data } = AGENT_FRAMES
+const BULK = new Set([stdout, stderr, data].map((type) => type.charCodeAt(0)))
 
 /** A frame of plain bytes that is still on its way. */
 type Bulk = { readonly type: number; readonly id: number; left: number }
@@ -62,19 +60,19 @@ export class FrameReader {
     if (this.#broken) return frames
     const bytes = this.#rest.length === 0 ? bufferOf(chunk) : Buffer.concat([this.#rest, chunk])
     let at = this.#takeBulk(bytes, frames)
-    while (bytes.length - at >= HEADER) {
+    while (bytes.length - at >= FRAME_HEADER) {
       const [type, id, length] = [bytes[at] as number, bytes.readUInt32LE(at + 1), bytes.readUInt32LE(at + 5)]
       const isBulk = BULK.has(type)
       if (length > (isBulk ? MAX_BYTES : MAX_TEXT)) return this.#break(frames)
-      const end = at + HEADER + length
+      const end = at + FRAME_HEADER + length
       if (end > bytes.length && isBulk) {
         this.#bulk = { type, id, left: length }
-        at += HEADER
+        at += FRAME_HEADER
         at += this.#takeBulk(bytes.subarray(at), frames)
         break
       }
       if (end > bytes.length) break
-      const frame = decode(type, id, bytes.subarray(at + HEADER, end))
+      const frame = decode(type, id, bytes.subarray(at + FRAME_HEADER, end))
       if (!frame) return this.#break(frames)
       frames.push(frame)
       at = end
@@ -107,20 +105,20 @@ const NOTHING_LEFT = Buffer.alloc(0)
 const bufferOf = (chunk: Uint8Array): Buffer => Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
 
 const TEXTS = new Map<string, 'error' | 'refused'>([
-  ['E', 'error'],
-  ['F', 'refused'],
+  [AGENT_FRAMES.error, 'error'],
+  [AGENT_FRAMES.refused, 'refused'],
 ])
 const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
-  ['O', 'stdout'],
-  ['P', 'stderr'],
-  ['D', 'data'],
+  [stdout, 'stdout'],
+  [stderr, 'stderr'],
+  [data, 'data'],
 ])
 const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'>([
-  ['J', 'renewed'],
-  ['H', 'waiting'],
-  ['N', 'tunnel'],
-  ['Q', 'end'],
-  ['U', 'drop'],
+  [AGENT_FRAMES.renewed, 'renewed'],
+  [AGENT_FRAMES.waiting, 'waiting'],
+  [AGENT_FRAMES.tunnel, 'tunnel'],
+  [AGENT_FRAMES.end, 'end'],
+  [AGENT_FRAMES.drop, 'drop'],
 ])
 
 function decode(type: number, id: number, payload: Buffer): Frame | undefined {
@@ -136,28 +134,28 @@ function decode(type: number, id: number, payload: Buffer): Frame | undefined {
 
 function decodeReport(letter: string, id: number, payload: Buffer): Frame | undefined {
   switch (letter) {
-    case 'R':
+    case AGENT_FRAMES.ready:
       return { kind: 'ready', id, status: statusOf(payload) }
-    case 'V':
+    case AGENT_FRAMES.violation:
       return violationOf(id, payload)
-    case 'L':
+    case AGENT_FRAMES.limit:
       return limitOf(id, payload.toString('latin1'))
-    case 'X':
+    case AGENT_FRAMES.exit:
       return payload.length === 2
         ? { kind: 'exit', id, signaled: payload[0] === 1, code: payload[1] as number }
         : undefined
-    case 'M':
+    case AGENT_FRAMES.use:
       return useOf(id, payload)
-    case 'A':
+    case AGENT_FRAMES.started:
       return { kind: 'started', id, pid: payload.length === 4 ? payload.readUInt32LE(0) : 0 }
-    case 'W':
+    case AGENT_FRAMES.window:
       return payload.length === 4 ? { kind: 'window', id, bytes: payload.readUInt32LE(0) } : undefined
     default:
       return undefined
   }
 }
 
-const USES: Readonly<Record<string, Use['kind']>> = { r: 'read', w: 'write', x: 'start' }
+const USES: Readonly<Record<string, Use['kind']>> = ACCESS_KINDS
 
 function useOf(id: number, payload: Buffer): Frame | undefined {
   const kind = USES[payload.toString('latin1', 0, 1)]
@@ -165,7 +163,7 @@ function useOf(id: number, payload: Buffer): Frame | undefined {
 }
 
 function limitOf(id: number, text: string): Frame | undefined {
-  const limit = AGENT_LIMITS.find((name) => name === text)
+  const limit = LIMIT_NAMES.find((name) => name === text)
   return limit && { kind: 'limit', id, limit }
 }
 
@@ -191,40 +189,21 @@ function printable(bytes: Buffer, keep = ''): string {
 const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
 
 /** What the host may send. */
-const HOST_TYPES = {
-  go: 'G',
-  signal: 'S',
-  kill: 'K',
-  freeze: 'B',
-  command: 'C',
-  input: 'I',
-  resize: 'Z',
-  connect: 'T',
-  data: 'D',
-  end: 'Q',
-  drop: 'U',
-  window: 'W',
-  configure: 'Y',
-  filter: 'f',
-  expect: 'e',
-  identity: 'i',
-  leave: 'l',
-} as const
-export type HostFrame = keyof typeof HOST_TYPES
+export type HostFrame = keyof typeof HOST_FRAMES
 
 /** One frame for the agent. */
 export function frame(type: HostFrame, id: number, payload: Uint8Array = NOTHING): Buffer {
-  const bytes = Buffer.allocUnsafe(HEADER + payload.length)
-  bytes.set(payload, HEADER)
+  const bytes = Buffer.allocUnsafe(FRAME_HEADER + payload.length)
+  bytes.set(payload, FRAME_HEADER)
   return withHead(bytes, type, id, payload.length)
 }
 
 /** The head of a frame whose payload follows it. */
 export const frameHead = (type: HostFrame, id: number, length: number): Buffer =>
-  withHead(Buffer.allocUnsafe(HEADER), type, id, length)
+  withHead(Buffer.allocUnsafe(FRAME_HEADER), type, id, length)
 
 function withHead(bytes: Buffer, type: HostFrame, id: number, length: number): Buffer {
-  bytes.write(HOST_TYPES[type], 0, 'latin1')
+  bytes.write(HOST_FRAMES[type], 0, 'latin1')
   bytes.writeUInt32LE(id, 1)
   bytes.writeUInt32LE(length, 5)
   return bytes

@@ -5,7 +5,7 @@ import { type Frame, INPUT_WINDOW, WINDOW } from './frames.ts'
 import type { FrameListener, FrameSender } from './session.ts'
 
 export type GuestRequest = {
-  /** In the agent's language; see guest/agent/command.c. */
+  /** The fields of a command (COMMAND_FIELDS in protocol.ts). */
   readonly fields: readonly string[]
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
   /** How its output is slowed down; absent: it comes as fast as it is taken. */

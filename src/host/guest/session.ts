@@ -11,6 +11,7 @@ import {
   PROTOCOL_VERSION,
 } from './frames.ts'
 import { GuestProcess, type GuestRequest } from './process.ts'
+import { READY_VERSION } from './protocol.ts'
 import { GuestStream } from './stream.ts'
 
 /** Whoever is spoken to under one id. */
@@ -180,7 +181,7 @@ export class Session implements FrameSender {
   }
 
   #greet(status: ReadonlyMap<string, string>): void {
-    if (status.get('Version') === PROTOCOL_VERSION) this.#isReady(status)
+    if (status.get(READY_VERSION) === PROTOCOL_VERSION) this.#isReady(status)
     else this.close('the guest agent is of another version; run `npm run setup`')
   }
 

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { OWNER_PREFIX } from '../guest/protocol.ts'
 import { isAlive, lifeOf, readText } from '../system.ts'
 import type { CgroupHost } from './cgroup.ts'
 
@@ -32,8 +33,8 @@ export function removeOrphanGroups(host: CgroupHost): number {
   return orphans.filter(removeTree).length
 }
 
-/** As the launcher names bubblewrap (guest/agent/launch.c). */
-const PROCESS = /^ringfence-bwrap-(\d+)-(\d+)-(\d+)$/
+/** As the launcher names bubblewrap (guest/agent/launch). */
+const PROCESS = new RegExp(`^${OWNER_PREFIX}-(\\d+)-(\\d+)-(\\d+)$`)
 
 /**
  * Ends what the dead left running: bubblewrap waits for ever when its parent dies in the moment of its birth. Found by the

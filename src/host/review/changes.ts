@@ -1,6 +1,7 @@
 import { lstatSync, readdirSync, readlinkSync, type Stats } from 'node:fs'
 import { join } from 'node:path'
 import { setImmediate as turn } from 'node:timers/promises'
+import { OVERLAY_KINDS } from '../guest/protocol.ts'
 import { at, isBinary, sameContent, type UntrustedPath } from './read.ts'
 
 /** One thing that a command changed behind the overlay. */
@@ -24,7 +25,7 @@ export type Change = {
   readonly target?: string
 }
 
-const KINDS: Readonly<{ [kind: string]: Change['kind'] }> = { f: 'file', d: 'dir', l: 'link', w: 'other' }
+const KINDS: Readonly<{ [letter: string]: Change['kind'] | 'whiteout' }> = OVERLAY_KINDS
 
 /** A mount: the original, what it is called inside, and where its changes lie. */
 export type Layers = { readonly root: string; readonly target: string; readonly upper: string }
@@ -41,9 +42,10 @@ export async function changesOf(layers: Layers, records: readonly string[]): Pro
     const [kind = '', mode = '0', size = '0', opaque = '0'] = (records[i] ?? '').split(' ')
     const relative = records[i + 1] ?? ''
     seen.add(relative)
+    const known = KINDS[kind] ?? 'other'
     const entry: Entry = {
-      kind: KINDS[kind] ?? 'other',
-      whiteout: kind === 'w',
+      kind: known === 'whiteout' ? 'other' : known,
+      whiteout: known === 'whiteout',
       mode: Number.parseInt(mode, 8) & 0o777,
       size: Number(size),
       target: records[i + 2] ?? '',

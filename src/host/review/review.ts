@@ -190,7 +190,10 @@ export class Review {
   }
 
   async #records(upper: string): Promise<readonly string[]> {
-    const result = await run({ file: this.#agent, args: ['changes', upper], env: {}, control: false }, {})
+    const result = await run(
+      { file: this.#agent, args: ['overlay-changes', upper], env: {}, control: false },
+      {},
+    )
     if (result.exit.code !== 0)
       throw new SandboxError(
         'internal',

@@ -76,7 +76,7 @@ describe('the jail', () => {
   const args = jailArguments(jail, ['-M', 'microvm'])
 
   test('joins the groups and becomes the user before anything else', () =>
-    expect(args.slice(0, 6)).toEqual(['enter', '70', '70', '/cg/a', '--', '/usr/bin/bwrap']))
+    expect(args.slice(0, 6)).toEqual(['run-as', '70', '70', '/cg/a', '--', '/usr/bin/bwrap']))
 
   test('shares no namespace with the host and can write nowhere', () => {
     for (const name of ['user', 'pid', 'ipc', 'uts', 'net']) expect(args).toContain(`--unshare-${name}`)

@@ -130,7 +130,7 @@ export function jailArguments(jail: Jail, qemu: readonly string[]): readonly str
   const { user, cgroups, bwrap, shown, links, exit, preload, accelerator } = jail
   const bind = (path: string): readonly string[] => ['--ro-bind', path, path]
   return [
-    ...['enter', user ? String(user.uid) : '', user ? String(user.gid) : '', ...cgroups, '--'],
+    ...['run-as', user ? String(user.uid) : '', user ? String(user.gid) : '', ...cgroups, '--'],
     ...[bwrap, ...NAMESPACES, '--unshare-cgroup-try', '--die-with-parent', '--new-session'],
     ...['--cap-drop', 'ALL', '--hostname', 'machine', '--clearenv'],
     ...shown.flatMap(bind),

@@ -1,3 +1,4 @@
+import { VSOCK_PORT } from '../../../host/guest/protocol.ts'
 import type { GuestImage } from '../image/image.ts'
 
 /**
@@ -16,7 +17,6 @@ export type VzMachine = {
   readonly control: string
 }
 
-const AGENT_PORT = 1024
 const KERNEL_ARGUMENTS = 'quiet loglevel=0 panic=-1 random.trust_cpu=on'
 
 /** SECURITY: no network device, no shared directory, no console; `vfkit` itself runs behind a Seatbelt profile. */
@@ -28,7 +28,7 @@ export const vfkitArguments = (machine: VzMachine): readonly string[] => [
   ],
   ...['--device', `virtio-blk,path=${machine.image.root},deviceId=root,readonly`],
   ...['--device', `virtio-blk,path=${machine.disk},deviceId=disk`],
-  ...['--device', `virtio-vsock,port=${AGENT_PORT},socketURL=${machine.channel},connect`],
+  ...['--device', `virtio-vsock,port=${VSOCK_PORT},socketURL=${machine.channel},connect`],
   ...['--device', 'virtio-rng'],
   ...['--restful-uri', `unix://${machine.control}`],
 ]

@@ -1,13 +1,12 @@
 import { chmodSync, closeSync, openSync, readdirSync, rmSync, statfsSync, truncateSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { SANDBOX_UID } from '../../../host/guest/protocol.ts'
 import { run } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 
 /** Every disk looks this large, so that all fit one template; the file system on it is as large as the limit. */
 const APPARENT_BYTES = 64 * 1024 ** 3
-/** Who the sandbox's user is to the machine (guest/agent/machine.h). */
-const GUEST_ID = 100_000
 /** Nothing needs a journal that is gone after its first crash. Times in nanoseconds tell what changed, and need the room. */
 const FEATURES = '^has_journal,^resize_inode,^metadata_csum,uninit_bg'
 
@@ -25,7 +24,7 @@ export async function fillDisk(path: string, tree: string): Promise<void> {
     throw new SandboxError('backend-unavailable', 'large inputs need mkfs.erofs', {
       hint: 'apt-get install erofs-utils',
     })
-  const owner = [`--force-uid=${GUEST_ID}`, `--force-gid=${GUEST_ID}`]
+  const owner = [`--force-uid=${SANDBOX_UID}`, `--force-gid=${SANDBOX_UID}`]
   const args = ['--quiet', '-x-1', ...owner, '--preserve-mtime', path, tree]
   const env = { PATH: '/usr/bin:/bin' }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })

@@ -1,6 +1,6 @@
 import { type Duplex, duplexPair } from 'node:stream'
 
-/** A frame as guest/agent/wire.c writes it. */
+/** A frame as guest/agent/common/channel.c writes it. */
 export function agentFrame(
   type: string,
   id: number,

@@ -1,0 +1,19 @@
+/* Messages between PID 1 and its children over a SOCK_SEQPACKET socket: a kind, some bytes, perhaps a descriptor. */
+#ifndef RINGFENCE_MESSAGE_H
+#define RINGFENCE_MESSAGE_H
+
+#include "common/common.h"
+
+enum message_kind {
+  MESSAGE_LISTENER = 'L', /* with a descriptor: the seccomp listener of the command */
+  MESSAGE_FAILED = 'F',   /* text: why the command could not be started */
+  MESSAGE_PID = 'P',      /* pid_t: the command's process exists */
+  MESSAGE_STATUS = 'S',   /* int: wait status of the command */
+  MESSAGE_START = 'G',    /* to the child: a command that waits may start */
+};
+
+bool send_message(int socket, char kind, const void *text, size_t length, int fd);
+/* Returns the length of the text, or -1 at the end. The text is NUL-terminated; `fd` is -1 when none came along. */
+int receive_message(int socket, char *kind, char *text, size_t size, int *fd);
+
+#endif

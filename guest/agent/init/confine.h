@@ -1,0 +1,30 @@
+/* Mounts, privileges, Landlock and seccomp. Every function ends the agent when it fails. */
+#ifndef RINGFENCE_CONFINE_H
+#define RINGFENCE_CONFINE_H
+
+#include "common/common.h"
+
+/* mounts.c */
+void mount_readonly(const char *path);
+/* Covers a file with /dev/null. A path that does not exist is skipped. */
+void hide_path(const char *path);
+/* Covers the file or directory with this device and inode with an empty one. */
+void mask_path(const char *path, const char *dev, const char *ino);
+void move_mount_to(const char *staged, const char *target, const char *mode);
+/* Writes below `target` go to `changes/upper`; the original stays unchanged. */
+void mount_overlay(const char *original, const char *changes, const char *target);
+
+/* confine.c */
+/* Forbids new user namespaces, or all but one. */
+void limit_user_namespaces(bool allow_one);
+/* Enters a user namespace in which user and group `outer` of the current one have this uid and gid. */
+void map_user(const char *uid, const char *gid, unsigned outer);
+/* PLATFORM: gVisor has no ambient capabilities; without `has_ambient` that is not an error. */
+void drop_privileges(bool has_ambient);
+/* Returns Landlock's ABI version, or 0 when this kernel has none. */
+int landlock_restrict(struct strings *writable, bool files);
+void seccomp_load(int fd);
+/* Sends the ready frame with what the kernel says about this process. */
+void report_ready(int landlock, bool supervised);
+
+#endif

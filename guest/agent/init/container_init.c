@@ -1,0 +1,96 @@
+#include "common/channel.h"
+#include "init/confine.h"
+#include "init/init.h"
+#include "supervise/resolve.h"
+
+#include <sys/mman.h>
+
+/*
+ * PID 1 of a container: an engine has created the namespaces and the mounts. The channel is the container's standard
+ * input and output.
+ *
+ *   host ─ configure · filter · expect · go ─▶ check the mounts, drop privileges, confine, serve
+ */
+
+static struct {
+  char *config;
+  size_t config_length;
+  char *expected;
+  size_t expected_length;
+  int filter;
+} received = {.filter = -1};
+
+int filter_to_memfd(const char *bytes, size_t length) {
+  int fd = memfd_create("filter", MFD_CLOEXEC);
+  if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || lseek(fd, 0, SEEK_SET))
+    die("seccomp filter: %s", strerror(errno));
+  return fd;
+}
+
+/* Reads frames until FRAME_GO. SECURITY: they come from the host, before any command exists. */
+static void read_setup_frames(void) {
+  for (;;) {
+    struct frame_header header;
+    char *payload = read_setup_frame(&header, channel_read_blocking);
+    switch (header.type) {
+      case FRAME_CONFIGURE: received.config = payload, received.config_length = header.length; break;
+      case FRAME_EXPECT: received.expected = payload, received.expected_length = header.length; break;
+      case FRAME_FILTER: received.filter = filter_to_memfd(payload, header.length), free(payload); break;
+      case FRAME_GO: return free(payload);
+      default: die("configuration: unknown frame %c", header.type);
+    }
+  }
+}
+
+/*
+ * SECURITY: an engine mounts by path. Each mount point must show the inode that the policy checked (`is`), and each
+ * masked path must show another one (`not`).
+ */
+static void check_mounts(void) {
+  char *at = received.expected, *end = at + received.expected_length;
+  while (at && at < end) {
+    const char *kind = next_string(&at, end), *path = next_string(&at, end), *dev = next_string(&at, end),
+               *ino = next_string(&at, end);
+    struct stat stat;
+    int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
+    if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
+    bool same = stat.st_dev == strtoull(dev, NULL, 10) && stat.st_ino == strtoull(ino, NULL, 10);
+    if (same != !strcmp(kind, "is")) die("%s was replaced after the policy checked it", path);
+    close(fd);
+  }
+}
+
+/* Moves the channel to high descriptors and replaces standard input, output and error by /dev/null. */
+static void move_channel(void) {
+  control_fd = fcntl(0, F_DUPFD_CLOEXEC, 100);
+  control_out = fcntl(1, F_DUPFD_CLOEXEC, 100);
+  int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (control_fd < 0 || control_out < 0 || nothing < 0) _exit(EXIT_SETUP_FAILED);
+  for (int fd = 0; fd < 3; fd++) dup2(nothing, fd);
+  if (nothing > 2) close(nothing);
+}
+
+extern char **environ;
+
+/* PLATFORM: in gVisor every process of our user can read our initial environment, so it is erased. */
+static void clear_environment(void) {
+  for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
+  *environ = NULL;
+}
+
+_Noreturn void container_main(void) {
+  clear_environment();
+  move_channel();
+  /* Tells the host that the container is up. A container in the warm pool waits here for its configuration. */
+  send_frame(FRAME_WAITING, 0, "", 0);
+  read_setup_frames();
+  /* SECURITY: we kill every unknown process in our PID namespace. In a shared one those would be the host's. */
+  if (getpid() != 1) die("the container has no PID namespace of its own");
+  if (!received.config || received.filter < 0) die("configuration: incomplete");
+  umask(0);
+  resolve_setup();
+  check_mounts();
+  /* The engine has dropped them already; this does not rely on it. */
+  drop_privileges(false);
+  serve_in_container(received.config, received.config_length, received.filter);
+}

@@ -1,0 +1,21 @@
+/* PID 1 of a sandbox: reads the configuration, confines itself and starts commands. */
+#ifndef RINGFENCE_INIT_H
+#define RINGFENCE_INIT_H
+
+#include "common/common.h"
+
+/* init.c: PID 1 below bubblewrap. The configuration and the seccomp filter come as descriptors. */
+_Noreturn void init_main(int config, int filter);
+/* The second half of it, for callers whose mounts exist and whose privileges are dropped already. */
+_Noreturn void serve_in_container(char *config, size_t length, int filter);
+
+/* container_init.c: PID 1 of a container that an engine made. The configuration comes over the channel. */
+_Noreturn void container_main(void);
+/* A seccomp filter as a descriptor that seccomp_load() can read. */
+int filter_to_memfd(const char *bytes, size_t length);
+
+#ifdef RINGFENCE_TEST
+_Noreturn void serve_unconfined(int config);
+#endif
+
+#endif

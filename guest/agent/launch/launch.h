@@ -1,0 +1,21 @@
+/* The roles that run on the host, before there is a sandbox. */
+#ifndef RINGFENCE_LAUNCH_H
+#define RINGFENCE_LAUNCH_H
+
+#include "common/common.h"
+
+/* launch.c: `launch` prepares bubblewrap from the launch vector in the environment and executes it. */
+_Noreturn void launch_main(void);
+/* Sends us SIGKILL when the parent exits; exits at once if it already has. */
+void die_with_parent(pid_t parent);
+/* The argv[0] that names the owner of a sandbox: OWNER_PREFIX-<pid namespace>-<pid>-<start time>. */
+char *owner_process_name(pid_t owner);
+
+/* run_as.c: `enter UID GID [CGROUP…] -- PROGRAM …` joins cgroups, switches the user and executes a program. */
+_Noreturn void run_as_main(char **argv);
+void join_cgroup(const char *directory);
+
+/* overlay_changes.c: `changes UPPER` lists what the upper directory of an overlay holds. */
+int list_overlay_changes(const char *upper);
+
+#endif

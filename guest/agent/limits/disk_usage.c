@@ -1,0 +1,144 @@
+#include "limits/limits.h"
+#include "supervise/resolve.h"
+
+/*
+ * Each file that was opened for writing is charged for its growth since then, and each new directory entry for a
+ * block.
+ */
+enum { MAX_TRACKED_FILES = 16384, ENTRY_COST = 4096 };
+
+static struct tracked_file {
+  dev_t dev;
+  ino_t ino;
+  int fd;
+  int64_t base; /* bytes on disk before the sandbox wrote */
+} tracked_files[MAX_TRACKED_FILES];
+
+static int file_count;
+/* Growth of files that no process can write any more; an open for writing tracks the file again. */
+static int64_t untracked_growth;
+static int64_t entry_count; /* created and not deleted */
+static bool disk_full;      /* from when a command was stopped for it until there is space again */
+
+static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
+
+static int64_t growth_since(int64_t base, const struct stat *stat) {
+  /* Blocks are allocated at write-back; until then the length is the better measure. */
+  int64_t now = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
+  return now > base ? now - base : 0;
+}
+
+static int64_t growth_of(const struct tracked_file *file) {
+  struct stat stat;
+  return fstat(file->fd, &stat) ? 0 : growth_since(file->base, &stat);
+}
+
+static void untrack(struct tracked_file *file) {
+  close(file->fd);
+  *file = tracked_files[--file_count];
+}
+
+static int reopen(const struct tracked_file *file, int flags) {
+  char link[64];
+  snprintf(link, sizeof link, "self/fd/%d", file->fd);
+  return openat(proc_fd, link, flags | O_NONBLOCK | O_CLOEXEC);
+}
+
+/*
+ * Whether no other process has the file open: for writing (F_RDLCK), or at all (F_WRLCK). The kernel grants a lease
+ * only then, and it also counts descriptors in socket queues, mappings and processes that we cannot inspect.
+ */
+static bool has_no_other_opener(const struct tracked_file *file, int lease) {
+  int fd = reopen(file, O_RDONLY);
+  if (fd < 0) return false;
+  bool granted = !fcntl(fd, F_SETLEASE, lease);
+  if (granted) fcntl(fd, F_SETLEASE, F_UNLCK);
+  close(fd);
+  return granted;
+}
+
+/* SECURITY: drops only files that no process can write. An open for writing tracks the file again. */
+static void untrack_closed(void) {
+  for (int i = file_count - 1; i >= 0; i--) {
+    if (!has_no_other_opener(&tracked_files[i], F_RDLCK)) continue;
+    untracked_growth += growth_of(&tracked_files[i]);
+    untrack(&tracked_files[i]);
+  }
+}
+
+static bool is_tracked(const struct stat *stat) {
+  for (int i = file_count - 1; i >= 0; i--)
+    if (tracked_files[i].ino == stat->st_ino && tracked_files[i].dev == stat->st_dev) return true;
+  return false;
+}
+
+static int open_tracking_fd(int fd) {
+  char link[64];
+  snprintf(link, sizeof link, "self/fd/%d", fd);
+  return file_count < MAX_TRACKED_FILES ? openat(proc_fd, link, O_PATH | O_CLOEXEC) : -1;
+}
+
+bool disk_track_file(int fd, const struct stat *stat, bool created) {
+  if (!limits.disk_bytes || !S_ISREG(stat->st_mode) || is_tracked(stat)) return true;
+  int own = open_tracking_fd(fd);
+  if (own < 0) untrack_closed(), own = open_tracking_fd(fd);
+  if (own < 0) return false;
+  int64_t before = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
+  tracked_files[file_count++] = (struct tracked_file){stat->st_dev, stat->st_ino, own, created ? 0 : before};
+  return true;
+}
+
+void disk_add_entry(void) { entry_count++; }
+
+void disk_add_bytes(size_t length) { untracked_growth += (int64_t)length; }
+
+void disk_remove_entry(void) {
+  if (entry_count) entry_count--;
+}
+
+/* Frees the blocks, even when a process keeps an O_PATH descriptor, which can neither read nor write. */
+static bool truncate_to_zero(const struct tracked_file *file) {
+  char link[64];
+  int fd = reopen(file, O_WRONLY);
+  if (fd < 0) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file->fd);
+    if (!chmod(link, 0600)) fd = reopen(file, O_WRONLY);
+  }
+  bool emptied = fd >= 0 && !ftruncate(fd, 0);
+  if (fd >= 0) close(fd);
+  return emptied;
+}
+
+/*
+ * A deleted file counts while a process has it open. After that only our descriptor is left, and its space is freed.
+ */
+static int64_t files_used(void) {
+  int64_t total = 0;
+  struct stat stat;
+  for (int i = file_count - 1; i >= 0; i--) {
+    bool gone = fstat(tracked_files[i].fd, &stat) || !stat.st_nlink;
+    if (gone && has_no_other_opener(&tracked_files[i], F_WRLCK) && truncate_to_zero(&tracked_files[i]))
+      untrack(&tracked_files[i]);
+    else total += growth_since(tracked_files[i].base, &stat);
+  }
+  return total;
+}
+
+void disk_release_deleted(void) { files_used(); }
+
+static uint64_t disk_used(void) {
+  int64_t total = untracked_growth + entry_count * ENTRY_COST + files_used();
+  return total > 0 ? (uint64_t)total : 0;
+}
+
+bool disk_is_full(void) {
+  disk_full = disk_full && disk_used() > limits.disk_bytes;
+  return disk_full;
+}
+
+/* While the disk is full all writes are refused, so no further command is stopped for what earlier ones wrote. */
+bool disk_limit_crossed(void) {
+  if (!limits.disk_bytes || disk_is_full()) return false;
+  disk_full = disk_used() > limits.disk_bytes;
+  return disk_full;
+}

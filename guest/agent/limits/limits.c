@@ -1,0 +1,10 @@
+#include "limits/limits.h"
+
+struct limits limits = {.interval_ms = 100};
+
+bool has_limits(void) { return limits.memory_bytes || limits.disk_bytes || limits.processes; }
+
+const char *exceeded_limit(void) {
+  if (disk_limit_crossed()) return LIMIT_NAME_DISK;
+  return exceeded_process_limit();
+}

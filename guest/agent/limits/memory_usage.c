@@ -1,0 +1,190 @@
+#include "limits/limits.h"
+#include "session/process_tree.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+/*
+ * Memory where no cgroup counts it. /proc shows the private memory of each process. Shared memory need not be mapped
+ * by any process, so it is counted when it is created.
+ */
+
+bool count_shared_memory;
+
+static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+
+static uint64_t tmpfs_usage(const char *path) {
+  struct statfs fs;
+  return statfs(path, &fs) || fs.f_type != TMPFS_MAGIC ? 0
+                                                       : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+}
+
+/* The value of a line `Name:   12 kB` in bytes; -1 when there is none. */
+static int64_t status_field(const char *text, const char *name) {
+  const char *line = strstr(text, name);
+  return line ? (int64_t)strtoull(line + strlen(name), NULL, 10) * 1024 : -1;
+}
+
+/* PLATFORM: gVisor does not distinguish private from shared pages in `status`. */
+static uint64_t private_pages(const char *pid) {
+  char path[300], text[128];
+  unsigned long size, resident, shared;
+  snprintf(path, sizeof path, "/proc/%s/statm", pid);
+  bool known = read_text_at(AT_FDCWD, path, text, sizeof text) > 0 &&
+               sscanf(text, "%lu %lu %lu", &size, &resident, &shared) == 3;
+  return known && resident > shared ? (resident - shared) * page_size() : 0;
+}
+
+/* Private pages, swapped-out private pages and page tables. */
+static uint64_t private_memory_of(const char *pid) {
+  char path[300], text[4096];
+  snprintf(path, sizeof path, "/proc/%s/status", pid);
+  if (read_text_at(AT_FDCWD, path, text, sizeof text) <= 0) return 0;
+  int64_t resident = status_field(text, "\nRssAnon:"), swapped = status_field(text, "\nVmSwap:"),
+          tables = status_field(text, "\nVmPTE:");
+  if (resident < 0) return private_pages(pid);
+  return (uint64_t)(resident + (swapped > 0 ? swapped : 0) + (tables > 0 ? tables : 0));
+}
+
+/* The private memory and the number of all processes except PID 1. */
+struct process_usage {
+  uint64_t bytes, processes;
+};
+
+static struct process_usage measure_processes(void) {
+  struct process_usage usage = {0};
+  DIR *processes = opendir("/proc");
+  if (!processes) return (struct process_usage){UINT64_MAX / 2, UINT32_MAX};
+  for (struct dirent *entry; (entry = readdir(processes));) {
+    if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
+    usage.processes++;
+    if (limits.memory_bytes) usage.bytes += private_memory_of(entry->d_name);
+  }
+  closedir(processes);
+  return usage;
+}
+
+/* Sums columns of a table of System V objects, in units of `each` bytes. */
+static uint64_t sum_table_columns(const char *path, int first, int second, uint64_t each) {
+  FILE *table = fopen(path, "re");
+  char line[512];
+  uint64_t total = 0;
+  if (!table) return 0;
+  for (bool head = true; fgets(line, sizeof line, table); head = false) {
+    int column = 0;
+    for (char *word = strtok(line, " \n"); word && !head; word = strtok(NULL, " \n"), column++)
+      if (column == first || column == second) total += strtoull(word, NULL, 10) * each;
+  }
+  fclose(table);
+  return total;
+}
+
+enum { SEMAPHORE_SIZE = 64 };
+
+static uint64_t system_v_usage(void) {
+  return sum_table_columns("/proc/sysvipc/shm", 14, 15, 1) + sum_table_columns("/proc/sysvipc/msg", 3, -1, 1) +
+         sum_table_columns("/proc/sysvipc/sem", 3, -1, SEMAPHORE_SIZE);
+}
+
+/*
+ * Anonymous shared memory: its pages stay allocated while any part of it is mapped. Each segment is counted in full
+ * from its creation; the kernel only shows how many segments still exist.
+ */
+enum { MAX_SEGMENTS = 1024, SEGMENT_GRACE_MS = 2000 };
+
+static struct shared_segment {
+  size_t length;
+  int64_t since;
+} segments[MAX_SEGMENTS];
+static size_t segment_count;
+
+static uint64_t segment_usage(void) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < segment_count; i++) total += segments[i].length;
+  return total;
+}
+
+static void note_inode(uint64_t inode, uint64_t *seen, size_t *count) {
+  for (size_t i = 0; i < *count; i++)
+    if (seen[i] == inode) return;
+  if (*count < MAX_SEGMENTS) seen[(*count)++] = inode;
+}
+
+/* Matches `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Returns false when we may not read the process's maps. */
+static bool find_segments(const char *pid, uint64_t *seen, size_t *count) {
+  char path[300], line[512], flag[16];
+  unsigned long inode;
+  snprintf(path, sizeof path, "/proc/%s/maps", pid);
+  FILE *maps = fopen(path, "re");
+  if (!maps) return errno == ENOENT || errno == ESRCH;
+  while (fgets(line, sizeof line, maps))
+    if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", flag, &inode) == 2 && strstr(line, "/dev/zero (deleted)"))
+      note_inode(inode, seen, count);
+  bool whole = !ferror(maps);
+  fclose(maps);
+  return whole;
+}
+
+/* How many segments still exist; MAX_SEGMENTS when that is unknown. */
+static size_t count_live_segments(void) {
+  static uint64_t seen[MAX_SEGMENTS];
+  size_t count = 0;
+  DIR *processes = opendir("/proc");
+  bool told = processes;
+  for (struct dirent *entry; told && (entry = readdir(processes));) {
+    const char *pid = entry->d_name;
+    if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
+    /* subreapers belong to the agent and have none */
+    if (live_parent_of(pid) != 1 || !agent_processes()) told = find_segments(pid, seen, &count);
+  }
+  if (processes) closedir(processes);
+  return told ? count : MAX_SEGMENTS;
+}
+
+static int longest_first(const void *a, const void *b) {
+  const struct shared_segment *one = a, *other = b;
+  return one->length < other->length ? 1 : one->length > other->length ? -1 : 0;
+}
+
+/*
+ * SECURITY: the kernel does not tell which segments still exist, so the longest are assumed to. New ones may not be
+ * mapped yet.
+ */
+static void drop_dead_segments(void) {
+  size_t living = count_live_segments(), kept = 0;
+  int64_t now = monotonic_ms();
+  qsort(segments, segment_count, sizeof *segments, longest_first);
+  for (size_t i = 0; i < segment_count; i++)
+    if (i < living || now - segments[i].since < SEGMENT_GRACE_MS) segments[kept++] = segments[i];
+  segment_count = kept;
+}
+
+static uint64_t memory_used(const struct process_usage *usage) {
+  uint64_t total = usage->bytes + tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
+  return count_shared_memory ? total + system_v_usage() + segment_usage() + socket_usage() + memfd_usage() : total;
+}
+
+bool reserve_shared_memory(size_t length) {
+  if (length > limits.memory_bytes) return false;
+  if (segment_count == MAX_SEGMENTS || segment_usage() + length > limits.memory_bytes) drop_dead_segments();
+  if (segment_count == MAX_SEGMENTS || segment_usage() + length > limits.memory_bytes) return false;
+  segments[segment_count++] = (struct shared_segment){length, monotonic_ms()};
+  return true;
+}
+
+void memory_usage_reset(void) {
+  segment_count = 0;
+  memfd_release_all();
+}
+
+const char *exceeded_process_limit(void) {
+  if (!limits.memory_bytes && !limits.processes) return NULL;
+  if (count_shared_memory) memfd_release_unused();
+  struct process_usage usage = measure_processes();
+  if (limits.processes && usage.processes > limits.processes + agent_processes()) return LIMIT_NAME_PIDS;
+  if (!limits.memory_bytes || memory_used(&usage) <= limits.memory_bytes) return NULL;
+  if (count_shared_memory) drop_dead_segments();
+  return memory_used(&usage) > limits.memory_bytes ? LIMIT_NAME_MEMORY : NULL;
+}

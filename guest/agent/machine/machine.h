@@ -1,0 +1,44 @@
+/* `/init` of a virtual machine, and the container that it creates for the commands. */
+#ifndef RINGFENCE_MACHINE_H
+#define RINGFENCE_MACHINE_H
+
+#include "common/common.h"
+
+struct machine_mount {
+  const char *kind, *mode, *target, *name;
+};
+
+/* What the host told the machine. */
+struct machine {
+  bool has_identity;
+  char *config;
+  size_t config_length;
+  int filter;
+  int helper; /* in the container: the socket to /init */
+  char token[80], id[40];
+  const char *uid, *gid, *tmp;
+  struct strings limits, files;
+  struct machine_mount mounts[MAX_MOUNTS];
+  size_t mount_count;
+  long long files_copied_at; /* in ns; 0 when there are no mounts */
+};
+
+extern struct machine machine;
+
+/* machine_init.c */
+_Noreturn void machine_main(void);
+void sleep_ms(long ms);
+
+/* identity.c: the random seed, clock and names that make a clone of a snapshot distinct. */
+void apply_identity(char *fields, size_t length);
+
+/* setup.c: in the container, while it is still root: receives its identity, files and configuration. */
+void receive_setup(void);
+/* Devices of the drives for mounts and for large inputs. */
+extern char disk_device[32], inputs_device[32];
+void mount_on(const char *what, const char *where, const char *type, unsigned long flags, const char *options);
+
+/* container.c: becomes PID 1 of the container. */
+_Noreturn void container_init(void);
+
+#endif

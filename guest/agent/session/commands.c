@@ -1,0 +1,224 @@
+#include "session/commands.h"
+#include "common/channel.h"
+#include "common/message.h"
+#include "limits/limits.h"
+#include "session/process_tree.h"
+#include "supervise/supervise.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+/*
+ * The commands that run. Each has a subreaper: a copy of the agent that adopts what the command leaves behind, so that
+ * all of it can be found and killed however often it forked.
+ *
+ *   PID 1 ─ subreaper ─ command ─ …
+ */
+
+enum { MAX_COMMANDS = 1024 };
+
+static struct command *commands;
+static int command_count;
+static bool frozen; /* every process is stopped, also the preforked subreaper; a new command forks its own */
+
+size_t agent_processes(void) { return (size_t)command_count + (prefork_pid() > 0); }
+void set_agent_processes(size_t count) { command_count = (int)count; }
+
+struct command *command_find(uint32_t id) {
+  for (struct command *command = commands; command; command = command->next)
+    if (command->id == id && !command->exit_reported) return command;
+  return NULL;
+}
+
+bool commands_is_subreaper(pid_t pid) {
+  for (struct command *command = commands; command; command = command->next)
+    if (command->subreaper == pid) return true;
+  return pid == prefork_pid();
+}
+
+static void free_command(struct command *command) {
+  for (struct command **at = &commands; *at; at = &(*at)->next)
+    if (*at == command) {
+      *at = command->next;
+      break;
+    }
+  watch_close(&command->messages);
+  watch_close(&command->listener);
+  watch_close(&command->in);
+  watch_close(&command->out[0]);
+  watch_close(&command->out[1]);
+  free(command->input);
+  free(command);
+  command_count--;
+}
+
+void command_free_if_done(struct command *command) {
+  if (command->exit_reported && !command->subreaper && command->out[0].fd < 0 && command->out[1].fd < 0)
+    free_command(command);
+}
+
+static void listener_ready(struct watch *watch, uint32_t events) {
+  struct command *command = watch->owner;
+  if (!(events & READABLE)) return watch_close(watch); /* no supervised process is left */
+  set_violation_owner(command->id, false);
+  supervision_handle(watch->fd);
+}
+
+/* Where cgroups enforce the limits, only their events tell why a process died. Reported together with the exit. */
+static void report_limit_events(struct command *command, int status) {
+  bool killed = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 128 + SIGKILL;
+  uint64_t oom_kills = new_oom_kills(), refused = new_refused_forks();
+  set_violation_owner(command->id, false);
+  if (oom_kills && killed) send_frame(FRAME_LIMIT, command->id, LIMIT_NAME_MEMORY, strlen(LIMIT_NAME_MEMORY));
+  else if (oom_kills)
+    report_violation("limit.memory", "the kernel killed %llu processes", (unsigned long long)oom_kills);
+  if (refused) report_violation("limit.pids", "%llu forks were refused", (unsigned long long)refused);
+}
+
+static void record_exit(struct command *command, int status) {
+  if (command->exited) return;
+  if (memory_events >= 0 && !command->exit_reported) report_limit_events(command, status);
+  command->exited = true;
+  command->status = status;
+  stdio_count_unread(command);
+  stdio_finish(command);
+}
+
+static void message_ready(struct watch *watch, uint32_t events) {
+  (void)events;
+  struct command *command = watch->owner;
+  char kind, text[1024];
+  int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
+  if (length < 0) return watch_close(watch);
+  if (kind == MESSAGE_LISTENER && fd >= 0) watch_start(&command->listener, fd, READABLE, listener_ready, command);
+  else if (fd >= 0) close(fd);
+  if (kind == MESSAGE_PID) {
+    memcpy(&command->child, text, sizeof command->child);
+    send_number_frame(FRAME_STARTED, command->id, (uint32_t)command->child);
+    if (command->kill_requested) kill_tree(command->subreaper);
+  }
+  if (kind == MESSAGE_FAILED && !command->exit_reported) {
+    command->exit_reported = true;
+    send_frame(FRAME_REFUSED, command->id, text, (size_t)length);
+  }
+  if (kind == MESSAGE_STATUS) {
+    int status;
+    memcpy(&status, text, sizeof status);
+    record_exit(command, status);
+  }
+}
+
+static void close_if_open(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+static void close_child_ends(const struct stdio_pipes *pipes, bool terminal) {
+  close_if_open(pipes->in[0]);
+  close_if_open(pipes->messages[1]);
+  if (terminal) return; /* one descriptor for all three */
+  close_if_open(pipes->out[1]);
+  close_if_open(pipes->errors[1]);
+}
+
+static void close_own_ends(const struct stdio_pipes *pipes) {
+  close_if_open(pipes->in[1]);
+  close_if_open(pipes->out[0]);
+  close_if_open(pipes->errors[0]);
+  close_if_open(pipes->messages[0]);
+}
+
+static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
+  watch_start(&command->messages, pipes->messages[0], READABLE, message_ready, command);
+  command->listener.fd = -1;
+  stdio_watch(command, pipes);
+}
+
+/* Returns its pid, or -1. */
+static pid_t start_subreaper(struct command_spec *spec, struct stdio_pipes *pipes, const char *request, size_t length) {
+  if (!open_stdio(spec, pipes)) return -1;
+  pid_t preforked = frozen ? 0 : prefork_assign(pipes, request, length);
+  if (preforked) return preforked;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes->messages)) return -1;
+  pid_t pid = fork();
+  if (pid == 0) run_as_subreaper(spec, pipes, false);
+  return pid;
+}
+
+const char *command_start(uint32_t id, struct command_spec *spec, const char *request, size_t length) {
+  struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+  struct command *command = calloc(1, sizeof *command);
+  if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
+  pid_t subreaper = start_subreaper(spec, &pipes, request, length);
+  int error = errno;
+  close_child_ends(&pipes, spec->columns > 0);
+  if (subreaper < 0) {
+    close_own_ends(&pipes);
+    free(command);
+    return strerror(error);
+  }
+  *command = (struct command){
+      .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .next = commands};
+  commands = command;
+  command_count++;
+  watch_command(command, &pipes);
+  return NULL;
+}
+
+static void send_signal(struct command *command, uint32_t signal) {
+  if (signal >= 65 || command->child <= 1) return;
+  /* A command with a terminal creates its process group itself, shortly after the fork. */
+  if (kill(-command->child, (int)signal) && errno == ESRCH) kill(command->child, (int)signal);
+}
+
+void command_handle_frame(struct command *command, enum frame_type type, char *payload, size_t length) {
+  switch (type) {
+    case FRAME_INPUT: return stdio_queue_input(command, payload, length);
+    case FRAME_WINDOW: return stdio_add_window(command, payload_number(payload, length));
+    case FRAME_SIGNAL: return send_signal(command, payload_number(payload, length));
+    case FRAME_KILL: command->kill_requested = true; return kill_tree(command->subreaper);
+    case FRAME_RESIZE: return stdio_resize(command, (unsigned char *)payload, length);
+    case FRAME_GO: send_message(command->messages.fd, MESSAGE_START, "", 0, -1); return;
+    default: return;
+  }
+}
+
+void commands_freeze(bool still) {
+  frozen = still;
+  kill(-1, still ? SIGSTOP : SIGCONT);
+}
+
+void commands_resume_output(void) {
+  for (struct command *command = commands, *next; command; command = next) {
+    next = command->next;
+    if (command->exit_reported || command->send_window <= 0) continue;
+    stdio_resume(command);
+  }
+}
+
+static void subreaper_exited(struct command *command, int status) {
+  /* Reads its last messages first; a killed subreaper has not sent any. */
+  while (command->messages.fd >= 0) {
+    struct pollfd waiting = {command->messages.fd, POLLIN, 0};
+    if (poll(&waiting, 1, 0) != 1) break;
+    message_ready(&command->messages, READABLE);
+  }
+  command->subreaper = 0;
+  if (!command->exited && !command->exit_reported) record_exit(command, WIFSIGNALED(status) ? status : SIGKILL);
+  else command_free_if_done(command);
+}
+
+bool commands_subreaper_exited(pid_t pid, int status) {
+  struct command *command = commands;
+  while (command && command->subreaper != pid) command = command->next;
+  if (!command) return false;
+  subreaper_exited(command, status);
+  return true;
+}
+
+bool commands_any(void) { return commands; }
+
+void commands_report_limit(const char *limit) {
+  for (struct command *command = commands; command; command = command->next)
+    if (!command->exit_reported) send_frame(FRAME_LIMIT, command->id, limit, strlen(limit));
+}

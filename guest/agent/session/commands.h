@@ -1,0 +1,60 @@
+/* The commands that run, with their subreapers and standard streams. */
+#ifndef RINGFENCE_COMMANDS_H
+#define RINGFENCE_COMMANDS_H
+
+#include "common/event_loop.h"
+#include "session/subreaper.h"
+
+struct command {
+  uint32_t id;
+  pid_t subreaper, child;
+  struct watch messages; /* from the command's child and its subreaper */
+  struct watch listener; /* supervised system calls */
+  struct watch in, out[2];
+  bool terminal;
+  bool kill_requested; /* kill it as soon as its pid is known */
+  bool exited;         /* its status is known */
+  bool exit_reported;  /* the host has been told */
+  int status;
+  int64_t send_window; /* bytes of output that the host can still receive */
+  int64_t unread[2];   /* bytes of output that were unread when it exited */
+  char *input;         /* what the command has not read yet */
+  size_t input_length;
+  bool input_eof;
+  struct command *next;
+};
+
+/* Starts a command. Returns why it could not be started, or NULL. */
+const char *command_start(uint32_t id, struct command_spec *spec, const char *request, size_t length);
+/* A command whose exit was not reported yet, or NULL. */
+struct command *command_find(uint32_t id);
+bool commands_any(void);
+/* Frees it when its processes are gone and all its output has been read. */
+void command_free_if_done(struct command *command);
+void command_handle_frame(struct command *command, enum frame_type type, char *payload, size_t length);
+/* The channel has room again. */
+void commands_resume_output(void);
+/* Returns whether the process was the subreaper of a command. */
+bool commands_subreaper_exited(pid_t pid, int status);
+bool commands_is_subreaper(pid_t pid);
+/* Reports to the host that this limit stopped every command. */
+void commands_report_limit(const char *limit);
+/*
+ * Stops or continues all processes except PID 1. None escapes: the kernel restarts a fork that is interrupted by a
+ * signal.
+ */
+void commands_freeze(bool still);
+
+/* stdio.c: the standard streams of a command. */
+void stdio_watch(struct command *command, const struct stdio_pipes *pipes);
+/* Called when the command has exited: what was written before is still sent to the host. */
+void stdio_count_unread(struct command *command);
+/* Reports the exit to the host once all output from before it has been sent. */
+void stdio_finish(struct command *command);
+/* The host can receive more output. */
+void stdio_resume(struct command *command);
+void stdio_queue_input(struct command *command, const char *payload, size_t length);
+void stdio_add_window(struct command *command, uint32_t more);
+void stdio_resize(struct command *command, const unsigned char *payload, size_t length);
+
+#endif

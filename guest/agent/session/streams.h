@@ -1,0 +1,23 @@
+/* TCP streams between the host and the sandbox's loopback interface. */
+#ifndef RINGFENCE_STREAMS_H
+#define RINGFENCE_STREAMS_H
+
+#include "common/common.h"
+
+/* proxy_listener.c */
+int listen_on_loopback(int port);
+/* Passes the listening socket to the host, which then accepts the connections itself. */
+void stream_pass_listener(int port, int to);
+/* Lets the loopback interface carry segments larger than 64 KiB, where the kernel can. */
+void stream_raise_loopback_gso(void);
+
+/* Accepts connections to this port and forwards them over the channel. */
+void stream_listen(int port);
+/* Opens a stream to a port of the sandbox. */
+void stream_connect(uint32_t id, unsigned port);
+/* Returns false when the id is not a stream's. */
+bool stream_handle_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
+/* The channel has room again. */
+void streams_resume(void);
+
+#endif

@@ -1,0 +1,61 @@
+/**
+ * The checks of the C code: no warning of the compiler, and the format of guest/.clang-format.
+ * Warnings are errors only here: a newer compiler that warns must not break an installation (guest/agent/build.sh).
+ */
+import { spawn, spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const guest = join(root, 'guest')
+/** Other versions format some lines differently. */
+const CLANG_FORMAT = 14
+
+const sources = readdirSync(guest, { recursive: true, encoding: 'utf8' }).filter((name) =>
+  /\.[ch]$/.test(name),
+)
+
+function run(command, args) {
+  return new Promise((resolve) => {
+    spawn(command, args, { cwd: guest, stdio: ['ignore', 'inherit', 'inherit'] })
+      .on('error', (error) => resolve(`${command}: ${error.message}`))
+      .on('close', (code) =>
+        resolve(code === 0 ? undefined : `${command} ${args.slice(0, 3).join(' ')} … failed`),
+      )
+  })
+}
+
+/** Why the format cannot be checked here, or nothing. */
+function noFormatter() {
+  const { stdout = '' } = spawnSync('clang-format', ['--version'], { encoding: 'utf8' })
+  const version = /version (\d+)/.exec(stdout ?? '')?.[1]
+  if (version === undefined) return 'clang-format is not installed (apt-get install clang-format)'
+  return Number(version) === CLANG_FORMAT
+    ? undefined
+    : `clang-format is version ${version}, not ${CLANG_FORMAT}`
+}
+
+async function main() {
+  if (process.platform !== 'linux' || !existsSync('/usr/bin/gcc'))
+    return process.stdout.write('C code: not checked, that needs Linux and gcc\n')
+  const scratch = mkdtempSync(join(tmpdir(), 'ringfence-check-c-'))
+  const unformatted = noFormatter()
+  if (unformatted) process.stdout.write(`format of the C code: not checked, ${unformatted}\n`)
+  const shared = ['-Wall', '-Wextra', '-Werror', '-O2', '-shared', '-fPIC']
+  const failures = await Promise.all([
+    run('sh', ['agent/build.sh', join(scratch, 'agent'), '-Werror']),
+    run('sh', ['agent/build.sh', join(scratch, 'test-agent'), '-Werror', '-DRINGFENCE_TEST']),
+    run('gcc', [...shared, '-o', join(scratch, 'readonly.so'), 'qemu/readonly.c']),
+    unformatted ? undefined : run('clang-format', ['--dry-run', '--Werror', ...sources]),
+  ])
+  rmSync(scratch, { recursive: true, force: true })
+  for (const failure of failures.filter(Boolean)) process.stdout.write(`${failure}\n`)
+  if (failures.some(Boolean)) {
+    process.stdout.write('to format the C code: npm run fix:c\n')
+    process.exitCode = 1
+  }
+}
+
+await main()
