@@ -12,7 +12,7 @@ const shared = {
 const CHUNKS = [
   {
     name: 'core',
-    test: /src\/(model|host(?!\/(engine|grpc|receive))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|vessel|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
+    test: /src\/(model(?!\/text-diff)|host(?!\/(engine|grpc|receive))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|vessel|waiting|container-files)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox|approvals)|src\/compose|policy\/(plan|grants)/,
     priority: 3,
   },
   { name: 'judge', test: /policy\/(commands|rules|policy|address|network|router)|unbash/, priority: 2 },

@@ -10,7 +10,8 @@ import { packageRoot } from './conformance/world.ts'
  * a row does not name it may not import.
  */
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
-  model: [],
+  // Line differences, for the CLI and the console.
+  model: ['npm:diff'],
   policy: ['model', 'npm:unbash'],
   host: ['model', 'npm:smol-toml'],
   store: ['model', 'npm:libsql', 'npm:pg'],
@@ -391,6 +392,7 @@ const WEB = join(packageRoot(), 'web', 'src')
 const WEB_PACKAGES = [
   'react',
   'react-dom/client',
+  '@tanstack/react-virtual',
   '@xterm/xterm',
   '@xterm/addon-fit',
   '@xterm/xterm/css/xterm.css',

@@ -118,7 +118,7 @@ test('what an agent chose is text on every page', async () => {
   const changes = at.page.getByRole('list', { name: 'Changes' }).getByRole('button')
   for (const change of await changes.all()) {
     await change.click()
-    await at.page.getByRole('group', { name: 'What changes' }).waitFor()
+    await at.page.getByRole('group', { name: 'Changes to the text' }).waitFor()
     await unharmed('changes')
   }
   // Marks that would turn the line around are shown as what they are.

@@ -58,7 +58,7 @@ describe('the changes of a sandbox', () => {
       expect.stringMatching(/added\s+new\.html/),
       expect.stringMatching(/deleted\s+old\.txt/),
     ])
-    const difference = page.getByRole('group', { name: 'What changes' })
+    const difference = page.getByRole('group', { name: 'Changes to the text' })
     await difference.getByText('three').waitFor()
     await list.getByRole('button', { name: /new\.html/ }).click()
     await difference.getByText('<b>new</b>').waitFor()

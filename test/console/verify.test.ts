@@ -7,7 +7,6 @@ import { StoreTrailReader } from '../../src/audit/store-read.ts'
 import type { TrailHead, TrailProof } from '../../src/client/console-types.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/sql.ts'
-import { diffLines } from '../../web/src/diff.ts'
 import { BrowserVerifier, checkProof, type TrailVerdict, trustedKey } from '../../web/src/verify.ts'
 
 /** The console's own verifier, on a real trail, against every way to tamper that the server's verifier is tested with. */
@@ -104,17 +103,4 @@ describe('the verifier of the browser', () => {
       expect(await checkProof({ ...proof, public_key: 'x' }, trusted)).toMatch(/not trusted/)
     }
   })
-})
-
-test('a difference says what went, what came, and a little around it', () => {
-  const before = Array.from({ length: 30 }, (_, index) => `line ${index}`)
-  const after = before.with(10, 'new').toSpliced(20, 2)
-  const kinds = diffLines(before.join('\n'), after.join('\n'))
-  expect(kinds.filter(({ kind }) => kind === 'added').map(({ text }) => text)).toEqual(['new'])
-  expect(kinds.filter(({ kind }) => kind === 'removed').map(({ text }) => text)).toEqual([
-    'line 10',
-    'line 20',
-    'line 21',
-  ])
-  expect(kinds.filter(({ kind }) => kind === 'gap').length).toBeGreaterThan(0)
 })

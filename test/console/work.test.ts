@@ -186,7 +186,7 @@ describe('a sandbox', () => {
     await page.getByRole('button', { name: 'Edit' }).click()
     await page.getByLabel('Text of notes.txt').fill('first\nsecond\n')
     await page.getByRole('button', { name: 'Save…' }).click()
-    await page.getByRole('group', { name: 'What changes' }).getByText('second').waitFor()
+    await page.getByRole('group', { name: 'Changes to the text' }).getByText('second').waitFor()
     await page.keyboard.press('Enter')
     await page.locator('pre.file').getByText('second').waitFor()
     await page
@@ -301,7 +301,7 @@ describe('the policy and the keys', () => {
     )
     await page.getByText('it loads').waitFor()
     await page.getByRole('button', { name: 'Look at the change…' }).click()
-    await page.getByRole('group', { name: 'What changes' }).getByText('no packages here').waitFor()
+    await page.getByRole('group', { name: 'Changes to the text' }).getByText('no packages here').waitFor()
     await picture(page, 'policy-change')
     await page.getByRole('button', { name: 'Save and put in force' }).click()
     await page.getByText('The new policy is in force').waitFor()
