@@ -97,7 +97,7 @@ test('what an agent chose is text on every page', async () => {
     ['/trail', '<img src=x'],
     ['/trail?seq=2', 'Record #2'],
     ['/keys', '<img src=x'],
-    [`/sandboxes/${encodeURIComponent(MARKS[0] as string)}`, 'not known here'],
+    [`/sandboxes/${encodeURIComponent(MARKS[0] as string)}`, 'Sandbox not found'],
     [
       `/trail?agent=${encodeURIComponent(ALL)}&sandbox=${encodeURIComponent(ALL)}&event=${encodeURIComponent(ALL)}`,
       'Records',
@@ -106,7 +106,7 @@ test('what an agent chose is text on every page', async () => {
       `/?q=${encodeURIComponent(ALL)}&state=${encodeURIComponent(ALL)}&from=${encodeURIComponent(ALL)}&to=NaN`,
       'Sandboxes',
     ],
-    [`/policy/try?subject=${encodeURIComponent(ALL)}`, 'How it was judged'],
+    [`/policy/try?subject=${encodeURIComponent(ALL)}`, 'Evaluation'],
     [`/approvals/${encodeURIComponent(MARKS[1] as string)}`, 'there is no approval'],
   ]
   for (const [path, shows] of pages) {
@@ -143,7 +143,7 @@ s.HTTPServer(('127.0.0.1',8077),H).serve_forever()`
     body: { argv: ['python3', '/tmp/serve.py'], background: true },
   })
   await at.go(`/sandboxes/${id}/ports`)
-  const look = at.page.getByRole('button', { name: 'Look for listening ports' })
+  const look = at.page.getByRole('button', { name: 'Find listening ports' })
   const found = at.page.getByText('8077', { exact: true })
   for (let turn = 0; turn < 40 && (await found.count()) === 0; turn++) {
     await look.click()
@@ -178,10 +178,10 @@ test('whatever is typed into any field is text', async () => {
     ['/policy/try', undefined],
     ['/policy/edit', undefined],
     ['/skills', undefined],
-    ['/keys', 'Make a key…'],
+    ['/keys', 'Create key…'],
     [`/sandboxes/${id}`, undefined],
     [`/sandboxes/${id}/files?dir=/tmp`, undefined],
-    [`/sandboxes/${id}/network`, 'Allow a host…'],
+    [`/sandboxes/${id}/network`, 'Allow host…'],
     ['/approvals', 'Reject…'],
   ]
   for (const [path, open] of fields) {

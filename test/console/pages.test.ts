@@ -103,24 +103,24 @@ afterAll(async () => {
 
 const PAGES: readonly (readonly [name: string, path: string, shows: string | RegExp])[] = [
   ['overview', '/', 'nightly-build'],
-  ['approvals', '/approvals', 'Why you are asked'],
+  ['approvals', '/approvals', 'Why approval is needed'],
   ['sandbox', '/sandboxes/{api-tests}', 'mkdir -p src'],
-  ['terminal', '/sandboxes/{refactor}/terminal', 'a shell inside the wall'],
+  ['terminal', '/sandboxes/{refactor}/terminal', 'A shell inside this sandbox'],
   ['files', '/sandboxes/{api-tests}/files?dir=/tmp/src&file=/tmp/src/index.ts', 'export const answer = 42'],
   ['changes', '/sandboxes/{docs-fix}/changes?path={site}/README.md', 'One more line.'],
-  ['ports', '/sandboxes/{refactor}/ports', 'Look for listening ports'],
+  ['ports', '/sandboxes/{refactor}/ports', 'Find listening ports'],
   ['network', '/sandboxes/{api-tests}/network', 'telemetry.example.com'],
-  ['wall', '/sandboxes/{nightly-build}/wall', 'Layers, read back from the kernel'],
+  ['wall', '/sandboxes/{nightly-build}/wall', 'Layers, as reported by the kernel'],
   ['record', '/sandboxes/{api-tests}/record', 'mkdir -p src'],
   ['policy', '/policy', 'deploys to production'],
-  ['policy-try', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'the strictest wins'],
-  ['policy-edit', '/policy/edit', 'it loads'],
-  ['policy-suggestions', '/policy/suggestions', 'Suggestions from the record'],
-  ['trail', '/trail', 'newest first'],
+  ['policy-try', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'Strictest decision wins'],
+  ['policy-edit', '/policy/edit', 'Valid: '],
+  ['policy-suggestions', '/policy/suggestions', 'Suggested rules'],
+  ['trail', '/trail', 'Newest first'],
   ['skills', '/skills', 'word-count'],
   ['backends', '/backends', 'bubblewrap'],
   ['keys', '/keys', 'console sign-in links'],
-  ['nothing', '/no/such/page', 'There is nothing here'],
+  ['nothing', '/no/such/page', 'This page does not exist'],
 ]
 
 /** Pictures that the documentation shows. */
@@ -163,7 +163,7 @@ describe.each(VIEWS)('in the %s theme, %i wide', (theme, width, height) => {
     const found: string[] = []
     for (const [name, path, shows] of PAGES) {
       await visit(at, path, shows)
-      if (name === 'overview' && !phone) await at.page.locator('.spark polyline').first().waitFor()
+      if (name === 'overview' && !phone) await at.page.locator('.sparkline polyline').first().waitFor()
       found.push(...(await seriousIn(at)).map((line) => `${name}: ${line}`))
       const wide = (await at.page.evaluate(
         'Math.max(document.documentElement.scrollWidth, document.getElementById("main").scrollWidth)',
@@ -189,10 +189,10 @@ test('the sign-in page takes a key, and says no to a wrong one', async () => {
   await at.page.getByLabel('API key').fill(await home.key(['read'], 'red'))
   await at.page.keyboard.press('Enter')
   await at.page.getByRole('heading', { name: 'Policy' }).waitFor()
-  await at.page.getByText('tenant red').waitFor()
+  await at.page.getByText('Tenant red').waitFor()
   // Another tenant sees none of this, and is offered none of the operator's pages.
   await at.go('/')
-  await at.page.getByText('No sandbox is running').waitFor()
+  await at.page.getByText('No sandboxes yet').waitFor()
   expect(await at.page.getByRole('link', { name: 'Keys' }).count()).toBe(0)
   expect(at.complaints).toEqual([])
   await at.page.getByRole('button', { name: 'Sign out' }).click()

@@ -78,7 +78,7 @@ test('the trail is walked to its first record, and verified whole', async () => 
   await first.waitFor()
   expect(await rows.count()).toBeLessThan(80)
   await page.getByRole('button', { name: 'Verify in this browser' }).click()
-  await page.getByText(/intact: /).waitFor({ timeout: 120_000 })
+  await page.getByText(/Verified: /).waitFor({ timeout: 120_000 })
   expect(at.complaints).toEqual([])
 }, 300_000)
 

@@ -7,7 +7,7 @@ import { StoreTrailReader } from '../../src/audit/store-read.ts'
 import type { TrailHead, TrailProof } from '../../src/client/console-types.ts'
 import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/sql.ts'
-import { BrowserVerifier, checkProof, type TrailVerdict, trustedKey } from '../../web/src/verify.ts'
+import { AuditVerifier, checkProof, trustedKey, type Verdict } from '../../web/src/audit/verifier.ts'
 
 /** The console's own verifier, on a real trail, against every way to tamper that the server's verifier is tested with. */
 
@@ -39,8 +39,8 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-async function verdictOf(given: readonly string[], of: TrailHead = head): Promise<TrailVerdict> {
-  const verifier = new BrowserVerifier(await trustedKey(reader.publicKey))
+async function verdictOf(given: readonly string[], of: TrailHead = head): Promise<Verdict> {
+  const verifier = new AuditVerifier(await trustedKey(reader.publicKey))
   for (let at = 0; at < given.length; at += 100) {
     const bad = await verifier.push(given.slice(at, at + 100))
     if (bad) return bad
