@@ -58,6 +58,9 @@ export const safeText = (text: string): string =>
 /** The same, on one line. */
 export const safeLine = (text: string): string => safeText(text.replace(/[\n\t]+/g, ' ⏎ '))
 
+/** With a capital letter, for messages that the server words in lower case. */
+export const capitalize = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1)
+
 export const shortId = (id: string): string => id.replace(/^([a-z]+_)(.{8}).*$/, '$1$2')
 
 /** A number with its noun: `1 change`, `2 changes`. */

@@ -1,4 +1,5 @@
 import { type ReactNode, useEffect, useRef } from 'react'
+import { capitalize } from '../format.ts'
 
 /** A page with its heading, which takes the focus and names the browser tab. */
 export function Page(props: {
@@ -37,7 +38,7 @@ export function ErrorMessage({ text }: { readonly text: string | undefined }) {
   return (
     <p role="alert" className="error">
       <span aria-hidden="true">✕ </span>
-      {text}
+      {capitalize(text)}
     </p>
   )
 }

@@ -3,6 +3,7 @@ import { currentTheme, toggleTheme } from '../browser/theme.ts'
 import { Link } from '../components/link.tsx'
 import { useCurrentInView } from '../components/tabs.tsx'
 import { useIdentity, useLiveData } from '../data/live-context.ts'
+import { capitalize } from '../format.ts'
 import { PAGES } from './pages.tsx'
 
 type Actions = { readonly onHelp: () => void; readonly onSignOut: () => void }
@@ -50,7 +51,8 @@ function Navigation({ current }: { readonly current: string }) {
 
 function ConnectionStatus() {
   const { connection, disconnectReason } = useLiveData()
-  const reconnecting = disconnectReason === '' ? 'Reconnecting…' : `${disconnectReason}; reconnecting…`
+  const reconnecting =
+    disconnectReason === '' ? 'Reconnecting…' : `${capitalize(disconnectReason)}; reconnecting…`
   const text = { live: 'Live', broken: reconnecting, connecting: 'Connecting…' }[connection]
   return (
     <div className={`status ${connection}`} role="status">

@@ -8,7 +8,7 @@ import { ErrorMessage, Loading, Page } from '../../components/page.tsx'
 import { Panel } from '../../components/panel.tsx'
 import { useClient } from '../../data/live-context.ts'
 import { useLoad } from '../../data/use-load.ts'
-import { formatMillis, safeText } from '../../format.ts'
+import { capitalize, formatMillis, safeText } from '../../format.ts'
 
 /** The isolation backends of this host, tested, and how to fix what is missing. */
 export function Backends() {
@@ -53,7 +53,7 @@ function HostNotes({ notes }: { readonly notes: Doctor['notes'] }) {
       <ul className="host-notes">
         {notes.map(({ id, weight, text, fix }) => (
           <li key={id}>
-            <Badge word={SEVERITY[weight]} /> <span>{safeText(text)}</span>
+            <Badge word={SEVERITY[weight]} /> <span>{safeText(capitalize(text))}</span>
             {fix && <Fix text={fix} />}
           </li>
         ))}
@@ -67,7 +67,11 @@ const COMMAND =
 
 /** A fix is a command to copy or a sentence to read. */
 function Fix({ text }: { readonly text: string }) {
-  return COMMAND.test(text) ? <CopyableCode text={text} /> : <p className="dim">{safeText(text)}</p>
+  return COMMAND.test(text) ? (
+    <CopyableCode text={text} />
+  ) : (
+    <p className="dim">{safeText(capitalize(text))}</p>
+  )
 }
 
 const DESCRIPTIONS: Readonly<Record<string, string>> = {
@@ -102,7 +106,7 @@ function BackendPanel({ backend }: { readonly backend: BackendView }) {
         <Available backend={backend} />
       ) : (
         <>
-          <p>{safeText(backend.reason ?? 'Not available on this host')}</p>
+          <p>{safeText(capitalize(backend.reason ?? 'not available on this host'))}</p>
           {backend.fix && <Fix text={backend.fix} />}
         </>
       )}

@@ -31,7 +31,7 @@ export function Overview() {
         <dl className="figures">
           <Figure name={sandboxes.length === 1 ? 'sandbox' : 'sandboxes'} value={sandboxes.length} />
           <Figure name="executing" value={executing} />
-          <Figure name="waiting for review" value={waiting} isUrgent={waiting > 0} />
+          <Figure name="need attention" value={waiting} isUrgent={waiting > 0} />
           <Figure name="blocked in the last hour" value={blocked.length} />
         </dl>
       }

@@ -20,9 +20,9 @@ export function PolicySummary({ description }: { readonly description: PolicyDes
 }
 
 const ACTION_MEANING = {
-  deny: 'rejected',
-  ask: 'needs an approval',
-  sandbox: 'runs in a sandbox',
+  deny: 'are rejected',
+  ask: 'need an approval',
+  sandbox: 'run in a sandbox',
   allow: 'may run directly on the host',
 } as const
 
@@ -52,7 +52,7 @@ function CommandSettings({ description }: Props) {
   return (
     <Panel title="Commands">
       <p>
-        Commands that match no rule: <Badge word={default_action} /> {ACTION_MEANING[default_action]}.
+        Commands that match no rule {ACTION_MEANING[default_action]}. <Badge word={default_action} />
       </p>
       <Restriction
         names={programs}

@@ -17,7 +17,7 @@ export function Commands({ id, isEnded }: { readonly id: string; readonly isEnde
   const { approvals } = useLiveData()
   const pending = approvals.filter(({ sandbox_id }) => sandbox_id === id)
   const [openId, setOpenId] = useState<string | undefined>(undefined)
-  const { execs, reload } = useExecs(id)
+  const { execs, reload } = useExecs(id, pending)
   const mayRun = !isEnded && (operator || scopes.includes('exec'))
   const onStarted = (execId: string): void => {
     setOpenId(execId)
@@ -53,7 +53,10 @@ export function Commands({ id, isEnded }: { readonly id: string; readonly isEnde
 }
 
 /** Fetched again whenever a record of one of its commands arrives. */
-function useExecs(id: string): { readonly execs: readonly ExecView[]; readonly reload: () => void } {
+function useExecs(
+  id: string,
+  pending: readonly Approval[],
+): { readonly execs: readonly ExecView[]; readonly reload: () => void } {
   const client = useClient()
   const { records } = useLiveData()
   const last = records.findLast((one) => one.sandbox_id === id && typeof one.exec_id === 'string')?.seq ?? -1
@@ -62,7 +65,9 @@ function useExecs(id: string): { readonly execs: readonly ExecView[]; readonly r
   useEffect(() => {
     if (value) setExecs(value.items)
   }, [value])
-  return { execs, reload }
+  // A pending command is listed with its approval instead.
+  const waiting = new Set(pending.map(({ exec_id }) => exec_id))
+  return { execs: execs.filter(({ exec_id }) => !waiting.has(exec_id)), reload }
 }
 
 /** Commands that wait for an approval. */

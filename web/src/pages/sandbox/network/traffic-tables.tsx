@@ -35,9 +35,9 @@ const HOST_COLUMNS: readonly Column[] = [
   { name: 'Host' },
   { name: 'Allowed', className: 'num' },
   { name: 'Blocked', className: 'num' },
-  { name: 'Received', className: 'num' },
-  { name: 'Sent', className: 'num' },
-  { name: 'Reason' },
+  { name: 'Received', className: 'num wide-only' },
+  { name: 'Sent', className: 'num wide-only' },
+  { name: 'Reason', className: 'wide-only' },
   { name: 'Action', isHidden: true },
 ]
 
@@ -55,9 +55,9 @@ export function HostTable(props: {
           <td className="num">
             {blocked > 0 ? <span className="bad-text">✕ {formatCount(blocked)}</span> : 0}
           </td>
-          <td className="num">{formatBytes(received)}</td>
-          <td className="num">{formatBytes(sent)}</td>
-          <td className="dim">{safeLine(reason)}</td>
+          <td className="num wide-only">{formatBytes(received)}</td>
+          <td className="num wide-only">{formatBytes(sent)}</td>
+          <td className="dim wide-only">{safeLine(reason)}</td>
           <td className="row-actions">
             {blocked > 0 && !props.allowed.includes(host) && (
               <Button onClick={() => props.onAllow(host)}>Allow this host</Button>
@@ -73,10 +73,10 @@ const CONNECTION_COLUMNS: readonly Column[] = [
   { name: 'Time' },
   { name: 'Decision' },
   { name: 'Host' },
-  { name: 'Protocol' },
-  { name: 'Received', className: 'num' },
-  { name: 'Sent', className: 'num' },
-  { name: 'Duration', className: 'num' },
+  { name: 'Protocol', className: 'wide-only' },
+  { name: 'Received', className: 'num wide-only' },
+  { name: 'Sent', className: 'num wide-only' },
+  { name: 'Duration', className: 'num wide-only' },
 ]
 const MAX_CONNECTIONS = 200
 
@@ -92,10 +92,10 @@ export function ConnectionTable({ connections }: { readonly connections: readonl
           <td className="mono">
             {safeLine(connection.host)}:{connection.port}
           </td>
-          <td>{connection.protocol}</td>
-          <td className="num">{formatBytes(connection.bytes_in)}</td>
-          <td className="num">{formatBytes(connection.bytes_out)}</td>
-          <td className="num">{formatMillis(connection.duration_ms)}</td>
+          <td className="wide-only">{connection.protocol}</td>
+          <td className="num wide-only">{formatBytes(connection.bytes_in)}</td>
+          <td className="num wide-only">{formatBytes(connection.bytes_out)}</td>
+          <td className="num wide-only">{formatMillis(connection.duration_ms)}</td>
         </tr>
       ))}
     </Table>
