@@ -3,11 +3,11 @@ import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type House, house } from '../server/house.ts'
-import { launch, type Seat, seat, signIn } from './browser.ts'
+import { type ConsolePage, launchBrowser, openConsole, signIn } from './browser.ts'
 
-/** An agent chooses names, commands, files, hosts and output; a stranger fills in fields. None of it is ever more than text. */
+/** Script injection: names, commands, files, hosts and output that an agent chooses, and input in fields, are only ever text. */
 
-const MARKS = [
+const PAYLOADS = [
   '<img src=x onerror="window.hit=1">',
   '"><script>window.hit=1</script>',
   "';window.hit=1;//",
@@ -16,11 +16,11 @@ const MARKS = [
   '</pre><svg/onload=window.hit=1>',
   '\u202egnp.exe\u2066',
 ]
-const ALL = MARKS.join(' ')
+const ALL = PAYLOADS.join(' ')
 
 let home: House
 let browser: Browser
-let at: Seat
+let at: ConsolePage
 let id: string
 let reviewed: string
 
@@ -28,7 +28,7 @@ beforeAll(async () => {
   home = await house(
     '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\nwrong_keys_per_second = 100000\n',
   )
-  browser = await launch()
+  browser = await launchBrowser()
   const made = await home.call('POST', '/v1/sandboxes', {
     body: {
       agent_id: ALL.slice(0, 256),
@@ -41,8 +41,8 @@ beforeAll(async () => {
   const run = (argv: readonly string[], more = {}): Promise<unknown> =>
     home.call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv, ...more } }).catch(() => {})
   const started: Promise<unknown>[] = []
-  for (const mark of MARKS) {
-    // Some of them look so odd that policy asks a person; those wait.
+  for (const mark of PAYLOADS) {
+    // Policy wants an approval for some of them; those stay pending.
     started.push(run(['echo', mark], { background: true }))
     const name = encodeURIComponent(`/tmp/${mark.replaceAll('/', '∕')}`)
     await home.call('PUT', `/v1/sandboxes/${id}/files?path=${name}`, { body: `<html>${mark}</html>` })
@@ -55,7 +55,7 @@ beforeAll(async () => {
   void run(['git', 'push', 'origin', ALL])
   reviewed = await changed()
   await home.server.parts.keys.create({ name: ALL, scopes: ['read'] })
-  at = await seat(browser, home.server.url)
+  at = await openConsole(browser, home.server.url)
   await signIn(at, home.server)
 })
 afterAll(async () => {
@@ -63,28 +63,28 @@ afterAll(async () => {
   await home.close()
 })
 
-/** Names and contents of files that wait for a person's word. */
+/** A sandbox with hostile names and contents among its pending changes. */
 async function changed(): Promise<string> {
   const workspace = join(home.dir, 'work')
   mkdirSync(workspace)
   const made = await home.call('POST', '/v1/sandboxes', { body: { workspace, review: true } })
-  for (const mark of MARKS) {
+  for (const mark of PAYLOADS) {
     const name = encodeURIComponent(join(workspace, mark.replaceAll('/', '∕')))
     await home.call('PUT', `/v1/sandboxes/${made.json.id}/files?path=${name}`, { body: `${mark}\n` })
   }
   return made.json.id as string
 }
 
-async function unharmed(where: string): Promise<void> {
+async function expectNoInjection(where: string): Promise<void> {
   expect(await at.page.evaluate('window.hit'), where).toBeUndefined()
-  // Only our own elements: nothing of the marks became one.
+  // Only the console's own elements: no payload became one.
   const strange = await at.page.evaluate(
     "[...document.querySelectorAll(\"script:not([src^='/console/assets/']), img:not([src='/console/mark.svg']), iframe, object, embed, [onerror], [onload], a[href^='javascript:']\")].length",
   )
   expect(strange, where).toBe(0)
 }
 
-test('what an agent chose is text on every page', async () => {
+test('input of an agent is shown as text on every page', async () => {
   const pages: readonly (readonly [string, string])[] = [
     ['/', '<img src=x'],
     [`/sandboxes/${id}`, '"><script>'],
@@ -97,7 +97,7 @@ test('what an agent chose is text on every page', async () => {
     ['/trail', '<img src=x'],
     ['/trail?seq=2', 'Record #2'],
     ['/keys', '<img src=x'],
-    [`/sandboxes/${encodeURIComponent(MARKS[0] as string)}`, 'Sandbox not found'],
+    [`/sandboxes/${encodeURIComponent(PAYLOADS[0] as string)}`, 'Sandbox not found'],
     [
       `/trail?agent=${encodeURIComponent(ALL)}&sandbox=${encodeURIComponent(ALL)}&event=${encodeURIComponent(ALL)}`,
       'Records',
@@ -107,32 +107,32 @@ test('what an agent chose is text on every page', async () => {
       'Sandboxes',
     ],
     [`/policy/try?subject=${encodeURIComponent(ALL)}`, 'Evaluation'],
-    [`/approvals/${encodeURIComponent(MARKS[1] as string)}`, 'there is no approval'],
+    [`/approvals/${encodeURIComponent(PAYLOADS[1] as string)}`, 'there is no approval'],
   ]
   for (const [path, shows] of pages) {
     await at.go(path)
     await at.page.locator('#main').getByText(shows).first().waitFor()
-    await unharmed(path)
+    await expectNoInjection(path)
   }
   await at.go(`/sandboxes/${reviewed}/changes`)
   const changes = at.page.getByRole('list', { name: 'Changes' }).getByRole('button')
   for (const change of await changes.all()) {
     await change.click()
     await at.page.getByRole('group', { name: 'Changes to the text' }).waitFor()
-    await unharmed('changes')
+    await expectNoInjection('changes')
   }
-  // Marks that would turn the line around are shown as what they are.
+  // Characters that change the text direction are shown as code points.
   await at.go('/approvals')
   await at.page.locator('pre.command').getByText('‹202e›').first().waitFor()
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
 })
 
-test('output of a command and an answer of a port are text', async () => {
+test('command output and port responses are shown as text', async () => {
   await at.go(`/sandboxes/${id}`)
   const heads = at.page.locator('.exec-head').filter({ hasText: /^[\d:]+\s*echo <img/ })
   await heads.first().click()
   await at.page.getByRole('log').getByText('onerror').first().waitFor()
-  await unharmed('output')
+  await expectNoInjection('output')
   const serve = `import http.server as s
 class H(s.BaseHTTPRequestHandler):
   def do_GET(self):
@@ -155,14 +155,14 @@ s.HTTPServer(('127.0.0.1',8077),H).serve_forever()`
     .getByRole('button', { name: 'GET /' })
     .click()
   await at.page.getByRole('log').getByText('window.hit=1').waitFor()
-  await unharmed('port')
-  expect(at.complaints).toEqual([])
+  await expectNoInjection('port')
+  expect(at.problems).toEqual([])
 })
 
-test('a page of a sandbox that is opened by itself has no power here', async () => {
+test('the session cookie alone does not open a file or port of a sandbox', async () => {
   const direct = await at.context.newPage()
   const answer = await direct.goto(`${home.server.url}/v1/sandboxes/${id}/ports/8077/`)
-  // The cookie alone opens nothing, so there is not even a page to fear.
+  // The cookie alone is not enough, so no page is served.
   expect(answer?.status()).toBe(401)
   const file = await direct
     .goto(`${home.server.url}/v1/sandboxes/${id}/files?path=/tmp/page.html`)
@@ -171,7 +171,7 @@ test('a page of a sandbox that is opened by itself has no power here', async () 
   await direct.close()
 })
 
-test('whatever is typed into any field is text', async () => {
+test('input in any field is shown as text', async () => {
   const fields: readonly (readonly [path: string, open: string | undefined])[] = [
     ['/', undefined],
     ['/trail', undefined],
@@ -194,9 +194,9 @@ test('whatever is typed into any field is text', async () => {
       await box.press('Enter')
     }
     await at.page.waitForTimeout(100)
-    await unharmed(path)
+    await expectNoInjection(path)
     await at.page.keyboard.press('Escape')
     await at.page.keyboard.press('Escape')
   }
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
 })

@@ -9,7 +9,7 @@ import { openStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/sql.ts'
 import { AuditVerifier, checkProof, trustedKey, type Verdict } from '../../web/src/audit/verifier.ts'
 
-/** The console's own verifier, on a real trail, against every way to tamper that the server's verifier is tested with. */
+/** The console's verifier on a real audit log, against the same tampering that the server's verifier is tested with. */
 
 const RECORDS = 300
 let dir: string
@@ -48,11 +48,11 @@ async function verdictOf(given: readonly string[], of: TrailHead = head): Promis
   return verifier.conclude(of)
 }
 
-/** The same with another first letter, whatever the first is. */
+/** The same text with a different first letter. */
 const otherThan = (text: string): string => (text.startsWith('A') ? 'B' : 'A') + text.slice(1)
 
-describe('the verifier of the browser', () => {
-  test('agrees with the server on a trail that is intact', async () => {
+describe('the verifier in the browser', () => {
+  test('agrees with the server on an intact audit log', async () => {
     const own = await reader.verify()
     expect(await verdictOf(lines)).toEqual(own)
     expect(own).toMatchObject({ ok: true, records: lines.length })
@@ -85,7 +85,7 @@ describe('the verifier of the browser', () => {
     if (!verdict.ok && seq !== RECORDS) expect(verdict.seq).toBe(seq)
   })
 
-  test('finds a head that was changed, signed by another, or belongs to less', async () => {
+  test('rejects a head that was changed or signed with another key', async () => {
     expect((await verdictOf(lines, { ...head, count: head.count + 1 })).ok).toBe(false)
     expect((await verdictOf(lines, { ...head, signature: otherThan(head.signature) })).ok).toBe(false)
     expect((await verdictOf(lines, { ...head, key: '0'.repeat(32) })).ok).toBe(false)

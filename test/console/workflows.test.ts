@@ -5,9 +5,16 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, startServer } from '../../src/serve.ts'
 import { callAt } from '../server/house.ts'
-import { launch, look, picture, type Seat, seat, signIn } from './browser.ts'
+import {
+  type ConsolePage,
+  launchBrowser,
+  openConsole,
+  saveDocImage,
+  saveScreenshot,
+  signIn,
+} from './browser.ts'
 
-/** What people do in the console, from the first look to the record of what they did. */
+/** Complete workflows in the console, each up to its effect on the server. */
 
 let browser: Browser
 let dir: string
@@ -31,8 +38,8 @@ async function make(body: Record<string, unknown> = {}): Promise<string> {
   return made.json.id as string
 }
 
-async function entered(options: Parameters<typeof seat>[2] = {}): Promise<Seat> {
-  const at = await seat(browser, server.url, options)
+async function openSignedIn(options: Parameters<typeof openConsole>[2] = {}): Promise<ConsolePage> {
+  const at = await openConsole(browser, server.url, options)
   await signIn(at, server)
   return at
 }
@@ -45,7 +52,7 @@ beforeAll(async () => {
   )
   server = await start()
   key = (await server.parts.keys.create({ scopes: ['create', 'exec', 'read', 'admin'] })).secret
-  browser = await launch()
+  browser = await launchBrowser()
 })
 afterAll(async () => {
   await browser.close()
@@ -53,17 +60,17 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-describe('somebody who has never seen it', () => {
-  test('finds the question, understands it, answers it and finds the record, by keyboard alone', async () => {
+describe('an approval', () => {
+  test('is found, explained, rejected and recorded, by keyboard alone', async () => {
     const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' } })
-    const at = await entered()
+    const at = await openSignedIn()
     const { page } = at
     const { keyboard } = page
     await page.getByText('release').waitFor()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'echo start && git push origin main' })
-    // It comes to the top of the first page by itself.
+    // It appears at the top of the overview by itself.
     await page.getByRole('heading', { name: 'Needs attention' }).waitFor()
-    await picture(page, 'walk-1-needs-you')
+    await saveScreenshot(page, 'approval-1-overview')
     await keyboard.press('g')
     await keyboard.press('a')
     await page.getByRole('heading', { name: 'Approvals' }).waitFor()
@@ -77,21 +84,21 @@ describe('somebody who has never seen it', () => {
     expect(parts[0]).toMatch(/echo start[\s\S]*allow/)
     expect(parts[1]).toMatch(/git push origin main[\s\S]*ask[\s\S]*git\/push/)
     await question.getByText('nothing (offline)').waitFor()
-    await picture(page, 'walk-2-why')
+    await saveScreenshot(page, 'approval-2-reasons')
     await keyboard.press('r')
     await page.getByRole('dialog').waitFor()
-    // It is typed over; Escape takes everything back.
+    // Escape cancels.
     await keyboard.press('Escape')
     await page.getByRole('dialog').waitFor({ state: 'detached' })
     expect((await call('GET', '/v1/approvals?state=pending')).json.items).toHaveLength(1)
     await keyboard.press('r')
     await page.getByLabel('Reason').waitFor()
     await keyboard.type('not before the review')
-    await picture(page, 'walk-3-reject')
+    await saveScreenshot(page, 'approval-3-reject')
     await keyboard.press('Enter')
     await question.getByText('not before the review').waitFor()
     expect((await asked).status).toBe(422)
-    // From the answer to its record, by Tab and Enter.
+    // From the decision to its record, by Tab and Enter.
     const link = question.getByRole('link', { name: /^record #/ })
     await link.waitFor()
     for (let turn = 0; turn < 60; turn++) {
@@ -102,14 +109,14 @@ describe('somebody who has never seen it', () => {
     const record = page.getByRole('region', { name: /^Record #/ })
     await record.getByText('rejected').first().waitFor()
     expect(await record.innerText()).toMatch(/not before the review/)
-    await picture(page, 'walk-4-record')
-    expect(at.complaints).toEqual([])
+    await saveScreenshot(page, 'approval-4-record')
+    expect(at.problems).toEqual([])
     await at.context.close()
   })
 
-  test('approves once with `a`, and the command runs', async () => {
+  test('is approved once with `a`, and the command runs', async () => {
     const id = await make({ agent_id: 'codex' })
-    const at = await entered()
+    const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main; echo ran' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()
     await at.page.keyboard.press('g')
@@ -123,9 +130,9 @@ describe('somebody who has never seen it', () => {
     await at.context.close()
   })
 
-  test('approves for good with a rule, which is then in force', async () => {
+  test('is approved with a new rule, which is then active', async () => {
     const id = await make({})
-    const at = await entered()
+    const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()
     await at.go('/approvals')
@@ -139,7 +146,7 @@ describe('somebody who has never seen it', () => {
     expect(await at.page.getByRole('button', { name: 'Save rule and approve' }).isDisabled()).toBe(true)
     await rule.fill((await rule.inputValue()).replace('git pull', 'git push'))
     await at.page.getByText('Valid: all examples pass').waitFor()
-    await picture(at.page, 'approve-always')
+    await saveScreenshot(at.page, 'approve-always')
     await at.page.getByRole('button', { name: 'Save rule and approve' }).click()
     expect((await asked).status).toBe(200)
     expect(readFileSync(join(dir, 'ringfence.toml'), 'utf8')).toContain('"origin", "main"')
@@ -152,15 +159,15 @@ describe('somebody who has never seen it', () => {
 describe('a sandbox', () => {
   test('has a terminal with a real shell, and its commands stream', async () => {
     const id = await make({ metadata: { name: 'shell' } })
-    const at = await entered()
+    const at = await openSignedIn()
     await at.go(`/sandboxes/${id}/terminal`)
     const screen = at.page.locator('.xterm-rows')
     await screen.getByText(/[#$]/).first().waitFor()
     await at.page.keyboard.type('echo $((6*7))-from-inside; tty\n')
     await screen.getByText('42-from-inside').first().waitFor()
     await screen.getByText('/dev/pts/').first().waitFor()
-    await picture(at.page, 'terminal-used')
-    // Keys of the page are the shell's while it has the focus.
+    await saveScreenshot(at.page, 'terminal-used')
+    // The terminal gets all keys while it has the focus.
     expect(new URL(at.page.url()).pathname).toBe(`/console/sandboxes/${id}/terminal`)
     await at.page.keyboard.type('exit\n')
     await at.page.getByText('Session ended (exit 0)').waitFor()
@@ -170,13 +177,13 @@ describe('a sandbox', () => {
     await at.page.keyboard.press('Enter')
     await at.page.getByRole('log').getByText('line-3').waitFor()
     await at.page.getByText('exit 3').first().waitFor()
-    expect(at.complaints).toEqual([])
+    expect(at.problems).toEqual([])
     await at.context.close()
   })
 
-  test('its files are made, edited with a look at the difference, brought in, taken out and removed', async () => {
+  test('has files that are created, edited, uploaded, downloaded and deleted', async () => {
     const id = await make({})
-    const at = await entered()
+    const at = await openSignedIn()
     const { page } = at
     await at.go(`/sandboxes/${id}/files?dir=/tmp`)
     await page.getByLabel('New file').fill('notes.txt')
@@ -200,13 +207,13 @@ describe('a sandbox', () => {
     await page.getByRole('button', { name: 'Delete…' }).click()
     await page.keyboard.press('Enter')
     await page.getByRole('button', { name: /in\.bin/ }).waitFor({ state: 'detached' })
-    expect(at.complaints).toEqual([])
+    expect(at.problems).toEqual([])
     await at.context.close()
   })
 
-  test('is paused, resumed, kept, forked and destroyed', async () => {
+  test('is paused, resumed, snapshotted, forked and destroyed', async () => {
     const id = await make({})
-    const at = await entered()
+    const at = await openSignedIn()
     const { page } = at
     await at.go(`/sandboxes/${id}`)
     await page.getByRole('button', { name: 'Pause' }).click()
@@ -227,12 +234,12 @@ describe('a sandbox', () => {
     await at.context.close()
   })
 
-  test('a refused host is allowed with one click', async () => {
+  test('lets a blocked host be allowed with one click', async () => {
     const id = await make({ network: { mode: 'fetch', allow_hosts: [] } })
     const script = "import urllib.request as u\nu.urlopen('http://wanted.example.com/', timeout=5)\n"
     await call('PUT', `/v1/sandboxes/${id}/files?path=/tmp/get.py`, script)
     await call('POST', `/v1/sandboxes/${id}/exec`, { argv: ['python3', '/tmp/get.py'] })
-    const at = await entered()
+    const at = await openSignedIn()
     await at.go(`/sandboxes/${id}/network`)
     await at.page.getByRole('button', { name: 'Allow this host' }).click()
     await at.page.getByRole('dialog').waitFor()
@@ -245,10 +252,10 @@ describe('a sandbox', () => {
   })
 })
 
-describe('the trail', () => {
-  test('is verified and one record proven in the browser; it is exported', async () => {
+describe('the audit log', () => {
+  test('is verified as a whole and record by record, and exported', async () => {
     await make({ agent_id: 'claude-code' })
-    const at = await entered()
+    const at = await openSignedIn()
     const { page } = at
     await at.go('/trail')
     await page.getByRole('button', { name: 'Verify in this browser' }).click()
@@ -256,7 +263,7 @@ describe('the trail', () => {
     await page.locator('.records [data-row="0"] a').click()
     await page.getByRole('button', { name: 'Verify record' }).click()
     await page.getByText('Verified in this browser').waitFor()
-    await picture(page, 'trail-verified')
+    await saveDocImage(page, 'audit-log-verified')
     const [download] = await Promise.all([
       page.waitForEvent('download'),
       page.getByRole('button', { name: 'Export' }).click(),
@@ -265,7 +272,7 @@ describe('the trail', () => {
       .trim()
       .split('\n')
     expect(JSON.parse(lines[0] as string)).toMatchObject({ seq: 0 })
-    // j, k and Enter walk the list.
+    // j and k move between rows, Enter opens one.
     await page.getByLabel('Event').selectOption('Approval')
     expect(new URL(page.url()).searchParams.get('event')).toBe('Approval')
     await page.locator('h1').focus()
@@ -279,14 +286,14 @@ describe('the trail', () => {
       .getByText('Approval')
       .first()
       .waitFor()
-    expect(at.complaints).toEqual([])
+    expect(at.problems).toEqual([])
     await at.context.close()
   })
 })
 
 describe('the policy and the keys', () => {
-  test('a change is checked, compared, and put in force; a broken one is not offered', async () => {
-    const at = await entered()
+  test('a policy change is validated, compared and activated', async () => {
+    const at = await openSignedIn()
     const { page } = at
     await at.go('/policy/edit')
     const file = page.getByLabel('Policy file')
@@ -300,20 +307,20 @@ describe('the policy and the keys', () => {
     await page.getByText('Valid: ').waitFor()
     await page.getByRole('button', { name: 'Review changes…' }).click()
     await page.getByRole('group', { name: 'Changes to the text' }).getByText('no packages here').waitFor()
-    await picture(page, 'policy-change')
+    await saveScreenshot(page, 'policy-change')
     await page.getByRole('button', { name: 'Save and activate' }).click()
     await page.getByText('Policy saved and active').waitFor()
     expect(
       (await call('POST', '/v1/policy/evaluate', { command: 'npm install left-pad' })).json,
     ).toMatchObject({ action: 'deny', reason: 'no packages here' })
-    // Whoever read the older text cannot write over it.
+    // A save based on an older text is rejected.
     const stale = await call('PUT', '/v1/policy', { text: before, base: 'x' })
     expect(stale.status).toBe(409)
     await at.context.close()
   })
 
-  test('a key is made, shown once, and revoked', async () => {
-    const at = await entered()
+  test('a key is created, shown once, and revoked', async () => {
+    const at = await openSignedIn()
     const { page } = at
     await at.go('/keys')
     await page.getByRole('button', { name: 'Create key…' }).click()
@@ -334,12 +341,12 @@ describe('the policy and the keys', () => {
   })
 })
 
-test('a restart of the server loses nothing on the screen', async () => {
+test('a server restart keeps what is on the screen', async () => {
   const id = await make({ agent_id: 'claude-code', metadata: { name: 'before-the-restart' } })
   await call('POST', `/v1/sandboxes/${id}/exec`, { command: 'echo said-before' })
-  const at = await entered()
+  const at = await openSignedIn()
   const { page } = at
-  const other = await seat(browser, server.url)
+  const other = await openConsole(browser, server.url)
   await signIn(other, server)
   await other.go(`/sandboxes/${id}/terminal`)
   const screen = other.page.locator('.xterm-rows')
@@ -356,7 +363,7 @@ test('a restart of the server loses nothing on the screen', async () => {
   const row = page.getByRole('row').filter({ hasText: 'before-the-restart' })
   await row.getByText(/destroyed|failed/).waitFor()
   expect(await screen.innerText()).toContain('typed-42')
-  // Still signed in, and what is new arrives by the same stream.
+  // Still signed in, and new sandboxes appear.
   await make({ metadata: { name: 'after-the-restart' } })
   await page.getByText('after-the-restart').waitFor()
   await page.reload()
@@ -365,9 +372,9 @@ test('a restart of the server loses nothing on the screen', async () => {
   await other.context.close()
 })
 
-test('a host that the proxy refuses is not said to be reached', async () => {
+test('a host that stays blocked is not reported as allowed', async () => {
   const id = await make({ network: { mode: 'fetch', allow_hosts: ['pypi.org'] } })
-  const at = await entered()
+  const at = await openSignedIn()
   const { page } = at
   await at.go(`/sandboxes/${id}/network`)
   const allow = async (host: string): Promise<string> => {
@@ -383,12 +390,12 @@ test('a host that the proxy refuses is not said to be reached', async () => {
   const allowed = await allow('files.pythonhosted.org')
   expect(allowed).toMatch(/^✓ files\.pythonhosted\.org: allowed by name; the addresses behind it are judged/)
   expect(await page.getByText('can be reached now').count()).toBe(0)
-  await look(page, 'network-refused')
+  await saveScreenshot(page, 'network-refused')
   const answer = await call('PUT', `/v1/sandboxes/${id}/network`, { allow_hosts: ['10.0.0.1', 'pypi.org'] })
   expect(answer.json.hosts).toMatchObject([
     { host: '10.0.0.1', verdict: 'deny', reason: expect.stringContaining('private address') },
     { host: 'pypi.org', verdict: 'allow' },
   ])
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
   await at.context.close()
 })
