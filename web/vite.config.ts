@@ -6,7 +6,7 @@ import { defineConfig, type Plugin } from 'vite'
 
 const out = join(import.meta.dirname, '..', 'dist', 'web')
 
-/** Each file also compressed, once and as well as can be; the server only picks. */
+/** Writes a Brotli and a gzip copy of each file, so that the server does not compress at run time. */
 const compressed = (): Plugin => ({
   name: 'compressed',
   apply: 'build',
@@ -29,7 +29,7 @@ export default defineConfig({
     outDir: out,
     emptyOutDir: true,
     target: 'es2022',
-    // No inline data and no preload script: the page's policy permits neither.
+    // No inline data and no preload script: the Content-Security-Policy permits neither.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,

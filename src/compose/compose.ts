@@ -89,6 +89,14 @@ type InForce = {
   readonly hash: string
 }
 
+/** What backends read of the configuration in force, each time they need it. */
+const backendSettings = (now: () => InForce) => ({
+  policy: () => now().policy,
+  ready: () => now().config.backends?.ready ?? 0,
+  emulates: () => now().config.backends?.emulate ?? false,
+  runtime: () => now().config.backends?.docker_runtime,
+})
+
 export async function compose(options: ComposeOptions = {}): Promise<Ringfence> {
   const env = definedOnly(options.env ?? environment())
   const stateDir = stateDirectory(env)
@@ -101,16 +109,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   // A server that could not lend what it was told to says so before anybody asks.
   if (options.stays) vault.take(vault.read(now.config.secret ?? []))
   const closing: (() => Promise<void>)[] = [async () => vault.dispose()]
-  const registry = registryFor(options, {
-    stateDir,
-    env,
-    policy: () => now.policy,
-    observe,
-    ready: () => now.config.backends?.ready ?? 0,
-    emulates: () => now.config.backends?.emulate ?? false,
-    runtime: () => now.config.backends?.docker_runtime,
-    closing,
-  })
+  const registry = registryFor(options, { stateDir, env, observe, closing, ...backendSettings(() => now) })
   // It governs servers; a command that runs here means the host's own tools.
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))

@@ -360,6 +360,7 @@ const WEB = join(packageRoot(), 'web', 'src')
 const WEB_PACKAGES = [
   'react',
   'react-dom/client',
+  '@tanstack/react-virtual',
   '@xterm/xterm',
   '@xterm/addon-fit',
   '@xterm/xterm/css/xterm.css',

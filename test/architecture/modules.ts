@@ -17,6 +17,8 @@ const MODULES: readonly Module[] = [
     name: 'model',
     holds: 'the types that every module shares, strict parsers, guarantees, error codes, configuration',
     imports: [],
+    // Line differences, for the command line and the console.
+    packages: ['diff'],
   },
   {
     name: 'policy',

@@ -5,33 +5,33 @@ import { type Browser, type BrowserContext, chromium, type Page } from 'playwrig
 import { expect } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 
-/** Debian's Chromium on our real page. Whatever it complains about or asks another host for fails the test. */
+/** Debian's Chromium on the real console. Page errors and requests to other hosts fail the test. */
 
-export type BrowserSession = {
+export type ConsolePage = {
   readonly page: Page
   readonly context: BrowserContext
-  /** Everything that went wrong so far: errors of the page, refused styles and scripts, requests to elsewhere. */
-  readonly complaints: readonly string[]
+  /** What went wrong so far: page errors, blocked styles and scripts, requests to other hosts. */
+  readonly problems: readonly string[]
   readonly go: (path: string) => Promise<void>
 }
 
-export const launch = (): Promise<Browser> =>
+export const launchBrowser = (): Promise<Browser> =>
   chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] })
 
-export type BrowserSessionOptions = {
+export type PageOptions = {
   readonly theme?: 'dark' | 'light'
   readonly width?: number
   readonly height?: number
   readonly reducedMotion?: boolean
-  /** For a certificate that nobody signed but ourselves. */
+  /** Accepts a self-signed certificate. */
   readonly anyCertificate?: boolean
 }
 
-export async function seat(
+export async function openConsole(
   browser: Browser,
   url: string,
-  options: BrowserSessionOptions = {},
-): Promise<BrowserSession> {
+  options: PageOptions = {},
+): Promise<ConsolePage> {
   const context = await browser.newContext({
     viewport: { width: options.width ?? 1360, height: options.height ?? 850 },
     colorScheme: options.theme ?? 'dark',
@@ -41,33 +41,33 @@ export async function seat(
   })
   const page = await context.newPage()
   page.setDefaultTimeout(15_000)
-  const complaints: string[] = []
+  const problems: string[] = []
   page.on('console', (message) => {
-    // A page that comes back after a restart tries and fails first; that is said to nobody but the console.
+    // While the server restarts, failed reconnects are logged; they are expected.
     if (message.type() === 'error' && !/ERR_CONNECTION|Failed to load resource/.test(message.text()))
-      complaints.push(message.text())
+      problems.push(message.text())
   })
-  page.on('pageerror', (error) => complaints.push(error.message))
+  page.on('pageerror', (error) => problems.push(error.message))
   page.on('dialog', (dialog) => {
-    complaints.push(`a dialog of the browser: ${dialog.message()}`)
+    problems.push(`browser dialog: ${dialog.message()}`)
     void dialog.dismiss()
   })
   page.on('request', (request) => {
     const at = request.url()
-    if (!at.startsWith(url) && !at.startsWith(`blob:${url}`)) complaints.push(`asked for ${at}`)
+    if (!at.startsWith(url) && !at.startsWith(`blob:${url}`)) problems.push(`requested ${at}`)
   })
   const go = async (path: string): Promise<void> => {
-    // As text: this half of the tests knows no browser's types.
+    // As text, because the tests are compiled without DOM types.
     await page.evaluate(
       `history.pushState(null, '', ${JSON.stringify(`/console${path}`)}); dispatchEvent(new PopStateEvent('popstate'))`,
     )
   }
-  return { page, context, complaints, go }
+  return { page, context, problems, go }
 }
 
-/** Signs in with a fresh link, as a person who clicks on it. */
+/** Signs in with a new link. */
 export async function signIn(
-  { page }: BrowserSession,
+  { page }: ConsolePage,
   server: { readonly url: string; readonly parts: Parts },
 ): Promise<void> {
   const { keys, sessions } = server.parts
@@ -83,9 +83,9 @@ type Parts = {
 
 const axeFile = createRequire(import.meta.url).resolve('axe-core/axe.min.js')
 
-/** What axe finds serious or critical, a line each. The page's policy holds: the script comes in by the debugger. */
-export async function seriousIn(
-  { page, context }: BrowserSession,
+/** What axe finds serious or critical, a line each. The script is evaluated by the debugger, so the page's CSP stays in force. */
+export async function accessibilityProblems(
+  { page, context }: ConsolePage,
   rules?: readonly string[],
 ): Promise<readonly string[]> {
   const session = await context.newCDPSession(page)
@@ -122,16 +122,16 @@ function axeSource(): string {
   return source
 }
 
-/** Pictures for the documentation, only when they are asked for: a test run leaves the tree as it was. */
-export async function picture(page: Page, name: string): Promise<void> {
+/** A screenshot for the documentation, only on request: a test run leaves the working tree unchanged. */
+export async function saveDocImage(page: Page, name: string): Promise<void> {
   if (process.env.RINGFENCE_PICTURES !== '1') return
   const dir = join(packageRoot(), 'docs', 'images')
   mkdirSync(dir, { recursive: true })
   await page.screenshot({ path: join(dir, `${name}.png`) })
 }
 
-/** Pictures of everything, into a directory of one's own, for whoever judges how it looks. */
-export async function look(page: Page, name: string): Promise<void> {
+/** A screenshot into the directory `RINGFENCE_LOOK`, to judge the design. */
+export async function saveScreenshot(page: Page, name: string): Promise<void> {
   const dir = process.env.RINGFENCE_LOOK
   if (dir) await page.screenshot({ path: join(dir, `${name}.png`) })
 }

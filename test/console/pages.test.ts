@@ -5,9 +5,17 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { compose, skillRunner } from '../../src/compose/compose.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
-import { type BrowserSession, launch, look, picture, seat, seriousIn, signIn } from './browser.ts'
+import {
+  accessibilityProblems,
+  type ConsolePage,
+  launchBrowser,
+  openConsole,
+  saveDocImage,
+  saveScreenshot,
+  signIn,
+} from './browser.ts'
 
-/** Every page, in both themes and on a phone: what it shows, what axe says, and that nothing is asked of anybody else. */
+/** Every page, in both themes and on a phone: its content, accessibility, width, and no requests to other hosts. */
 
 let home: TestServer
 let browser: Browser
@@ -27,7 +35,7 @@ wrong_keys_per_second = 100000
 `
 
 async function exec(id: string, command: string, background = false): Promise<void> {
-  // What still waits when the server closes is answered by nobody.
+  // A command that is still pending when the server closes fails.
   await home
     .call('POST', `/v1/sandboxes/${id}/exec`, { body: { command, ...(background ? { background } : {}) } })
     .catch(() => {})
@@ -42,7 +50,7 @@ async function make(name: string, agent: string, body: Record<string, unknown> =
   return made.json.id as string
 }
 
-/** One that has ended and left changes for somebody to decide on. */
+/** An ended sandbox with pending changes. */
 async function left(name: string, agent: string, command: string): Promise<void> {
   const workspace = join(home.dir, name)
   mkdirSync(workspace)
@@ -54,7 +62,7 @@ async function left(name: string, agent: string, command: string): Promise<void>
 beforeAll(async () => {
   home = await startTestServer(CONFIG)
   mkdirSync(join(home.dir, 'project'))
-  browser = await launch()
+  browser = await launchBrowser()
   const [tests, build] = await Promise.all([
     make('api-tests', 'claude-code', {
       network: { mode: 'fetch', allow_hosts: ['pypi.org', '*.github.com'] },
@@ -91,7 +99,7 @@ beforeAll(async () => {
   await skills.close()
   for (const input of ['"one two three"', '"four"', '"a b c d e f"'])
     await home.call('POST', '/v1/skills/word-count/run', { body: { input: JSON.parse(input) } })
-  // Asked in the background; whoever looks finds them waiting.
+  // In the background: these stay pending.
   void exec(ids['scrape-docs'] as string, './deploy.sh production')
   await new Promise((resolve) => setTimeout(resolve, 300))
   void exec(tests as string, 'cd src && git push origin main && npm publish')
@@ -103,43 +111,33 @@ afterAll(async () => {
 
 const PAGES: readonly (readonly [name: string, path: string, shows: string | RegExp])[] = [
   ['overview', '/', 'nightly-build'],
-  ['approvals', '/approvals', 'Why you are asked'],
+  ['approvals', '/approvals', 'Why approval is needed'],
   ['sandbox', '/sandboxes/{api-tests}', 'mkdir -p src'],
-  ['terminal', '/sandboxes/{refactor}/terminal', 'a shell inside the wall'],
+  ['terminal', '/sandboxes/{refactor}/terminal', 'A shell inside this sandbox'],
   ['files', '/sandboxes/{api-tests}/files?dir=/tmp/src&file=/tmp/src/index.ts', 'export const answer = 42'],
   ['changes', '/sandboxes/{docs-fix}/changes?path={site}/README.md', 'One more line.'],
-  ['ports', '/sandboxes/{refactor}/ports', 'Look for listening ports'],
+  ['ports', '/sandboxes/{refactor}/ports', 'Find listening ports'],
   ['network', '/sandboxes/{api-tests}/network', 'telemetry.example.com'],
-  ['wall', '/sandboxes/{nightly-build}/wall', 'Layers, read back from the kernel'],
-  ['record', '/sandboxes/{api-tests}/record', 'mkdir -p src'],
+  ['isolation', '/sandboxes/{nightly-build}/wall', 'Layers, as reported by the kernel'],
+  ['sandbox-records', '/sandboxes/{api-tests}/record', 'mkdir -p src'],
   ['policy', '/policy', 'deploys to production'],
-  ['policy-try', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'the strictest wins'],
-  ['policy-edit', '/policy/edit', 'it loads'],
-  ['policy-suggestions', '/policy/suggestions', 'Suggestions from the record'],
-  ['trail', '/trail', 'newest first'],
+  ['policy-test', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'Strictest decision wins'],
+  ['policy-edit', '/policy/edit', 'Valid: '],
+  ['policy-suggestions', '/policy/suggestions', 'Suggested rules'],
+  ['audit-log', '/trail', 'Newest first'],
   ['skills', '/skills', 'word-count'],
   ['backends', '/backends', 'bubblewrap'],
   ['keys', '/keys', 'console sign-in links'],
-  ['nothing', '/no/such/page', 'There is nothing here'],
+  ['not-found', '/no/such/page', 'This page does not exist'],
 ]
 
-/** Pictures that the documentation shows. */
-const KEPT = [
-  'overview',
-  'approvals',
-  'files',
-  'changes',
-  'network',
-  'wall',
-  'policy',
-  'policy-try',
-  'skills',
-]
+/** Screenshots that the documentation shows, dark and wide. */
+const DOC_IMAGES = ['overview', 'approvals', 'changes', 'isolation', 'policy-test']
 
 const pathOf = (path: string): string =>
   path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] ?? join(home.dir, name))
 
-async function visit(at: BrowserSession, path: string, shows: string | RegExp): Promise<void> {
+async function visit(at: ConsolePage, path: string, shows: string | RegExp): Promise<void> {
   await at.go(pathOf(path))
   await at.page.locator('#main').getByText(shows).first().waitFor()
 }
@@ -153,48 +151,47 @@ const VIEWS = [
 
 describe.each(VIEWS)('in the %s theme, %i wide', (theme, width, height) => {
   const phone = width < 600
-  const names = phone ? (theme === 'dark' ? ['overview', 'approvals', 'sandbox', 'changes'] : []) : KEPT
   const suffix = `${theme === 'light' ? '-light' : ''}${phone ? '-phone' : ''}`
-  const kept = theme === 'light' && !phone ? ['overview', 'wall', 'changes'] : names
 
-  test('every page shows what it should, fits, and axe finds nothing serious', async () => {
-    const at = await seat(browser, home.server.url, { theme, width, height })
+  test('every page has its content, fits, and passes axe', async () => {
+    const at = await openConsole(browser, home.server.url, { theme, width, height })
     await signIn(at, home.server)
     const found: string[] = []
     for (const [name, path, shows] of PAGES) {
       await visit(at, path, shows)
-      if (name === 'overview' && !phone) await at.page.locator('.spark polyline').first().waitFor()
-      found.push(...(await seriousIn(at)).map((line) => `${name}: ${line}`))
+      if (name === 'overview' && !phone)
+        await at.page.locator('.sparkline polyline').first().waitFor({ state: 'attached' })
+      found.push(...(await accessibilityProblems(at)).map((line) => `${name}: ${line}`))
       const wide = (await at.page.evaluate(
         'Math.max(document.documentElement.scrollWidth, document.getElementById("main").scrollWidth)',
       )) as number
       if (wide > width) found.push(`${name}: ${wide} wide`)
-      await look(at.page, `${name}${suffix}`)
-      if (kept.includes(name)) await picture(at.page, `${name}${suffix}`)
+      await saveScreenshot(at.page, `${name}${suffix}`)
+      if (suffix === '' && DOC_IMAGES.includes(name)) await saveDocImage(at.page, name)
     }
     expect(found).toEqual([])
-    expect(at.complaints).toEqual([])
+    expect(at.problems).toEqual([])
     await at.context.close()
   }, 180_000)
 })
 
-test('the sign-in page takes a key, and says no to a wrong one', async () => {
-  const at = await seat(browser, home.server.url)
+test('the sign-in page accepts a key and rejects a wrong one', async () => {
+  const at = await openConsole(browser, home.server.url)
   await at.page.goto(`${home.server.url}/console/policy`)
   await at.page.getByLabel('API key').fill('rf_0000000000000000000000000000000000000000')
   await at.page.keyboard.press('Enter')
   await at.page.getByRole('alert').getByText('a valid API key is needed').waitFor()
-  expect(await seriousIn(at)).toEqual([])
-  await picture(at.page, 'sign-in')
+  expect(await accessibilityProblems(at)).toEqual([])
+  await saveScreenshot(at.page, 'sign-in')
   await at.page.getByLabel('API key').fill(await home.key(['read'], 'red'))
   await at.page.keyboard.press('Enter')
   await at.page.getByRole('heading', { name: 'Policy' }).waitFor()
-  await at.page.getByText('tenant red').waitFor()
-  // Another tenant sees none of this, and is offered none of the operator's pages.
+  await at.page.getByText('Tenant red').waitFor()
+  // Another tenant sees none of the sandboxes and none of the operator's pages.
   await at.go('/')
-  await at.page.getByText('No sandbox is running').waitFor()
+  await at.page.getByText('No sandboxes yet').waitFor()
   expect(await at.page.getByRole('link', { name: 'Keys' }).count()).toBe(0)
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
   await at.page.getByRole('button', { name: 'Sign out' }).click()
   await at.page.getByLabel('API key').waitFor()
   await at.page.reload()
@@ -202,22 +199,25 @@ test('the sign-in page takes a key, and says no to a wrong one', async () => {
   await at.context.close()
 })
 
-test('a link that was used says so', async () => {
-  const at = await seat(browser, home.server.url)
+test('a used sign-in link is rejected', async () => {
+  const at = await openConsole(browser, home.server.url)
   const { keys, sessions } = home.server.parts
   const secret = await sessions.newLink(await keys.consoleKey())
   await at.page.goto(`${home.server.url}/console/#${secret}`)
   await at.page.getByRole('navigation', { name: 'Pages' }).waitFor()
-  const other = await seat(browser, home.server.url)
+  const other = await openConsole(browser, home.server.url)
   await other.page.goto(`${home.server.url}/console/#${secret}`)
   await other.page.getByRole('alert').getByText('used already').waitFor()
   await at.context.close()
   await other.context.close()
 })
 
-test('whoever’s key is revoked is back at the sign-in page by itself; another stays', async () => {
+test('revoking a key signs out its sessions and no others', async () => {
   const { secret, key } = await home.server.parts.keys.create({ scopes: ['read', 'exec'], tenant: 'red' })
-  const [at, other] = [await seat(browser, home.server.url), await seat(browser, home.server.url)]
+  const [at, other] = [
+    await openConsole(browser, home.server.url),
+    await openConsole(browser, home.server.url),
+  ]
   for (const [one, by] of [
     [at, secret],
     [other, await home.key(['read'], 'red')],

@@ -1,27 +1,27 @@
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { FULL, startTestServer, type TestServer } from '../server/test-server.ts'
-import { type BrowserSession, launch, seat, signIn } from './browser.ts'
+import { type ConsolePage, launchBrowser, openConsole, signIn } from './browser.ts'
 
-/** A thousand sandboxes and a hundred thousand records; the times that we promise are measured only when all is asked for. */
+/** A thousand sandboxes and a hundred thousand records; times are measured only in the full run. */
 
 const SANDBOXES = FULL ? 1000 : 60
 const RECORDS = FULL ? 100_000 : 1500
 
 let home: TestServer
 let browser: Browser
-let at: BrowserSession
+let at: ConsolePage
 
 beforeAll(async () => {
   home = await startTestServer(
     '[server]\nrequests_per_second = 1000000\nwrong_keys_per_second = 100000\nmax_sandboxes = 5000\nmax_sandboxes_per_key = 5000\n',
   )
-  browser = await launch()
+  browser = await launchBrowser()
   for (let made = 0; made < SANDBOXES; made += 20)
     await Promise.all(
       Array.from({ length: 20 }, (_, index) =>
         home.call('POST', '/v1/sandboxes', {
-          // The backend for tests of callers: what counts here is how many there are.
+          // The mock backend: only the number of sandboxes matters here.
           body: { backend: 'mock', agent_id: `agent-${index}`, metadata: { name: `box-${made + index}` } },
         }),
       ),
@@ -29,7 +29,7 @@ beforeAll(async () => {
   const { supervisor } = home.server.parts
   expect(supervisor.live).toBe(SANDBOXES)
   await fill(RECORDS)
-  at = await seat(browser, home.server.url)
+  at = await openConsole(browser, home.server.url)
   await signIn(at, home.server)
 }, 300_000)
 afterAll(async () => {
@@ -46,7 +46,7 @@ async function fill(count: number): Promise<void> {
     )
 }
 
-test('the overview draws what is in sight, and search finds one among all', async () => {
+test('the overview renders only rows in view, and search finds one of all', async () => {
   const { page } = at
   await page
     .getByText('box-0', { exact: true })
@@ -59,10 +59,10 @@ test('the overview draws what is in sight, and search finds one among all', asyn
   await page.keyboard.type('box-17')
   await page.getByRole('link', { name: 'box-17', exact: true }).waitFor()
   expect(new URL(page.url()).searchParams.get('q')).toBe('box-17')
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
 })
 
-test('the trail is walked to its first record, and verified whole', async () => {
+test('the audit log is scrolled to its first record and verified', async () => {
   const { page } = at
   await at.go('/trail')
   await page.locator('.records [data-row="0"] a').waitFor()
@@ -78,8 +78,8 @@ test('the trail is walked to its first record, and verified whole', async () => 
   await first.waitFor()
   expect(await rows.count()).toBeLessThan(80)
   await page.getByRole('button', { name: 'Verify in this browser' }).click()
-  await page.getByText(/intact: /).waitFor({ timeout: 120_000 })
-  expect(at.complaints).toEqual([])
+  await page.getByText(/Verified: /).waitFor({ timeout: 120_000 })
+  expect(at.problems).toEqual([])
 }, 300_000)
 
 test.runIf(FULL)('the first page is interactive within a second, and scrolling stays smooth', async () => {

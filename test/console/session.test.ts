@@ -4,7 +4,7 @@ import { WebSocket } from 'ws'
 import { startServer } from '../../src/compose/serve.ts'
 import { type Answer, callAt, startTestServer, type TestServer } from '../server/test-server.ts'
 
-/** Signing in, and everything that a cookie alone, a foreign page or another tenant must not get. */
+/** Signing in, and what a cookie alone, another origin or another tenant must not get. */
 
 let home: TestServer
 beforeAll(async () => {
@@ -35,7 +35,7 @@ const get = (path: string, headers: Record<string, string>): Promise<Answer> =>
   callAt(home.server.url, 'GET', path, { headers })
 
 describe('a sign-in link', () => {
-  test('works once, and sets a cookie that no script reads', async () => {
+  test('works once, and sets an HttpOnly cookie', async () => {
     const secret = await link()
     const first = await post({ link: secret })
     expect(first.status, first.text).toBe(201)
@@ -45,14 +45,14 @@ describe('a sign-in link', () => {
     expect((await post({ link: secret })).status).toBe(401)
   })
 
-  test('of two who use it at once, one comes in', async () => {
+  test('signs in only one of several concurrent requests', async () => {
     const secret = await link()
     const answers = await Promise.all(Array.from({ length: 6 }, () => post({ link: secret })))
     const statuses = answers.map(({ status }) => status).filter((status) => status !== 429)
     expect(statuses.filter((status) => status === 201)).toHaveLength(1)
   })
 
-  test('that is wrong, empty or of another shape is refused', async () => {
+  test('that is wrong, empty or malformed is rejected', async () => {
     for (const body of [
       { link: 'x'.repeat(43) },
       { link: '' },
@@ -63,7 +63,7 @@ describe('a sign-in link', () => {
       expect([400, 401, 429]).toContain((await post(body)).status)
   })
 
-  test('is kept as a hash, and so is the session', async () => {
+  test('is stored as a hash, and so is the session', async () => {
     const secret = await link()
     const { cookie, page } = await signedIn()
     const rows = JSON.stringify([
@@ -73,7 +73,7 @@ describe('a sign-in link', () => {
     for (const one of [secret, cookie.split('=')[1] as string, page]) expect(rows).not.toContain(one)
   })
 
-  test('cannot be used from a foreign page', async () => {
+  test('cannot be used from another origin', async () => {
     const secret = await link()
     for (const headers of [
       { origin: 'http://evil.example' },
@@ -86,7 +86,7 @@ describe('a sign-in link', () => {
 })
 
 describe('a session', () => {
-  test('needs both halves', async () => {
+  test('needs both the cookie and the header', async () => {
     const { cookie, page } = await signedIn()
     expect((await get('/v1/console/session', { cookie, [HEADER]: page })).status).toBe(200)
     expect((await get('/v1/console/session', { cookie })).status).toBe(401)
@@ -95,7 +95,7 @@ describe('a session', () => {
     expect((await get('/v1/console/session', { cookie, [HEADER]: other.page })).status).toBe(401)
   })
 
-  test('changes nothing for a page that is not ours', async () => {
+  test('rejects changes from another origin', async () => {
     const { cookie, page } = await signedIn()
     const make = (headers: Record<string, string>): Promise<Answer> =>
       callAt(home.server.url, 'POST', '/v1/keys', { body: { name: 'x' }, headers: { cookie, ...headers } })
@@ -107,14 +107,14 @@ describe('a session', () => {
     expect((await make({ [HEADER]: page, ...own() })).status).toBe(201)
   })
 
-  test('opens neither the E2B surface nor MCP', async () => {
+  test('is not valid for the E2B API or MCP', async () => {
     const { cookie, page } = await signedIn()
     const headers = { cookie, [HEADER]: page, ...own() }
     expect((await get('/sandboxes', headers)).status).toBe(401)
     expect((await callAt(home.server.url, 'POST', '/mcp', { body: {}, headers })).status).toBe(401)
   })
 
-  test('ends with sign-out, and with the key it stands for', async () => {
+  test('ends with sign-out, and when its key is revoked', async () => {
     const first = await signedIn()
     const headers = { cookie: first.cookie, [HEADER]: first.page, ...own() }
     const out = await callAt(home.server.url, 'DELETE', '/v1/console/session', { headers })
@@ -132,7 +132,7 @@ describe('a session', () => {
     expect((await post({ link: 'x' })).status).not.toBe(201)
   })
 
-  test('its stream ends when the key is revoked', async () => {
+  test('closes its event stream when the key is revoked', async () => {
     const { key } = await home.server.parts.keys.create({ scopes: ['read'], tenant: 'red' })
     const { cookie, page } = halves(await post({ link: await link(key.id) }))
     const stream = await fetch(`${home.server.url}/v1/console/events`, {
@@ -140,7 +140,7 @@ describe('a session', () => {
     })
     expect(stream.status).toBe(200)
     await home.server.parts.keys.revoke(key.id)
-    // Read to its end: it has one, and not a polite one.
+    // The stream ends, possibly with an error.
     let said = ''
     const read = async (): Promise<void> => {
       for await (const chunk of stream.body as unknown as AsyncIterable<Uint8Array>)
@@ -150,7 +150,7 @@ describe('a session', () => {
     expect(said).toContain('event: hello')
   })
 
-  test('sees and does what its key may, and no more', async () => {
+  test('has exactly the permissions of its key', async () => {
     const { key } = await home.server.parts.keys.create({ scopes: ['read'], tenant: 'red' })
     const { cookie, page } = halves(await post({ link: await link(key.id) }))
     const headers = { cookie, [HEADER]: page, ...own() }
@@ -167,7 +167,7 @@ describe('a session', () => {
     await home.call('DELETE', `/v1/sandboxes/${made.json.id}`)
   })
 
-  test('survives a restart of the server, and is unknown to any other', async () => {
+  test('survives a restart of its server, and is unknown to others', async () => {
     const start = (state: string) =>
       startServer({
         port: 0,
@@ -191,7 +191,7 @@ describe('a session', () => {
     await Promise.all([second.close(), other.close()])
   })
 
-  test('its terminal takes our own page and nobody else', async () => {
+  test('opens a terminal only from the console page', async () => {
     const { cookie, page } = await signedIn()
     const made = await home.call('POST', '/v1/sandboxes', { body: {} })
     const address = `${home.server.url.replace('http', 'ws')}/v1/sandboxes/${made.json.id}/pty`
@@ -214,7 +214,7 @@ describe('a session', () => {
     await home.call('DELETE', `/v1/sandboxes/${made.json.id}`)
   })
 
-  test('never enters a sandbox with a request to one of its ports', async () => {
+  test('is not forwarded to a port of a sandbox', async () => {
     const { cookie, page } = await signedIn()
     const made = await home.call('POST', '/v1/sandboxes', { body: { network: { mode: 'loopback' } } })
     const id = made.json.id as string
@@ -241,7 +241,7 @@ s.HTTPServer(('127.0.0.1',8099),H).serve_forever()`
 })
 
 describe('the page', () => {
-  test('is held tightly, and its parts are kept for good', async () => {
+  test('has a strict Content-Security-Policy and immutable assets', async () => {
     const page = await get('/console/', { 'accept-encoding': 'br' })
     expect(page.status).toBe(200)
     const policy = page.headers.get('content-security-policy') ?? ''
@@ -261,7 +261,7 @@ describe('the page', () => {
     expect((await get('/console/../../package.json', {})).status).not.toBe(200)
   })
 
-  test('gives nothing from outside its own directory', async () => {
+  test('serves nothing outside its own directory', async () => {
     const { port } = home.server
     const raw = (path: string): Promise<string> =>
       new Promise((resolve) => {

@@ -6,9 +6,9 @@ import { join } from 'node:path'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
-import { launch, seat, signIn } from './browser.ts'
+import { launchBrowser, openConsole, signIn } from './browser.ts'
 
-/** Over TLS the cookie is bound to this host and to TLS itself. The certificate is our own, for a day. */
+/** Over TLS the cookie is bound to this host and to TLS. The certificate is self-signed. */
 
 let home: TestServer
 let browser: Browser
@@ -26,7 +26,7 @@ beforeAll(async () => {
     stdio: 'ignore',
   })
   home = await startTestServer(CONFIG, { host: '127.0.0.1', tlsCert: cert, tlsKey: key })
-  browser = await launch()
+  browser = await launchBrowser()
 })
 afterAll(async () => {
   await browser.close()
@@ -51,7 +51,7 @@ const send = (method: string, headers: Record<string, string>, body?: unknown): 
     asked.on('error', reject).end(body === undefined ? undefined : JSON.stringify(body))
   })
 
-test('the cookie has the name that only this host over TLS can set', async () => {
+test('the cookie has the __Host- prefix', async () => {
   const { keys, sessions } = home.server.parts
   const own = { origin: home.server.url }
   const made = await send('POST', own, { link: await sessions.newLink(await keys.consoleKey()) })
@@ -69,12 +69,12 @@ test('the cookie has the name that only this host over TLS can set', async () =>
   expect((await send('GET', both)).status).toBe(401)
 })
 
-test('a browser takes it, keeps it from scripts, and everything works: the stream and a terminal', async () => {
+test('a browser hides it from scripts, and the stream and a terminal work', async () => {
   const made = await home.server.parts.supervisor.create(
     { keyId: '', tenant: 'default', scopes: ['create'] },
     { spec: { metadata: { name: 'over-tls' } } },
   )
-  const at = await seat(browser, home.server.url, { anyCertificate: true })
+  const at = await openConsole(browser, home.server.url, { anyCertificate: true })
   await signIn(at, home.server)
   const [cookie] = await at.context.cookies()
   expect(cookie).toMatchObject({
@@ -94,6 +94,6 @@ test('a browser takes it, keeps it from scripts, and everything works: the strea
   await screen.getByText('typed-42').first().waitFor()
   await at.page.reload()
   await at.page.getByText('over-tls').first().waitFor()
-  expect(at.complaints).toEqual([])
+  expect(at.problems).toEqual([])
   await at.context.close()
 })

@@ -1,81 +1,97 @@
 import { useCallback, useEffect, useState } from 'react'
 import type { ConsoleClient } from '../../src/client/console.ts'
-import type { Who } from '../../src/client/console-types.ts'
-import { Live, LiveProvider } from './live.ts'
-import { SignIn } from './pages/sign-in.tsx'
-import { enterByLink, forget, isSignedOut, kept, linkInAddress, said } from './session.ts'
-import { Shell } from './shell.tsx'
+import { errorText } from './data/error-text.ts'
+import { LiveProvider } from './data/live-context.ts'
+import { LiveStore } from './data/live-store.ts'
+import {
+  clearSession,
+  isUnauthenticated,
+  signInWithLink,
+  storedClient,
+  takeLinkFromAddress,
+} from './data/session.ts'
+import { SignIn } from './pages/sign-in/sign-in.tsx'
+import { Shell } from './shell/shell.tsx'
 
-type State =
-  | { readonly kind: 'entering' }
-  | { readonly kind: 'outside'; readonly problem?: string }
-  | { readonly kind: 'inside'; readonly live: Live }
-
-/** Once for the whole life of the page: a link works only once, and React may mount twice. */
-const link = linkInAddress()
-const first: Promise<ConsoleClient | undefined> =
-  link === undefined ? Promise.resolve(kept()) : enterByLink(link)
-const RETRY_MS = 1500
-
-/** Outside: the way in. Inside: the console. */
+/** The sign-in page, or the console for the signed-in key. */
 export function App() {
-  const [state, setState] = useState<State>({ kind: 'entering' })
-  const begin = useCallback((client: ConsoleClient, who: Who): void => {
-    const live = new Live(client, who, (problem) => {
-      // Another tab may have signed in anew meanwhile; what it holds is not ours to forget.
-      if (kept()?.page === client.page) forget()
-      setState({ kind: 'outside', problem })
-    })
-    void live.run()
-    setState({ kind: 'inside', live })
-  }, [])
-  useEffect(() => {
-    let over = false
-    const open = async (client: ConsoleClient | undefined): Promise<void> => {
-      if (over) return
-      if (!client) return setState({ kind: 'outside' })
-      try {
-        const who = await client.who()
-        if (over) return
-        begin(client, who)
-      } catch (error) {
-        if (over) return
-        // A server that does not answer is no reason to forget who this is.
-        if (!isSignedOut(error)) return void setTimeout(() => void open(client), RETRY_MS)
-        forget()
-        setState({ kind: 'outside' })
-      }
-    }
-    first.then(open, (error: unknown) => {
-      const before = kept()
-      if (before) void open(before)
-      else setState({ kind: 'outside', problem: said(error) })
-    })
-    return () => {
-      over = true
-    }
-  }, [begin])
-  const inside = (client: ConsoleClient): void => {
-    void client.who().then((who) => {
-      begin(client, who)
-    })
-  }
-  const leave = (live: Live): void => {
-    live.stop()
-    forget()
-    void live.client.signOut().catch(() => {})
-    setState({ kind: 'outside' })
-  }
-  if (state.kind === 'entering')
+  const { state, start, signOut } = useSession()
+  if (state.kind === 'signing-in')
     return (
-      <div className="entering" role="status">
+      <div className="signing-in" role="status">
         Signing in…
       </div>
     )
-  if (state.kind === 'outside') return <SignIn problem={state.problem} onEntered={inside} />
+  if (state.kind === 'signed-out') return <SignIn problem={state.problem} onSignedIn={start} />
   return (
-    <LiveProvider value={state.live}>
-      <Shell onSignOut={() => leave(state.live)} />
+    <LiveProvider value={state.store}>
+      <Shell onSignOut={() => signOut(state.store)} />
     </LiveProvider>
   )
+}
+
+type SessionState =
+  | { readonly kind: 'signing-in' }
+  | { readonly kind: 'signed-out'; readonly problem?: string }
+  | { readonly kind: 'signed-in'; readonly store: LiveStore }
+
+/** Started once per page load: a link works only once, and React may mount the component twice. */
+const link = takeLinkFromAddress()
+const initialClient: Promise<ConsoleClient | undefined> =
+  link === undefined ? Promise.resolve(storedClient()) : signInWithLink(link)
+const RETRY_MS = 1500
+
+function useSession() {
+  const [state, setState] = useState<SessionState>({ kind: 'signing-in' })
+  const start = useCallback(
+    async (client: ConsoleClient, isCancelled: () => boolean = () => false): Promise<void> => {
+      const identity = await client.who()
+      if (isCancelled()) return
+      const store = new LiveStore(client, identity, (problem) => {
+        // Another tab may have signed in again meanwhile; its session stays stored.
+        if (storedClient()?.page === client.page) clearSession()
+        setState({ kind: 'signed-out', problem })
+      })
+      void store.run()
+      setState({ kind: 'signed-in', store })
+    },
+    [],
+  )
+  useEffect(() => resumeSession(start, setState), [start])
+  const signOut = (store: LiveStore): void => {
+    store.stop()
+    clearSession()
+    void store.client.signOut().catch(() => {})
+    setState({ kind: 'signed-out' })
+  }
+  return { state, start: (client: ConsoleClient) => void start(client), signOut }
+}
+
+/** Signs in with the link in the address or the stored session; returns the cancellation. */
+function resumeSession(
+  start: (client: ConsoleClient, isCancelled: () => boolean) => Promise<void>,
+  setState: (state: SessionState) => void,
+): () => void {
+  let cancelled = false
+  const open = async (client: ConsoleClient | undefined): Promise<void> => {
+    if (cancelled) return
+    if (!client) return setState({ kind: 'signed-out' })
+    try {
+      await start(client, () => cancelled)
+    } catch (error) {
+      if (cancelled) return
+      // A server that does not answer is no reason to forget the session.
+      if (!isUnauthenticated(error)) return void setTimeout(() => void open(client), RETRY_MS)
+      clearSession()
+      setState({ kind: 'signed-out' })
+    }
+  }
+  initialClient.then(open, (error: unknown) => {
+    const stored = storedClient()
+    if (stored) void open(stored)
+    else setState({ kind: 'signed-out', problem: errorText(error) })
+  })
+  return () => {
+    cancelled = true
+  }
 }

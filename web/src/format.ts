@@ -1,12 +1,12 @@
-/** Figures as people read them. */
+/** Numbers, times and untrusted text, formatted for people. */
 
-export function ago(time: string | null | undefined, now: number): string {
+export function timeSince(time: string | null | undefined, now: number): string {
   if (!time) return '–'
-  return span(Math.max(0, now - Date.parse(time)))
+  return formatDuration(Math.max(0, now - Date.parse(time)))
 }
 
-/** A length of time in its two largest units. */
-export function span(ms: number): string {
+/** A duration in its two largest units. */
+export function formatDuration(ms: number): string {
   const seconds = Math.floor(ms / 1000)
   if (seconds < 60) return `${seconds}s`
   if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${pad(seconds % 60)}s`
@@ -16,14 +16,14 @@ export function span(ms: number): string {
 
 const pad = (value: number): string => String(value).padStart(2, '0')
 
-export function millis(ms: number | null | undefined): string {
+export function formatMillis(ms: number | null | undefined): string {
   if (ms === null || ms === undefined) return '–'
   if (ms < 1000) return `${Math.round(ms)} ms`
-  return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : span(ms)
+  return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : formatDuration(ms)
 }
 
 const UNITS = ['B', 'kB', 'MB', 'GB', 'TB']
-export function bytes(value: number): string {
+export function formatBytes(value: number): string {
   let unit = 0
   let size = value
   while (size >= 1000 && unit < UNITS.length - 1) {
@@ -33,30 +33,36 @@ export function bytes(value: number): string {
   return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`
 }
 
-export const count = (value: number): string => value.toLocaleString('en-US')
+export const formatCount = (value: number): string => value.toLocaleString('en-US')
 
-export function clock(time: string): string {
+export function formatTime(time: string | number): string {
   const date = new Date(time)
   return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`
 }
 
-export function moment(time: string): string {
+export function formatDateTime(time: string): string {
   const date = new Date(time)
-  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${clock(time)}`
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${formatTime(time)}`
 }
 
-/** SECURITY: text of an agent must not reorder or hide what stands around it: control and direction marks are shown. */
-export const plain = (text: string): string =>
+/**
+ * SECURITY: text chosen by an agent must not hide or reorder the text around it, so control and direction characters
+ * are shown as their code points.
+ */
+export const safeText = (text: string): string =>
   text.replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
     (mark) => `‹${mark.codePointAt(0)?.toString(16)}›`,
   )
 
-/** The same on one line. */
-export const oneLine = (text: string): string => plain(text.replace(/[\n\t]+/g, ' ⏎ '))
+/** The same, on one line. */
+export const safeLine = (text: string): string => safeText(text.replace(/[\n\t]+/g, ' ⏎ '))
+
+/** With a capital letter, for messages that the server words in lower case. */
+export const capitalize = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1)
 
 export const shortId = (id: string): string => id.replace(/^([a-z]+_)(.{8}).*$/, '$1$2')
 
-/** A number with its word. */
-export const counted = (many: number, word: string): string =>
-  `${count(many)} ${word}${many === 1 ? '' : /[sx]$/.test(word) ? 'es' : 's'}`
+/** A number with its noun: `1 change`, `2 changes`. */
+export const plural = (count: number, noun: string): string =>
+  `${formatCount(count)} ${noun}${count === 1 ? '' : /[sx]$/.test(noun) ? 'es' : 's'}`

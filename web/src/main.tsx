@@ -1,7 +1,7 @@
 import { StrictMode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { App } from './app.tsx'
-import { applyTheme } from './theme.ts'
+import { applyTheme } from './browser/theme.ts'
 import './style.css'
 
 applyTheme()

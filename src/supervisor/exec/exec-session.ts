@@ -1,5 +1,4 @@
 import type { TerminalSize } from '../../backends/backend.ts'
-import type { Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { redact } from '../../model/redact.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'

@@ -1,0 +1,68 @@
+import { lazy } from 'react'
+import { EmptyState } from '../components/empty-state.tsx'
+import { Link } from '../components/link.tsx'
+import { Page } from '../components/page.tsx'
+import { Approvals } from '../pages/approvals/approvals.tsx'
+import { AuditLog } from '../pages/audit-log/audit-log.tsx'
+import { Overview } from '../pages/overview/overview.tsx'
+
+const Sandbox = lazy(() =>
+  import('../pages/sandbox/sandbox.tsx').then(({ Sandbox }) => ({ default: Sandbox })),
+)
+const Policy = lazy(() => import('../pages/policy/policy.tsx').then(({ Policy }) => ({ default: Policy })))
+const Skills = lazy(() => import('../pages/skills/skills.tsx').then(({ Skills }) => ({ default: Skills })))
+const Backends = lazy(() =>
+  import('../pages/backends/backends.tsx').then(({ Backends }) => ({ default: Backends })),
+)
+const Keys = lazy(() => import('../pages/keys/keys.tsx').then(({ Keys }) => ({ default: Keys })))
+
+type PageEntry = {
+  readonly path: string
+  readonly name: string
+  readonly keys: string
+  /** Needs the scope `admin`. */
+  readonly operatorOnly?: boolean
+}
+
+/** The pages in the navigation, each with its shortcut. `g t` is the former shortcut of the audit log. */
+export const PAGES: readonly PageEntry[] = [
+  { path: '', name: 'Overview', keys: 'g o' },
+  { path: 'approvals', name: 'Approvals', keys: 'g a' },
+  { path: 'policy', name: 'Policy', keys: 'g p' },
+  { path: 'trail', name: 'Audit log', keys: 'g l, g t' },
+  { path: 'skills', name: 'Skills', keys: 'g s', operatorOnly: true },
+  { path: 'backends', name: 'Backends', keys: 'g b', operatorOnly: true },
+  { path: 'keys', name: 'Keys', keys: 'g k', operatorOnly: true },
+]
+
+/** The page that a path leads to. */
+export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: readonly string[] }) {
+  switch (page) {
+    case '':
+      return <Overview />
+    case 'sandboxes':
+      return <Sandbox key={rest[0]} id={rest[0] ?? ''} tab={rest[1] ?? ''} />
+    case 'approvals':
+      return <Approvals id={rest[0]} />
+    case 'policy':
+      return <Policy tab={rest[0] ?? ''} />
+    case 'trail':
+      return <AuditLog />
+    case 'skills':
+      return <Skills />
+    case 'backends':
+      return <Backends />
+    case 'keys':
+      return <Keys />
+    default:
+      return <NotFound />
+  }
+}
+
+const NotFound = () => (
+  <Page title="Page not found">
+    <EmptyState title="This page does not exist">
+      <Link to="/">Go to the overview</Link>
+    </EmptyState>
+  </Page>
+)
