@@ -3,7 +3,8 @@ import type { McpOptions } from './adapters/mcp-server.ts'
 import type { Place, PlaceEntry, Running, StartOptions } from './adapters/place.ts'
 import { remotePlace } from './adapters/remote-place.ts'
 import { AgentSession } from './adapters/session.ts'
-import { readTail } from './audit/read.ts'
+import { END, type Position } from './audit/files.ts'
+import { endOfTrail, readLast } from './audit/read.ts'
 import type { FileInfo } from './backends/backend.ts'
 import { RingfenceClient } from './client/client.ts'
 import { type ComposeOptions, compose, type Ringfence } from './compose.ts'
@@ -36,9 +37,10 @@ export function localSession(
   return new AgentSession(async () => {
     const ringfence = await compose(options)
     try {
+      const began = endOfTrail(ringfence.stateDir)
       const sandbox = await ringfence.gate.open(spec)
       sandbox.onClose(() => ringfence.close())
-      return localPlace(ringfence, sandbox)
+      return localPlace(ringfence, sandbox, began === END ? undefined : began)
     } catch (error) {
       await ringfence.close()
       throw error
@@ -46,8 +48,8 @@ export function localSession(
   })
 }
 
-/** A sandbox of this process as a place for tools. */
-export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
+/** A sandbox of this process as a place for tools; `began` is where its part of the audit log starts. */
+export function localPlace(ringfence: Ringfence, sandbox: Sandbox, began?: Position): Place {
   const { plan } = sandbox
   const ports = new Map<number, Promise<PortForward>>()
   let allowHosts = plan.network.allowHosts
@@ -82,7 +84,7 @@ export function localPlace(ringfence: Ringfence, sandbox: Sandbox): Place {
       ports.set(port, open)
       return (await open).url
     },
-    trail: async (limit) => readTail(ringfence.stateDir, limit, { sandboxId: sandbox.id }),
+    trail: async (limit) => readLast(ringfence.stateDir, limit, { sandboxId: sandbox.id }, began),
     close: () => sandbox.close(),
   }
 }

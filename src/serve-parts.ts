@@ -90,6 +90,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const questions = new Questions({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
   const supervisor = supervisorOf(grown, { questions, metrics, server })
+  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId)
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)

@@ -128,6 +128,11 @@ export class Supervisor {
     return [...this.#entries.keys()]
   }
 
+  /** Whose a sandbox is that has not ended; also one that is still being created. */
+  tenantOfLive(id: string): string | undefined {
+    return this.#entries.get(id)?.row.tenant
+  }
+
   /** The ones that this principal may see. */
   liveOf(principal: Principal): readonly Managed[] {
     return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
