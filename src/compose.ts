@@ -311,8 +311,8 @@ async function loadJudge(
   const policy = compilePolicy(config)
   return (command, place) =>
     'line' in command
-      ? judgeLine(policy, command.line, { ...place, home })
-      : judgeArgv(policy, command.argv, { ...place, home })
+      ? judgeLine(policy, command.line, contextOf(place, home))
+      : judgeArgv(policy, command.argv, contextOf(place, home))
 }
 
 async function inspectWith(
@@ -327,9 +327,12 @@ async function inspectWith(
   ])
   const policy = compilePolicy(config)
   return 'line' in command
-    ? inspectLine(policy, command.line, { ...place, home })
-    : inspectArgv(policy, command.argv, { ...place, home })
+    ? inspectLine(policy, command.line, contextOf(place, home))
+    : inspectArgv(policy, command.argv, contextOf(place, home))
 }
+
+/** The operator's rules mean the operator's home directory, whoever's command they are asked about. */
+const contextOf = (place: CommandPlace, home: string) => ({ home, ...place, rulesHome: home })
 
 /** Opened by the first event, so that a command which records nothing touches no disk. */
 function lazyTrail(stateDir: string, database: () => string): TrailSink {

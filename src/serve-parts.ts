@@ -18,6 +18,7 @@ import type { ServerParts } from './server/parts.ts'
 import { Presence } from './server/presence.ts'
 import type { Store } from './store/sql.ts'
 import { Feed } from './supervisor/feed.ts'
+import { GUEST_HOME } from './supervisor/gate.ts'
 import { type Homes, openWithHomes } from './supervisor/homes.ts'
 import type { beginInstance } from './supervisor/instance.ts'
 import { Keys, requesterOf } from './supervisor/keys.ts'
@@ -102,7 +103,14 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     presence: presenceOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyDesk({ file, home, current, hash: policyHash, reload, inspect }),
+    policy: new PolicyDesk({
+      file,
+      home,
+      current,
+      hash: policyHash,
+      reload,
+      inspect: (command, place) => inspect(command, { ...place, home: GUEST_HOME }),
+    }),
     doctor: () => doctorOf(ringfence),
     reviews: new Reviews({
       supervisor,
@@ -127,7 +135,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     settings: settingsOf(options, live),
     backends: () => backendsOf(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
-      ringfence.judge(command, { workspace, cwd }),
+      ringfence.judge(command, { workspace, cwd, home: GUEST_HOME }),
     reload,
     trouble: () => troubleOf(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
