@@ -3,6 +3,7 @@ import { SandboxError } from '../model/errors.ts'
 import { Capture } from './capture.ts'
 import { CodeContext, type Language } from './code-context.ts'
 import { type Call, Question } from './operation.ts'
+import { type Asked, commandText, particularsOf } from './particulars.ts'
 import { PendingApprovals } from './pending-approvals.ts'
 import type { Ended, Place, StartOptions } from './place.ts'
 import { type Process, ProcessTable } from './processes.ts'
@@ -48,7 +49,7 @@ export class AgentSession implements AsyncDisposable {
   /** Runs a command to its end. */
   async run(command: string | readonly string[], options: RunOptions, call: Call): Promise<Finished> {
     const place = await this.place()
-    await this.#ask(place, command, call, options.cwd)
+    await this.#ask(place, command, call, options)
     const [stdout, stderr] = [new Capture(), new Capture()]
     let bytes = 0
     const running = await place.start(command, {
@@ -79,7 +80,7 @@ export class AgentSession implements AsyncDisposable {
     call: Call,
   ): Promise<Process> {
     const place = await this.place()
-    await this.#ask(place, command, call, options.cwd)
+    await this.#ask(place, command, call, options)
     this.processes.assertRoom()
     const output = new Capture()
     const running = await place.start(command, {
@@ -101,11 +102,16 @@ export class AgentSession implements AsyncDisposable {
   }
 
   /** Where a person can be asked, the question comes before anything runs. */
-  async #ask(place: Place, command: string | readonly string[], call: Call, cwd?: string): Promise<void> {
+  async #ask(
+    place: Place,
+    command: string | readonly string[],
+    call: Call,
+    options: Asked = {},
+  ): Promise<void> {
     if (!call.canAsk || call.approved) return
-    const decision: Decision = await place.judge(command, cwd)
-    const shown = typeof command === 'string' ? command : command.join(' ')
-    if (decision.action === 'ask') throw new Question(shown, decision.reason)
+    const decision: Decision = await place.judge(command, options.cwd)
+    if (decision.action === 'ask')
+      throw new Question(commandText(command), decision.reason, particularsOf(options))
   }
 
   /** For code that goes to an interpreter which runs already: judged like a command, and refused like one. */
