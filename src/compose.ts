@@ -130,7 +130,14 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     observe,
     pins: (path) => pinsOf(path, pinOptions(env, home)),
-    host: { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd },
+    host: {
+      uid: caller().uid,
+      home,
+      stateDir,
+      hostMemoryMb: hostMemoryMb(),
+      cwd,
+      isBuiltImage: (name) => isBuiltImage(stateDir, name),
+    },
     newId,
     egress: lazyEgress(() => now.config, { trail, env, vault }),
     review: (spec, id) => reviewFor(spec, stateDir, id),
@@ -260,6 +267,10 @@ const pinOptions = (env: Readonly<Record<string, string | undefined>>, home: str
   isProtected: (name) => protectedBy(PROTECTION, name) !== undefined,
   skip: PROTECTION.exceptBelow,
 })
+
+/** Names as `ImageStore` gives them: its code is loaded only for what needs it. */
+const isBuiltImage = (stateDir: string, name: string): boolean =>
+  /^[a-z0-9][a-z0-9._-]{0,63}$/.test(name) && existsSync(join(stateDir, 'images', `${name}.json`))
 
 /** `RINGFENCE_HOME`, or the XDG state directory. */
 export function stateDirectory(env: Readonly<Record<string, string | undefined>>): string {

@@ -205,8 +205,9 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     assertRoom: () => assertRoom(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
-      sandboxes: server.max_sandboxes ?? 1000,
+      sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,
+      sandboxesPerTenant: (tenant) => sandboxesOf(ringfence.current(), tenant),
       opening: server.max_creating ?? 8,
       waiting: server.max_waiting ?? 1024,
       execs: server.max_execs ?? 64,
@@ -216,6 +217,13 @@ function supervisorOf(grown: Grown, { questions, metrics, server }: Desk): Super
     },
   })
 }
+
+/** SECURITY: without a word from the operator no tenant gets more than half, so that another one finds room. */
+function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {
+  const own = tenants?.find(({ name }) => name === tenant)?.max_sandboxes
+  return own ?? server.max_sandboxes_per_tenant ?? Math.ceil((server.max_sandboxes ?? SANDBOXES) / 2)
+}
+const SANDBOXES = 1000
 
 const reloading =
   (ringfence: Ringfence, live: Live): ServerParts['reload'] =>

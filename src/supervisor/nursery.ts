@@ -13,12 +13,13 @@ import {
   saveIdempotency,
 } from '../store/sandboxes.ts'
 import type { Tx } from '../store/sql.ts'
-import { Admission, type Quota } from './admission.ts'
+import { Admission } from './admission.ts'
 import { hashSecret, newSandboxToken, type Principal, requesterOf } from './keys.ts'
 import type { EndReason } from './lifecycle.ts'
 import type { LiveSandbox } from './live.ts'
 import { Managed } from './managed.ts'
 import type { Pool } from './pool.ts'
+import type { SandboxQuotas } from './quotas.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded.ts'
 
@@ -38,7 +39,7 @@ export type Created = Seen & { readonly token?: string }
 export type NurseryParts = {
   readonly parts: SupervisorParts
   readonly entries: Map<string, Managed>
-  readonly quota: Quota
+  readonly quotas: SandboxQuotas
   readonly pool: Pool
   readonly assertOpen: () => void
   readonly save: (entry: Managed, change: SandboxChange) => Promise<void>
@@ -118,7 +119,7 @@ export class Nursery {
         hint: 'end some, or try again later',
         retryAfterSecs: 5,
       })
-    this.#house.quota.take(principal.keyId)
+    this.#house.quotas.take(principal)
     const started = monotonicMs()
     try {
       const made = await this.#opening.run(() => this.#provision(principal, request), principal)
@@ -130,7 +131,7 @@ export class Nursery {
       )
       return made
     } catch (error) {
-      this.#house.quota.give(principal.keyId)
+      this.#house.quotas.give(principal.keyId)
       metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
       throw error
     }

@@ -14,7 +14,6 @@ import {
   unfinishedOf,
 } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
-import { Quota } from './admission.ts'
 import { type ExecContext, ExecDesk, type Started } from './exec-desk.ts'
 import type { ExecRequest } from './exec-session.ts'
 import type { Made } from './gate.ts'
@@ -28,11 +27,14 @@ import { type Created, type CreateRequest, Nursery, type Seen } from './nursery.
 import type { OutputBudget } from './output-budget.ts'
 import { Pool, type PoolSize } from './pool.ts'
 import type { Questions } from './questions.ts'
+import { SandboxQuotas } from './quotas.ts'
 import { UnrecordedEnds } from './unrecorded.ts'
 
 export type SupervisorLimits = {
   readonly sandboxes: number
   readonly sandboxesPerKey: number
+  /** For every key of a tenant together; the operator's keys have no such ceiling. */
+  readonly sandboxesPerTenant: (tenant: string) => number
   readonly opening: number
   readonly waiting: number
   readonly execs: number
@@ -78,7 +80,7 @@ export class Supervisor {
   readonly #entries = new Map<string, Managed>()
   readonly #nursery: Nursery
   readonly #execs: ExecDesk
-  readonly #quota: Quota
+  readonly #quotas: SandboxQuotas
   readonly #pool: Pool
   readonly #unrecorded: UnrecordedEnds
   #draining = false
@@ -87,7 +89,7 @@ export class Supervisor {
     this.#parts = parts
     const { limits } = parts
     this.#execs = new ExecDesk(parts)
-    this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
+    this.#quotas = new SandboxQuotas({ perKey: limits.sandboxesPerKey, perTenant: limits.sandboxesPerTenant })
     const { open, policyHash } = parts
     this.#pool = new Pool(
       { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
@@ -97,7 +99,7 @@ export class Supervisor {
     this.#nursery = new Nursery({
       parts,
       entries: this.#entries,
-      quota: this.#quota,
+      quotas: this.#quotas,
       pool: this.#pool,
       assertOpen: () => this.#assertOpen(),
       save: (entry, change) => this.#save(entry, change),
@@ -317,7 +319,7 @@ export class Supervisor {
     } finally {
       entry.move(state)
       this.#entries.delete(entry.id)
-      this.#quota.give(entry.row.keyId)
+      this.#quotas.give(entry.row.keyId)
       this.#parts.metrics.count('ringfence_sandboxes_ended_total', 'Sandboxes by why they ended.', {
         reason: reason.split(':')[0] ?? reason,
       })
