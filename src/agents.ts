@@ -8,7 +8,8 @@ import type {
   ToolSandbox,
   ToolSandboxEntry,
 } from './adapters/tool-sandbox.ts'
-import { readTail } from './audit/read.ts'
+import { END, type Position } from './audit/files.ts'
+import { endOfTrail, readLast } from './audit/read.ts'
 import type { FileInfo } from './backends/backend.ts'
 import { RingfenceClient } from './client/client.ts'
 import { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
@@ -41,9 +42,10 @@ export function localSession(
   return new AgentSession(async () => {
     const ringfence = await compose(options)
     try {
+      const began = endOfTrail(ringfence.stateDir)
       const sandbox = await ringfence.gate.open(spec)
       sandbox.onClose(() => ringfence.close())
-      return localToolSandbox(ringfence, sandbox)
+      return localToolSandbox(ringfence, sandbox, began === END ? undefined : began)
     } catch (error) {
       await ringfence.close()
       throw error
@@ -51,8 +53,8 @@ export function localSession(
   })
 }
 
-/** A sandbox of this process as a place for tools. */
-export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox): ToolSandbox {
+/** A sandbox of this process as a place for tools; `began` is where its part of the audit log starts. */
+export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox, began?: Position): ToolSandbox {
   const { plan } = sandbox
   const ports = new Map<number, Promise<PortForward>>()
   let allowHosts = plan.network.allowHosts
@@ -87,7 +89,7 @@ export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox): ToolSa
       ports.set(port, open)
       return (await open).url
     },
-    trail: async (limit) => readTail(ringfence.stateDir, limit, { sandboxId: sandbox.id }),
+    trail: async (limit) => readLast(ringfence.stateDir, limit, { sandboxId: sandbox.id }, began),
     close: () => sandbox.close(),
   }
 }

@@ -4,6 +4,7 @@ import { Capture } from './capture.ts'
 import { CodeContext, type Language } from './code-context.ts'
 import { PendingApprovals } from './mcp/pending-approvals.ts'
 import { type Call, Question } from './operations/operation.ts'
+import { type Asked, commandText, particularsOf } from './particulars.ts'
 import { type Process, ProcessTable } from './processes.ts'
 import { ShellState } from './shell-state.ts'
 import type { CommandEnd, StartOptions, ToolSandbox } from './tool-sandbox.ts'
@@ -48,7 +49,7 @@ export class AgentSession implements AsyncDisposable {
   /** Runs a command to its end. */
   async run(command: string | readonly string[], options: RunOptions, call: Call): Promise<Finished> {
     const place = await this.place()
-    await this.#ask(place, command, call, options.cwd)
+    await this.#ask(place, command, call, options)
     const [stdout, stderr] = [new Capture(), new Capture()]
     let bytes = 0
     const running = await place.start(command, {
@@ -79,7 +80,7 @@ export class AgentSession implements AsyncDisposable {
     call: Call,
   ): Promise<Process> {
     const place = await this.place()
-    await this.#ask(place, command, call, options.cwd)
+    await this.#ask(place, command, call, options)
     this.processes.assertRoom()
     const output = new Capture()
     const running = await place.start(command, {
@@ -105,12 +106,12 @@ export class AgentSession implements AsyncDisposable {
     place: ToolSandbox,
     command: string | readonly string[],
     call: Call,
-    cwd?: string,
+    options: Asked = {},
   ): Promise<void> {
     if (!call.canAsk || call.approved) return
-    const decision: Decision = await place.judge(command, cwd)
-    const shown = typeof command === 'string' ? command : command.join(' ')
-    if (decision.action === 'ask') throw new Question(shown, decision.reason)
+    const decision: Decision = await place.judge(command, options.cwd)
+    if (decision.action === 'ask')
+      throw new Question(commandText(command), decision.reason, particularsOf(options))
   }
 
   /** For code that goes to an interpreter which runs already: judged like a command, and refused like one. */

@@ -60,6 +60,27 @@ export function readTail(
   return found
 }
 
+/** Lines that are read before others may run. */
+const TURN = 1024
+
+/** The last `count` matching records behind `from`, oldest first, without holding the event loop. */
+export async function readLast(
+  home: string,
+  count: number,
+  filter: TrailFilter,
+  from: Position = START,
+): Promise<TrailRecord[]> {
+  const last: TrailRecord[] = []
+  let lines = 0
+  for (const line of readLines(home, from, endOfTrail(home))) {
+    const record = parseRecord(line)
+    if (record !== undefined && matches(record, filter)) last.push(record)
+    if (last.length > count * 2) last.splice(0, last.length - count)
+    if (++lines % TURN === 0) await new Promise<void>((resolve) => setImmediate(resolve))
+  }
+  return last.slice(Math.max(0, last.length - count))
+}
+
 function lastOf<T>(items: Iterable<T>, count: number): T[] {
   const last: T[] = []
   for (const item of items) {

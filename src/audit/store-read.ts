@@ -1,6 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Store } from '../store/sql.ts'
-import { queryTrail, readHead, type TrailQuery, type TrailRow } from '../store/trail-rows.ts'
+import { queryTrail, type TrailQuery } from '../store/trail-query.ts'
+import { lastSeqOf, readHead, type TrailRow, tenantOfSandbox } from '../store/trail-rows.ts'
 import { loadVerifyKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
 import { type Head, parseHead, type TrailRecord, type VerifyKey } from './chain.ts'
 import { ChainVerifier } from './chain-verifier.ts'
@@ -36,6 +37,11 @@ export class StoreTrailReader {
   async *lines(): AsyncGenerator<string, void> {
     const head = await this.head()
     for await (const { line } of this.#rows(0, head.count)) yield line
+  }
+
+  /** The last record that is there, -1 for none; without looking at the signature. */
+  async lastSeq(): Promise<number> {
+    return lastSeqOf(this.#store, this.#key.id)
   }
 
   /** Who signs: 32 bytes in base64url. */
@@ -95,18 +101,31 @@ export class StoreTrailReader {
   }
 
   async #walk(verifier: ChainVerifier, end: number, kept: readonly Head[]): Promise<Verdict | undefined> {
+    const owners = new Map<string, string | undefined>()
     for await (const row of this.#rows(0, end)) {
       const { seq, line } = row
       if (seq !== verifier.count)
         return bad(verifier.count, `it is missing: record ${seq} stands in its place`)
       const problem = verifier.push(Buffer.from(line))
       if (problem !== undefined) return bad(verifier.count, problem)
-      const column = changedColumn(row)
+      const column = changedColumn(row) ?? (await this.#changedTenant(row, owners))
       if (column) return bad(seq, `its column \`${column}\`, which queries read, is not what the record says`)
       const other = kept.find((head) => head.count === verifier.count && head.hash !== verifier.hash)
       if (other) return bad(verifier.count - 1, 'it is not the record that a head kept elsewhere names')
     }
     return undefined
+  }
+
+  /** Records of older versions do not say whose they are: their column was filled from the sandboxes. */
+  async #changedTenant(
+    { tenant, sandboxId, line }: TrailRow,
+    owners: Map<string, string | undefined>,
+  ): Promise<'tenant' | undefined> {
+    if (tenant === null || rowOf(line).tenant !== null) return undefined
+    if (sandboxId === null) return 'tenant'
+    if (!owners.has(sandboxId))
+      owners.set(sandboxId, await tenantOfSandbox((sql, params) => this.#store.read(sql, params), sandboxId))
+    return owners.get(sandboxId) === tenant ? undefined : 'tenant'
   }
 
   async #conclude(verifier: ChainVerifier, head: Head, kept: readonly Head[]): Promise<Verdict> {
@@ -146,7 +165,9 @@ export class StoreTrailReader {
  */
 function changedColumn(row: TrailRow): string | undefined {
   const said = rowOf(row.line)
-  return (Object.keys(said) as (keyof TrailRow)[]).find((name) => row[name] !== said[name])
+  const isChanged = (name: keyof TrailRow): boolean =>
+    row[name] !== said[name] && !(name === 'tenant' && said.tenant === null)
+  return (Object.keys(said) as (keyof TrailRow)[]).find(isChanged)
 }
 
 const bad = (seq: number, problem: string): Verdict => ({ ok: false, seq, problem })

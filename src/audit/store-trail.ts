@@ -14,6 +14,7 @@ import { canonical } from './canonical.ts'
 import type { SigningKey } from './chain.ts'
 import { damaged } from './files.ts'
 import { EntryQueue } from './queue.ts'
+import { RecordOwners } from './record-owners.ts'
 import { rowOf } from './trail-row.ts'
 
 const CHECKPOINT_EVERY = 1000
@@ -39,6 +40,7 @@ export class StoreTrail implements EventSink {
   readonly #parts: StoreTrailParts
   readonly #queue: EntryQueue
   readonly #listeners = new Set<Listener>()
+  readonly #owners = new RecordOwners()
   #known: { readonly text: string; readonly anchor: Anchor } | undefined
   #copied: Anchored | undefined
   #copySoon: NodeJS.Timeout | undefined
@@ -64,6 +66,11 @@ export class StoreTrail implements EventSink {
   onCommitted(listener: Listener): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
+  }
+
+  /** Who is asked first whose a sandbox is: one that is being created is in no table yet. */
+  set ownerOf(ownerOf: (sandboxId: string) => string | undefined) {
+    this.#owners.live = ownerOf
   }
 
   checkpoint(): Promise<void> {
@@ -94,7 +101,7 @@ export class StoreTrail implements EventSink {
     const { store, key, checkpointEvery = CHECKPOINT_EVERY } = this.#parts
     const anchor = this.#anchorIn(await headOf(tx, this.chain, store.kind))
     const rules = { key, checkpointEvery, segmentBytes: Number.POSITIVE_INFINITY }
-    const next = batchOf(anchor, entries, rules)
+    const next = batchOf(anchor, await this.#owners.name(tx, entries), rules)
     const rows = next.bytes.toString('utf8').split('\n').slice(0, -1).map(rowOf)
     await insertTrail(tx, this.chain, rows)
     const text = canonical(next.anchor as unknown as Json)

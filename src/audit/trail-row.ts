@@ -12,6 +12,7 @@ export function rowOf(line: string): TrailRow {
     agentId: text(record.agent_id),
     sandboxId: text(record.sandbox_id),
     execId: text(record.exec_id),
+    tenant: text(record.tenant),
     line,
   }
 }

@@ -129,7 +129,14 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     observe,
     pins: (path) => pinsOf(path, pinOptions(env, home)),
-    host: { uid: caller().uid, home, stateDir, hostMemoryMb: hostMemoryMb(), cwd },
+    host: {
+      uid: caller().uid,
+      home,
+      stateDir,
+      hostMemoryMb: hostMemoryMb(),
+      cwd,
+      isBuiltImage: (name) => isBuiltImage(stateDir, name),
+    },
     newId,
     egress: lazyEgress(() => now.config, { trail, env, vault }),
     review: (spec, id) => reviewFor(spec, stateDir, id),
@@ -260,6 +267,10 @@ const pinOptions = (env: Readonly<Record<string, string | undefined>>, home: str
   skip: PROTECTION.exceptBelow,
 })
 
+/** Names as `ImageStore` gives them: its code is loaded only for what needs it. */
+const isBuiltImage = (stateDir: string, name: string): boolean =>
+  /^[a-z0-9][a-z0-9._-]{0,63}$/.test(name) && existsSync(join(stateDir, 'images', `${name}.json`))
+
 /** `RINGFENCE_HOME`, or the XDG state directory. */
 export function stateDirectory(env: Readonly<Record<string, string | undefined>>): string {
   if (env.RINGFENCE_HOME) return resolve(env.RINGFENCE_HOME)
@@ -310,8 +321,8 @@ async function loadJudge(
   const policy = compilePolicy(config)
   return (command, place) =>
     'line' in command
-      ? judgeLine(policy, command.line, { ...place, home })
-      : judgeArgv(policy, command.argv, { ...place, home })
+      ? judgeLine(policy, command.line, contextOf(place, home))
+      : judgeArgv(policy, command.argv, contextOf(place, home))
 }
 
 async function inspectWith(
@@ -326,9 +337,12 @@ async function inspectWith(
   ])
   const policy = compilePolicy(config)
   return 'line' in command
-    ? inspectLine(policy, command.line, { ...place, home })
-    : inspectArgv(policy, command.argv, { ...place, home })
+    ? inspectLine(policy, command.line, contextOf(place, home))
+    : inspectArgv(policy, command.argv, contextOf(place, home))
 }
+
+/** The operator's rules mean the operator's home directory, whoever's command they are asked about. */
+const contextOf = (place: WorkingDirectory, home: string) => ({ home, ...place, rulesHome: home })
 
 /** Opened by the first event, so that a command which records nothing touches no disk. */
 function lazyTrail(stateDir: string, database: () => string): TrailSink {

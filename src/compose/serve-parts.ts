@@ -18,6 +18,7 @@ import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
 import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
+import { GUEST_HOME } from '../supervisor/gate.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
 import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
@@ -88,6 +89,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = new Approvals({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
   const supervisor = supervisorOf(grown, { approvals, metrics, server })
+  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId)
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
@@ -99,7 +101,14 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     streams: streamsOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyService({ file, home, current, hash: policyHash, reload, inspect }),
+    policy: new PolicyService({
+      file,
+      home,
+      current,
+      hash: policyHash,
+      reload,
+      inspect: (command, place) => inspect(command, { ...place, home: GUEST_HOME }),
+    }),
     doctor: () => doctorReport(ringfence),
     reviews: new Reviews({
       supervisor,
@@ -124,7 +133,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     settings: settingsOf(options, live),
     backends: () => backendReports(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
-      ringfence.judge(command, { workspace, cwd }),
+      ringfence.judge(command, { workspace, cwd, home: GUEST_HOME }),
     reload,
     trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
@@ -194,8 +203,9 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     limits: {
-      sandboxes: server.max_sandboxes ?? 1000,
+      sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,
+      sandboxesPerTenant: (tenant) => sandboxesOf(ringfence.current(), tenant),
       opening: server.max_creating ?? 8,
       waiting: server.max_waiting ?? 1024,
       execs: server.max_execs ?? 64,
@@ -205,6 +215,13 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     },
   })
 }
+
+/** SECURITY: without a word from the operator no tenant gets more than half, so that another one finds room. */
+function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {
+  const own = tenants?.find(({ name }) => name === tenant)?.max_sandboxes
+  return own ?? server.max_sandboxes_per_tenant ?? Math.ceil((server.max_sandboxes ?? SANDBOXES) / 2)
+}
+const SANDBOXES = 1000
 
 const reloading =
   (ringfence: Ringfence, live: Live): ServerParts['reload'] =>

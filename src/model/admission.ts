@@ -190,35 +190,3 @@ function toEnd<T>(all: Map<string, T>, name: string, value: T): void {
   all.delete(name)
   all.set(name, value)
 }
-
-/** Counts per name, with a ceiling. */
-export class Quota {
-  readonly #what: string
-  readonly #most: number
-  readonly #used = new Map<string, number>()
-
-  constructor(what: string, most: number) {
-    this.#what = what
-    this.#most = most
-  }
-
-  used(name: string): number {
-    return this.#used.get(name) ?? 0
-  }
-
-  take(name: string): void {
-    const used = this.used(name)
-    if (used >= this.#most)
-      throw new SandboxError('too-many-requests', `this key already has ${used} ${this.#what}`, {
-        hint: 'end some, or ask the operator for more',
-        retryAfterSecs: 5,
-      })
-    this.#used.set(name, used + 1)
-  }
-
-  give(name: string): void {
-    const left = this.used(name) - 1
-    if (left > 0) this.#used.set(name, left)
-    else this.#used.delete(name)
-  }
-}

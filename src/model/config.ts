@@ -88,6 +88,8 @@ export const tenantShape = object({
   images: optional(list(text())),
   /** Whether ports of its sandboxes may be opened to anybody who knows the address. Default: true. */
   public_ports: optional(boolean()),
+  /** How many sandboxes its keys have together. Default: `max_sandboxes_per_tenant` of the server. */
+  max_sandboxes: optional(positive(1_000_000)),
   /** Ceilings of one sandbox; they also hold for a sandbox that asks for none. */
   max_cpus: optional(number({ above: 0, max: 4096 })),
   max_memory_mb: optional(positive(2 ** 30)),
@@ -170,6 +172,8 @@ export const configShape = object({
       wrong_keys_per_second: optional(positive(1_000_000)),
       max_sandboxes: optional(positive(1_000_000)),
       max_sandboxes_per_key: optional(positive(1_000_000)),
+      /** For each tenant whose row says nothing else. Default: half of `max_sandboxes`. Keys with the scope admin have no such ceiling. */
+      max_sandboxes_per_tenant: optional(positive(1_000_000)),
       max_creating: optional(positive(4096)),
       max_execs: optional(positive(100_000)),
       /** Commands in the background, streams and terminals; more are refused. */

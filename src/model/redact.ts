@@ -22,8 +22,23 @@ const USERINFO = /(:\/\/[^\s/:@]+:)([^\s/@]+)(?=@)/g
 const MASK = '«redacted»'
 
 /** The text with everything that looks like a credential replaced. */
-export function redact(text: string): string {
+export const redact = (text: string): string => masked(text, () => true)
+
+/** One word, or the lines of a key: nothing that a shell would read as more than a value. */
+const PLAIN_VALUE =
+  /^(["']?)[\w.+/=:@~-]+\1$|^-----BEGIN [A-Z ]*-----\s+(?:[A-Za-z0-9+/=]{16,}\s+)*[A-Za-z0-9+/=]*\s*-----END [A-Z ]*-----$/
+
+/**
+ * The same for a text that a person has to judge. SECURITY: whoever wrote it could dress a command as a credential (`TOKEN=$(…)`), so
+ * only a plain value is replaced.
+ */
+export const redactPlainValues = (text: string): string => masked(text, (value) => PLAIN_VALUE.test(value))
+
+function masked(text: string, mayHide: (value: string) => boolean): string {
+  const hide = (value: string): string => (mayHide(value) ? MASK : value)
   let out = text
-  for (const shape of SECRETS) out = out.replace(shape, MASK)
-  return out.replace(NAMED, `$1${MASK}`).replace(USERINFO, `$1${MASK}`)
+  for (const shape of SECRETS) out = out.replace(shape, hide)
+  for (const shape of [NAMED, USERINFO])
+    out = out.replace(shape, (_, name: string, value: string) => name + hide(value))
+  return out
 }

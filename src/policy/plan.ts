@@ -91,7 +91,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     minLevel: spec.minIsolation ?? (spec.backend === 'native' ? 'native' : 'os'),
     preset,
     image: spec.image,
-    engineImages: spec.image !== undefined && (policy.engineImages?.includes(spec.image) ?? true),
+    engineImages: mayBeEngineImage(policy, spec, facts),
     cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
     mounts,
     own: own.map(({ target }) => target),
@@ -115,6 +115,12 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     agentId: spec.agentId,
     learns: spec.learn ?? false,
   })
+}
+
+/** An image that we built is nobody's secret; one of the engine is for whoever was granted it. */
+function mayBeEngineImage(policy: SandboxPolicy, { image }: Spec, { isBuiltImage }: Facts): boolean {
+  if (image === undefined || isBuiltImage?.(image)) return false
+  return policy.engineImages?.includes(image) ?? true
 }
 
 /** Fields that nothing honours here, or not together: refused by name, never ignored. */

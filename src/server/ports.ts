@@ -7,6 +7,7 @@ import {
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
+import { passedHeaders } from './port-headers.ts'
 import { type Call, type Route, route } from './route.ts'
 import { anyQuery } from './shapes.ts'
 
@@ -85,7 +86,7 @@ export async function passOn(entry: LiveSandbox, incoming: IncomingMessage, port
   inside.once('close', end)
   try {
     const answer = await exchange(incoming, inside, port)
-    return toResponse(answer, inside)
+    return toResponse(answer, inside, incoming.headers.host)
   } catch (cause) {
     inside.destroy()
     end()
@@ -109,13 +110,10 @@ function exchange(incoming: IncomingMessage, inside: Duplex, port: number): Prom
   })
 }
 
-/** A program's answer as ours: without its cookies, and in an origin of its own. */
-export function toResponse(answer: IncomingMessage, inside: Duplex): Response {
+/** A program's answer as ours: without what would act on our origin, and in an origin of its own. */
+export function toResponse(answer: IncomingMessage, inside: Duplex, host: string | undefined): Response {
   const headers = new Headers()
-  for (let at = 0; at + 1 < answer.rawHeaders.length; at += 2) {
-    const [name, value] = [answer.rawHeaders[at] as string, answer.rawHeaders[at + 1] as string]
-    if (![...HOP, 'set-cookie', 'content-length'].includes(name.toLowerCase())) headers.append(name, value)
-  }
+  for (const [name, value] of passedHeaders(answer, host)) headers.append(name, value)
   // SECURITY: a page from a sandbox is a stranger here: it gets an origin of its own and cannot act as our console.
   headers.set('content-security-policy', 'sandbox allow-scripts allow-forms allow-popups')
   const status = answer.statusCode ?? 502

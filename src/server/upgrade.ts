@@ -13,6 +13,7 @@ import { bytesOf, parseJson } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
+import { isKeptWhenSwitching, passedHeaders } from './port-headers.ts'
 import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
 import { problem } from './problem.ts'
 import { closeFrame, closeOf, endStreamSoon, FrameTrack, withStreamEnd } from './stream-end.ts'
@@ -197,8 +198,9 @@ export async function joinPort(upgrade: Upgrade, entry: LiveSandbox, port: numbe
   socket.once('close', () => inside.destroy())
   try {
     const answer = await askForUpgrade(request, inside, port)
-    if ('response' in answer) return await refuse(socket, toResponse(answer.response, inside))
-    socket.write(switchingHead(answer.head))
+    if ('response' in answer)
+      return await refuse(socket, toResponse(answer.response, inside, request.headers.host))
+    socket.write(switchingHead(answer.head, request.headers.host))
     pass(upgrade, entry, inside, answer.first)
     if (head.length > 0) inside.write(head)
   } catch (cause) {
@@ -235,11 +237,9 @@ function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): 
   })
 }
 
-/** The program's 101 as the caller gets it: its own headers, but no cookies for our address. */
-function switchingHead({ rawHeaders }: IncomingMessage): string {
-  const lines: string[] = []
-  for (let at = 0; at + 1 < rawHeaders.length; at += 2)
-    if (rawHeaders[at]?.toLowerCase() !== 'set-cookie') lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`)
+/** The program's 101 as the caller gets it: its own headers, but none that would act on our address. */
+function switchingHead(head: IncomingMessage, host: string | undefined): string {
+  const lines = passedHeaders(head, host, isKeptWhenSwitching).map(([name, value]) => `${name}: ${value}`)
   return ['HTTP/1.1 101 Switching Protocols', ...lines, '', ''].join('\r\n')
 }
 

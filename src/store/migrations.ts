@@ -2,8 +2,28 @@ import { SandboxError } from '../model/errors.ts'
 import type { Engine, Store, Tx } from './sql.ts'
 
 /** One step of the schema; statements that only one engine has stand under its name. */
-type Step = string | Readonly<Record<Engine['kind'], readonly string[]>>
+type Step = string | Readonly<Record<Engine['kind'], readonly string[]>> | ((tx: Tx) => Promise<void>)
 export type Migration = readonly Step[]
+
+// What is written stays written, also for our own mistakes; a forger meets the signed head.
+const REFUSE_CHANGES = {
+  sqlite: ['UPDATE', 'DELETE'].map(
+    (verb) => `CREATE TRIGGER trail_no_${verb.toLowerCase()} BEFORE ${verb} ON trail
+         BEGIN SELECT RAISE(ABORT, 'the trail is append-only'); END`,
+  ),
+  postgres: [
+    `CREATE TRIGGER trail_append_only BEFORE UPDATE OR DELETE ON trail
+         FOR EACH ROW EXECUTE FUNCTION trail_refuse()`,
+  ],
+}
+const APPEND_ONLY: Step = {
+  sqlite: REFUSE_CHANGES.sqlite,
+  postgres: [
+    `CREATE FUNCTION trail_refuse() RETURNS trigger LANGUAGE plpgsql AS
+         $body$ BEGIN RAISE EXCEPTION 'the trail is append-only'; END $body$`,
+    ...REFUSE_CHANGES.postgres,
+  ],
+}
 
 const TABLES: Migration = [
   `CREATE TABLE sandboxes (
@@ -40,19 +60,7 @@ const TABLES: Migration = [
   'CREATE INDEX trail_agent ON trail (agent_id, seq)',
   'CREATE INDEX trail_event ON trail (event, seq)',
   'CREATE TABLE trail_heads (chain TEXT PRIMARY KEY, anchor TEXT NOT NULL)',
-  // What is written stays written, also for our own mistakes; a forger meets the signed head.
-  {
-    sqlite: ['UPDATE', 'DELETE'].map(
-      (verb) => `CREATE TRIGGER trail_no_${verb.toLowerCase()} BEFORE ${verb} ON trail
-         BEGIN SELECT RAISE(ABORT, 'the trail is append-only'); END`,
-    ),
-    postgres: [
-      `CREATE FUNCTION trail_refuse() RETURNS trigger LANGUAGE plpgsql AS
-         $body$ BEGIN RAISE EXCEPTION 'the trail is append-only'; END $body$`,
-      `CREATE TRIGGER trail_append_only BEFORE UPDATE OR DELETE ON trail
-         FOR EACH ROW EXECUTE FUNCTION trail_refuse()`,
-    ],
-  },
+  APPEND_ONLY,
 ]
 
 /** The console: who is signed in, and why an answer was a no. */
@@ -75,8 +83,39 @@ const RETENTION: Migration = [
 /** A webhook ends with the key that made it. Those of older versions have none, and stay until somebody removes them. */
 const WEBHOOK_KEYS: Migration = ['ALTER TABLE webhooks ADD COLUMN key_id TEXT']
 
+/**
+ * Whose each record is. New records say it in their line; those of older versions do not, so their column is filled from the
+ * sandboxes. The append-only triggers are put back in the same transaction.
+ */
+const TRAIL_TENANTS: Migration = [
+  'ALTER TABLE trail ADD COLUMN tenant TEXT',
+  {
+    sqlite: ['DROP TRIGGER IF EXISTS trail_no_update', 'DROP TRIGGER IF EXISTS trail_no_delete'],
+    postgres: ['DROP TRIGGER IF EXISTS trail_append_only ON trail'],
+  },
+  fillTenants,
+  REFUSE_CHANGES,
+  'CREATE INDEX trail_tenant ON trail (tenant, seq) WHERE tenant IS NOT NULL',
+]
+
 /** In order, for ever: a migration that was released is never changed. */
-export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION, WEBHOOK_KEYS]
+export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION, WEBHOOK_KEYS, TRAIL_TENANTS]
+
+/** In steps, because each statement has to answer within the store's time-out. */
+const FILL_ROWS = 10_000
+
+async function fillTenants(tx: Tx): Promise<void> {
+  const [last] = await tx.run('SELECT MAX(seq) AS seq FROM trail')
+  for (let from = 0; from <= Number(last?.seq ?? -1); from += FILL_ROWS)
+    await tx.run(
+      `UPDATE trail SET tenant = COALESCE(
+         (SELECT s.tenant FROM sandboxes s WHERE s.id = trail.sandbox_id),
+         (SELECT f.tenant FROM former_sandboxes f WHERE f.id = trail.sandbox_id))
+       WHERE sandbox_id IS NOT NULL AND seq >= ? AND seq < ?
+         AND chain IN (SELECT chain FROM trail_heads)`,
+      [from, from + FILL_ROWS],
+    )
+}
 
 const LOCK = 7_219_004
 
@@ -104,7 +143,8 @@ async function apply(store: Store, version: number, steps: Migration, afterStep:
     const done = await tx.run('SELECT 1 AS done FROM migrations WHERE version = ?', [version])
     if (done.length > 0) return
     for (const step of steps) {
-      for (const sql of typeof step === 'string' ? [step] : step[store.kind]) await tx.run(sql)
+      if (typeof step === 'function') await step(tx)
+      else for (const sql of typeof step === 'string' ? [step] : step[store.kind]) await tx.run(sql)
       afterStep()
     }
     await tx.run('INSERT INTO migrations (version, at) VALUES (?, ?)', [version, Date.now()])

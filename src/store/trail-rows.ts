@@ -8,28 +8,11 @@ export type TrailRow = {
   readonly agentId: string | null
   readonly sandboxId: string | null
   readonly execId: string | null
+  readonly tenant: string | null
   readonly line: string
 }
 
-/** Which records; every field that is given must match. */
-export type TrailQuery = {
-  readonly events?: readonly string[] | undefined
-  readonly agentId?: string | undefined
-  readonly sandboxId?: string | undefined
-  readonly execId?: string | undefined
-  /** ISO time, at or after. */
-  readonly since?: string | undefined
-  /** Only what belongs to this tenant's sandboxes. */
-  readonly tenant?: string | undefined
-  /** Records with a greater `seq`. */
-  readonly after?: number | undefined
-  /** Records with a smaller `seq`. */
-  readonly before?: number | undefined
-  readonly order?: 'asc' | 'desc' | undefined
-  readonly limit: number
-}
-
-const COLUMNS = 8
+const COLUMNS = 9
 /** A few lengths of statement only, so that each is prepared once. */
 const ROWS = [128, 16, 4, 1] as const
 
@@ -45,10 +28,11 @@ export async function insertTrail(tx: Tx, chain: string, rows: readonly TrailRow
       row.agentId,
       row.sandboxId,
       row.execId,
+      row.tenant,
       row.line,
     ])
     await tx.run(
-      `INSERT INTO trail (chain, seq, time, event, agent_id, sandbox_id, exec_id, line)
+      `INSERT INTO trail (chain, seq, time, event, agent_id, sandbox_id, exec_id, tenant, line)
        VALUES ${rowsOf(part.length, COLUMNS)}`,
       params,
     )
@@ -76,49 +60,19 @@ export async function readHead(store: Store, chain: string): Promise<string | un
   return rows[0]?.anchor as string | undefined
 }
 
-/** The matching records of one chain. */
-export async function queryTrail(store: Store, chain: string, query: TrailQuery): Promise<TrailRow[]> {
-  const { clauses, params } = conditionsOf(query)
-  const order = query.order === 'desc' ? 'DESC' : 'ASC'
-  const rows = await store.read(
-    `SELECT seq, time, event, agent_id, sandbox_id, exec_id, line FROM trail
-     WHERE ${['chain = ?', ...clauses].join(' AND ')} ORDER BY seq ${order} LIMIT ?`,
-    [chain, ...params, query.limit],
+/** Whose a sandbox is, or was before its record was pruned. */
+export async function tenantOfSandbox(
+  run: (sql: string, params: readonly Value[]) => Promise<readonly Row[]>,
+  sandboxId: string,
+): Promise<string | undefined> {
+  const rows = await run(
+    'SELECT tenant FROM sandboxes WHERE id = ? UNION ALL SELECT tenant FROM former_sandboxes WHERE id = ?',
+    [sandboxId, sandboxId],
   )
-  return rows.map(toRow)
+  return rows[0]?.tenant as string | undefined
 }
 
-function conditionsOf(query: TrailQuery): { readonly clauses: string[]; readonly params: Value[] } {
-  const clauses: string[] = []
-  const params: Value[] = []
-  const add = (clause: string, ...values: readonly (Value | undefined)[]): void => {
-    if (values.includes(undefined)) return
-    clauses.push(clause)
-    params.push(...(values as Value[]))
-  }
-  if (query.events) add(`event IN (${query.events.map(() => '?').join(',')})`, ...query.events)
-  add('agent_id = ?', query.agentId)
-  add('sandbox_id = ?', query.sandboxId)
-  add('exec_id = ?', query.execId)
-  add('time >= ?', query.since)
-  add('seq > ?', query.after)
-  add('seq < ?', query.before)
-  // Looked up for each record: a list of everything that was ever theirs would only grow.
-  add(
-    `(EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = trail.sandbox_id AND s.tenant = ?)
-       OR EXISTS (SELECT 1 FROM former_sandboxes f WHERE f.id = trail.sandbox_id AND f.tenant = ?))`,
-    query.tenant,
-    query.tenant,
-  )
-  return { clauses, params }
+export async function lastSeqOf(store: Store, chain: string): Promise<number> {
+  const rows = await store.read('SELECT MAX(seq) AS seq FROM trail WHERE chain = ?', [chain])
+  return Number(rows[0]?.seq ?? -1)
 }
-
-const toRow = (row: Row): TrailRow => ({
-  seq: row.seq as number,
-  time: row.time as string,
-  event: row.event as string,
-  agentId: row.agent_id as string | null,
-  sandboxId: row.sandbox_id as string | null,
-  execId: row.exec_id as string | null,
-  line: row.line as string,
-})

@@ -66,6 +66,11 @@ export async function advanceWebhook(
   ])
 }
 
+/** A delivery failed; what was delivered before it stays delivered. */
+export async function noteWebhookFailure(tx: Tx, id: string, failures: number): Promise<void> {
+  await tx.run('UPDATE webhooks SET failures = ? WHERE id = ?', [failures, id])
+}
+
 export async function removeWebhook(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM webhooks WHERE id = ?', [id])
 }

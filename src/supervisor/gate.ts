@@ -34,6 +34,8 @@ export type WorkingDirectory = {
   readonly cwd: string
   /** Directories that are the sandbox's own, and as good as the workspace. */
   readonly own?: readonly string[]
+  /** What `~` stands for; absent: the home directory of whoever runs this process. */
+  readonly home?: string
 }
 
 export type GateParts = {
@@ -171,10 +173,12 @@ export class Gate {
   }
 
   judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
+    const isOnServer = this.#parts.grantsOf !== undefined && plan.backend !== 'native'
     return this.#parts.judge(command, {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
+      ...(isOnServer ? { home: GUEST_HOME } : {}),
     })
   }
 
@@ -275,6 +279,12 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
 /** Whether a proxy will be wanted; also where the plan will refuse what is asked together. */
 const reachesOut = (spec: Spec): boolean =>
   askedNetworkMode(spec) === 'fetch' || Boolean(spec.network?.allowHosts?.length || spec.secrets?.length)
+
+/**
+ * What `~` stands for in commands of a server's sandboxes. SECURITY: the reason of a decision quotes the path, and a tenant has no
+ * business with the home directory of the server's user.
+ */
+export const GUEST_HOME = '/home/user'
 
 /** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
 const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']

@@ -1,5 +1,5 @@
 import { monotonicMs } from '../host/clock.ts'
-import { Admission, type Quota } from '../model/admission.ts'
+import { Admission } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
@@ -18,6 +18,7 @@ import { hashSecret, newSandboxToken, type Principal, requesterOf } from './acce
 import type { EndReason } from './lifecycle.ts'
 import { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
+import type { SandboxQuotas } from './quotas.ts'
 import type { SandboxPool } from './sandbox-pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
@@ -38,7 +39,7 @@ export type Created = SandboxView & { readonly token?: string }
 export type SupervisorCallbacks = {
   readonly parts: SupervisorParts
   readonly entries: Map<string, LiveSandbox>
-  readonly quota: Quota
+  readonly quotas: SandboxQuotas
   readonly pool: SandboxPool
   readonly assertOpen: () => void
   readonly save: (entry: LiveSandbox, change: SandboxChange) => Promise<void>
@@ -118,7 +119,7 @@ export class Provisioner {
         hint: 'end some, or try again later',
         retryAfterSecs: 5,
       })
-    this.#supervisor.quota.take(principal.keyId)
+    this.#supervisor.quotas.take(principal)
     const started = monotonicMs()
     try {
       const made = await this.#opening.run(() => this.#provision(principal, request), principal)
@@ -130,7 +131,7 @@ export class Provisioner {
       )
       return made
     } catch (error) {
-      this.#supervisor.quota.give(principal.keyId)
+      this.#supervisor.quotas.give(principal.keyId)
       metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
       throw error
     }

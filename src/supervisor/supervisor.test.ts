@@ -73,6 +73,7 @@ function begin(store: Store, world: World, epoch: number, instance = 'i1'): Supe
     limits: {
       sandboxes: 1e6,
       sandboxesPerKey: 1e6,
+      sandboxesPerTenant: () => Infinity,
       opening: 64,
       waiting: 1e6,
       execs: 64,
@@ -296,6 +297,7 @@ describe('others', () => {
       limits: {
         sandboxes: 10,
         sandboxesPerKey: 3,
+        sandboxesPerTenant: () => Infinity,
         opening: 1,
         waiting: 1,
         execs: 1,
@@ -338,6 +340,7 @@ describe('others', () => {
       limits: {
         sandboxes: 10,
         sandboxesPerKey: 10,
+        sandboxesPerTenant: () => Infinity,
         opening: 4,
         waiting: 4,
         execs: 4,

@@ -1,5 +1,5 @@
 import { monotonicMs } from '../host/clock.ts'
-import { Quota } from '../model/admission.ts'
+
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
@@ -26,6 +26,7 @@ import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
 import type { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import { type Created, type CreateRequest, Provisioner, type SandboxView } from './provisioner.ts'
+import { SandboxQuotas } from './quotas.ts'
 import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
@@ -33,6 +34,8 @@ import { UnrecordedEnds } from './unrecorded-ends.ts'
 export type SupervisorLimits = {
   readonly sandboxes: number
   readonly sandboxesPerKey: number
+  /** For every key of a tenant together; the operator's keys have no such ceiling. */
+  readonly sandboxesPerTenant: (tenant: string) => number
   readonly opening: number
   readonly waiting: number
   readonly execs: number
@@ -78,7 +81,7 @@ export class Supervisor {
   readonly #entries = new Map<string, LiveSandbox>()
   readonly #provisioner: Provisioner
   readonly #execs: ExecService
-  readonly #quota: Quota
+  readonly #quotas: SandboxQuotas
   readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
   #draining = false
@@ -87,7 +90,7 @@ export class Supervisor {
     this.#parts = parts
     const { limits } = parts
     this.#execs = new ExecService(parts)
-    this.#quota = new Quota('sandboxes', limits.sandboxesPerKey)
+    this.#quotas = new SandboxQuotas({ perKey: limits.sandboxesPerKey, perTenant: limits.sandboxesPerTenant })
     const { open, policyHash } = parts
     this.#pool = new SandboxPool(
       { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
@@ -97,7 +100,7 @@ export class Supervisor {
     this.#provisioner = new Provisioner({
       parts,
       entries: this.#entries,
-      quota: this.#quota,
+      quotas: this.#quotas,
       pool: this.#pool,
       assertOpen: () => this.#assertOpen(),
       save: (entry, change) => this.#save(entry, change),
@@ -126,6 +129,11 @@ export class Supervisor {
   /** Every sandbox that has not ended. */
   get liveIds(): readonly string[] {
     return [...this.#entries.keys()]
+  }
+
+  /** Whose a sandbox is that has not ended; also one that is still being created. */
+  tenantOfLive(id: string): string | undefined {
+    return this.#entries.get(id)?.row.tenant
   }
 
   /** The ones that this principal may see. */
@@ -312,7 +320,7 @@ export class Supervisor {
     } finally {
       entry.move(state)
       this.#entries.delete(entry.id)
-      this.#quota.give(entry.row.keyId)
+      this.#quotas.give(entry.row.keyId)
       this.#parts.metrics.count('ringfence_sandboxes_ended_total', 'Sandboxes by why they ended.', {
         reason: reason.split(':')[0] ?? reason,
       })

@@ -113,14 +113,14 @@ X`,
 import resource,socket,time
 resource.setrlimit(resource.RLIMIT_NOFILE,(resource.getrlimit(resource.RLIMIT_NOFILE)[1],)*2)
 held=[];total=0
-while total<(300<<20) and len(held)<8000:
+while total<(180<<20) and len(held)<8000:
   pair=socket.socketpair(); held.append(pair)
   for s in pair:
     s.setblocking(False)
     try:
       while True: total+=s.send(b'x'*65536)
     except BlockingIOError: pass
-time.sleep(0.5); print('yes' if total>=300<<20 else 'no')
+time.sleep(0.5); print('yes' if total>=180<<20 else 'no')
 X`,
       succeeded: says('yes'),
     },

@@ -64,13 +64,30 @@ async function succeeds(
   limited: boolean,
   waive: readonly Guarantee[] = [],
 ): Promise<boolean> {
+  const { result, workspace } = await attackWith(backend, attack, world, limited, waive)
+  return attack.succeeded(result, world, workspace)
+}
+
+/** Enough for every attack on the limit of memory. */
+const AMPLE_MB = 1024
+
+/**
+ * Whoever takes more memory than there is may take the sandbox along; then nothing was gained. No other attack may end so, and
+ * this one only where the limit was the reason: with ample memory the same attack must get what it wants behind the same wall.
+ */
+async function succeedsOrEnds(
+  backend: Backend,
+  attack: Attack,
+  world: World,
+  waive: readonly Guarantee[],
+): Promise<boolean> {
   try {
-    const { result, workspace } = await attackWith(backend, attack, world, limited, waive)
-    return await attack.succeeded(result, world, workspace)
+    return await succeeds(backend, attack, world, true, waive)
   } catch (error) {
-    // Who takes more memory than there is may take the sandbox along: then nothing was gained. No other attack may end so.
-    if (limited && attack.limits?.memoryMb !== undefined && isGone(error)) return false
-    throw error
+    if (attack.limits?.memoryMb === undefined || !isGone(error)) throw error
+    const ample = { ...attack, limits: { ...attack.limits, memoryMb: AMPLE_MB } }
+    if (await succeeds(backend, ample, world, true, waive)) return false
+    throw new Error('the sandbox ended, and not because of the limit: with ample memory the attack fails too')
   }
 }
 
@@ -85,7 +102,7 @@ async function prove(
 ): Promise<Row> {
   const row = (verdict: Verdict, why = ''): Row => ({ guarantee, attack: attack.name, verdict, why })
   try {
-    if (await succeeds(backend, attack, world, true, waive))
+    if (await succeedsOrEnds(backend, attack, world, waive))
       return row('broken', `the attack succeeded on ${backend.name}`)
     const reason = attack.notApplicable?.()
     if (reason) return row('not-applicable', reason)

@@ -1,9 +1,19 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { machineImages, whyNoMachine } from '../backends/microvm-parts.ts'
+import { ORDINARY } from '../conformance/as-user.ts'
 import { startDocker, startPodman, type TestEngine, testState, whyNot } from '../conformance/engines.ts'
 import { packageRoot } from '../conformance/world.ts'
 
@@ -92,9 +102,13 @@ const heard = (): Promise<unknown> =>
   })
 
 /** Runs the command line in the other network; the server there answers what `seen` lists. */
-async function ringfence(args: readonly string[], env: Record<string, string> = {}): Promise<Ran> {
+async function ringfence(
+  args: readonly string[],
+  env: Record<string, string> = {},
+  as: readonly string[] = [],
+): Promise<Ran> {
   outside.send({
-    argv: [process.execPath, join(root, 'dist', 'cli', 'ringfence.cjs'), ...args],
+    argv: [...as, process.execPath, join(root, 'dist', 'cli', 'ringfence.cjs'), ...args],
     env: {
       PATH: process.env.PATH,
       HOME: dir,
@@ -119,6 +133,7 @@ async function tryClients(
   backend: string,
   names: readonly string[],
   env: Record<string, string> = {},
+  as: readonly string[] = [],
 ): Promise<void> {
   const chosen = usable(names)
   const lines = chosen.map((name) => `${CLIENTS[name]} || echo "FAILED ${name}"`)
@@ -134,6 +149,7 @@ async function tryClients(
   const ran = await ringfence(
     ['run', '--backend', backend, '--workspace', join(dir, 'work'), ...grant, '--', 'sh', 'clients.sh'],
     env,
+    as,
   )
   expect(ran.code, ran.stderr + ran.stdout).toBe(0)
   expect(ran.stdout + ran.stderr).not.toMatch(/FAILED|the-real-value/)
@@ -168,6 +184,20 @@ describe.skipIf(!asRoot)('a secret over HTTPS', () => {
 
   it('works on bubblewrap with curl, git, Python, Node and Go', () =>
     tryClients('bubblewrap', Object.keys(CLIENTS)))
+
+  it.each([['bubblewrap'], ['gvisor']])(
+    'works on %s for an ordinary user',
+    async (backend) => {
+      if (backend === 'gvisor' && (!full || whyNot('gvisor') !== undefined)) return
+      const state = join(dir, `state-${backend}`)
+      mkdirSync(state, { mode: 0o700 })
+      for (const path of [state, join(dir, 'work')]) chownSync(path, ORDINARY, ORDINARY)
+      for (const path of [dir, join(dir, 'cert.pem')]) chmodSync(path, 0o755)
+      const as = ['setpriv', '--reuid', `${ORDINARY}`, '--regid', `${ORDINARY}`, '--clear-groups']
+      await tryClients(backend, Object.keys(CLIENTS), { RINGFENCE_HOME: state, HOME: state }, as)
+    },
+    180_000,
+  )
 
   it.skipIf(whyNot('gvisor') !== undefined)(
     'works on gVisor',

@@ -103,7 +103,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
   beforeAll(async () => {
     if (out) return
     engine = backend === 'docker' ? await startDocker() : undefined
-    home = await serve(backend, engine?.socket)
+    home = await serve(backend, engine?.socket, '[[tenant]]\nname = "acme"\nimages = ["acme/build:3"]\n')
     client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
     // The first one loads the image into the engine.
     await (await client.create({ backend })).close()
@@ -130,6 +130,65 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     expect(await sandbox.exec('cat /tmp/a/b')).toMatchObject({ stdout: 'written' })
     await sandbox.close()
   })
+
+  test.skipIf(out || backend !== 'docker')(
+    'a tenant runs the engine’s images that it was granted, and every image that was built here',
+    { timeout: MINUTES },
+    async () => {
+      const [acme, other] = [
+        await home.key(['create', 'exec', 'read'], 'acme'),
+        await home.key(['create', 'exec', 'read'], 'other'),
+      ]
+      const docker = new ContainerEngine({ socket: engine?.socket as string })
+      const { id } = await testImages().default()
+      await docker.call({ method: 'POST', path: `/images/${id}/tag?repo=acme/build&tag=3` })
+      const create = (key: string, image: string) =>
+        home.call('POST', '/v1/sandboxes', { key, body: { backend: 'docker', image } })
+      const refused = await create(other, 'acme/build:3')
+      expect(refused, refused.text).toMatchObject({ status: 403 })
+      expect(refused.json.hint).toContain('images = ["acme/build:3"]')
+      expect((await create(acme, 'acme/build:4')).status).toBe(403)
+      for (const [key, image] of [
+        [acme, 'acme/build:3'],
+        [other, 'default'],
+        // The operator makes it in the tenant's name, and the tenant uses it.
+        [await home.key(['create', 'exec', 'read', 'admin'], 'other'), 'default'],
+      ] as const) {
+        const made = await create(key, image)
+        expect(made, made.text).toMatchObject({ status: 201 })
+        const user = key === acme ? acme : other
+        const at = `/v1/sandboxes/${made.json.id}`
+        const ran = await home.call('POST', `${at}/exec`, { key: user, body: { command: 'echo in' } })
+        expect(ran, ran.text).toMatchObject({ status: 200, json: { stdout: 'in\n' } })
+        const headers = { 'x-api-key': user }
+        const e2b = `/sandboxes/${made.json.id.replace('_', '')}`
+        const seen = await home.call('GET', e2b, { key: '', headers })
+        expect(seen, seen.text).toMatchObject({ status: 200 })
+        for (const path of ['pause', 'connect']) {
+          const body = path === 'connect' ? { timeout: 60 } : {}
+          const moved = await home.call('POST', `${e2b}/${path}`, { key: '', headers, body })
+          expect(moved.status, moved.text).toBeLessThan(300)
+        }
+        const stranger = user === acme ? other : acme
+        expect(
+          (await home.call('POST', `${at}/exec`, { key: stranger, body: { command: 'true' } })).status,
+        ).toBe(404)
+        expect((await home.call('DELETE', at, { key: user })).status).toBe(200)
+      }
+      // What the operator runs from the engine's own images is not the tenant's to use.
+      const operators = await create(
+        await home.key(['create', 'exec', 'read', 'admin'], 'other'),
+        'acme/build:3',
+      )
+      const used = await home.call('POST', `/v1/sandboxes/${operators.json.id}/exec`, {
+        key: other,
+        body: { command: 'true' },
+      })
+      expect(used, used.text).toMatchObject({ status: 403 })
+      expect(used.json.hint).toContain('images = ["acme/build:3"]')
+      await home.call('DELETE', `/v1/sandboxes/${operators.json.id}`)
+    },
+  )
 
   test.skipIf(out)('a terminal', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({})

@@ -142,9 +142,10 @@ const SHOWN_CHARACTERS = 2000
 const shown = (text: string): string => clip(visible(text), SHOWN_CHARACTERS)
 
 /** The person at the client is asked; the client then sends the very same call again with the answer. */
-function question(sdk: McpSdk, { what, why }: Question, name: string): InputRequiredResult {
+function question(sdk: McpSdk, { what, why, particulars }: Question, name: string): InputRequiredResult {
+  const about = particulars.map(([label, text]) => `\n${label}: ${shown(text)}`).join('')
   const approve = sdk.inputRequired.elicit({
-    message: `Allow this in the sandbox?\n\n${shown(what)}\n\n${shown(why)}`,
+    message: `Allow this in the sandbox?\n\n${shown(what)}${about}\n\n${shown(why)}`,
     requestedSchema: {
       type: 'object',
       properties: { approve: { type: 'boolean', title: 'Allow it', default: false } },

@@ -37,16 +37,21 @@ export type Operation<A = unknown> = {
 /** Keeps the argument's type until `run`, and forgets it for the table. */
 export const operation = <A>(definition: Operation<A>): Operation => definition as unknown as Operation
 
+/** What a person has to know beside the command itself, by its name. */
+export type Particulars = readonly (readonly [name: string, text: string])[]
+
 /** Thrown when a person must be asked first and the caller knows how. */
 export class Question extends Error {
   readonly what: string
   readonly why: string
+  readonly particulars: Particulars
 
-  constructor(what: string, why: string) {
+  constructor(what: string, why: string, particulars: Particulars = []) {
     super('a person must be asked')
     this.name = 'Question'
     this.what = what
     this.why = why
+    this.particulars = particulars
   }
 }
 

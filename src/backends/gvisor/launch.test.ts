@@ -60,7 +60,7 @@ test('grants keep their mode', () => {
 
 test('memory has room for gVisor itself; the agent holds the exact limit', () =>
   expect(configOf({ limits: { memoryMb: 100 } }).linux.resources).toEqual({
-    memory: { limit: 292 * 1024 * 1024, swap: 292 * 1024 * 1024 },
+    memory: { limit: 196 * 1024 * 1024, swap: 196 * 1024 * 1024 },
   }))
 
 test('without root there are no control groups', () =>

@@ -48,7 +48,7 @@ const subjectOf = (node: Node, context: Context): Subject => ({
       : [node.argv, [node.program, ...node.argv.slice(1)], node.canonical],
   trusted: node.trusted,
   cwds: node.cwds,
-  home: context.home,
+  home: context.rulesHome ?? context.home,
 })
 
 /** Among equally strict rules, priority and then length choose which reason is shown. */

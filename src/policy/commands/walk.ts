@@ -9,6 +9,8 @@ export type Context = {
   /** Other directories that are as good as it. */
   readonly own?: readonly string[]
   readonly home: string
+  /** What `~` means in the directories of rules; absent: `home`. */
+  readonly rulesHome?: string
   readonly cwd?: string
   readonly shell?: string
 }

@@ -47,6 +47,8 @@ export type Facts = {
   readonly hostMemoryMb: number
   /** The directory that commands start in when it lies inside the workspace. */
   readonly cwd: string
+  /** Whether `ringfence image build` made an image of this name here. */
+  readonly isBuiltImage?: ((name: string) => boolean) | undefined
   /** One for each path that `pathsOf` names. */
   readonly paths: ReadonlyMap<string, Observed>
   /** What a protected name in a writable place leads to. */

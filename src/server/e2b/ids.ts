@@ -15,12 +15,17 @@ export const INTERPRETER_PORT = 49_999
 
 export type Target = { readonly id: string; readonly port: number }
 
+const PORT_HOST = /^(\d{1,5})-(sb[0-9a-f]{20})\./
+
+/** Whether a name belongs to one port of one sandbox. */
+export const isPortHost = (host: string): boolean => PORT_HOST.test(host.toLowerCase())
+
 /**
  * `<port>-<id>.<domain>`, or the two headers. SECURITY: headers count only where the name in `Host` says nothing about a
  * sandbox, else a page that one sandbox serves could steer its own requests to another.
  */
 export function targetOf(host: string, header: (name: string) => string | undefined): Target | undefined {
-  const named = /^(\d{1,5})-(sb[0-9a-f]{20})\./.exec(host.toLowerCase())
+  const named = PORT_HOST.exec(host.toLowerCase())
   if (named) return target(named[2], named[1])
   const id = header('e2b-sandbox-id')
   return id !== undefined && isOurOwnName(host) ? target(id, header('e2b-sandbox-port')) : undefined

@@ -47,7 +47,8 @@ export class Feed {
         yield record
       }
       if (isLast && records.length < PAGE) return
-      if (records.length === 0) after = Math.max(after, seen)
+      // All that was there was looked at: the next look begins behind it, not behind the last match.
+      if (records.length < PAGE) after = Math.max(after, seen)
       if (records.length < PAGE && this.#last <= seen)
         await this.#growth([query.signal, ...(over ? [over] : [])])
     }

@@ -6,6 +6,7 @@ import {
   advanceWebhook,
   insertWebhook,
   listWebhooks,
+  noteWebhookFailure,
   removeWebhook,
   type WebhookRow,
 } from '../../store/webhooks.ts'
@@ -36,6 +37,8 @@ const PAGE = 64
 const MOST = 32
 const RETRY_MS = 1000
 const LONGEST_MS = 300_000
+/** How far a webhook's saved position may lag behind what was searched for it. */
+const SAVE_EVERY = 10_000
 
 /**
  * Tells others what happened. A delivery is a record of the trail, signed; the position is kept with the webhook, so a
@@ -47,6 +50,8 @@ export class Webhooks {
   /** Those for which something came while they were being served. */
   readonly #again = new Set<string>()
   readonly #wait = new Map<string, number>()
+  /** How far the log holds nothing more for a webhook, so that one with nothing to tell does not read it again and again. */
+  readonly #searched = new Map<string, number>()
   readonly #stop: () => void
   #closed = false
   /** Whether there may be one at all: most servers have none, and every record asks. */
@@ -92,6 +97,7 @@ export class Webhooks {
     const mine = (await this.list(principal)).some((row) => row.id === id)
     if (!mine) throw new SandboxError('not-found', `there is no webhook \`${id}\``)
     await this.#parts.store.write((tx) => removeWebhook(tx, id))
+    this.#searched.delete(id)
   }
 
   /** Looks for something to send; harmless to call often. */
@@ -131,7 +137,7 @@ export class Webhooks {
       const failures = row.failures + 1
       const pause = Math.min(LONGEST_MS, (this.#parts.retryMs ?? RETRY_MS) * 2 ** Math.min(failures, 16))
       this.#wait.set(row.id, Date.now() + pause)
-      await this.#save(row.id, row.position, failures)
+      await this.#parts.store.write((tx) => noteWebhookFailure(tx, row.id, failures))
       setTimeout(() => this.deliver(), pause + 1).unref()
     } finally {
       this.#busy.delete(row.id)
@@ -141,8 +147,12 @@ export class Webhooks {
 
   /** Sends one page; the new position, or nothing when there was nothing. */
   async #send(row: WebhookRow): Promise<number | undefined> {
+    const after = Math.max(row.position, this.#searched.get(row.id) ?? -1)
+    const end = await this.#parts.reader.lastSeq()
+    if (end <= after) return undefined
     const records = await this.#parts.reader.query({
-      after: row.position,
+      after,
+      before: end + 1,
       tenant: row.tenant === '*' ? undefined : row.tenant,
       events: row.events.length > 0 ? row.events : undefined,
       limit: PAGE,
@@ -152,7 +162,14 @@ export class Webhooks {
       await this.#post(row, body, String(record.seq))
       await this.#save(row.id, record.seq, 0)
     }
+    if (records.length < PAGE) await this.#noteSearched(row, records.at(-1)?.seq ?? row.position, end)
     return records.at(-1)?.seq
+  }
+
+  async #noteSearched({ id }: WebhookRow, position: number, end: number): Promise<void> {
+    this.#searched.set(id, end)
+    // Saved now and then, so that a new start does not begin far back.
+    if (end - position >= SAVE_EVERY) await this.#save(id, end, 0)
   }
 
   async #post(row: WebhookRow, body: string, seq: string): Promise<void> {

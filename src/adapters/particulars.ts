@@ -1,0 +1,27 @@
+import { redactPlainValues } from '../model/redact.ts'
+import type { Particulars } from './operations/operation.ts'
+import type { StartOptions } from './tool-sandbox.ts'
+
+/** What a question about a command says of it beside the command: all that decides what it does. */
+
+export type Asked = Pick<StartOptions, 'cwd' | 'env' | 'stdin' | 'stdinOpen'>
+
+const quoted = (word: string): string =>
+  /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`
+
+/** A list with the ends of its words visible. */
+export const commandText = (command: string | readonly string[]): string =>
+  typeof command === 'string' ? command : command.map(quoted).join(' ')
+
+export function particularsOf({ cwd, env = {}, stdin, stdinOpen }: Asked): Particulars {
+  const particulars: [string, string][] = []
+  if (cwd !== undefined) particulars.push(['in the directory', cwd])
+  const variables = Object.entries(env).map(([name, value]) => redactPlainValues(`${name}=${quoted(value)}`))
+  if (variables.length > 0) particulars.push(['with the variables', variables.join(' ')])
+  if (stdin !== undefined) particulars.push(['with the standard input', redactPlainValues(textOf(stdin))])
+  if (stdinOpen) particulars.push(['and', 'more standard input that is not known yet'])
+  return particulars
+}
+
+const textOf = (stdin: NonNullable<Asked['stdin']>): string =>
+  typeof stdin === 'string' ? stdin : Buffer.from(stdin).toString('utf8')

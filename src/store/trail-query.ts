@@ -1,0 +1,121 @@
+import type { Engine, Row, Store, Value } from './sql.ts'
+import type { TrailRow } from './trail-rows.ts'
+
+/** Which records; every field that is given must match. */
+export type TrailQuery = {
+  readonly events?: readonly string[] | undefined
+  readonly agentId?: string | undefined
+  readonly sandboxId?: string | undefined
+  readonly execId?: string | undefined
+  /** ISO time, at or after. */
+  readonly since?: string | undefined
+  /** Only what belongs to this tenant's sandboxes. */
+  readonly tenant?: string | undefined
+  /** Records with a greater `seq`. */
+  readonly after?: number | undefined
+  /** Records with a smaller `seq`. */
+  readonly before?: number | undefined
+  readonly order?: 'asc' | 'desc' | undefined
+  readonly limit: number
+}
+
+/** How many rows one statement of SQLite looks at: it answers on the event loop, and others wait meanwhile. */
+const WINDOW = 1024
+
+type Clause = { readonly sql: string; readonly params: readonly Value[] }
+
+/** How a query is answered: along one index, and what is asked of each row that the index names. */
+type Plan = { readonly walk: Clause; readonly ours: Clause; readonly filters: readonly Clause[] }
+
+/** The matching records of one chain. SQLite looks at a bounded number of rows at a time and lets others run in between. */
+export async function queryTrail(store: Store, chain: string, query: TrailQuery): Promise<TrailRow[]> {
+  const plan = planOf(chain, query, store.kind)
+  const hasWindows = store.kind === 'sqlite' && plan.filters.length > 0
+  const found: TrailRow[] = []
+  for (let from = query; found.length < query.limit; ) {
+    const edge = hasWindows ? await windowEdge(store, plan, from) : undefined
+    const bounds = edge === undefined ? from : { ...from, ...beyond(query, edge, -1) }
+    found.push(...(await readRows(store, plan, { ...bounds, limit: query.limit - found.length })))
+    if (edge === undefined) break
+    from = { ...from, ...beyond(query, edge, 0) }
+    await new Promise<void>((resolve) => setImmediate(resolve))
+  }
+  return found
+}
+
+/**
+ * PLATFORM: SQLite's planner knows nothing of our data, and a wrong choice reads the whole log. One column leads, the one that
+ * names the fewest rows; a unary plus keeps it from using the index of another. PostgreSQL has statistics and decides itself,
+ * but takes the order of the whole chain for the quickest way to a few rows of a tenant that has none.
+ */
+function planOf(chain: string, query: TrailQuery, kind: Engine['kind']): Plan {
+  const plain = (name: string): string => (kind === 'sqlite' ? `+${name}` : name)
+  const plainChain = kind === 'sqlite' ? '+chain' : `COALESCE(chain, '')`
+  const { sandboxId, tenant, agentId, events, execId, since } = query
+  const equal = { sandbox_id: sandboxId, tenant, agent_id: agentId, event: onlyOf(events) }
+  const given = Object.entries(equal).filter(([, value]) => value !== undefined) as [string, string][]
+  const [leader, ...others] = given
+  const filters = others.map(([name, value]) => clause(`${plain(name)} = ?`, value))
+  if (events && events.length !== 1)
+    filters.push(clause(`${plain('event')} IN (${events.map(() => '?').join(',') || 'NULL'})`, ...events))
+  if (execId !== undefined) filters.push(clause('exec_id = ?', execId))
+  if (since !== undefined) filters.push(clause('time >= ?', since))
+  const ours = leader ? clause(`${plainChain} = ?`, chain) : clause('chain = ?', chain)
+  return { walk: leader ? clause(`${leader[0]} = ?`, leader[1]) : ours, ours, filters }
+}
+
+const clause = (sql: string, ...params: readonly Value[]): Clause => ({ sql, params })
+const onlyOf = (events: readonly string[] | undefined): string | undefined =>
+  events?.length === 1 ? events[0] : undefined
+
+type Bounds = Pick<TrailQuery, 'after' | 'before' | 'order'>
+
+/** The bounds that end at an edge (`shift` -1) or go on behind it (0). */
+function beyond({ order }: Bounds, edge: number, shift: 0 | -1): Bounds {
+  if (order === 'desc') return shift === 0 ? { before: edge } : { after: edge - 1 }
+  return shift === 0 ? { after: edge } : { before: edge + 1 }
+}
+
+/** The last row of the next window; nothing when there is no full one. */
+async function windowEdge(store: Store, plan: Plan, bounds: Bounds): Promise<number | undefined> {
+  const { sql, params } = whereOf([plan.walk], bounds)
+  const [row] = await store.read(
+    `SELECT seq FROM trail WHERE ${sql} ORDER BY seq ${directionOf(bounds)} LIMIT 1 OFFSET ${WINDOW - 1}`,
+    params,
+  )
+  return row?.seq as number | undefined
+}
+
+async function readRows(
+  store: Store,
+  plan: Plan,
+  bounds: Bounds & Pick<TrailQuery, 'limit'>,
+): Promise<TrailRow[]> {
+  const { sql, params } = whereOf([plan.walk, plan.ours, ...plan.filters], bounds)
+  const rows = await store.read(
+    `SELECT seq, time, event, agent_id, sandbox_id, exec_id, tenant, line FROM trail
+     WHERE ${sql} ORDER BY seq ${directionOf(bounds)} LIMIT ?`,
+    [...params, bounds.limit],
+  )
+  return rows.map(toRow)
+}
+
+const directionOf = ({ order }: Bounds): string => (order === 'desc' ? 'DESC' : 'ASC')
+
+function whereOf(clauses: readonly Clause[], { after, before }: Bounds): Clause {
+  const all = [...clauses]
+  if (after !== undefined) all.push(clause('seq > ?', after))
+  if (before !== undefined) all.push(clause('seq < ?', before))
+  return { sql: all.map(({ sql }) => sql).join(' AND '), params: all.flatMap(({ params }) => params) }
+}
+
+const toRow = (row: Row): TrailRow => ({
+  seq: row.seq as number,
+  time: row.time as string,
+  event: row.event as string,
+  agentId: row.agent_id as string | null,
+  sandboxId: row.sandbox_id as string | null,
+  execId: row.exec_id as string | null,
+  tenant: row.tenant as string | null,
+  line: row.line as string,
+})

@@ -1,0 +1,58 @@
+import { SandboxError } from '../model/errors.ts'
+import { isOperator, type Principal } from './access/keys.ts'
+
+export type SandboxCeilings = {
+  readonly perKey: number
+  /** For every key of a tenant together. */
+  readonly perTenant: (tenant: string) => number
+}
+
+/** How many sandboxes each key and each tenant has; one that takes all would leave the others none. */
+export class SandboxQuotas {
+  readonly #ceilings: SandboxCeilings
+  readonly #keys = new Map<string, number>()
+  readonly #tenants = new Map<string, number>()
+  /** The tenant that a key's sandboxes count for; an operator's count for none. */
+  readonly #tenantOf = new Map<string, string>()
+
+  constructor(ceilings: SandboxCeilings) {
+    this.#ceilings = ceilings
+  }
+
+  take(principal: Principal): void {
+    const { keyId, tenant } = principal
+    const [ofKey, ofTenant] = [this.#keys.get(keyId) ?? 0, this.#tenants.get(tenant) ?? 0]
+    if (ofKey >= this.#ceilings.perKey)
+      throw tooMany('this key', ofKey, '`max_sandboxes_per_key` in [server]')
+    if (!isOperator(principal)) {
+      if (ofTenant >= this.#ceilings.perTenant(tenant))
+        throw tooMany(
+          'this tenant',
+          ofTenant,
+          '`max_sandboxes` in [[tenant]] or `max_sandboxes_per_tenant` in [server]',
+        )
+      this.#tenants.set(tenant, ofTenant + 1)
+      this.#tenantOf.set(keyId, tenant)
+    }
+    this.#keys.set(keyId, ofKey + 1)
+  }
+
+  give(keyId: string): void {
+    const tenant = this.#tenantOf.get(keyId)
+    if (tenant !== undefined) subtract(this.#tenants, tenant)
+    subtract(this.#keys, keyId)
+    if (!this.#keys.has(keyId)) this.#tenantOf.delete(keyId)
+  }
+}
+
+function subtract(counts: Map<string, number>, name: string): void {
+  const left = (counts.get(name) ?? 0) - 1
+  if (left > 0) counts.set(name, left)
+  else counts.delete(name)
+}
+
+const tooMany = (who: string, count: number, setting: string): SandboxError =>
+  new SandboxError('too-many-requests', `${who} already has ${count} sandboxes`, {
+    hint: `end some, or ask the operator for more: ${setting}`,
+    retryAfterSecs: 5,
+  })
