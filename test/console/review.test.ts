@@ -63,7 +63,7 @@ describe('changes of a sandbox', () => {
     await list.getByRole('button', { name: /new\.html/ }).click()
     await difference.getByText('<b>new</b>').waitFor()
     await list.getByRole('checkbox', { name: 'Select README.md' }).check()
-    await page.getByRole('button', { name: 'Apply 1…' }).click()
+    await page.getByRole('button', { name: 'Apply selected (1)…' }).click()
     await page.getByRole('dialog').getByText('~ README.md').waitFor()
     await saveScreenshot(page, 'changes-apply')
     await page.keyboard.press('Enter')

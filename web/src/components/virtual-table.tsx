@@ -26,6 +26,8 @@ export function VirtualTable(props: {
     getScrollElement: () => box.current,
     estimateSize: () => rowHeight,
     overscan: OVERSCAN,
+    // Rows are rendered before the box has been measured.
+    initialRect: { width: 0, height: 800 },
   })
   useRowShortcuts(virtualizer)
   useEndReached(virtualizer, props.onEndReached)

@@ -24,7 +24,7 @@ export function ChangeActions(props: Props) {
   return (
     <span className="line">
       <Button tone="primary" onClick={() => setToApply(checked.length > 0 ? checked : changes)}>
-        {checked.length > 0 ? `Apply ${checked.length}…` : 'Apply all…'}
+        {checked.length > 0 ? `Apply selected (${checked.length})…` : 'Apply all…'}
       </Button>
       <Button tone="danger" onClick={() => setDiscarding(true)}>
         {isEnded ? 'Discard all…' : 'Destroy and discard…'}

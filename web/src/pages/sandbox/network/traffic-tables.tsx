@@ -33,7 +33,7 @@ export function trafficByHost(connections: readonly EgressView[]): readonly Host
 
 const HOST_COLUMNS: readonly Column[] = [
   { name: 'Host' },
-  { name: 'Allowed', className: 'num' },
+  { name: 'Allowed', className: 'num wide-only' },
   { name: 'Blocked', className: 'num' },
   { name: 'Received', className: 'num wide-only' },
   { name: 'Sent', className: 'num wide-only' },
@@ -51,7 +51,7 @@ export function HostTable(props: {
       {props.hosts.map(({ host, allowed, blocked, received, sent, reason }) => (
         <tr key={host}>
           <td className="mono">{safeLine(host)}</td>
-          <td className="num">{formatCount(allowed)}</td>
+          <td className="num wide-only">{formatCount(allowed)}</td>
           <td className="num">
             {blocked > 0 ? <span className="bad-text">✕ {formatCount(blocked)}</span> : 0}
           </td>
