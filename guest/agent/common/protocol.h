@@ -148,6 +148,19 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("tmp", 1) /* SIZE */ \
   ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */
 
+/* What each mount point of a container must and must not show, in the expect frame: each row is a name and how many arguments follow it. */
+#define EXPECTED_MOUNTS(ROW) \
+  ROW("is", 3) /* PATH DEVICE INODE */ \
+  ROW("not", 3) /* PATH DEVICE INODE */
+
+/* What distinguishes a clone of a virtual machine, in the identity frame: each row is a name and how many arguments follow it. */
+#define IDENTITY_FIELDS(ROW) \
+  ROW("seed", 1) /* HEX */ \
+  ROW("time", 1) /* NANOSECONDS */ \
+  ROW("token", 1) /* TEXT */ \
+  ROW("machine-id", 1) /* HEX */ \
+  ROW("hostname", 1) /* NAME */
+
 /* Operations on files that the agent implements itself (`builtin`): each row is a name and how many arguments follow it. */
 #define FILE_OPERATIONS(ROW) \
   ROW("read", 3) /* PATH OFFSET LENGTH */ \

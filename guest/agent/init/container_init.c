@@ -47,14 +47,17 @@ static void read_setup_frames(void) {
  * masked path must show another one (`not`).
  */
 static void check_mounts(void) {
+  static const struct field FIELDS[] = {EXPECTED_MOUNTS(FIELD_ROW)};
   char *at = received.expected, *end = at + received.expected_length;
+  const char *arguments[MAX_ARITY];
   while (at && at < end) {
-    const char *kind = next_string(&at, end), *path = next_string(&at, end), *dev = next_string(&at, end),
-               *ino = next_string(&at, end);
+    const char *kind = next_string(&at, end);
+    read_arguments(FIELDS, LENGTH(FIELDS), kind, &at, end, arguments);
+    const char *path = arguments[0];
     struct stat stat;
     int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
     if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
-    bool same = stat.st_dev == strtoull(dev, NULL, 10) && stat.st_ino == strtoull(ino, NULL, 10);
+    bool same = stat.st_dev == strtoull(arguments[1], NULL, 10) && stat.st_ino == strtoull(arguments[2], NULL, 10);
     if (same != !strcmp(kind, "is")) die("%s was replaced after the policy checked it", path);
     close(fd);
   }

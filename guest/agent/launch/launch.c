@@ -32,9 +32,9 @@ static void read_launch_vector(void) {
   if (!slots) die("out of memory");
   for (char **entry = environ; *entry; entry++) {
     if (strncmp(*entry, LAUNCH_VARIABLE "_", sizeof LAUNCH_VARIABLE)) {
-      /* set by Node for the channel over which it receives descriptors */
-      bool nodes = !strncmp(*entry, "NODE_CHANNEL_", 13);
-      if (strncmp(*entry, LAUNCH_VARIABLE "=", sizeof LAUNCH_VARIABLE) && !nodes) {
+      /* Node sets these for the channel over which it receives descriptors. */
+      bool is_node_channel = !strncmp(*entry, "NODE_CHANNEL_", 13);
+      if (strncmp(*entry, LAUNCH_VARIABLE "=", sizeof LAUNCH_VARIABLE) && !is_node_channel) {
         strings_add(&config, "env");
         strings_add(&config, *entry);
       }
@@ -95,9 +95,9 @@ static void bind_source(const char *mode, char **arguments) {
   strings_add(&bwrap, arguments[3]);
 }
 
-static void write_file(const char *target, const char *content) {
+static void add_file(const char *target, const char *content, size_t length) {
   strings_add(&bwrap, "--file");
-  strings_add(&bwrap, number_text(memory_file(content, strlen(content))));
+  strings_add(&bwrap, number_text(memory_file(content, length)));
   strings_add(&bwrap, target);
 }
 
@@ -115,9 +115,7 @@ static void receive_file(const char *target, const char *size) {
     if (got <= 0) die("cannot read the contents of %s: %s", target, got ? strerror(errno) : "end of file");
     done += (size_t)got;
   }
-  strings_add(&bwrap, "--file");
-  strings_add(&bwrap, number_text(memory_file(content, length)));
-  strings_add(&bwrap, target);
+  add_file(target, content, length);
   free(content);
 }
 
@@ -148,7 +146,7 @@ static void apply(const char *name, char **arguments) {
   else if (!strcmp(name, "cgroup")) join_cgroup(arguments[0]);
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
-  else if (!strcmp(name, "file")) write_file(arguments[0], arguments[1]);
+  else if (!strcmp(name, "file")) add_file(arguments[0], arguments[1], strlen(arguments[1]));
   else if (!strcmp(name, "file-from-contents")) receive_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "user")) set_user(arguments[0], arguments[1]);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
@@ -222,41 +220,45 @@ char *owner_process_name(pid_t owner) {
   return name;
 }
 
+/* Node sets close-on-exec in the child; these descriptors must reach init. */
+static void keep_open_on_exec(int fd) {
+  if (fd >= 0) fcntl(fd, F_SETFD, 0);
+}
+
+static void prepare_arguments(struct strings *argv, char *owner) {
+  static char exe[64];
+  int self = open("/proc/self/exe", O_PATH);
+  if (self < 0) die("/proc/self/exe: %s", strerror(errno));
+  snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
+  strings_add(argv, owner);
+  strings_add(argv, "--args");
+  strings_add(argv, number_text(joined_file(&bwrap)));
+  strings_add(argv, "--");
+  strings_add(argv, exe);
+  strings_add(argv, "init");
+  strings_add(argv, number_text(joined_file(&config)));
+  strings_add(argv, number_text(filter_file()));
+  strings_add(argv, number_text(control_fd));
+}
+
 _Noreturn void launch_main(void) {
+  struct strings argv = {0};
+  char *no_environment[] = {NULL};
   pid_t parent = getppid();
   die_with_parent(parent);
   read_launch_vector();
   char *owner = owner_process_name(parent);
   each_operation(find_channels);
   close_inherited();
-  /* Node sets close-on-exec in the child; these descriptors must reach init. */
-  if (control_fd >= 0) fcntl(control_fd, F_SETFD, 0);
-  if (handover_fd >= 0) fcntl(handover_fd, F_SETFD, 0);
+  keep_open_on_exec(control_fd);
+  keep_open_on_exec(handover_fd);
   each_operation(apply);
   if (contents_fd >= 0) close(contents_fd);
   if (!bwrap_path) die("launch vector: no bwrap");
-  int self = open("/proc/self/exe", O_PATH);
-  int config_fd = joined_file(&config), filter_fd = filter_file();
-  if (self < 0) die("/proc/self/exe: %s", strerror(errno));
+  prepare_arguments(&argv, owner);
   change_user();
   die_with_parent(parent); /* setresuid clears the parent-death signal */
-  char exe[64];
-  snprintf(exe, sizeof exe, "/proc/self/fd/%d", self);
-  char *argv[] = {owner,
-                  "--args",
-                  number_text(joined_file(&bwrap)),
-                  "--",
-                  exe,
-                  "init",
-                  number_text(config_fd),
-                  number_text(filter_fd),
-                  number_text(control_fd),
-                  NULL};
-  char *nothing[] = {NULL};
-  /*
-   * SECURITY: bubblewrap runs on the host and gets an empty environment, so that a command's LD_PRELOAD cannot affect
-   * it.
-   */
-  execve(bwrap_path, argv, nothing);
+  /* SECURITY: bubblewrap runs on the host; with an empty environment a command's LD_PRELOAD cannot affect it. */
+  execve(bwrap_path, strings_vector(&argv), no_environment);
   die("cannot start %s: %s", bwrap_path, strerror(errno));
 }

@@ -14,8 +14,8 @@
 #include <sys/sysmacros.h>
 
 /*
- * The container in a virtual machine: an own root, and a user without privileges in the machine. It starts as PID 1
- * and root; at the end it is neither root nor able to reach the machine's files, devices and cgroups.
+ * The container in a virtual machine, with a root directory of its own and a user without privileges in the machine. It
+ * starts as PID 1 and root; at the end it is not root and cannot reach the machine's files, devices and cgroups.
  */
 
 /*
@@ -111,11 +111,8 @@ static void bind_mounts(void) {
     const struct machine_mount *entry = &machine.mounts[i];
     char source[PATH_MAX], target[PATH_MAX];
     bool file = !strcmp(entry->kind, "file");
-    snprintf(source, sizeof source,
-             !strcmp(entry->kind, "image") ? "/inputs/%zu"
-             : file                        ? "/data/%zu/%s"
-                                           : "/data/%zu",
-             i, entry->name);
+    if (file) snprintf(source, sizeof source, "/data/%zu/%s", i, entry->name);
+    else snprintf(source, sizeof source, "/%s/%zu", !strcmp(entry->kind, "image") ? "inputs" : "data", i);
     snprintf(target, sizeof target, "/new%s", entry->target);
     create_parents(target, !file);
     if (file) close(open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
@@ -194,7 +191,7 @@ static void build_common(void) {
   unmount_all(SETUP_MOUNTS);
 }
 
-_Noreturn void container_init(void) {
+_Noreturn void machine_container_main(void) {
   build_common();
   receive_setup();
   resize_private_directories(machine.tmp ? machine.tmp : "50%");

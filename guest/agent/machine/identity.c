@@ -43,10 +43,13 @@ static void set_clock(const char *text) {
  * while one with a younger seed repeats the numbers of the other clone.
  */
 void apply_identity(char *at, size_t length) {
-  const char *end = at + length;
+  static const struct field FIELDS[] = {IDENTITY_FIELDS(FIELD_ROW)};
+  const char *end = at + length, *arguments[MAX_ARITY];
   bool seeded = false;
   while (at < end) {
-    const char *name = next_string(&at, end), *value = next_string(&at, end);
+    const char *name = next_string(&at, end);
+    read_arguments(FIELDS, LENGTH(FIELDS), name, &at, end, arguments);
+    const char *value = arguments[0];
     if (!strcmp(name, "seed")) reseed(value), seeded = true;
     else if (!strcmp(name, "time")) set_clock(value);
     else if (!strcmp(name, "token")) snprintf(machine.token, sizeof machine.token, "%s", value);

@@ -39,6 +39,6 @@ extern char disk_device[32], inputs_device[32];
 void mount_on(const char *what, const char *where, const char *type, unsigned long flags, const char *options);
 
 /* container.c: becomes PID 1 of the container. */
-_Noreturn void container_init(void);
+_Noreturn void machine_container_main(void);
 
 #endif

@@ -129,7 +129,7 @@ static int run_container(void) {
   if (child == 0) {
     close(sockets[0]);
     machine.helper = sockets[1];
-    container_init();
+    machine_container_main();
   }
   close(sockets[1]);
   serve_helper(sockets[0]);

@@ -32,7 +32,7 @@ static void start_unpacking(unsigned number) {
   if (unpacker == 0) {
     close(pipes[1]); /* or the child would never see the end of the stream */
     dup2(pipes[0], 0);
-    dup2(open("/filled", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+    dup2(open("/unpack-error", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     if (setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)) _exit(1);
     _exit(run_builtin((char *[]){"unpack", path, NULL}));
   }
@@ -48,7 +48,7 @@ static void finish_unpacking(void) {
   unpacker = 0;
   if (!status) return;
   char why[200] = "";
-  int fd = open("/filled", O_RDONLY | O_CLOEXEC);
+  int fd = open("/unpack-error", O_RDONLY | O_CLOEXEC);
   if (fd < 0 || read(fd, why, sizeof why - 1) < 0) why[0] = 0;
   die("cannot copy the files: %s", why);
 }

@@ -136,6 +136,12 @@ static void set_scheduler_slice(void) {
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
+static void start_supervision(int socket) {
+  int listener = supervision_install();
+  if (listener < 0) die("cannot install the supervision filter: %s", strerror(errno));
+  if (!send_message(socket, MESSAGE_LISTENER, "", 0, listener)) _exit(EXIT_SETUP_FAILED);
+}
+
 _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervised, bool terminal) {
   sigset_t none;
   sigemptyset(&none);
@@ -148,11 +154,7 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
   set_rlimits(&spec->rlimits);
   set_scheduler_slice();
   if (spec->wait_for_start) wait_for_start_message(socket);
-  if (supervised) {
-    int listener = supervision_install();
-    if (listener < 0) die("cannot install the supervision filter: %s", strerror(errno));
-    if (!send_message(socket, MESSAGE_LISTENER, "", 0, listener)) _exit(EXIT_SETUP_FAILED);
-  }
+  if (supervised) start_supervision(socket);
   /* SECURITY: all descriptors except the standard three are closed, at exec or, without exec, now. */
   if (!close_other_fds(spec->builtin ? 0 : ON_EXEC)) die("close_range: %s", strerror(errno));
   sigprocmask(SIG_SETMASK, &none, NULL);

@@ -13,9 +13,8 @@ import {
 export { INPUT_WINDOW, PROTOCOL_VERSION, STREAM_WINDOW, WINDOW } from './protocol.ts'
 
 /**
- * The channel to the guest agent: type (1 byte), id (4 bytes), length (4 bytes), payload; numbers little endian.
- * The id names a command or a stream, 0 is the sandbox itself.
- * SECURITY: every byte is treated as hostile; a frame that is too long or of an unknown type ends the channel.
+ * A frame from the guest agent. guest/protocol.json describes the format and lists all frames.
+ * SECURITY: every byte is treated as hostile; a frame that is too long or of an unknown type breaks the channel.
  */
 export type Frame =
   | { readonly kind: 'error'; readonly id: number; readonly text: string }
@@ -38,12 +37,12 @@ export type Frame =
 /** The limits that the agent itself enforces. */
 type AgentLimit = (typeof LIMIT_NAMES)[number]
 
-/** SECURITY: a few bytes that wait for a slow reader must not keep the whole piece alive that they came in. */
+/** SECURITY: shorter payloads are copied, so that a few bytes for a slow reader do not keep a large buffer alive. */
 const SMALL = 4096
 const { stdout, stderr, data } = AGENT_FRAMES
 const BULK = new Set([stdout, stderr, data].map((type) => type.charCodeAt(0)))
 
-/** A frame of plain bytes that is still on its way. */
+/** A frame of plain bytes that has not been received completely. */
 type Bulk = { readonly type: number; readonly id: number; left: number }
 
 export class FrameReader {
@@ -52,8 +51,8 @@ export class FrameReader {
   #broken = false
 
   /**
-   * The frames that these bytes complete; plain bytes are given on as they come, in as many frames as they come in.
-   * After a broken frame there are no more.
+   * Returns the frames that these bytes complete. Plain bytes are passed on as they arrive, in several frames if they
+   * arrive in several chunks. After a broken frame it returns nothing more.
    */
   push(chunk: Uint8Array): Frame[] {
     const frames: Frame[] = []
@@ -77,12 +76,12 @@ export class FrameReader {
       frames.push(frame)
       at = end
     }
-    // What is kept must not hold on to a large piece for a few bytes.
+    // A copy, because a view of a few bytes would keep the whole chunk alive.
     this.#rest = at === bytes.length ? NOTHING_LEFT : Buffer.from(bytes.subarray(at))
     return frames
   }
 
-  /** What there is of the frame that is on its way. Returns how much that was. */
+  /** Passes on what has arrived of an incomplete frame of plain bytes. Returns its length. */
   #takeBulk(bytes: Buffer, frames: Frame[]): number {
     if (this.#bulk === undefined || bytes.length === 0) return 0
     const { type, id, left } = this.#bulk
@@ -181,24 +180,24 @@ function statusOf(payload: Buffer): ReadonlyMap<string, string> {
   return new Map(pairs.filter((pair) => pair.length === 2))
 }
 
-/** Guest-chosen names must not reach a terminal or a log as control characters. */
+/** SECURITY: text from the guest must not reach a terminal or a log with control characters in it. */
 function printable(bytes: Buffer, keep = ''): string {
   return bytes.toString('utf8').replace(UNPRINTABLE, (char) => (keep.includes(char) ? char : '\ufffd'))
 }
-// Terminals obey C1 controls too; the others end lines or turn the direction of reading.
+// All control characters (terminals obey C1 too), line separators and changes of the text direction.
 const UNPRINTABLE = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
 
-/** What the host may send. */
+/** The frames that the host sends. */
 export type HostFrame = keyof typeof HOST_FRAMES
 
-/** One frame for the agent. */
+/** Encodes one frame for the agent. */
 export function frame(type: HostFrame, id: number, payload: Uint8Array = NOTHING): Buffer {
   const bytes = Buffer.allocUnsafe(FRAME_HEADER + payload.length)
   bytes.set(payload, FRAME_HEADER)
   return withHead(bytes, type, id, payload.length)
 }
 
-/** The head of a frame whose payload follows it. */
+/** Encodes the header of a frame whose payload is sent separately. */
 export const frameHead = (type: HostFrame, id: number, length: number): Buffer =>
   withHead(Buffer.allocUnsafe(FRAME_HEADER), type, id, length)
 
@@ -216,6 +215,6 @@ export function numberFrame(type: HostFrame, id: number, value: number): Buffer 
   return frame(type, id, payload)
 }
 
-/** The configuration's own language: each field and each value ends in NUL. */
+/** Encodes fields of a command or configuration: each string ends in NUL. */
 export const fieldsFrame = (type: HostFrame, id: number, fields: readonly string[]): Buffer =>
   frame(type, id, Buffer.from(fields.map((field) => `${field}\0`).join('')))

@@ -224,6 +224,21 @@ export const MACHINE_FIELDS: Readonly<Record<string, number>> = {
   mount: 4, // dir|file|image ro|rw TARGET NAME
 }
 
+/** What each mount point of a container must and must not show, in the expect frame, with how many arguments each takes. */
+export const EXPECTED_MOUNTS: Readonly<Record<string, number>> = {
+  is: 3, // PATH DEVICE INODE
+  not: 3, // PATH DEVICE INODE
+}
+
+/** What distinguishes a clone of a virtual machine, in the identity frame, with how many arguments each takes. */
+export const IDENTITY_FIELDS: Readonly<Record<string, number>> = {
+  seed: 1, // HEX
+  time: 1, // NANOSECONDS
+  token: 1, // TEXT
+  'machine-id': 1, // HEX
+  hostname: 1, // NAME
+}
+
 /** Operations on files that the agent implements itself (`builtin`), with how many arguments each takes. */
 export const FILE_OPERATIONS: Readonly<Record<string, number>> = {
   read: 3, // PATH OFFSET LENGTH
