@@ -10,7 +10,7 @@ import {
   readSync,
 } from 'node:fs'
 import { basename } from 'node:path'
-import { O_PATH } from '../host/files/walk.ts'
+import { O_PATH } from '../host/files/walk-open.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Mask, Mount, Plan } from '../model/plan.ts'
 import { header, padding } from './tar/writer.ts'

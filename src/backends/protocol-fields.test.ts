@@ -10,11 +10,11 @@ import {
   FILE_OPERATIONS,
   IDENTITY_FIELDS,
   MACHINE_FIELDS,
-} from '../host/protocol.ts'
+} from '../host/guest/protocol.ts'
 import { containerFields, expectedMounts } from './guest-config.ts'
 import { guestFiles } from './guest-files.ts'
 import { newIdentity } from './microvm/identity.ts'
-import { placeFields, WARM_FIELDS, WARM_PLACES } from './microvm/orders.ts'
+import { containerSettingFields, WARM_UP_FIELDS, WARM_UP_MOUNTS } from './microvm/machine-config.ts'
 
 const workspace = mkdtempSync(join(tmpdir(), 'rf-protocol-'))
 afterAll(() => rmSync(workspace, { recursive: true, force: true }))
@@ -38,9 +38,9 @@ function namesIn(words: readonly string[], arity: Readonly<Record<string, number
 
 test.each([
   ['a container', containerFields(plan, { guards: true, counts: true, slowStart: true }), configuration],
-  ['a machine that is warmed up', WARM_FIELDS, configuration],
-  ['its mounts', WARM_PLACES, MACHINE_FIELDS],
-  ['a machine', placeFields(plan, machine), MACHINE_FIELDS],
+  ['a machine that is warmed up', WARM_UP_FIELDS, configuration],
+  ['its mounts', WARM_UP_MOUNTS, MACHINE_FIELDS],
+  ['a machine', containerSettingFields(plan, machine), MACHINE_FIELDS],
   ['expected mounts', expectedMounts(plan), EXPECTED_MOUNTS],
   ['an identity', newIdentity().fields, IDENTITY_FIELDS],
 ])('the agent knows every field of %s', (_, words, arity) => {

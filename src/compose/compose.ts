@@ -114,7 +114,6 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
-  const inspect: Ringfence['inspect'] = (command, place) => inspectWith(now.config, home, command, place)
   const gate = new Gate({
     // Read at each judgement, so that a reload holds for sandboxes that are already open.
     get policy() {
@@ -163,7 +162,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     networkModes: () => now.policy.networkModes,
     current: () => now.config,
     policyFile: resolve(cwd, options.policy ?? configFileOf(options, env) ?? userConfig(env)),
-    inspect,
+    inspect: (command, place) => inspectWith(now.config, home, command, place),
     reload,
     close: async () => {
       for (const close of closing.splice(0)) await close().catch(() => {})

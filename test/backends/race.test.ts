@@ -22,7 +22,8 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
-import { O_PATH, observePath, openChecked, type PathObservation } from '../../src/host/files/walk.ts'
+import { observePath, type PathObservation } from '../../src/host/files/walk.ts'
+import { O_PATH, openChecked } from '../../src/host/files/walk-open.ts'
 import { judgePath, type PathOp, type PathPolicy } from '../../src/policy/paths/paths.ts'
 
 /**

@@ -22,9 +22,9 @@ import {
   launchVector,
   type SystemLayout,
 } from './launch.ts'
-import { BubblewrapTransport } from './place.ts'
 import { resultOf, SETUP_FAILED } from './result.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
+import { BubblewrapTransport } from './transport.ts'
 
 export type BubblewrapParts = {
   /** Our launcher and guest agent, built by the set-up. */

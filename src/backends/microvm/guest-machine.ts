@@ -9,8 +9,8 @@ import type { ContainerHandle } from '../container-handle.ts'
 import { ChannelLease } from './channel-lease.ts'
 import type { Machine } from './drivers/driver.ts'
 import { removeTree } from './files/disk.ts'
-import { InitHandshake } from './greeting.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
+import { InitHandshake } from './init-handshake.ts'
 
 const ANSWER_MS = 15_000
 /** The file of the drive for large inputs, in a machine's directory. */

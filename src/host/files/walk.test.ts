@@ -19,8 +19,9 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { O_PATH, observePath, openChecked, type PathObservation, pathFactOf } from './walk.ts'
+import { observePath, type PathObservation, pathFactOf } from './walk.ts'
 import { countNamesInside } from './walk-names.ts'
+import { O_PATH, openChecked } from './walk-open.ts'
 
 let root: string
 const at = (name: string): string => join(root, name)

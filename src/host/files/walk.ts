@@ -2,8 +2,6 @@ import { type BigIntStats, lstatSync, readlinkSync } from 'node:fs'
 import { SandboxError } from '../../model/errors.ts'
 import type { PathFact, RealPath } from '../../model/plan.ts'
 
-export { O_PATH, openChecked } from './walk-open.ts'
-
 /** What stands at a path, as far as policy cares. */
 export type PathKind = 'dir' | 'file' | 'socket' | 'fifo' | 'device' | 'other'
 

@@ -10,7 +10,7 @@ import type { PathEvidence } from '../paths/paths.ts'
 import { segmentsOf } from '../paths/text.ts'
 import type { Capability } from './capability.ts'
 import type { SandboxPolicy } from './grants.ts'
-import { assertLent } from './secret-tenancy.ts'
+import { assertLent } from './secret-lending.ts'
 
 /**
  * What a key of a server may have of the host. The operator (a key with the scope `admin`) may have what policy permits;

@@ -5,7 +5,7 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
-import { answererFor, type E2bSurface, HOME, PRIVATE, pathOf } from './guest.ts'
+import { answererFor, type E2bSurface, HOME, PRIVATE, pathOf } from './sandbox-request.ts'
 import type { BuildBody, Step } from './shapes.ts'
 
 /** Builds of templates: the steps run in a sandbox, and what its own directories then hold is the template. */

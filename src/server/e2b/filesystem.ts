@@ -5,7 +5,7 @@ import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { endStreamSoon } from '../stream-end.ts'
 import { onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
-import { basicUser, checkUser, pathOf, type SandboxRequest, within } from './guest.ts'
+import { basicUser, checkUser, pathOf, type SandboxRequest, within } from './sandbox-request.ts'
 
 /** `filesystem.Filesystem`: files as the sandbox sees them. */
 

@@ -4,9 +4,9 @@ import { object, optional, record, text } from '../../model/shape.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
-import { answererFor, HOME, pathOf, type SandboxRequest } from './guest.ts'
 import { Kernel, type Language, languageOf, type MessageConsumer } from './kernel.ts'
 import { ANSWER_MS } from './processes.ts'
+import { answererFor, HOME, pathOf, type SandboxRequest } from './sandbox-request.ts'
 import { withoutNulls } from './shapes.ts'
 
 /** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */

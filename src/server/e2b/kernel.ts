@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
-import type { E2bSurface } from './guest.ts'
+import type { E2bSurface } from './sandbox-request.ts'
 
 /** A program in the sandbox that runs code and keeps what it defined (guest/kernels). */
 

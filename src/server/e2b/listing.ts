@@ -2,7 +2,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { callerMetadata, cursorFrom, cursorOf } from '../views.ts'
-import type { E2bSurface } from './guest.ts'
+import type { E2bSurface } from './sandbox-request.ts'
 import { infoOf, optionsOf, specOf } from './views.ts'
 
 /** Lists of running sandboxes, page by page. */

@@ -2,10 +2,11 @@ import type { Context, Hono } from 'hono'
 import type { AppEnv, Mount, Surface } from '../app.ts'
 import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
 import { headersOf, joinPort } from '../upgrade.ts'
-import { CONTROL, serveRest } from './control.ts'
+import { CONTROL } from './control.ts'
 import { mayPass, routed, serveTarget } from './data-plane.ts'
-import { awake, type E2bParts, type E2bSurface } from './guest.ts'
 import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
+import { serveRest } from './rest.ts'
+import { awake, type E2bParts, type E2bSurface } from './sandbox-request.ts'
 import { TEMPLATES, takeUpload } from './template-routes.ts'
 
 /**

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
-import { aliveOf, type RestCall } from './control.ts'
 import { fromE2bId } from './ids.ts'
+import { aliveOf, type RestCall } from './rest.ts'
 import { infoOf } from './views.ts'
 
 /** What a sandbox uses, and what is on record about it. */

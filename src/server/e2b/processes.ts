@@ -6,7 +6,7 @@ import { bytesFrom } from '../shapes.ts'
 import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
-import { answererFor, basicUser, checkUser, pathOf, type SandboxRequest } from './guest.ts'
+import { answererFor, basicUser, checkUser, pathOf, type SandboxRequest } from './sandbox-request.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 

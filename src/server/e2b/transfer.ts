@@ -5,8 +5,15 @@ import { createGunzip } from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
 import { bytesOf } from '../body.ts'
 import { reading } from './filesystem.ts'
-import { basicUser, checkUser, type E2bParts, pathOf, type SandboxRequest, within } from './guest.ts'
 import { parts } from './multipart.ts'
+import {
+  basicUser,
+  checkUser,
+  type E2bParts,
+  pathOf,
+  type SandboxRequest,
+  within,
+} from './sandbox-request.ts'
 
 /** `/files`: whole files in and out, as streams. */
 

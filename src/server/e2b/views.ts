@@ -5,8 +5,8 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { mayHoldToken } from '../auth.ts'
 import { callerMetadata } from '../views.ts'
-import type { E2bSurface } from './guest.ts'
 import { domainOf, toE2bId } from './ids.ts'
+import type { E2bSurface } from './sandbox-request.ts'
 
 /** Sandboxes as E2B's clients see them. */
 

@@ -3,7 +3,7 @@ import { object, text } from '../../model/shape.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import { type WatchEvent, watch, watchShape } from './filesystem.ts'
-import type { SandboxRequest } from './guest.ts'
+import type { SandboxRequest } from './sandbox-request.ts'
 
 /** Watches that are asked for their events now and then, for clients that cannot hold a stream. */
 

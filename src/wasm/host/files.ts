@@ -1,7 +1,8 @@
 import { close, constants, fstat, type PathLike, read, readdir, write } from 'node:fs'
 import { promisify } from 'node:util'
-import { observePath, openChecked, type PathObservation } from '../../host/files/walk.ts'
+import { observePath, type PathObservation } from '../../host/files/walk.ts'
 import { countNamesInside } from '../../host/files/walk-names.ts'
+import { openChecked } from '../../host/files/walk-open.ts'
 import type { Json } from '../../model/event.ts'
 import { isWithin } from '../../model/path.ts'
 import {

@@ -12,7 +12,8 @@ import {
   unlinkSync,
   writeSync,
 } from 'node:fs'
-import { observePath, openChecked, type PathObservation } from '../../host/files/walk.ts'
+import { observePath, type PathObservation } from '../../host/files/walk.ts'
+import { openChecked } from '../../host/files/walk-open.ts'
 import type { Json } from '../../model/event.ts'
 import { type FileUse, judgedPath, LIST, READ, realOf, WRITE } from './files.ts'
 import { type HostParts, HostRefusal, notHere, type Params, textParam } from './host-parts.ts'

@@ -19,7 +19,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { basename, dirname } from 'node:path/posix'
-import { O_PATH } from '../../../host/files/walk.ts'
+import { O_PATH } from '../../../host/files/walk-open.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import { isWithin } from '../../../model/path.ts'
 import type { Mount, Protection } from '../../../model/plan.ts'

@@ -1,14 +1,14 @@
 import type { Word } from 'unbash'
 import { isStatic } from './unknown-text.ts'
-import { expandText, runHidden, type Words } from './words.ts'
+import type { Words } from './words.ts'
 
 /** Judges a word that bash evaluates as arithmetic: a subscript, an offset, a length. Quotes protect nothing in it. */
 export function arithmeticText(words: Words, word: Word): void {
-  for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
-  const text = expandText(words, word)
-  if (isStatic(text)) runHidden(words, text)
+  for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') words.runHidden(words, part.value)
+  const text = words.expandText(words, word)
+  if (isStatic(text)) words.runHidden(words, text)
   for (const [name] of text.matchAll(/[A-Za-z_]\w*/g)) {
     const known = words.scope.vars.get(name)
-    if (known !== undefined && isStatic(known)) runHidden(words, known)
+    if (known !== undefined && isStatic(known)) words.runHidden(words, known)
   }
 }

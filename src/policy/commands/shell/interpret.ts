@@ -13,7 +13,7 @@ import type {
   TestExpression,
   While,
 } from 'unbash'
-import { type CommandContext, unreadable, wordsOf } from '../around.ts'
+import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, unseen } from '../finding.ts'
 import { uncovered } from '../lexical.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'

@@ -2,7 +2,7 @@ import type { ParameterExpansionPart, ParameterOperation, Word } from 'unbash'
 import { dynamic, unseen } from '../finding.ts'
 import { arithmeticText } from './arithmetic.ts'
 import { ANY, BELOW, globbed, isOpen, isStatic, meets, SPLIT } from './unknown-text.ts'
-import { expandText, runHidden, type Words } from './words.ts'
+import type { Words } from './words.ts'
 
 type Value = string | readonly string[]
 /** The operand of a default stands in place of the parameter, its own quotes still in force. */
@@ -93,7 +93,7 @@ function baseValue(words: Words, part: ParameterExpansionPart): Value {
   if (part.prefix === '!') {
     const target = scope.references.get(part.parameter) ?? lookup(words, part.parameter)
     if (typeof target !== 'string' || !isStatic(target)) return ANY
-    runHidden(words, target)
+    words.runHidden(words, target)
     return /^\w+$/.test(target) ? lookup(words, target) : ANY
   }
   return lookup(words, part.parameter)
@@ -112,7 +112,7 @@ type Operand = {
 }
 
 function operate(words: Words, { name, base, operation, inQuotes }: Operand): Value | Chosen {
-  const text = (word: Word): string => expandText(words, word)
+  const text = (word: Word): string => words.expandText(words, word)
   switch (operation.type) {
     case 'Default':
       return withDefault(words, {
@@ -160,8 +160,9 @@ function withDefault(words: Words, given: Default): Value | Chosen {
   const { name, base, operator, operand, inQuotes } = given
   // SECURITY: inside a here-document or double quotes, single quotes in the operand protect nothing.
   if (inQuotes)
-    for (const part of operand.parts ?? []) if (part.type === 'SingleQuoted') runHidden(words, part.value)
-  const text = expandText(words, operand)
+    for (const part of operand.parts ?? [])
+      if (part.type === 'SingleQuoted') words.runHidden(words, part.value)
+  const text = words.expandText(words, operand)
   const choose = (): Chosen => {
     if (operator.includes('=')) words.scope.vars.set(name, text)
     return { operand }
@@ -231,7 +232,7 @@ function slice(words: Words, base: Value, offset: Word, length: Word | undefined
   const [from, size] = [offset, length].map((word) => {
     if (!word) return undefined
     arithmeticText(words, word)
-    const text = expandText(words, word).trim()
+    const text = words.expandText(words, word).trim()
     return /^-?\d+$/.test(text) ? Number(text) : Number.NaN
   })
   if (Number.isNaN(from) || Number.isNaN(size)) return typeof base === 'string' ? ANY : [SPLIT]
@@ -253,7 +254,7 @@ function transform(words: Words, base: Value, kind: string): Value {
   if (kind === 'L') return mapText(base, (value) => value.toLowerCase())
   if (kind === 'P') {
     // A prompt string is expanded once more, substitutions included.
-    if (typeof base === 'string' && isStatic(base)) runHidden(words, base)
+    if (typeof base === 'string' && isStatic(base)) words.runHidden(words, base)
     else
       words.walk.line.push(
         unseen('shell/double-evaluation', 'a value that is not known is expanded as a prompt'),

@@ -1,5 +1,5 @@
 import type { ParsedScript, Redirection } from 'unbash'
-import { type CommandContext, unreadable, wordsOf } from '../around.ts'
+import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, type Finding } from '../finding.ts'
 import { deeper, spend, type Walk } from '../walk.ts'
 import { redirectTo } from './redirect.ts'

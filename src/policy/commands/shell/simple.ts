@@ -1,5 +1,5 @@
 import type { Assignment, Command, Redirection, Word } from 'unbash'
-import { type CommandContext, wordsOf } from '../around.ts'
+import { type CommandContext, wordsOf } from '../command-context.ts'
 import { runArgv } from '../execute.ts'
 import { denied, dynamic, type Finding, unseen } from '../finding.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'

@@ -20,6 +20,9 @@ export type Words = {
   readonly scope: Scope
   readonly substitute: (script: ParsedScript | undefined, at: number) => string
   readonly process: (script: ParsedScript | undefined, operator: '<' | '>', at: number) => string
+  /** `expandText` and `runHidden`, for the modules that this one imports. */
+  readonly expandText: (words: Words, word: Word) => string
+  readonly runHidden: (words: Words, text: string) => void
   /** Notes that a node of the tree starts here (see lexical.ts). */
   readonly cover: (at: number, end: number) => void
 }

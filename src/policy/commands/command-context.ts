@@ -2,7 +2,7 @@ import type { CommandNode, CompoundList, ParsedScript } from 'unbash'
 import { unseen } from './finding.ts'
 import { CLOSED, fork, type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
 import { ANY } from './shell/unknown-text.ts'
-import type { Words } from './shell/words.ts'
+import { expandText, runHidden, type Words } from './shell/words.ts'
 import { deeper, type Walk } from './walk.ts'
 
 /** What surrounds a command: its input, the notes for the lexical veto, and the way back into the interpreter. */
@@ -32,6 +32,8 @@ export function wordsOf(walk: Walk, scope: Scope, around: CommandContext): Words
   return {
     walk,
     scope,
+    expandText,
+    runHidden,
     cover: around.cover,
     substitute(script, _at) {
       if (!script) return unknownText(walk)
