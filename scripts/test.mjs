@@ -89,8 +89,9 @@ if (process.argv.includes('--mutation')) sabotage()
 else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
   step('types of the console', [bin('typescript', 'bin/tsc'), '--noEmit', '-p', 'web'])
-  step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--diagnostic-level=error', '.'])
+  step('lint and format', [bin('@biomejs/biome', 'bin/biome'), 'check', '--error-on-warnings', '.'])
   step('C code', [join(root, 'scripts', 'check-c.mjs')])
+  step('unused exports', [bin('knip', 'bin/knip.js'), '--no-progress'])
   tests()
   if (full) sabotage()
 }

@@ -65,7 +65,7 @@ export type ToolSandboxEntry = {
   readonly size: number
 }
 
-export type ToolSandboxFiles = {
+type ToolSandboxFiles = {
   readonly read: (path: string) => Promise<Uint8Array>
   readonly write: (path: string, data: Uint8Array) => Promise<void>
   readonly list: (path: string, depth: number) => Promise<readonly ToolSandboxEntry[]>

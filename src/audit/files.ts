@@ -159,7 +159,7 @@ export function replaceFile(path: string, text: string): void {
 }
 
 /** Writes a file of our own and waits until it is on the disk. */
-export function writeNew(path: string, content: string | Uint8Array): void {
+function writeNew(path: string, content: string | Uint8Array): void {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW } = constants
   const fd = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0o600)
   try {

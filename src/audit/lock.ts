@@ -4,7 +4,7 @@ import { lstatSync, readFileSync, readlinkSync, renameSync, symlinkSync, unlinkS
 const FOREIGN_STALE_MS = 60_000
 
 /** `inherited`: the last holder died, or we ourselves left something undone; its work must be settled first. */
-export type Acquired = 'free' | 'inherited'
+type Acquired = 'free' | 'inherited'
 
 /** A lock between processes that outlives a crashed holder. */
 export type Lock = {

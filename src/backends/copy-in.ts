@@ -29,7 +29,7 @@ export type Copied = {
 export type Manifest = Map<string, Copied>
 
 /** Beyond this a copy is the wrong way to bring files in. */
-export const MAX_COPY_BYTES = 4 * 1024 ** 3
+const MAX_COPY_BYTES = 4 * 1024 ** 3
 const MAX_FILES = 500_000
 const PIECE = 256 * 1024
 

@@ -7,7 +7,7 @@ type Parsed<T extends Options> = ReturnType<
 >
 
 /** Understood by every command. */
-export const COMMON = {
+const COMMON = {
   json: { type: 'boolean' },
   config: { type: 'string' },
   policy: { type: 'string' },

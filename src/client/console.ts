@@ -21,7 +21,7 @@ import { Transport } from './transport.ts'
 import type { Approval, Page, TrailRecord } from './types.ts'
 
 /** The header that carries the page's half of a session. */
-export const PAGE_HEADER = 'x-ringfence-console'
+const PAGE_HEADER = 'x-ringfence-console'
 
 /** Signs in with the secret of a one-time link or with a key; the answer holds the page's half. */
 export function signIn(url: string, by: { readonly link: string } | { readonly key: string }) {

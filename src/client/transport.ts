@@ -103,7 +103,7 @@ const unreachable = (url: string, cause: Error): SandboxError =>
   })
 
 /** The server's refusal as the error that it was there. */
-export async function errorOf(response: Response): Promise<SandboxError> {
+async function errorOf(response: Response): Promise<SandboxError> {
   const problem = (await response.json().catch(() => ({}))) as Partial<Problem>
   return fromProblem(problem, response.status)
 }

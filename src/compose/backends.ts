@@ -80,7 +80,7 @@ export function orderBy(registry: SandboxRegistry, order: readonly string[] | un
 const ORDERED = 1000
 
 /** Sockets of container engines: the one that was named, or the usual places. SECURITY: only local ones. */
-export function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {
+function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {
   const named = env.RINGFENCE_DOCKER_SOCKET ?? /^unix:\/\/(\/.+)$/.exec(env.DOCKER_HOST ?? '')?.[1]
   if (named !== undefined) return [named]
   const own = env.XDG_RUNTIME_DIR ? [join(env.XDG_RUNTIME_DIR, 'podman', 'podman.sock')] : []
@@ -223,11 +223,7 @@ function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxR
 }
 
 /** The smallest real sandbox: nothing granted, everything switched on. */
-export function probePlanFor(
-  policy: SandboxPolicy,
-  observe: (path: string) => Observed,
-  stateDir: string,
-): Plan {
+function probePlanFor(policy: SandboxPolicy, observe: (path: string) => Observed, stateDir: string): Plan {
   const spec = { limits: { wallMs: 10_000 } }
   const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
   const facts = {

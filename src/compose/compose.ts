@@ -47,7 +47,7 @@ export type ComposeOptions = {
 
 export { agentPath, guestFile, packageFile }
 
-export type TrailSink = EventSink & { readonly close: () => Promise<void> }
+type TrailSink = EventSink & { readonly close: () => Promise<void> }
 
 export type Ringfence = {
   readonly config: Config
@@ -76,7 +76,7 @@ export type Ringfence = {
 }
 
 /** What a reload brought; `secrets` names those that have another value now, or none. */
-export type Reloaded = { readonly config: Config; readonly secrets: readonly string[] }
+type Reloaded = { readonly config: Config; readonly secrets: readonly string[] }
 
 /** The environment of this process; read nowhere else. */
 export const environment = (): NodeJS.ProcessEnv => process.env

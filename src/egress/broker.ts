@@ -16,7 +16,7 @@ export type BrokeredSecret = {
 }
 
 /** What stands for a secret inside the sandbox; nobody can guess one. */
-export const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
+const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
 const MIN_BYTES = 8
 

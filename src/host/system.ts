@@ -20,7 +20,7 @@ export function systemProgram(name: string): string | undefined {
   return PROGRAM_PATH.map((dir) => join(dir, name)).find(isExecutable)
 }
 
-export function isExecutable(path: string): boolean {
+function isExecutable(path: string): boolean {
   try {
     accessSync(path, constants.X_OK)
     return statSync(path).isFile()

@@ -34,7 +34,7 @@ export type RuleConfig = Infer<typeof ruleShape>
 
 const positive = (max: number) => number({ integer: true, min: 1, max })
 
-export const policyShape = object({
+const policyShape = object({
   allowed_host_prefixes: optional(list(text())),
   blocked_host_patterns: optional(list(text())),
   max_cpus: optional(number({ above: 0, max: 4096 })),
@@ -48,7 +48,7 @@ export const policyShape = object({
 })
 
 /** Sandboxes that are made beforehand, for callers who ask for exactly these. */
-export const poolShape = object({
+const poolShape = object({
   size: positive(1024),
   backend: optional(text()),
   template: optional(text()),
@@ -59,7 +59,7 @@ export const poolShape = object({
 })
 
 /** A value that is lent to sandboxes and never shown to them. */
-export const secretShape = object({
+const secretShape = object({
   name: text(),
   /** Where it lies: a file that nobody else can read, which a reload reads anew, or a variable of our environment. */
   file: optional(text()),
@@ -72,7 +72,7 @@ export const secretShape = object({
 export type SecretConfig = Infer<typeof secretShape>
 
 /** What the keys of one tenant may have of a server beyond the default. Each list replaces the default list. */
-export const tenantShape = object({
+const tenantShape = object({
   name: text({ max: 64 }),
   /** Default: every isolating backend on this machine; never `native`, `mock` or a remote one. */
   backends: optional(list(text())),

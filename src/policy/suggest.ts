@@ -40,7 +40,7 @@ function answersIn(records: readonly AuditRecord[]): readonly Answered[] {
 }
 
 /** The program and, where the next word looks like one, its subcommand. */
-export function prefixIn(command: string): readonly string[] {
+function prefixIn(command: string): readonly string[] {
   // What holds more than plain words is more than one command or none that a prefix could name.
   if (/[|&;<>()$`\\"'\n*?[\]{}~]/.test(command)) return []
   const [program, next] = command.trim().split(/\s+/)

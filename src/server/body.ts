@@ -1,7 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Shape } from '../model/shape.ts'
 
-export const JSON_BYTES = 1024 * 1024
+const JSON_BYTES = 1024 * 1024
 const DEPTH = 64
 
 /** A JSON body, measured while it comes in: neither its size nor its depth can hurt. */
@@ -60,7 +60,7 @@ export function parseJson(text: string): unknown {
 }
 
 /** Counted without parsing, because parsing is what a deep text attacks. */
-export function depthOf(text: string): number {
+function depthOf(text: string): number {
   let depth = 0
   let deepest = 0
   let quoted = false

@@ -10,7 +10,7 @@ import type { Sessions } from '../supervisor/access/sessions.ts'
  * through. The other half lies in storage that belongs to our origin alone and travels in a header that no form, image or
  * link can send; without both nothing is opened. Scripts cannot read the first half, so neither can be carried off whole.
  */
-export const PAGE_HEADER = 'x-ringfence-console'
+const PAGE_HEADER = 'x-ringfence-console'
 
 const NAMES = ['__Host-ringfence', 'ringfence_session'] as const
 const SAFE = ['GET', 'HEAD']

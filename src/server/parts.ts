@@ -49,7 +49,7 @@ export type ServerParts = {
 }
 
 /** The operator's policy as a file that people read, try and change. */
-export type PolicyParts = {
+type PolicyParts = {
   readonly hash: () => string
   /** What it comes to; what it says of the host around is for the operator. */
   readonly describe: (forOperator: boolean) => Promise<unknown>
@@ -68,7 +68,7 @@ export type PolicyParts = {
   readonly suggest: (records: readonly Readonly<Record<string, unknown>>[]) => Promise<readonly unknown[]>
 }
 
-export type PolicySource = {
+type PolicySource = {
   readonly file: string
   readonly exists: boolean
   readonly text: string
@@ -76,7 +76,7 @@ export type PolicySource = {
   readonly base: string
 }
 
-export type CheckedPolicy = {
+type CheckedPolicy = {
   readonly rules: number
   readonly examples: readonly unknown[]
   readonly description: unknown
@@ -90,7 +90,7 @@ export type SkillParts = {
   readonly run: (name: string, input: unknown, requester: Requester) => Promise<unknown>
 }
 
-export type ServerSettings = {
+type ServerSettings = {
   /** Names by which this server may be called, beside its addresses and `localhost`. */
   readonly hosts: readonly string[]
   /** Other web pages that may call it. */

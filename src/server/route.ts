@@ -18,7 +18,7 @@ export type Call<B = unknown, Q = unknown> = {
   readonly requestId: string
 }
 
-export type Answer = { readonly description: string; readonly schema?: JsonSchema; readonly type?: string }
+type Answer = { readonly description: string; readonly schema?: JsonSchema; readonly type?: string }
 
 /** One row of the table that is both served and described in `/openapi.json`. */
 export type Route<B = unknown, Q = unknown> = {

@@ -178,7 +178,7 @@ export const stdinShape = object({
   eof: optional(boolean()),
 })
 
-export const SIGNALS = [
+const SIGNALS = [
   'SIGHUP',
   'SIGINT',
   'SIGQUIT',

@@ -15,7 +15,7 @@ import { type Capability, parseCapability } from '../policy/grants/capability.ts
 
 /** `skill.toml`, exactly as the author of a skill writes it. */
 
-export const RUNTIMES = ['wasm', 'python', 'node'] as const
+const RUNTIMES = ['wasm', 'python', 'node'] as const
 /** What a skill's code runs on. */
 export type RuntimeType = (typeof RUNTIMES)[number]
 
@@ -48,7 +48,7 @@ export const capabilitiesShape = object({
   env: names(),
 })
 
-export const manifestShape = object({
+const manifestShape = object({
   skill: object({
     name: NAME,
     version: optional(text({ max: 64 })),

@@ -17,7 +17,7 @@ import { SandboxError } from '../model/errors.ts'
 import { type Manifest, parseManifest } from './manifest.ts'
 
 /** One file of a skill, by its path inside the skill. */
-export type SkillFile = { readonly path: string; readonly bytes: Uint8Array }
+type SkillFile = { readonly path: string; readonly bytes: Uint8Array }
 
 /** A skill as it was read, all of it: what is inspected, hashed and run are the same bytes. */
 export type SkillPackage = {

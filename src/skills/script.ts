@@ -16,7 +16,7 @@ import { BoundedOutput } from './output.ts'
 import { type SkillPackage, stageSkill } from './package.ts'
 
 /** The part of a sandbox that a script needs; the gate opens it. */
-export type ScriptSandbox = {
+type ScriptSandbox = {
   exec(
     command: readonly string[],
     options: {
@@ -33,7 +33,7 @@ export type ScriptSandbox = {
 export type OpenSandbox = (spec: unknown) => Promise<ScriptSandbox>
 
 /** Ceilings of a script, as in `[sandbox]`. */
-export type ScriptLimits = { readonly timeoutMs: number; readonly outputCharacters: number }
+type ScriptLimits = { readonly timeoutMs: number; readonly outputCharacters: number }
 
 /** One run of one script. */
 export type ScriptRun = {

@@ -8,7 +8,7 @@ export type CopiedTable = { readonly table: string; readonly rows: number }
 const PAGE = 500
 
 /** Tables that hold records; the schema's own bookkeeping is made by each store itself. */
-export async function tablesOf(sqlite: Store): Promise<readonly string[]> {
+async function tablesOf(sqlite: Store): Promise<readonly string[]> {
   const rows = await sqlite.read(
     `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'libsql_%'
      AND name <> 'migrations' ORDER BY name`,

@@ -33,7 +33,7 @@ export const ENDED: readonly State[] = ['destroyed', 'failed']
 export const isEnded = (state: string): boolean => ENDED.includes(state as State)
 
 /** Why a sandbox ended, in one word; a failure may add what was said. */
-export const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
+const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
 export type EndReason = (typeof END_REASONS)[number]
 
 export const mayMove = (from: State, to: State): boolean => NEXT[from].includes(to)

@@ -31,7 +31,7 @@ import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
-export type SupervisorLimits = {
+type SupervisorLimits = {
   readonly sandboxes: number
   readonly sandboxesPerKey: number
   /** For every key of a tenant together; the operator's keys have no such ceiling. */
@@ -457,7 +457,7 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
 const notFound = (id: string): SandboxError =>
   new SandboxError('sandbox-not-found', `there is no sandbox \`${id.slice(0, 64)}\``)
 
-export const cannot = (live: Pick<OpenSandbox, 'backend'>, what: string): SandboxError =>
+const cannot = (live: Pick<OpenSandbox, 'backend'>, what: string): SandboxError =>
   new SandboxError('unsupported', `the backend \`${live.backend}\` cannot ${what}`, {
     hint: 'choose a backend that can; see `ringfence doctor`',
   })

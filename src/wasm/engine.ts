@@ -8,9 +8,9 @@ declare const compiled: unique symbol
 export type WasmGlobal = { value: bigint }
 export type WasmMemory = { readonly buffer: ArrayBuffer }
 export type WasmFunction = (...args: readonly unknown[]) => unknown
-export type WasmExport = WasmFunction | WasmGlobal | WasmMemory | object
+type WasmExport = WasmFunction | WasmGlobal | WasmMemory | object
 export type WasmInstance = { readonly exports: Readonly<Record<string, WasmExport>> }
-export type WasmImports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
+type WasmImports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
 
 /** The global `WebAssembly`. */
 export type WasmEngine = {

@@ -55,7 +55,7 @@ export type WasmResult = ({ readonly ok: Json } | { readonly error: RunError }) 
 }
 
 /** SECURITY: an uninterruptible loop ends only with its fuel, so there is a ceiling to what can be asked for. */
-export const FUEL_CEILING = 10_000_000_000
+const FUEL_CEILING = 10_000_000_000
 
 const LIMITS = { messageBytes: 1024 * 1024, logBytes: 65_536, logLines: 1000 }
 

@@ -81,7 +81,7 @@ const EXTISM_TYPES: Readonly<Record<string, string>> = {
 }
 
 /** The module that programs for WASI import. */
-export const WASI = 'wasi_snapshot_preview1'
+const WASI = 'wasi_snapshot_preview1'
 /** The module that Extism plug-ins import. */
 export const EXTISM = 'extism:host/env'
 

@@ -3,12 +3,12 @@ import type { AddressInfo } from 'node:net'
 
 /** A model on loopback that says what the test wrote down, in the provider's wire format, and keeps what it was sent. */
 
-export type Asked = {
+type Asked = {
   readonly path: string
   readonly headers: Readonly<Record<string, unknown>>
   readonly body: Body
 }
-export type Body = Readonly<Record<string, unknown>> & { readonly stream?: boolean }
+type Body = Readonly<Record<string, unknown>> & { readonly stream?: boolean }
 type Script = (asked: Asked, turn: number) => unknown
 
 export type ModelServer = {

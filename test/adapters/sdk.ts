@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 
 /** The providers' real packages, installed beside these tests the first time that one of them runs. */
 
-export const here = dirname(fileURLToPath(import.meta.url))
+const here = dirname(fileURLToPath(import.meta.url))
 
 /** With install scripts off, like every package here. */
 export function installed(folder: string = here): void {

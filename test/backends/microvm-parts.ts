@@ -40,10 +40,6 @@ export const machines = (more: Partial<MicrovmParts> = {}) =>
     ...more,
   })
 
-/** What must never be the same in two machines, a line each. */
-export const UNIQUE =
-  'cat /proc/sys/kernel/random/uuid; head -c16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/boot_id /etc/machine-id; hostname'
-
 /** Every QEMU that this process started, however deep in its jail. */
 export function emulators(): readonly number[] {
   const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]

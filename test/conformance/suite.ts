@@ -12,7 +12,7 @@ import { freshWorkspace, openFor, planOf, type World } from './world.ts'
  * The rule: what a backend claims it must prove; a plan that needs what it does not claim must be refused; and an
  * attack that does not succeed on `native` proves nothing. There is no third way to pass and no list of exceptions.
  */
-export type Verdict = 'held' | 'broken' | 'refused' | 'accepted' | 'vacuous' | 'not-applicable' | 'failed'
+type Verdict = 'held' | 'broken' | 'refused' | 'accepted' | 'vacuous' | 'not-applicable' | 'failed'
 export type Row = {
   readonly guarantee: Guarantee
   readonly attack: string

@@ -39,7 +39,7 @@ type HookEvent = { readonly event: string; readonly tools: readonly string[]; re
 const TIMEOUT_SECS = 60
 
 /** The tools that we judge. A tool that is not in the list never reaches us. */
-export const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
+const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
   'claude-code': {
     event: 'PreToolUse',
     tools: ['Bash', 'Monitor', 'Write', 'Edit', 'MultiEdit', 'NotebookEdit', 'Read', 'Grep', 'Glob'],

@@ -27,7 +27,7 @@ export type McpOptions = {
   readonly extend?: (server: Server, ours: McpHandlers) => void
 }
 
-export type McpHandlers = {
+type McpHandlers = {
   readonly tools: readonly Tool[]
   readonly call: (
     name: string,

@@ -32,7 +32,7 @@ const PROCESS_OUTPUT = {
 }
 
 /** New output and whether it goes on. */
-export function processResult(process: Process, max = READ_CHARS): Result {
+function processResult(process: Process, max = READ_CHARS): Result {
   const output = clip(process.output.take(), max)
   const running = isRunning(process)
   const ended = process.ended

@@ -12,7 +12,7 @@ const MOST = 1000
 const where = optional(told(text({ max: 4096 }), 'where to begin; the workspace when absent'))
 
 /** `**` crosses directories, `*` and `?` do not, `{a,b}` chooses. */
-export function globExpression(pattern: string): RegExp {
+function globExpression(pattern: string): RegExp {
   let source = ''
   for (let at = 0; at < pattern.length; at++) {
     const char = pattern[at] as string
@@ -35,11 +35,7 @@ export function globExpression(pattern: string): RegExp {
 }
 
 /** Files that fit, sorted; `.git` and `node_modules` only when the pattern names them. */
-export async function glob(
-  session: AgentSession,
-  pattern: string,
-  begin?: string,
-): Promise<readonly string[]> {
+async function glob(session: AgentSession, pattern: string, begin?: string): Promise<readonly string[]> {
   const place = await session.place()
   const root = guestPath(place, begin ?? '.')
   const rooted = pattern.startsWith('/')
@@ -62,7 +58,7 @@ export async function glob(
 }
 
 /** `grep` inside the wall: a bad pattern costs the sandbox its time, not us. */
-export async function grep(
+async function grep(
   session: AgentSession,
   asked: {
     readonly pattern: string

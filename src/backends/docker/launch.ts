@@ -26,7 +26,7 @@ export type ContainerContext = {
 }
 
 const MB = 1024 * 1024
-export const AGENT_TARGET = '/.ringfence/agent'
+const AGENT_TARGET = '/.ringfence/agent'
 
 /** What the kernel shows of itself that is in no namespace. */
 const HIDDEN = [

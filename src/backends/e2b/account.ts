@@ -10,7 +10,7 @@ export type E2bSettings = {
   readonly template: string
 }
 
-export type E2bCreateOptions = {
+type E2bCreateOptions = {
   readonly template: string
   readonly timeoutMs: number
   readonly internet: boolean
@@ -36,7 +36,7 @@ export interface E2bAccount {
 const ANSWER_MS = 30_000
 
 /** SECURITY: what comes back becomes part of an address, so it has to look like one. */
-export function handleOf(id: unknown, token: unknown, domain: unknown): E2bHandle {
+function handleOf(id: unknown, token: unknown, domain: unknown): E2bHandle {
   if (typeof id !== 'string' || !/^[A-Za-z0-9-]{1,128}$/.test(id))
     throw new SandboxError('fetch-failed', 'e2b answered without the id of a sandbox')
   const isName = typeof domain === 'string' && /^[A-Za-z0-9.-]{1,253}(:\d{1,5})?$/.test(domain)

@@ -27,8 +27,8 @@ export type BundleContext = {
   readonly cgroup: string | undefined
 }
 
-export type MountPoint = { readonly path: string; readonly kind: 'dir' | 'file' }
-export type Copy = { readonly source: string; readonly path: string }
+type MountPoint = { readonly path: string; readonly kind: 'dir' | 'file' }
+type Copy = { readonly source: string; readonly path: string }
 export type Bundle = {
   readonly copies: readonly Copy[]
   readonly config: Record<string, unknown>

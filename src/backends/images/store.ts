@@ -46,7 +46,7 @@ export type ImageSource =
   | { readonly kind: 'packages'; readonly packages: readonly string[] }
   | { readonly kind: 'empty' }
 
-export const DEFAULT_IMAGE = 'default'
+const DEFAULT_IMAGE = 'default'
 /** Nothing but directories: enough to see that an engine works. */
 export const PROBE_IMAGE = 'probe'
 const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/

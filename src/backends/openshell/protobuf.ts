@@ -1,7 +1,7 @@
 /** As much of the protobuf encoding as a handful of small messages need. */
 
 /** What a field may hold when it is written: text and bytes, numbers, messages, and lists of them. */
-export type Value = string | number | boolean | Uint8Array | Message | readonly Value[] | undefined
+type Value = string | number | boolean | Uint8Array | Message | readonly Value[] | undefined
 export type Message = { readonly [field: number]: Value }
 
 const VARINT = 0

@@ -12,7 +12,6 @@ export const err = (text: string): boolean => process.stderr.write(visibleLines(
 export const outStyled = (text: string): boolean => process.stdout.write(text)
 
 /** What a command of the person printed, byte for byte. */
-export const outBytes = (chunk: Uint8Array): boolean => process.stdout.write(chunk)
 export const errBytes = (chunk: Uint8Array): boolean => process.stderr.write(chunk)
 
 /** Between a reader that went away and the end of a command that writes for ever. */

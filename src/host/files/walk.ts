@@ -16,7 +16,7 @@ export type PathThing = {
 }
 
 /** A symlink that the walk passed: where it stands (real parent directory) and what it says. */
-export type PassedLink = { readonly at: string; readonly target: string }
+type PassedLink = { readonly at: string; readonly target: string }
 
 type Walked = {
   readonly asked: string

@@ -54,7 +54,7 @@ function openParent(root: string, relative: string): number {
 }
 
 /** Opens a plain file for reading; the caller closes it. */
-export function openFile(place: UntrustedPath): number {
+function openFile(place: UntrustedPath): number {
   const fd = at(place, (path) => openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK))
   if (fstatSync(fd).isFile()) return fd
   closeSync(fd)

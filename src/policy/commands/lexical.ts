@@ -1,7 +1,7 @@
 import { denied, type Finding, unseen } from './finding.ts'
 
 /** Longest line that is parsed at all. */
-export const MAX_BYTES = 16 * 1024
+const MAX_BYTES = 16 * 1024
 
 const BIDI_OR_INVISIBLE =
   // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these characters is meant by itself

@@ -88,7 +88,7 @@ function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[
 }
 
 /** The judgement of one command: hard findings, then the operator's rules, else our own. */
-export function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedNode {
+function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedNode {
   const builtIn = node.program === undefined ? [] : builtInReasons(policy, node)
   const hard: Reason[] = [
     ...node.findings.filter((finding) => finding.hard),

@@ -22,7 +22,7 @@ const LIMITED = ['cpus', 'memoryMb', 'diskMb', 'pids'] as const
 type Limited = (typeof LIMITED)[number]
 
 /** `real` is the path without symlinks, where it exists. */
-export type HostPathGrant = {
+type HostPathGrant = {
   readonly path: string
   readonly real?: string | undefined
   readonly mode: 'ro' | 'rw'

@@ -28,14 +28,14 @@ const DECIMAL = /^(0|[1-9]\d{0,2})$/
 const GROUP = /^[0-9a-f]{1,4}$/i
 
 /** Four bytes of a dotted quad, strictly: no octal, no hexadecimal, no missing parts. */
-export function parseIpv4(text: string): readonly number[] | undefined {
+function parseIpv4(text: string): readonly number[] | undefined {
   const parts = text.split('.')
   if (parts.length !== 4 || !parts.every((part) => DECIMAL.test(part) && Number(part) < 256)) return undefined
   return parts.map(Number)
 }
 
 /** Sixteen bytes of RFC 4291 text, with or without a dotted tail. Zone ids are refused. */
-export function parseIpv6(text: string): readonly number[] | undefined {
+function parseIpv6(text: string): readonly number[] | undefined {
   const halves = text.split('::')
   if (halves.length > 2 || text.length > 45) return undefined
   const [head, tail] = halves.map((half, index) => groupsOf(half, index === halves.length - 1))
@@ -162,7 +162,7 @@ const TEREDO = range('2001::/32', 'transition')
 const SIX_TO_FOUR = range('2002::/16', 'transition')
 
 /** The IPv4 address that an IPv6 one carries, or `undefined`. */
-export function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
+function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
   const tail = bytes.slice(12)
   for (const prefix of [MAPPED, SIIT, NAT64, NAT64_LOCAL]) if (inRange(bytes, prefix)) return tail
   if (inRange(bytes, SIX_TO_FOUR)) return bytes.slice(2, 6)

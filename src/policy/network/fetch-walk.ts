@@ -53,7 +53,7 @@ export async function walkFetch(
   return { ...block(`more than ${MAX_REDIRECTS} redirects`), connects }
 }
 
-export type Pinned =
+type Pinned =
   | { readonly kind: 'pinned'; readonly address: string; readonly reason: string }
   | { readonly kind: 'blocked'; readonly verdict: UrlVerdict }
 
@@ -61,7 +61,7 @@ export type Pinned =
  * The one address to connect to. SECURITY: it comes from the first look-up, never from a later one; the
  * further look-ups only convict names that answer differently each time.
  */
-export async function pinAddress(policy: NetworkPolicy, target: Target, world: FetchWorld): Promise<Pinned> {
+async function pinAddress(policy: NetworkPolicy, target: Target, world: FetchWorld): Promise<Pinned> {
   const verdict = judgeTarget(policy, target)
   if (verdict.verdict === 'block') return { kind: 'blocked', verdict }
   if (target.literal) return { kind: 'pinned', address: target.host, reason: verdict.reason }

@@ -13,7 +13,7 @@ import {
   screenPath,
 } from './text.ts'
 
-export { isBlockedPath, type Screened, screenPath } from './text.ts'
+export { isBlockedPath, screenPath } from './text.ts'
 
 /** What the operator permits of the host's paths. Nothing is granted when `allowed` is empty. */
 export type PathPolicy = {

@@ -37,7 +37,7 @@ const endsWithin = (pattern: string, segments: readonly string[], start: number)
 }
 
 /** The pattern that something which leads elsewhere (a link) would answer for from this path on. */
-export function leadsTo({ inner, names }: Protection, relative: string): string | undefined {
+function leadsTo({ inner, names }: Protection, relative: string): string | undefined {
   const segments = relative.split('/').filter((segment) => segment !== '' && segment !== '.')
   return [...inner, ...names].find((pattern) =>
     segments.some((_, start) => endsWithin(pattern, segments, start)),

@@ -10,7 +10,7 @@ const FIRST_BYTES = 4 * 1024 * 1024
 const HEAD = 5
 const END_OF_STREAM = 2
 
-export function envelope(message: unknown, flags = 0): Uint8Array {
+function envelope(message: unknown, flags = 0): Uint8Array {
   const body = Buffer.from(JSON.stringify(message))
   const out = Buffer.allocUnsafe(HEAD + body.length)
   out.writeUInt8(flags, 0)

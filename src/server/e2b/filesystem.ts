@@ -57,7 +57,7 @@ async function behind(live: OpenSandbox, info: FileInfo): Promise<FileInfo | und
   return at
 }
 
-export async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
+async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
   const real = info.kind === 'link' ? await behind(live, info) : info
   const kind = real?.kind ?? info.kind
   return {

@@ -6,7 +6,7 @@ import type { E2bSurface } from './sandbox-request.ts'
 
 /** A program in the sandbox that runs code and keeps what it defined (guest/kernels). */
 
-export const LANGUAGES = {
+const LANGUAGES = {
   python: { file: 'python.py', program: ['python3', '-u'] },
   javascript: { file: 'javascript.cjs', program: ['node', '--no-warnings'] },
 } as const
@@ -20,7 +20,7 @@ export type KernelParts = {
 }
 
 /** What a kernel says about one execution, one line of JSON each. */
-export type KernelMessage = { readonly type: string; readonly [field: string]: unknown }
+type KernelMessage = { readonly type: string; readonly [field: string]: unknown }
 
 /** While a promise that it returned is pending, the kernel is held back. */
 export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefined

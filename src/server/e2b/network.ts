@@ -7,7 +7,7 @@ import type { Spec } from '../../model/spec.ts'
 const anything: Shape<unknown> = { schema: {}, parse: (value) => value }
 const hosts = () => optional(list(text({ max: 1024 }), 1024))
 
-export const egressFields = {
+const egressFields = {
   allowOut: hosts(),
   denyOut: hosts(),
   rules: optional(record(anything, /^/)),

@@ -58,7 +58,7 @@ export const newTemplateShape = withoutNulls(
   }),
 )
 
-export const stepShape = withoutNulls(
+const stepShape = withoutNulls(
   object({
     type: text({ max: 32 }),
     args: optional(list(text({ empty: true, max: 1_000_000 }), 256)),

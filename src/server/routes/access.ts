@@ -42,7 +42,7 @@ export const keyRoutes: readonly Route[] = [
 
 type KeyInfo = Awaited<ReturnType<Call['parts']['keys']['list']>>[number]
 
-export const keyJson = (key: KeyInfo) => ({
+const keyJson = (key: KeyInfo) => ({
   id: key.id,
   name: key.name,
   start: key.start,

@@ -9,7 +9,7 @@ export const SCOPES = ['create', 'exec', 'read', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
 /** The tenant of keys that name none. */
-export const DEFAULT_TENANT = 'default'
+const DEFAULT_TENANT = 'default'
 
 /** Who is asking. */
 export type Principal = {

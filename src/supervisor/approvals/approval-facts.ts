@@ -50,7 +50,7 @@ export type Answered =
   | { readonly approved: boolean; readonly by?: string; readonly reason?: string }
   | ApprovalAnswer
 
-export function answerOf(answered: Answered): ApprovalAnswer {
+function answerOf(answered: Answered): ApprovalAnswer {
   if (typeof answered === 'boolean') return { state: answered ? 'approved' : 'rejected' }
   if ('state' in answered) return answered
   const { approved, ...said } = answered

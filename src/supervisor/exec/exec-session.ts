@@ -187,4 +187,3 @@ export function execJson(session: ExecSession, live: Pick<OpenSandbox, 'id' | 'b
   return { ...execResultJson(live, said, { ...running, decision: null }), state }
 }
 
-export type ExecJson = ReturnType<typeof execJson>

@@ -194,5 +194,5 @@ export class Webhooks {
 }
 
 /** `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64. */
-export const signatureOf = (secret: string, text: string): string =>
+const signatureOf = (secret: string, text: string): string =>
   `v1,${createHmac('sha256', secret).update(text).digest('base64')}`

@@ -34,7 +34,7 @@ export type FetchRequest = {
   readonly body: string | undefined
 }
 /** What came back, cut to a size by the fetcher. */
-export type FetchReply = {
+type FetchReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
@@ -50,7 +50,7 @@ export interface MemoryStore {
 }
 
 /** A tool of the caller's. It is asked only when `ToolInvoke` of its name is granted. */
-export type Tool = (method: string, params: Params, signal: AbortSignal) => Promise<Json>
+type Tool = (method: string, params: Params, signal: AbortSignal) => Promise<Json>
 
 /** What one run of one skill has been given. */
 export type HostParts = {

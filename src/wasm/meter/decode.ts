@@ -42,7 +42,7 @@ export type FunctionType = {
 export type SizeLimits = { readonly min: number; readonly max: number | undefined }
 
 /** A table's declaration; `type` is its element type. */
-export type TableShape = SizeLimits & { readonly type: number }
+type TableShape = SizeLimits & { readonly type: number }
 
 /** What can be imported and exported. */
 export type ExternKind = 'function' | 'table' | 'memory' | 'global' | 'tag'
@@ -57,7 +57,7 @@ export type ImportShape = {
   readonly type: number
 }
 /** One export; `index` counts the imported ones of its kind first. */
-export type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly index: number }
+type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly index: number }
 
 /** A module without its code. */
 export type ModuleShape = {

@@ -5,11 +5,9 @@ import { OP } from './opcodes.ts'
  * The meter is one i64 global, `fuel << 16 | frames left`: negative means that the fuel is used up, bit 15
  * that the frames are. A function keeps it in a local and writes it back before every call.
  */
-export const FUEL_SHIFT = 16
+const FUEL_SHIFT = 16
 /** One unit of fuel in the word. */
-export const FUEL_UNIT = 2 ** FUEL_SHIFT
-/** The largest budget: 47 bits of the word hold fuel. */
-export const MAX_FUEL = 2 ** 46
+const FUEL_UNIT = 2 ** FUEL_SHIFT
 /** Frames are counted in 15 bits. */
 export const MAX_FRAMES = 2 ** 15 - 1
 

@@ -1,11 +1,11 @@
 import { SandboxError } from '../../model/errors.ts'
 import { type WasmModule, wasmEngine } from '../engine.ts'
 import { decodeModule, type ModuleShape } from './decode.ts'
-import { MAX_FRAMES, MAX_FUEL } from './fuel-emitter.ts'
+import { MAX_FRAMES } from './fuel-emitter.ts'
 import { type InitialMeter, type ModuleLimits, rewriteModule } from './rewrite.ts'
 
 export { METER_EXPORTS } from './rewrite.ts'
-export { MAX_FRAMES, MAX_FUEL }
+export { MAX_FRAMES }
 
 /** Part of the key of every cache: a module rewritten by an older version is not one of ours. */
 export const METER_VERSION = 1

@@ -4,7 +4,7 @@ import { ByteWriter } from '../meter/bytes.ts'
 
 export const I32 = 0x7f
 export const I64 = 0x7e
-export const VOID = 0x40
+const VOID = 0x40
 
 /** Instructions, in pieces. */
 export type Code = readonly (number | readonly number[])[]

@@ -5,7 +5,7 @@ import { argumentOf, type SpecArgument } from './spec-values.ts'
 
 /** JavaScript cannot pass vectors, so a small module of its own makes each call. */
 
-export const V128 = 0x7b
+const V128 = 0x7b
 /** Does a function take or return a vector? */
 export const hasVectors = ({ params, results }: FunctionType): boolean =>
   [...params, ...results].includes(V128)

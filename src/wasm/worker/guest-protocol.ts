@@ -11,7 +11,7 @@ export type GuestEntry =
   | { readonly kind: 'run'; readonly args: readonly (number | bigint)[] }
 
 /** What a guest may say. */
-export type GuestLimits = {
+type GuestLimits = {
   /** Bytes of one result, and of one host call's request or reply. */
   readonly messageBytes: number
   readonly logBytes: number

@@ -27,7 +27,7 @@ async function innerNode(left: string, right: string): Promise<string> {
 }
 
 /** Canonical JSON (RFC 8785) of a value parsed from JSON. */
-export function canonical(value: unknown): string {
+function canonical(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
   const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))
@@ -54,7 +54,7 @@ export async function trustedKey(x: string): Promise<TrustedKey> {
 export const OTHER_KEY = 'signed with a different key'
 
 /** What is wrong with a signed head; undefined if its signature is valid. */
-export async function headProblem(value: unknown, trusted: TrustedKey): Promise<string | undefined> {
+async function headProblem(value: unknown, trusted: TrustedKey): Promise<string | undefined> {
   const { signature, ...signed } = (value ?? {}) as Partial<TrailHead>
   if (typeof signature !== 'string') return 'no signature'
   if (signed.key !== trusted.id) return OTHER_KEY

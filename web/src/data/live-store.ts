@@ -16,7 +16,7 @@ const MAX_BACKOFF_MS = 5000
 const BATCH_MS = 50
 const NO_SAMPLES: readonly Sample[] = []
 
-export type Connection = 'connecting' | 'live' | 'broken'
+type Connection = 'connecting' | 'live' | 'broken'
 
 export type LiveData = {
   readonly connection: Connection

@@ -42,7 +42,7 @@ const EMULATED_CPU = 'max,erms=off,fsrm=off'
 const EMULATED = ['mitigations=off', 'cryptomgr.notests', 'tsc=reliable', 'no_timer_check']
 const BLACKLIST = 'initcall_blacklist=init_kprobe_trace,trace_eval_init,slab_sysfs_init'
 
-export function kernelCommandLine({ accelerator, tscKhz }: MachineLaunch): string {
+function kernelCommandLine({ accelerator, tscKhz }: MachineLaunch): string {
   // Landlock is used; the other guards of the kernel's have no rules here and are only asked.
   const guards = 'lsm=landlock,yama'
   const quiet = ['reboot=t', 'panic=-1', 'quiet', 'loglevel=0']

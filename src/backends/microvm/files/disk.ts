@@ -53,7 +53,7 @@ export async function formatDisk(path: string, megabytes: number): Promise<void>
 }
 
 /** What whoever waits for a machine is told where there is no room for it. */
-export const diskFull = (dir: string): SandboxError =>
+const diskFull = (dir: string): SandboxError =>
   new SandboxError('resource-exhausted', `the disk under \`${dir}\` is full`, {
     hint: 'free some space there, or keep fewer machines ready: [backends] ready',
   })

@@ -33,11 +33,11 @@ export function joined(a: Stream, b: Stream): Stream {
 }
 
 /** A file that the line itself made before it is used. */
-export type MadeFile =
+type MadeFile =
   | { readonly kind: 'content'; readonly stream: Stream }
   | { readonly kind: 'copy'; readonly of: string }
 
-export type FunctionBody = {
+type FunctionBody = {
   readonly body: CompoundCommand | Redirected | CompoundList
   readonly cover: (at: number, end: number) => void
   called: boolean

@@ -8,7 +8,7 @@ import type { Call, Handler } from '../walk.ts'
  * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern, `pattern-tree` the same for whole directories; `pair`: the
  * first is read, the second written; `data-write`: the first is data, the rest is written.
  */
-export type Operands =
+type Operands =
   | 'data'
   | 'read'
   | 'tree'

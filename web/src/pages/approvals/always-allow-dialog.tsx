@@ -60,7 +60,7 @@ const tomlString = (text: string): string => JSON.stringify(text)
 const MAX_PREFIX = 4
 
 /** A rule that allows this command in its sandbox, as narrow as its plain words permit. */
-export function ruleFor(approval: Approval): string {
+function ruleFor(approval: Approval): string {
   const { commands } = approval.decision
   const asked = commands.find(({ action }) => action === 'ask') ?? commands[0]
   const words = asked?.argv ?? [approval.command]

@@ -84,7 +84,7 @@ function SuggestionItem(props: {
 }
 
 /** Adds a suggestion to a policy text. Hosts are merged into `[network]`, because TOML allows a table only once. */
-export function withSuggestion(text: string, { kind, toml }: Suggestion): string {
+function withSuggestion(text: string, { kind, toml }: Suggestion): string {
   const host = /"([^"]+)"/.exec(toml)?.[1]
   if (kind === 'host' && host !== undefined && /^\s*allow_hosts\s*=\s*\[/m.test(text))
     return text.replace(/^(\s*allow_hosts\s*=\s*\[)/m, `$1${JSON.stringify(host)}, `)

@@ -62,7 +62,7 @@ async function findPorts(client: ConsoleClient, id: string): Promise<readonly nu
 }
 
 /** Ports of listening sockets in `/proc/net/tcp`: local address `…:1F90`, state `0A`. */
-export function listeningIn(table: string): readonly number[] {
+function listeningIn(table: string): readonly number[] {
   const ports = table.split('\n').flatMap((line) => {
     const [, local = '', , state] = line.trim().split(/\s+/)
     return state === '0A' ? [Number.parseInt(local.split(':')[1] ?? '', 16)] : []
