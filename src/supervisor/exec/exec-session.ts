@@ -186,4 +186,3 @@ export function execJson(session: ExecSession, live: Pick<OpenSandbox, 'id' | 'b
   }
   return { ...execResultJson(live, said, { ...running, decision: null }), state }
 }
-
