@@ -1,5 +1,5 @@
 import type { Tx } from '../store/sql.ts'
-import { tenantOfSandbox } from '../store/trail-rows.ts'
+import { tenantsOfSandboxes } from '../store/trail-rows.ts'
 import type { Entry } from './batch.ts'
 import { canonicalMember } from './canonical.ts'
 import type { Members } from './chain.ts'
@@ -9,38 +9,36 @@ const KNOWN = 4096
 
 /** Puts into each record whose sandbox it is about, so that a tenant's part of the log can be read, and proven, by itself. */
 export class RecordOwners {
-  readonly #known = new Map<string, string>()
+  readonly #remembered = new Map<string, string>()
   live: (sandboxId: string) => string | undefined = () => undefined
 
   async name(tx: Tx, entries: readonly Entry[]): Promise<readonly Entry[]> {
-    const named: Entry[] = []
-    for (const entry of entries) {
-      const tenant = entry.kind === 'event' ? await this.#tenantOf(tx, entry.members) : undefined
-      named.push(tenant === undefined ? entry : withTenant(entry, tenant))
-    }
-    return named
+    const ids = entries.map((entry) => (entry.kind === 'event' ? unnamedSandbox(entry.members) : undefined))
+    const unknown = ids.filter((id): id is string => id !== undefined && this.#known(id) === undefined)
+    // One question for the whole batch: a sandbox that nobody knows must not cost one for each of its records.
+    const found = await tenantsOfSandboxes((sql, params) => tx.run(sql, params), [...new Set(unknown)])
+    for (const [id, tenant] of found) this.#remember(id, tenant)
+    return entries.map((entry, index) => {
+      const id = ids[index]
+      const tenant = id === undefined ? undefined : (this.#known(id) ?? found.get(id))
+      return tenant === undefined ? entry : withTenant(entry, tenant)
+    })
   }
 
-  async #tenantOf(tx: Tx, members: Members): Promise<string | undefined> {
-    const id = members.has('tenant') ? undefined : sandboxIn(members)
-    if (id === undefined) return undefined
-    const known = this.live(id) ?? this.#known.get(id)
-    if (known !== undefined) return known
-    const found = await tenantOfSandbox((sql, params) => tx.run(sql, params), id)
-    if (found !== undefined) this.#remember(id, found)
-    return found
+  #known(id: string): string | undefined {
+    return this.live(id) ?? this.#remembered.get(id)
   }
 
   #remember(id: string, tenant: string): void {
-    if (this.#known.size >= KNOWN) this.#known.clear()
-    this.#known.set(id, tenant)
+    if (this.#remembered.size >= KNOWN) this.#remembered.clear()
+    this.#remembered.set(id, tenant)
   }
 }
 
 /** A member is kept in its canonical form, `"sandbox_id":"…"`. */
-function sandboxIn(members: Members): string | undefined {
+function unnamedSandbox(members: Members): string | undefined {
   const member = members.get('sandbox_id')
-  if (member === undefined) return undefined
+  if (member === undefined || members.has('tenant')) return undefined
   const value: unknown = JSON.parse(`{${member}}`).sandbox_id
   return typeof value === 'string' ? value : undefined
 }

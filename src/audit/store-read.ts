@@ -1,7 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Store } from '../store/sql.ts'
 import { queryTrail, type TrailQuery } from '../store/trail-query.ts'
-import { lastSeqOf, readHead, type TrailRow, tenantOfSandbox } from '../store/trail-rows.ts'
+import { lastSeqOf, readHead, type TrailRow, tenantsOfSandboxes } from '../store/trail-rows.ts'
 import { loadVerifyKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
 import { type Head, parseHead, type TrailRecord, type VerifyKey } from './chain.ts'
 import { ChainVerifier } from './chain-verifier.ts'
@@ -123,9 +123,12 @@ export class StoreTrailReader {
   ): Promise<'tenant' | undefined> {
     if (tenant === null || rowOf(line).tenant !== null) return undefined
     if (sandboxId === null) return 'tenant'
-    if (!owners.has(sandboxId))
-      owners.set(sandboxId, await tenantOfSandbox((sql, params) => this.#store.read(sql, params), sandboxId))
+    if (!owners.has(sandboxId)) owners.set(sandboxId, (await this.#tenantsOf([sandboxId])).get(sandboxId))
     return owners.get(sandboxId) === tenant ? undefined : 'tenant'
+  }
+
+  #tenantsOf(ids: readonly string[]): Promise<ReadonlyMap<string, string>> {
+    return tenantsOfSandboxes((sql, params) => this.#store.read(sql, params), ids)
   }
 
   async #conclude(verifier: ChainVerifier, head: Head, kept: readonly Head[]): Promise<Verdict> {

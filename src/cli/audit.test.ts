@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { segmentPath } from '../audit/files.ts'
 import { openTrail } from '../audit/trail.ts'
-import { audit, HELP } from './audit.ts'
+import { HELP, runAudit } from './audit.ts'
 
 let dir = ''
 let home = ''
@@ -43,7 +43,7 @@ async function call(
       out += text
     },
   }
-  const code = await audit(args, io)
+  const code = await runAudit(args, io)
   const records = () =>
     out
       .trim()

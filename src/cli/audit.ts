@@ -6,10 +6,12 @@ import { unwritable } from '../audit/files.ts'
 import { checkProof } from '../audit/proof.ts'
 import type { TrailFilter } from '../audit/read.ts'
 import { type TrailSource, trailSource } from '../audit/source.ts'
+import { compose, databaseUrl } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
+import { standardIo } from './check.ts'
 import type { CliIo } from './terminal/io.ts'
 
 export const HELP = `ringfence audit: read and verify the trail
@@ -80,8 +82,17 @@ const ACTIONS: Readonly<Record<string, Action>> = {
   proof: { run: proof, takes: ['check', 'key'] },
 }
 
+/** `ringfence audit`, with the real standard streams. */
+export const audit = (args: readonly string[]): Promise<number> => {
+  const io = standardIo(args.includes('--json'))
+  return runAudit(args, io, async () => {
+    const { config, env } = await compose()
+    return openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) })
+  })
+}
+
 /** `ringfence audit …`: resolves to the exit code; throws `SandboxError` for what it cannot do. */
-export async function audit(
+export async function runAudit(
   args: readonly string[],
   io: CliIo,
   store: () => Promise<Store> = () => openStore({ stateDir: io.home }),

@@ -16,7 +16,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   image: async () => (await import('./image.ts')).image,
   doctor: async () => (await import('./doctor.ts')).doctor,
   policy: async () => (await import('./policy.ts')).policy,
-  audit: async () => (await import('./trail.ts')).trail,
+  audit: async () => (await import('./audit.ts')).audit,
   skill: async () => (await import('./skill.ts')).skill,
   wasm: async () => (await import('./wasm.ts')).wasm,
   eval: async () => (await import('./eval.ts')).evaluate,

@@ -128,14 +128,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     judge,
     observe,
     pins: (path) => pinsOf(path, pinOptions(env, home)),
-    host: {
-      uid: caller().uid,
-      home,
-      stateDir,
-      hostMemoryMb: hostMemoryMb(),
-      cwd,
-      isBuiltImage: (name) => isBuiltImage(stateDir, name),
-    },
+    host: hostFacts(stateDir, home, cwd),
     newId,
     egress: lazyEgress(() => now.config, { trail, env, vault }),
     review: (spec, id) => reviewFor(spec, stateDir, id),
@@ -264,6 +257,15 @@ const pinOptions = (env: Readonly<Record<string, string | undefined>>, home: str
   ],
   isProtected: (name) => protectedBy(PROTECTION, name) !== undefined,
   skip: PROTECTION.exceptBelow,
+})
+
+const hostFacts = (stateDir: string, home: string, cwd: string) => ({
+  uid: caller().uid,
+  home,
+  stateDir,
+  hostMemoryMb: hostMemoryMb(),
+  cwd,
+  isBuiltImage: (name: string) => isBuiltImage(stateDir, name),
 })
 
 /** Names as `ImageStore` gives them: its code is loaded only for what needs it. */

@@ -60,16 +60,23 @@ export async function readHead(store: Store, chain: string): Promise<string | un
   return rows[0]?.anchor as string | undefined
 }
 
-/** Whose a sandbox is, or was before its record was pruned. */
-export async function tenantOfSandbox(
+/** So many names go into one statement. */
+const NAMES = 256
+
+/** Whose sandboxes are, or were before their records were pruned; unknown ones are not in it. */
+export async function tenantsOfSandboxes(
   run: (sql: string, params: readonly Value[]) => Promise<readonly Row[]>,
-  sandboxId: string,
-): Promise<string | undefined> {
-  const rows = await run(
-    'SELECT tenant FROM sandboxes WHERE id = ? UNION ALL SELECT tenant FROM former_sandboxes WHERE id = ?',
-    [sandboxId, sandboxId],
-  )
-  return rows[0]?.tenant as string | undefined
+  ids: readonly string[],
+): Promise<ReadonlyMap<string, string>> {
+  const tenants = new Map<string, string>()
+  for (let at = 0; at < ids.length; at += NAMES) {
+    const some = ids.slice(at, at + NAMES)
+    const marks = some.map(() => '?').join(',')
+    const sql = `SELECT id, tenant FROM former_sandboxes WHERE id IN (${marks})
+      UNION ALL SELECT id, tenant FROM sandboxes WHERE id IN (${marks})`
+    for (const row of await run(sql, [...some, ...some])) tenants.set(row.id as string, row.tenant as string)
+  }
+  return tenants
 }
 
 export async function lastSeqOf(store: Store, chain: string): Promise<number> {

@@ -21,7 +21,12 @@ export async function clientModel(calls: readonly ToolCall[]): Promise<ClientMod
     else if (path.includes('/responses')) {
       last = text
       responses(response, left.shift())
-    } else response.writeHead(404).end('{}')
+    } else if (path.includes(':streamGenerateContent') && text.includes('functionDeclarations')) {
+      last = text
+      gemini(response, left.shift())
+    } else if (path.includes('GenerateContent') || path.includes(':generateContent'))
+      gemini(response, undefined)
+    else response.writeHead(404).end('{}')
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
@@ -67,6 +72,17 @@ function anthropic(response: ServerResponse, call: ToolCall | undefined): void {
     { type: 'message_delta', delta: { stop_reason: call ? 'tool_use' : 'end_turn' }, usage },
     { type: 'message_stop' },
   ])
+}
+
+function gemini(response: ServerResponse, call: ToolCall | undefined): void {
+  const part = call ? { functionCall: { name: call.tool, args: call.input } } : { text: 'done' }
+  const answer = {
+    candidates: [{ content: { role: 'model', parts: [part] }, finishReason: 'STOP', index: 0 }],
+    usageMetadata: { promptTokenCount: 1, candidatesTokenCount: 1, totalTokenCount: 2 },
+    modelVersion: 'scripted',
+  }
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  response.end(`data: ${JSON.stringify(answer)}\n\n`)
 }
 
 function responses(response: ServerResponse, call: ToolCall | undefined): void {

@@ -10,7 +10,10 @@ import { HookKit, patchAdding, program } from './hook-kit.ts'
 
 const bin = (name: string): string =>
   join(packageRoot(), 'test', 'adapters', 'full', 'node_modules', '.bin', name)
-const full = process.env.RINGFENCE_FULL && existsSync(bin('claude')) && existsSync(bin('codex'))
+/** PLATFORM: the launcher of Claude Code wants a script at installation; the program itself lies beside it. */
+const claudeProgram = join(bin('claude'), '../../@anthropic-ai/claude-code-linux-x64/claude')
+const full =
+  process.env.RINGFENCE_FULL && [claudeProgram, bin('codex'), bin('gemini')].every((file) => existsSync(file))
 
 const kit = new HookKit()
 afterAll(() => kit.remove())
@@ -26,7 +29,7 @@ async function client(
     cwd: kit.workspace,
     env: { ...kit.env, PATH: '/usr/bin:/bin', ...env(model) },
     stdio: 'ignore',
-    timeout: 50_000,
+    timeout: 100_000,
   })
   await new Promise((resolve) => child.on('close', resolve))
   model.close()
@@ -35,7 +38,7 @@ async function client(
 
 const claude = (calls: readonly ToolCall[]): Promise<string> =>
   client(
-    bin('claude'),
+    claudeProgram,
     () => ['-p', '--dangerously-skip-permissions', '--', 'go'],
     ({ url }) => ({
       ANTHROPIC_BASE_URL: url,
@@ -69,6 +72,29 @@ const codex = (calls: readonly ToolCall[], ...flags: readonly string[]): Promise
     calls,
   )
 
+const gemini = (calls: readonly ToolCall[]): Promise<string> =>
+  client(
+    bin('gemini'),
+    () => ['-p', 'go', '--approval-mode', 'yolo', '--skip-trust', '-m', 'gemini-2.5-pro'],
+    ({ url }) => ({ GOOGLE_GEMINI_BASE_URL: url, GEMINI_API_KEY: 'k' }),
+    calls,
+  )
+
+/** A program that never answers and does not hear that it should end. */
+const hanging = join(kit.base, 'hanging.cjs')
+writeFileSync(hanging, 'process.on("SIGTERM", () => {}); setInterval(() => {}, 1000)')
+
+/** The settings with our hook hanging, and the time after which it is ended a short one. */
+function hang(settings: string): void {
+  const text = readFileSync(settings, 'utf8')
+  writeFileSync(settings, text.replace(program, hanging).replace('sleep 30', 'sleep 1'))
+}
+
+/** A hook that is not ours, takes longer than the client waits, and would then block. */
+const late = (event: string, matcher: string, timeout: number): object => ({
+  hooks: { [event]: [{ matcher, hooks: [{ type: 'command', command: 'sleep 8; exit 2', timeout }] }] },
+})
+
 const made = (name: string): boolean => existsSync(join(kit.workspace, name))
 const bash = (command: string): ToolCall => ({ tool: 'Bash', input: { command, description: 'x' } })
 
@@ -92,6 +118,19 @@ describe.runIf(full)('Claude Code', () => {
     const told = await claude([bash('touch never')])
     expect(made('never')).toBe(false)
     expect(told).toContain('this call is blocked')
+  })
+
+  test('runs nothing when the hook hangs', async () => {
+    kit.hook(['install', 'claude-code', '--sandboxed', '--yes'], '')
+    hang(settings)
+    expect(await claude([bash('touch hung')])).toContain('this call is blocked')
+    expect(made('hung')).toBe(false)
+  })
+
+  test('goes on after its own time-out, whatever the hook would have said', async () => {
+    writeFileSync(settings, JSON.stringify(late('PreToolUse', 'Bash', 1)))
+    await claude([bash('touch late')])
+    expect(made('late')).toBe(true)
   })
 
   test('the bare name of older versions let everything pass: that is what this test can see', async () => {
@@ -122,5 +161,58 @@ describe.runIf(full)('Codex', () => {
     const told = await codex([patch('.git/hooks/pre-commit'), inShell, patch('fine.txt')], trusted)
     expect([made('.git/hooks/pre-commit'), made('.envrc'), made('fine.txt')]).toEqual([false, false, true])
     expect(told).toContain('blocked by PreToolUse hook')
+  })
+
+  test('runs nothing when the hook cannot start or hangs', async () => {
+    const trusted = '--dangerously-bypass-hook-trust'
+    const settings = join(kit.base, '.codex', 'hooks.json')
+    const touch = (name: string): ToolCall => ({ tool: 'exec_command', input: { cmd: `touch ${name}` } })
+    const text = readFileSync(settings, 'utf8')
+    writeFileSync(settings, text.replace(program, '/no/such/ringfence.cjs'))
+    await codex([touch('codex-missing')], trusted)
+    writeFileSync(settings, text)
+    hang(settings)
+    await codex([touch('codex-hung')], trusted)
+    expect([made('codex-missing'), made('codex-hung')]).toEqual([false, false])
+    // The control, and what no hook can keep: Codex goes on after its own time-out.
+    writeFileSync(settings, JSON.stringify(late('PreToolUse', 'Bash', 1)))
+    await codex([touch('codex-late')], trusted)
+    expect(made('codex-late')).toBe(true)
+  })
+})
+
+describe.runIf(full)('Gemini CLI', () => {
+  const settings = join(kit.base, '.gemini', 'settings.json')
+  const own = { security: { auth: { selectedType: 'gemini-api-key' } } }
+  const run = (command: string): ToolCall => ({ tool: 'run_shell_command', input: { command } })
+  const install = (): void => {
+    mkdirSync(join(kit.base, '.gemini'), { recursive: true })
+    writeFileSync(settings, JSON.stringify(own))
+    expect(kit.hook(['install', 'gemini', '--sandboxed', '--yes'], '').status).toBe(0)
+  }
+
+  test('asks the hook and hears it', async () => {
+    install()
+    const write = (name: string): ToolCall => ({
+      tool: 'write_file',
+      input: { file_path: join(kit.workspace, name), content: 'x' },
+    })
+    const told = await gemini([run('touch by-gemini'), write('.envrc'), write('gemini.txt')])
+    expect([made('by-gemini'), made('.envrc'), made('gemini.txt')]).toEqual([true, false, true])
+    expect(told).toContain('is a protected name')
+  })
+
+  test('runs nothing when the hook cannot start or hangs', async () => {
+    install()
+    writeFileSync(settings, readFileSync(settings, 'utf8').replace(program, '/no/such/ringfence.cjs'))
+    expect(await gemini([run('touch gemini-missing')])).toContain('this call is blocked')
+    install()
+    hang(settings)
+    await gemini([run('touch gemini-hung')])
+    expect([made('gemini-missing'), made('gemini-hung')]).toEqual([false, false])
+    // The control, and what no hook can keep: Gemini goes on after its own time-out.
+    writeFileSync(settings, JSON.stringify({ ...own, ...late('BeforeTool', 'run_shell_command', 1000) }))
+    await gemini([run('touch gemini-late')])
+    expect(made('gemini-late')).toBe(true)
   })
 })

@@ -3,6 +3,7 @@ import {
   lstatSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -91,6 +92,37 @@ describe('install', () => {
     writeFileSync(join(dir, 'ringfence'), `#!/bin/sh\n${body}\n`, { mode: 0o755 })
     const command = hookCommand('claude-code', [], { kind: 'name' })
     expect(started(command, { PATH: `${dir}:/usr/bin:/bin` })).toMatchObject({ status: 2, stdout: '' })
+  })
+
+  test.each(AGENTS)(
+    '%s: a program that hangs is ended and blocks; one that answers leaves nothing',
+    async (agent) => {
+      const script = join(base, 'hanging.cjs')
+      writeFileSync(script, 'process.on("SIGTERM", () => {}); setInterval(() => {}, 1000)')
+      const command = (file: string, seconds: string): string => {
+        const written = hookCommand(agent, [], { kind: 'absolute', node: process.execPath, script: file })
+        expect(written).toContain('sleep 30')
+        return written.replace('sleep 30', `sleep ${seconds}`)
+      }
+      expect(started(command(script, '1'))).toMatchObject({ status: 2 })
+      writeFileSync(script, 'console.log("{}")')
+      expect(started(command(script, '31.75'))).toMatchObject({ status: 0, stdout: '{}\n' })
+      const sleepers = (): readonly string[] =>
+        readdirSync('/proc').filter((pid) => {
+          try {
+            return readFileSync(`/proc/${pid}/cmdline`, 'utf8') === 'sleep\u000031.75\u0000'
+          } catch {
+            return false
+          }
+        })
+      await expect.poll(sleepers).toEqual([])
+    },
+  )
+
+  test.each(AGENTS)('%s: input without an end is blocked', (agent) => {
+    const command = hookCommand(agent, [], { kind: 'absolute', node: process.execPath, script: program })
+    const endless = `yes '{"tool_name":"Bash","tool_input":{"command":"' | ${command}`
+    expect(started(endless)).toMatchObject({ status: 2 })
   })
 
   test('paths with quotes and blanks', () => {

@@ -78,9 +78,16 @@ export type HookProgram =
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
   const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
   const call = [...words, 'hook', agent, ...flags].join(' ')
-  const script = `a=$(${call}); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
+  const script = `exec 3<&0; a=$(${call} <&3 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; exit $s); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
   return `/bin/sh -c ${quoted(script)} || exit 2`
 }
+
+/**
+ * Ends a program that hangs before it could end itself. SECURITY: an agent that waited for its whole time-out goes on without an answer.
+ * The trap takes the `sleep` along, so that a call which was answered leaves nothing behind.
+ */
+const WATCHDOG_SECS = 30
+const watchdog = `(trap "kill \\$c; exit" TERM; PATH=$PATH:/usr/bin:/bin; sleep ${WATCHDOG_SECS} & c=$!; wait $c && kill -9 $p) 3<&- >/dev/null 2>&1 & w=$!`
 
 const helpless = (agent: HookAgent, { kind }: HookProgram): string =>
   kind === 'name'
