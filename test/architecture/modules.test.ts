@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { builtinModules } from 'node:module'
 import { join, normalize, posix, relative } from 'node:path'
 import ts from 'typescript'
@@ -192,6 +192,15 @@ test('ARCHITECTURE.md has the table of modules that is enforced here', () => {
   const expected = text.slice(0, from) + moduleTable() + text.slice(text.indexOf(end))
   if (process.env.UPDATE) writeFileSync(file, expected)
   else expect(text).toBe(expected)
+})
+
+test('every path that ARCHITECTURE.md names exists', () => {
+  const text = readFileSync(join(packageRoot(), 'ARCHITECTURE.md'), 'utf8')
+  const paths = [...text.matchAll(/`((?:src|guest|web|test|scripts|docs)\/[\w./-]+)/g)].map(
+    ([, path]) => path as string,
+  )
+  expect(paths.length).toBeGreaterThan(80)
+  expect(paths.filter((path) => !existsSync(join(packageRoot(), path)))).toEqual([])
 })
 
 describe('a made-up file is flagged', () => {
