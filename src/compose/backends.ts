@@ -10,6 +10,7 @@ import { seatbelt } from '../backends/seatbelt/backend.ts'
 import { probeCache } from '../host/probe-cache.ts'
 import { ownEpoch } from '../host/process/orphans.ts'
 import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
+import type { MICROVM_DRIVERS } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
@@ -33,6 +34,7 @@ export type RegistryParts = {
   /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
   readonly emulates: () => boolean
   readonly runtime: () => 'runc' | 'runsc' | undefined
+  readonly microvmDriver: () => (typeof MICROVM_DRIVERS)[number]
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -145,8 +147,10 @@ function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: (
 /** Guests count as run by the processor once one really did, in this life of the host. */
 function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   const { stateDir } = parts
-  const fingerprint = (): string =>
-    hostFingerprint([systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)])
+  const fingerprint = (): string => {
+    const files = [systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)]
+    return `${parts.microvmDriver()} ${hostFingerprint(files)}`
+  }
   const memory = probeCache<boolean>(stateDir)
   const emulated = (): boolean => memory.load('kvm', fingerprint()) !== true
   const face = {
@@ -158,13 +162,18 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
     },
   } as const
   return lazy(face, fingerprint, async () => {
-    const [{ microvm }, { Qemu }, { refusedBy }] = await Promise.all([
+    const [{ microvm }, { Qemu }, { UntestedDriver }, { refusedBy }] = await Promise.all([
       import('../backends/microvm/backend.ts'),
       import('../backends/microvm/drivers/qemu.ts'),
+      import('../backends/microvm/drivers/untested.ts'),
       import('../policy/paths/protect.ts'),
     ])
     const onKvm = (): void => memory.save('kvm', fingerprint(), true)
-    const driver = new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+    const name = parts.microvmDriver()
+    const driver =
+      name === 'qemu'
+        ? new Qemu({ agent: agentPath(), preload: preloadPath(), accelerator: 'auto', onKvm })
+        : new UntestedDriver(name)
     const shared = await imageParts(options, parts)
     const backend = microvm({ ...shared, probePlan, driver, emulated, refuses: refusedBy })
     parts.closing.push(() => backend.close())

@@ -95,6 +95,7 @@ const backendSettings = (now: () => InForce) => ({
   ready: () => now().config.backends?.ready ?? 0,
   emulates: () => now().config.backends?.emulate ?? false,
   runtime: () => now().config.backends?.docker_runtime,
+  microvmDriver: () => now().config.microvm?.driver ?? 'qemu',
 })
 
 export async function compose(options: ComposeOptions = {}): Promise<Ringfence> {

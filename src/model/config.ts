@@ -122,6 +122,9 @@ const tenantsShape: Shape<readonly TenantConfig[]> = {
   },
 }
 
+/** Hypervisors that `[microvm] driver` selects. */
+export const MICROVM_DRIVERS = ['qemu', 'firecracker', 'vz'] as const
+
 export const configShape = object({
   policy: optional(policyShape),
   commands: optional(object({ allowed: optional(list(text())) })),
@@ -152,6 +155,12 @@ export const configShape = object({
       ready: optional(number({ integer: true, min: 0, max: 64 })),
       /** Virtual machines may be chosen even where the processor cannot run them and a program has to. */
       emulate: optional(boolean()),
+    }),
+  ),
+  microvm: optional(
+    object({
+      /** The hypervisor. Only `qemu` runs sandboxes today; `doctor` says what the others lack on this host. */
+      driver: optional(oneOf(...MICROVM_DRIVERS)),
     }),
   ),
   server: optional(

@@ -127,9 +127,9 @@ class Microvm implements Backend {
   async #missing(): Promise<{ readonly reason: string; readonly fix: string } | undefined> {
     const { agent, driver } = this.#parts
     if (!existsSync(agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
-    if (!this.#images.hasKernel) return { reason: 'there is no kernel for guests yet', fix: BUILD }
     const probe = await driver.probe()
-    return probe.usable ? undefined : { reason: probe.reason, fix: probe.fix }
+    if (!probe.usable) return { reason: probe.reason, fix: probe.fix }
+    return this.#images.hasKernel ? undefined : { reason: 'there is no kernel for guests yet', fix: BUILD }
   }
 
   async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
