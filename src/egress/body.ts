@@ -96,6 +96,7 @@ function scannerOf(framing: Framing): Scanner | undefined {
 /** Rewrites content on its way; what it returns is sent as chunks. */
 export type Rewrite = { push(bytes: Buffer): Buffer; end(): Buffer }
 
+/** How a body is passed on. */
 export type Forward = {
   readonly framing: Framing
   readonly onBytes: (count: number) => void

@@ -6,6 +6,7 @@ import { dial } from './dial.ts'
 import type { Judged } from './resolve.ts'
 import { bulkReading, Source } from './source.ts'
 
+/** How a client spoke to the proxy. */
 export type Protocol = 'connect' | 'http' | 'socks5'
 
 /** One connection as its owner sees it; nothing in it ever holds a secret. */
@@ -113,6 +114,7 @@ export class EgressConnection {
 /** An open connection to the outside. */
 export type Upstream = { readonly socket: Socket; readonly source: Source; readonly address: string }
 
+/** How a connection to a checked target is opened. */
 export type DialOptions = {
   readonly connectMs: number
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }

@@ -31,6 +31,7 @@ export type Limits = {
   readonly connections: number
 }
 
+/** The limits of every proxy unless it gets others. */
 export const LIMITS: Limits = {
   headerMs: 10_000,
   keepAliveMs: 60_000,
@@ -52,6 +53,7 @@ export type Hooks = {
   readonly onConnection?: ((connection: Connection) => void) | undefined
 }
 
+/** The target that a client asked for, as it wrote it. */
 export type Wanted = { readonly raw: string; readonly kind: TargetKind; readonly protocol: Protocol }
 
 /** PLATFORM: a timer that is set for longer than it can hold ends at once. */
@@ -60,6 +62,7 @@ export const timersOf = (limits: Limits): Limits =>
     Object.entries(limits).map(([name, value]) => [name, Math.min(value, LONGEST_TIMER_MS)]),
   ) as Limits
 
+/** What the core of a proxy is made of. */
 export type CoreParts = {
   readonly allowHosts: readonly string[]
   readonly allowPrivate: readonly string[]

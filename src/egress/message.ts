@@ -7,12 +7,14 @@ import { GrowingBuffer, type Source } from './source.ts'
  */
 
 export type Headers = readonly (readonly [name: string, value: string])[]
+/** How the length of a body is known. */
 export type Framing =
   | { readonly kind: 'none' }
   | { readonly kind: 'length'; readonly bytes: number }
   | { readonly kind: 'chunked' }
   | { readonly kind: 'close' }
 
+/** The parsed head of a request. */
 export type RequestHead = {
   readonly method: string
   readonly target: string
@@ -20,6 +22,7 @@ export type RequestHead = {
   readonly headers: Headers
 }
 
+/** The parsed head of a response. */
 export type ResponseHead = {
   readonly status: number
   readonly reason: string

@@ -18,6 +18,7 @@ import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
 import { Source } from './source.ts'
 import { judgeFirstFlight, tunnel } from './tunnel.ts'
 
+/** The settings of one sandbox's proxy. */
 export type EgressProxyOptions = Hooks & {
   /** Who may be reached (`example.com`, `*.example.com`, `host:port`, `@registries`); empty: nobody. */
   readonly allowHosts: readonly string[]

@@ -17,6 +17,7 @@ export type Judged = {
   readonly reason: string
 }
 
+/** How names are resolved, and until when. */
 export type Lookup = { readonly resolve?: Resolve; readonly signal?: AbortSignal }
 
 /** Parses, resolves once and judges a target; throws `ssrf-blocked` unless the name and every address pass. */

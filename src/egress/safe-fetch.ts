@@ -19,6 +19,7 @@ export type UrlOptions = {
   readonly signal?: AbortSignal
 }
 
+/** The options of a fetch that never reaches a private address. */
 export type SafeFetchOptions = UrlOptions & {
   readonly method?: string
   readonly headers?: Readonly<Record<string, string>>
@@ -33,6 +34,7 @@ export type SafeFetchOptions = UrlOptions & {
   readonly ca?: string
 }
 
+/** The answer to such a fetch. */
 export type SafeResponse = {
   /** Where the answer came from, after redirects. */
   readonly url: string

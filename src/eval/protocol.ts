@@ -11,12 +11,14 @@ export type EvalJob = {
   readonly outputBytes: number
 }
 
+/** How an evaluation ended and what it used. */
 export type EvalReport = {
   readonly end: EvalEnd
   /** The engine's memory grew far; only the end of its thread gives it back. */
   readonly retire: boolean
 }
 
+/** The value, the error or the limit that ended an evaluation. */
 export type EvalEnd =
   /** No text: the value has no JSON form (undefined, a function, a symbol). */
   | { readonly kind: 'value'; readonly text: string | undefined }

@@ -3,6 +3,7 @@ import { plainCopy, plainResult } from './copy.ts'
 import { EvalPool } from './engine.ts'
 import type { EvalEnd, EvalJob } from './protocol.ts'
 
+/** The limits and variables of an evaluation. */
 export type EvalOptions = {
   /** Global variables of the code; copied as JSON, own data properties only. */
   readonly context?: Readonly<Record<string, unknown>>

@@ -8,8 +8,10 @@ export type Command = {
   readonly env?: Readonly<Record<string, string>>
 }
 
+/** The limit that ended a command, or `cancelled` when its caller did. */
 export type StopLimit = 'wall' | 'idle' | 'memory' | 'pids' | 'disk' | 'output' | 'cpu' | 'fuel' | 'cancelled'
 
+/** How a command ended. */
 export type Outcome =
   | { readonly kind: 'exited'; readonly code: number }
   | { readonly kind: 'signaled'; readonly signal: string }
@@ -25,6 +27,7 @@ export type Violation = {
 /** What a watched command wanted of the file system, whether it got it or not. */
 export type Use = { readonly kind: 'read' | 'write' | 'start'; readonly path: string }
 
+/** Everything that is known about a finished command. */
 export type ExecResult = {
   readonly outcome: Outcome
   readonly stdout: Uint8Array

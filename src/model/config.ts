@@ -30,6 +30,7 @@ export const ruleShape = object({
   match: optional(list(text())),
   not_match: optional(list(text())),
 })
+/** One `[[policy.rule]]`. */
 export type RuleConfig = Infer<typeof ruleShape>
 
 const positive = (max: number) => number({ integer: true, min: 1, max })
@@ -69,6 +70,7 @@ const secretShape = object({
   /** The tenants whose sandboxes may use it; absent: only keys with the scope `admin`. */
   tenants: optional(list(text())),
 })
+/** One `[[secret]]`. */
 export type SecretConfig = Infer<typeof secretShape>
 
 /** What the keys of one tenant may have of a server beyond the default. Each list replaces the default list. */
@@ -96,6 +98,7 @@ const tenantShape = object({
   max_disk_mb: optional(positive(2 ** 30)),
   max_pids: optional(positive(2 ** 22)),
 })
+/** One `[[tenant]]`. */
 export type TenantConfig = Infer<typeof tenantShape>
 
 /** SECURITY: a relative path would mean another directory for each place that the server is started from. */
@@ -125,6 +128,7 @@ const tenantsShape: Shape<readonly TenantConfig[]> = {
 /** Hypervisors that `[microvm] driver` selects. */
 export const MICROVM_DRIVERS = ['qemu', 'firecracker', 'vz'] as const
 
+/** The whole configuration file. */
 export const configShape = object({
   policy: optional(policyShape),
   commands: optional(object({ allowed: optional(list(text())) })),
@@ -199,4 +203,5 @@ export const configShape = object({
     }),
   ),
 })
+/** A parsed configuration file. */
 export type Config = Infer<typeof configShape>

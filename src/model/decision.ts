@@ -2,6 +2,7 @@
 
 /** Strictest first. `deny` never runs; `ask` needs a human; `sandbox` runs only inside; `allow` may run on the host. */
 export const ACTIONS = ['deny', 'ask', 'sandbox', 'allow'] as const
+/** What the policy decided, strictest first in `ACTIONS`. */
 export type Action = (typeof ACTIONS)[number]
 
 /** The strictest of the given actions; `allow` when there are none. */
@@ -21,6 +22,7 @@ export type CommandJudgement = {
   readonly depth?: number
 }
 
+/** The policy's answer for one command line. */
 export type Decision = {
   readonly action: Action
   readonly reason: string
@@ -31,4 +33,5 @@ export type Decision = {
 
 /** A path or an address is either inside the policy or not; there is nothing between. */
 export type PathVerdict = { readonly verdict: 'allow' | 'deny'; readonly reason: string }
+/** The policy's answer for one URL or address. */
 export type UrlVerdict = { readonly verdict: 'allow' | 'block'; readonly reason: string }

@@ -10,6 +10,7 @@ type Row = { readonly family: ErrorFamily; readonly status: number }
 
 const row = (family: ErrorFamily, status: number): Row => ({ family, status })
 
+/** Every error code with its family, HTTP status and exit code. */
 export const ERRORS = {
   'invalid-input': row('invalid', 400),
   'invalid-config': row('invalid', 400),
@@ -54,10 +55,12 @@ export const ERRORS = {
   internal: row('failed', 500),
 } as const satisfies Record<string, Row>
 
+/** A code of the table. */
 export type ErrorCode = keyof typeof ERRORS
 
 const EXIT: Record<ErrorFamily, number> = { invalid: 2, denied: 126, unsupported: 125, failed: 125 }
 
+/** What an error carries besides its code and message. */
 export type ErrorDetail = {
   readonly hint?: string
   readonly cause?: unknown

@@ -12,8 +12,10 @@ export const EVENT_NAMES = [
   'Pruning',
   'Checkpoint',
 ] as const
+/** The kind of an audit record. */
 export type EventName = (typeof EVENT_NAMES)[number]
 
+/** A JSON value. */
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json }
 
 /** Free fields stand beside the fixed ones; the trail refuses the names it owns (`seq`, `time`, `prev_hash`, `hash`). */

@@ -27,15 +27,20 @@ export const GUARANTEES = {
   cleanup: 'nothing is left after close',
 } as const
 
+/** The name of a guarantee. */
 export type Guarantee = keyof typeof GUARANTEES
 
+/** Every guarantee, in the order in which they are shown. */
 export const GUARANTEE_NAMES = Object.keys(GUARANTEES) as readonly Guarantee[]
 
+/** Whether a name is a guarantee. */
 export const isGuarantee = (name: string): name is Guarantee => Object.hasOwn(GUARANTEES, name)
 
 /** How strong a wall is, weakest first. */
 export const LEVELS = ['native', 'os', 'container', 'gvisor', 'microvm'] as const
+/** An isolation level. */
 export type Level = (typeof LEVELS)[number]
 
+/** Whether a level isolates at least as strongly as another. */
 export const atLeast = (level: Level, wanted: Level): boolean =>
   LEVELS.indexOf(level) >= LEVELS.indexOf(wanted)

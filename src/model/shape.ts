@@ -13,7 +13,9 @@ export type Shape<T> = {
   readonly optional?: boolean
 }
 
+/** A JSON schema, as OpenAPI and tool definitions show it. */
 export type JsonSchema = { readonly [key: string]: unknown }
+/** The type that a shape parses to. */
 export type Infer<S> = S extends Shape<infer T> ? T : never
 
 const show = (value: unknown): string => {
@@ -29,6 +31,7 @@ export function refuse(at: string, problem: string, hint?: string): never {
   throw new SandboxError('invalid-input', at ? `${at}: ${problem}` : problem, hint ? { hint } : {})
 }
 
+/** A string; not empty unless `empty` is set. */
 export const text = (options: { readonly empty?: boolean; readonly max?: number } = {}): Shape<string> => ({
   schema: { type: 'string', ...(options.empty ? {} : { minLength: 1 }) },
   parse(value, at) {
@@ -41,6 +44,7 @@ export const text = (options: { readonly empty?: boolean; readonly max?: number 
   },
 })
 
+/** The bounds of a number. */
 export type NumberRange = {
   readonly min?: number
   readonly above?: number
@@ -48,6 +52,7 @@ export type NumberRange = {
   readonly integer?: boolean
 }
 
+/** A finite number within bounds. */
 export const number = (range: NumberRange = {}): Shape<number> => ({
   schema: {
     type: range.integer ? 'integer' : 'number',
@@ -70,12 +75,14 @@ export const number = (range: NumberRange = {}): Shape<number> => ({
   },
 })
 
+/** `true` or `false`. */
 export const boolean = (): Shape<boolean> => ({
   schema: { type: 'boolean' },
   parse: (value, at) =>
     typeof value === 'boolean' ? value : refuse(at, `expected true or false, got ${show(value)}`),
 })
 
+/** One of these strings. */
 export const oneOf = <const T extends readonly string[]>(...choices: T): Shape<T[number]> => ({
   schema: { enum: choices },
   parse: (value, at) =>
@@ -84,6 +91,7 @@ export const oneOf = <const T extends readonly string[]>(...choices: T): Shape<T
       : refuse(at, `unknown value ${show(value)}`, `one of: ${choices.join(', ')}`),
 })
 
+/** An array whose items have one shape. */
 export const list = <T>(item: Shape<T>, max = 4096): Shape<readonly T[]> => ({
   schema: { type: 'array', items: item.schema, maxItems: max },
   parse(value, at) {
@@ -93,6 +101,7 @@ export const list = <T>(item: Shape<T>, max = 4096): Shape<readonly T[]> => ({
   },
 })
 
+/** An object whose values have one shape. */
 export const record = <T>(item: Shape<T>, key = /^[^\0=]+$/): Shape<Readonly<Record<string, T>>> => ({
   schema: { type: 'object', additionalProperties: item.schema },
   parse(value, at) {
@@ -105,6 +114,7 @@ export const record = <T>(item: Shape<T>, key = /^[^\0=]+$/): Shape<Readonly<Rec
   },
 })
 
+/** A field that may be absent. */
 export const optional = <T>(inner: Shape<T>): Shape<T | undefined> & { readonly optional: true } => ({
   schema: inner.schema,
   optional: true,

@@ -4,15 +4,18 @@ import { boolean, type Infer, list, number, object, oneOf, optional, record, tex
 /** What a caller asks for. Untrusted: only `parseSpec` makes one from outside data. */
 
 export const PRESETS = ['read-only', 'workspace-write', 'danger-full-access'] as const
+/** A file system preset. */
 export type Preset = (typeof PRESETS)[number]
 
 /** Weakest wall last: `offline` reaches nothing, `full` is the host's own network. */
 export const NETWORK_MODES = ['offline', 'loopback', 'fetch', 'full'] as const
+/** How a sandbox reaches the network. */
 export type NetworkMode = (typeof NETWORK_MODES)[number]
 
 const MB_MAX = 2 ** 30
 const whole = (max: number) => number({ integer: true, min: 1, max })
 
+/** The limits of a sandbox or a command. */
 export const limitsShape = object({
   cpus: optional(number({ above: 0, max: 4096 })),
   memoryMb: optional(whole(MB_MAX)),
@@ -27,8 +30,10 @@ export const limitsShape = object({
 /** Ceilings, each with its unit in the name. Absent means: no ceiling was asked for. */
 export type Limits = Infer<typeof limitsShape>
 
+/** One host path to mount. */
 export const mountShape = object({ source: text(), target: text(), mode: optional(oneOf('ro', 'rw')) })
 
+/** What a caller may ask for when it creates a sandbox. */
 export const specShape = object({
   backend: optional(text()),
   minIsolation: optional(oneOf(...LEVELS)),
@@ -59,8 +64,10 @@ export const specShape = object({
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })
+/** A parsed request for a sandbox. */
 export type Spec = Infer<typeof specShape>
 
+/** Parses a spec; throws `invalid-input` with the field that is wrong. */
 export const parseSpec = (value: unknown): Spec => specShape.parse(value, '')
 
 /** Backends whose sandboxes are on another machine: this host needs no net that keeps it alive under them. */

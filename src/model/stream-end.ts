@@ -11,6 +11,7 @@ const row = (close: number, says: string, error: ErrorCode, comesBack = false) =
   comesBack,
 })
 
+/** Every reason with its WebSocket close code, message and error code. */
 export const STREAM_ENDS = {
   revoked: row(1008, 'the key was revoked', 'unauthenticated'),
   'signed-out': row(1008, 'signed out elsewhere', 'unauthenticated'),
@@ -23,6 +24,7 @@ export const STREAM_ENDS = {
   behind: row(1013, 'what is to be read fell too far behind', 'unreachable', true),
 } as const
 
+/** A reason of the table. */
 export type StreamEndReason = keyof typeof STREAM_ENDS
 
 /** As it goes over the wire: the event `cut`, the field `cut` of an `end`, a socket's close. */

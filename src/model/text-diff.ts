@@ -4,6 +4,7 @@ import { structuredPatch } from 'diff'
 
 export type DiffLine = { readonly kind: 'same' | 'added' | 'removed'; readonly text: string }
 
+/** One changed part of a text with the lines around it. */
 export type DiffHunk = {
   readonly oldStart: number
   readonly newStart: number

@@ -26,6 +26,7 @@ export type PolicyDescription = {
   readonly built_in: readonly ThemeDescription[]
 }
 
+/** One rule as `policy explain` shows it. */
 export type RuleDescription = {
   readonly id: string
   readonly action: Action
@@ -35,6 +36,7 @@ export type RuleDescription = {
   readonly examples: number
 }
 
+/** Rules of one subject with what they do together. */
 export type ThemeDescription = {
   readonly theme: string
   readonly rules: number

@@ -22,6 +22,7 @@ export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants/grant
 
 const BLOCKED = ['.ssh', '.aws', '.gnupg', 'secrets', 'credentials']
 
+/** The part of a configuration that decides about sandboxes. */
 export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
   const { policy = {} } = config
   const expand = (path: string): string =>

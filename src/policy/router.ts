@@ -10,6 +10,7 @@ export type Route = {
   readonly decision: Decision
 }
 
+/** Programs that are always, or never, run in a sandbox. */
 export type RouterLists = { readonly always?: readonly string[]; readonly never?: readonly string[] }
 
 /** Chooses between host and sandbox for operators who asked for that choice. */

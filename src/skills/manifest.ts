@@ -37,6 +37,7 @@ const ENTRY = matching(
 )
 const names = () => optional(list(text({ max: 1024 }), 256))
 
+/** `[capabilities]` of a manifest. */
 export const capabilitiesShape = object({
   tools: names(),
   shell: names(),

@@ -6,9 +6,12 @@ declare const compiled: unique symbol
 
 /** A 64-bit global. */
 export type WasmGlobal = { value: bigint }
+/** A memory of an instance. */
 export type WasmMemory = { readonly buffer: ArrayBuffer }
+/** A function of an instance. */
 export type WasmFunction = (...args: readonly unknown[]) => unknown
 type WasmExport = WasmFunction | WasmGlobal | WasmMemory | object
+/** A running module. */
 export type WasmInstance = { readonly exports: Readonly<Record<string, WasmExport>> }
 type WasmImports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
 

@@ -7,6 +7,7 @@ import { type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
 import { ANY, isStatic, SPLIT, show } from './shell/unknown-text.ts'
 import { type Call, deeper, type Node, newNode, spend, type Walk } from './walk.ts'
 
+/** How a command was started. */
 export type Started = {
   readonly stdin: Stream
   readonly findings?: readonly Finding[]

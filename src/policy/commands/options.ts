@@ -21,11 +21,13 @@ export type OptionSpec = {
   readonly single?: boolean
 }
 
+/** One option as it stands on a command line. */
 export type Option = {
   readonly name: string
   readonly value: string | undefined
   readonly effect: Effect | undefined
 }
+/** The options and operands of a command. */
 export type Parsed = {
   readonly options: readonly Option[]
   readonly operands: readonly string[]

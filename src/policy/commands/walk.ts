@@ -66,6 +66,7 @@ export type Call = {
   readonly stdin: Stream
 }
 
+/** Checks the arguments of one program and returns what it prints, if that is known. */
 export type Handler = (call: Call) => Stream | undefined
 
 /** Thrown when a line costs more steps than any honest one; never leaves the room. */
@@ -91,6 +92,7 @@ export function deeper<T>(walk: Walk, act: () => T): T {
   }
 }
 
+/** Adds a command to the tree of the line. */
 export function newNode(walk: Walk, argv: readonly string[]): Node {
   const node: Node = {
     argv,

@@ -61,6 +61,7 @@ export type Facts = {
   readonly overlays?: readonly PathFact[] | undefined
 }
 
+/** What the proxy of a sandbox adds to the facts. */
 export type EgressFacts = {
   /** What the sandbox sees instead of each secret, by the variable's name. */
   readonly placeholders: Readonly<Record<string, string>>

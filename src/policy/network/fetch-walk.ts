@@ -15,8 +15,10 @@ import {
 
 export const MAX_REDIRECTS = 5
 
+/** What a server answered, as far as redirects matter. */
 export type Answer = { readonly status: number; readonly location?: string | undefined }
 
+/** The network as a function, so that a fetch can be checked without one. */
 export type FetchWorld = {
   /** All addresses of a name. A failure may throw; it blocks like an empty answer. */
   readonly resolve: (host: string) => Promise<readonly string[]> | readonly string[]
@@ -26,6 +28,7 @@ export type FetchWorld = {
   readonly lookups?: number
 }
 
+/** The verdict on a whole fetch with the hops that it took. */
 export type FetchWalk = UrlVerdict & {
   /** Every address that a socket was opened to, in order. */
   readonly connects: readonly string[]

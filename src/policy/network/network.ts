@@ -34,6 +34,7 @@ export function networkPolicyOf(given: {
 /** Where a request goes: a URL that a client fetches, or the `host:port` of a CONNECT or SOCKS request. */
 export type TargetKind = 'url' | 'proxy-target'
 
+/** A host and port after parsing. */
 export type Target = {
   readonly kind: TargetKind
   /** Lower case, ASCII, without a trailing dot; an address in plain text without brackets. */
@@ -44,6 +45,7 @@ export type Target = {
   readonly url?: URL
 }
 
+/** A value, or the verdict that blocks it. */
 export type Checked<T> =
   | { readonly kind: 'ok'; readonly value: T }
   | { readonly kind: 'blocked'; readonly reason: string }
@@ -186,4 +188,5 @@ function unmapped(bytes: readonly number[]): readonly number[] {
   return mapped ? bytes.slice(12) : bytes
 }
 
+/** A verdict that blocks, with its reason. */
 export const block = (reason: string): UrlVerdict => ({ verdict: 'block', reason })

@@ -44,6 +44,7 @@ function hostOfSecret(text: string): string {
   return `${host}:${port}`
 }
 
+/** The variables that a sandbox in network mode `fetch` gets. */
 export function egressEnvironment({ egress }: Facts): Record<string, string> {
   const preload = egress?.nodePreload === undefined ? {} : { nodePreload: PRELOAD }
   return {
@@ -53,6 +54,7 @@ export function egressEnvironment({ egress }: Facts): Record<string, string> {
   }
 }
 
+/** The files that a sandbox in network mode `fetch` gets. */
 export function egressFiles({ egress }: Facts): readonly PlanFile[] {
   const { nodePreload, certificates } = egress ?? {}
   return [

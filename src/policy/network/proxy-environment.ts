@@ -1,3 +1,4 @@
+/** Where the proxy is and which certificates to trust. */
 export type ProxyEnvironmentOptions = {
   /** Where the sandbox reaches the proxy; loopback unless told. */
   readonly host?: string

@@ -23,8 +23,10 @@ export type PathPolicy = {
   /** Names below a root that cannot be changed or created. */
   readonly protected: readonly string[]
 }
+/** A directory that the operator allows, and how. */
 export type AllowedRoot = { readonly path: string; readonly mode: 'ro' | 'rw' }
 
+/** What can be done with a path. */
 export const PATH_OPS = [
   'read',
   'write',
@@ -34,8 +36,10 @@ export const PATH_OPS = [
   'mount-ro',
   'mount-rw',
 ] as const
+/** One operation on a path. */
 export type PathOp = (typeof PATH_OPS)[number]
 
+/** One path and what is to be done with it. */
 export type PathRequest = {
   readonly path: string
   readonly op: PathOp
@@ -57,6 +61,7 @@ export type PathEvidence = { readonly normal: string; readonly symlinks: readonl
   | { readonly state: 'unreadable' }
 )
 
+/** What was observed of a path and of the allowed roots. */
 export type PathFacts = {
   readonly path: PathEvidence
   readonly to?: PathEvidence
@@ -97,6 +102,7 @@ export const DEFAULT_BLOCKED: readonly string[] = [
 export const DEFAULT_PROTECTED: readonly string[] = [...PROTECTION.inner, ...PROTECTION.names]
 
 // SECURITY: one sentence for both, so that nobody learns which paths exist on the host.
+/** The reason for every path that may not be named: it does not say whether the path exists. */
 export const NOT_HERE = 'path is missing or outside the allowed paths'
 
 type Grant = { readonly root: string; readonly rootAsked: string; readonly mode: 'ro' | 'rw' }

@@ -33,8 +33,11 @@ type FileHandler = (params: Params) => Promise<Json>
 /** What a path is asked for. */
 export type FileUse = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
 
+/** Reading a file. */
 export const READ: FileUse = { kind: 'FileRead', tool: 'file_read', op: 'read' }
+/** Listing a directory. */
 export const LIST: FileUse = { kind: 'FileRead', tool: 'file_list', op: 'read' }
+/** Writing a file. */
 export const WRITE: FileUse = { kind: 'FileWrite', tool: 'file_write', op: 'write' }
 
 const closeFile = promisify(close)

@@ -5,7 +5,9 @@ import type { Walk } from '../walk.ts'
 import { EMPTY, type Scope, type Stream, textStream, UNKNOWN } from './scope.ts'
 import { ANY } from './unknown-text.ts'
 
+/** What a redirection is checked with. */
 export type RedirectContext = { readonly walk: Walk; readonly scope: Scope; readonly findings: Finding[] }
+/** Where a redirection leads. */
 export type Target = {
   readonly operator: RedirectOperator
   readonly path: string

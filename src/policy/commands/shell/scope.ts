@@ -10,14 +10,19 @@ export type Stream = {
   /** False when nothing is connected: the caller's own terminal or nothing. */
   readonly piped: boolean
 }
+/** Where text came from, as far as it matters for what may be done with it. */
 export type Source = 'network' | 'secret' | 'files' | 'environment' | 'identity' | 'decoded'
 
 const NOWHERE: ReadonlySet<Source> = new Set()
 
+/** No input at all. */
 export const CLOSED: Stream = { text: '', from: NOWHERE, piped: false }
+/** Input whose content is not known. */
 export const UNKNOWN: Stream = { text: ANY, from: NOWHERE, piped: true }
+/** Input that is known to be empty. */
 export const EMPTY: Stream = { text: '', from: NOWHERE, piped: true }
 
+/** Input or output whose text is known. */
 export const textStream = (text: string, from: Iterable<Source> = NOWHERE): Stream => ({
   text,
   from: new Set(from),
@@ -68,6 +73,7 @@ export type Scope = {
   readonly detached: boolean
 }
 
+/** The scope of a new shell in a directory. */
 export const newScope = (cwd: string): Scope => ({
   vars: new Map(),
   origins: new Map(),

@@ -24,6 +24,7 @@ const SHOWN: Readonly<Record<string, string>> = {
   [BELOW]: '…',
 }
 
+/** Whether every part of a text is known. */
 export const isStatic = (text: string): boolean => !MARK.test(text)
 
 /** Could be anything at all in some place (a glob is bounded by the files that exist). */

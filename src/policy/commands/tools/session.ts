@@ -63,6 +63,7 @@ const seq: Handler = (call) => {
   return undefined
 }
 
+/** Programs that run other programs in a session: screen, tmux, script and their like. */
 export const SESSION: Readonly<Record<string, Handler>> = {
   busctl: bus,
   gdbus: bus,

@@ -23,6 +23,7 @@ type Operands =
   | 'pair'
   | 'data-write'
 
+/** What is known of a program: its options, operands and what they do. */
 export type ToolSpec = OptionSpec & {
   readonly operands?: Operands
   /** Options that give the pattern, so that no operand does. */
