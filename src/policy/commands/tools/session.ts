@@ -63,7 +63,7 @@ const seq: Handler = (call) => {
   return undefined
 }
 
-/** Programs that run other programs in a session: screen, tmux, script and their like. */
+/** Programs that act on the user's session: message buses, terminals, network settings. */
 export const SESSION: Readonly<Record<string, Handler>> = {
   busctl: bus,
   gdbus: bus,
