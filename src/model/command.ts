@@ -8,7 +8,19 @@ export type Command = {
   readonly env?: Readonly<Record<string, string>>
 }
 
-export type StopLimit = 'wall' | 'idle' | 'memory' | 'pids' | 'disk' | 'output' | 'cpu' | 'fuel' | 'cancelled'
+/** The limits that stop a command, and `cancelled` for a caller that did. */
+export const STOP_LIMITS = [
+  'wall',
+  'idle',
+  'memory',
+  'pids',
+  'disk',
+  'output',
+  'cpu',
+  'fuel',
+  'cancelled',
+] as const
+export type StopLimit = (typeof STOP_LIMITS)[number]
 
 export type Outcome =
   | { readonly kind: 'exited'; readonly code: number }
