@@ -123,6 +123,7 @@ else {
 
 process.stdout.write('\n')
 if (!process.argv.includes('--mutation')) reportMissing(results)
-for (const file of unsteady) process.stdout.write(`failed beside the others, so it ran again alone: ${file}\n`)
+for (const file of unsteady)
+  process.stdout.write(`failed beside the others, so it ran again alone: ${file}\n`)
 process.stdout.write(`\n${passed} passed, ${failed} failed\n`)
 process.exitCode = failed === 0 ? 0 : 1

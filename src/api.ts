@@ -17,7 +17,7 @@ export type Sandbox = OpenSandbox
 
 export const Sandbox = {
   /** Judges the spec, opens it on the strongest backend that keeps everything it needs, or throws. */
-  async create(spec: unknown = {}, options: ComposeOptions = {}): Promise<OpenSandbox> {
+  async create(spec: Spec = {}, options: ComposeOptions = {}): Promise<OpenSandbox> {
     const ringfence = await compose(options)
     try {
       const sandbox = await ringfence.gate.open(spec)
@@ -45,7 +45,7 @@ export const SkillRunner = {
  * `env` and `cwd` exactly as given, and call `dispose()` when it has ended.
  */
 export async function wrap(
-  spec: unknown,
+  spec: Spec,
   argv: readonly string[],
   options: ComposeOptions = {},
 ): Promise<Wrapped> {

@@ -51,6 +51,7 @@ export {
   safeInterpolate,
 } from './eval/safe-eval.ts'
 export { Secret } from './host/secrets/secret.ts'
+export type { SkillUsage } from './model/api/skills.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'
 export { ERRORS, type ErrorCode, SandboxError } from './model/errors.ts'
@@ -75,5 +76,4 @@ export {
 export { AutoSandboxRouter } from './policy/router.ts'
 export type { ListedSkill, SkillResult, SkillRunOptions } from './skills/contract.ts'
 export type { Inspection } from './skills/inspect.ts'
-export type { SkillUsage } from './skills/usage.ts'
 export { type WasmResult, WasmSandbox, type WasmSandboxOptions } from './wasm/sandbox.ts'

@@ -100,7 +100,7 @@ async function follow(
     if (event.type === 'stdout' || event.type === 'stderr') output(event.type, event.data)
     if (event.type === 'end') {
       const { outcome, truncated, duration_ms, violations } = event.result
-      if (outcome) return { outcome, truncated, durationMs: duration_ms, violations }
+      if (outcome) return { outcome, truncated, durationMs: duration_ms ?? 0, violations }
     }
   }
   throw new SandboxError('unreachable', 'the connection broke before the command ended')

@@ -6,13 +6,17 @@ import { errorOfStreamEnd, readEvents, streamEndIn } from './sse.ts'
 import { Transport, type TransportOptions } from './transport.ts'
 import type {
   Approval,
+  Backends,
+  CreatedKey,
   KeyInfo,
   Page,
+  PolicyHash,
+  ReviewPage,
   SandboxInfo,
   SandboxSpec,
   SandboxState,
   TrailRecord,
-  WaitingReview,
+  Verification,
 } from './types.ts'
 
 /**
@@ -75,7 +79,7 @@ export class RingfenceClient {
   }
 
   /** The sandboxes that have ended and whose changes wait, latest first. */
-  reviews(): Promise<Page<WaitingReview> & { readonly total: number }> {
+  reviews(): Promise<ReviewPage> {
     return this.#get('/v1/reviews')
   }
 
@@ -103,7 +107,7 @@ export class RingfenceClient {
     return this.#get('/v1/audit', query)
   }
 
-  verifyAudit(): Promise<{ readonly ok: boolean; readonly records?: number; readonly problem?: string }> {
+  verifyAudit(): Promise<Verification> {
     return this.#get('/v1/audit/verify')
   }
 
@@ -144,7 +148,7 @@ export class RingfenceClient {
     })
   }
 
-  backends(): Promise<{ readonly backends: readonly Readonly<Record<string, unknown>>[] }> {
+  backends(): Promise<Backends> {
     return this.#get('/v1/backends')
   }
 
@@ -154,7 +158,7 @@ export class RingfenceClient {
     readonly scopes?: readonly string[]
     readonly tenant?: string
     readonly e2b?: boolean
-  }): Promise<KeyInfo & { readonly key: string }> {
+  }): Promise<CreatedKey> {
     return this.#transport.json({ method: 'POST', path: '/v1/keys', json: options })
   }
 
@@ -166,7 +170,7 @@ export class RingfenceClient {
     await this.#transport.json({ method: 'DELETE', path: `/v1/keys/${encodeURIComponent(id)}` })
   }
 
-  reload(): Promise<{ readonly policy: string }> {
+  reload(): Promise<PolicyHash> {
     return this.#transport.json({ method: 'POST', path: '/v1/reload', json: {} })
   }
 

@@ -6,11 +6,14 @@ import type {
   ExecView,
   Inspected,
   PolicyCheck,
+  PolicyHash,
   PolicyView,
+  Session,
+  SignedHead,
+  SignInLink,
   SkillUsage,
   SkillView,
   Suggestion,
-  TrailHead,
   TrailProof,
   Verdict,
   Wall,
@@ -25,7 +28,7 @@ const PAGE_HEADER = 'x-ringfence-console'
 
 /** Signs in with the secret of a one-time link or with a key; the answer holds the page's half. */
 export function signIn(url: string, by: { readonly link: string } | { readonly key: string }) {
-  return new Transport({ url }).json<Who & { readonly page: string }>({
+  return new Transport({ url }).json<Session>({
     method: 'POST',
     path: '/v1/console/session',
     json: by,
@@ -52,7 +55,7 @@ export class ConsoleClient extends RingfenceClient {
     await this.#transport.json({ method: 'DELETE', path: '/v1/console/session' })
   }
 
-  newLink(keyId?: string): Promise<{ readonly link: string; readonly path: string }> {
+  newLink(keyId?: string): Promise<SignInLink> {
     const json = keyId === undefined ? {} : { key_id: keyId }
     return this.#transport.json({ method: 'POST', path: '/v1/console/links', json })
   }
@@ -118,7 +121,7 @@ export class ConsoleClient extends RingfenceClient {
     return this.#post('/v1/policy/check', { text })
   }
 
-  savePolicy(text: string, base: string): Promise<{ readonly policy: string }> {
+  savePolicy(text: string, base: string): Promise<PolicyHash> {
     return this.#transport.json({ method: 'PUT', path: '/v1/policy', json: { text, base } })
   }
 
@@ -130,7 +133,7 @@ export class ConsoleClient extends RingfenceClient {
     return this.#get('/v1/audit', query)
   }
 
-  trailHead(): Promise<{ readonly head: TrailHead; readonly public_key: string }> {
+  trailHead(): Promise<SignedHead> {
     return this.#get('/v1/audit/head')
   }
 

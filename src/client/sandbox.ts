@@ -6,11 +6,13 @@ import type {
   Applied,
   ChangeDiff,
   Changes,
+  ExecEnd,
   ExecEvent,
   ExecOptions,
   ExecResult,
+  FileChange,
   FileInfo,
-  HostVerdict,
+  NetworkChange,
   Page,
   Problem,
   SandboxInfo,
@@ -118,9 +120,7 @@ export class RemoteSandbox {
   }
 
   /** The answer says of each host whether the policy allows it: to be on the list is not to be reached. */
-  setAllowHosts(
-    hosts: readonly string[],
-  ): Promise<SandboxInfo & { readonly hosts?: readonly HostVerdict[] }> {
+  setAllowHosts(hosts: readonly string[]): Promise<NetworkChange> {
     return this.#change('PUT', '/network', { allow_hosts: hosts })
   }
 
@@ -231,7 +231,7 @@ function eventOf({ event, data }: Incoming): ExecEvent {
     case 'gap':
       return { type: 'gap' }
     case 'end':
-      return { type: 'end', result: value as Omit<ExecResult, 'stdout' | 'stderr'> }
+      return { type: 'end', result: value as ExecEnd }
     default:
       throw fromProblem(value as Partial<Problem>)
   }
@@ -317,7 +317,7 @@ export class RemoteFiles {
   async *watch(
     path: string,
     options: { readonly recursive?: boolean; readonly signal?: AbortSignal } = {},
-  ): AsyncGenerator<{ readonly kind: string; readonly name: string }, void> {
+  ): AsyncGenerator<FileChange, void> {
     const response = await this.#transport.send({
       method: 'GET',
       path: `${this.#path}/watch`,
@@ -327,7 +327,7 @@ export class RemoteFiles {
     for await (const incoming of readEvents(response)) {
       const cut = streamEndIn(incoming)
       if (cut && cut.reason !== 'sandbox-ended') throw errorOfStreamEnd(cut)
-      if (incoming.event === 'change') yield JSON.parse(incoming.data) as { kind: string; name: string }
+      if (incoming.event === 'change') yield JSON.parse(incoming.data) as FileChange
     }
   }
 }

@@ -11,10 +11,11 @@ import { type PinOptions, pinsOf } from '../host/files/git-pins.ts'
 import { Review, reviewId } from '../host/review/review.ts'
 import { Vault } from '../host/secrets/vault.ts'
 import { caller, hostMemoryMb, readText } from '../host/system.ts'
+import type { Inspected } from '../model/api/policy.ts'
 import type { Config } from '../model/config.ts'
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Event, EventSink, Json, Pace } from '../model/event.ts'
+import type { Event, EventSink, Pace } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Capability } from '../policy/grants/capability.ts'
@@ -68,7 +69,7 @@ export type Ringfence = {
   /** The file that an operator edits to change the policy; it may not exist yet. */
   readonly policyFile: string
   /** Judges a command and keeps the tree behind the decision. */
-  readonly inspect: (command: AskedCommand, place: WorkingDirectory) => Promise<unknown>
+  readonly inspect: (command: AskedCommand, place: WorkingDirectory) => Promise<Inspected>
   /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
   readonly reload: () => Promise<Reloaded>
   /** Seals the trail. Call it once, when nothing runs any more. */
@@ -208,11 +209,14 @@ export function skillParts(ringfence: Ringfence): SkillParts {
   }
   return {
     usage: async (tenant) => (await skills()).usage(tenant),
-    list: async () => (await skills()).details(),
+    async list() {
+      const { skillJson } = await import('../skills/contract.ts')
+      return (await (await skills()).details()).map(skillJson)
+    },
     async run(name, input, requester) {
       const workspace = mkdtempSync(join(tmpdir(), 'ringfence-work-'))
       const given = {
-        input: (input ?? null) as Json,
+        input: input ?? null,
         agentId: requester.tenant,
         workspace,
         inspectedOnly: true,
@@ -332,7 +336,7 @@ async function inspectWith(
   home: string,
   command: AskedCommand,
   place: WorkingDirectory,
-): Promise<unknown> {
+): Promise<Inspected> {
   const [{ compilePolicy }, { inspectArgv, inspectLine }] = await Promise.all([
     import('../policy/policy.ts'),
     import('../policy/commands/judge.ts'),

@@ -8,8 +8,19 @@ export type Command = {
   readonly env?: Readonly<Record<string, string>>
 }
 
-/** The limit that ended a command, or `cancelled` when its caller did. */
-export type StopLimit = 'wall' | 'idle' | 'memory' | 'pids' | 'disk' | 'output' | 'cpu' | 'fuel' | 'cancelled'
+/** The limits that stop a command, and `cancelled` for a caller that did. */
+export const STOP_LIMITS = [
+  'wall',
+  'idle',
+  'memory',
+  'pids',
+  'disk',
+  'output',
+  'cpu',
+  'fuel',
+  'cancelled',
+] as const
+export type StopLimit = (typeof STOP_LIMITS)[number]
 
 /** How a command ended. */
 export type Outcome =

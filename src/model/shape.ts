@@ -135,9 +135,13 @@ export const either = <A, B>(first: Shape<A>, second: Shape<B>): Shape<A | B> =>
 
 type Fields = Readonly<Record<string, Shape<unknown>>>
 type OptionalKeys<F extends Fields> = { [K in keyof F]: F[K] extends { optional: true } ? K : never }[keyof F]
-type Parsed<F extends Fields> = { readonly [K in Exclude<keyof F, OptionalKeys<F>>]: Infer<F[K]> } & {
-  readonly [K in OptionalKeys<F>]?: Exclude<Infer<F[K]>, undefined>
-}
+/** One object type instead of an intersection, which is what error messages then show. */
+type Flat<T> = { [K in keyof T]: T[K] } & {}
+type Parsed<F extends Fields> = Flat<
+  { readonly [K in Exclude<keyof F, OptionalKeys<F>>]: Infer<F[K]> } & {
+    readonly [K in OptionalKeys<F>]?: Exclude<Infer<F[K]>, undefined>
+  }
+>
 
 /** An object with exactly these fields. */
 export const object = <F extends Fields>(fields: F): Shape<Parsed<F>> => ({

@@ -26,6 +26,8 @@ export const STREAM_ENDS = {
 
 /** A reason of the table. */
 export type StreamEndReason = keyof typeof STREAM_ENDS
+/** All of them. */
+export const STREAM_END_REASONS = Object.keys(STREAM_ENDS) as readonly StreamEndReason[]
 
 /** As it goes over the wire: the event `cut`, the field `cut` of an `end`, a socket's close. */
 export type StreamEnd = { readonly reason: StreamEndReason; readonly message: string }

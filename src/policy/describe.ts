@@ -1,50 +1,9 @@
+import type { PolicyDescription, ThemeDescription } from '../model/api/policy.ts'
 import type { Config } from '../model/config.ts'
 import { ACTIONS, type Action } from '../model/decision.ts'
 import { sandboxPolicyOf } from './plan.ts'
 import { compilePolicy } from './policy.ts'
 import { BUILT_IN } from './rules/index.ts'
-
-/** The effective policy as data: `ringfence policy explain --json`. */
-export type PolicyDescription = {
-  readonly default_action: Action
-  /** `null`: whoever starts a sandbox chooses. */
-  readonly allowed_host_prefixes: readonly string[] | null
-  readonly blocked_host_patterns: readonly string[]
-  /** `null`: no ceiling of the operator's. */
-  readonly limits: Readonly<Record<(typeof LIMITS)[number][0], number | null>>
-  readonly network: {
-    readonly modes: readonly string[]
-    readonly allow_hosts: readonly string[] | null
-    readonly allow_private: readonly string[]
-  }
-  readonly allow_interactive: boolean
-  /** Seed 000's whitelist; `null`: every program. */
-  readonly programs: readonly string[] | null
-  readonly always_sandbox: readonly string[]
-  readonly never_sandbox: readonly string[]
-  readonly rules: readonly RuleDescription[]
-  readonly built_in: readonly ThemeDescription[]
-}
-
-/** One rule as `policy explain` shows it. */
-export type RuleDescription = {
-  readonly id: string
-  readonly action: Action
-  readonly matches: string
-  readonly why: string
-  readonly dirs: readonly string[]
-  readonly examples: number
-}
-
-/** Rules of one subject with what they do together. */
-export type ThemeDescription = {
-  readonly theme: string
-  readonly rules: number
-  /** Those that no rule of the operator relaxes. */
-  readonly hard: number
-  readonly actions: Readonly<Partial<Record<Action, number>>>
-  readonly what: readonly string[]
-}
 
 /** The operator's ceilings, with their units. */
 export const LIMITS = [

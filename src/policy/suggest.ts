@@ -1,14 +1,6 @@
-/** What people's answers and refused connections suggest. Pure: records in, suggestions out; a person decides. */
-export type Suggestion = {
-  readonly kind: 'rule' | 'host'
-  readonly title: string
-  readonly why: string
-  /** The lines to add to the policy. */
-  readonly toml: string
-  /** The records behind it, by `seq`. */
-  readonly seqs: readonly number[]
-}
+import type { Suggestion } from '../model/api/policy.ts'
 
+/** What people's answers and refused connections suggest. Pure: records in, suggestions out; a person decides. */
 type AuditRecord = Readonly<Record<string, unknown>>
 
 const ENOUGH = 2

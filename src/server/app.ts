@@ -9,34 +9,41 @@ import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin, RateLimit } from './guard.ts'
 import { openApi } from './openapi.ts'
 import type { ServerParts } from './parts.ts'
-import { portRoutes } from './ports.ts'
 import { problem } from './problem.ts'
-import type { Bindings, Call, Route } from './route.ts'
-import { keyRoutes, webhookRoutes } from './routes/access.ts'
+import { type Bindings, type Call, type Route, responseOf } from './route.ts'
+import { approvalRoutes } from './routes/approvals.ts'
+import { auditRoutes } from './routes/audit.ts'
 import { consoleRoutes } from './routes/console.ts'
 import { execRoutes } from './routes/execs.ts'
 import { fileRoutes } from './routes/files.ts'
-import { governanceRoutes } from './routes/governance.ts'
-import { insideRoutes } from './routes/inside.ts'
-import { policyFileRoutes } from './routes/policy.ts'
-import { reviewRoutes } from './routes/review.ts'
+import { hostRoutes } from './routes/host.ts'
+import { isolationRoutes } from './routes/isolation.ts'
+import { keyRoutes } from './routes/keys.ts'
+import { policyRoutes } from './routes/policy.ts'
+import { portRoutes } from './routes/ports.ts'
+import { reviewRoutes } from './routes/reviews.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
-import { trailRoutes } from './routes/trail.ts'
+import { skillRoutes } from './routes/skills.ts'
+import { snapshotRoutes } from './routes/snapshots.ts'
+import { webhookRoutes } from './routes/webhooks.ts'
 
 /** Every route of ours; `/openapi.json` describes exactly these. */
 export const ROUTES: readonly Route[] = [
   ...sandboxRoutes,
+  ...isolationRoutes,
   ...execRoutes,
   ...fileRoutes,
-  ...reviewRoutes,
   ...portRoutes,
-  ...trailRoutes,
+  ...reviewRoutes,
+  ...snapshotRoutes,
+  ...auditRoutes,
+  ...approvalRoutes,
+  ...policyRoutes,
+  ...skillRoutes,
   ...keyRoutes,
   ...webhookRoutes,
-  ...governanceRoutes,
-  ...policyFileRoutes,
-  ...insideRoutes,
   ...consoleRoutes,
+  ...hostRoutes,
 ]
 
 export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
@@ -181,7 +188,7 @@ async function serve(context: Context<AppEnv>, route: Route, surface: Surface): 
     env: context.env,
     requestId: context.get('requestId'),
   }
-  return route.handle(call)
+  return responseOf(await route.handle(call))
 }
 
 function pathFits(pattern: string, path: string): boolean {

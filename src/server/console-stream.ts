@@ -1,23 +1,26 @@
+import type { Approval } from '../model/api/approvals.ts'
+import type { ConsoleSandbox, consoleEvents } from '../model/api/console.ts'
+import type { WaitingReview } from '../model/api/reviews.ts'
 import { streamEndOf } from '../model/stream-end.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
-import { approvalJson } from '../supervisor/approvals/approvals.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import type { ServerParts } from './parts.ts'
-import { waitingJson } from './routes/review.ts'
-import type { SseEvent } from './sse.ts'
-import { sandboxJson } from './views.ts'
+import type { EventOf } from './route.ts'
+import { approvalJson, sandboxJson, waitingJson } from './views.ts'
 
 /**
  * One stream with everything that a console shows, for whatever its key may see: the sandboxes and the open approvals as
  * they are now, then what changes, what they use, and each record of the trail once, from wherever the page left off.
  */
 
+type StreamEvent = EventOf<typeof consoleEvents>
+
 const SETTLE_MS = 80
 /** A reader that lags so far comes back and starts from where it is. */
 const MOST_WAITING = 20_000
 
 /** A sandbox as the console lists it. */
-function consoleSandbox(parts: ServerParts, entry: LiveSandbox) {
+export function consoleSandbox(parts: ServerParts, entry: LiveSandbox): ConsoleSandbox {
   const connections = entry.sandbox?.connections ?? []
   const refused = connections.filter(({ verdict }) => verdict === 'deny').length
   return {
@@ -34,7 +37,7 @@ export class ConsoleStream {
   readonly #parts: ServerParts
   readonly #principal: Principal
   readonly #stop = new AbortController()
-  readonly #queue: SseEvent[] = []
+  readonly #queue: StreamEvent[] = []
   readonly #sent = new Map<string, string>()
   #wake: () => void = () => {}
   #settling: NodeJS.Timeout | undefined
@@ -46,7 +49,7 @@ export class ConsoleStream {
     this.#principal = principal
   }
 
-  async *events(after: number | undefined, signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+  async *events(after: number | undefined, signal: AbortSignal): AsyncGenerator<StreamEvent, void> {
     signal.addEventListener('abort', () => this.#end(), { once: true })
     const { samples, approvals } = this.#parts
     const leave = [samples.watch(() => this.#sampled()), approvals.onChange(() => void this.#asked())]
@@ -67,7 +70,7 @@ export class ConsoleStream {
     }
   }
 
-  async #hello(): Promise<SseEvent> {
+  async #hello(): Promise<StreamEvent> {
     const entries = this.#parts.supervisor.liveOf(this.#principal)
     const sandboxes = entries.map((entry) => {
       const view = consoleSandbox(this.#parts, entry)
@@ -78,12 +81,12 @@ export class ConsoleStream {
     return { event: 'hello', data: { sandboxes, seq, policy: this.#parts.policy.hash() } }
   }
 
-  async #pending(): Promise<readonly unknown[]> {
+  async #pending(): Promise<readonly Approval[]> {
     return (await this.#parts.approvals.list(this.#principal, 'pending', 200)).map(approvalJson)
   }
 
   /** Changes of sandboxes that have ended. */
-  async #waiting(): Promise<readonly unknown[]> {
+  async #waiting(): Promise<readonly WaitingReview[]> {
     return (await this.#parts.reviews.waiting(this.#principal)).items.map(waitingJson)
   }
 
@@ -136,14 +139,14 @@ export class ConsoleStream {
 
   #sampled(): void {
     this.#changes()
-    const pairs = this.#parts.supervisor
-      .liveOf(this.#principal)
-      .flatMap(({ id }) => [[id, this.#parts.samples.last(id)] as const])
-      .filter(([, sample]) => sample !== undefined)
+    const pairs = this.#parts.supervisor.liveOf(this.#principal).flatMap(({ id }) => {
+      const sample = this.#parts.samples.last(id)
+      return sample ? [[id, sample] as const] : []
+    })
     if (pairs.length > 0) this.#push({ event: 'samples', data: Object.fromEntries(pairs) })
   }
 
-  #push(event: SseEvent): void {
+  #push(event: StreamEvent): void {
     this.#isBehind ||= this.#queue.push(event) > MOST_WAITING
     if (this.#isBehind) this.#end()
     this.#wake()

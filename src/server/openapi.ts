@@ -1,9 +1,9 @@
-import { ERRORS } from '../model/errors.ts'
+import { streamEndShape } from '../model/api/execs.ts'
+import { problemShape } from '../model/api/problem.ts'
 import type { JsonSchema } from '../model/shape.ts'
-import { STREAM_ENDS } from '../model/stream-end.ts'
-import type { Route } from './route.ts'
+import type { Answer, Route } from './route.ts'
 
-/** The description of every route, made from the very shapes that parse the requests. */
+/** The description of every route, made from the shapes that parse the requests and type the answers. */
 export function openApi(routes: readonly Route[], version: string): Record<string, unknown> {
   const paths: Record<string, Record<string, unknown>> = {}
   for (const route of routes) {
@@ -25,28 +25,22 @@ export function openApi(routes: readonly Route[], version: string): Record<strin
         bearer: { type: 'http', scheme: 'bearer' },
         apiKey: { type: 'apiKey', in: 'header', name: 'X-API-KEY' },
       },
-      schemas: { Problem: PROBLEM, Cut: CUT },
+      schemas: { Problem: openSchema(problemShape.schema), Cut: openSchema(streamEndShape.schema) },
     },
   }
 }
 
-const PROBLEM: JsonSchema = {
-  type: 'object',
-  required: ['code', 'message', 'request_id'],
-  properties: {
-    code: { enum: Object.keys(ERRORS) },
-    message: { type: 'string' },
-    hint: { type: 'string' },
-    reasons: { type: 'array', items: { type: 'string' } },
-    request_id: { type: 'string' },
-  },
-}
-
-/** The event `cut` of streams, and the field `cut` of a command whose sandbox ended around it. */
-const CUT: JsonSchema = {
-  type: 'object',
-  required: ['reason', 'message'],
-  properties: { reason: { enum: Object.keys(STREAM_ENDS) }, message: { type: 'string' } },
+/** An answer may gain fields: clients must ignore those that they do not know. */
+function openSchema(schema: JsonSchema): JsonSchema {
+  const open = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(open)
+    if (typeof value !== 'object' || value === null) return value
+    const kept = Object.entries(value).filter(
+      ([name, one]) => !(name === 'additionalProperties' && one === false),
+    )
+    return Object.fromEntries(kept.map(([name, one]) => [name, open(one)]))
+  }
+  return open(schema) as JsonSchema
 }
 
 function operationOf(route: Route, method: string): Record<string, unknown> {
@@ -64,7 +58,7 @@ function operationOf(route: Route, method: string): Record<string, unknown> {
         Object.entries(route.answers).map(([status, answer]) => [status, answerOf(answer)]),
       ),
       default: {
-        description: 'refused, with the reason',
+        description: 'an error, with its reason',
         content: { 'application/json': { schema: { $ref: '#/components/schemas/Problem' } } },
       },
     },
@@ -102,7 +96,14 @@ function bodyOf({ body, stream }: Route): Record<string, unknown> {
   return { requestBody: { content: { 'application/json': { schema: body.schema } } } }
 }
 
-function answerOf({ description, schema, type }: Route['answers'][number]): Record<string, unknown> {
-  if (schema) return { description, content: { 'application/json': { schema } } }
-  return type ? { description, content: { [type]: {} } } : { description }
+function answerOf({ description, shape, type, events }: Answer): Record<string, unknown> {
+  const content = {
+    ...(shape && { 'application/json': { schema: openSchema(shape.schema) } }),
+    ...(type && { [type]: events ? { 'x-events': eventSchemas(events) } : {} }),
+  }
+  return Object.keys(content).length > 0 ? { description, content } : { description }
 }
+
+/** OpenAPI has no words for the events of a stream: their data, by the name of the event. */
+const eventSchemas = (events: NonNullable<Answer['events']>): Record<string, JsonSchema> =>
+  Object.fromEntries(Object.entries(events).map(([name, { schema }]) => [name, openSchema(schema)]))

@@ -1,5 +1,17 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
+import type { TrailRecord } from '../model/api/audit.ts'
+import type { BackendView, Doctor } from '../model/api/host.ts'
+import type {
+  CheckedPolicy,
+  Inspected,
+  PolicyDescription,
+  PolicyHash,
+  Suggestion,
+  Verdict,
+} from '../model/api/policy.ts'
+import type { SkillRun, SkillUsage, SkillView } from '../model/api/skills.ts'
 import type { Decision } from '../model/decision.ts'
+import type { Json } from '../model/event.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Keys } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
@@ -14,7 +26,7 @@ import type { Samples } from '../supervisor/telemetry/samples.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import type { AuthenticatedStreams } from './authenticated-streams.ts'
 
-/** Everything that the server speaks for; `compose/compose.ts` brings it together. */
+/** Everything that the routes use; `compose/serve-parts.ts` makes it. */
 export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots
@@ -31,63 +43,57 @@ export type ServerParts = {
   readonly feed: Feed
   readonly metrics: Metrics
   readonly settings: ServerSettings
-  /** What this host can do, as `doctor` says it. */
-  readonly backends: () => Promise<readonly unknown[]>
-  /** The same, measured now, with what is to be known about the host. */
-  readonly doctor: () => Promise<unknown>
+  /** The backends with what each can do on this host, by the last probe. */
+  readonly backends: () => Promise<readonly BackendView[]>
+  /** The report of `ringfence doctor`, probed now. */
+  readonly doctor: () => Promise<Doctor>
   readonly policy: PolicyParts
   readonly evaluate: (
     command: { readonly line: string } | { readonly argv: readonly [string, ...string[]] },
-    place: { readonly workspace?: string; readonly cwd?: string },
+    where: { readonly workspace?: string; readonly cwd?: string },
   ) => Promise<Decision>
-  /** Reads the configuration anew, as a whole or not at all. */
-  readonly reload: () => Promise<{ readonly policy: string }>
-  /** Why work cannot be done right now; empty when it can. */
+  /** Reloads the configuration; an error changes nothing. */
+  readonly reload: () => Promise<PolicyHash>
+  /** Why the server is not ready; empty when it is. */
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
   readonly skills: SkillParts
 }
 
-/** The operator's policy as a file that people read, try and change. */
-type PolicyParts = {
+/** The operator's policy: read it, try it, change its file. */
+export type PolicyParts = {
   readonly hash: () => string
-  /** What it comes to; what it says of the host around is for the operator. */
-  readonly describe: (forOperator: boolean) => Promise<unknown>
+  /** The effective policy; paths and private addresses of the host only for the operator. */
+  readonly describe: (forOperator: boolean) => Promise<PolicyDescription>
   readonly source: () => PolicySource
-  /** Reads a text as if it were the file; throws what is wrong with it. Changes nothing. */
+  /** Checks a text as if it were the file; throws if it does not load. Changes nothing. */
   readonly check: (text: string) => Promise<CheckedPolicy>
-  /** Puts the text in force, as a whole or not at all. `base` names the text that it replaces. */
-  readonly save: (text: string, base: string) => Promise<{ readonly policy: string }>
+  /** Replaces the file and reloads it; an error changes nothing. `base` identifies the text that it replaces. */
+  readonly save: (text: string, base: string) => Promise<PolicyHash>
   readonly inspect: (
     command: { readonly line: string } | { readonly argv: readonly [string, ...string[]] },
-    place: { readonly workspace?: string | undefined; readonly cwd?: string | undefined },
-  ) => Promise<unknown>
-  readonly tryPath: (path: string, op: string, workspace: string | undefined) => Promise<unknown>
-  readonly tryUrl: (url: string) => Promise<unknown>
-  /** What the records of a while suggest, for a person to take or leave. */
-  readonly suggest: (records: readonly Readonly<Record<string, unknown>>[]) => Promise<readonly unknown[]>
+    where: { readonly workspace?: string | undefined; readonly cwd?: string | undefined },
+  ) => Promise<Inspected>
+  readonly tryPath: (path: string, op: string, workspace: string | undefined) => Promise<Verdict>
+  readonly tryUrl: (url: string) => Promise<Verdict>
+  /** Changes to the policy that these records suggest. */
+  readonly suggest: (records: readonly TrailRecord[]) => Promise<readonly Suggestion[]>
 }
 
 type PolicySource = {
   readonly file: string
   readonly exists: boolean
   readonly text: string
-  /** Of the text. */
+  /** Identifies the text. */
   readonly base: string
 }
 
-type CheckedPolicy = {
-  readonly rules: number
-  readonly examples: readonly unknown[]
-  readonly description: unknown
-}
-
-/** Skills by name, each caller's apart; made by the composition root. */
+/** Skills, by name; `compose/compose.ts` makes it. */
 export type SkillParts = {
-  readonly usage: (tenant: string | undefined) => Promise<readonly unknown[]>
-  /** The inspected ones, with what they ask for. */
-  readonly list: () => Promise<readonly unknown[]>
-  readonly run: (name: string, input: unknown, requester: Requester) => Promise<unknown>
+  readonly usage: (tenant: string | undefined) => Promise<readonly SkillUsage[]>
+  /** The inspected skills, with the capabilities that they request. */
+  readonly list: () => Promise<readonly SkillView[]>
+  readonly run: (name: string, input: Json | undefined, requester: Requester) => Promise<SkillRun>
 }
 
 type ServerSettings = {

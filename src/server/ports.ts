@@ -8,8 +8,6 @@ import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import { passedHeaders } from './port-headers.ts'
-import { type Call, type Route, route } from './route.ts'
-import { anyQuery } from './shapes.ts'
 
 /** What a program in the sandbox serves, for callers outside. */
 
@@ -34,23 +32,6 @@ const OURS = [
   'sec-websocket-protocol',
 ]
 
-export const portRoutes: readonly Route[] = [
-  '/v1/sandboxes/:id/ports/:port',
-  '/v1/sandboxes/:id/ports/:port/*',
-].map((path) =>
-  route({
-    method: 'ALL',
-    path,
-    summary: 'A port inside the sandbox; also for WebSockets',
-    scope: 'exec',
-    sandboxToken: true,
-    stream: true,
-    query: anyQuery,
-    answers: { 200: { description: 'whatever it answers' } },
-    handle: (call) => proxied(call as Call),
-  }),
-)
-
 export function portOf(text: string | undefined): number {
   const port = Number(text)
   if (!/^\d{1,5}$/.test(text ?? '') || port < 1 || port > 65_535)
@@ -65,11 +46,6 @@ export const innerPath = (url: string): string =>
 export function innerHeaders(headers: IncomingMessage['headers'], port: number): OutgoingHttpHeaders {
   const kept = Object.entries(headers).filter(([name]) => ![...HOP, ...OURS, 'host'].includes(name))
   return { ...Object.fromEntries(kept), host: `localhost:${port}` }
-}
-
-async function proxied(call: Call): Promise<Response> {
-  const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
-  return passOn(entry, call.env.incoming, portOf(call.params.port))
 }
 
 /**

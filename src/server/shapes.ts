@@ -1,3 +1,5 @@
+import { json } from '../model/api/fields.ts'
+import { SHOWN_STATES } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
 import { EVENT_NAMES } from '../model/event.ts'
 import { GUARANTEE_NAMES, LEVELS } from '../model/guarantee.ts'
@@ -17,7 +19,6 @@ import {
 import { limitsShape, mountShape, NETWORK_MODES, PRESETS, type Spec, specShape } from '../model/spec.ts'
 import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
-import { SHOWN_STATES } from '../supervisor/lifecycle.ts'
 
 /** What callers send. Each shape is the parser and, in `/openapi.json`, the description. */
 
@@ -217,7 +218,7 @@ export const answerShape = object({
   reason: optional(text({ empty: true, max: 1024 })),
 })
 export const signInShape = object({ link: optional(text({ max: 128 })), key: optional(text({ max: 256 })) })
-export const linkShape = object({ key_id: optional(words(64)) })
+export const newLinkShape = object({ key_id: optional(words(64)) })
 const policyText = () => text({ empty: true, max: 512 * 1024 })
 export const policyTextShape = object({ text: policyText() })
 export const policySaveShape = object({ text: policyText(), base: text({ empty: true, max: 64 }) })
@@ -243,11 +244,7 @@ const tenantName = (name: string, at: string): string => {
   return name
 }
 export const webhookShape = object({ url: words(2048), events: optional(list(oneOf(...EVENT_NAMES), 16)) })
-export const skillShape = object({ input: optional(anyJson()) })
-
-function anyJson(): Shape<unknown> {
-  return { schema: {}, parse: (value) => value }
-}
+export const skillShape = object({ input: optional(json()) })
 
 /** Query parameters come as text. */
 const count = (max: number): Shape<number> => ({

@@ -1,27 +1,43 @@
+import type { Approval } from '../model/api/approvals.ts'
+import type { WaitingReview } from '../model/api/reviews.ts'
+import type { SandboxInfo, SandboxState } from '../model/api/sandboxes.ts'
+import type { Decision } from '../model/decision.ts'
+import type { Level } from '../model/guarantee.ts'
 import type { Spec } from '../model/spec.ts'
+import { isOperator, type Principal } from '../supervisor/access/keys.ts'
+import type { ApprovalRow } from '../supervisor/approvals/approvals.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
 import type { SandboxView } from '../supervisor/provisioner.ts'
-import type { Template } from '../supervisor/snapshots/templates.ts'
+import type { WaitingReview as Waiting } from '../supervisor/snapshots/reviews.ts'
 
-/** What callers get to see. */
+/** Rows of the store as answers. Columns are cast, not parsed: only the supervisor writes them. */
 
 const timeOf = (ms: number | null): string | null => (ms === null ? null : new Date(ms).toISOString())
 
-/** What the caller said about it; names of ours stay out. */
+/** The metadata that the caller gave, without the server's own. */
 export const callerMetadata = ({ metadata = {} }: Spec): Record<string, string> =>
   Object.fromEntries(Object.entries(metadata).filter(([name]) => !name.startsWith('ringfence.')))
 
-export function sandboxJson({ row, live }: SandboxView) {
+/** The state that callers see. */
+export const stateOf = ({ row, live }: SandboxView): SandboxState =>
+  live?.shown ?? (row.state as SandboxState)
+
+/** The isolation layers that were measured when the sandbox was opened. */
+export const layersOf = ({ layers }: SandboxView['row']): readonly string[] =>
+  layers === null ? [] : (JSON.parse(layers) as string[])
+
+export function sandboxJson(view: SandboxView) {
+  const { row, live } = view
   const spec = JSON.parse(row.spec) as Spec
   const plan = live?.sandbox?.plan
   return {
     id: row.id,
-    state: live?.shown ?? row.state,
+    state: stateOf(view),
     reason: row.reason,
     backend: row.backend,
-    level: row.level,
-    layers: row.layers === null ? [] : (JSON.parse(row.layers) as string[]),
-    created_at: timeOf(row.createdAt),
+    level: row.level as Level | null,
+    layers: layersOf(row),
+    created_at: new Date(row.createdAt).toISOString(),
     expires_at: isEnded(row.state) ? null : timeOf(row.expiresAt),
     ended_at: timeOf(row.endedAt),
     limits: plan?.limits ?? spec.limits ?? {},
@@ -34,81 +50,44 @@ export function sandboxJson({ row, live }: SandboxView) {
     review: spec.review ?? false,
     agent_id: row.agentId,
     tenant: row.tenant,
-  }
+  } satisfies SandboxInfo
 }
 
-export const snapshotJson = ({ id, name, sandboxId, backend, createdAt }: Template) => ({
-  id,
-  name,
-  sandbox_id: sandboxId,
-  backend,
-  created_at: timeOf(createdAt),
+/** A new sandbox, with its token where there is one. */
+export const createdJson = (made: SandboxView & { readonly token?: string | undefined }): SandboxInfo => ({
+  ...sandboxJson(made),
+  ...(made.token === undefined ? {} : { token: made.token }),
 })
 
-const nullable = (type: string) => ({ type: [type, 'null'] })
-
-export const sandboxSchema = {
-  type: 'object',
-  required: ['id', 'state', 'backend', 'level', 'created_at', 'expires_at', 'limits', 'network', 'metadata'],
-  properties: {
-    id: { type: 'string' },
-    state: { type: 'string' },
-    reason: nullable('string'),
-    backend: nullable('string'),
-    level: nullable('string'),
-    layers: { type: 'array', items: { type: 'string' } },
-    created_at: { type: 'string', format: 'date-time' },
-    expires_at: nullable('string'),
-    ended_at: nullable('string'),
-    limits: { type: 'object' },
-    network: { type: 'object' },
-    metadata: { type: 'object' },
-    public_ports: { type: 'boolean', description: 'ports can be reached without a key' },
-    review: { type: 'boolean', description: 'what it writes waits for a person' },
-    agent_id: nullable('string'),
-    tenant: { type: 'string' },
-    token: { type: 'string', description: 'opens this sandbox alone; shown once' },
-  },
-}
-
-export const snapshotSchema = {
-  type: 'object',
-  required: ['id', 'name', 'sandbox_id', 'backend', 'created_at'],
-  properties: {
-    id: { type: 'string', description: 'what `template` takes when a sandbox is created' },
-    name: nullable('string'),
-    sandbox_id: nullable('string'),
-    backend: { type: 'string' },
-    created_at: { type: 'string', format: 'date-time' },
-  },
-}
-
-export const execSchema = {
-  type: 'object',
-  required: ['sandbox_id', 'exec_id', 'outcome', 'stdout', 'stderr', 'truncated'],
-  properties: {
-    sandbox_id: { type: 'string' },
-    exec_id: { type: 'string' },
-    state: { enum: ['running', 'ended', 'failed'] },
-    backend: { type: 'string' },
-    level: { type: 'string' },
-    layers: { type: 'array', items: { type: 'string' } },
-    outcome: { type: ['object', 'null'] },
-    stdout: { type: 'string' },
-    stderr: { type: 'string' },
-    truncated: { type: 'boolean' },
-    duration_ms: { type: 'number' },
-    violations: { type: 'array' },
-    decision: { type: ['object', 'null'] },
-    cut: { $ref: '#/components/schemas/Cut' },
-  },
-}
-
-export const pageOf = (item: object) => ({
-  type: 'object',
-  required: ['items', 'next'],
-  properties: { items: { type: 'array', items: item }, next: nullable('string') },
+/** An ended sandbox with the number of its changes that are not applied. */
+export const waitingJson = ({ row, changes }: Waiting): WaitingReview => ({
+  ...sandboxJson({ row }),
+  changes,
 })
+
+export const approvalJson = (row: ApprovalRow): Approval => ({
+  id: row.id,
+  command: row.command,
+  cwd: row.cwd,
+  decision: JSON.parse(row.decision) as Decision,
+  sandbox_id: row.sandboxId,
+  exec_id: row.execId,
+  agent_id: row.agentId,
+  asked_at: new Date(row.askedAt).toISOString(),
+  expires_at: new Date(row.expiresAt).toISOString(),
+  answered_by: row.answeredBy,
+  answered_at: timeOf(row.answeredAt),
+  reason: row.reason,
+  state: row.state,
+})
+
+/** The tenant whose records a caller sees; the operator sees all. */
+export const tenantOf = (principal: Principal): string | undefined =>
+  isOperator(principal) ? undefined : principal.tenant
+
+/** The cursor of the next page of records, where this page is full. */
+export const nextSeq = (items: readonly { readonly seq: number }[], limit: number): string | null =>
+  items.length === limit ? String(items.at(-1)?.seq) : null
 
 export const cursorOf = (row: { readonly createdAt: number; readonly id: string }): string =>
   Buffer.from(`${row.createdAt} ${row.id}`).toString('base64url')

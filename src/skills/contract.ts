@@ -1,9 +1,11 @@
+import type { SkillRun, SkillView } from '../model/api/skills.ts'
 import type { Config } from '../model/config.ts'
 import type { EventSink, Json } from '../model/event.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import type { SkillViolation } from '../wasm/host/host-parts.ts'
 import type { RunError, WasmSandboxOptions } from '../wasm/sandbox.ts'
 import type { LogLine } from '../wasm/worker/guest-protocol.ts'
+import type { Inspection } from './inspect.ts'
 import type { OpenSandbox } from './script.ts'
 
 /** What goes into a run of a skill and what comes out. */
@@ -65,8 +67,33 @@ export type ListedSkill = {
   readonly state: 'unchanged' | 'changed' | 'missing'
 }
 
-/** The contract's shape of one run, as every door shows it. */
-export function resultJson(result: SkillResult): Record<string, unknown> {
+/** A listed skill as an answer: without the fields that are undefined. */
+export function skillJson({
+  version,
+  runtime,
+  inspection,
+  ...listed
+}: ListedSkill & { readonly inspection?: Inspection }): SkillView {
+  return {
+    ...listed,
+    ...(version !== undefined && { version }),
+    ...(runtime !== undefined && { runtime }),
+    ...(inspection && { inspection: inspectionJson(inspection) }),
+  }
+}
+
+const inspectionJson = ({
+  version,
+  description,
+  ...known
+}: Inspection): NonNullable<SkillView['inspection']> => ({
+  ...known,
+  ...(version !== undefined && { version }),
+  ...(description !== undefined && { description }),
+})
+
+/** The JSON of one run: of `ringfence skill run --json` and of the API. */
+export function resultJson(result: SkillResult): SkillRun {
   const { skill, execId, hash, fuel, durationMs, violations, log, truncated, withheld } = result
   return {
     ...('ok' in result ? { ok: result.ok } : { error: result.error }),

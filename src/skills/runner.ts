@@ -1,6 +1,7 @@
 import { existsSync, realpathSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { Admission } from '../model/admission.ts'
+import type { SkillUsage } from '../model/api/skills.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
@@ -16,7 +17,7 @@ import { memoryOf } from './memory.ts'
 import { readSkill, type SkillPackage } from './package.ts'
 import { SkillRegister } from './register.ts'
 import { runScript } from './script.ts'
-import { type SkillUsage, UsageLog } from './usage.ts'
+import { UsageLog } from './usage.ts'
 
 type Run = {
   readonly skill: SkillPackage

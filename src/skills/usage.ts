@@ -2,16 +2,10 @@ import { closeSync, fstatSync, fsyncSync, mkdirSync, openSync, readFileSync, wri
 import { join } from 'node:path'
 import { createLock, type Lock } from '../audit/lock.ts'
 import { writeAtomically } from '../host/files/atomic-file.ts'
+import type { SkillUsage } from '../model/api/skills.ts'
 import { boolean, type Infer, number, object, optional, text } from '../model/shape.ts'
 
 /** What the runs of one skill have used. */
-export type SkillUsage = {
-  readonly skill: string
-  readonly runs: number
-  readonly fuel: number
-  readonly duration_ms: number
-  readonly violations: number
-}
 
 const amount = () => number({ min: 0 })
 const used = {

@@ -5,13 +5,21 @@ import { assertPublicUrl } from '../egress/safe-fetch.ts'
 import { parseConfig } from '../host/config-file.ts'
 import { writeAtomically } from '../host/files/atomic-file.ts'
 import { readText } from '../host/system.ts'
+import type {
+  CheckedPolicy,
+  Inspected,
+  PolicyDescription,
+  PolicyHash,
+  Suggestion,
+  Verdict,
+} from '../model/api/policy.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import { oneOf } from '../model/shape.ts'
-import { describePolicy, type PolicyDescription } from '../policy/describe.ts'
+import { describePolicy } from '../policy/describe.ts'
 import { PATH_OPS } from '../policy/paths/paths.ts'
-import { compilePolicy, type ExampleResult, examplesOf, rulesOf } from '../policy/policy.ts'
-import { type Suggestion, suggestFrom } from '../policy/suggest.ts'
+import { compilePolicy, examplesOf, rulesOf } from '../policy/policy.ts'
+import { suggestFrom } from '../policy/suggest.ts'
 import { judgeHere, policiesFor } from './judge-path.ts'
 
 export type PolicyServiceParts = {
@@ -19,8 +27,8 @@ export type PolicyServiceParts = {
   readonly home: string
   readonly current: () => Config
   readonly hash: () => string
-  readonly reload: () => Promise<{ readonly policy: string }>
-  readonly inspect: (command: Asked, place: { workspace: string; cwd: string }) => Promise<unknown>
+  readonly reload: () => Promise<PolicyHash>
+  readonly inspect: (command: Asked, place: { workspace: string; cwd: string }) => Promise<Inspected>
 }
 type Asked = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 
@@ -54,11 +62,7 @@ export class PolicyService {
     return { file, exists: text !== undefined, text: text ?? '', base: baseOf(text ?? '') }
   }
 
-  async check(text: string): Promise<{
-    readonly rules: number
-    readonly examples: readonly ExampleResult[]
-    readonly description: PolicyDescription
-  }> {
+  async check(text: string): Promise<CheckedPolicy> {
     const config = await parseConfig(this.#parts.file, text)
     const examples = rulesOf(config).flatMap(examplesOf)
     compilePolicy(config)
@@ -67,8 +71,8 @@ export class PolicyService {
   }
 
   /** One at a time; whoever read an older text is told so, and a text that does not load changes nothing. */
-  save(text: string, base: string): Promise<{ readonly policy: string }> {
-    const work = async (): Promise<{ readonly policy: string }> => {
+  save(text: string, base: string): Promise<PolicyHash> {
+    const work = async (): Promise<PolicyHash> => {
       const before = this.source()
       if (before.base !== base)
         throw new SandboxError('conflict', 'the policy has changed since you read it', {
@@ -96,19 +100,22 @@ export class PolicyService {
       workspace = '/workspace',
       cwd = workspace,
     }: { workspace?: string | undefined; cwd?: string | undefined },
-  ): Promise<unknown> {
+  ): Promise<Inspected> {
     return this.#parts.inspect(command, { workspace, cwd })
   }
 
-  async tryPath(path: string, op: string, workspace: string | undefined): Promise<unknown> {
+  async tryPath(path: string, op: string, workspace: string | undefined): Promise<Verdict> {
     const request = { path, op: oneOf(...PATH_OPS).parse(op, 'op') }
     const verdicts = policiesFor(this.#parts.current(), request.op, workspace).map((policy) =>
       judgeHere(policy, request),
     )
-    return verdicts.find(({ verdict }) => verdict === 'deny') ?? verdicts[0]
+    return (
+      verdicts.find(({ verdict }) => verdict === 'deny') ??
+      verdicts[0] ?? { verdict: 'deny', reason: 'no policy covers this path' }
+    )
   }
 
-  async tryUrl(url: string): Promise<unknown> {
+  async tryUrl(url: string): Promise<Verdict> {
     const { network = {} } = this.#parts.current()
     try {
       const { addresses } = await assertPublicUrl(url, {

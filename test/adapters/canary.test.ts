@@ -188,7 +188,7 @@ test('a sandbox elsewhere has none, and neither has its server', async () => {
     env: { ...env(), E2B_API_KEY: apiKey, E2B_API_URL: apiUrl, E2B_SANDBOX_URL: sandboxUrl },
     cwd: workspace,
   }
-  const spec = { backend: 'e2b', waive: ['kernel.filtered'], preset: 'read-only' }
+  const spec = { backend: 'e2b', waive: ['kernel.filtered'], preset: 'read-only' } as const
   const sandbox = await Sandbox.create(spec, compose)
   const { stdout, stderr } = await sandbox.exec('env; cat /home/user/* /tmp/*; echo looked')
   await sandbox.close()

@@ -154,7 +154,7 @@ describe('what was judged is what is mounted', () => {
     symlinkSync(`/oldroot${target}/made`, join(shared, 'sub'))
     const spec = {
       workspace: shared,
-      mounts: [{ source: workspace, target: join(shared, 'sub', 'deep'), mode: 'ro' }],
+      mounts: [{ source: workspace, target: join(shared, 'sub', 'deep'), mode: 'ro' as const }],
     }
     await using sandbox = await Sandbox.create(spec, options)
     await expect(sandbox.exec(['true'])).rejects.toMatchObject({ code: 'launch-failed' })

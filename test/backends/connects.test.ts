@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
-import { Sandbox } from '../../src/index.ts'
+import { Sandbox, type Spec } from '../../src/index.ts'
 
 /** Where there is no network, an attempt to reach one is told; what stays inside works as ever. */
 
@@ -31,7 +31,7 @@ a.sendall(b"pair")
 print(b.recv(10))
 `
 
-it.each([
+it.each<[string, Spec]>([
   ['with a writable workspace', {}],
   ['with nothing to write', { preset: 'read-only' }],
   ['with a loopback', { network: { mode: 'loopback' } }],

@@ -216,7 +216,7 @@ describe('wrap and SandboxBuilder', () => {
     await expect(Sandbox.create({ workspace, template: 'x' }, options)).rejects.toMatchObject({
       code: 'unsupported',
     })
-    const network = { mode: 'offline', allowHosts: ['example.com'] }
+    const network = { mode: 'offline', allowHosts: ['example.com'] } as const
     await expect(Sandbox.create({ workspace, network }, options)).rejects.toMatchObject({
       code: 'invalid-input',
     })

@@ -42,7 +42,7 @@ const composeFor = (url: string, more: Record<string, string> = {}): ComposeOpti
   },
   cwd: dir,
 })
-const spec = { backend: 'openshell', waive: ['kernel.filtered'] }
+const spec = { backend: 'openshell', waive: ['kernel.filtered'] } as const
 
 beforeAll(async () => {
   dir = mkdtempSync(join(tmpdir(), 'rf-openshell-'))

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type RunningServer, type ServeOptions, startServer } from '../../src/compose/serve.ts'
 import type { Scope } from '../../src/supervisor/access/keys.ts'
+import { answerContract, checkEvents } from './answer-contract.ts'
 
 /** A real server on a port of its own with a state directory of its own. */
 export type TestServer = {
@@ -38,6 +39,7 @@ export async function startTestServer(config = '', options: ServeOptions = {}): 
     env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: join(dir, 'state') },
     cwd: dir,
     ...options,
+    mounts: [answerContract, ...(options.mounts ?? [])],
   })
   const key = async (scopes: readonly Scope[], tenant?: string): Promise<string> =>
     (await server.parts.keys.create({ scopes, tenant })).secret
@@ -73,6 +75,7 @@ export async function callAt(
     ...(body === undefined ? {} : { body: raw ? body : JSON.stringify(body) }),
   })
   const text = await response.text()
+  if (response.headers.get('content-type')?.startsWith('text/event-stream')) checkEvents(method, path, text)
   let json: unknown
   try {
     json = JSON.parse(text)

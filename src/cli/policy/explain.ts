@@ -1,13 +1,9 @@
+import type { PolicyDescription, RuleDescription, ThemeDescription } from '../../model/api/policy.ts'
 import { ACTIONS, type Action } from '../../model/decision.ts'
 import { NETWORK_MODES } from '../../model/spec.ts'
-import {
-  LIMITS,
-  type PolicyDescription,
-  type RuleDescription,
-  type ThemeDescription,
-} from '../../policy/describe.ts'
+import { LIMITS } from '../../policy/describe.ts'
 
-export { describePolicy, type PolicyDescription } from '../../policy/describe.ts'
+export { describePolicy } from '../../policy/describe.ts'
 
 const DEFAULT: Readonly<Record<Action, string>> = {
   deny: 'does not run',

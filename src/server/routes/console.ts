@@ -1,19 +1,26 @@
+import {
+  consoleEvents,
+  linkShape,
+  type Session,
+  sessionShape,
+  type Who,
+  whoShape,
+} from '../../model/api/console.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
 import type { NewSession } from '../../supervisor/access/sessions.ts'
 import { assertOwnPage, cookieIn, sessionCookie } from '../console-auth.ts'
 import { ConsoleStream } from '../console-stream.ts'
 import type { ServerParts } from '../parts.ts'
-import { type Call, type Route, route } from '../route.ts'
-import { linkShape, positionQuery, signInShape } from '../shapes.ts'
+import type { Call, Route } from '../route.ts'
+import { reply, route } from '../route.ts'
+import { newLinkShape, positionQuery, signInShape } from '../shapes.ts'
 import { lastEventId, sse } from '../sse.ts'
 
-/** People in a browser: signing in and out, and the one stream that their page lives on. */
+/** The console: sessions, sign-in links, and the stream of events that its page shows. */
 
-const OBJECT = { type: 'object' } as const
-
-/** What the page may show and offer. */
-const whoJson = (parts: ServerParts, principal: Principal) => ({
+/** Who is signed in, and what the page may offer. */
+const whoJson = (parts: ServerParts, principal: Principal): Who => ({
   key_id: principal.keyId,
   tenant: principal.tenant,
   scopes: principal.scopes,
@@ -22,17 +29,15 @@ const whoJson = (parts: ServerParts, principal: Principal) => ({
   allow_interactive: parts.settings.allowInteractive(),
 })
 
-const isSecure = ({ parts, request }: Call): boolean =>
+const isSecure = ({ parts, request }: Pick<Call, 'parts' | 'request'>): boolean =>
   parts.settings.tls || request.headers.get('x-forwarded-proto') === 'https'
 
-function welcome(call: Call, { cookie, page, principal }: NewSession): Response {
-  return Response.json(
-    { page, ...whoJson(call.parts, principal) },
-    {
-      status: 201,
-      headers: { 'set-cookie': sessionCookie(cookie, isSecure(call)), 'cache-control': 'no-store' },
-    },
-  )
+function welcome(call: Pick<Call, 'parts' | 'request'>, { cookie, page, principal }: NewSession) {
+  const session: Session = { page, ...whoJson(call.parts, principal) }
+  return reply(201, session, {
+    'set-cookie': sessionCookie(cookie, isSecure(call)),
+    'cache-control': 'no-store',
+  })
 }
 
 export const consoleRoutes: readonly Route[] = [
@@ -43,7 +48,9 @@ export const consoleRoutes: readonly Route[] = [
     scope: 'open',
     body: signInShape,
     maxBytes: 4096,
-    answers: { 201: { description: 'signed in; `page` is the half that the page keeps', schema: OBJECT } },
+    answers: {
+      201: { description: 'signed in; `page` is the secret that the page keeps', shape: sessionShape },
+    },
     async handle(call) {
       const { parts, body, request, env } = call
       assertOwnPage(request.headers, request.method)
@@ -52,7 +59,7 @@ export const consoleRoutes: readonly Route[] = [
         throw new SandboxError('invalid-input', 'give either `link` or `key`')
       parts.signIns.assert(env?.incoming?.socket?.remoteAddress ?? '')
       return welcome(
-        call as Call,
+        call,
         link === undefined ? await parts.sessions.byKey(key as string) : await parts.sessions.byLink(link),
       )
     },
@@ -60,10 +67,10 @@ export const consoleRoutes: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/console/session',
-    summary: 'Who is signed in',
+    summary: 'Get who is signed in',
     scope: 'read',
-    answers: { 200: { description: 'what this session may do', schema: OBJECT } },
-    handle: ({ parts, principal }) => Response.json(whoJson(parts, principal)),
+    answers: { 200: { description: 'what this session may do', shape: whoShape } },
+    handle: ({ parts, principal }) => reply(200, whoJson(parts, principal)),
   }),
   route({
     method: 'DELETE',
@@ -74,54 +81,37 @@ export const consoleRoutes: readonly Route[] = [
     async handle(call) {
       const cookie = cookieIn(call.request.headers)
       if (cookie !== undefined) await call.parts.sessions.end(cookie)
-      const headers = { 'set-cookie': sessionCookie('', isSecure(call as Call)) }
-      return new Response(null, { status: 204, headers })
+      return reply(204, undefined, { 'set-cookie': sessionCookie('', isSecure(call)) })
     },
   }),
   route({
     method: 'POST',
     path: '/v1/console/links',
-    summary: 'A one-time sign-in link to the console, for a key',
+    summary: 'Create a one-time sign-in link to the console, for a key',
     scope: 'admin',
-    body: linkShape,
-    answers: { 201: { description: 'its secret, shown once', schema: OBJECT } },
+    body: newLinkShape,
+    answers: { 201: { description: 'the link with its secret, shown once', shape: linkShape } },
     async handle({ parts, body }) {
       const link = await parts.sessions.newLink(body.key_id ?? (await parts.keys.consoleKey()))
-      return Response.json({ link, path: `/console/#${link}` }, { status: 201 })
+      return reply(201, { link, path: `/console/#${link}` })
     },
   }),
   route({
     method: 'GET',
     path: '/v1/console/events',
-    summary: 'Everything that the console shows, as it changes',
+    summary: 'Stream everything that the console shows, as it changes',
     scope: 'read',
     query: positionQuery,
     answers: {
       200: {
-        description:
-          'events: hello, approvals, reviews, sandbox, gone, samples, record; `cut` with the reason of its end',
+        description: 'one event per change; `cut` says why the stream ends',
         type: 'text/event-stream',
+        events: consoleEvents,
       },
     },
     handle: (call) => {
       const after = lastEventId(call.request) ?? call.query.after
       return sse(call, (signal) => new ConsoleStream(call.parts, call.principal).events(after, signal))
     },
-  }),
-  route({
-    method: 'GET',
-    path: '/v1/doctor',
-    summary: 'What this host can do, measured now, with what to do about the rest',
-    scope: 'admin',
-    answers: { 200: { description: 'as `ringfence doctor --json` says it', schema: OBJECT } },
-    handle: async ({ parts }) => Response.json(await parts.doctor()),
-  }),
-  route({
-    method: 'GET',
-    path: '/v1/skills',
-    summary: 'The inspected skills: what they ask for, and red flags',
-    scope: 'admin',
-    answers: { 200: { description: 'the skills', schema: OBJECT } },
-    handle: async ({ parts }) => Response.json({ items: await parts.skills.list(), next: null }),
   }),
 ]

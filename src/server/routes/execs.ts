@@ -1,59 +1,90 @@
+import {
+  type ExecResult,
+  execEvents,
+  execPage,
+  execShape,
+  signalSentShape,
+  writtenShape,
+} from '../../model/api/execs.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Started } from '../../supervisor/exec/exec-service.ts'
 import { ANSWER_BYTES, type ExecSession, execJson } from '../../supervisor/exec/exec-session.ts'
-import { problem } from '../problem.ts'
-import { type Call, type Route, route } from '../route.ts'
+import { execViewOf, recordedExec, recordedExecs } from '../exec-views.ts'
+import { problemOf } from '../problem.ts'
+import type { Call, EventOf, Reply, Route } from '../route.ts'
+import { reply, route } from '../route.ts'
 import {
   attachQuery,
   bytesFrom,
   type ExecBody,
   execRequestOf,
-  execShape,
+  execShape as newExecShape,
   signalShape,
   stdinShape,
 } from '../shapes.ts'
-import { lastEventId, type SseEvent, sse } from '../sse.ts'
+import { lastEventId, sse } from '../sse.ts'
 import { endStreamNow } from '../stream-end.ts'
-import { execSchema } from '../views.ts'
+
+/** Commands in a sandbox: start, follow, write to, signal, list. */
+
+type ExecEvent = EventOf<typeof execEvents>
 
 const BODY_BYTES = 16 * 1024 * 1024
 
 const wantsStream = (request: Request): boolean =>
   (request.headers.get('accept') ?? '').includes('text/event-stream')
 
+const STREAM = { type: 'text/event-stream', events: execEvents } as const
+
 export const execRoutes: readonly Route[] = [
   route({
     method: 'POST',
     path: '/v1/sandboxes/:id/exec',
-    summary: 'Run a command: a JSON result, or events with `Accept: text/event-stream`',
+    summary: 'Run a command: a JSON result, or a stream of events with `Accept: text/event-stream`',
     scope: 'exec',
     sandboxToken: true,
-    body: execShape,
+    body: newExecShape,
     maxBytes: BODY_BYTES,
     answers: {
-      200: { description: 'how it ended', schema: execSchema },
-      202: { description: 'it runs in the background', schema: execSchema },
+      200: { description: 'the result', shape: execShape, ...STREAM },
+      202: { description: 'the command runs in the background', shape: execShape },
     },
     handle: (call) => (wantsStream(call.request) ? execStream(call) : execAnswer(call)),
   }),
   route({
     method: 'GET',
+    path: '/v1/sandboxes/:id/execs',
+    summary: 'List the commands of a sandbox, newest first: running ones and recorded ones',
+    scope: 'read',
+    sandboxToken: true,
+    answers: { 200: { description: 'a page', shape: execPage } },
+    async handle({ parts, principal, params }) {
+      const { row, live } = await parts.supervisor.get(principal, params.id)
+      const held = [...(live?.execs.values() ?? [])].map(execViewOf)
+      const known = new Set(held.map(({ exec_id }) => exec_id))
+      const past = (await recordedExecs(parts, row.id)).filter(({ exec_id }) => !known.has(exec_id))
+      const items = [...held, ...past].sort((a, b) => (a.started_at < b.started_at ? 1 : -1))
+      return reply(200, { items, next: null })
+    },
+  }),
+  route({
+    method: 'GET',
     path: '/v1/sandboxes/:id/execs/:exec',
-    summary: 'A command: its result so far, or its events from any point on',
+    summary: 'Get a command: its result so far, or its events after a position',
     scope: 'read',
     sandboxToken: true,
     query: attachQuery,
-    answers: { 200: { description: 'the command', schema: execSchema } },
+    answers: { 200: { description: 'the command', shape: execShape, ...STREAM } },
     async handle(call) {
       const { parts, principal, params, query, request } = call
-      const { live } = await parts.supervisor.get(principal, params.id as string)
-      const session = live?.execs.get(params.exec as string)
+      const { live } = await parts.supervisor.get(principal, params.id)
+      const session = live?.execs.get(params.exec)
       const sandbox = live?.sandbox
-      if (!session || !live || !sandbox) return fromTrail(call as Call)
+      if (!session || !live || !sandbox) return reply(200, await recordedExec(parts, principal, params))
       const after = lastEventId(request) ?? query.after ?? 0
       return wantsStream(request)
         ? sse(call, (signal) => eventsOf({ session, live: sandbox, entry: live }, after, signal))
-        : Response.json(answerOf({ session, live: sandbox, entry: live }))
+        : reply(200, answerOf({ session, live: sandbox, entry: live }))
     },
   }),
   route({
@@ -64,14 +95,14 @@ export const execRoutes: readonly Route[] = [
     sandboxToken: true,
     body: stdinShape,
     maxBytes: 2 * 1024 * 1024,
-    answers: { 200: { description: 'taken' } },
+    answers: { 200: { description: 'the number of bytes written', shape: writtenShape } },
     async handle(call) {
-      const session = await running(call as Call, call.body.exec_id)
+      const session = await running(call, call.body.exec_id)
       const { data, data_base64, eof } = call.body
       const bytes = data_base64 === undefined ? Buffer.from(data ?? '') : bytesFrom(data_base64)
       if (bytes.length > 0) await session.write(bytes)
       if (eof) session.endInput()
-      return Response.json({ written: bytes.length })
+      return reply(200, { written: bytes.length })
     },
   }),
   route({
@@ -81,38 +112,40 @@ export const execRoutes: readonly Route[] = [
     scope: 'exec',
     sandboxToken: true,
     body: signalShape,
-    answers: { 200: { description: 'sent' } },
+    answers: { 200: { description: 'the signal that was sent', shape: signalSentShape } },
     async handle(call) {
-      const session = await running(call as Call, call.body.exec_id)
+      const session = await running(call, call.body.exec_id)
       session.signal(call.body.signal ?? 'SIGTERM')
-      return Response.json({ sent: call.body.signal ?? 'SIGTERM' })
+      return reply(200, { sent: call.body.signal ?? 'SIGTERM' })
     },
   }),
 ]
 
-async function execAnswer(call: Call<ExecBody>): Promise<Response> {
+async function execAnswer(
+  call: Call<'id', ExecBody>,
+): Promise<Reply<200, ExecResult> | Reply<202, ExecResult>> {
   const { parts, principal, params, body } = call
   const request = execRequestOf(body)
-  const started = await parts.supervisor.exec(principal, params.id as string, request)
-  if (request.background) return Response.json(answerOf(started), { status: 202 })
+  const started = await parts.supervisor.exec(principal, params.id, request)
+  if (request.background) return reply(202, answerOf(started))
   const release = started.session.log.hold()
   try {
     await started.session.result
-    return Response.json(answerOf(started))
+    return reply(200, answerOf(started))
   } finally {
     release()
   }
 }
 
 /** The stream opens when the command runs, or when a human is asked; a refusal before that is an ordinary answer. */
-async function execStream(call: Call<ExecBody>): Promise<Response> {
+async function execStream(call: Call<'id', ExecBody>): Promise<Response> {
   const { parts, principal, params, body } = call
   const request = { ...execRequestOf(body), background: true, keepBytes: ANSWER_BYTES }
   let asked: (id: string) => void = () => {}
   const question = new Promise<string>((resolve) => {
     asked = resolve
   })
-  const started = parts.supervisor.exec(principal, params.id as string, request, { onAsked: asked })
+  const started = parts.supervisor.exec(principal, params.id, request, { onAsked: asked })
   const first = await Promise.race([started.then(() => undefined), question])
   if (first === undefined) {
     const running = await started
@@ -122,7 +155,7 @@ async function execStream(call: Call<ExecBody>): Promise<Response> {
 }
 
 /** The command as it stands; where its sandbox ended around it, that is said too. */
-function answerOf({ session, live, entry }: Started) {
+function answerOf({ session, live, entry }: Started): ExecResult {
   const cut = session.state === 'running' ? undefined : endStreamNow(entry)
   return { ...execJson(session, live), ...(cut && wasStopped(session) ? { cut } : {}) }
 }
@@ -135,12 +168,12 @@ async function* afterQuestion(
   id: string,
   started: Promise<Started>,
   signal: AbortSignal,
-): AsyncGenerator<SseEvent, void> {
+): AsyncGenerator<ExecEvent, void> {
   yield { event: 'approval', data: { id } }
   try {
     yield* eventsOf(await started, 0, signal)
   } catch (error) {
-    yield { event: 'error', data: await problem(error, call.requestId, call.parts.log).json() }
+    yield { event: 'error', data: problemOf(error, call.requestId, call.parts.log) }
   }
 }
 
@@ -148,7 +181,7 @@ async function* eventsOf(
   started: Started,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<SseEvent, void> {
+): AsyncGenerator<ExecEvent, void> {
   const { session, live } = started
   yield { event: 'start', data: { exec_id: session.id, sandbox_id: live.id, pid: session.pid } }
   for await (const chunk of session.log.follow(after, signal)) {
@@ -161,40 +194,14 @@ async function* eventsOf(
     const { stdout: _out, stderr: _err, ...end } = answerOf(started)
     yield { event: 'end', data: end, id: session.log.lastId }
   } catch (error) {
-    yield { event: 'error', data: await problem(error, session.id).json() }
+    yield { event: 'error', data: problemOf(error, session.id) }
   }
 }
 
-async function running(call: Call, execId: string): Promise<ExecSession> {
-  const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
+async function running(call: Call<'id'>, execId: string): Promise<ExecSession> {
+  const entry = await call.parts.supervisor.use(call.principal, call.params.id)
   const session = entry.execs.get(execId)
   if (!session) throw new SandboxError('not-found', `there is no command \`${execId}\` in this sandbox`)
   entry.touch()
   return session
-}
-
-/** Once it is no longer in memory, the trail still knows how a command ended. */
-async function fromTrail({ parts, principal, params }: Call): Promise<Response> {
-  const { row } = await parts.supervisor.get(principal, params.id as string)
-  const records = await parts.trail.query({ sandboxId: row.id, execId: params.exec, limit: 1000 })
-  const decided = records.find(({ event }) => event === 'PolicyDecision')
-  if (!decided) throw new SandboxError('not-found', `there is no command \`${params.exec}\` in this sandbox`)
-  const end = records.find(({ event }) => event === 'Exec')
-  return Response.json({
-    sandbox_id: row.id,
-    exec_id: params.exec,
-    state: end?.state ?? 'failed',
-    backend: row.backend,
-    level: row.level,
-    layers: end?.layers ?? [],
-    outcome: end?.outcome ?? null,
-    stdout: '',
-    stderr: '',
-    truncated: true,
-    duration_ms: end?.duration_ms ?? null,
-    violations: records
-      .filter(({ event }) => event === 'SandboxViolation')
-      .map(({ guarantee, details }) => ({ guarantee, details })),
-    decision: { action: decided.action, reason: decided.reason, rules: decided.rules },
-  })
 }

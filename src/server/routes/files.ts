@@ -1,33 +1,18 @@
+import { type FileInfo, filePage, fileShape, watchEvents } from '../../model/api/files.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 
-type FileInfo = Awaited<ReturnType<OpenSandbox['files']['stat']>>
-
 import { bytesOf } from '../body.ts'
-import { type Call, type Route, route } from '../route.ts'
+import type { Call, EventOf, Route } from '../route.ts'
+import { reply, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
-import { type SseEvent, sse } from '../sse.ts'
+import { sse } from '../sse.ts'
 import { endStreamSoon } from '../stream-end.ts'
-import { pageOf } from '../views.ts'
 
-const fileSchema = {
-  type: 'object',
-  required: ['name', 'path', 'kind', 'size', 'mode'],
-  properties: {
-    name: { type: 'string' },
-    path: { type: 'string' },
-    kind: { enum: ['file', 'dir', 'link', 'other'] },
-    size: { type: 'integer' },
-    mode: { type: 'integer' },
-    uid: { type: 'integer' },
-    gid: { type: 'integer' },
-    modified_at: { type: 'string', format: 'date-time' },
-    target: { type: 'string' },
-  },
-}
+type Found = Awaited<ReturnType<OpenSandbox['files']['stat']>>
 
-const fileJson = (info: FileInfo) => ({
+const fileJson = (info: Found): FileInfo => ({
   name: info.name,
   path: info.path,
   kind: info.kind,
@@ -41,13 +26,13 @@ const fileJson = (info: FileInfo) => ({
 
 /** Files as the sandbox sees them. The work counts as use of the sandbox. */
 async function within<T>(
-  call: Call,
+  call: Call<'id'>,
   path: string,
   work: (live: OpenSandbox, entry: LiveSandbox) => Promise<T>,
 ): Promise<T> {
   if (!path.startsWith('/'))
     throw new SandboxError('path-not-absolute', `\`${path}\` is not an absolute path`)
-  const entry = await call.parts.supervisor.use(call.principal, call.params.id as string)
+  const entry = await call.parts.supervisor.use(call.principal, call.params.id)
   const live = entry.ready()
   const end = entry.begin()
   try {
@@ -57,6 +42,8 @@ async function within<T>(
   }
 }
 
+type WatchEvent = EventOf<typeof watchEvents>
+
 const base = { sandboxToken: true } as const
 
 export const fileRoutes: readonly Route[] = [
@@ -64,11 +51,11 @@ export const fileRoutes: readonly Route[] = [
     ...base,
     method: 'GET',
     path: '/v1/sandboxes/:id/files',
-    summary: 'A file, as a stream',
+    summary: 'Read a file, as a stream',
     scope: 'read',
     query: readQuery,
-    answers: { 200: { description: 'its bytes', type: 'application/octet-stream' } },
-    handle: (call) => readFile(call as unknown as Call, call.query),
+    answers: { 200: { description: 'the bytes of the file', type: 'application/octet-stream' } },
+    handle: (call) => readFile(call, call.query),
   }),
   route({
     ...base,
@@ -78,71 +65,72 @@ export const fileRoutes: readonly Route[] = [
     scope: 'exec',
     query: pathQuery,
     stream: true,
-    answers: { 200: { description: 'written', schema: fileSchema } },
+    answers: { 200: { description: 'the file', shape: fileShape } },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, async (live) => {
+      within(call, call.query.path, async (live) => {
         const body = call.request.body
         await live.files.write(call.query.path, body ? bytesOf(body) : empty())
-        return Response.json(fileJson(await live.files.stat(call.query.path)))
+        return reply(200, fileJson(await live.files.stat(call.query.path)))
       }),
   }),
   route({
     ...base,
     method: 'DELETE',
     path: '/v1/sandboxes/:id/files',
-    summary: 'Remove a file, or a directory with everything in it',
+    summary: 'Delete a file, or a directory with everything in it',
     scope: 'exec',
     query: pathQuery,
-    answers: { 204: { description: 'gone' } },
+    answers: { 204: { description: 'deleted' } },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, async (live) => {
+      within(call, call.query.path, async (live) => {
         await live.files.remove(call.query.path)
-        return new Response(null, { status: 204 })
+        return reply(204)
       }),
   }),
   route({
     ...base,
     method: 'GET',
     path: '/v1/sandboxes/:id/files/list',
-    summary: 'What is in a directory',
+    summary: 'List a directory',
     scope: 'read',
     query: filesQuery,
-    answers: { 200: { description: 'its entries', schema: pageOf(fileSchema) } },
+    answers: { 200: { description: 'the entries', shape: filePage } },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, async (live) => {
+      within(call, call.query.path, async (live) => {
         const found = await live.files.entries(call.query.path, call.query.depth)
-        return Response.json({ items: found.map(fileJson), next: null })
+        return reply(200, { items: found.map(fileJson), next: null })
       }),
   }),
   route({
     ...base,
     method: 'GET',
     path: '/v1/sandboxes/:id/files/stat',
-    summary: 'What a path is; links are not followed',
+    summary: 'Get the type, size and mode of a path; links are not followed',
     scope: 'read',
     query: pathQuery,
-    answers: { 200: { description: 'the file', schema: fileSchema } },
+    answers: { 200: { description: 'the file', shape: fileShape } },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, async (live) =>
-        Response.json(fileJson(await live.files.stat(call.query.path))),
+      within(call, call.query.path, async (live) =>
+        reply(200, fileJson(await live.files.stat(call.query.path))),
       ),
   }),
   route({
     ...base,
     method: 'GET',
     path: '/v1/sandboxes/:id/files/watch',
-    summary: 'Changes in a directory, as events',
+    summary: 'Watch a directory, as a stream of events',
     scope: 'read',
     query: watchQuery,
     answers: {
       200: {
-        description: 'events: ready, change; `cut` with the reason of its end',
+        description: 'one event per change; `cut` says why the stream ends',
         type: 'text/event-stream',
+        events: watchEvents,
       },
     },
     handle: (call) =>
-      within(call as unknown as Call, call.query.path, (_, entry) =>
-        watched(call as unknown as Call, entry, call.query.path, call.query.recursive ?? false),
+      within(call, call.query.path, (_, entry) =>
+        watched(call, entry, call.query.path, call.query.recursive ?? false),
       ),
   }),
 ]
@@ -150,7 +138,7 @@ export const fileRoutes: readonly Route[] = [
 async function* empty(): AsyncGenerator<Uint8Array, void> {}
 
 async function readFile(
-  call: Call,
+  call: Call<'id'>,
   { path, offset, length }: { readonly path: string; readonly offset?: number; readonly length?: number },
 ): Promise<Response> {
   return within(call, path, async (live) => {
@@ -184,12 +172,17 @@ async function readFile(
 }
 
 /** Resolves once the watch is in place. */
-async function watched(call: Call, entry: LiveSandbox, path: string, recursive: boolean): Promise<Response> {
-  const queue: SseEvent[] = []
+async function watched(
+  call: Call<'id'>,
+  entry: LiveSandbox,
+  path: string,
+  recursive: boolean,
+): Promise<Response> {
+  const queue: WatchEvent[] = []
   const stop = new AbortController()
   let wake: () => void = () => {}
   let over = false
-  const add = (event: SseEvent): void => {
+  const add = (event: WatchEvent): void => {
     if (queue.length < 10_000) queue.push(event)
     wake()
   }
@@ -211,7 +204,7 @@ async function watched(call: Call, entry: LiveSandbox, path: string, recursive: 
         wake()
       })
   })
-  async function* events(signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+  async function* events(signal: AbortSignal): AsyncGenerator<WatchEvent, void> {
     signal.addEventListener('abort', () => wake(), { once: true })
     try {
       while (!signal.aborted && !(over && queue.length === 0)) {

@@ -1,58 +1,51 @@
 import { createHash } from 'node:crypto'
+import { recordPage } from '../../model/api/audit.ts'
+import {
+  createdSandboxShape,
+  networkChangeShape,
+  sandboxMetricsShape,
+  sandboxPage,
+  sandboxShape,
+} from '../../model/api/sandboxes.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { type Call, type Route, route } from '../route.ts'
-import {
-  createShape,
-  forkShape,
-  listQuery,
-  logsQuery,
-  networkShape,
-  noBody,
-  snapshotShape,
-  specOf,
-  timeoutShape,
-} from '../shapes.ts'
-import {
-  cursorFrom,
-  cursorOf,
-  pageOf,
-  sandboxJson,
-  sandboxSchema,
-  snapshotJson,
-  snapshotSchema,
-} from '../views.ts'
+import type { Call, Route } from '../route.ts'
+import { reply, route } from '../route.ts'
+import { createShape, listQuery, logsQuery, networkShape, noBody, specOf, timeoutShape } from '../shapes.ts'
+import { createdJson, cursorFrom, cursorOf, nextSeq, sandboxJson, stateOf } from '../views.ts'
 
-const MOST_SNAPSHOTS = 100
-const ONE = { 200: { description: 'the sandbox', schema: sandboxSchema } }
-const idOf = ({ params }: Call<never, never> | Call): string => params.id as string
+/** Sandboxes: their lifecycle and what they are doing. */
 
-/** A name that a client gives to one attempt, so that repeating it makes nothing twice. */
-function idempotencyOf(call: Call): { readonly name: string; readonly request: string } | undefined {
-  const name = call.request.headers.get('idempotency-key')
+const ONE = { 200: { description: 'the sandbox', shape: sandboxShape } } as const
+
+/** A name that a client gives to one attempt, so that a repeat creates nothing twice. */
+function idempotencyOf({
+  request,
+  body,
+}: Pick<Call, 'request' | 'body'>): { readonly name: string; readonly request: string } | undefined {
+  const name = request.headers.get('idempotency-key')
   if (name === null) return undefined
   if (!/^[\x21-\x7e]{1,128}$/.test(name))
     throw new SandboxError('invalid-input', 'an idempotency key has 1 to 128 visible characters')
-  return { name, request: createHash('sha256').update(JSON.stringify(call.body)).digest('hex') }
+  return { name, request: createHash('sha256').update(JSON.stringify(body)).digest('hex') }
 }
 
-export const sandboxRoutes: readonly Route[] = [
+const lifecycle: readonly Route[] = [
   route({
     method: 'POST',
     path: '/v1/sandboxes',
     summary: 'Create a sandbox',
     scope: 'create',
     body: createShape,
-    answers: { 201: { description: 'it is ready', schema: sandboxSchema } },
+    answers: { 201: { description: 'the sandbox, ready', shape: createdSandboxShape } },
     async handle(call) {
       const { body, parts, principal } = call
       const made = await parts.supervisor.create(principal, {
         spec: specOf(body),
         timeoutMs: body.timeout_ms,
         idleMs: body.idle_ms || undefined,
-        idempotency: idempotencyOf(call as Call),
+        idempotency: idempotencyOf(call),
       })
-      const token = made.token === undefined ? {} : { token: made.token }
-      return Response.json({ ...sandboxJson(made), ...token }, { status: 201 })
+      return reply(201, createdJson(made))
     },
   }),
   route({
@@ -61,7 +54,7 @@ export const sandboxRoutes: readonly Route[] = [
     summary: 'List sandboxes, newest first',
     scope: 'read',
     query: listQuery,
-    answers: { 200: { description: 'a page', schema: pageOf(sandboxSchema) } },
+    answers: { 200: { description: 'a page', shape: sandboxPage } },
     async handle({ parts, principal, query }) {
       const limit = query.limit ?? 50
       const after = query.cursor === undefined ? undefined : cursorFrom(query.cursor)
@@ -71,136 +64,85 @@ export const sandboxRoutes: readonly Route[] = [
       const found = await parts.supervisor.list(principal, { states, agentId: query.agent_id, after, limit })
       const last = found.at(-1)
       const next = found.length === limit && last ? cursorOf(last.row) : null
-      return Response.json({ items: found.map(sandboxJson), next })
+      return reply(200, { items: found.map(sandboxJson), next })
     },
   }),
   route({
     method: 'GET',
     path: '/v1/sandboxes/:id',
-    summary: 'One sandbox',
+    summary: 'Get a sandbox',
     scope: 'read',
     sandboxToken: true,
     answers: ONE,
-    handle: async (call) =>
-      Response.json(sandboxJson(await call.parts.supervisor.get(call.principal, idOf(call)))),
+    handle: async ({ parts, principal, params }) =>
+      reply(200, sandboxJson(await parts.supervisor.get(principal, params.id))),
   }),
   route({
     method: 'DELETE',
     path: '/v1/sandboxes/:id',
-    summary: 'End a sandbox; twice is harmless',
+    summary: 'End a sandbox; ending it twice is harmless',
     scope: 'create',
     answers: ONE,
-    handle: async (call) =>
-      Response.json(sandboxJson(await call.parts.supervisor.stop(call.principal, idOf(call)))),
+    handle: async ({ parts, principal, params }) =>
+      reply(200, sandboxJson(await parts.supervisor.stop(principal, params.id))),
   }),
   ...(['pause', 'resume'] as const).map((verb) =>
     route({
       method: 'POST',
-      path: `/v1/sandboxes/:id/${verb}`,
-      summary: verb === 'pause' ? 'Freeze it; its deadlines stand still' : 'Let it go on',
+      path: `/v1/sandboxes/:id/${verb}` as const,
+      summary: verb === 'pause' ? 'Pause a sandbox and its deadlines' : 'Resume a paused sandbox',
       scope: 'create',
       body: noBody,
       answers: ONE,
-      handle: async (call) =>
-        Response.json(sandboxJson(await call.parts.supervisor[verb](call.principal, idOf(call)))),
+      handle: async ({ parts, principal, params }) =>
+        reply(200, sandboxJson(await parts.supervisor[verb](principal, params.id))),
     }),
   ),
   route({
     method: 'POST',
-    path: '/v1/sandboxes/:id/snapshot',
-    summary: 'Keep the files of its own places; a sandbox can start from them as its template',
-    scope: 'create',
-    body: snapshotShape,
-    answers: {
-      201: { description: 'the snapshot', schema: snapshotSchema },
-      501: { description: 'this backend cannot' },
-    },
-    handle: async ({ parts, principal, params, body }) =>
-      Response.json(snapshotJson(await parts.snapshots.take(principal, params.id as string, body.name)), {
-        status: 201,
-      }),
-  }),
-  route({
-    method: 'POST',
-    path: '/v1/sandboxes/:id/fork',
-    summary: 'A new sandbox of the same spec with the same files; processes stay where they are',
-    scope: 'create',
-    body: forkShape,
-    answers: {
-      201: { description: 'it is ready', schema: sandboxSchema },
-      501: { description: 'this backend cannot' },
-    },
-    async handle({ parts, principal, params, body }) {
-      const made = await parts.snapshots.fork(principal, params.id as string, body.timeout_ms)
-      const token = made.token === undefined ? {} : { token: made.token }
-      return Response.json({ ...sandboxJson(made), ...token }, { status: 201 })
-    },
-  }),
-  route({
-    method: 'GET',
-    path: '/v1/snapshots',
-    summary: 'Snapshots, newest first',
-    scope: 'read',
-    answers: { 200: { description: 'the latest hundred', schema: pageOf(snapshotSchema) } },
-    handle: async ({ parts, principal }) =>
-      Response.json({
-        items: (await parts.snapshots.list(principal, MOST_SNAPSHOTS)).map(snapshotJson),
-        next: null,
-      }),
-  }),
-  route({
-    method: 'DELETE',
-    path: '/v1/snapshots/:id',
-    summary: 'Forget a snapshot',
-    scope: 'create',
-    answers: { 204: { description: 'it is gone' } },
-    async handle({ parts, principal, params }) {
-      await parts.snapshots.remove(principal, params.id as string)
-      return new Response(null, { status: 204 })
-    },
-  }),
-  route({
-    method: 'POST',
     path: '/v1/sandboxes/:id/timeout',
-    summary: 'Set the deadline anew, counted from now; 0 means never',
+    summary: 'Set a new deadline, counted from now (0 = unlimited)',
     scope: 'create',
     body: timeoutShape,
     answers: ONE,
-    async handle(call) {
-      const { timeout_ms, only_longer } = call.body
-      const seen = await call.parts.supervisor.setTimeout(
-        call.principal,
-        call.params.id as string,
-        timeout_ms,
-        only_longer,
+    async handle({ parts, principal, params, body }) {
+      const { timeout_ms, only_longer } = body
+      return reply(
+        200,
+        sandboxJson(await parts.supervisor.setTimeout(principal, params.id, timeout_ms, only_longer)),
       )
-      return Response.json(sandboxJson(seen))
     },
   }),
   route({
     method: 'PUT',
     path: '/v1/sandboxes/:id/network',
-    summary: 'Change which hosts it reaches while it runs',
+    summary: 'Replace the list of allowed hosts of a running sandbox',
     scope: 'create',
     body: networkShape,
-    answers: ONE,
+    answers: {
+      200: { description: 'the sandbox, with the verdict on each host', shape: networkChangeShape },
+    },
     async handle({ parts, principal, params, body }) {
-      const seen = await parts.supervisor.setAllowHosts(principal, params.id as string, body.allow_hosts)
-      return Response.json({ ...sandboxJson(seen), hosts: seen.live?.sandbox?.hostVerdicts ?? [] })
+      const changed = await parts.supervisor.setAllowHosts(principal, params.id, body.allow_hosts)
+      return reply(200, { ...sandboxJson(changed), hosts: changed.live?.sandbox?.hostVerdicts ?? [] })
     },
   }),
+]
+
+const activity: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/sandboxes/:id/metrics',
-    summary: 'What it does right now',
+    summary: 'Get what a sandbox is doing now',
     scope: 'read',
     sandboxToken: true,
-    answers: { 200: { description: 'figures', schema: { type: 'object' } } },
-    async handle(call) {
-      const { row, live } = await call.parts.supervisor.get(call.principal, idOf(call))
-      return Response.json({
+    answers: { 200: { description: 'running commands and remaining time', shape: sandboxMetricsShape } },
+    async handle({ parts, principal, params }) {
+      const view = await parts.supervisor.get(principal, params.id)
+      const { row, live } = view
+      return reply(200, {
         id: row.id,
-        state: live?.shown ?? row.state,
+        state: stateOf(view),
         running: live?.running ?? 0,
         execs: live?.execs.size ?? 0,
         ttl_left_ms: live?.ttl.leftMs ?? null,
@@ -212,16 +154,18 @@ export const sandboxRoutes: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/sandboxes/:id/logs',
-    summary: 'What is on record about it, oldest first',
+    summary: 'List the audit records of a sandbox, oldest first',
     scope: 'read',
     sandboxToken: true,
     query: logsQuery,
-    answers: { 200: { description: 'a page', schema: pageOf({ type: 'object' }) } },
+    answers: { 200: { description: 'a page', shape: recordPage } },
     async handle({ parts, principal, params, query }) {
-      const { row } = await parts.supervisor.get(principal, params.id as string)
+      const { row } = await parts.supervisor.get(principal, params.id)
       const limit = query.limit ?? 200
       const items = await parts.trail.query({ sandboxId: row.id, after: query.after, limit })
-      return Response.json({ items, next: items.length === limit ? String(items.at(-1)?.seq) : null })
+      return reply(200, { items, next: nextSeq(items, limit) })
     },
   }),
 ]
+
+export const sandboxRoutes: readonly Route[] = [...lifecycle, ...activity]

@@ -1,7 +1,7 @@
 import { longTimeout } from '../../host/clock.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { EventSink, Json } from '../../model/event.ts'
+import type { EventSink } from '../../model/event.ts'
 import { redact } from '../../model/redact.ts'
 import {
   type ApprovalRow,
@@ -15,6 +15,8 @@ import type { Store } from '../../store/sql.ts'
 import { isOperator, type Principal } from '../access/keys.ts'
 import { answerFields } from '../sandbox-record.ts'
 import type { ApprovalAnswer } from './approval-facts.ts'
+
+export type { ApprovalRow }
 
 export type ApprovalsParts = {
   readonly store: Store
@@ -167,20 +169,3 @@ export class Approvals {
     }
   }
 }
-
-/** The contract's shape. */
-export const approvalJson = (row: ApprovalRow) => ({
-  id: row.id,
-  command: row.command,
-  cwd: row.cwd,
-  decision: JSON.parse(row.decision) as Json,
-  sandbox_id: row.sandboxId,
-  exec_id: row.execId,
-  agent_id: row.agentId,
-  asked_at: new Date(row.askedAt).toISOString(),
-  expires_at: new Date(row.expiresAt).toISOString(),
-  answered_by: row.answeredBy,
-  answered_at: row.answeredAt === null ? null : new Date(row.answeredAt).toISOString(),
-  reason: row.reason,
-  state: row.state,
-})

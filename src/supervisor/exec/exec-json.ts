@@ -1,12 +1,13 @@
 import type { ExecResult } from '../../model/command.ts'
 import type { Decision } from '../../model/decision.ts'
+import type { Level } from '../../model/guarantee.ts'
 
 /** `null` for what is known only at the end. */
 type Done = Pick<ExecResult, 'layers' | 'truncated' | 'durationMs' | 'violations'> & {
   readonly outcome: ExecResult['outcome'] | null
   readonly decision: Decision | null
 }
-type Where = { readonly id: string; readonly backend: string; readonly level: string }
+type Where = { readonly id: string; readonly backend: string; readonly level: Level }
 type Said = { readonly execId: string; readonly stdout: string; readonly stderr: string }
 
 /** One command as `run --json`, `auto --json` and `/v1` show it. */

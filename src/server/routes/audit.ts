@@ -1,32 +1,28 @@
+import {
+  auditEvents,
+  bareRecordsShape,
+  proofShape,
+  recordPage,
+  signedHeadShape,
+  verificationShape,
+} from '../../model/api/audit.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { EventName } from '../../model/event.ts'
+import type { Infer } from '../../model/shape.ts'
 import { streamEndOfSandbox } from '../../model/stream-end.ts'
-import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
+import type { Principal } from '../../supervisor/access/keys.ts'
 import type { ServerParts } from '../parts.ts'
-import { type Call, type Route, route } from '../route.ts'
+import type { Call, EventOf, Route } from '../route.ts'
+import { reply, route } from '../route.ts'
 import { auditQuery, eventsQuery, linesQuery } from '../shapes.ts'
-import { lastEventId, type SseEvent, sse } from '../sse.ts'
-import { pageOf } from '../views.ts'
+import { lastEventId, sse } from '../sse.ts'
+import { nextSeq, tenantOf } from '../views.ts'
 
-/** What happened, for whoever may see it. */
+/** The audit log: records, verification, proofs, and the stream of new records. */
 
-const OBJECT = { type: 'object' } as const
-export const tenantOf = (principal: Principal): string | undefined =>
-  isOperator(principal) ? undefined : principal.tenant
+type AuditQuery = Infer<typeof auditQuery>
 
-type AuditQuery = {
-  readonly event?: string
-  readonly event_type?: string
-  readonly agent_id?: string
-  readonly sandbox_id?: string
-  readonly exec_id?: string
-  readonly since?: string
-  readonly limit?: number
-  readonly cursor?: number
-  readonly order?: 'asc' | 'desc'
-  readonly before?: number
-}
-
-function audited({ parts, principal }: Call, query: AuditQuery, limit: number) {
+function audited({ parts, principal }: Pick<Call, 'parts' | 'principal'>, query: AuditQuery, limit: number) {
   const { event, event_type } = query
   if (event_type !== undefined && event_type !== 'sandbox')
     throw new SandboxError('invalid-input', 'event_type: the only one is `sandbox`')
@@ -78,44 +74,44 @@ async function endOf(
   return over.signal
 }
 
-export const trailRoutes: readonly Route[] = [
+const reading: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/audit',
-    summary: 'Records of the trail, oldest first unless `order=desc`',
+    summary: 'List records of the audit log, oldest first unless `order=desc`',
     scope: 'read',
     query: auditQuery,
-    answers: { 200: { description: 'a page', schema: pageOf(OBJECT) } },
+    answers: { 200: { description: 'a page', shape: recordPage } },
     async handle(call) {
       const limit = call.query.limit ?? 100
-      const items = await audited(call as Call, call.query, limit)
-      return Response.json({ items, next: items.length === limit ? String(items.at(-1)?.seq) : null })
+      const items = await audited(call, call.query, limit)
+      return reply(200, { items, next: nextSeq(items, limit) })
     },
   }),
   route({
     method: 'GET',
     path: '/v1/audit/verify',
-    summary: 'Check the whole trail against its signed head',
+    summary: 'Verify the whole audit log against its signed head',
     scope: 'admin',
-    answers: { 200: { description: 'the verdict', schema: OBJECT } },
-    handle: async ({ parts }) => Response.json(await parts.trail.verify()),
+    answers: { 200: { description: 'the result', shape: verificationShape } },
+    handle: async ({ parts }) => reply(200, await parts.trail.verify()),
   }),
   route({
     method: 'GET',
     path: '/v1/audit/head',
-    summary: 'The signed head, and the key that signs it',
+    summary: 'Get the signed head and the public key that signed it',
     scope: 'read',
-    answers: { 200: { description: 'the head', schema: OBJECT } },
+    answers: { 200: { description: 'the head', shape: signedHeadShape } },
     handle: async ({ parts }) =>
-      Response.json({ head: await parts.trail.head(), public_key: parts.trail.publicKey }),
+      reply(200, { head: await parts.trail.head(), public_key: parts.trail.publicKey }),
   }),
   route({
     method: 'GET',
     path: '/v1/audit/lines',
-    summary: 'The canonical lines exactly as they were hashed, for whoever verifies them',
+    summary: 'Get canonical lines exactly as they were hashed, for verification elsewhere',
     scope: 'admin',
     query: linesQuery,
-    answers: { 200: { description: 'one record a line', type: 'application/x-ndjson' } },
+    answers: { 200: { description: 'one record per line', type: 'application/x-ndjson' } },
     async handle({ parts, query }) {
       const lines = await parts.trail.linesAfter(query.after ?? -1, query.limit ?? 1024)
       return new Response(lines.map((line) => `${line}\n`).join(''), { headers: NDJSON })
@@ -124,35 +120,36 @@ export const trailRoutes: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/audit/export',
-    summary: 'The whole trail as canonical lines',
+    summary: 'Export the whole audit log as canonical lines',
     scope: 'admin',
-    answers: { 200: { description: 'one record a line', type: 'application/x-ndjson' } },
+    answers: { 200: { description: 'one record per line', type: 'application/x-ndjson' } },
     handle: ({ parts }) => new Response(streamOf(parts.trail.lines()), { headers: NDJSON }),
   }),
   route({
     method: 'GET',
     path: '/v1/audit/proof/:seq',
-    summary: 'That one record is in the trail, checkable without the others',
+    summary: 'Get the Merkle proof that one record is in the audit log',
     scope: 'read',
-    answers: { 200: { description: 'the proof', schema: OBJECT } },
+    answers: { 200: { description: 'the proof', shape: proofShape } },
     async handle({ parts, principal, params }) {
-      const seq = /^\d{1,15}$/.test(params.seq as string) ? Number(params.seq) : -1
+      const seq = /^\d{1,15}$/.test(params.seq) ? Number(params.seq) : -1
       const tenant = tenantOf(principal)
       const [own] = await parts.trail.query({ after: seq - 1, before: seq + 1, tenant, limit: 1 })
       if (!own) throw new SandboxError('not-found', `there is no record \`${params.seq}\``)
-      return Response.json(await parts.trail.proof(seq))
+      return reply(200, await parts.trail.proof(seq))
     },
   }),
   route({
     method: 'GET',
     path: '/api/audit',
-    summary: 'Records as a bare list',
+    summary: 'List records as a bare list',
     scope: 'read',
     query: auditQuery,
-    answers: { 200: { description: 'the records', schema: { type: 'array', items: OBJECT } } },
+    answers: { 200: { description: 'the records', shape: bareRecordsShape } },
     async handle(call) {
-      const records = await audited(call as Call, call.query, call.query.limit ?? 100)
-      return Response.json(
+      const records = await audited(call, call.query, call.query.limit ?? 100)
+      return reply(
+        200,
         records.map((one) => ({
           timestamp: one.time,
           agent_id: one.agent_id ?? null,
@@ -166,27 +163,31 @@ export const trailRoutes: readonly Route[] = [
       )
     },
   }),
+]
+
+const following: readonly Route[] = [
   route({
     method: 'GET',
     path: '/v1/events',
-    summary: 'The trail as it grows, as events; goes on from `Last-Event-ID`; of one sandbox, until its end',
+    summary: 'Stream new records; resumes from `Last-Event-ID`; with `sandbox_id`, until that sandbox ends',
     scope: 'read',
     query: eventsQuery,
     answers: {
       200: {
-        description: 'one event a record; `cut` with the reason of its end',
+        description: 'one event per record, named after its `event`; `cut` says why the stream ends',
         type: 'text/event-stream',
+        events: auditEvents,
       },
     },
     handle: async (call) => {
       const { parts, principal, query, request } = call
       const { sandbox_id: sandboxId, event } = query
       const over = sandboxId === undefined ? undefined : await endOf(parts, principal, sandboxId)
-      async function* events(signal: AbortSignal): AsyncGenerator<SseEvent, void> {
+      async function* events(signal: AbortSignal): AsyncGenerator<EventOf<typeof auditEvents>, void> {
         const after = lastEventId(request) ?? query.after
         const wanted = { after, sandboxId, events: event && [event], signal, over }
         for await (const record of parts.feed.follow(principal, wanted))
-          yield { event: record.event, data: record, id: record.seq }
+          yield { event: record.event as EventName, data: record, id: record.seq }
         if (sandboxId === undefined || signal.aborted) return
         const { row } = await parts.supervisor.get(principal, sandboxId)
         yield { event: 'cut', data: streamEndOfSandbox(row.reason ?? row.state) }
@@ -195,3 +196,5 @@ export const trailRoutes: readonly Route[] = [
     },
   }),
 ]
+
+export const auditRoutes: readonly Route[] = [...reading, ...following]

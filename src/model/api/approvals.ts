@@ -1,0 +1,26 @@
+import { type Infer, object, oneOf } from '../shape.ts'
+import { decisionShape } from './execs.ts'
+import { nullable, pageOf, string, time } from './fields.ts'
+
+/** Approvals: commands that wait for a person. */
+
+/** One approval. */
+export const approvalShape = object({
+  id: string(),
+  command: string(),
+  cwd: string(),
+  decision: decisionShape,
+  sandbox_id: string(),
+  /** The command that waits; other records name it by the same id. */
+  exec_id: nullable(string()),
+  agent_id: nullable(string()),
+  asked_at: time(),
+  expires_at: time(),
+  state: oneOf('pending', 'approved', 'rejected', 'expired'),
+  answered_by: nullable(string()),
+  answered_at: nullable(time()),
+  reason: nullable(string()),
+})
+/** One approval. */
+export type Approval = Infer<typeof approvalShape>
+export const approvalPage = pageOf(approvalShape)

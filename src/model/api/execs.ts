@@ -1,0 +1,113 @@
+import { type Outcome, STOP_LIMITS, type Violation } from '../command.ts'
+import { ACTIONS, type CommandJudgement, type Decision } from '../decision.ts'
+import { LEVELS } from '../guarantee.ts'
+import { boolean, type Infer, number, object, oneOf, optional, type Shape } from '../shape.ts'
+import { STREAM_END_REASONS, type StreamEnd } from '../stream-end.ts'
+import { arrayOf, literal, nullable, pageOf, string, time, variants } from './fields.ts'
+import { problemShape } from './problem.ts'
+
+/** Commands in a sandbox. */
+
+const integer = () => number({ integer: true })
+
+export const outcomeShape: Shape<Outcome> = variants(
+  object({ kind: literal('exited'), code: integer() }),
+  object({ kind: literal('signaled'), signal: string() }),
+  object({ kind: literal('stopped'), limit: oneOf(...STOP_LIMITS) }),
+)
+
+const violationShape: Shape<Violation> = object({ guarantee: string(), details: string() })
+
+/** The judgement of one simple command. */
+export const judgementFields = {
+  argv: arrayOf(string()),
+  action: oneOf(...ACTIONS),
+  reason: string(),
+  rule: optional(string()),
+  depth: optional(integer()),
+}
+const judgementShape: Shape<CommandJudgement> = object(judgementFields)
+
+const decided = {
+  action: oneOf(...ACTIONS),
+  reason: string(),
+  rules: arrayOf(string()),
+}
+
+/** A decision of the policy about a command. */
+export const decisionShape: Shape<Decision> = object({ ...decided, commands: arrayOf(judgementShape) })
+
+/** Why the server ended a stream, or stopped a command. */
+export const streamEndShape: Shape<StreamEnd> = object({
+  reason: oneOf(...STREAM_END_REASONS),
+  message: string(),
+})
+
+const resultFields = {
+  sandbox_id: string(),
+  exec_id: string(),
+  state: oneOf('running', 'ended', 'failed'),
+  /** `null` for an ended sandbox that was never opened. */
+  backend: nullable(string()),
+  level: nullable(oneOf(...LEVELS)),
+  /** The isolation layers as the kernel reports them. */
+  layers: arrayOf(string()),
+  /** `null` while the command runs. */
+  outcome: nullable(outcomeShape),
+  truncated: boolean(),
+  /** `null` where the audit log does not say it. */
+  duration_ms: nullable(number()),
+  violations: arrayOf(violationShape),
+  /** Read from the audit log, a decision has no `commands`. */
+  decision: nullable(object({ ...decided, commands: optional(arrayOf(judgementShape)) })),
+  /** Why the command was stopped, when its sandbox ended while it ran. */
+  cut: optional(streamEndShape),
+}
+
+/** One command with its output. */
+export const execShape = object({ ...resultFields, stdout: string(), stderr: string() })
+/** One command with its output. */
+export type ExecResult = Infer<typeof execShape>
+
+/** The event `end` of a command's stream: the result without the output, which was streamed. */
+export const execEndShape = object(resultFields)
+/** The result of a streamed command. */
+export type ExecEnd = Infer<typeof execEndShape>
+
+/** A row in the list of a sandbox's commands. */
+export const execViewShape = object({
+  exec_id: string(),
+  command: string(),
+  terminal: boolean(),
+  /** Whether the output can still be read. */
+  held: boolean(),
+  state: oneOf('running', 'ended', 'failed', 'refused', 'unfinished'),
+  started_at: time(),
+  outcome: nullable(outcomeShape),
+  duration_ms: nullable(number()),
+  violations: integer(),
+  action: string(),
+  reason: string(),
+})
+/** A row in the list of a sandbox's commands. */
+export type ExecView = Infer<typeof execViewShape>
+export const execPage = pageOf(execViewShape)
+
+export const writtenShape = object({ written: integer() })
+export const signalSentShape = object({ sent: string() })
+
+/** The events of a command's stream. */
+export const execEvents = {
+  start: object({ exec_id: string(), sandbox_id: string(), pid: integer() }),
+  /** Output as base64. */
+  stdout: string({ contentEncoding: 'base64' }),
+  stderr: string({ contentEncoding: 'base64' }),
+  /** The command waits for a person. */
+  approval: object({ id: string() }),
+  /** Output up to this event was dropped because it was not read in time. */
+  gap: object({ up_to: integer() }),
+  end: execEndShape,
+  error: problemShape,
+  /** The last event, when the server ends the stream. */
+  cut: streamEndShape,
+}

@@ -1,0 +1,140 @@
+import { LEVELS } from '../guarantee.ts'
+import { boolean, type Infer, number, object, oneOf, optional, record } from '../shape.ts'
+import { limitsShape, NETWORK_MODES, PRESETS } from '../spec.ts'
+import { arrayOf, described, nullable, pageOf, string, time } from './fields.ts'
+
+/** Sandboxes, their isolation, their connections and their snapshots. */
+
+const integer = () => number({ integer: true })
+
+/** The states of a sandbox as callers see them; `executing` is ready with a command running. */
+export const SHOWN_STATES = [
+  'requested',
+  'provisioning',
+  'ready',
+  'paused',
+  'destroying',
+  'destroyed',
+  'failed',
+  'executing',
+] as const
+/** The state of a sandbox as callers see it. */
+export type SandboxState = (typeof SHOWN_STATES)[number]
+
+const networkShape = object({ mode: oneOf(...NETWORK_MODES), allow_hosts: arrayOf(string()) })
+
+/** What every answer about a sandbox has. */
+export const sandboxFields = {
+  id: string(),
+  state: oneOf(...SHOWN_STATES),
+  reason: nullable(string()),
+  backend: nullable(string()),
+  level: nullable(oneOf(...LEVELS)),
+  layers: described('the isolation layers as the kernel reports them', arrayOf(string())),
+  created_at: time(),
+  expires_at: nullable(time()),
+  ended_at: nullable(time()),
+  limits: limitsShape,
+  network: networkShape,
+  metadata: record(string()),
+  public_ports: described('ports are reachable without a key', boolean()),
+  review: described('changes to host directories need approval', boolean()),
+  agent_id: nullable(string()),
+  tenant: string(),
+}
+const token = described('a key for this sandbox only; shown once', optional(string()))
+
+/** A sandbox. */
+export const sandboxShape = object(sandboxFields)
+export const sandboxPage = pageOf(sandboxShape)
+/** The answer to creating or forking a sandbox. */
+export const createdSandboxShape = object({ ...sandboxFields, token })
+/** A sandbox; `token` is only in the answer to its creation. */
+export type SandboxInfo = Infer<typeof createdSandboxShape>
+
+/** The policy's verdict on one host of a sandbox's list. */
+const hostVerdictShape = object({ host: string(), verdict: oneOf('allow', 'deny'), reason: string() })
+/** The policy's verdict on one host of a sandbox's list. */
+export type HostVerdict = Infer<typeof hostVerdictShape>
+/** The answer to a new list of allowed hosts. */
+export const networkChangeShape = object({ ...sandboxFields, hosts: arrayOf(hostVerdictShape) })
+/** A sandbox with the verdict on each of its hosts. */
+export type NetworkChange = Infer<typeof networkChangeShape>
+
+export const sandboxMetricsShape = object({
+  id: string(),
+  state: oneOf(...SHOWN_STATES),
+  running: integer(),
+  execs: integer(),
+  ttl_left_ms: nullable(number()),
+  idle_left_ms: nullable(number()),
+  uptime_ms: number(),
+})
+
+/** The files of a sandbox at one moment. */
+export const snapshotShape = object({
+  id: described('the value of `template` when a sandbox is created', string()),
+  name: nullable(string()),
+  sandbox_id: nullable(string()),
+  backend: string(),
+  created_at: time(),
+})
+/** The files of a sandbox at one moment; its id is a `template` for other sandboxes. */
+export type SnapshotInfo = Infer<typeof snapshotShape>
+export const snapshotPage = pageOf(snapshotShape)
+
+const wallMountShape = object({
+  /** The host's path; only the operator sees it. */
+  source: nullable(string()),
+  target: string(),
+  mode: oneOf('ro', 'rw'),
+  kind: string(),
+  own: boolean(),
+  review: boolean(),
+})
+/** A host path that is mounted in a sandbox. */
+export type WallMount = Infer<typeof wallMountShape>
+
+/** What isolates a sandbox: all of it while the sandbox is open, the layers afterwards. */
+export const wallShape = object({
+  id: string(),
+  open: boolean(),
+  layers: arrayOf(string()),
+  backend: optional(string()),
+  level: optional(oneOf(...LEVELS)),
+  preset: optional(oneOf(...PRESETS)),
+  image: optional(nullable(string())),
+  cwd: optional(string()),
+  run_as: optional(nullable(object({ uid: integer(), gid: integer() }))),
+  mounts: optional(arrayOf(wallMountShape)),
+  masks: optional(arrayOf(string())),
+  network: optional(networkShape),
+  unix_sockets: optional(arrayOf(string())),
+  files: optional(arrayOf(string())),
+  env: optional(arrayOf(string())),
+  limits: optional(limitsShape),
+  nets: optional(arrayOf(string())),
+  needs: optional(arrayOf(string())),
+  waived: optional(arrayOf(string())),
+  protection: optional(arrayOf(string())),
+  secrets: optional(arrayOf(object({ name: string(), host: string() }))),
+})
+/** What isolates a sandbox. */
+export type Wall = Infer<typeof wallShape>
+
+/** One connection through a sandbox's proxy. */
+const egressShape = object({
+  host: string(),
+  port: integer(),
+  address: nullable(string()),
+  protocol: string(),
+  verdict: oneOf('allow', 'deny'),
+  reason: string(),
+  bytes_in: integer(),
+  bytes_out: integer(),
+  duration_ms: integer(),
+  at: nullable(time()),
+})
+/** One connection through a sandbox's proxy. */
+export type EgressView = Infer<typeof egressShape>
+export const egressPage = pageOf(egressShape)

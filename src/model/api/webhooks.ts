@@ -1,0 +1,10 @@
+import { number, object } from '../shape.ts'
+import { arrayOf, pageOf, string } from './fields.ts'
+
+/** Webhooks. */
+
+const webhookFields = { id: string(), url: string(), events: arrayOf(string()) }
+
+/** A new webhook with the secret that signs its deliveries, which is in no other answer. */
+export const createdWebhookShape = object({ ...webhookFields, secret: string() })
+export const webhookPage = pageOf(object({ ...webhookFields, failures: number({ integer: true }) }))
