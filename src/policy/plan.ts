@@ -113,7 +113,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     needs,
     waived,
     agentId: spec.agentId,
-    learns: spec.learn ?? false,
+    tracesAccess: spec.learn ?? false,
   })
 }
 

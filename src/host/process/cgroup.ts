@@ -131,7 +131,7 @@ export class Cgroup {
   }
 
   /** Makes the group and reads every limit back; on failure nothing is left. */
-  static create(host: CgroupHost, name: string, limits: Limits, ours = OUR_PROCESSES): Cgroup | undefined {
+  static create(host: CgroupHost, name: string, limits: Limits, ours = AGENT_PROCESSES): Cgroup | undefined {
     const wanted = LIMITS.filter((limit) => limits[limit] !== undefined && host.parents[limit])
     if (wanted.length === 0) return undefined
     const dirs = [...new Set(wanted.map((limit) => join(host.parents[limit] as string, name)))]
@@ -199,7 +199,7 @@ export class Cgroup {
   }
 
   /** Makes room for helpers of ours that live in the group, on top of what was asked for. */
-  allowPids(count: number, ours = OUR_PROCESSES): void {
+  allowPids(count: number, ours = AGENT_PROCESSES): void {
     const parent = this.#host.parents.pids
     if (parent && this.dirs.includes(join(parent, this.#name)))
       put(join(parent, this.#name, 'pids.max'), String(Math.min(count + ours, PIDS_MAX)))
@@ -252,7 +252,7 @@ async function removeGroup(dir: string): Promise<void> {
 }
 
 /** The agent and bubblewrap's own processes live in the group too. */
-const OUR_PROCESSES = 3
+const AGENT_PROCESSES = 3
 
 const ceilingOf = (limits: Limits, limit: CgroupLimit, ours: number): number =>
   (limits[limit] as number) + (limit === 'pids' ? ours : 0)
