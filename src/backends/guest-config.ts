@@ -52,7 +52,10 @@ export type ContainerSide = {
 }
 
 /** The configuration of an agent in a container, where the engine made the mounts and holds memory and processes. */
-export function containerFields(plan: Plan, { supervises, counts, prefork }: ContainerSide): readonly string[] {
+export function containerFields(
+  plan: Plan,
+  { supervises, counts, prefork }: ContainerSide,
+): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',

@@ -53,7 +53,7 @@ export class SandboxPool {
       void this.#pool.clear()
     }
     const accepts = ({ sandbox }: Pooled): boolean => isPermitted(sandbox)
-    return (await this.#pool.take(poolKey(spec), undefined, { accepts, waits: false }))?.sandbox
+    return (await this.#pool.take(poolKey(spec), undefined, { accepts, wait: false }))?.sandbox
   }
 
   close(): Promise<void> {

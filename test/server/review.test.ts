@@ -122,7 +122,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.exec('echo three >> README.md')
     writeFileSync(at('README.md'), 'mine\n')
     expect((await sandbox.apply()).refused).toEqual([
-      { path: at('README.md'), why: 'the original changed meanwhile' },
+      { path: at('README.md'), why: 'the original has changed meanwhile' },
     ])
     expect(readFileSync(at('README.md'), 'utf8')).toBe('mine\n')
     await sandbox.close()
