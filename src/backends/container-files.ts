@@ -1,6 +1,6 @@
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { caller, isAlive, lifeOf } from '../host/system.ts'
+import { caller, isAlive, processKey } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 
@@ -22,7 +22,7 @@ export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User)
   const run = join(stateDir, 'run')
   mkdirSync(run, { recursive: true, mode: 0o700 })
   sweep(run)
-  const dir = mkdtempSync(join(run, `container-${lifeOf(process.pid)}-`))
+  const dir = mkdtempSync(join(run, `container-${processKey(process.pid)}-`))
   const home = plan.own[0]
   const name = home ? 'user' : uid === 0 ? 'root' : 'agent'
   const shell = home ? '/bin/bash' : '/bin/sh'
@@ -48,8 +48,8 @@ function sweep(run: string): void {
   if (swept.has(run)) return
   swept.add(run)
   for (const name of readdirSync(run)) {
-    const life = /^container-(\d+-\d+)-/.exec(name)?.[1]
-    if (life !== undefined && !isAlive(life)) rmSync(join(run, name), { recursive: true, force: true })
+    const owner = /^container-(\d+-\d+)-/.exec(name)?.[1]
+    if (owner !== undefined && !isAlive(owner)) rmSync(join(run, name), { recursive: true, force: true })
   }
 }
 

@@ -40,37 +40,40 @@ export const watched = (plan: Plan): boolean =>
 
 const MB = 1024 * 1024
 /** The agent, and the keeper of the command that asks. */
-export const OUR_PROCESSES = 2
+export const AGENT_PROCESSES = 2
 
 export type ContainerSide = {
   /** Whether the kernel inside passes calls up to the agent: without that, names cannot be protected there. */
-  readonly guards: boolean
+  readonly supervises: boolean
   /** Whether the agent has to count memory and processes, because no control group sees them one by one. */
   readonly counts?: boolean
   /** Whether it takes long to make a process there, so that the agent makes the next one beforehand. */
-  readonly slowStart?: boolean
+  readonly prefork?: boolean
 }
 
 /** The configuration of an agent in a container, where the engine made the mounts and holds memory and processes. */
-export function containerFields(plan: Plan, { guards, counts, slowStart }: ContainerSide): readonly string[] {
+export function containerFields(
+  plan: Plan,
+  { supervises, counts, prefork }: ContainerSide,
+): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',
-    ...(slowStart ? ['prefork'] : []),
+    ...(prefork ? ['prefork'] : []),
     'cwd',
     plan.cwd,
     ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),
     ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
-    ...(guards && isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
+    ...(supervises && isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...[...writableTargets(plan), '/tmp', '/dev'].flatMap((path) => ['writable', path]),
-    ...(guards ? protectionFields(plan) : []),
+    ...(supervises ? protectionFields(plan) : []),
     ...['rlimit', 'core', '0'],
     ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
-    ...(diskMb === undefined || !guards ? [] : ['disk', String(diskMb * MB)]),
+    ...(diskMb === undefined || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
     // What is refused at once needs no counting; what slips through between two ticks is found by it.
     ...(counts && pids !== undefined
-      ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + OUR_PROCESSES)]
+      ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + AGENT_PROCESSES)]
       : []),
     ...(watched(plan) ? ['check-interval', '25'] : []),
   ]

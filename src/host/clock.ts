@@ -1,15 +1,15 @@
-/** Milliseconds on the clock that nobody can set. (The global `performance` costs milliseconds at its first use.) */
+/** Milliseconds on the monotonic clock. (The global `performance` costs milliseconds at its first use.) */
 export function monotonicMs(): number {
   const [seconds, nanoseconds] = process.hrtime()
   return seconds * 1000 + nanoseconds / 1e6
 }
 
-/** PLATFORM: timers hold 31 bits of milliseconds (24.8 days); a longer wait would end at once. */
+/** PLATFORM: timers store 31 bits of milliseconds (24.8 days); a longer timer would fire at once. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1
 
 export type LongTimeout = { readonly clear: () => void; readonly unref: () => LongTimeout }
 
-/** `setTimeout` for any wait that an operator or a caller may choose: long ones are taken in steps. */
+/** `setTimeout` without an upper limit: long waits are split into steps. */
 export function longTimeout(action: () => void, ms: number): LongTimeout {
   const at = monotonicMs() + ms
   let held = true

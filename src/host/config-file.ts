@@ -3,10 +3,10 @@ import { type Config, configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import { parseToml } from './toml.ts'
 
-/** Reads one configuration file, TOML or JSON. A broken file stops the start; it never drops rules. */
+/** Reads one configuration file, TOML or JSON. An invalid file aborts the start; rules are never skipped. */
 export const loadConfig = async (file: string): Promise<Config> => parseConfig(file, readOrRefuse(file))
 
-/** The same for a text that is, or is to be, in that file. */
+/** Parses a text that is, or will be, the content of that file. */
 export async function parseConfig(file: string, text: string): Promise<Config> {
   try {
     const data: unknown = file.endsWith('.json') ? JSON.parse(text) : await parseToml(text)

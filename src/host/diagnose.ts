@@ -1,18 +1,18 @@
 import type { HostState } from './host-state.ts'
 
-/** One thing about a host that its owner should know. */
+/** One finding about a host for its administrator. */
 export type HostNote = {
   readonly id: string
-  /** `stops` keeps the wall from standing, `weakens` takes a fence or a limit away, `tells` is good to know. */
+  /** `stops`: sandboxes cannot start. `weakens`: a layer or a limit is missing. `tells`: for information. */
   readonly weight: 'stops' | 'weakens' | 'tells'
   readonly text: string
-  /** A command, or what to do; absent when nothing has to be done. */
+  /** A command, or what to do; absent if nothing has to be done. */
   readonly fix?: string
 }
 
 type Check = (host: HostState) => HostNote | undefined
 
-/** What stands in the way of a wall on this host, the worst first. Pure: recorded hosts are judged like this one. */
+/** What prevents or weakens sandboxes on this host, the worst first. Pure, so that tests can use recorded hosts. */
 export function diagnose(host: HostState): readonly HostNote[] {
   const checks = host.platform === 'linux' ? LINUX : [otherPlatform]
   const notes = checks.flatMap((check) => check(host) ?? [])
@@ -26,13 +26,13 @@ const otherPlatform: Check = ({ platform }) =>
     ? {
         id: 'macos',
         weight: 'tells',
-        text: 'on macOS the wall is seatbelt, which has not been run there yet',
+        text: 'on macOS the backend is seatbelt, which has not been tested there yet',
       }
     : {
         id: 'platform',
         weight: 'stops',
-        text: `there is no wall for ${platform}`,
-        fix: 'use WSL 2 or a container with Linux',
+        text: `no backend supports ${platform}`,
+        fix: 'use WSL 2 or a Linux container',
       }
 
 const noBwrap: Check = ({ bwrap }) =>
@@ -45,9 +45,9 @@ const noBwrap: Check = ({ bwrap }) =>
         fix: 'apt-get install bubblewrap',
       }
 
-/** The first version that takes what it mounts by descriptor. */
+/** The first version that can mount by file descriptor. */
 const OLDEST = '0.8.0'
-/** The first that does not follow links of the sandbox when it makes mount points. */
+/** The first version that does not follow symbolic links of the sandbox when it creates mount points. */
 const WITHOUT_HOLE = '0.12.0'
 
 const tooOld: Check = ({ bwrap }) =>
@@ -55,7 +55,7 @@ const tooOld: Check = ({ bwrap }) =>
     ? {
         id: 'bwrap-too-old',
         weight: 'stops',
-        text: `bubblewrap ${bwrap.version || 'of an unknown version'} cannot mount by descriptor`,
+        text: `bubblewrap ${bwrap.version || 'of an unknown version'} cannot mount by file descriptor`,
         fix: `install bubblewrap ${OLDEST} or newer`,
       }
     : undefined
@@ -65,8 +65,8 @@ const symlinkHole: Check = ({ bwrap }) =>
     ? {
         id: 'bwrap-symlink-hole',
         weight: 'tells',
-        text: `bubblewrap ${bwrap.version} follows links of a workspace when it makes mount points below it (CVE-2026-87766); we never let it: mounts below a writable one are put in place by our agent, which follows no link`,
-        fix: `bubblewrap ${WITHOUT_HOLE} or newer has no such hole`,
+        text: `bubblewrap ${bwrap.version} follows symbolic links when it creates mount points inside a workspace (CVE-2026-87766). Ringfence is not affected: its agent, which follows no links, creates mounts below writable directories`,
+        fix: `bubblewrap ${WITHOUT_HOLE} or newer fixes it`,
       }
     : undefined
 
@@ -75,8 +75,8 @@ const setuid: Check = ({ bwrap }) =>
     ? {
         id: 'bwrap-setuid',
         weight: 'tells',
-        text: 'bubblewrap runs with root’s rights here (setuid), which user namespaces make needless',
-        fix: 'chmod u-s $(command -v bwrap), where user namespaces are allowed',
+        text: 'bubblewrap is setuid root on this host, which is unnecessary with user namespaces',
+        fix: 'chmod u-s $(command -v bwrap), if user namespaces are allowed',
       }
     : undefined
 
@@ -94,7 +94,7 @@ const apparmor: Check = ({ settings, bwrapProfile, uid }) =>
     ? {
         id: 'apparmor-userns',
         weight: 'stops',
-        text: 'AppArmor lets only programs with a profile make user namespaces, and bwrap has none',
+        text: 'AppArmor allows user namespaces only for programs with a profile, and bwrap has none',
         fix: `write this to /etc/apparmor.d/bwrap and run \`apparmor_parser -r /etc/apparmor.d/bwrap\`:\n${APPARMOR_PROFILE}`,
       }
     : undefined
@@ -104,7 +104,7 @@ const usernsOff: Check = ({ settings, uid, bwrap }) =>
     ? {
         id: 'userns-off',
         weight: 'stops',
-        text: 'user namespaces are switched off for ordinary users',
+        text: 'unprivileged user namespaces are disabled',
         fix: 'sysctl -w kernel.unprivileged_userns_clone=1',
       }
     : undefined
@@ -114,12 +114,12 @@ const usernsNone: Check = ({ settings }) =>
     ? {
         id: 'userns-none',
         weight: 'stops',
-        text: 'this host allows no user namespaces at all',
+        text: 'user namespaces are disabled on this host',
         fix: 'sysctl -w user.max_user_namespaces=15000',
       }
     : undefined
 
-/** Bit 21: without it a container lets nobody mount. */
+/** Bit 21: a container without it cannot mount anything. */
 const CAP_SYS_ADMIN = 1n << 21n
 
 const nested: Check = ({ container, capabilities, uid }) => {
@@ -129,12 +129,12 @@ const nested: Check = ({ container, capabilities, uid }) => {
     return {
       id: 'nested',
       weight: 'tells',
-      text: `this is a ${container} container: its own limits hold for every sandbox in it`,
+      text: `this is a ${container} container: its limits also apply to every sandbox in it`,
     }
   return {
     id: 'nested-confined',
     weight: 'weakens',
-    text: `this is a ${container} container that may keep us from making namespaces and mounts`,
+    text: `this is a ${container} container that may not permit namespaces and mounts`,
     fix: 'start it with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined` and a user other than root, or with `--cap-add SYS_ADMIN`',
   }
 }
@@ -145,11 +145,11 @@ const cgroups: Check = ({ cgroup, uid }) => {
   return {
     id: `cgroup-v${cgroup.version}-rights`,
     weight: 'weakens',
-    text: `we may make no control group (version ${cgroup.version}) for ${missing.join(', ')}: our agent counts memory and processes itself, processor time has no ceiling`,
+    text: `no permission to create cgroup v${cgroup.version} groups for ${missing.join(', ')}: the guest agent limits memory and processes instead, CPU time is not limited`,
     fix:
       cgroup.version === 2 && uid !== 0
-        ? 'run below a delegated group: systemd-run --user --scope -p Delegate=yes ringfence …'
-        : 'give the caller a group of its own, or run as root',
+        ? 'run in a delegated cgroup: systemd-run --user --scope -p Delegate=yes ringfence …'
+        : 'delegate a cgroup to this user, or run as root',
   }
 }
 
@@ -159,7 +159,7 @@ const landlock: Check = ({ landlock: version, kernel }) =>
     : {
         id: 'no-landlock',
         weight: 'weakens',
-        text: `kernel ${kernel} has no Landlock: the second fence around files is missing, namespaces and the guard hold alone`,
+        text: `kernel ${kernel} has no Landlock: files are protected by namespaces and the seccomp supervisor only`,
         fix: 'boot with `lsm=landlock,…` on Linux 5.13 or newer',
       }
 
@@ -168,7 +168,7 @@ const oldKernel: Check = ({ kernel }) =>
     ? {
         id: 'kernel-too-old',
         weight: 'stops',
-        text: `kernel ${kernel} cannot hand descriptors to a guarded command`,
+        text: `kernel ${kernel} cannot pass file descriptors to a supervised command`,
         fix: 'use Linux 5.14 or newer',
       }
     : undefined
@@ -178,14 +178,14 @@ const wsl: Check = ({ wsl: version }) =>
     ? {
         id: 'wsl1',
         weight: 'stops',
-        text: 'WSL 1 has no Linux kernel and no namespaces',
+        text: 'WSL 1 has no Linux kernel, so it has no namespaces',
         fix: 'wsl --set-version <distribution> 2',
       }
     : version === 2
       ? {
           id: 'wsl2',
           weight: 'tells',
-          text: 'this is WSL 2: Windows drives below /mnt belong to Windows and its rights are not ours to hold',
+          text: 'this is WSL 2: Windows controls the permissions of its drives below /mnt',
           fix: 'keep workspaces on the Linux file system',
         }
       : undefined
@@ -205,7 +205,7 @@ const LINUX: readonly Check[] = [
   setuid,
 ]
 
-/** By numbers, part by part; what is no version is below every one. */
+/** Compares versions numerically, part by part; a text that is not a version is older than every version. */
 export function isOlder(version: string, other: string): boolean {
   const parts = (text: string): number[] => (/^\d+(\.\d+)*/.exec(text)?.[0] ?? '').split('.').map(Number)
   const [a, b] = [parts(version), parts(other)]

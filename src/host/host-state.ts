@@ -4,22 +4,22 @@ import { cgroupHost } from './process/cgroup.ts'
 import { run } from './process/run.ts'
 import { readText, systemProgram } from './system.ts'
 
-/** What a host has and forbids, as far as it decides which walls can stand on it. Recorded ones are test data. */
+/** The features and restrictions of a host that decide which backends work on it. Tests use recorded ones. */
 export type HostState = {
   readonly platform: string
   readonly kernel: string
   readonly uid: number
   readonly bwrap: { readonly version: string; readonly setuid: boolean } | undefined
-  /** Kernel settings; absent where this kernel has no such setting. */
+  /** Kernel settings; absent if this kernel does not have the setting. */
   readonly settings: Readonly<Partial<Record<Setting, string>>>
   /** Whether an AppArmor profile for bwrap is loaded. */
   readonly bwrapProfile: boolean
-  /** What we run in, when it is a container. */
+  /** The container runtime that we run in, if any. */
   readonly container: string | undefined
-  /** Effective capabilities of this process, as the kernel writes them. */
+  /** Effective capabilities of this process, in the kernel's format. */
   readonly capabilities: string
   readonly cgroup: { readonly version: 1 | 2; readonly limits: readonly string[] }
-  /** The version of Landlock's interface; 0 without it. */
+  /** The Landlock ABI version; 0 without Landlock. */
   readonly landlock: number
   readonly wsl: 1 | 2 | undefined
 }
@@ -31,7 +31,7 @@ const SETTINGS = {
 } as const
 type Setting = keyof typeof SETTINGS
 
-/** Looks at this host. Nothing is changed. */
+/** Inspects this host without changing it. */
 export async function observeHost(agent: string): Promise<HostState> {
   const settings = Object.entries(SETTINGS).flatMap(([name, path]) => {
     const value = readText(path)?.trim()
@@ -62,7 +62,7 @@ async function observeBwrap(): Promise<HostState['bwrap']> {
   return { version, setuid: (statSync(path).mode & 0o4000) !== 0 }
 }
 
-/** The first words of a program; none when it cannot be run. */
+/** The first output of a program; empty if it cannot be run. */
 async function said(file: string, argument: string): Promise<string> {
   if (!existsSync(file)) return ''
   const launch = { file, args: [argument], env: {}, cwd: '/', control: false }
@@ -82,10 +82,10 @@ function cgroupOf(): HostState['cgroup'] {
   }
 }
 
-/** Linux gives the namespaces that it starts with these numbers, and never to others. */
+/** Linux gives the initial namespaces these inode numbers, and never to others. */
 const FIRST = { pid: 'pid:[4026531836]', ipc: 'ipc:[4026531839]', uts: 'uts:[4026531838]' }
 
-/** A virtual machine that was made from a container's files has its marks, too; but no container around it. */
+/** A virtual machine built from a container's files also has a container's marker files, but it is not in a container. */
 const isFirstSystem = (): boolean =>
   Object.entries(FIRST).every(([kind, first]) => linkTo(`/proc/self/ns/${kind}`) === first)
 
@@ -107,6 +107,6 @@ function containerOf(): string | undefined {
   return /\/lxc[/.]/.test(cgroup) ? 'LXC' : undefined
 }
 
-/** PLATFORM: the first WSL translates system calls; only the second has a Linux kernel. */
+/** PLATFORM: WSL 1 translates system calls; only WSL 2 has a Linux kernel. */
 export const wslOf = (version: string): HostState['wsl'] =>
   /microsoft-standard|WSL2/i.test(version) ? 2 : /microsoft/i.test(version) ? 1 : undefined

@@ -1,7 +1,7 @@
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** Remembers what a backend's probe said, in the state directory. Losing it costs a probe, never an answer. */
+/** Caches the result of a backend's probe in the state directory. Losing the cache only costs another probe. */
 export function probeCache<T>(stateDir: string) {
   const file = (name: string): string => join(stateDir, 'probes', `${name}.json`)
   return {
@@ -20,7 +20,7 @@ export function probeCache<T>(stateDir: string) {
         writeFileSync(temporary, JSON.stringify({ fingerprint, probe }), { mode: 0o600 })
         renameSync(temporary, file(name))
       } catch {
-        // The trail is what must be writable; it says so itself.
+        // A cache is optional; the audit log reports a state directory that is not writable.
       }
     },
     forget(name: string): void {

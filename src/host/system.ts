@@ -11,11 +11,11 @@ import {
 import { totalmem } from 'node:os'
 import { join } from 'node:path'
 
-/** What is on this host: programs, the shape of its root, who we are. */
+/** Facts about this host: programs, the layout of its root, the current user. */
 
 const PROGRAM_PATH = ['/usr/local/bin', '/usr/bin', '/bin', '/usr/local/sbin', '/usr/sbin', '/sbin']
 
-/** A program from the system's own directories. SECURITY: never from the caller's PATH, which a project may set. */
+/** A program from the system directories. SECURITY: never from the caller's PATH, which a project may set. */
 export function systemProgram(name: string): string | undefined {
   return PROGRAM_PATH.map((dir) => join(dir, name)).find(isExecutable)
 }
@@ -29,7 +29,7 @@ function isExecutable(path: string): boolean {
   }
 }
 
-/** What changes when a file is replaced or the machine restarts; the key of everything remembered about a host. */
+/** Changes when a file is replaced or the machine reboots; the key of everything cached about a host. */
 export function hostFingerprint(files: readonly string[]): string {
   const of = (path: string): string => {
     const stat = statSync(path, { throwIfNoEntry: false })
@@ -52,7 +52,7 @@ export const caller = (): { readonly uid: number; readonly gid: number } => ({
   gid: process.getgid?.() ?? -1,
 })
 
-/** The most that a process of this host may have: open files, or processes of its user. */
+/** The hard limit of this process: open files, or processes of its user. */
 export function hardLimit(name: 'open files' | 'processes', otherwise: number): number {
   const text = readText('/proc/self/limits') ?? ''
   return Number(new RegExp(`^Max ${name}\\s+\\S+\\s+(\\d+)`, 'm').exec(text)?.[1] ?? otherwise)
@@ -60,14 +60,14 @@ export function hardLimit(name: 'open files' | 'processes', otherwise: number): 
 
 export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 
-/** Where a system keeps its programs. Each mount costs half a millisecond, so only what is there. */
+/** The system's program directories. Each mount costs half a millisecond, so only existing ones are used. */
 const PROGRAM_DIRS = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store']
 
-/** Files of /etc without secrets that ordinary programs cannot do without. */
+/** Files of /etc without secrets that ordinary programs require. */
 const ETC_FILES = ['/etc/alternatives', '/etc/ld.so.cache', '/etc/localtime']
 const CERTIFICATES = ['/etc/ssl/certs', '/etc/pki/tls/certs', '/etc/ca-certificates']
 
-/** The directories that hold the host's own tools, and the links that lead to them. */
+/** The directories with the host's programs, and the symbolic links that lead to them. */
 export function observeLayout(): {
   readonly links: readonly { readonly path: string; readonly target: string }[]
   readonly programs: readonly string[]
@@ -86,8 +86,8 @@ export function observeLayout(): {
 }
 
 /**
- * The host's number of a process that a sandbox knows by another one, looked for below the sandbox's first process.
- * SECURITY: only what is in the sandbox's own tree can be found, whatever number the sandbox gives.
+ * Translates a pid inside a sandbox to the pid on the host, by searching below the sandbox's first process.
+ * SECURITY: finds only processes of the sandbox's own tree, whatever number the sandbox gives.
  */
 export function hostPidOf(root: number, inner: number): number | undefined {
   const waiting = [root]
@@ -106,7 +106,7 @@ const innerPid = (pid: number): number | undefined => {
   return numbers.length > 1 ? Number(numbers.at(-1)) : undefined
 }
 
-/** A process with threads has the children of all of them. */
+/** The children of all threads of a process. */
 export function childrenOf(pid: number): readonly number[] {
   const threads = namesIn(`/proc/${pid}/task`)
   const texts = threads.map((thread) => readText(`/proc/${pid}/task/${thread}/children`) ?? '')
@@ -121,27 +121,27 @@ function namesIn(dir: string): readonly string[] {
   }
 }
 
-/** `pid-start`: who began when. The number alone may be somebody else's by now. */
-export function lifeOf(pid: number): string {
+/** `pid-start`: the pid with the start time, because a pid alone may be reused. */
+export function processKey(pid: number): string {
   const stat = readText(`/proc/${pid}/stat`) ?? ''
   return `${pid}-${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? 0}`
 }
 
-export const isAlive = (life: string | undefined): boolean =>
-  life !== undefined && /^\d+-\d+$/.test(life) && lifeOf(Number.parseInt(life, 10)) === life
+export const isAlive = (key: string | undefined): boolean =>
+  key !== undefined && /^\d+-\d+$/.test(key) && processKey(Number.parseInt(key, 10)) === key
 
-/** Jiffies of /proc; the kernel has used this value for user space for ever. */
+/** Jiffies of /proc; the kernel has always used this value for user space. */
 const TICK_MS = 10
 const PAGE_BYTES = 4096
 
-/** Memory in use and processor time of a process and everything below it, ended children included. */
+/** Memory in use and CPU time of a process and its descendants, including ended children. */
 export function treeUsage(root: number): { readonly memoryBytes: number; readonly cpuMs: number } {
   const waiting = [root]
   let memoryBytes = 0
   let cpuMs = 0
   for (let seen = 0; waiting.length > 0 && seen < MAX_TREE; seen++) {
     const pid = waiting.shift() as number
-    // The name before the bracket may hold anything.
+    // The process name before the bracket may contain any character.
     const fields = (readText(`/proc/${pid}/stat`) ?? '').replace(/^.*\) /s, '').split(' ')
     cpuMs += fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks || 0), 0) * TICK_MS
     memoryBytes += Number(fields[21] ?? 0) * PAGE_BYTES

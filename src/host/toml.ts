@@ -1,2 +1,2 @@
-/** Parses TOML; throws with the line that is wrong. The parser is loaded when somebody needs it. */
+/** Parses TOML; throws with the invalid line. The parser is loaded at first use. */
 export const parseToml = async (source: string): Promise<unknown> => (await import('smol-toml')).parse(source)

@@ -50,7 +50,7 @@ test('waits for one that is being made, unless it is asked not to', async () => 
   }
   pool.pin('a', 1, slow)
   pool.fill()
-  expect(await pool.take('a', undefined, { waits: false })).toBeUndefined()
+  expect(await pool.take('a', undefined, { wait: false })).toBeUndefined()
   const taken = pool.take('a')
   release()
   expect((await taken)?.name).toBe('item-0')
@@ -76,7 +76,7 @@ test('a failure is tried again for a pinned kind, and costs the next caller noth
     return make()
   })
   pool.fill()
-  expect(await pool.take('a', undefined, { waits: false })).toBeUndefined()
+  expect(await pool.take('a', undefined, { wait: false })).toBeUndefined()
   await until(() => pool.ready === 1)
 })
 
@@ -88,7 +88,7 @@ test('the kinds that were used longest ago go; pinned ones stay', async () => {
   await until(() => pool.ready === 2)
   await pool.take('b', make)
   await until(() => made.filter(({ isDiscarded }) => isDiscarded).length === 1)
-  expect((await pool.take('pinned', undefined, { waits: false }))?.isAlive).toBe(true)
+  expect((await pool.take('pinned', undefined, { wait: false }))?.isAlive).toBe(true)
 })
 
 test('clear and close discard everything, also what is still being made', async () => {

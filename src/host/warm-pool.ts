@@ -1,37 +1,37 @@
-/** One thing that is prepared or being prepared. */
+/** One item that is ready or being created. */
 type Entry<T> = { readonly item: Promise<T | undefined>; ready?: T }
 
 type Kind<T> = {
   readonly size: number
   readonly make: () => Promise<T>
-  /** Kept until the pool closes; other kinds go when too many newer ones were asked for. */
+  /** Kept until the pool closes; other kinds are evicted when too many newer ones are requested. */
   readonly pinned: boolean
   readonly entries: Entry<T>[]
 }
 
 type Options<T> = {
-  /** How many of each kind are kept ready. */
+  /** How many items of each kind are kept ready. */
   readonly size: number
-  /** Kinds that are kept, besides the pinned ones; the least recently used go first. */
+  /** The number of kinds that are kept besides the pinned ones; the least recently used kind is evicted first. */
   readonly maxKinds?: number
-  /** Time between handing one out and making the next: whoever took one starts its first command now. */
+  /** The delay before a handed-out item is replaced, so that refilling does not slow down the taker's first command. */
   readonly refillMs?: number
-  /** Time until a pinned kind is tried again after a failure. */
+  /** The delay before a pinned kind is tried again after a failure. */
   readonly retryMs?: number
   readonly isUsable: (item: T) => boolean
   readonly discard: (item: T) => Promise<void>
 }
 
 type TakeOptions<T> = {
-  /** Refuses what is next in line; it stays for somebody else. */
+  /** Returns false to reject the next item, which stays for other callers. */
   readonly accepts?: (item: T) => boolean
-  /** Whether to wait for one that is still being made. */
-  readonly waits?: boolean
+  /** Whether to wait for an item that is still being created. */
+  readonly wait?: boolean
 }
 
 /**
- * Sandboxes, containers and machines that were prepared beforehand and that nobody has used.
- * SECURITY: the key must hold everything that one was made for. One that was handed out never comes back.
+ * Unused sandboxes, containers and machines that were created in advance.
+ * SECURITY: the key must contain everything that an item depends on. A handed-out item never returns.
  */
 export class WarmPool<T> {
   readonly #options: Required<Options<T>>
@@ -42,46 +42,46 @@ export class WarmPool<T> {
     this.#options = { maxKinds: 16, refillMs: 100, retryMs: 1000, ...options }
   }
 
-  /** How many are ready now. */
+  /** How many items are ready now. */
   get ready(): number {
     return this.#entries().filter(({ ready }) => ready !== undefined).length
   }
 
-  /** Keeps `size` of a kind ready from the next `fill` on. */
+  /** Keeps `size` items of a kind ready from the next `fill` on. */
   pin(key: string, size: number, make: () => Promise<T>): void {
     this.#kinds.set(key, { size, make, pinned: true, entries: [] })
   }
 
-  /** Makes what is missing, in the background. */
+  /** Creates missing items in the background. */
   fill(): void {
     for (const [key, kind] of this.#kinds) this.#fillKind(key, kind)
   }
 
   /**
-   * One that is ready, or nothing. With `make`, a kind that is new here is kept ready from now on; without it only pinned
-   * kinds are found.
+   * Takes a ready item, or returns undefined. With `make`, a kind that is new here is kept ready from now on; without it
+   * only pinned kinds are found.
    */
   async take(
     key: string,
     make?: () => Promise<T>,
-    { accepts = () => true, waits = true }: TakeOptions<T> = {},
+    { accepts = () => true, wait = true }: TakeOptions<T> = {},
   ): Promise<T | undefined> {
     const kind = this.#kindFor(key, make)
     if (!kind) return undefined
     const next = kind.entries.find(({ ready }) => ready !== undefined)
     if (next?.ready !== undefined && !accepts(next.ready)) return undefined
-    const found = await this.#nextUsable(kind, waits)
+    const found = await this.#nextUsable(kind, wait)
     const delayMs = kind.pinned && found === undefined ? 0 : this.#options.refillMs
     setTimeout(() => this.#fillKind(key, kind), delayMs).unref()
     return found
   }
 
-  /** Discards everything that was made so far. Pinned kinds stay, and are made again by the next `fill`. */
+  /** Discards all items. Pinned kinds stay, and the next `fill` creates their items again. */
   async clear(): Promise<void> {
     const all = this.#entries()
     for (const [key, kind] of [...this.#kinds]) {
       this.#kinds.delete(key)
-      // A kind of its own, so that what is still being made for the old one is discarded.
+      // A new object, so that items still being created for the old one are discarded.
       if (kind.pinned && !this.#isClosed) this.#kinds.set(key, { ...kind, entries: [] })
     }
     await Promise.all(all.map((entry) => this.#discard(entry)))
@@ -111,9 +111,9 @@ export class WarmPool<T> {
     return kind
   }
 
-  async #nextUsable(kind: Kind<T>, waits: boolean): Promise<T | undefined> {
+  async #nextUsable(kind: Kind<T>, wait: boolean): Promise<T | undefined> {
     for (;;) {
-      const index = waits ? 0 : kind.entries.findIndex(({ ready }) => ready !== undefined)
+      const index = wait ? 0 : kind.entries.findIndex(({ ready }) => ready !== undefined)
       const entry = kind.entries[index]
       if (!entry) return undefined
       kind.entries.splice(index, 1)
@@ -134,7 +134,7 @@ export class WarmPool<T> {
     }
   }
 
-  /** A failure is not reported here: the next caller makes its own and gets the reason. */
+  /** A failure is not reported here: the next caller creates its own item and gets the error. */
   #make(key: string, kind: Kind<T>): Entry<T> {
     const item = kind.make().then(
       (made) => {
@@ -152,7 +152,7 @@ export class WarmPool<T> {
     return entry
   }
 
-  /** The entry that failed kept its place until now, so that the kind was not tried again at once. */
+  /** A failed entry stays in the list until now, so that the kind is not retried at once. */
   #retry(key: string, kind: Kind<T>, failed: Entry<T>): void {
     const index = kind.entries.indexOf(failed)
     if (index !== -1) kind.entries.splice(index, 1)

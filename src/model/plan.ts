@@ -78,7 +78,7 @@ type PlanFields = {
   readonly waived: readonly Guarantee[]
   readonly agentId: string | undefined
   /** What commands open and start is noted. */
-  readonly learns: boolean
+  readonly tracesAccess: boolean
 }
 
 /** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */

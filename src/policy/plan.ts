@@ -114,7 +114,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     needs,
     waived,
     agentId: spec.agentId,
-    learns: spec.learn ?? false,
+    tracesAccess: spec.learn ?? false,
   })
 }
 

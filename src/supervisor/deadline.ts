@@ -1,6 +1,6 @@
 import { monotonicMs, LONGEST_TIMER_MS as STEP_MS } from '../host/clock.ts'
 
-/** A moment on the clock that nobody can set. It can be held: what is held does not run out. */
+/** A deadline on the monotonic clock. It can be paused: while it is held, the remaining time stays the same. */
 export class Deadline {
   readonly #act: () => void
   readonly #clock: () => number
@@ -13,20 +13,20 @@ export class Deadline {
     this.#clock = clock
   }
 
-  /** Milliseconds left; nothing when there is no deadline. */
+  /** Milliseconds left; undefined without a deadline. */
   get leftMs(): number | undefined {
     if (this.#held !== undefined) return this.#held
     return this.#at === undefined ? undefined : Math.max(0, this.#at - this.#clock())
   }
 
-  /** Counts from now; nothing means never. */
+  /** Sets the deadline relative to now; undefined removes it. */
   set(ms: number | undefined): void {
     if (this.#held !== undefined) this.#held = ms
     this.#at = ms === undefined ? undefined : this.#clock() + ms
     this.#arm()
   }
 
-  /** At least so long from now; never sooner than before. */
+  /** Makes the deadline at least this far from now; never earlier than it was. */
   extend(ms: number): void {
     const left = this.leftMs
     if (left !== undefined && left < ms) this.set(ms)
@@ -60,7 +60,7 @@ export class Deadline {
   }
 
   readonly #fire = (): void => {
-    // A timer may come a moment early.
+    // A timer may fire slightly early.
     if (this.#at === undefined || this.#held !== undefined) return
     if (this.#at - this.#clock() > 0) this.#arm()
     else {

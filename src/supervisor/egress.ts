@@ -15,31 +15,31 @@ import { type HostVerdict, hostVerdicts } from '../policy/network/host-verdicts.
 import { certificateBundle } from '../policy/network/proxy-environment.ts'
 import type { EgressFacts } from '../policy/plan.ts'
 
-/** A sandbox's way out in network mode `fetch`. */
+/** The network access of a sandbox in network mode `fetch`. */
 export interface Egress {
   handle(stream: Duplex): void
-  /** Takes effect at once, also for connections that are open. */
+  /** Takes effect at once and closes open connections to hosts that are no longer allowed. */
   setAllowHosts(hosts: readonly string[]): void
-  /** What the policy says to each of these, were they the list. */
+  /** What the policy decides for each of these hosts, if they were the list. */
   verdicts(hosts: readonly string[]): readonly HostVerdict[]
   /** The latest connections, allowed and refused. */
   readonly connections: readonly Connection[]
   close(): Promise<void> | void
 }
 
-/** Made before the plan, which has to say what the sandbox sees of it. */
+/** Created before the plan, because the plan names the addresses that the sandbox connects to. */
 export type PreparedEgress = {
   readonly facts: EgressFacts
-  /** Opens it for the hosts of the plan. */
+  /** Starts the proxy with the hosts of the plan. */
   start(plan: Plan, sandboxId: string): Egress
-  /** When there will be no sandbox after all. */
+  /** Releases everything if no sandbox is created. */
   close(): Promise<void> | void
 }
 
 export type EgressParts = {
   readonly trail: EventSink
   readonly allowPrivate: readonly string[]
-  /** What the operator declared, and the values of it. */
+  /** The secrets that the operator declared, with their values. */
   readonly declared: readonly SecretConfig[]
   readonly vault: Vault
   /** Where the values of other secrets come from. */
@@ -48,13 +48,13 @@ export type EgressParts = {
   readonly nodePreload: () => string | undefined
 }
 
-/** The factory that the gate gets: one proxy for each sandbox, each connection on record. */
+/** Creates the egress factory for the gate: one proxy per sandbox, each connection recorded. */
 export const egressWith =
   (parts: EgressParts): ((spec: Spec) => PreparedEgress) =>
   (spec) =>
     new SandboxEgress(parts, spec)
 
-/** Older ones are in the trail. */
+/** Older connections are only in the audit log. */
 const MAX_CONNECTIONS = 1000
 
 class SandboxEgress implements PreparedEgress, Egress {
@@ -62,7 +62,7 @@ class SandboxEgress implements PreparedEgress, Egress {
   readonly #parts: EgressParts
   readonly #proxy: EgressProxy
   readonly #secrets: readonly BrokeredSecret[]
-  /** Copies that end with the sandbox; what the vault lends stays there. */
+  /** Copies that are wiped with the sandbox; secrets lent by the vault stay there. */
   readonly #own: Secret[] = []
   readonly connections: Connection[] = []
   readonly #ledger = new ConnectionRecorder()
@@ -126,7 +126,7 @@ class SandboxEgress implements PreparedEgress, Egress {
     return brokerSecret(grant, own)
   }
 
-  /** Before the connection is made; when it cannot be written down, there is none. */
+  /** Records a connection before it is made; if it cannot be recorded, it is not made. */
   #admit({ host, port, address, protocol }: Connection): Promise<void> | undefined {
     const where = { host, port, protocol, ...(address === undefined ? {} : { address }) }
     return this.#ledger.enter(`${protocol} ${host}:${port} ${address}`, (pace) =>
@@ -151,15 +151,15 @@ class SandboxEgress implements PreparedEgress, Egress {
   }
 }
 
-/** Places that are remembered, and records that may be on their way to the disk, for one sandbox. */
+/** Limits per sandbox: remembered destinations, and records that may be on their way to the disk. */
 const MAX_PLACES = 1024
 const MAX_UNWRITTEN = 64
 
 /**
- * When a connection may be made. The first to a place waits until its record is on the disk. Later ones to the same place
- * are on their way there when they are made: whom the sandbox talks to is known by then, and a disk's sync for each
- * would cost more than the connection. Once a record is lost everybody waits for their own again: what was made by then is
- * all that can be missing.
+ * Decides when a connection may be made. The first connection to a destination waits until its record is synced to disk.
+ * Later connections to it do not wait for their record: the destination is known by then, and one sync each would cost
+ * more than the connection. Once a record is lost, every connection waits for its own record again, so that only the
+ * connections made until then can be missing.
  */
 export class ConnectionRecorder {
   readonly #places = new Set<string>()

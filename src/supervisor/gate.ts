@@ -25,55 +25,55 @@ import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from 
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 
-/** A command before it is judged: a shell line, or a program with its arguments. */
+/** A command before the policy check: a shell line, or a program with its arguments. */
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 
-/** Where a command would run; relative paths in it are judged from there. */
+/** Where a command would run; its relative paths are resolved from there. */
 export type WorkingDirectory = {
   readonly workspace: string
   readonly cwd: string
-  /** Directories that are the sandbox's own, and as good as the workspace. */
+  /** Directories that belong to the sandbox; they are treated like the workspace. */
   readonly own?: readonly string[]
-  /** What `~` stands for; absent: the home directory of whoever runs this process. */
+  /** What `~` stands for; default: the home directory of the user of this process. */
   readonly home?: string
 }
 
 export type GateParts = {
   readonly policy: SandboxPolicy
   /**
-   * What limits this requester beside the policy; nothing for the operator. On a server it throws when nobody is named;
-   * elsewhere the requester is whoever started this process.
+   * The tenant limits of this requester beside the policy; undefined for the operator. On a server it throws without a
+   * requester; elsewhere the requester is the user who started this process.
    */
   readonly grantsOf?: (requester: Requester | undefined) => TenantGrants | undefined
-  /** Whether commands may run without isolation when `native` is asked for by name. */
+  /** Whether commands may run without isolation if the spec names the backend `native`. */
   readonly allowNative?: () => boolean
   readonly registry: SandboxRegistry
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
   readonly observe: (path: string) => Observed
-  /** What protected names in a writable place lead to. */
+  /** The targets of protected names in a writable directory. */
   readonly pins?: (path: string) => PinFacts
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
-  /** Makes the way out for a sandbox with network mode `fetch`. */
+  /** Creates the proxy of a sandbox with network mode `fetch`. */
   readonly egress?: (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress>
-  /** Makes the place where a reviewed sandbox's changes wait. */
+  /** Creates the directory that holds the changes of a reviewed sandbox. */
   readonly review?: (spec: Spec, sandboxId: string) => Review
 }
 
 export type OpenSandboxOptions = {
   readonly signal?: AbortSignal | undefined
-  /** An id that was given out before, by `newId`. */
+  /** An id that `newId` returned earlier. */
   readonly id?: string | undefined
-  /** Whose it is. */
+  /** The tenant that owns the sandbox. */
   readonly owner?: string | undefined
-  /** Whose key asks for it. */
+  /** The caller that asks for the sandbox. */
   readonly requester?: Requester | undefined
-  /** Where the spec's private directories lie on the host, in the same order; made for this sandbox alone. */
+  /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
   readonly own?: readonly string[] | undefined
 }
 
-/** What was made ready for a spec before it is judged. */
+/** What is prepared for a spec before the policy checks it. */
 type Prepared = {
   readonly egress?: PreparedEgress | undefined
   readonly review?: Review | undefined
@@ -81,14 +81,14 @@ type Prepared = {
   readonly requester?: Requester | undefined
 }
 
-/** A sandbox that there is already. */
+/** A sandbox that already exists. */
 export type Made = {
   readonly plan?: Plan | undefined
-  /** The requester's own key made it, so its proxy was made for that key. */
+  /** The requester's own key created the sandbox, so its proxy was created for that key. */
   readonly isOwn?: boolean
 }
 
-/** What a sandbox is made with beside its plan. */
+/** What a sandbox is created with, beside its plan. */
 type SandboxContext = {
   readonly id?: string
   readonly egress?: Egress | undefined
@@ -97,8 +97,8 @@ type SandboxContext = {
 }
 
 /**
- * The one way in: spec → facts → decision → plan → `needs ⊆ claims` → backend. Every door of the product (library,
- * command line, server, adapters) comes through here.
+ * The only entry point: spec → facts → decision → plan → `needs ⊆ claims` → backend. The library, the command line, the
+ * server and the adapters all open sandboxes here.
  */
 export class Gate {
   readonly #parts: GateParts
@@ -111,7 +111,7 @@ export class Gate {
     return this.#parts.registry
   }
 
-  /** Judges a spec from outside. Throws what policy objects to. */
+  /** Parses a spec and checks it against the policy. Throws if the policy rejects it. */
   plan(input: unknown, { egress, review, own, requester }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const grants = this.#permitted(spec, requester)
@@ -135,8 +135,8 @@ export class Gate {
   }
 
   /**
-   * Throws `forbidden` unless the requester could have asked for this itself. SECURITY: whoever uses a sandbox has what is
-   * in it, so this is asked again for a sandbox that another key of the tenant made.
+   * Throws `forbidden` unless the requester could have created this sandbox. SECURITY: a caller who uses a sandbox has
+   * everything in it, so this is checked again for a sandbox that another key of the tenant created.
    */
   assertPermitted(requester: Requester, spec: Spec, { plan, isOwn = false }: Made = {}): void {
     const grants = this.#permitted(spec, requester)
@@ -145,19 +145,19 @@ export class Gate {
     if (!isOwn) assertPrivatePermitted(grants, plan)
   }
 
-  /** The same for a skill, which says what it wants of the host in capabilities. */
+  /** The same for a skill, which states its host access as capabilities. */
   assertCapabilities(requester: Requester, capabilities: readonly Capability[]): void {
     const grants = this.#parts.grantsOf?.(requester)
     if (grants) assertCapabilitiesPermitted(grants, capabilities)
   }
 
-  /** The requester's grants, when nothing in the spec goes beyond them. */
+  /** The requester's grants; throws if the spec goes beyond them. */
   #permitted(spec: Spec, requester: Requester | undefined): TenantGrants | undefined {
     const { grantsOf, allowNative } = this.#parts
     const grants = grantsOf?.(requester)
     if (grants) assertSpecPermitted(grants, spec)
     if (spec.backend === 'native' && allowNative?.() === false)
-      throw new SandboxError('forbidden', 'this server runs nothing without isolation', {
+      throw new SandboxError('forbidden', 'this server does not run commands without isolation', {
         hint: 'the operator can permit the backend `native`: `allow_native = true` in [backends]',
       })
     return grants
@@ -167,7 +167,7 @@ export class Gate {
     return grants ? narrowed(this.#parts.policy, grants) : this.#parts.policy
   }
 
-  /** What a requester gets where it asks for nothing in particular. */
+  /** The policy for a requester that asks for nothing in particular. */
   policyFor(requester: Requester): SandboxPolicy {
     return this.#policyFor(this.#parts.grantsOf?.(requester))
   }
@@ -182,7 +182,7 @@ export class Gate {
     })
   }
 
-  /** Opens a sandbox on the first backend that keeps everything the plan needs. */
+  /** Opens a sandbox on the first backend that provides every guarantee the plan needs. */
   async open(
     input: unknown,
     { signal, own, owner, requester, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
@@ -192,7 +192,7 @@ export class Gate {
       throw new SandboxError('unsupported', 'private directories exist only on a server', {
         hint: 'name a workspace',
       })
-    // Before anything is made ready: a proxy would already have looked for the secrets.
+    // Before anything is prepared, because a proxy would already have looked up the secrets.
     const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
     const { allowPrivate } = this.#policyFor(grants)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
@@ -213,7 +213,7 @@ export class Gate {
     }
   }
 
-  /** For a command that the caller starts itself: judged and on record like every other, or refused. */
+  /** Authorizes and records a command that the caller starts itself. */
   admit(command: AskedCommand, plan: Plan, backend: Backend): Promise<Decision> {
     return this.#sandbox(plan, backend, undefined).admit(command)
   }
@@ -233,7 +233,7 @@ export class Gate {
     return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge, judgeHosts })
   }
 
-  /** A spec that is refused, by policy or for want of a wall, is on record too. */
+  /** Plans a spec; a rejected spec is recorded too, whether the policy or a missing guarantee rejects it. */
   async #admitSpec(
     spec: Spec,
     prepared: Prepared,
@@ -276,26 +276,26 @@ function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) =>
   })
 }
 
-/** Whether a proxy will be wanted; also where the plan will refuse what is asked together. */
+/** Whether a proxy is needed; also true for combinations that the plan rejects later. */
 const reachesOut = (spec: Spec): boolean =>
   askedNetworkMode(spec) === 'fetch' || Boolean(spec.network?.allowHosts?.length || spec.secrets?.length)
 
 /**
- * What `~` stands for in commands of a server's sandboxes. SECURITY: the reason of a decision quotes the path, and a tenant has no
- * business with the home directory of the server's user.
+ * What `~` stands for in commands of a server's sandboxes. SECURITY: the reason of a decision quotes the path, and a
+ * tenant must not learn the home directory of the server's user.
  */
 export const GUEST_HOME = '/home/user'
 
-/** Where E2B and OpenShell keep what belongs to a sandbox: a home there is not somebody else's on this host. */
+/** Home directories of E2B and OpenShell sandboxes: they are not another user's home on this host. */
 const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
 
-/** Directories that are the sandbox's own: its homes, and its `/tmp` while nothing of the host is shown in it. */
+/** Directories that belong to the sandbox: its homes, and its `/tmp` unless something of the host is mounted there. */
 function ownOf({ backend, own, mounts }: Plan): readonly string[] {
   const isShared =
     backend === 'native' || mounts.some(({ target }) => target === '/' || isWithin(target, '/tmp'))
   return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
 }
 
-/** The main writable mount, or where commands start when nothing is writable. */
+/** The main writable mount, or the start directory if nothing is writable. */
 const workspaceOf = (plan: Plan): string =>
   plan.mounts.find((mount) => mount.target !== '/' && isWithin(plan.cwd, mount.target))?.target ?? plan.cwd

@@ -6,12 +6,12 @@ import { writeAtomically } from '../host/files/atomic-file.ts'
 import { SandboxError } from '../model/errors.ts'
 
 /**
- * Who owns what is found on a host. The id stays with the state directory; the epoch grows with each life. A sandbox is
- * ours to reap only when it carries our id and an older epoch.
+ * Identifies the owner of sandboxes found on a host. The id belongs to the state directory; the epoch grows with each
+ * start. A sandbox may be reaped only if it carries our id and an older epoch.
  */
 export type Instance = { readonly id: string; readonly epoch: number; readonly release: () => void }
 
-/** Begins a new life; refuses while another server lives on the same state directory. */
+/** Increments the epoch; throws while another server uses the same state directory. */
 export function beginInstance(stateDir: string): Instance {
   mkdirSync(stateDir, { recursive: true, mode: 0o700 })
   const lock = createLock(join(stateDir, 'server.lock'))
@@ -44,7 +44,7 @@ function parse(text: string): { readonly id: string; readonly epoch: number } {
     const { id, epoch } = JSON.parse(text) as { readonly id?: unknown; readonly epoch?: unknown }
     if (typeof id === 'string' && Number.isSafeInteger(epoch)) return { id, epoch: epoch as number }
   } catch {
-    // Said below.
+    // Reported below.
   }
   throw new SandboxError('invalid-config', 'instance.json in the state directory is unreadable', {
     hint: 'restore it, or start with a new state directory',

@@ -14,11 +14,11 @@ import {
 } from '../policy/paths/paths.ts'
 import { sandboxPolicyOf } from '../policy/plan.ts'
 
-/** A path of this host, looked at and judged. */
+/** Reads the facts of host paths and checks them against the policy. */
 
 /**
- * Every policy that has to agree. What the operator lists may be mounted; a file is reached only through a workspace,
- * and a workspace is mounted from that list like everything else.
+ * Every policy that must agree. The operator's list says what may be mounted; a file is reached only through a workspace,
+ * and a workspace must be on that list like everything else.
  */
 export function policiesFor(
   config: Config,
@@ -38,7 +38,7 @@ export function policiesFor(
     : [over(allowedPrefixes), over([workspace])]
 }
 
-/** Observes what a request names on this host and judges it. */
+/** Reads the facts of the paths in a request from this host and checks them against the policy. */
 export function judgeHere(policy: PathPolicy, request: PathRequest): PathVerdict {
   const asked = [request.path, ...(request.to === undefined ? [] : [request.to])]
   const seen: PathObservation[] = []
@@ -58,7 +58,7 @@ export function judgeHere(policy: PathPolicy, request: PathRequest): PathVerdict
   })
 }
 
-/** A root that is not absolute grants nothing; its place in the list stays. */
+/** A root that is not absolute grants nothing; it keeps its index in the list. */
 function observeRoot(path: string): PathObservation {
   if (path.startsWith('/')) return observePath(path)
   return { asked: path, normal: path, symlinks: [], state: 'unreadable', errno: 'EINVAL' }

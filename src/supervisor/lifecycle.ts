@@ -1,6 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 
-/** The one table of a sandbox's states; every change goes through `move`. */
+/** The state machine of a sandbox; every transition goes through `move`. */
 
 export const STATES = [
   'requested',
@@ -13,7 +13,7 @@ export const STATES = [
 ] as const
 export type State = (typeof STATES)[number]
 
-/** `executing` is shown while ready with work in flight; it is never a state of its own. */
+/** `executing` is shown while the sandbox is ready and runs commands; it is not a state of its own. */
 export type ShownState = State | 'executing'
 export const SHOWN_STATES = [...STATES, 'executing'] as const
 
@@ -27,18 +27,18 @@ export const NEXT: Readonly<Record<State, readonly State[]>> = {
   failed: [],
 }
 
-/** Nothing of it is left. */
+/** Final states: nothing of the sandbox is left. */
 export const ENDED: readonly State[] = ['destroyed', 'failed']
 
 export const isEnded = (state: string): boolean => ENDED.includes(state as State)
 
-/** Why a sandbox ended, in one word; a failure may add what was said. */
+/** Why a sandbox ended, in one word; `failed` may be followed by a message. */
 const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
 export type EndReason = (typeof END_REASONS)[number]
 
 export const mayMove = (from: State, to: State): boolean => NEXT[from].includes(to)
 
-/** The next state, or a refusal: there is no other way to change one. */
+/** Returns the next state, or throws if the transition is not allowed. */
 export function move(id: string, from: State, to: State): State {
   if (mayMove(from, to)) return to
   throw new SandboxError('wrong-state', `sandbox ${id} is ${from}, so it cannot become ${to}`)

@@ -5,25 +5,25 @@ import type { ExecSession } from './exec/exec-session.ts'
 import { type EndReason, isEnded, move, type ShownState, type State, shown } from './lifecycle.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 
-/** Ended commands that are kept for whoever comes back. */
+/** Ended commands that are kept for clients that attach later. */
 const KEPT_EXECS = 32
 
-/** One sandbox in the supervisor's hands, from the request until nothing of it is left. */
+/** One sandbox that the supervisor manages, from the request until it is destroyed. */
 export class LiveSandbox {
   readonly id: string
   readonly ttl: Deadline
   readonly idle: Deadline
   readonly execs = new Map<string, ExecSession>()
-  /** Ends a provisioning that is no longer wanted. */
+  /** Cancels provisioning. */
   readonly abort = new AbortController()
-  /** Resolves when it has ended. */
+  /** Resolves when the sandbox has ended. */
   readonly gone: Promise<void>
   row: SandboxRow
-  /** Why it ends, from the moment that it does. */
+  /** Why the sandbox is ending; set as soon as it starts to end. */
   ending: string | undefined
   sandbox: OpenSandbox | undefined
   idleMs: number | undefined
-  /** What was started last, for people. */
+  /** The last command that was started, for display. */
   lastCommand: { readonly command: string; readonly at: number } | undefined
   #state: State = 'requested'
   readonly #pauses = new Set<() => void>()
@@ -53,7 +53,7 @@ export class LiveSandbox {
     return shown(this.#state, this.#running)
   }
 
-  /** The one guarded change of state. */
+  /** Changes the state; throws if the transition is not allowed. */
   move(to: State): void {
     this.#state = move(this.id, this.#state, to)
     if (to === 'paused') for (const told of [...this.#pauses]) told()
@@ -64,13 +64,13 @@ export class LiveSandbox {
     this.#leave()
   }
 
-  /** Tells of each pause, until what it returns is called. */
+  /** Calls the listener at each pause; call the result to unsubscribe. */
   onPause(told: () => void): () => void {
     this.#pauses.add(told)
     return () => this.#pauses.delete(told)
   }
 
-  /** One at a time: what changes a sandbox waits for what is changing it. */
+  /** Serializes the changes of this sandbox. */
   async serially<T>(work: () => Promise<T>): Promise<T> {
     const before = this.#tail
     const done = before.then(work, work)
@@ -78,14 +78,14 @@ export class LiveSandbox {
     return done
   }
 
-  /** The open sandbox, for work that needs it ready. */
+  /** The open sandbox; throws unless it is ready. */
   ready(): OpenSandbox {
     if (this.#state === 'ready' && this.sandbox) return this.sandbox
     const why = this.row.reason ? ` (${this.row.reason})` : ''
     throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}${why}`)
   }
 
-  /** Work in flight keeps the idle deadline away. */
+  /** Suspends the idle deadline while work is in progress. */
   begin(): () => void {
     this.#running++
     this.idle.cancel()
@@ -98,7 +98,7 @@ export class LiveSandbox {
     }
   }
 
-  /** Somebody used it. */
+  /** Restarts the idle deadline. */
   touch(): void {
     if (this.#running === 0 && this.#state === 'ready') this.idle.set(this.idleMs)
   }
@@ -114,7 +114,7 @@ export class LiveSandbox {
     }
   }
 
-  /** Holds both deadlines: a pause does not burn them. */
+  /** Holds both deadlines, so that a pause does not consume them. */
   hold(): void {
     this.ttl.hold()
     this.idle.cancel()

@@ -34,7 +34,7 @@ type Asked = { readonly line: string } | { readonly argv: readonly [string, ...s
 
 const baseOf = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 32)
 
-/** Where people read the policy, try it and change it. */
+/** Reads, checks and changes the policy for the API. */
 export class PolicyService {
   readonly #parts: PolicyServiceParts
   #saving: Promise<unknown> = Promise.resolve()
@@ -49,13 +49,13 @@ export class PolicyService {
 
   async describe(forOperator: boolean): Promise<PolicyDescription> {
     const whole = describePolicy(this.#parts.current(), this.#parts.home)
-    // SECURITY: which directories and private addresses there are around this host is the operator's business.
+    // SECURITY: only the operator may see which directories and private addresses the policy names.
     return forOperator
       ? whole
       : { ...whole, allowed_host_prefixes: [], network: { ...whole.network, allow_private: [] } }
   }
 
-  /** The file as it is on the disk. */
+  /** The policy file as it is on disk. */
   source() {
     const { file } = this.#parts
     const text = readText(file)
@@ -70,13 +70,13 @@ export class PolicyService {
     return { rules: config.policy?.rule?.length ?? 0, examples, description }
   }
 
-  /** One at a time; whoever read an older text is told so, and a text that does not load changes nothing. */
+  /** Saves one change at a time; rejects a change to an outdated text, and a text that does not load changes nothing. */
   save(text: string, base: string): Promise<PolicyHash> {
     const work = async (): Promise<PolicyHash> => {
       const before = this.source()
       if (before.base !== base)
         throw new SandboxError('conflict', 'the policy has changed since you read it', {
-          hint: 'load it again and make your change anew',
+          hint: 'reload it and repeat your change',
         })
       await this.check(text)
       mkdirSync(dirname(before.file), { recursive: true, mode: 0o700 })
@@ -84,7 +84,7 @@ export class PolicyService {
       try {
         return await this.#parts.reload()
       } catch (error) {
-        // What only shows when it is put in force must not stay behind for the next start.
+        // Some errors appear only when the policy is activated; the old text must be there for the next start.
         writeAtomically(before.file, before.text)
         throw error
       }
@@ -122,7 +122,7 @@ export class PolicyService {
         ...(network.allow_hosts && { allowHosts: network.allow_hosts }),
         ...(network.allow_private && { allowPrivate: network.allow_private }),
       })
-      return { verdict: 'allow', reason: 'the name and every address of it are public', addresses }
+      return { verdict: 'allow', reason: 'the name and all its addresses are public', addresses }
     } catch (error) {
       if (!(error instanceof SandboxError)) throw error
       return { verdict: 'block', reason: error.message }

@@ -6,7 +6,7 @@ import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
-/** The private directories of sandboxes: made before one opens, gone when it is closed. */
+/** The private directories of sandboxes: created before a sandbox opens, removed after it is closed. */
 export class PrivateDirectories {
   readonly #dir: string
 
@@ -15,7 +15,7 @@ export class PrivateDirectories {
     mkdirSync(dir, { recursive: true, mode: 0o700 })
   }
 
-  /** One directory for each place, all empty. */
+  /** Creates this many empty directories. */
   make(id: string, count: number): readonly string[] {
     const base = join(this.#dir, id)
     mkdirSync(base, { mode: 0o700 })
@@ -26,12 +26,12 @@ export class PrivateDirectories {
     })
   }
 
-  /** INVARIANT: only when nothing runs in the sandbox any more; what is walked here was written by it. */
+  /** INVARIANT: called only when nothing runs in the sandbox any more; the sandbox wrote the tree that is walked here. */
   async remove(id: string): Promise<void> {
     await removeTree(join(this.#dir, id))
   }
 
-  /** What an earlier life left. Moved aside first, so that a new sandbox never waits for the removal. */
+  /** Removes what an earlier run left. Moves it aside first, so that a new sandbox never waits for the removal. */
   sweep(): Promise<void> {
     const left = readdirSync(this.#dir)
     const aside = left.map((name) => {
@@ -47,7 +47,7 @@ async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true })
   } catch {
-    // A guest may take its own rights to a directory away; links are not followed.
+    // A guest may remove its own permissions from a directory; symbolic links are not followed.
     openUp(path)
     await rm(path, { recursive: true, force: true })
   }
@@ -62,7 +62,7 @@ function openUp(path: string): void {
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
 
-/** The gate for sandboxes that may have private directories. */
+/** Wraps the gate's `open` for sandboxes that may have private directories. */
 export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, privateDirectories: PrivateDirectories, newId: (prefix: string) => string) =>
   async (spec: Spec, { id = newId('sb'), ...options }: Opening): Promise<Sandbox> => {

@@ -25,13 +25,13 @@ import type { UnrecordedEnds } from './unrecorded-ends.ts'
 
 export type CreateRequest = {
   readonly spec: Spec
-  /** Absent: the operator's default; 0: never. */
+  /** Default: the operator's setting; 0: never. */
   readonly timeoutMs?: number | undefined
   readonly idleMs?: number | undefined
   readonly idempotency?: { readonly name: string; readonly request: string } | undefined
 }
 
-/** A sandbox as callers see it: its record, and its life while it has one. */
+/** A sandbox as callers see it: its record, and the live object while there is one. */
 export type SandboxView = { readonly row: SandboxRow; readonly live?: LiveSandbox | undefined }
 export type Created = SandboxView & { readonly token?: string }
 
@@ -43,22 +43,22 @@ export type SupervisorCallbacks = {
   readonly pool: SandboxPool
   readonly assertOpen: () => void
   readonly save: (entry: LiveSandbox, change: SandboxChange) => Promise<void>
-  /** Ends that are recorded as soon as that is possible. */
+  /** Ends that are still to be recorded. */
   readonly unrecorded: UnrecordedEnds
   readonly stop: (entry: LiveSandbox, reason: EndReason) => Promise<void>
   readonly endedByItself: (entry: LiveSandbox, why: string) => Promise<void>
   readonly get: (principal: Principal, id: string) => Promise<SandboxView>
 }
 
-/** SECURITY: what the plan of one from the pool does not limit is more than any tenant's ceiling. */
+/** SECURITY: a pooled plan without a limit exceeds any ceiling of a tenant. */
 const UNLIMITED = { cpus: Infinity, memoryMb: Infinity, diskMb: Infinity, pids: Infinity }
 
-/** How sandboxes come to be: each once, whole, or not at all. */
+/** Creates sandboxes: each exactly once, completely, or not at all. */
 export class Provisioner {
   readonly #supervisor: SupervisorCallbacks
   readonly #parts: SupervisorParts
   readonly #opening: Admission
-  /** Creates under a name that are on their way: a repeat waits for the first. */
+  /** Creates with an idempotency key that are in progress: a repeat waits for the first. */
   readonly #named = new Map<string, Promise<Created>>()
 
   constructor(supervisor: SupervisorCallbacks) {
@@ -90,7 +90,7 @@ export class Provisioner {
     if (before) return this.#repeat(principal, request, (await before).row.id)
     const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency.name)
     if (known) return this.#repeat(principal, request, known.sandboxId)
-    // Somebody else may have begun while we looked.
+    // Another request may have started during the lookup.
     const meanwhile = this.#named.get(name)
     if (meanwhile) return this.#repeat(principal, request, (await meanwhile).row.id)
     const made = this.#create(principal, request)
@@ -102,7 +102,7 @@ export class Provisioner {
     }
   }
 
-  /** The same name again: the same sandbox, if it is the same request. */
+  /** Repeats a create: returns the same sandbox if the request is the same. */
   async #repeat(principal: Principal, { idempotency }: CreateRequest, id: string): Promise<Created> {
     const known = await findIdempotency(this.#parts.store, principal.tenant, idempotency?.name ?? '')
     if (known && known.request !== idempotency?.request)
@@ -125,14 +125,14 @@ export class Provisioner {
       const made = await this.#opening.run(() => this.#provision(principal, request), principal)
       metrics.observe(
         'ringfence_create_seconds',
-        'From request to ready.',
+        'Time from request to ready.',
         {},
         (monotonicMs() - started) / 1000,
       )
       return made
     } catch (error) {
       this.#supervisor.quotas.give(principal.keyId)
-      metrics.count('ringfence_creates_failed_total', 'Creates that were refused or failed.')
+      metrics.count('ringfence_creates_failed_total', 'Creates that were rejected or failed.')
       throw error
     }
   }
@@ -140,7 +140,7 @@ export class Provisioner {
   async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
-    // SECURITY: one from the pool was made in the server's own name, so whether this requester may have it is asked here.
+    // SECURITY: a pooled sandbox was created in the server's name, so this requester's permission is checked here.
     const pooled = await this.#supervisor.pool.take(request.spec, (live) =>
       this.#isPermitted(requester, request.spec, live),
     )
@@ -171,7 +171,7 @@ export class Provisioner {
     }
   }
 
-  /** One that stands already: it enters the records as ready, in one write. */
+  /** Records a pooled sandbox as ready, in one write. */
   async #claim(entry: LiveSandbox, request: CreateRequest, pooled: OpenSandbox): Promise<void> {
     entry.sandbox = pooled
     const change = await this.#standing(entry, request)
@@ -179,7 +179,7 @@ export class Provisioner {
     await Promise.all([pooled.recorded(), this.#insert(entry, request)])
   }
 
-  /** The wall goes up while the disk is written; neither alone is an answer. */
+  /** Starts the sandbox while the record is written to disk; both must succeed. */
   async #raise(entry: LiveSandbox, request: CreateRequest, requester: Requester): Promise<void> {
     const { id, abort, row } = entry
     const opened = this.#parts
@@ -196,7 +196,7 @@ export class Provisioner {
     await Promise.all([live.recorded(), this.#supervisor.save(entry, change)])
   }
 
-  /** What is to be said of it once the wall stands: ready never means that it could be built. */
+  /** The record of a sandbox that has started: `ready` always means that it runs. */
   async #standing(entry: LiveSandbox, { timeoutMs }: CreateRequest): Promise<SandboxChange> {
     const { backend, level } = entry.sandbox as OpenSandbox
     const layers = JSON.stringify(await (entry.sandbox as OpenSandbox).layers())
@@ -218,7 +218,7 @@ export class Provisioner {
   }
 
   #becomeReady(entry: LiveSandbox, { timeoutMs }: CreateRequest): void {
-    // Stopped while the disk was written: the record is undone by `#undo`.
+    // Stopped during the disk write: `#undo` removes the record.
     assertWanted(entry)
     entry.move('ready')
     entry.ttl.set(this.#ttlOf(timeoutMs))
@@ -228,7 +228,7 @@ export class Provisioner {
       .catch(() => {})
   }
 
-  /** A create that failed leaves nothing, not even its name. */
+  /** Removes everything of a failed create, including its idempotency key. */
   async #undo(entry: LiveSandbox): Promise<void> {
     const stopped = entry.abort.signal.aborted
     await entry.sandbox?.close().catch(() => {})
@@ -275,7 +275,7 @@ export class Provisioner {
   }
 }
 
-/** SECURITY: records stay long after their sandbox, and a list reads hundreds at once, also for other tenants' operator. */
+/** SECURITY: records outlive their sandbox, and a list reads hundreds at once, for the operator from every tenant. */
 const MOST_SPEC_BYTES = 256 * 1024
 
 function assertSmall(spec: Spec): void {
@@ -287,5 +287,5 @@ function assertSmall(spec: Spec): void {
 
 function assertWanted({ id, abort }: LiveSandbox): void {
   if (abort.signal.aborted)
-    throw new SandboxError('wrong-state', `sandbox ${id} was stopped while it started`)
+    throw new SandboxError('wrong-state', `sandbox ${id} was stopped while it was starting`)
 }

@@ -3,16 +3,16 @@ import { isOperator, type Principal } from './access/keys.ts'
 
 export type SandboxCeilings = {
   readonly perKey: number
-  /** For every key of a tenant together. */
+  /** For all keys of a tenant together. */
   readonly perTenant: (tenant: string) => number
 }
 
-/** How many sandboxes each key and each tenant has; one that takes all would leave the others none. */
+/** Counts sandboxes per key and per tenant, so that none of them takes all of the server's capacity. */
 export class SandboxQuotas {
   readonly #ceilings: SandboxCeilings
   readonly #keys = new Map<string, number>()
   readonly #tenants = new Map<string, number>()
-  /** The tenant that a key's sandboxes count for; an operator's count for none. */
+  /** The tenant that a key's sandboxes count for; none for an operator's key. */
   readonly #tenantOf = new Map<string, string>()
 
   constructor(ceilings: SandboxCeilings) {

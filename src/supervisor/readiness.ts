@@ -3,10 +3,10 @@ import { SandboxError } from '../model/errors.ts'
 import type { Store } from '../store/sql.ts'
 import type { Supervisor } from './supervisor.ts'
 
-/** Enough for the records of everything that runs, so that what was begun can also be ended on record. */
+/** Enough for the records of everything that runs, so that its end can be recorded too. */
 const LEAST_FREE_BYTES = 16 * 1024 * 1024
 
-/** Refuses work while there is no room for its records: before it starts, never after it ran. */
+/** Rejects work before it starts if there is no disk space for its records. */
 export function assertFreeSpace(stateDir: string): void {
   const { bavail, bsize } = statfsSync(stateDir)
   if (bavail * bsize < LEAST_FREE_BYTES)
@@ -16,7 +16,7 @@ export function assertFreeSpace(stateDir: string): void {
     })
 }
 
-/** Why work cannot be done right now: found by trying, so that it also shows when things are well again. */
+/** Why the server cannot work right now: found by trying, so that a recovery shows at once. */
 export async function readinessProblems(
   stateDir: string,
   store: Store,

@@ -6,10 +6,10 @@ import { wholeOf } from '../model/whole.ts'
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 type Range = { readonly offset?: number; readonly length?: number }
 
-/** How long a pause waits for files that are under way; a longer transfer goes on after it. */
+/** How long a pause waits for file operations in progress; a longer transfer continues after it. */
 const SETTLE_MS = 2000
 
-/** Files as the sandbox sees them: each operation is on record first, and crosses the wall like a command. */
+/** File operations in the sandbox: each is recorded first, and runs inside the isolation like a command. */
 export class SandboxFiles {
   readonly #record: (operation: string, path: string) => Promise<void>
   readonly #inside: () => GuestFiles
@@ -21,7 +21,7 @@ export class SandboxFiles {
     this.#inside = inside
   }
 
-  /** At most 64 MiB; a range with a length of its own may be longer. */
+  /** At most 64 MiB; a range with an explicit length may be longer. */
   async read(path: string, range?: Range): Promise<Uint8Array> {
     return Buffer.concat(await wholeOf(`\`${path}\``, this.readStream(path, range), range?.length))
   }
@@ -30,7 +30,7 @@ export class SandboxFiles {
     yield* this.#stream('read', path, (inside) => inside.read(path, range))
   }
 
-  /** Replaces the file, creating missing directories on the way. */
+  /** Replaces the file and creates missing parent directories. */
   async write(path: string, data: Uint8Array | string | AsyncIterable<Uint8Array>): Promise<void> {
     await this.#run('write', path, (inside) => inside.write(path, bytesOf(data)))
   }
@@ -56,18 +56,18 @@ export class SandboxFiles {
     await this.#run('move', `${from} to ${to}`, (inside) => inside.move(from, to))
   }
 
-  /** With everything below it. */
+  /** Removes a file, or a directory with everything below it. */
   async remove(path: string): Promise<void> {
     await this.#run('remove', path, (inside) => inside.remove(path))
   }
 
-  /** Ends when the signal is aborted. */
+  /** Reports changes until the signal aborts. */
   async watch(path: string, options: WatchOptions): Promise<void> {
     await this.#record('watch', path)
     await this.#inside().watch(path, options)
   }
 
-  /** A directory as a tar stream. */
+  /** Reads a directory as a tar stream. */
   async *pack(path: string): AsyncGenerator<Uint8Array> {
     yield* this.#stream('pack', path, (inside) => inside.pack(path))
   }
@@ -77,7 +77,7 @@ export class SandboxFiles {
     await this.#run('unpack', path, (inside) => inside.unpack(path, data))
   }
 
-  /** Takes nothing new, and waits a moment for what is under way: whoever asked would hang on a sandbox that stands still. */
+  /** Rejects new operations and waits briefly for those in progress, which would hang in a paused sandbox. */
   async hold(): Promise<void> {
     this.#held = true
     await Promise.race([Promise.all(this.#underWay), sleep(SETTLE_MS, undefined, { ref: false })])

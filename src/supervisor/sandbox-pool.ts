@@ -3,23 +3,23 @@ import { WarmPool } from '../host/warm-pool.ts'
 import type { Spec } from '../model/spec.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 
-/** So many sandboxes of one kind are kept ready. */
+/** How many sandboxes of one spec are kept ready. */
 export type PoolSize = { readonly spec: Spec; readonly size: number }
 
 export type PoolParts = {
   readonly open: (spec: Spec) => Promise<OpenSandbox>
-  /** What the policy in force is called; a sandbox that another one admitted is not handed out. */
+  /** The hash of the active policy; a sandbox planned under another policy is not handed out. */
   readonly policyHash: () => string
 }
 
-/** Fields that change nothing about the sandbox. */
+/** Spec fields that do not affect the sandbox. */
 const IRRELEVANT: readonly string[] = ['metadata']
 
 type Pooled = { readonly sandbox: OpenSandbox; isAlive: boolean }
 
 /**
- * Sandboxes that `[[server.pool]]` keeps ready. SECURITY: only unused ones are handed out, and only for a spec that is the
- * same in everything that matters, admitted by the policy in force; what comes back from a caller is destroyed.
+ * Sandboxes that `[[server.pool]]` keeps ready. SECURITY: only unused sandboxes are handed out, only for a spec that is
+ * equal in every relevant field, and only if the active policy admitted them; a sandbox is destroyed after use.
  */
 export class SandboxPool {
   readonly #parts: PoolParts
@@ -41,19 +41,19 @@ export class SandboxPool {
     return this.#pool.ready
   }
 
-  /** Opens what is missing, in the background. */
+  /** Opens missing sandboxes in the background. */
   fill(): void {
     this.#pool.fill()
   }
 
-  /** One that fits exactly and that the caller may have, or nothing: then the caller opens its own. */
+  /** Takes a sandbox that matches the spec exactly and that the caller may have; undefined if there is none. */
   async take(spec: Spec, isPermitted: (sandbox: OpenSandbox) => boolean): Promise<OpenSandbox | undefined> {
     if (this.#policy !== this.#parts.policyHash()) {
       this.#policy = this.#parts.policyHash()
       void this.#pool.clear()
     }
     const accepts = ({ sandbox }: Pooled): boolean => isPermitted(sandbox)
-    return (await this.#pool.take(poolKey(spec), undefined, { accepts, waits: false }))?.sandbox
+    return (await this.#pool.take(poolKey(spec), undefined, { accepts, wait: false }))?.sandbox
   }
 
   close(): Promise<void> {
@@ -62,7 +62,7 @@ export class SandboxPool {
 
   async #open(spec: Spec): Promise<Pooled> {
     const sandbox = await this.#parts.open(spec)
-    // Backends start a sandbox when it is first needed; here that is now.
+    // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
     const pooled = { sandbox, isAlive: true }
     void sandbox.ended.then(() => {
@@ -72,7 +72,7 @@ export class SandboxPool {
   }
 }
 
-/** A digest of everything in a spec that matters. */
+/** A digest of every relevant field of a spec. */
 function poolKey(spec: Spec): string {
   const entries = Object.entries(spec).filter(
     ([name, value]) => !IRRELEVANT.includes(name) && value !== undefined,

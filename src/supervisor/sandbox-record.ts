@@ -16,10 +16,10 @@ type RecordParts = {
   readonly trail: EventSink
 }
 
-/** What happens in one sandbox, on its way to the trail. */
+/** Writes the events of one sandbox to the audit log. */
 export class SandboxRecord {
   readonly #parts: RecordParts
-  /** INVARIANT: flushed before a command starts; that the sandbox exists is on record before anything runs in it. */
+  /** INVARIANT: flushed before a command starts; the sandbox's creation is recorded before anything runs in it. */
   readonly #unwritten: Event[] = []
 
   constructor(parts: RecordParts) {
@@ -27,11 +27,11 @@ export class SandboxRecord {
     this.#unwritten.push(this.#event('SandboxState', { state: 'ready', ...summaryOf(parts) }))
   }
 
-  /** Resolves when the events, and whatever waited for them, are on disk. */
+  /** Resolves when these events, and the ones queued before them, are on disk. */
   async write(...events: readonly Event[]): Promise<void> {
     const waiting = this.#unwritten.splice(0)
     try {
-      // Handed over together they share one write to disk.
+      // Appended together, they share one write to disk.
       await Promise.all([...waiting, ...events].map((event) => this.#parts.trail.append(event)))
     } catch (error) {
       this.#unwritten.unshift(...waiting)
@@ -45,7 +45,7 @@ export class SandboxRecord {
     return { event, sandbox_id: id, ...agent, ...fields }
   }
 
-  /** What was judged about a command; with `ask` it is the record of the question. */
+  /** Records the decision about a command; with `ask` this is the record of the question. */
   decided(asked: AskedCommand, execId: string, decision: Decision): Promise<void> {
     const { action, reason, rules } = decision
     return this.write(
@@ -60,17 +60,17 @@ export class SandboxRecord {
     )
   }
 
-  /** What became of a question: once, when it is settled. */
+  /** Records the outcome of an approval, once. */
   answered(execId: string, answer: ApprovalAnswer): Promise<void> {
     return this.write(this.#event('Approval', { exec_id: execId, ...answerFields(answer) }))
   }
 
-  /** A command that was let through and could not run, or not to its end. */
+  /** Records a command that was permitted and could not run, or not to its end. */
   failed(execId: string, reason: string): Promise<void> {
     return this.write(this.#event('Exec', { exec_id: execId, state: 'failed', reason: redact(reason) }))
   }
 
-  /** The operator changed which hosts may be reached. */
+  /** Records a change of the allowed hosts by the operator. */
   hosts(hosts: readonly string[]): Promise<void> {
     return this.write(
       this.#event('PolicyDecision', {
@@ -82,30 +82,30 @@ export class SandboxRecord {
     )
   }
 
-  /** It stands still, or goes on. */
+  /** Records a pause or a resume. */
   state(state: 'paused' | 'ready'): Promise<void> {
     return this.write(this.#event('SandboxState', { state }))
   }
 
-  /** The last word, behind what is left to say of a command; `lost` is why it ended by itself. */
+  /** Writes the last events of the sandbox; `lost` is the reason if it ended by itself. */
   destroyed(events: readonly Event[], lost: string | undefined): Promise<void> {
     const why = lost === undefined ? {} : { reason: redact(lost) }
     return this.write(...events, this.#event('SandboxState', { state: 'destroyed', ...why }))
   }
 
-  /** Files are touched by the host's hand: like a command, on record before it happens. */
+  /** Records a file operation, which the host carries out, before it happens. */
   file(operation: string, path: string): Promise<void> {
     const fields = {
       subject: 'file',
       operation,
       path: redact(path),
       action: 'sandbox',
-      reason: 'inside the wall',
+      reason: 'inside the sandbox',
     }
     return this.write(this.#event('PolicyDecision', fields))
   }
 
-  /** How a command ended, and what it was refused on the way; for `write` or `destroyed`. */
+  /** The events of a command's end and its violations; for `write` or `destroyed`. */
   endOf(execId: string, result: ExecResult): readonly Event[] {
     const { outcome, durationMs, truncated, layers, violations } = result
     const refusals = violations.map(({ guarantee, details }) =>
@@ -128,11 +128,11 @@ export class SandboxRecord {
   }
 }
 
-/** The same fields for every question, whoever answered it. */
+/** The event fields of an approval, the same for every way to answer it. */
 export const answerFields = ({ state, by, reason, approvalId }: ApprovalAnswer): Fields => ({
   ...(approvalId === undefined ? {} : { approval_id: approvalId }),
   state,
-  // Nobody said anything to what expired.
+  // An expired approval has no answer.
   ...(state === 'expired' ? {} : { approved: state === 'approved' }),
   ...(by === undefined ? {} : { answered_by: by }),
   ...(reason === undefined || reason === '' ? {} : { reason: redact(reason) }),

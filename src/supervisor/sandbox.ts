@@ -27,13 +27,13 @@ import { SandboxRecord } from './sandbox-record.ts'
 
 export type ExecOptions = AuthorizeOptions & {
   readonly stdin?: 'inherit' | Uint8Array | string
-  /** Takes what it says as it comes. Without it a command that says more than 16 MiB, or `outputBytes`, is stopped. */
+  /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
   readonly output?: ExecIo['output']
   readonly signal?: AbortSignal
   readonly onStarted?: ExecIo['onStarted']
-  /** For this command alone, on top of the sandbox's. */
+  /** For this command only, in addition to the sandbox's limits. */
   readonly limits?: Limits
-  /** Nothing comes after it: the sandbox is closed with the same stroke. */
+  /** The last command: the sandbox is closed together with it. */
   readonly last?: boolean
 }
 
@@ -42,45 +42,45 @@ export type Executed = ExecResult & { readonly execId: string; readonly decision
 export type SpawnOptions = Omit<ExecOptions, 'stdin' | 'last'> & {
   /** Keeps standard input open for `write`. */
   readonly stdin?: boolean
-  /** Gives the command a terminal; everything it prints comes as `stdout`. */
+  /** Gives the command a terminal; all its output arrives as `stdout`. */
   readonly terminal?: TerminalSize
 }
 
-/** A command that is watched while it runs. */
+/** A running command that the caller controls. */
 export type RunningExec = Omit<RunningCommand, 'result'> & {
   readonly execId: string
   readonly decision: Decision
   readonly result: Promise<Executed>
 }
 
-/** What a result holds at most where nobody said how much. */
+/** The default size limit of a collected result. */
 const RESULT_BYTES = 16 * 1024 * 1024
 
 type Parts = {
   readonly id: string
   readonly plan: Plan
   readonly backend: Backend
-  /** Absent when the caller starts the process itself. */
+  /** Absent if the caller starts the process itself. */
   readonly inside: BackendSandbox | undefined
   /** Present in network mode `fetch`. */
   readonly egress?: Egress | undefined
-  /** Present when changes wait for a person's word. */
+  /** Present if changes wait for review. */
   readonly review?: Review | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
-  /** Throws when the operator's policy does not let a sandbox ask for these hosts. */
+  /** Throws if the operator's policy does not permit these hosts. */
   readonly judgeHosts: (hosts: readonly string[]) => void
 }
 
-/** One isolated place. Every command in it is judged before it runs and recorded before and after. */
+/** One sandbox. Every command in it is checked by the policy before it runs, and recorded before and after. */
 export class Sandbox implements AsyncDisposable {
   readonly id: string
   readonly backend: string
   readonly level: Level
   readonly plan: Plan
   readonly files: SandboxFiles
-  /** What was changed, when the spec asked for review: look, apply or drop. */
+  /** The changes of the sandbox, if the spec asked for review: list, apply or drop them. */
   readonly review: Review | undefined
   readonly #parts: Parts
   readonly #record: SandboxRecord
@@ -113,10 +113,10 @@ export class Sandbox implements AsyncDisposable {
     this.#assertAlive()
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
-    // The wall goes up while the command is judged and recorded; it starts only after both.
+    // The sandbox starts while the command is checked and recorded; the command starts after both.
     const permit = this.#permits.decide(asked, execId, options)
     try {
-      // Settles only when nothing of the command is left, also when the permit was refused.
+      // Settles only when nothing of the command is left, also if the permit was refused.
       const limits = this.#limitsFor(options)
       const result = await this.#inside().exec(placed(asked, options), ioOf({ ...options, limits }, permit))
       const decision = await permit
@@ -129,7 +129,7 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** Starts a command and hands it over while it runs. */
+  /** Starts a command and returns while it runs. */
   async spawn(command: string | readonly string[], options: SpawnOptions = {}): Promise<RunningExec> {
     this.#assertAlive()
     const asked = askedCommand(command)
@@ -152,13 +152,13 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** SECURITY: what nobody takes as it comes waits in our memory, so it has a limit, asked for or not. */
+  /** SECURITY: output without a receiver is buffered in our memory, so it always has a limit. */
   #limitsFor({ output, limits }: Pick<ExecOptions, 'output' | 'limits'>): Limits {
     const isHeld = (limits?.outputBytes ?? this.plan.limits.outputBytes) !== undefined
     return output !== undefined || isHeld ? { ...limits } : { ...limits, outputBytes: RESULT_BYTES }
   }
 
-  /** The end of a running command is on record before anybody hears of it. */
+  /** Records the end of a running command before its result resolves. */
   #watched(running: RunningCommand, execId: string, decision: Decision): RunningExec {
     const result = running.result.then(
       async (ended) => {
@@ -195,21 +195,21 @@ export class Sandbox implements AsyncDisposable {
   /** A byte stream to a TCP port on the sandbox's own loopback. */
   async connect(port: number): Promise<Duplex> {
     if (!Number.isInteger(port) || port < 1 || port > 65_535)
-      throw new SandboxError('invalid-input', `\`${port}\` is no port`)
+      throw new SandboxError('invalid-input', `\`${port}\` is not a port number`)
     return this.#inside().connect(port)
   }
 
-  /** The fences that are really in place, as the kernel reports them. */
+  /** The isolation layers that are really active, as the kernel reports them. */
   layers(): Promise<readonly string[]> {
     return this.#inside().layers()
   }
 
-  /** What its processes use right now, where that can be told. */
+  /** The current resource usage of the sandbox, if the backend can tell. */
   usage(): Usage | undefined {
     return this.#state === 'ready' ? this.#parts.inside?.usage?.() : undefined
   }
 
-  /** Everything in it stands still until `resume`. */
+  /** Freezes every process until `resume`. */
   async pause(): Promise<void> {
     const inside = this.#freezable('pause')
     await this.files.hold()
@@ -226,7 +226,7 @@ export class Sandbox implements AsyncDisposable {
     await this.#record.state('ready')
   }
 
-  /** Its commands stand still while the work is done, so that what it reads belongs together. */
+  /** Freezes the commands during the work, so that it reads a consistent state. */
   still<T>(work: () => Promise<T>): Promise<T> {
     const inside = this.#inside()
     if (canQuiesce(inside)) return inside.still(work)
@@ -241,12 +241,12 @@ export class Sandbox implements AsyncDisposable {
     throw new SandboxError('unsupported', `${this.backend} cannot ${what} a sandbox`)
   }
 
-  /** Changes which hosts a running sandbox may reach, at once. */
+  /** Changes the hosts that a running sandbox may reach, with immediate effect. */
   async setAllowHosts(hosts: readonly string[]): Promise<void> {
     this.#assertAlive()
     const { egress } = this.#parts
     if (!egress)
-      throw new SandboxError('wrong-state', `sandbox ${this.id} has no network mode \`fetch\``, {
+      throw new SandboxError('wrong-state', `sandbox ${this.id} does not have network mode \`fetch\``, {
         hint: 'create it with network mode fetch',
       })
     this.#parts.judgeHosts(hosts)
@@ -255,12 +255,12 @@ export class Sandbox implements AsyncDisposable {
     this.#allowHosts = hosts
   }
 
-  /** The hosts that it may reach now. */
+  /** The hosts that the sandbox may reach now. */
   get allowHosts(): readonly string[] {
     return this.#allowHosts ?? this.plan.network.allowHosts
   }
 
-  /** What the policy says to each of the hosts on the list: to be on it is not to be reached. */
+  /** The policy's verdict for each allowed host: a host on the list may still be unreachable. */
   get hostVerdicts(): readonly HostVerdict[] {
     return this.#parts.egress?.verdicts(this.allowHosts) ?? []
   }
@@ -270,49 +270,50 @@ export class Sandbox implements AsyncDisposable {
     return this.#parts.egress?.connections ?? []
   }
 
-  /** Resolves with the reason when the sandbox ended, by `close` or by itself. */
+  /** Resolves with the reason when the sandbox has ended, by `close` or by itself. */
   get ended(): Promise<string> {
     return this.#parts.inside?.ended ?? new Promise(() => {})
   }
 
   #ended(reason: string): void {
     if (this.#state !== 'ready') return
-    // Nothing can run in it any more; what is left of it is closed and written down by `close`.
+    // Nothing can run in the sandbox any more; `close` cleans up and records the end.
     this.#lost = reason
   }
 
-  /** Judges and records a command that runs elsewhere. */
+  /** Authorizes and records a command that runs elsewhere. */
   admit(command: AskedCommand, asking: AuthorizeOptions = {}): Promise<Decision> {
     return this.#permits.decide(command, this.#parts.newId('ex'), asking)
   }
 
   #inside(): BackendSandbox {
     this.#assertAlive()
-    if (!this.#parts.inside) throw new SandboxError('wrong-state', `sandbox ${this.id} runs nothing itself`)
+    if (!this.#parts.inside)
+      throw new SandboxError('wrong-state', `sandbox ${this.id} does not run commands itself`)
     return this.#parts.inside
   }
 
-  /** Called when the wall could not be set up, so that nobody trusts an old probe. */
+  /** Called if the sandbox could not be started, so that the cached probe is discarded. */
   onFailedLaunch(action: () => void): void {
     this.#failedLaunch = action
   }
 
-  /** Called once, after the sandbox is gone. */
+  /** Called once, after the sandbox is closed. */
   onClose(action: () => Promise<void>): void {
     this.#closing.push(action)
   }
 
-  /** Puts on record that the sandbox exists, for callers to whom that alone matters. */
+  /** Records that the sandbox exists, for callers that run no command. */
   recorded(): Promise<void> {
     return this.#record.write()
   }
 
-  /** Ends the sandbox. Twice is harmless. */
+  /** Ends the sandbox. Calling it again has no effect. */
   async close(): Promise<void> {
     if (this.#state === 'ready') await this.#end([])
   }
 
-  /** The last records and whatever waits for the end are handed over together: they share one write to disk. */
+  /** Ends the sandbox; the last events are appended together, so that they share one write to disk. */
   async #end(events: readonly Event[]): Promise<void> {
     this.#state = 'destroyed'
     await this.#parts.inside?.close()

@@ -34,14 +34,14 @@ import { UnrecordedEnds } from './unrecorded-ends.ts'
 type SupervisorLimits = {
   readonly sandboxes: number
   readonly sandboxesPerKey: number
-  /** For every key of a tenant together; the operator's keys have no such ceiling. */
+  /** For all keys of a tenant together; the operator's keys are not limited. */
   readonly sandboxesPerTenant: (tenant: string) => number
   readonly opening: number
   readonly waiting: number
   readonly execs: number
   /** Commands in the background and in terminals. */
   readonly background: number
-  /** How much of what commands printed is kept in memory, for all sandboxes together. */
+  /** The memory limit for command output of all sandboxes together. */
   readonly outputBytes: number
   readonly defaultTtlMs: number
 }
@@ -60,13 +60,13 @@ export type SupervisorParts = {
       readonly requester: Requester
     },
   ) => Promise<OpenSandbox>
-  /** A sandbox's own token, where it can be made again from its id. Absent: a random one, shown once. */
+  /** Derives a sandbox's own token from its id. Absent: the token is random and shown once. */
   readonly tokenOf?: (id: string) => string
-  /** Throws while there is no room for the records of more work. */
+  /** Throws if there is no disk space for the records of more work. */
   readonly assertFreeSpace: () => void
-  /** Throws what policy objects to in a spec. */
+  /** Throws if the policy rejects a spec. */
   readonly judge: (spec: Spec, requester: Requester) => void
-  /** Throws when a spec, or the plan made of it, has more of the host than the requester may have. */
+  /** Throws if a spec, or its plan, contains more of the host than the requester may have. */
   readonly assertPermitted: (requester: Requester, spec: Spec, made?: Made) => void
   readonly approvals: Approvals
   readonly metrics: Metrics
@@ -75,7 +75,7 @@ export type SupervisorParts = {
   readonly policyHash: () => string
 }
 
-/** The life of every sandbox of this server. No lock is held across sandboxes; each is changed by one hand at a time. */
+/** Manages every sandbox of this server. No lock spans sandboxes; the changes of each sandbox are serialized. */
 export class Supervisor {
   readonly #parts: SupervisorParts
   readonly #entries = new Map<string, LiveSandbox>()
@@ -112,12 +112,12 @@ export class Supervisor {
     this.#describeMetrics()
   }
 
-  /** Makes a sandbox that is ready, or nothing at all. */
+  /** Creates a sandbox that is ready; a failed create leaves nothing behind. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
     return this.#provisioner.create(principal, request)
   }
 
-  /** How much of what commands printed is kept. */
+  /** The budget for command output. */
   get output(): OutputBudget {
     return this.#execs.output
   }
@@ -126,22 +126,22 @@ export class Supervisor {
     return this.#draining
   }
 
-  /** Every sandbox that has not ended. */
+  /** The ids of all sandboxes that have not ended. */
   get liveIds(): readonly string[] {
     return [...this.#entries.keys()]
   }
 
-  /** Whose a sandbox is that has not ended; also one that is still being created. */
+  /** The tenant of a sandbox that has not ended, including one that is being created. */
   tenantOfLive(id: string): string | undefined {
     return this.#entries.get(id)?.row.tenant
   }
 
-  /** The ones that this principal may see. */
+  /** The live sandboxes that this principal may see. */
   liveOf(principal: Principal): readonly LiveSandbox[] {
     return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
   }
 
-  /** Every one, for our own figures. */
+  /** All live sandboxes, for metrics. */
   get all(): Iterable<LiveSandbox> {
     return this.#entries.values()
   }
@@ -150,11 +150,11 @@ export class Supervisor {
     return this.#entries.size
   }
 
-  /** Settles what an earlier life of this instance left behind; others' sandboxes are not touched. */
+  /** Cleans up after an earlier run of this instance; does not touch sandboxes of other instances. */
   async recover(): Promise<number> {
     const { store, instance, trail, approvals } = this.#parts
     const left = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
-    const reason = 'crashed: the server ended while it was running'
+    const reason = 'crashed: the server stopped while the sandbox was running'
     for (const { id } of left)
       await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'failed', reason })
     await store.write(async (tx) => {
@@ -168,7 +168,7 @@ export class Supervisor {
     return left.length
   }
 
-  /** SECURITY: what belongs to another tenant does not exist. */
+  /** SECURITY: a sandbox of another tenant is reported as not found. */
   async get(principal: Principal, id: string): Promise<SandboxView> {
     const seen = await this.#find(principal, id)
     this.#assertPermitted(principal, seen)
@@ -182,23 +182,23 @@ export class Supervisor {
     return { row, live }
   }
 
-  /** SECURITY: a key does not get through a sandbox of its tenant's operator what it could not ask for itself. */
+  /** SECURITY: a key must not get through an operator's sandbox in its tenant what it could not request itself. */
   #assertPermitted(principal: Principal, { row, live }: SandboxView): void {
     const requester = requesterOf(principal)
-    // Nobody in particular, where an address or a signature was enough: what it opens is one port or one file.
+    // Without a key, a signed URL was enough; it gives access to one port or one file only.
     if (requester.operator || principal.keyId === '') return
     const isOwn = row.keyId === principal.keyId
     const { secrets = [], ...spec } = JSON.parse(row.spec) as Spec
     const opened = {
       ...spec,
       ...(row.backend === null ? {} : { backend: row.backend }),
-      // A secret that was withdrawn is gone from the sandbox already; whoever made the sandbox may go on without it.
+      // A withdrawn secret is already gone from the sandbox; its creator may continue without it.
       secrets: isOwn ? [] : secrets,
     }
     this.#parts.assertPermitted(requester, opened, { plan: live?.sandbox?.plan, isOwn })
   }
 
-  /** Those of these that have ended and that this principal may see. */
+  /** The ended sandboxes among these ids that this principal may see. */
   async endedOf(principal: Principal, ids: readonly string[]): Promise<readonly SandboxRow[]> {
     const rows = await findSandboxes(
       this.#parts.store,
@@ -207,7 +207,7 @@ export class Supervisor {
     return rows.filter((row) => mayUse(principal, row) && isEnded(row.state))
   }
 
-  /** What a sandbox's own token is checked against. */
+  /** The hash to check a sandbox's own token against. */
   async tokenHash(
     id: string,
   ): Promise<{ readonly hash: string; readonly tenant: string; readonly keyId: string } | undefined> {
@@ -231,13 +231,13 @@ export class Supervisor {
     return rows.flatMap((row) => {
       const live = this.#entries.get(row.id)
       const unrecorded = this.#unrecorded.row(row.id)
-      // The store still shows it as it was; whoever asked for that state does not mean it.
+      // The store still has the old state, which does not match the filter any more.
       if (unrecorded && states && !states.includes(unrecorded.state)) return []
       return [{ row: live?.row ?? unrecorded ?? row, live }]
     })
   }
 
-  /** The sandbox in hand, for whoever may use it; one that has ended says so. */
+  /** The live sandbox, if the principal may use it; throws if it has ended. */
   async use(principal: Principal, id: string): Promise<LiveSandbox> {
     const { row, live } = await this.get(principal, id)
     if (live) return live
@@ -247,7 +247,7 @@ export class Supervisor {
     )
   }
 
-  /** Starts a command. Resolves once it runs; rejects when it is refused. */
+  /** Starts a command. Resolves once it runs; rejects if it is refused. */
   async exec(
     principal: Principal,
     id: string,
@@ -258,16 +258,16 @@ export class Supervisor {
     return this.#execs.start(await this.use(principal, id), request, context)
   }
 
-  /** Ends a sandbox. Twice is harmless. */
+  /** Ends a sandbox. Calling it again has no effect. */
   async stop(principal: Principal, id: string, reason: EndReason = 'killed'): Promise<SandboxView> {
-    // Whatever is in it: ending what is one's own is always permitted.
+    // Without a permission check on its contents: a principal may always end its own sandbox.
     const { row, live } = await this.#find(principal, id)
     if (!live) return { row: await this.#settleLost(row) }
     await this.#stop(live, reason)
     return { row: live.row }
   }
 
-  /** One of ours that the records show as alive and that nobody holds: it is gone, and then the records say so. */
+  /** Records the end of a sandbox of this instance that is stored as alive but does not exist any more. */
   async #settleLost(row: SandboxRow): Promise<SandboxRow> {
     const { store, trail, instance } = this.#parts
     const isOurs = row.instance === instance.id && row.epoch === instance.epoch
@@ -292,7 +292,7 @@ export class Supervisor {
       const noted = this.#note(entry, 'destroying', why)
       for (const session of entry.execs.values()) session.cancel()
       const closed = entry.sandbox?.close()
-      // The sandbox goes in any case; that its record could not be written is said afterwards.
+      // The sandbox is closed in any case; a failed record is reported afterwards.
       const [record, close] = await Promise.allSettled([noted, closed])
       const state: State = close.status === 'fulfilled' && reason !== 'crashed' ? 'destroyed' : 'failed'
       await this.#ended(entry, reason === 'oom' ? 'failed' : state, why)
@@ -321,13 +321,13 @@ export class Supervisor {
       entry.move(state)
       this.#entries.delete(entry.id)
       this.#quotas.give(entry.row.keyId)
-      this.#parts.metrics.count('ringfence_sandboxes_ended_total', 'Sandboxes by why they ended.', {
+      this.#parts.metrics.count('ringfence_sandboxes_ended_total', 'Sandboxes by reason of their end.', {
         reason: reason.split(':')[0] ?? reason,
       })
     }
   }
 
-  /** Pausing holds the deadlines; a backend that cannot is named. */
+  /** Pauses a sandbox and its deadlines; throws `unsupported` if the backend cannot. */
   async pause(principal: Principal, id: string): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
@@ -356,7 +356,7 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Sets the deadline anew; 0 means never. With `onlyLonger` it never comes sooner than before. */
+  /** Sets the deadline relative to now; 0 removes it. With `onlyLonger` it never becomes earlier. */
   async setTimeout(principal: Principal, id: string, ms: number, onlyLonger = false): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
@@ -371,14 +371,14 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Changes which hosts can be reached while it runs. */
+  /** Changes the hosts that a running sandbox may reach. */
   async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
       const spec = JSON.parse(entry.row.spec) as Spec
       const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
-      // SECURITY: a change is judged like a create, or it would be a way around the policy.
+      // SECURITY: a change is checked like a create; otherwise it would bypass the policy.
       this.#parts.judge(changed, requesterOf(principal))
       await live.setAllowHosts(hosts)
       await this.#save(entry, { spec: JSON.stringify(changed) })
@@ -386,7 +386,7 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Stops taking work, lets running commands end until the deadline, then ends everything. */
+  /** Rejects new work, lets running commands finish until the deadline, then ends everything. */
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true
     const gone = new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
@@ -424,19 +424,19 @@ export class Supervisor {
         metrics.gauge('ringfence_sandboxes', 'Sandboxes by state.', { state }, states.get(state) ?? 0)
       metrics.gauge(
         'ringfence_creates_waiting',
-        'Creates that wait for their turn.',
+        'Creates waiting in the queue.',
         {},
         this.#provisioner.waiting,
       )
-      metrics.gauge('ringfence_execs_waiting', 'Commands that wait for their turn.', {}, this.#execs.waiting)
+      metrics.gauge('ringfence_execs_waiting', 'Commands waiting in the queue.', {}, this.#execs.waiting)
       metrics.gauge(
         'ringfence_background_execs',
-        'Commands that run in the background or in a terminal.',
+        'Commands running in the background or in a terminal.',
         {},
         this.#execs.runningInBackground,
       )
       metrics.gauge('ringfence_kept_output_bytes', 'Command output kept in memory.', {}, this.output.used)
-      metrics.gauge('ringfence_pool_ready', 'Sandboxes made beforehand.', {}, this.#pool.ready)
+      metrics.gauge('ringfence_pool_ready', 'Pooled sandboxes that are ready.', {}, this.#pool.ready)
     })
   }
 }
@@ -455,7 +455,7 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
     : principal.sandboxId === row.id
 
 const notFound = (id: string): SandboxError =>
-  new SandboxError('sandbox-not-found', `there is no sandbox \`${id.slice(0, 64)}\``)
+  new SandboxError('sandbox-not-found', `no such sandbox \`${id.slice(0, 64)}\``)
 
 const cannot = (live: Pick<OpenSandbox, 'backend'>, what: string): SandboxError =>
   new SandboxError('unsupported', `the backend \`${live.backend}\` cannot ${what}`, {

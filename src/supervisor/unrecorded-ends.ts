@@ -2,9 +2,9 @@ import type { Event, EventSink } from '../model/event.ts'
 import type { SandboxRow } from '../store/sandboxes.ts'
 import type { Store, Tx } from '../store/sql.ts'
 
-/** The end of a sandbox that happened and is not in the records yet. */
+/** The end of a sandbox that is not recorded yet. */
 export type UnrecordedEnd = {
-  /** As it has to be shown; nothing when there is to be no record of it at all. */
+  /** The record to show; undefined if the sandbox is to have no record at all. */
   readonly row: SandboxRow | undefined
   readonly event?: Event | undefined
   readonly write: (tx: Tx) => Promise<unknown>
@@ -16,8 +16,8 @@ const FIRST_MS = 250
 const LONGEST_MS = 5000
 
 /**
- * Ends that could not be recorded because the store was away. They are tried again until they are: a sandbox that is gone must
- * never be shown as one that runs.
+ * Ends that could not be recorded because the store was unavailable. Recording is retried until it succeeds: a sandbox
+ * that is gone must never be shown as running.
  */
 export class UnrecordedEnds {
   readonly #store: Store
@@ -41,7 +41,7 @@ export class UnrecordedEnds {
     return this.#ends.has(id)
   }
 
-  /** What the record will say once it can be written. */
+  /** The pending record of a sandbox. */
   row(id: string): SandboxRow | undefined {
     return this.#ends.get(id)?.row
   }
@@ -68,7 +68,7 @@ export class UnrecordedEnds {
       const isDone = await this.#record(end)
       if (isDone) this.#ends.delete(id)
       this.#pauseMs = isDone ? FIRST_MS : Math.min(LONGEST_MS, this.#pauseMs * 2)
-      // The store is away for the others too.
+      // The store is unavailable for the others too.
       if (!isDone) break
     }
     this.#trying = false

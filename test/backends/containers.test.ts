@@ -15,7 +15,7 @@ import { ImageStore } from '../../src/backends/images/store.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import { SandboxRegistry } from '../../src/backends/registry.ts'
 import { ownEpoch } from '../../src/host/process/orphans.ts'
-import { lifeOf } from '../../src/host/system.ts'
+import { processKey } from '../../src/host/system.ts'
 import type { Plan } from '../../src/model/plan.ts'
 import { ORDINARY, type Report, suiteAs } from '../conformance/as-user.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
@@ -122,10 +122,10 @@ function leftovers(): Readonly<Record<string, number>> {
       .length,
     descriptors: readdirSync('/proc/self/fd').length,
     directories: readdirSync(join(testState(), 'run')).filter((name) =>
-      name.startsWith(`container-${lifeOf(process.pid)}`),
+      name.startsWith(`container-${processKey(process.pid)}`),
     ).length,
     agents: named(/^\/\.ringfence\/agent/),
-    gofers: named(new RegExp(`runsc.*container-${lifeOf(process.pid)}`)),
+    gofers: named(new RegExp(`runsc.*container-${processKey(process.pid)}`)),
   }
 }
 

@@ -18,7 +18,7 @@ import { probeKvm } from '../../src/backends/microvm/drivers/kvm-probe.ts'
 import { DESCRIPTORS } from '../../src/backends/microvm/drivers/launch.ts'
 import { GuestImages } from '../../src/backends/microvm/image/image.ts'
 import type { MicrovmSandbox } from '../../src/backends/microvm/sandbox.ts'
-import { childrenOf, lifeOf } from '../../src/host/system.ts'
+import { childrenOf, processKey } from '../../src/host/system.ts'
 import { testImages, testState } from '../conformance/engines.ts'
 import { isFine, type Row } from '../conformance/suite.ts'
 import { packageRoot, planOf } from '../conformance/world.ts'
@@ -188,14 +188,14 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       ['memory', 'pids', 'cpu'].flatMap((name) => {
         try {
           return readdirSync(`/sys/fs/cgroup/${name}`).filter((one) =>
-            one.includes(`-${lifeOf(process.pid)}-`),
+            one.includes(`-${processKey(process.pid)}-`),
           )
         } catch {
           return []
         }
       })
     const left = (): unknown => ({
-      directories: readdirSync(join(testState(), 'run')).filter((name) => name.includes(lifeOf(process.pid))),
+      directories: readdirSync(join(testState(), 'run')).filter((name) => name.includes(processKey(process.pid))),
       children: childrenOf(process.pid).length,
       descriptors: readdirSync('/proc/self/fd').length,
       groups: groups(),

@@ -107,7 +107,7 @@ test('input of an agent is shown as text on every page', async () => {
       'Sandboxes',
     ],
     [`/policy/try?subject=${encodeURIComponent(ALL)}`, 'Evaluation'],
-    [`/approvals/${encodeURIComponent(PAYLOADS[1] as string)}`, 'there is no approval'],
+    [`/approvals/${encodeURIComponent(PAYLOADS[1] as string)}`, 'no such approval'],
   ]
   for (const [path, shows] of pages) {
     await at.go(path)

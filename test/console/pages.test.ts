@@ -207,7 +207,7 @@ test('a used sign-in link is rejected', async () => {
   await at.page.getByRole('navigation', { name: 'Pages' }).waitFor()
   const other = await openConsole(browser, home.server.url)
   await other.page.goto(`${home.server.url}/console/#${secret}`)
-  await other.page.getByRole('alert').getByText('used already').waitFor()
+  await other.page.getByRole('alert').getByText('has been used').waitFor()
   await at.context.close()
   await other.context.close()
 })

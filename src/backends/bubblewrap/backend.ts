@@ -40,7 +40,7 @@ const CONTROL = 3
 /** Where the agent hands the proxy's listening socket over. */
 const HAND = 4
 /** The next one after the channels above: the contents of the plan's files. */
-const contentsAfter = (hand: number | undefined): number => (hand ?? CONTROL) + 1
+const contentsAfter = (handoverFd: number | undefined): number => (handoverFd ?? CONTROL) + 1
 
 const ALWAYS: readonly Guarantee[] = [
   'fs.read',
@@ -142,7 +142,7 @@ class Bubblewrap implements Backend, Wrapper {
   #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapTransport {
     return new BubblewrapTransport(plan.limits.pids, () => {
       const group = this.#group(plan)
-      const vector = this.#vector(plan, 'stay', group, CONTROL)
+      const vector = this.#vector(plan, 'persistent', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)
       const companion = startChannelProcess(this.#launch(plan, env), onTunnel)
       return { group, companion, session: new Session(companion.channel) }
@@ -181,24 +181,24 @@ class Bubblewrap implements Backend, Wrapper {
 
   #vector(
     plan: Plan,
-    command: Command | 'stay',
+    command: Command | 'persistent',
     group: Cgroup | undefined,
     control: number,
-    waits = false,
+    waitForGo = false,
   ): readonly string[] {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.runAs ?? caller()
-    const hand = control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined
+    const handoverFd = control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
       layout: this.#layout,
       filter: this.#filter,
       ...user,
       control,
-      hand,
-      contents: control >= 0 && plan.files.length > 0 ? contentsAfter(hand) : undefined,
-      waits,
+      handoverFd,
+      contents: control >= 0 && plan.files.length > 0 ? contentsAfter(handoverFd) : undefined,
+      waitForGo,
       cgroups: group?.dirs ?? [],
       agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },
     }

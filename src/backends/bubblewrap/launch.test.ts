@@ -59,7 +59,7 @@ const CONTEXT: LaunchContext = {
   control: 3,
   cgroups: [],
   agentHolds: { memory: false, pids: false },
-  waits: false,
+  waitForGo: false,
 }
 const ROOT = { uid: 0, gid: 0 }
 
@@ -224,7 +224,7 @@ describe('users', () => {
 
   test('with a network of its own that has a proxy the agent may set up its loopback', () => {
     const fetching = { workspace: W, network: { mode: 'fetch', allowHosts: ['example.com'] } } as const
-    const { bwrap } = launch(fetching, { hand: 4 })
+    const { bwrap } = launch(fetching, { handoverFd: 4 })
     expect(bwrap).toContain('CAP_NET_ADMIN')
     expect(bwrap).toContain('--unshare-net')
     expect(launch(fetching, {}).bwrap).not.toContain('CAP_NET_ADMIN')
@@ -255,8 +255,8 @@ describe('what every sandbox has', () => {
   })
 
   test('the command waits for its permit only where there is one to come', () => {
-    expect(launch({}, { waits: true }).field('wait-for-go')).toEqual([[]])
-    expect(launch({}, { waits: false }).field('wait-for-go')).toEqual([])
+    expect(launch({}, { waitForGo: true }).field('wait-for-go')).toEqual([[]])
+    expect(launch({}, { waitForGo: false }).field('wait-for-go')).toEqual([])
   })
 
   test('a private root is read-only at the end, after every grant', () => {
@@ -578,7 +578,7 @@ describe('files of the plan', () => {
   const plan = planned({ workspace: W, network: { mode: 'fetch' } }, 1000, facts)
 
   test('go over a descriptor, in the order in which the vector names their sizes', () => {
-    const { of } = read(launchVector(plan, { argv: ['true'] }, { ...CONTEXT, hand: 4, contents: 5 }))
+    const { of } = read(launchVector(plan, { argv: ['true'] }, { ...CONTEXT, handoverFd: 4, contents: 5 }))
     expect(of('contents')).toEqual([['5']])
     const files = plan.files.map(({ target, text }) => [target, String(Buffer.byteLength(text))])
     expect(of('file-from-contents')).toEqual(files)
@@ -587,7 +587,7 @@ describe('files of the plan', () => {
 
   // PLATFORM: execve refuses a variable of more than 128 KiB, whatever room there is in all.
   test('never stand in the environment', () => {
-    const vector = launchVector(plan, { argv: ['true'] }, { ...CONTEXT, hand: 4, contents: 5 })
+    const vector = launchVector(plan, { argv: ['true'] }, { ...CONTEXT, handoverFd: 4, contents: 5 })
     for (const item of Object.values(launchEnvironment(vector, plan.env)))
       expect(item.length).toBeLessThan(65_536)
   })

@@ -30,7 +30,7 @@ export type SystemLayout = {
 
 export type LaunchContext = {
   /** The agent makes everything ready and waits for the host's word. */
-  readonly waits: boolean
+  readonly waitForGo: boolean
   readonly bwrap: string
   readonly layout: SystemLayout
   readonly filter: string
@@ -39,7 +39,7 @@ export type LaunchContext = {
   /** The control channel's descriptor, or -1 when the caller drives the process. */
   readonly control: number
   /** Where the agent hands the proxy's listening socket over, when the sandbox has a proxy. */
-  readonly hand?: number | undefined
+  readonly handoverFd?: number | undefined
   /** Where the launcher reads the contents of the plan's files (`launchContents`), when the plan brings any. */
   readonly contents?: number | undefined
   readonly cgroups: readonly string[]
@@ -90,14 +90,14 @@ const MB = 1024 * 1024
 /** The whole launch vector for one command, or for a sandbox that stays and takes commands over its channel. */
 export function launchVector(
   plan: Plan,
-  command: Command | 'stay',
+  command: Command | 'persistent',
   context: LaunchContext,
 ): readonly string[] {
   return [
     'bwrap',
     context.bwrap,
     ...(context.control >= 0 ? ['control', String(context.control)] : []),
-    ...(context.hand === undefined ? [] : ['handover', String(context.hand)]),
+    ...(context.handoverFd === undefined ? [] : ['handover', String(context.handoverFd)]),
     ...(context.contents === undefined ? [] : ['contents', String(context.contents)]),
     ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
@@ -119,9 +119,9 @@ export function launchVector(
 // An overlay works with the rights of whoever mounted it: it copies files up with their owners and modes.
 const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CAP_FSETID', 'CAP_MKNOD']
 
-const capabilities = (plan: Plan, { uid, hand }: LaunchContext): readonly string[] => [
+const capabilities = (plan: Plan, { uid, handoverFd }: LaunchContext): readonly string[] => [
   ...AGENT_CAPABILITIES,
-  ...(hand === undefined ? [] : [LOOPBACK_CAPABILITY]),
+  ...(handoverFd === undefined ? [] : [LOOPBACK_CAPABILITY]),
   ...(uid === 0 ? [] : [MAPPING_CAPABILITY]),
   ...(overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
 ]
@@ -269,17 +269,17 @@ const stage = (index: number): string => `/.ringfence/${index}`
 const stagedMounts = (plan: Plan): string[] =>
   nested(plan).flatMap((mount, index) => bindTo(mount, stage(index)))
 
-function agentFields(plan: Plan, command: Command | 'stay', context: LaunchContext): string[] {
+function agentFields(plan: Plan, command: Command | 'persistent', context: LaunchContext): string[] {
   return [
-    ...(command === 'stay' ? ['persistent'] : command.argv.flatMap((value) => ['argv', value])),
-    ...(context.waits ? ['wait-for-go'] : []),
-    ...(plan.learns ? ['trace'] : []),
+    ...(command === 'persistent' ? ['persistent'] : command.argv.flatMap((value) => ['argv', value])),
+    ...(context.waitForGo ? ['wait-for-go'] : []),
+    ...(plan.tracesAccess ? ['trace'] : []),
     ...(plan.network.mode === 'full' ? ['shared-network'] : []),
     ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
-    ...(context.hand === undefined ? [] : ['handover', String(context.hand)]),
+    ...(context.handoverFd === undefined ? [] : ['handover', String(context.handoverFd)]),
     // Where there is no network, an attempt to reach one is worth a record.
     ...(isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
-    ...['cwd', command === 'stay' ? plan.cwd : (command.cwd ?? plan.cwd)],
+    ...['cwd', command === 'persistent' ? plan.cwd : (command.cwd ?? plan.cwd)],
     // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
     ...overlaid(plan).flatMap(overlayFields),

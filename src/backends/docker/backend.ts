@@ -188,7 +188,7 @@ class Docker implements Backend {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const orders = {
-      fields: containerFields(plan, { guards: !own, counts: own, slowStart: own }),
+      fields: containerFields(plan, { supervises: !own, counts: own, prefork: own }),
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }

@@ -6,7 +6,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { ContainerHandle } from '../container-handle.ts'
-import { OUR_PROCESSES } from '../guest-config.ts'
+import { AGENT_PROCESSES } from '../guest-config.ts'
 import { assertServed, goferOf, KERNEL_MB } from '../gvisor/own-kernel.ts'
 
 const ID = /^[0-9a-f]{64}$/
@@ -131,7 +131,7 @@ function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: bool
   const asked = {
     ...(memoryMb === undefined ? {} : { memoryMb: memoryMb + (ownKernel ? KERNEL_MB : 0) }),
     ...(cpus === undefined ? {} : { cpus }),
-    ...(pids === undefined || ownKernel ? {} : { pids: pids + OUR_PROCESSES }),
+    ...(pids === undefined || ownKernel ? {} : { pids: pids + AGENT_PROCESSES }),
   }
   if (Object.keys(asked).length === 0) return
   const unmet = group?.unmet(asked) ?? Object.keys(asked)

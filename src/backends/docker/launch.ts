@@ -1,5 +1,5 @@
 import type { Mount, Plan } from '../../model/plan.ts'
-import { OUR_PROCESSES } from '../guest-config.ts'
+import { AGENT_PROCESSES } from '../guest-config.ts'
 import { KERNEL_MB } from '../gvisor/own-kernel.ts'
 
 /** A plan in the engine's language: the body of `POST /containers/create`. Pure. */
@@ -106,7 +106,7 @@ function resources(
   return {
     ...(memory > 0 ? { Memory: memory, MemorySwap: memory } : {}),
     ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
-    ...(limits.pids === undefined || own ? {} : { PidsLimit: limits.pids + OUR_PROCESSES }),
+    ...(limits.pids === undefined || own ? {} : { PidsLimit: limits.pids + AGENT_PROCESSES }),
     ShmSize: shared(limits.memoryMb, limits.diskMb) * MB,
     Ulimits: [
       { Name: 'nofile', Soft: Math.min(1024, descriptors), Hard: descriptors },

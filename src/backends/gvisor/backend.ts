@@ -129,7 +129,7 @@ class Gvisor implements Backend {
   async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
     const container = await this.#start(plan, await this.#root(plan), signal)
     const orders = {
-      fields: containerFields(plan, { guards: false, counts: true, slowStart: true }),
+      fields: containerFields(plan, { supervises: false, counts: true, prefork: true }),
       expected: [],
       filter: this.#filter,
     }

@@ -20,7 +20,7 @@ export type RunscSandbox = {
 }
 
 /** `ringfence-container-<pid>-<start>-…`, in the name of its state. */
-const OF_A_LIFE = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
+const OWNED_NAME = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
 const CALL_MS = 20_000
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 
@@ -69,7 +69,7 @@ export class Runsc implements ContainerHandle {
   static async sweep(host: RunscHost): Promise<void> {
     const root = rootOf(host)
     if (!existsSync(root)) return
-    const left = new Set(readdirSync(root).map((name) => OF_A_LIFE.exec(name)))
+    const left = new Set(readdirSync(root).map((name) => OWNED_NAME.exec(name)))
     for (const found of left)
       if (found && !isAlive(found[2])) {
         const args = [...flags(host), 'delete', '--force', found[1] as string]

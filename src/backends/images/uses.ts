@@ -5,7 +5,7 @@ import { isAlive, readText } from '../../host/system.ts'
 /** Which living sandboxes stand on an unpacked image: each says so in its own directory, and that goes with it. */
 
 const MARK = 'image'
-const OF_A_LIFE = /^container-(\d+-\d+)-/
+const OWNED_NAME = /^container-(\d+-\d+)-/
 
 /** Notes in a sandbox's own directory that it stands on this layer. */
 export function noteUse(files: string, layer: string): void {
@@ -17,8 +17,8 @@ export function layersInUse(stateDir: string): ReadonlyMap<string, readonly stri
   const run = join(stateDir, 'run')
   const uses = new Map<string, string[]>()
   for (const name of namesIn(run)) {
-    const life = OF_A_LIFE.exec(name)?.[1]
-    const layer = life !== undefined && isAlive(life) ? readText(join(run, name, MARK)) : undefined
+    const owner = OWNED_NAME.exec(name)?.[1]
+    const layer = owner !== undefined && isAlive(owner) ? readText(join(run, name, MARK)) : undefined
     if (layer) uses.set(layer, [...(uses.get(layer) ?? []), `ringfence-${name.toLowerCase()}`])
   }
   return uses

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { Session } from '../../host/guest/session.ts'
-import { isAlive, lifeOf } from '../../host/system.ts'
+import { isAlive, processKey } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
 import type { ContainerHandle } from '../container-handle.ts'
@@ -22,7 +22,7 @@ export function machineDirectory(stateDir: string): string {
   mkdirSync(run, { recursive: true, mode: 0o700 })
   if (!swept.has(run)) sweepMachines(stateDir)
   swept.add(run)
-  return mkdtempSync(join(run, `machine-${lifeOf(process.pid)}-`))
+  return mkdtempSync(join(run, `machine-${processKey(process.pid)}-`))
 }
 
 const swept = new Set<string>()
@@ -31,8 +31,8 @@ const swept = new Set<string>()
 export function sweepMachines(stateDir: string): void {
   const run = join(stateDir, 'run')
   for (const name of existsSync(run) ? readdirSync(run) : []) {
-    const life = /^machine-(\d+-\d+)-/.exec(name)?.[1]
-    if (life !== undefined && !isAlive(life)) removeTree(join(run, name))
+    const owner = /^machine-(\d+-\d+)-/.exec(name)?.[1]
+    if (owner !== undefined && !isAlive(owner)) removeTree(join(run, name))
   }
 }
 

@@ -76,7 +76,7 @@ export class Prepared {
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
-    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { guards: true }))
+    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true }))
     const orders = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
     const place = new ContainerTransport(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
     // The greeting left it still, so that nothing gets lost between two listeners.

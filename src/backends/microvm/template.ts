@@ -16,7 +16,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { caller, isAlive, lifeOf } from '../../host/system.ts'
+import { caller, isAlive, processKey } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Driver, Machine, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { assertRoom } from './files/disk.ts'
@@ -99,7 +99,7 @@ export class MachineTemplates {
     this.#sweep()
     assertRoom(dir, Math.min(TEMPLATE_MB, spec.memoryMb))
     onProgress?.('starting a machine to clone from')
-    const work = mkdtempSync(join(dir, `making-${lifeOf(process.pid)}-`))
+    const work = mkdtempSync(join(dir, `making-${processKey(process.pid)}-`))
     try {
       const [disk, inputs] = [join(work, 'disk'), join(work, 'inputs')]
       const made = { memory: join(work, 'memory'), state: join(work, 'state') }
@@ -146,8 +146,8 @@ export class MachineTemplates {
     const { dir } = this.#parts
     const names = readdirSync(dir)
     for (const name of names) {
-      const life = /^making-(\d+-\d+)-/.exec(name)?.[1]
-      if (life !== undefined && !isAlive(life)) rmSync(join(dir, name), { recursive: true, force: true })
+      const owner = /^making-(\d+-\d+)-/.exec(name)?.[1]
+      if (owner !== undefined && !isAlive(owner)) rmSync(join(dir, name), { recursive: true, force: true })
     }
     const ageOf = (name: string): number =>
       existsSync(join(dir, name, 'state')) ? statSync(join(dir, name, 'state')).atimeMs : 0

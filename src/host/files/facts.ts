@@ -4,7 +4,7 @@ import type { PathFact } from '../../model/plan.ts'
 import { readText } from '../system.ts'
 import { observePath, type PathObservation, pathFactOf } from './walk.ts'
 
-/** An observation with the fact that a mount carries, and what of the blocked names lies directly inside. */
+/** An observed path with its mount fact, and the blocked names directly inside it. */
 export type HostPath = PathObservation & {
   readonly fact: PathFact | undefined
   readonly blockedInside: readonly HostPath[]
@@ -13,7 +13,7 @@ export type HostPath = PathObservation & {
 
 const mountable = ['dir', 'file', 'socket']
 
-/** Observes one absolute path; `isBlocked` says which entries of a directory are of interest. */
+/** Observes one absolute path; `isBlocked` selects the directory entries to report. */
 export function hostPath(path: string, isBlocked: (name: string) => boolean = () => false): HostPath {
   const observation = observePath(path.startsWith('/') ? path : `/${path}`)
   const present = observation.state === 'exists' && mountable.includes(observation.thing.kind)
@@ -27,7 +27,7 @@ export function hostPath(path: string, isBlocked: (name: string) => boolean = ()
   }
 }
 
-/** Follows git's own pointers: `.git` as a link or as a file with `gitdir:`, and from there `commondir`. */
+/** Follows git's pointers: `.git` as a symbolic link or as a file with `gitdir:`, and from there `commondir`. */
 function repositoriesOf(directory: string): readonly string[] {
   const dot = join(directory, '.git')
   const stat = kindOf(dot)
@@ -44,7 +44,7 @@ function kindOf(path: string): Stats | undefined {
   try {
     return lstatSync(path, { throwIfNoEntry: false })
   } catch {
-    // A directory that we may not look into is refused elsewhere, in words.
+    // A directory that we cannot read is rejected elsewhere, with a message.
     return undefined
   }
 }
@@ -61,7 +61,7 @@ function entriesOf(directory: string): string[] {
   try {
     return readdirSync(directory)
   } catch {
-    // Unreadable for us means unreadable for the sandbox, which has no more rights than we have.
+    // Unreadable for us means unreadable for the sandbox, which has no more permissions than we have.
     return []
   }
 }

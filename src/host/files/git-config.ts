@@ -1,10 +1,10 @@
-/** One setting of a git configuration: `core.hookspath`, `filter.lfs.clean`; section and key in small letters. */
+/** One setting of a git configuration: `core.hookspath`, `filter.lfs.clean`; section and key in lower case. */
 export type GitSetting = { readonly name: string; readonly value: string }
 
 const SECTION = /^\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]/
 const KEY = /^([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*))?$/
 
-/** The settings of a configuration's text, in its order. What git itself would not read is left out. */
+/** Parses the settings of a configuration in order. Lines that git would not read are skipped. */
 export function parseGitConfig(text: string): readonly GitSetting[] {
   const settings: GitSetting[] = []
   let section = ''
@@ -24,7 +24,7 @@ export function parseGitConfig(text: string): readonly GitSetting[] {
   return settings
 }
 
-/** Without quotes, escapes and the comment behind it. */
+/** Removes quotes, escapes and a trailing comment. */
 function plain(raw: string): string {
   let [out, quoted] = ['', false]
   for (let at = 0; at < raw.length; at++) {
@@ -39,7 +39,7 @@ function plain(raw: string): string {
 
 const unescaped = (char: string): string => ({ n: '\n', t: '\t', b: '\b' })[char] ?? char
 
-/** Settings whose value is a program, or a line for the shell. */
+/** Settings whose value is a program or a shell line. */
 const PROGRAM =
   /^(core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)|sequence\.editor|diff\.external|(diff|difftool|mergetool|filter|merge|guitool|browser|man|trailer|remote|pager|credential|gpg|hook)\..+|(credential|gpg|interactive|uploadpack|sendemail|web)\.[a-z]+|alias\..+)$/
 

@@ -4,11 +4,11 @@ import { readText } from '../system.ts'
 import { type GitSetting, parseGitConfig, programWords } from './git-config.ts'
 
 /**
- * Paths in a writable directory that a protected name leads to: what a repository's configuration runs or includes, the
- * directory that a `.git` file names, the target of a link. Whoever writes there changes what is protected.
+ * Paths in a writable directory that a protected name refers to: what a repository's configuration runs or includes, the
+ * directory that a `.git` file names, the target of a symbolic link. Writing there would change what is protected.
  */
 export type Pins = {
-  /** Real git directories with another name or place than `.git`. */
+  /** Real git directories with another name or location than `.git`. */
   readonly repositories: readonly string[]
   /** Files and directories. */
   readonly files: readonly string[]
@@ -16,15 +16,15 @@ export type Pins = {
 
 export type PinOptions = {
   readonly home: string
-  /** git's settings for every repository of the user. */
+  /** The user's global git configuration files. */
   readonly globals: readonly string[]
-  /** Whether a name alone is protected: a link of that name leads somewhere. */
+  /** Whether a name is protected by itself, so that a symbolic link of that name protects its target. */
   readonly isProtected: (name: string) => boolean
-  /** Directories that are not looked into. */
+  /** Directories that are not searched. */
   readonly skip: readonly string[]
 }
 
-/** A look into every directory would cost more than a sandbox; what lies deeper is known by its shape alone. */
+/** A complete search would cost more than starting a sandbox; deeper directories are recognized by their shape only. */
 const MOST_DIRECTORIES = 1000
 const MOST_INCLUDES = 64
 
@@ -43,7 +43,7 @@ export function pinsOf(directory: string, options: PinOptions): Pins {
   }
 }
 
-/** Every `.git` from the directory down, the nearest first, and where links with a protected name lead. */
+/** Every `.git` from the directory down, the nearest first, and the targets of symbolic links with a protected name. */
 function lookInto(root: string, { isProtected, skip }: PinOptions): { dots: string[]; links: string[] } {
   const [dots, links, queue]: [string[], string[], string[]] = [[], [], [root]]
   for (let at = 0; at < queue.length && at < MOST_DIRECTORIES; at++) {
@@ -58,7 +58,7 @@ function lookInto(root: string, { isProtected, skip }: PinOptions): { dots: stri
   return { dots, links }
 }
 
-/** Follows git's own pointers: `.git` as a link or as a file with `gitdir:`, and from there `commondir`. */
+/** Follows git's pointers: `.git` as a symbolic link or as a file with `gitdir:`, and from there `commondir`. */
 function repositoryOf(dot: string): readonly Repository[] {
   const tree = dirname(dot)
   const stat = lstatSync(dot, { throwIfNoEntry: false })
@@ -70,7 +70,7 @@ function repositoryOf(dot: string): readonly Repository[] {
   return [{ tree, gitDir, common }, ...modulesOf(join(common, 'modules'), 0)]
 }
 
-/** The repositories of submodules; each says itself where its working tree is. */
+/** The repositories of submodules; each configuration names its working tree. */
 function modulesOf(dir: string, depth: number): readonly Repository[] {
   if (depth > 4) return []
   return entriesOf(dir)
@@ -101,7 +101,7 @@ function filesOf({ tree, gitDir, common }: Repository, { globals, home }: PinOpt
 
 type Where = { readonly file: string; readonly tree: string; readonly home: string }
 
-/** The file or directory that a setting names as such. */
+/** The file or directory that a setting names. */
 function targetOf({ name, value }: GitSetting, { file, tree, home }: Where): string | undefined {
   const path = value.startsWith('~/') ? join(home, value.slice(2)) : value
   if (name === 'include.path' || (name.startsWith('includeif.') && name.endsWith('.path')))
@@ -123,13 +123,13 @@ const HOOKS =
   reference-transaction push-to-checkout pre-auto-gc post-rewrite sendemail-validate fsmonitor-watchman
   post-index-change`.split(/\s+/)
 
-/** Hooks in the working tree itself are protected one by one, or nothing in it could be written. */
+/** Hooks in the root of the working tree are protected one by one; otherwise nothing in it could be written. */
 const hookPlaces = (target: string, tree: string): readonly string[] =>
   `${placeOf(tree)}/`.startsWith(`${target === '/' ? '' : target}/`)
     ? HOOKS.map((name) => join(target, name))
     : [target]
 
-/** The real path, also of what does not exist yet. */
+/** The real path, also of a path that does not exist yet. */
 function placeOf(path: string): string {
   const real = realOf(path)
   return real ?? (dirname(path) === path ? path : join(placeOf(dirname(path)), basename(path)))
@@ -155,7 +155,7 @@ function entriesOf(directory: string): Dirent[] {
   try {
     return readdirSync(directory, { withFileTypes: true })
   } catch {
-    // Unreadable for us means unreadable for the sandbox, which has no more rights than we have.
+    // Unreadable for us means unreadable for the sandbox, which has no more permissions than we have.
     return []
   }
 }

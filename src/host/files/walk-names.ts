@@ -1,13 +1,12 @@
 import { type Dirent, lstatSync, readdirSync } from 'node:fs'
 import type { PathObservation } from './walk.ts'
 
-// A judgement stays below a few milliseconds even in a big tree; what was not found counts as outside.
+// Keeps the check below a few milliseconds even in a large tree; names that are not found count as outside.
 const BUDGET = 4000
 
 /**
- * How many names of an observed file lie below the given directories; `undefined` for anything that has one
- * name. Looks at a bounded number of entries, the file's own directory first: hard links mostly stand side by
- * side.
+ * Counts how many names of an observed file are below the given directories; `undefined` for anything with a single
+ * name. Checks a bounded number of entries, the file's own directory first, where hard links usually are.
  */
 export function countNamesInside(
   observation: PathObservation,

@@ -4,9 +4,9 @@ import { kindOf, type PathObservation, type PathThing } from './walk.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_TRUNC } = constants
 
-/** PLATFORM: Linux's flag for a descriptor that only names an inode; Node does not list it. */
+/** PLATFORM: Linux's flag for a descriptor that only refers to an inode; Node does not define it. */
 export const O_PATH = 0x20_00_00
-/** PLATFORM: macOS refuses a symlink in any component with this one. */
+/** PLATFORM: macOS's flag that rejects a symbolic link in any component. */
 const O_NOFOLLOW_ANY = 0x20_00_00_00
 
 const FILE_MODE = 0o666
@@ -16,9 +16,9 @@ type Existing = Extract<PathObservation, { state: 'exists' }>
 type Missing = Extract<PathObservation, { state: 'missing' }>
 
 /**
- * Opens the very thing that was observed and judged, or throws `path-traversal` because the path leads
- * elsewhere by now. Where the path was missing, `O_CREAT` makes it and its parents, and nothing may have
- * taken their place. With `O_PATH` the descriptor only names the inode, for a mount. The caller closes it.
+ * Opens exactly the inode that was observed and checked, or throws `path-traversal` because the path now leads elsewhere.
+ * If the path was missing, `O_CREAT` creates it and its parents, and fails if anything has appeared there meanwhile. With
+ * `O_PATH` the descriptor only refers to the inode, for a mount. The caller closes the descriptor.
  */
 export function openChecked(observation: PathObservation, flags: number): number {
   if (observation.state === 'unreadable') throw gone(observation)
@@ -34,8 +34,8 @@ export function openChecked(observation: PathObservation, flags: number): number
 }
 
 /**
- * SECURITY: first a descriptor without side effects, then the identity, then the open. Opening at once would
- * block on a pipe, wake a device or truncate a file that was put there after the judgement.
+ * SECURITY: first a descriptor without side effects, then the identity check, then the open. Opening at once would block
+ * on a pipe, trigger a device or truncate a file that was put there after the check.
  */
 function openExisting(observation: Existing, flags: number): number {
   const naming = (flags & O_PATH) !== 0
@@ -62,8 +62,8 @@ function openNew(observation: Missing, flags: number): number {
 }
 
 /**
- * Makes the missing directories and the file. Takes over `parent` and closes it.
- * EEXIST stops it: whatever stands there now was not there when the path was judged.
+ * Creates the missing directories and the file. Takes ownership of `parent` and closes it.
+ * EEXIST aborts: the entry did not exist when the path was checked.
  */
 function createBelow(parent: number, [name = '', ...rest]: readonly string[], flags: number): number {
   const path = `/proc/self/fd/${parent}/${name}`
@@ -79,8 +79,8 @@ function createBelow(parent: number, [name = '', ...rest]: readonly string[], fl
 }
 
 /**
- * A descriptor that names the inode at a real path, with no symlink anywhere on the way.
- * PLATFORM: Node has no openat; `/proc/self/fd/N/name` is looked up from the open directory N all the same.
+ * Opens a descriptor that refers to the inode at a real path, without following any symbolic link.
+ * PLATFORM: Node has no openat; `/proc/self/fd/N/name` is also resolved from the open directory N.
  */
 function openPlace(real: string): number {
   const names = real.split('/').filter((name) => name !== '')
@@ -102,9 +102,8 @@ function openPlace(real: string): number {
 type Judged = { readonly real: string; readonly thing: PathThing }
 
 /**
- * INVARIANT: same device, inode and kind, and the kernel's own name for the descriptor is the judged path.
- * SECURITY: file systems reuse inode numbers at once, so a pipe made after an unlink may carry the file's
- * number.
+ * INVARIANT: same device, inode and kind, and the kernel's path of the descriptor is the checked path.
+ * SECURITY: file systems reuse inode numbers at once, so a pipe created after an unlink may have the file's number.
  */
 function requireSame(observation: PathObservation, fd: number, { real, thing }: Judged): void {
   const stat = fstatSync(fd, { bigint: true })
@@ -115,7 +114,7 @@ function requireSame(observation: PathObservation, fd: number, { real, thing }: 
 
 function openElsewhere(observation: Existing | Missing, flags: number): number {
   if (process.platform !== 'darwin') {
-    throw new SandboxError('unsupported', 'opening a judged path is not supported on this system')
+    throw new SandboxError('unsupported', 'opening a checked path is not supported on this system')
   }
   const guarded = (flags & ~(O_TRUNC | O_CREAT)) | O_NOFOLLOW_ANY | O_NONBLOCK
   if (observation.state === 'missing') {
@@ -141,4 +140,4 @@ const gone = ({ asked }: PathObservation): SandboxError =>
   new SandboxError('forbidden-host-path', `\`${asked}\` is missing or outside the allowed paths`)
 
 const changed = ({ asked }: PathObservation, cause?: unknown): SandboxError =>
-  new SandboxError('path-traversal', `\`${asked}\` is no longer what was judged`, { cause })
+  new SandboxError('path-traversal', `\`${asked}\` has changed since it was checked`, { cause })

@@ -141,7 +141,7 @@ describe('openChecked', () => {
   }
   const descriptors = (): number => readdirSync('/proc/self/fd').length
   const create = constants.O_WRONLY | constants.O_CREAT
-  const refusal = /is no longer what was judged$/
+  const refusal = /has changed since it was checked$/
 
   it('opens what was observed, through links that it saw', () => {
     symlinkSync('src', at('w/l'))

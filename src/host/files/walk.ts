@@ -2,10 +2,10 @@ import { type BigIntStats, lstatSync, readlinkSync } from 'node:fs'
 import { SandboxError } from '../../model/errors.ts'
 import type { PathFact, RealPath } from '../../model/plan.ts'
 
-/** What stands at a path, as far as policy cares. */
+/** The kinds of files that the policy distinguishes. */
 export type PathKind = 'dir' | 'file' | 'socket' | 'fifo' | 'device' | 'other'
 
-/** The identity of one inode: enough to notice later that it is no longer the same thing. */
+/** The identity of one inode: enough to notice later that it is another one. */
 export type PathThing = {
   readonly kind: PathKind
   readonly dev: string
@@ -15,7 +15,7 @@ export type PathThing = {
   readonly nlink: number
 }
 
-/** A symlink that the walk passed: where it stands (real parent directory) and what it says. */
+/** A symbolic link that the walk passed: its real parent directory and its target. */
 type PassedLink = { readonly at: string; readonly target: string }
 
 type Walked = {
@@ -25,9 +25,7 @@ type Walked = {
   readonly symlinks: readonly PassedLink[]
 }
 
-/**
- * What one walk over an absolute path saw. Only ENOENT makes something `missing`; all else is `unreadable`.
- */
+/** What one walk along an absolute path saw. Only ENOENT means `missing`; all other errors mean `unreadable`. */
 export type PathObservation =
   | (Walked & { readonly state: 'exists'; readonly real: RealPath; readonly thing: PathThing })
   | (Walked & {
@@ -35,14 +33,14 @@ export type PathObservation =
       /** The deepest directory that exists; `thing` is its identity. */
       readonly ancestor: RealPath
       readonly thing: PathThing
-      /** What is not there yet, below the ancestor; never empty, never `..`. */
+      /** The missing components below the ancestor; never empty, never `..`. */
       readonly missing: readonly string[]
-      /** The missing name was written in a symlink: creating the asked path creates the link's target. */
+      /** The missing name comes from a symbolic link: creating the path creates the target of the link. */
       readonly dangling: boolean
     })
   | (Walked & { readonly state: 'unreadable'; readonly errno: string })
 
-// The kernel's own limit.
+// The kernel's limit.
 const MAX_LINKS = 40
 
 type Step = { readonly name: string; readonly fromLink: boolean }
@@ -57,8 +55,8 @@ const join = (parent: string, name: string): string => (parent === '/' ? `/${nam
 const parentOf = (path: string): string => path.slice(0, Math.max(1, path.lastIndexOf('/')))
 
 /**
- * Walks an absolute path component by component and says what is there, following symlinks itself.
- * The answer is a judgement's evidence; whoever then uses the path opens it with `openChecked`.
+ * Walks an absolute path component by component, follows symbolic links itself, and reports what is there.
+ * The policy decides on this observation; to use the path afterwards, open it with `openChecked`.
  */
 export function observePath(path: string): PathObservation {
   if (!path.startsWith('/'))
@@ -89,7 +87,7 @@ function walk(base: Walked, symlinks: PassedLink[]): PathObservation {
       symlinks.push({ at: next, target })
       pending.push(...stepsOf(target, true).reverse())
       if (target.startsWith('/')) current = '/'
-      // The link itself is not the place reached: what it names is looked at next, or the directory stays.
+      // The link itself is not the destination: its target is visited next, or the directory stays.
       if (pending.length === 0) thing = thingOf(lstat(current) as BigIntStats)
       continue
     }
@@ -109,7 +107,7 @@ type Stop = {
 
 function missingBelow(base: Walked, { current, step, pending }: Stop): PathObservation {
   const rest = pending.toReversed()
-  // The kernel answers ENOENT for `missing/..`; cutting it away as text would name another place.
+  // The kernel returns ENOENT for `missing/..`; resolving it as text would name another path.
   if (rest.some(({ name }) => name === '..')) throw fault('ENOENT')
   const missing = [step.name, ...rest.map(({ name }) => name)]
   const dangling = step.fromLink && rest.every(({ fromLink }) => fromLink)
@@ -121,7 +119,7 @@ function lstat(path: string): BigIntStats | undefined {
   return lstatSync(path, { bigint: true, throwIfNoEntry: false })
 }
 
-/** SECURITY: a link that is not UTF-8 would be looked up under another name than the kernel's. */
+/** SECURITY: a link target that is not UTF-8 would be resolved under another name than the kernel uses. */
 function linkText(path: string): string {
   const bytes = readlinkSync(path, { encoding: 'buffer' })
   const text = bytes.toString('utf8')
@@ -140,7 +138,7 @@ function thingOf(stat: BigIntStats): PathThing {
   }
 }
 
-/** What a stat describes. */
+/** The kind of file that a stat describes. */
 export function kindOf(stat: BigIntStats): PathKind {
   if (stat.isDirectory()) return 'dir'
   if (stat.isFile()) return 'file'
@@ -154,7 +152,7 @@ const fault = (code: string): Error => Object.assign(new Error(code), { code })
 const errnoOf = (error: unknown): string =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : 'EIO'
 
-/** The fact that a plan carries of something that may be mounted. Throws where nothing mountable is there. */
+/** The fact of a mountable path for a plan. Throws if the path cannot be mounted. */
 export function pathFactOf(observation: PathObservation): PathFact {
   const { asked } = observation
   if (observation.state !== 'exists') {

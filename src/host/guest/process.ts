@@ -8,25 +8,25 @@ export type GuestRequest = {
   /** The fields of a command (COMMAND_FIELDS in protocol.ts). */
   readonly fields: readonly string[]
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
-  /** How its output is slowed down; absent: it comes as fast as it is taken. */
+  /** How the output is throttled; absent: not at all. */
   readonly pace?: Pace
 }
 
-/** A `stream` is taken as it comes; a `result` waits in our memory until the end. */
+/** `stream`: output is consumed as it arrives. `result`: output is kept in memory until the end. */
 export type Pace = 'stream' | 'result'
 
-/** How the agent saw a command end. */
+/** How a command ended, as the agent reported it. */
 export type GuestEnd = {
   readonly exit: { readonly signaled: boolean; readonly code: number } | undefined
   readonly limit: 'memory' | 'pids' | 'disk' | undefined
   readonly violations: readonly Violation[]
-  /** Set when the sandbox went away under the command. */
+  /** Set if the sandbox ended before the command. */
   readonly lost: string | undefined
-  /** Set when its process existed but could not become the command. */
+  /** Set if the process was created but could not execute the command. */
   readonly refused: string | undefined
 }
 
-/** A command's process somewhere, as whoever holds its limits sees it. */
+/** A process of a command, for the code that enforces its limits. */
 export interface StartedProcess {
   readonly pid: number
   readonly started: Promise<{ readonly pid: number }>
@@ -40,9 +40,9 @@ export interface StartedProcess {
 }
 
 const STEP = WINDOW / 4
-/** A window's worth each time: 64 MB a second, so that a command that floods leaves its neighbours the processor. */
+/** One window each time: 64 MB a second, so that a command that floods leaves CPU time to others. */
 const PACE_MS = 4
-/** A long result beside others, 8 MB a second: the memory that it takes has to be collected, and everybody waits for that. */
+/** A long result beside other commands, 8 MB a second: garbage collection of its memory would stall all of them. */
 const LONG_RESULT_MS = 32
 
 /** Commands of this process that have not ended. */
@@ -54,7 +54,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
   readonly started: Promise<GuestProcess>
   readonly ended: Promise<GuestEnd>
   pid = 0
-  readonly #speaker: FrameSender
+  readonly #sender: FrameSender
   readonly #id: number
   readonly #onOutput: GuestRequest['onOutput']
   readonly #pace: Pace | undefined
@@ -75,8 +75,8 @@ export class GuestProcess implements FrameListener, StartedProcess {
   #isRefused: (error: Error) => void = () => {}
   #isEnded: (end: GuestEnd) => void = () => {}
 
-  constructor(speaker: FrameSender, id: number, request: GuestRequest) {
-    this.#speaker = speaker
+  constructor(sender: FrameSender, id: number, request: GuestRequest) {
+    this.#sender = sender
     this.#id = id
     this.#onOutput = request.onOutput
     this.#pace = request.pace
@@ -106,7 +106,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     this.#isStarted(this)
   }
 
-  /** Whoever takes the output may be slow; the end comes after all of it. */
+  /** The consumer of the output may be slow; the end is reported after all of it. */
   #exit(exit: GuestEnd['exit']): void {
     if (this.#exited) return
     this.#exited = true
@@ -133,26 +133,26 @@ export class GuestProcess implements FrameListener, StartedProcess {
     if (this.#over) return
     this.#over = true
     running--
-    this.#speaker.forget(this.#id)
+    this.#sender.forget(this.#id)
     for (const wake of this.#waiting.splice(0)) wake()
     this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost, refused: this.#refused })
   }
 
-  /** SECURITY: an agent that sends more than there was room for is cut off; memory is bounded by the window. */
+  /** SECURITY: an agent that exceeds its window is disconnected, so memory is bounded by the window. */
   #print(stream: 'stdout' | 'stderr', bytes: Uint8Array): void {
     this.#received -= bytes.length
     if (this.#received < 0) {
-      this.lose('the agent sent more output than there was room for')
+      this.lose('the agent sent more output than the window allows')
       return
     }
-    // Nothing costs no room: without this a flood of it would wait for a slow reader without end.
+    // Empty chunks use no window: without this check, a flood of them would queue without limit for a slow reader.
     if (bytes.length === 0 || this.#exited) return
     const taken = this.#taken(stream, bytes)
     if (taken instanceof Promise) this.#wait(taken, bytes.length)
     else this.#giveRoom(bytes.length)
   }
 
-  /** A taker that throws has refused like one whose promise rejects. */
+  /** A consumer that throws is treated like one whose promise rejects. */
   #taken(stream: 'stdout' | 'stderr', bytes: Uint8Array): unknown {
     try {
       return this.#onOutput(stream, bytes)
@@ -168,7 +168,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     )
   }
 
-  /** Once in a while, or at least in a turn of the loop: nobody gets all of it. */
+  /** Extends the window after a delay, or at least in a turn of the event loop, so that no command takes all CPU time. */
   #giveRoom(bytes: number): void {
     this.#owed += bytes
     if (this.#owed < STEP || this.#giving) return
@@ -186,7 +186,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     if (this.#over) return
     this.#received += this.#owed
     this.#given += this.#owed
-    this.#speaker.sendNumber('window', this.#id, this.#owed)
+    this.#sender.sendNumber('window', this.#id, this.#owed)
     this.#owed = 0
   }
 
@@ -195,16 +195,17 @@ export class GuestProcess implements FrameListener, StartedProcess {
     for (const wake of this.#waiting.splice(0)) wake()
   }
 
-  /** Resolves when all of it is on its way to the command. */
+  /** Resolves when all data has been sent to the command. */
   async write(data: Uint8Array): Promise<void> {
     let rest = data
     while (rest.length > 0) {
-      if (this.#over || !this.#inputOpen) throw new SandboxError('wrong-state', 'the command no longer reads')
+      if (this.#over || !this.#inputOpen)
+        throw new SandboxError('wrong-state', 'the command has closed its standard input')
       if (this.#inputRoom === 0) await new Promise<void>((resolve) => this.#waiting.push(resolve))
       const part = rest.subarray(0, Math.min(rest.length, this.#inputRoom))
       if (part.length === 0) continue
       this.#inputRoom -= part.length
-      this.#speaker.send('input', this.#id, part)
+      this.#sender.send('input', this.#id, part)
       rest = rest.subarray(part.length)
     }
   }
@@ -212,28 +213,28 @@ export class GuestProcess implements FrameListener, StartedProcess {
   endInput(): void {
     if (this.#over || !this.#inputOpen) return
     this.#inputOpen = false
-    this.#speaker.send('input', this.#id)
+    this.#sender.send('input', this.#id)
   }
 
-  /** To the command's process group. */
+  /** Sends a signal to the command's process group. */
   signal(signal: NodeJS.Signals): void {
-    if (!this.#over) this.#speaker.sendNumber('signal', this.#id, constants.signals[signal])
+    if (!this.#over) this.#sender.sendNumber('signal', this.#id, constants.signals[signal])
   }
 
-  /** Ends the command with everything that it started. */
+  /** Kills the command with all its descendants. */
   kill(): void {
-    if (!this.#over) this.#speaker.send('kill', this.#id)
+    if (!this.#over) this.#sender.send('kill', this.#id)
   }
 
-  /** Lets a command start that was held. */
+  /** Starts a command that was waits for `go`. */
   release(): void {
-    if (!this.#over) this.#speaker.send('go', this.#id)
+    if (!this.#over) this.#sender.send('go', this.#id)
   }
 
   resize(cols: number, rows: number): void {
     const payload = Buffer.alloc(4)
     payload.writeUInt16LE(cols, 0)
     payload.writeUInt16LE(rows, 2)
-    if (!this.#over) this.#speaker.send('resize', this.#id, payload)
+    if (!this.#over) this.#sender.send('resize', this.#id, payload)
   }
 }

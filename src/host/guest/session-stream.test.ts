@@ -106,7 +106,7 @@ describe('a stream to a port of the sandbox', () => {
       },
     ],
     [
-      'more after the end',
+      'data after the end',
       (agent: AgentSide, id: number) => agent.say('D', id, 'a').say('Q', id).say('D', id, 'b'),
     ],
     [

@@ -14,37 +14,37 @@ import { GuestProcess, type GuestRequest } from './process.ts'
 import { READY_VERSION } from './protocol.ts'
 import { GuestStream } from './stream.ts'
 
-/** Whoever is spoken to under one id. */
+/** Receives the frames of one id. */
 export interface FrameListener {
   hear(frame: Frame): void
-  /** The channel is gone. */
+  /** Called when the channel is closed. */
   lose(reason: string): void
 }
 
-/** How a command or a stream speaks on the channel it shares. */
+/** Sends frames of a command or a stream on the shared channel. */
 export interface FrameSender {
   send(type: HostFrame, id: number, payload?: Uint8Array): void
-  /** Without a copy: the payload is the channel's until `sent` is called. */
+  /** Sends without a copy: the payload belongs to the channel until `sent` is called. */
   lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void
   sendNumber(type: HostFrame, id: number, value: number): void
   forget(id: number): void
 }
 
-/** Ids from here on are the agent's own: streams that the sandbox opened. */
+/** Ids from here on are the agent's: streams that the sandbox opened. */
 const AGENT_IDS = 0x80000000
 const MAX_TUNNELS = 4096
-/** SECURITY: what waits for an agent that does not read; each frame also costs its bookkeeping. */
+/** SECURITY: the limit of unsent data for an agent that does not read; each frame also costs its overhead. */
 const MAX_UNSENT = 64 * 1024 * 1024
 const FRAME_COST = 512
 
 /**
  * The host's side of the channel to a guest agent: many commands and streams at once.
- * SECURITY: what comes in is hostile. It can end its own sandbox and nothing else; memory is bounded by the windows.
+ * SECURITY: all input is hostile. It can end its own sandbox and nothing else; memory is bounded by the windows.
  */
 export class Session implements FrameSender {
-  /** The layers that the agent read from the kernel. Rejects when the sandbox could not be set up. */
+  /** The layers that the agent read from the kernel. Rejects if the sandbox could not be set up. */
   readonly ready: Promise<ReadonlyMap<string, string>>
-  /** Resolves with the reason when the channel is gone. */
+  /** Resolves with the reason when the channel is closed. */
   readonly ended: Promise<string>
   readonly #channel: Duplex
   readonly #reader = new FrameReader()
@@ -76,7 +76,7 @@ export class Session implements FrameSender {
     channel.on('end', () => this.close('the sandbox ended'))
   }
 
-  /** Asks for a command; `started` tells when it has a process. */
+  /** Starts a command; `started` resolves when its process exists. */
   start(request: GuestRequest): GuestProcess {
     const id = this.#newId()
     const guest = new GuestProcess(this, id, request)
@@ -85,12 +85,12 @@ export class Session implements FrameSender {
     return guest
   }
 
-  /** Everything in the sandbox stands still, or goes on. */
+  /** Stops or continues every process in the sandbox. */
   freeze(still: boolean): void {
     this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
   }
 
-  /** A virtual machine becomes somebody of its own, or hears what time it is. */
+  /** Gives a virtual machine its own identity and the current time. */
   async renew(identity: Uint8Array): Promise<void> {
     const done = new Promise<void>((resolve) => this.#renewed.push(resolve))
     this.send('identity', 0, identity)
@@ -98,7 +98,7 @@ export class Session implements FrameSender {
     if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
   }
 
-  /** A byte stream to a port on the sandbox's loopback. */
+  /** Opens a byte stream to a port on the sandbox's loopback. */
   async connect(port: number): Promise<Duplex> {
     const id = this.#newId()
     const stream = new GuestStream(this, id)
@@ -110,7 +110,7 @@ export class Session implements FrameSender {
     return stream
   }
 
-  /** Ends the channel, and with it the agent and its sandbox. */
+  /** Closes the channel, which ends the agent and its sandbox. */
   close(reason = 'closed'): void {
     if (this.#over !== undefined) return
     this.#over = reason
@@ -155,7 +155,7 @@ export class Session implements FrameSender {
 
   #newId(): number {
     if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
-    // Long-lived sandboxes come round; an id that is still in use is not given again.
+    // Ids wrap around in long-lived sandboxes; an id in use is skipped.
     do this.#nextId = this.#nextId >= AGENT_IDS - 1 ? 1 : this.#nextId + 1
     while (this.#listeners.has(this.#nextId))
     return this.#nextId
@@ -165,13 +165,13 @@ export class Session implements FrameSender {
     try {
       for (const one of this.#reader.push(chunk)) this.#hear(one)
     } catch (error) {
-      // Whoever listens may fail; that ends this sandbox and not the process that holds all of them.
+      // A listener that throws ends this sandbox, not the process that manages all sandboxes.
       this.close(`the channel failed: ${(error as Error).message}`)
     }
   }
 
   #hear(one: Frame): void {
-    // What came in one piece with the end must not make anything new.
+    // Frames received together with the end must not create anything.
     if (this.#over !== undefined) return
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)
@@ -182,7 +182,7 @@ export class Session implements FrameSender {
 
   #greet(status: ReadonlyMap<string, string>): void {
     if (status.get(READY_VERSION) === PROTOCOL_VERSION) this.#isReady(status)
-    else this.close('the guest agent is of another version; run `npm run setup`')
+    else this.close('the guest agent has another version; run `npm run setup`')
   }
 
   #tunnel(id: number): void {

@@ -3,19 +3,19 @@ import { SandboxError } from '../../model/errors.ts'
 import { type Frame, STREAM_WINDOW, WINDOW } from './frames.ts'
 import type { FrameListener, FrameSender } from './session.ts'
 
-/** Room is given back in pieces of this size, not for every few bytes. */
+/** The window is extended in steps of this size, not for every few bytes. */
 const STEP = WINDOW / 4
 const MAX_CHUNK = 64 * 1024
 
 /** One TCP stream through the agent: to a port of the sandbox, or from the sandbox to its proxy. */
 export class GuestStream extends Duplex implements FrameListener {
-  /** Resolves when the other side has taken the connection. */
+  /** Resolves when the other side has accepted the connection. */
   readonly connected: Promise<void>
-  readonly #speaker: FrameSender
+  readonly #sender: FrameSender
   readonly #id: number
   #credit = STREAM_WINDOW
   #consumed = 0
-  /** SECURITY: the agent may not send more than it has room for. */
+  /** SECURITY: how much the agent may still send. */
   #received = WINDOW
   #over = false
   #heardEnd = false
@@ -23,9 +23,9 @@ export class GuestStream extends Duplex implements FrameListener {
   #isConnected: () => void = () => {}
   #isRefused: (error: Error) => void = () => {}
 
-  constructor(speaker: FrameSender, id: number) {
+  constructor(sender: FrameSender, id: number) {
     super({ allowHalfOpen: true, highWaterMark: WINDOW })
-    this.#speaker = speaker
+    this.#sender = sender
     this.#id = id
     this.connected = new Promise((resolve, reject) => {
       this.#isConnected = resolve
@@ -48,24 +48,24 @@ export class GuestStream extends Duplex implements FrameListener {
   }
 
   #end(error: Error | undefined): void {
-    if (!this.#over) this.#speaker.forget(this.#id)
+    if (!this.#over) this.#sender.forget(this.#id)
     this.#over = true
     this.#isRefused(error ?? new SandboxError('wrong-state', 'the stream was closed'))
-    // A peer that resets is an end like any other for whoever only reads.
+    // For a consumer that only reads, a reset is an end like any other.
     if (error && this.listenerCount('error') > 0) this.destroy(error)
     else this.destroy()
   }
 
-  /** Whoever has said everything and goes takes nothing back: what waits to be read stays. */
+  /** If the peer sent its end before it dropped the stream, received data stays readable. */
   #drop(): void {
     if (!this.#heardEnd) {
       this.#end(undefined)
       return
     }
     this.#over = true
-    this.#speaker.forget(this.#id)
+    this.#sender.forget(this.#id)
     this.#wake()
-    // Once all is read there is nobody to write to either: whoever feeds it hears the close.
+    // When everything is read there is no peer to write to either; writers see the close.
     if (this.readableEnded) this.destroy()
     else this.once('end', () => this.destroy())
   }
@@ -83,13 +83,13 @@ export class GuestStream extends Duplex implements FrameListener {
 
   #arrive(bytes: Uint8Array): void {
     if (this.#heardEnd) {
-      this.#end(new SandboxError('wrong-state', 'the agent sent more after the end'))
+      this.#end(new SandboxError('wrong-state', 'the agent sent data after the end'))
       return
     }
     this.#received -= bytes.length
     this.#consumed += bytes.length
     if (this.#received < 0)
-      this.#end(new SandboxError('wrong-state', 'the agent sent more than there was room for'))
+      this.#end(new SandboxError('wrong-state', 'the agent sent more data than the window allows'))
     else if (this.push(bytes)) this.#giveRoom()
   }
 
@@ -100,7 +100,7 @@ export class GuestStream extends Duplex implements FrameListener {
   #giveRoom(): void {
     if (this.#consumed < STEP || this.#over) return
     this.#received += this.#consumed
-    this.#speaker.sendNumber('window', this.#id, this.#consumed)
+    this.#sender.sendNumber('window', this.#id, this.#consumed)
     this.#consumed = 0
   }
 
@@ -115,35 +115,35 @@ export class GuestStream extends Duplex implements FrameListener {
       const part = rest.subarray(0, Math.min(rest.length, this.#credit, MAX_CHUNK))
       this.#credit -= part.length
       rest = rest.subarray(part.length)
-      // INVARIANT: a chunk is done when the kernel has all of it, so that whoever wrote it may use its memory again.
+      // INVARIANT: a chunk is done when the kernel has all of it, so that the writer may reuse its memory.
       if (rest.length === 0) {
-        this.#speaker.lend('data', this.#id, part, done)
+        this.#sender.lend('data', this.#id, part, done)
         return
       }
-      this.#speaker.lend('data', this.#id, part, () => {})
+      this.#sender.lend('data', this.#id, part, () => {})
     }
-    // As with any connection: what is written to somebody who has gone is not heard.
+    // As with any connection: data written to a peer that has gone is discarded.
     if (rest.length === 0 || (this.#over && this.#heardEnd && !this.destroyed)) done()
     else if (this.#over) done(new SandboxError('wrong-state', 'the stream was closed'))
     else this.#waiting = () => this._write(rest, _encoding, done)
   }
 
   override _final(done: (error?: Error | null) => void): void {
-    if (!this.#over) this.#speaker.send('end', this.#id)
+    if (!this.#over) this.#sender.send('end', this.#id)
     done()
   }
 
   override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
     if (!this.#over) {
-      this.#speaker.send('drop', this.#id)
-      this.#speaker.forget(this.#id)
+      this.#sender.send('drop', this.#id)
+      this.#sender.forget(this.#id)
     }
     this.#over = true
     this.#wake()
     done(error)
   }
 
-  /** What callers of sockets expect; frames leave at once anyway. */
+  /** Callers of sockets expect this method; frames are sent without delay anyway. */
   setNoDelay(): this {
     return this
   }

@@ -3,15 +3,15 @@ import { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
 
 /**
- * A container engine behind its unix socket: Docker, or Podman with the same language. By hand, because twelve calls do not
- * need a library of sixty packages.
+ * A client for a container engine on its unix socket: Docker, or Podman with the same API. Written here, because twelve
+ * calls do not need a library of sixty packages.
  *
- * SECURITY: the engine may be stopped, hung, slow or something else altogether. Every call has a deadline and a ceiling
- * on what is read, and every failure is a named error: nobody ever runs anything elsewhere instead.
+ * SECURITY: the engine may be stopped, hung, slow or another program altogether. Every call has a deadline and a size
+ * limit, and every failure is a named error: no command ever runs elsewhere instead.
  */
 export type ContainerEngineOptions = {
   readonly socket: string
-  /** For each call but the loading of an image. */
+  /** For each call except loading an image. */
   readonly deadlineMs?: number
 }
 
@@ -40,7 +40,7 @@ export class ContainerEngine {
     return this.#parts.socket
   }
 
-  /** One call with a JSON answer. What is not 2xx throws, except the states that the caller expects. */
+  /** One call with a JSON response. Throws for a status other than 2xx, except the ones that the caller expects. */
   async call(call: Call, expected: readonly number[] = []): Promise<EngineAnswer> {
     const { status, text } = await this.#exchange(call)
     const body = parsed(text)
@@ -50,8 +50,8 @@ export class ContainerEngine {
   }
 
   /**
-   * Takes over the connection to a container's standard streams: what is written goes to its input, what is read is its
-   * output, and what it says on standard error is kept apart.
+   * Takes over the connection to a container's standard streams: writes go to its standard input, reads come from its
+   * standard output, and its standard error is kept separately.
    */
   attach(container: string): Promise<AttachedStream> {
     const path = `/containers/${container}/attach?stream=1&stdin=1&stdout=1&stderr=1`
@@ -77,7 +77,7 @@ export class ContainerEngine {
     })
   }
 
-  /** Follows what happens to one container until the signal is aborted. Nothing depends on it but words. */
+  /** Follows the events of one container until the signal aborts. Used only for better error messages. */
   events(container: string, onEvent: (action: string) => void, signal: AbortSignal): void {
     const filters = encodeURIComponent(JSON.stringify({ container: [container] }))
     const outgoing = this.#request('GET', `/events?filters=${filters}`, {})
@@ -106,7 +106,7 @@ export class ContainerEngine {
       method,
       path,
       headers: { Host: 'engine', ...headers },
-      // No pool: a connection that a daemon closed meanwhile would fail a call that has nothing to do with it.
+      // No keep-alive: a connection that the daemon closed meanwhile would fail an unrelated call.
       agent: false,
     })
   }
@@ -157,7 +157,7 @@ async function readBody(answer: IncomingMessage): Promise<string> {
   let size = 0
   for await (const chunk of answer as AsyncIterable<Buffer>) {
     size += chunk.length
-    if (size > MAX_BODY) throw unusable('its answer is too long')
+    if (size > MAX_BODY) throw unusable('its response is too long')
     chunks.push(chunk)
   }
   return Buffer.concat(chunks).toString('utf8')
@@ -182,7 +182,7 @@ const oneLine = (text: string): string => text.replace(/[\p{Cc}\u2028\u2029]+/gu
 
 const unusable = (why: string): SandboxError =>
   new SandboxError('backend-unavailable', `the container engine cannot be used: ${oneLine(why)}`, {
-    hint: 'look at the engine: docker info, or systemctl status docker',
+    hint: 'check the engine: docker info, or systemctl status docker',
   })
 
 const late = (path: string): SandboxError => unusable(`it did not answer \`${path.split('?')[0]}\` in time`)
@@ -217,9 +217,9 @@ function refusal(call: Pick<Call, 'path'>, status: number, body: unknown): Sandb
 const HEAD = 8
 const MAX_SAID = 8192
 
-/** The engine marks each piece of output: stream (1 byte), nothing (3), length (4, big endian). */
+/** The engine prefixes each chunk of output: stream (1 byte), zeros (3), length (4, big endian). */
 export class AttachedStream extends Duplex {
-  /** What came on standard error. */
+  /** The output on standard error. */
   said = ''
   readonly #socket: Duplex
   #rest: Buffer
@@ -241,7 +241,7 @@ export class AttachedStream extends Duplex {
     while (this.#rest.length - at >= HEAD) {
       const length = this.#rest.readUInt32BE(at + 4)
       if (length > MAX_BODY || (this.#rest[at] as number) > 2) {
-        this.destroy(new Error('the container engine sent a broken piece'))
+        this.destroy(new Error('the container engine sent an invalid chunk'))
         return
       }
       if (this.#rest.length - at < HEAD + length) break

@@ -7,7 +7,7 @@ import {
 import { SandboxError } from '../../model/errors.ts'
 import { isLoopbackName } from './loopback.ts'
 
-/** Where a gRPC server is, and how it knows us. */
+/** The address of a gRPC server, and our credentials. */
 export type GrpcAddress = {
   readonly url: string
   readonly token?: string | undefined
@@ -19,7 +19,7 @@ export type GrpcAddress = {
 const HEAD = 5
 const MAX_MESSAGE = 16 * 1024 * 1024
 
-/** A call whose two directions are open. */
+/** A bidirectional call. */
 export type GrpcCall = {
   readonly messages: AsyncIterable<Buffer>
   write(message: Uint8Array): Promise<void>
@@ -27,7 +27,7 @@ export type GrpcCall = {
   cancel(): void
 }
 
-/** As much of gRPC as a client needs: one question or a stream of them, uncompressed. */
+/** The subset of gRPC that a client needs: unary and streaming calls, uncompressed. */
 export class GrpcChannel {
   readonly #address: GrpcAddress
   #session: ClientHttp2Session | undefined
@@ -35,10 +35,10 @@ export class GrpcChannel {
   constructor(address: GrpcAddress) {
     const { protocol, hostname } = new URL(address.url)
     if (protocol !== 'https:' && protocol !== 'http:')
-      throw new SandboxError('invalid-input', `\`${address.url}\` is no address of a gateway`)
-    // SECURITY: a token that crosses a network in the clear is everybody's.
+      throw new SandboxError('invalid-input', `\`${address.url}\` is not a gateway URL`)
+    // SECURITY: a token in plain text can be read by everyone on the network.
     if (protocol === 'http:' && address.token !== undefined && !isLoopbackName(hostname))
-      throw new SandboxError('invalid-input', 'a token is sent to another machine only over https')
+      throw new SandboxError('invalid-input', 'a token may be sent to another machine only over https')
     this.#address = address
   }
 
@@ -48,7 +48,7 @@ export class GrpcChannel {
     call.end()
     let answer: Buffer | undefined
     for await (const one of call.messages) answer ??= one
-    if (!answer) throw new SandboxError('fetch-failed', `the gateway answered nothing to ${lastOf(method)}`)
+    if (!answer) throw new SandboxError('fetch-failed', `the gateway sent no response to ${lastOf(method)}`)
     return answer
   }
 
@@ -63,7 +63,7 @@ export class GrpcChannel {
     const cancel = (): void => stream.close(8)
     signal?.addEventListener('abort', cancel, { once: true })
     if (signal?.aborted) cancel()
-    // Whoever reads the messages hears of it.
+    // The reader of the messages gets the error.
     stream.on('error', () => {})
     stream.on('close', () => signal?.removeEventListener('abort', cancel))
     return {
@@ -88,7 +88,7 @@ export class GrpcChannel {
       ...(key && { key }),
     })
     session.on('error', () => {})
-    // A channel that nobody uses does not keep the process.
+    // An idle channel does not keep the process alive.
     session.unref()
     this.#session = session
     return session
@@ -102,14 +102,14 @@ function written(stream: ClientHttp2Stream, message: Uint8Array): Promise<void> 
   head.writeUInt32BE(message.length, 1)
   return new Promise((resolve, reject) => {
     if (stream.destroyed || stream.writableEnded)
-      reject(new SandboxError('wrong-state', 'the command no longer reads'))
+      reject(new SandboxError('wrong-state', 'the command has closed its standard input'))
     else stream.write(Buffer.concat([head, message]), (error) => (error ? reject(error) : resolve()))
   })
 }
 
 type Status = { code?: string; message?: string; http?: number }
 
-/** SECURITY: every length is looked at before it is believed; a stream without its last word is a failure. */
+/** SECURITY: every length is checked before use; a stream without a final status is a failure. */
 async function* messagesOf(
   stream: ClientHttp2Stream,
   method: string,
@@ -151,19 +151,22 @@ function lost(method: string, timedOut: boolean, error: unknown): SandboxError {
   return new SandboxError('unreachable', `the gateway is gone: ${code ?? message}`, { cause: error })
 }
 
-/** Numbers of gRPC: what they mean for whoever asked. */
+/** Translates a gRPC status code to an error. */
 function refusal(method: string, { code, message = '', http }: Status, timedOut: boolean): SandboxError {
   if (timedOut || code === '4')
     return new SandboxError('timeout', `the gateway did not answer ${method} in time`)
   const said = message ? `: ${message.slice(0, 300)}` : ''
   if (code === '16' || code === '7')
     return new SandboxError('fetch-failed', `the gateway refused ${method}${said}`, {
-      hint: 'give it a token or a client certificate that is in force',
+      hint: 'use a valid token or client certificate',
     })
-  if (code === '5') return new SandboxError('not-found', `the gateway knows no such thing (${method})${said}`)
-  if (code === '12') return new SandboxError('unsupported', `the gateway has no ${method}`)
+  if (code === '5') return new SandboxError('not-found', `not found by the gateway (${method})${said}`)
+  if (code === '12') return new SandboxError('unsupported', `the gateway does not implement ${method}`)
   if (code === undefined)
-    return new SandboxError('unreachable', `the gateway gave no answer to ${method} (${http ?? 'no status'})`)
+    return new SandboxError(
+      'unreachable',
+      `the gateway sent no response to ${method} (${http ?? 'no status'})`,
+    )
   return new SandboxError('fetch-failed', `the gateway failed ${method} (${code})${said}`)
 }
 

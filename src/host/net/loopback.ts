@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
 import { readText } from '../system.ts'
 
-/** A TCP stream to a port on this machine's own loopback. */
+/** Opens a TCP connection to a port on this machine's loopback. */
 export function connectLoopback(port: number): Promise<Duplex> {
   return new Promise((resolve, reject) => {
     const socket = connect({ host: '127.0.0.1', port })
@@ -12,7 +12,7 @@ export function connectLoopback(port: number): Promise<Duplex> {
   })
 }
 
-/** SECURITY: each connection costs a descriptor of ours; one sandbox must not have all of them. */
+/** SECURITY: each connection costs one of our descriptors; one sandbox must not use all of them. */
 export function maxConnections(): number {
   const [, ours] = /^Max open files +(\d+)/m.exec(readText('/proc/self/limits') ?? '') ?? []
   return Math.min(MAX_CONNECTIONS, Math.floor(Number(ours ?? Number.POSITIVE_INFINITY) / 8))
@@ -21,7 +21,7 @@ const MAX_CONNECTIONS = 1024
 
 export type LoopbackPort = { readonly port: number; readonly close: () => void }
 
-/** A port of its own on this machine's loopback; each connection is handed over. */
+/** Listens on a free port of this machine's loopback and passes each connection on. */
 export function listenLoopback(onStream: (stream: Duplex) => void): Promise<LoopbackPort> {
   return new Promise((resolve, reject) => {
     const { server, close } = handingOver(onStream)
@@ -30,7 +30,7 @@ export function listenLoopback(onStream: (stream: Duplex) => void): Promise<Loop
   })
 }
 
-/** Serves a socket that somebody else made and listens on already. Returns the end of it. */
+/** Accepts connections on a listening socket that another process created. Returns a function that stops it. */
 export function serveSocket(socket: object, onStream: (stream: Duplex) => void): () => void {
   const { server, close } = handingOver(onStream)
   server.on('error', close)
@@ -57,6 +57,6 @@ function handingOver(onStream: (stream: Duplex) => void): {
   return { server, close }
 }
 
-/** A host's name in an address that leads nowhere but here. */
+/** Whether a host name always resolves to this machine. */
 export const isLoopbackName = (hostname: string): boolean =>
   /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(hostname)

@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream'
 
 export type PortForward = { readonly url: string; readonly close: () => void }
 
-/** A port of the host's loopback whose connections end in a sandbox. Any user of this host can reach it. */
+/** Forwards a port on the host's loopback to a sandbox. Every user of this host can connect to it. */
 export function forwardPort(connect: () => Promise<Duplex>): Promise<PortForward> {
   const open = new Set<Duplex>()
   const server = createServer((outside) => {
@@ -29,7 +29,7 @@ export function forwardPort(connect: () => Promise<Duplex>): Promise<PortForward
     server.listen(0, '127.0.0.1', () => {
       const address = server.address()
       const port = typeof address === 'object' && address ? address.port : 0
-      // An open port must not keep a program alive that has nothing else to do.
+      // An open port must not keep the process alive.
       server.unref()
       resolve({ url: `http://127.0.0.1:${port}`, close })
     })

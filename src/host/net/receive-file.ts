@@ -3,8 +3,8 @@ import { createServer } from 'node:net'
 import { pipeline } from 'node:stream/promises'
 
 /**
- * Writes what one process sends to a socket into a file. `written` resolves when it has closed its end; `close` gives up.
- * The directory of the socket decides who may come; within it anybody may.
+ * Writes what one process sends to a unix socket into a file. `written` resolves when the sender has closed; `close`
+ * aborts. The permissions of the socket's directory decide who may connect.
  */
 export async function receiveInto(
   socket: string,

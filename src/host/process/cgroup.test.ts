@@ -220,10 +220,10 @@ describe('the limits in the kernel’s words', () => {
   })
 
   test.each([1, 2] as const)(
-    'less than the kernel can hold is refused, never made more, version %i',
+    'a CPU limit below the kernel’s minimum is rejected, never raised, version %i',
     (version) => {
       expect(() => Cgroup.create(fakeHost(version), 'g', { cpus: 0.001 })).toThrow(
-        /less than the kernel can hold/,
+        /less than the kernel's minimum/,
       )
       expect(readdirSync(join(place, 'parent'))).toEqual([])
     },

@@ -3,11 +3,11 @@ import { basename, dirname, join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { Limits } from '../../model/spec.ts'
 
-/** Control groups, version 1 and 2, wherever we may make one. */
+/** cgroups, version 1 and 2, wherever this process may create one. */
 
 export type CgroupLimit = 'memoryMb' | 'pids' | 'cpus'
 
-/** For each limit the directory below which we can make groups that hold it. */
+/** For each limit, the directory in which cgroups with that limit can be created. */
 export type CgroupHost = {
   readonly version: 1 | 2
   readonly parents: Readonly<Partial<Record<CgroupLimit, string>>>
@@ -16,7 +16,7 @@ export type CgroupHost = {
 const CONTROLLER: Readonly<Record<CgroupLimit, string>> = { memoryMb: 'memory', pids: 'pids', cpus: 'cpu' }
 const LIMITS = Object.keys(CONTROLLER) as readonly CgroupLimit[]
 
-/** Finds out what this process may do, by looking at the mounts and at its own place in them. */
+/** Finds the writable cgroups from the mounts and this process's own cgroup. */
 export function cgroupHost(proc = '/proc/self'): CgroupHost {
   const mounts = readFileSync(join(proc, 'mountinfo'), 'utf8')
     .split('\n')
@@ -51,7 +51,7 @@ function parentsV2(mounts: readonly string[][], own: readonly string[]): CgroupH
   const mount = mounts.find((fields) => isMount(fields, 'cgroup2'))?.[4]
   const path = own.find((line) => line.startsWith('0::'))?.slice(3)
   if (!mount || path === undefined) return {}
-  // The topmost group that is delegated to us: below it processes may be moved about.
+  // The topmost group that is delegated to us: processes may be moved between the groups below it.
   let base: string | undefined
   for (let at = join(mount, path); at.startsWith(mount) && writable(at); at = dirname(at)) base = at
   if (!base) return {}
@@ -61,14 +61,14 @@ function parentsV2(mounts: readonly string[][], own: readonly string[]): CgroupH
   return found
 }
 
-/** Hands the controllers down to the children of a group, one by one: one that is missing must not stop the rest. */
+/** Enables the controllers for a group's children one by one, so that a missing one does not stop the rest. */
 function enableV2(base: string): string[] {
   const file = join(base, 'cgroup.subtree_control')
   for (const controller of Object.values(CONTROLLER)) {
     try {
       writeFileSync(file, `+${controller}`)
     } catch {
-      // Read back below: what is not there is not offered.
+      // Checked below: a controller that is not enabled is not offered.
     }
   }
   return readFileSync(file, 'utf8').trim().split(' ')
@@ -87,7 +87,7 @@ function writable(directory: string): boolean {
   }
 }
 
-/** The group that somebody else, such as a container engine, made for a process. Undefined where it cannot be seen. */
+/** The cgroup that another program, such as a container engine, created for a process. Undefined if not visible. */
 export function groupOfProcess(pid: number, limits: Limits, proc = '/proc'): Cgroup | undefined {
   try {
     const mounts = readFileSync(join(proc, 'self', 'mountinfo'), 'utf8')
@@ -118,7 +118,7 @@ function dirsOfProcess(mounts: readonly string[][], own: readonly string[]): Gro
   return { version: 2, dirs: Object.fromEntries(LIMITS.map((limit) => [limit, join(mount, path)])) }
 }
 
-/** A sandbox's own group (in version 1 one directory for each controller). */
+/** The cgroup of a sandbox (in version 1 one directory per controller). */
 export class Cgroup {
   readonly dirs: readonly string[]
   readonly #host: CgroupHost
@@ -130,8 +130,13 @@ export class Cgroup {
     this.dirs = dirs
   }
 
-  /** Makes the group and reads every limit back; on failure nothing is left. */
-  static create(host: CgroupHost, name: string, limits: Limits, ours = OUR_PROCESSES): Cgroup | undefined {
+  /** Creates the group and reads every limit back; leaves nothing behind on failure. */
+  static create(
+    host: CgroupHost,
+    name: string,
+    limits: Limits,
+    agentProcesses = AGENT_PROCESSES,
+  ): Cgroup | undefined {
     const wanted = LIMITS.filter((limit) => limits[limit] !== undefined && host.parents[limit])
     if (wanted.length === 0) return undefined
     const dirs = [...new Set(wanted.map((limit) => join(host.parents[limit] as string, name)))]
@@ -143,19 +148,24 @@ export class Cgroup {
         made.push(dir)
       }
       for (const limit of wanted)
-        setLimit(host, join(host.parents[limit] as string, name), limit, ceilingOf(limits, limit, ours))
+        setLimit(
+          host,
+          join(host.parents[limit] as string, name),
+          limit,
+          ceilingOf(limits, limit, agentProcesses),
+        )
       return group
     } catch (cause) {
       for (const dir of made) rmdirSync(dir)
       throw new SandboxError(
         'launch-failed',
-        `cannot make the control group ${name}: ${(cause as Error).message}`,
+        `cannot create the cgroup ${name}: ${(cause as Error).message}`,
         { cause },
       )
     }
   }
 
-  /** One that is there already. Only the limits that somebody asked for are looked at. */
+  /** Wraps an existing group. Only the requested limits are checked. */
   static found({ version, dirs }: GroupDirs, limits: Limits): Cgroup | undefined {
     const seen = LIMITS.filter((limit) => limits[limit] !== undefined && dirs[limit])
     const name = basename(dirs[seen[0] as CgroupLimit] ?? '')
@@ -167,7 +177,7 @@ export class Cgroup {
     return new Cgroup({ version, parents }, name, all)
   }
 
-  /** The limits that the kernel does not repeat as they were asked for. */
+  /** The limits whose value in the kernel is not the requested one. */
   unmet(limits: Limits): readonly CgroupLimit[] {
     return LIMITS.filter(
       (limit) => limits[limit] !== undefined && !this.#keeps(limit, limits[limit] as number),
@@ -178,11 +188,11 @@ export class Cgroup {
     const parent = this.#host.parents[limit]
     if (!parent) return false
     const held = ceilingIn(this.#host.version, join(parent, this.#name), limit)
-    // Memory is held in pages, and a share of a processor in microseconds.
+    // The kernel rounds memory to pages, and CPU quotas to microseconds.
     return held !== undefined && held > 0 && held <= wanted * 1.001
   }
 
-  /** A group below this one for one of its processes. PLATFORM: in version 2 a group with processes has no children. */
+  /** Creates a group below this one for one of its processes. PLATFORM: in v2 a group with processes has no children. */
   nested(name: string, limits: Limits): Cgroup | undefined {
     if (this.#host.version === 2) return undefined
     const parents = Object.fromEntries(
@@ -191,26 +201,26 @@ export class Cgroup {
     return Cgroup.create({ ...this.#host, parents }, name, limits, 0)
   }
 
-  /** Where a limit's group lies; the host's own when this group does not hold that limit. */
+  /** The directory for a limit; the host's own group if this group does not enforce that limit. */
   #dirOf(limit: CgroupLimit): string {
     const parent = this.#host.parents[limit] as string
     const own = join(parent, this.#name)
     return this.dirs.includes(own) ? own : parent
   }
 
-  /** Makes room for helpers of ours that live in the group, on top of what was asked for. */
-  allowPids(count: number, ours = OUR_PROCESSES): void {
+  /** Raises the process limit by the number of our helper processes in the group. */
+  allowPids(count: number, agentProcesses = AGENT_PROCESSES): void {
     const parent = this.#host.parents.pids
     if (parent && this.dirs.includes(join(parent, this.#name)))
-      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + ours, PIDS_MAX)))
+      put(join(parent, this.#name, 'pids.max'), String(Math.min(count + agentProcesses, PIDS_MAX)))
   }
 
-  /** Moves a process in, whatever it starts later included. */
+  /** Moves a process into the group; its future children follow. */
   join(pid: number): void {
     for (const dir of this.dirs) writeFileSync(join(dir, 'cgroup.procs'), String(pid))
   }
 
-  /** How often the kernel killed for memory and refused a process. */
+  /** The number of OOM kills and of rejected forks. */
   counts(): { readonly oomKills: number; readonly pidsRefused: number } {
     const v1 = this.#host.version === 1
     return {
@@ -229,7 +239,7 @@ export class Cgroup {
     return Number(line?.slice(field.length + 1) ?? 0)
   }
 
-  /** Removes the group; its last processes may need a moment to be gone. */
+  /** Removes the group; waits briefly for its last processes. */
   async remove(): Promise<void> {
     for (const dir of this.dirs) await removeGroup(dir)
   }
@@ -251,11 +261,11 @@ async function removeGroup(dir: string): Promise<void> {
   }
 }
 
-/** The agent and bubblewrap's own processes live in the group too. */
-const OUR_PROCESSES = 3
+/** The agent and bubblewrap's own processes are in the group too. */
+const AGENT_PROCESSES = 3
 
-const ceilingOf = (limits: Limits, limit: CgroupLimit, ours: number): number =>
-  (limits[limit] as number) + (limit === 'pids' ? ours : 0)
+const ceilingOf = (limits: Limits, limit: CgroupLimit, agentProcesses: number): number =>
+  (limits[limit] as number) + (limit === 'pids' ? agentProcesses : 0)
 
 const MB = 1024 * 1024
 const PERIOD_US = 100_000
@@ -291,8 +301,8 @@ function setMemory(host: CgroupHost, dir: string, bytes: number): void {
 
 function setCpus(host: CgroupHost, dir: string, cpus: number): void {
   const quota = Math.round(cpus * PERIOD_US)
-  // PLATFORM: a millisecond is the least that the kernel gives.
-  if (quota < 1000) throw new Error(`${cpus} of a processor is less than the kernel can hold`)
+  // PLATFORM: the kernel's minimum is one millisecond.
+  if (quota < 1000) throw new Error(`${cpus} CPUs is less than the kernel's minimum`)
   if (host.version === 2) put(join(dir, 'cpu.max'), `${quota} ${PERIOD_US}`)
   else {
     put(join(dir, 'cpu.cfs_period_us'), String(PERIOD_US))
@@ -300,7 +310,7 @@ function setCpus(host: CgroupHost, dir: string, cpus: number): void {
   }
 }
 
-/** What a group holds, in the limit's own unit. */
+/** The limit that a group enforces, in the unit of the limit. */
 function ceilingIn(version: 1 | 2, dir: string, limit: CgroupLimit): number | undefined {
   const read = (file: string): number => Number(readFileSync(join(dir, file), 'utf8').trim())
   try {
@@ -314,9 +324,9 @@ function ceilingIn(version: 1 | 2, dir: string, limit: CgroupLimit): number | un
   }
 }
 
-/** A limit counts only once the kernel repeats it. */
+/** Writes a limit and verifies it: a limit counts only if the kernel returns the same value. */
 function put(file: string, value: string): void {
   writeFileSync(file, value)
   const read = readFileSync(file, 'utf8').trim()
-  if (read !== value) throw new Error(`${file} holds \`${read}\` instead of \`${value}\``)
+  if (read !== value) throw new Error(`${file} contains \`${read}\` instead of \`${value}\``)
 }

@@ -1,11 +1,11 @@
 import { Duplex } from 'node:stream'
 import { type Child, failure, type Launch, type OnTunnel, spawnChild } from './spawn.ts'
 
-/** A process that speaks a protocol for as long as it lives, on descriptor 3 or on its standard streams. */
+/** A long-running process with a protocol on descriptor 3 or on its standard streams. */
 export type ChannelProcess = {
   readonly pid: number
   readonly channel: Duplex
-  /** Resolves when the process and its first children are gone, with what it said on standard error. */
+  /** Resolves with its standard error when the process and its first children have exited. */
   readonly exited: Promise<{
     readonly code: number | null
     readonly signal: string | null
@@ -16,7 +16,7 @@ export type ChannelProcess = {
 
 const MAX_SAID = 8192
 
-/** Starts a process that stays, such as a sandbox with its agent.  */
+/** Starts a long-running process, such as a sandbox with its agent. */
 export function startChannelProcess(launch: Launch, onTunnel?: OnTunnel): ChannelProcess {
   const child = spawnChild(
     launch,
@@ -27,7 +27,7 @@ export function startChannelProcess(launch: Launch, onTunnel?: OnTunnel): Channe
   return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
 }
 
-/** How it ends, with the beginning of what it said; and the means to end it. */
+/** The exit with the beginning of standard error, and a function to kill the process. */
 function watched(launch: Launch, child: Child): Pick<ChannelProcess, 'exited' | 'kill'> {
   let said = ''
   child.stderr?.on('data', (chunk: Buffer) => {
@@ -42,16 +42,16 @@ function watched(launch: Launch, child: Child): Pick<ChannelProcess, 'exited' | 
     try {
       if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
     } catch {
-      // Already gone.
+      // Already exited.
     }
   }
   return { exited, kill }
 }
 
-/** A process with streams to us, or files that are open already, on its descriptors from 3 on. */
+/** A process with streams to us, or open files, on its descriptors from 3 on. */
 export type StreamProcess = Omit<ChannelProcess, 'channel'> & { readonly streams: readonly Duplex[] }
 
-/** Starts a process that stays and is spoken to on several descriptors, such as a hypervisor. */
+/** Starts a long-running process with several channels, such as a hypervisor. */
 export function startStreamProcess(
   launch: Launch,
   descriptors: readonly ('stream' | number)[],
@@ -62,7 +62,7 @@ export function startStreamProcess(
   return { pid: child.pid ?? 0, streams, ...watched(launch, child) }
 }
 
-/** A companion without a control channel speaks on its standard input and output. */
+/** A companion process without a control channel uses its standard input and output. */
 function standardStreams({ stdin, stdout }: Child): Duplex {
   stdin?.on('error', () => {})
   return Duplex.from({ readable: stdout as NodeJS.ReadableStream, writable: stdin as NodeJS.WritableStream })

@@ -1,10 +1,10 @@
-/** What is said in this many bytes or less is kept in the pieces it came in. */
+/** Output up to this size is kept in the chunks in which it arrived. */
 const LITTLE = 64 * 1024
 const GROWTH = 4
 
 /**
- * What a command says until it ends, as one. Pieces are copied as they come: joined at the end, a lot of them would hold up
- * everybody else for as long as the kernel needs to find that much memory.
+ * Collects the output of a command. Chunks are copied as they arrive: joining many of them at the end would block the
+ * event loop while the kernel allocates that much memory.
  */
 export class CollectedOutput {
   readonly #most: number
@@ -12,7 +12,7 @@ export class CollectedOutput {
   #memory: Buffer | undefined
   #size = 0
 
-  /** `most` is how much can come, where that is known. */
+  /** `most` is the largest possible size, if known. */
   constructor(most = Number.POSITIVE_INFINITY) {
     this.#most = most
   }
@@ -24,14 +24,14 @@ export class CollectedOutput {
     this.#size = size
   }
 
-  /** Everything so far. */
+  /** All output so far. */
   all(): Buffer {
     return this.#memory?.subarray(0, this.#size) ?? Buffer.concat(this.#pieces)
   }
 
   #roomFor(size: number): Buffer {
     if (this.#memory !== undefined && size <= this.#memory.length) return this.#memory
-    // Memory that is not written to yet costs nothing.
+    // Memory that has not been written to costs nothing.
     const larger = Buffer.allocUnsafeSlow(Math.max(size, Math.min(size * GROWTH, this.#most)))
     larger.set(this.all())
     this.#pieces.length = 0

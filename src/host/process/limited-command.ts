@@ -12,11 +12,11 @@ type Stream = 'stdout' | 'stderr'
 /** Where a command's output goes; without one it is collected for the result. */
 export type Output = 'inherit' | ((stream: Stream, chunk: Uint8Array) => unknown) | undefined
 
-/** How a command is ended, step by step. */
+/** How a command is terminated, step by step. */
 export type KillLadder = {
   readonly terminate: () => void
   readonly kill: () => void
-  /** Called when the command is still there some time after `kill`. */
+  /** Called if the command still exists some time after `kill`. */
   readonly giveUp?: { readonly afterMs: number; readonly call: () => void }
 }
 
@@ -97,7 +97,7 @@ export class LimitedCommand {
 
   #end(reason: StopLimit): void {
     const { terminate, kill, giveUp } = this.#ladder
-    // No grace for a flood: what it writes meanwhile is thrown away anyway.
+    // No grace period for an output flood: its further output is discarded anyway.
     const isFlood = reason === 'output'
     if (!isFlood) terminate()
     this.after(isFlood ? 0 : GRACE_MS, () => {
@@ -107,10 +107,10 @@ export class LimitedCommand {
   }
 }
 
-/** How the guest agent says that a process ended. */
+/** The exit of a process as the guest agent reports it. */
 type Exit = { readonly code: number; readonly signaled: boolean }
 
-/** How a command ended. `exit` is absent when the agent could not tell; `signal` is what ended the agent then. */
+/** How a command ended. `exit` is absent if the agent could not report it; then `signal` is what killed the agent. */
 export function outcomeOf(
   stopped: StopLimit | undefined,
   exit: Exit | undefined,

@@ -2,26 +2,26 @@ import { randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { OWNER_PREFIX } from '../guest/protocol.ts'
-import { isAlive, lifeOf, readText } from '../system.ts'
+import { isAlive, processKey, readText } from '../system.ts'
 import type { CgroupHost } from './cgroup.ts'
 
 /**
- * What a killed process leaves behind says whose it was. A control group's name: `ringfence-<pid namespace>-<pid>-<start>-…`;
- * with its start time a pid is never the same twice.
+ * The name of a cgroup identifies its owner after a crash: `ringfence-<pid namespace>-<pid>-<start>-…`. A pid with its
+ * start time is unique.
  */
 const NAME = /^ringfence-(\d+)-(\d+)-(\d+)-[0-9a-f]{16}$/
 
 let own: string | undefined
 
-/** A fresh name for a group of this process. */
+/** Creates a unique cgroup name for this process. */
 export function groupName(): string {
   own ??= `${pidSpace()}-${process.pid}-${startOf(process.pid) ?? 0}`
   return `ringfence-${own}-${randomBytes(8).toString('hex')}`
 }
 
 /**
- * Removes the groups of processes that are dead. SECURITY: only with the owner's full name, never by prefix: another
- * instance's groups, and those of another pid namespace, are not ours to judge. One that still holds processes stays.
+ * Removes the cgroups of processes that have exited. SECURITY: only by the owner's full name, never by prefix: groups of
+ * other instances and of other pid namespaces are left alone. A group that still contains processes stays.
  */
 export function removeOrphanGroups(host: CgroupHost): number {
   const space = pidSpace()
@@ -33,12 +33,12 @@ export function removeOrphanGroups(host: CgroupHost): number {
   return orphans.filter(removeTree).length
 }
 
-/** As the launcher names bubblewrap (guest/agent/launch). */
+/** The name that the launcher gives to bubblewrap (guest/agent/launch). */
 const PROCESS = new RegExp(`^${OWNER_PREFIX}-(\\d+)-(\\d+)-(\\d+)$`)
 
 /**
- * Ends what the dead left running: bubblewrap waits for ever when its parent dies in the moment of its birth. Found by the
- * owner that it names, and only when that owner is dead.
+ * Kills orphaned processes: bubblewrap hangs forever if its parent exits between fork and prctl(PR_SET_PDEATHSIG). They
+ * are found by the owner in their name, and killed only if that owner has exited.
  */
 export function endOrphanProcesses(): number {
   const space = pidSpace()
@@ -63,7 +63,7 @@ function endProcess(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL')
   } catch {
-    // Gone, or another user's.
+    // Already exited, or another user's process.
   }
 }
 
@@ -103,17 +103,17 @@ function startOf(pid: number): string | undefined {
 
 const pidSpace = (): string => /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '0'
 
-/** This process, so that others can tell whether it is still there: the boot, the pid namespace, the life. */
-export const ownEpoch = (): string => `${bootId()}.${pidSpace()}.${lifeOf(process.pid)}`
+/** Identifies this process, so that others can tell whether it still runs: boot id, pid namespace, pid and start time. */
+export const ownEpoch = (): string => `${bootId()}.${pidSpace()}.${processKey(process.pid)}`
 
 /**
- * Whether the process that an epoch names is dead for certain.
- * SECURITY: what another pid namespace of this boot holds cannot be judged from here, so it is left alone.
+ * Whether the process that an epoch names has certainly exited.
+ * SECURITY: processes of another pid namespace of this boot are not visible from here, so they are left alone.
  */
 export function isOver(epoch: string | undefined): boolean {
-  const [boot, space, life] = epoch?.split('.') ?? []
+  const [boot, space, key] = epoch?.split('.') ?? []
   if (boot !== bootId()) return true
-  return space === pidSpace() && !isAlive(life)
+  return space === pidSpace() && !isAlive(key)
 }
 
 const bootId = (): string =>

@@ -1,8 +1,8 @@
 import { Worker } from 'node:worker_threads'
 
 /**
- * Kills this process after a time, also when its main thread is busy and no timer of its own would fire.
- * Whoever waits for the process sees a signal, never a success.
+ * Kills this process after a time, even if its main thread is busy and no timer of its own would fire.
+ * The parent process sees a signal, never a success.
  */
 export function killOwnProcessAfter(ms: number): void {
   const source = `setTimeout(() => process.kill(process.pid, 'SIGKILL'), ${Math.ceil(ms)})`
@@ -11,7 +11,7 @@ export function killOwnProcessAfter(ms: number): void {
     stdin: false,
     resourceLimits: { maxOldGenerationSizeMb: 8 },
   })
-  // Without it the timer of the main thread is still there; with it the process may end before.
+  // Without the worker, the timer of the main thread remains; with it, the process may exit before.
   worker.on('error', () => {})
   worker.unref()
 }

@@ -1,7 +1,7 @@
 import { accessSync, constants, statSync } from 'node:fs'
 import { resolve } from 'node:path'
 
-/** What was seen of the file that a program's name leads to. */
+/** The file that a program's name resolves to. */
 export type ObservedProgram = {
   readonly path: string
   readonly dev: string
@@ -13,7 +13,7 @@ export type ObservedProgram = {
 
 const DEFAULT_PATH = '/usr/local/bin:/usr/bin:/bin'
 
-/** The file that `name` would start from this directory with this `PATH`; `null` where there is none. */
+/** Resolves the file that `name` would start from this directory with this `PATH`; `null` if there is none. */
 export function observeProgram(
   name: string,
   cwd: string,
@@ -44,7 +44,7 @@ function observeFile(path: string): ObservedProgram | undefined {
     }
     return { path, ...text }
   } catch {
-    // Unreachable reads the same as absent; both are a fact that an approval binds to.
+    // Unreachable and absent are the same; both are facts that an approval depends on.
     return undefined
   }
 }

@@ -8,16 +8,16 @@ import { type Child, failure, type Launch, spawnChild } from './spawn.ts'
 import type { TimeLimits } from './watchdog.ts'
 
 export type RunIo = {
-  /** `inherit` passes our own standard streams through; bytes are written and the stream is closed; `pipe` is the caller's. */
+  /** `inherit` passes our standard streams through; bytes are written, then the stream is closed; `pipe` is the caller's. */
   readonly stdin?: 'inherit' | 'pipe' | Uint8Array | undefined
-  /** While a promise that it returned is pending, nothing more is read. */
+  /** Reading pauses while a promise that it returned is pending. */
   readonly output?: Output
   readonly signal?: AbortSignal | undefined
-  /** With a guest agent, which then hands its listening socket over on descriptor 4: each connection to the proxy. */
+  /** For a guest agent, which hands over its listening socket on descriptor 4: called for each connection to the proxy. */
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
-  /** Gets the means to pass signals on to the command. */
+  /** Called with a function that sends signals to the command. */
   readonly onStarted?: ((send: (signal: NodeJS.Signals) => void) => void) | undefined
-  /** With a guest agent that waits: it gets the word when this resolves, and is ended when it rejects. */
+  /** For a guest agent started with `wait-for-go`: it continues when this resolves, and is killed when this rejects. */
   readonly permit?: Promise<unknown> | undefined
 }
 
@@ -32,19 +32,17 @@ export type RunResult = {
   readonly frames: readonly Frame[]
 }
 
-/** Frames that are kept; an agent that sends more is not ours. */
+/** The limit of frames; an agent that sends more is not ours. */
 const MAX_FRAMES = 1024
-/** A watched command opens many files. */
+/** A traced command opens many files. */
 const MAX_USES = 65_536
 
-/**
- * Runs a process under limits and always ends it: first its own signal, then after a grace the whole tree.
- */
+/** Runs a process under limits and always terminates it: first by signal, then after a grace period the whole tree. */
 export async function run(launch: Launch, limits: TimeLimits, io: RunIo = {}): Promise<RunResult> {
   return new Run(launch, limits, io).result
 }
 
-/** A process that the caller talks to while it runs, under the same limits. */
+/** A running process that the caller interacts with, under the same limits. */
 export type RunningProcess = {
   readonly pid: number
   readonly result: Promise<RunResult>
@@ -80,7 +78,7 @@ class Run implements RunningProcess {
     try {
       this.#child = this.#start()
     } catch (cause) {
-      // Too long or impossible arguments are refused on the spot, before there is a process.
+      // Arguments that are too long or invalid are rejected here, before there is a process.
       throw cause instanceof SandboxError ? cause : failure(launch, cause as Error)
     }
     this.result = this.#finish()
@@ -92,7 +90,8 @@ class Run implements RunningProcess {
 
   write(data: Uint8Array): Promise<void> {
     return new Promise((resolve, reject) => {
-      const closed = (): void => reject(new SandboxError('wrong-state', 'the command no longer reads'))
+      const closed = (): void =>
+        reject(new SandboxError('wrong-state', 'the command has closed its standard input'))
       if (!this.#child.stdin?.writable) return closed()
       this.#child.stdin.write(data, (error) => (error ? closed() : resolve()))
     })
@@ -112,7 +111,7 @@ class Run implements RunningProcess {
     return spawnChild(this.#launch, [stdin, piped, piped], this.#io.onTunnel)
   }
 
-  /** What is to be counted has to come through our hands. */
+  /** Output that is counted must pass through this process. */
   #passesThrough(): boolean {
     const { outputBytes, idleMs } = this.#limits
     return this.#io.output === 'inherit' && outputBytes === undefined && idleMs === undefined
@@ -132,13 +131,13 @@ class Run implements RunningProcess {
       const ended = await exit
       return { exit: ended, stopped: this.#command.stopped, ...this.#command.result(), frames: this.#frames }
     } finally {
-      // Whoever left the process group may still hold the other ends.
+      // A process that left the process group may still hold the other ends.
       for (const stream of child.stdio) stream?.destroy()
       this.#command.dispose()
     }
   }
 
-  /** Waits for the permit, or for an end that came before it. */
+  /** Waits for the permit, or for an exit before it. */
   async #permitted(exit: Promise<unknown>): Promise<{ readonly error: unknown } | undefined> {
     if (!this.#io.permit) return undefined
     const ended = exit.then(
@@ -161,7 +160,7 @@ class Run implements RunningProcess {
     return new Promise((resolve, reject) => {
       child.on('error', (cause) => reject(failure(this.#launch, cause)))
       child.on('close', (code, signal) => resolve({ code, signal }))
-      // A process that left its group may hold the pipes for ever; what it says after the end does not count.
+      // A process that left its group may hold the pipes forever; output after the exit is ignored.
       child.on('exit', (code, signal) => {
         if (!this.#launch.control) this.#command.after(GRACE_MS, () => resolve({ code, signal }))
       })
@@ -179,14 +178,14 @@ class Run implements RunningProcess {
 
   #hear(frames: Frame[]): void {
     for (const frame of frames) {
-      // However much was told before, how the command ended must not get lost.
+      // The exit frame must not get lost, however many frames came before it.
       const room = frame.kind === 'exit' || frame.kind === 'use' ? MAX_USES : MAX_FRAMES
       if (this.#frames.length < room) this.#frames.push(frame)
       if (frame.kind === 'limit') this.#command.note(frame.limit)
     }
   }
 
-  /** A reader that needs time stops the pipe, and the pipe in the end the command. */
+  /** A slow reader blocks the pipe, and thereby the command. */
   #hold(name: 'stdout' | 'stderr', taken: unknown): void {
     if (!(taken instanceof Promise)) return
     const stream = this.#child[name]
@@ -204,8 +203,8 @@ class Run implements RunningProcess {
   }
 
   /**
-   * SECURITY: bubblewrap's first child is tied to its parent's death only some time after it was born. The group reaches
-   * it until it makes a session of its own, the closed channel ends the agent, and in between it dies with its parent.
+   * SECURITY: bubblewrap's first child sets its parent-death signal only some time after the fork. The process group
+   * reaches it until it creates a session, the closed channel ends the agent, and in between it dies with its parent.
    */
   #kill(): void {
     this.#killGroup('SIGKILL')
@@ -216,7 +215,7 @@ class Run implements RunningProcess {
     try {
       if (this.#child.pid !== undefined) process.kill(-this.#child.pid, signal)
     } catch {
-      // Already gone.
+      // Already exited.
     }
   }
 }

@@ -6,7 +6,7 @@ import { serveSocket } from '../net/loopback.ts'
 /** The only module that starts processes; `run.ts` and `channel-process.ts` give them limits and channels. */
 export type Child = ChildProcess
 
-/** A process to start, complete: nothing is inherited but what stands here. */
+/** A process to start; it inherits only what is listed here. */
 export type Launch = {
   readonly file: string
   readonly args: readonly string[]
@@ -14,22 +14,22 @@ export type Launch = {
   readonly cwd?: string
   /** Descriptor 3 is a control channel to a guest agent. */
   readonly control: boolean
-  /** Bytes that the agent reads from the descriptor after its channels, until their end. */
+  /** Bytes that the agent reads from the descriptor after its channels, until end of file. */
   readonly contents?: Uint8Array | undefined
 }
 
-/** Gets each connection to the proxy, where a guest agent hands its listening socket over on descriptor 4. */
+/** Receives each connection to the proxy, if a guest agent hands over its listening socket on descriptor 4. */
 export type OnTunnel = ((stream: Duplex) => void) | undefined
 
 type Stdio = 'inherit' | 'ignore' | 'pipe' | number
 
 /**
- * Starts a process in a process group of its own, so that a kill while it starts other processes takes them along.
- * Throws when there is no process; too long or impossible arguments are refused on the spot.
+ * Starts a process in its own process group, so that a kill also reaches the processes that it starts meanwhile.
+ * Throws if there is no process; arguments that are too long or invalid are rejected at once.
  */
 export function spawnChild(launch: Launch, streams: readonly Stdio[], onTunnel?: OnTunnel): Child {
   const { file, args, env, cwd, control } = launch
-  const child = born(
+  const child = withStreams(
     launch,
     spawn(file, args, {
       env: env as NodeJS.ProcessEnv,
@@ -43,14 +43,14 @@ export function spawnChild(launch: Launch, streams: readonly Stdio[], onTunnel?:
   return child
 }
 
-/** From descriptor 3 on: the control channel, where a listening socket comes from, and where contents are read. */
+/** From descriptor 3 on: the control channel, the channel for a listening socket, and the contents. */
 const channels = ({ contents }: Launch, onTunnel: OnTunnel): ('pipe' | 'ipc')[] => [
   'pipe',
   ...(onTunnel ? (['ipc'] as const) : []),
   ...(contents ? (['pipe'] as const) : []),
 ]
 
-/** The child says itself when it misses some of it. */
+/** Sends the contents; the child reports an error if some of it is missing. */
 function sendContents({ contents }: Launch, child: ChildProcess): void {
   if (!contents) return
   const stream = child.stdio.at(-1) as Duplex | null | undefined
@@ -59,16 +59,16 @@ function sendContents({ contents }: Launch, child: ChildProcess): void {
 }
 
 /**
- * Serves the listening socket that a child made in its own network, for as long as the child lives: no byte of a
- * connection goes through the child.
- * SECURITY: it comes before anything of a guest runs, and then the child closes the channel.
- * PLATFORM: we do not; a child whose channel was closed on this side never says that it is gone.
+ * Serves the listening socket that a child created in its own network namespace, for as long as the child lives: no byte
+ * of a connection passes through the child.
+ * SECURITY: the socket arrives before any guest code runs, and then the child closes the channel.
+ * PLATFORM: this side keeps it open; Node does not report the exit of a child whose channel was closed on this side.
  */
 function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<OnTunnel>): void {
   child.once('message', (_letter, socket) => {
-    // SECURITY: to listen on nothing is to listen on every address.
+    // SECURITY: listening on an undefined handle would listen on every address.
     if (socket === undefined) {
-      child.emit('error', new Error('its listening socket did not come'))
+      child.emit('error', new Error('the listening socket was not received'))
       return
     }
     const close = serveSocket(socket, onTunnel)
@@ -80,8 +80,8 @@ function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<OnTunnel>): 
 export const failure = ({ file }: Launch, cause: Error): SandboxError =>
   new SandboxError('launch-failed', `cannot start ${file}: ${cause.message}`, { cause })
 
-/** PLATFORM: without a free descriptor Node returns a child that has no streams, and says why only later. */
-function born(launch: Launch, child: ChildProcess): ChildProcess {
+/** PLATFORM: without a free descriptor Node returns a child without streams and reports the reason only later. */
+function withStreams(launch: Launch, child: ChildProcess): ChildProcess {
   if ((child.stdio as unknown) !== undefined) return child
   child.on('error', () => {})
   throw failure(launch, new Error('too many open files'))

@@ -4,7 +4,7 @@ import { type LongTimeout, longTimeout } from '../clock.ts'
 
 export type TimeLimits = Pick<Limits, 'wallMs' | 'idleMs' | 'outputBytes'>
 
-/** The ceilings that whoever reads a command can hold: time, silence, output. */
+/** Enforces the limits that are visible to the reader of a command: time, silence, output. */
 export class Watchdog {
   readonly #limits: TimeLimits
   readonly #onStop: (reason: StopLimit) => void
@@ -20,7 +20,7 @@ export class Watchdog {
     this.#onStop = onStop
   }
 
-  /** Why the command was stopped. INVARIANT: the first reason wins; later ones only follow from it. */
+  /** Why the command was stopped. INVARIANT: the first reason wins; later ones are consequences. */
   get reason(): StopLimit | undefined {
     return this.#reason
   }
@@ -29,7 +29,7 @@ export class Watchdog {
     return this.#outputBytes > (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY)
   }
 
-  /** From now on time counts. */
+  /** Starts the timers. */
   start(): void {
     const { wallMs } = this.#limits
     if (wallMs !== undefined) this.#wall = longTimeout(() => this.stop('wall'), wallMs)
@@ -38,7 +38,7 @@ export class Watchdog {
     this.#signal?.addEventListener('abort', this.#cancel, { once: true })
   }
 
-  /** Counts a chunk of output and cuts what is over the ceiling. */
+  /** Counts a chunk of output and truncates it at the limit. */
   admit(chunk: Uint8Array): Uint8Array {
     this.#restartIdle()
     const room = (this.#limits.outputBytes ?? Number.POSITIVE_INFINITY) - this.#outputBytes
@@ -54,7 +54,7 @@ export class Watchdog {
     this.#onStop(reason)
   }
 
-  /** A limit that somebody else held. */
+  /** Records a limit that was enforced elsewhere. */
   note(reason: StopLimit): void {
     this.#reason ??= reason
   }

@@ -19,13 +19,13 @@ import { at, pieces, whileAt } from './read.ts'
 
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
-/** What we put in place ourselves, by path and the kernel's date for it: that is no change of somebody else's. */
+/** Paths that a review itself changed, with their ctime: these are not foreign changes. */
 export type OwnChanges = { readonly [path: string]: string }
 
 /**
- * Makes one change real, and says what is ours there now. The original must be as it was when the command started, or as
- * we left it; a file is replaced whole or not at all. SECURITY: no link is followed on the way, neither in the original's
- * directories nor in the changes.
+ * Applies one change to the original, and returns our own changes there. The original must be as it was when the command
+ * started, or as we left it; a file is replaced atomically. SECURITY: no symbolic link is followed, neither in the
+ * original's directories nor in the changes.
  */
 export function applyChange(change: Change, startedNs: bigint, own: OwnChanges): Promise<OwnChanges> {
   return whileAt(change, async (place, parent) => {
@@ -40,7 +40,7 @@ export function applyChange(change: Change, startedNs: bigint, own: OwnChanges):
     else if (change.change === 'mode') setMode(place, change.mode)
     else if (change.kind === 'file')
       await replace(place, parent, (fresh) => copyContent(change, fresh, place), check)
-    else throw new Error('devices, pipes and sockets are not applied')
+    else throw new Error('devices, pipes and sockets cannot be applied')
     return {
       ...dated(change.path, place),
       ...(aroundIsKnown ? dated(dirname(change.path), `${around}/.`) : {}),
@@ -56,7 +56,7 @@ function dated(path: string, place: string): OwnChanges {
   return ctime === undefined ? {} : { [path]: String(ctime) }
 }
 
-/** Whether nobody but us touched it since the start. */
+/** Whether only we changed the path since the start. */
 function isKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
   const ctime = ctimeOf(place)
   return ctime !== undefined && (ctime < startedNs || own[path] === String(ctime))
@@ -64,15 +64,15 @@ function isKnown(place: string, path: string, startedNs: bigint, own: OwnChanges
 
 function requireUnchanged(change: Change, place: string, startedNs: bigint, own: OwnChanges): void {
   const now = ctimeOf(place)
-  if (change.change === 'added' && now !== undefined) throw new Error('something stands there by now')
+  if (change.change === 'added' && now !== undefined) throw new Error('the path exists by now')
   if (change.change !== 'added' && now === undefined) throw new Error('the original is gone')
-  // A directory's own time says that something in it changed, and that is judged by itself.
+  // The time of a directory changes with its entries, and each entry is checked by itself.
   if (change.kind === 'dir' && change.change === 'mode') return
   if (now !== undefined && !isAllKnown(place, change.path, startedNs, own))
-    throw new Error('the original changed meanwhile')
+    throw new Error('the original has changed meanwhile')
 }
 
-/** With all that is below it. */
+/** The same for a directory with everything below it. */
 function isAllKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
   if (!isKnown(place, path, startedNs, own)) return false
   return (
@@ -93,7 +93,7 @@ function setMode(place: string, mode: number): void {
   closeSync(fd)
 }
 
-/** Beside the original first, then in its place in one step, if that is still the original. */
+/** Writes beside the original, then renames over it, if it is still the original. */
 async function replace(
   place: string,
   parent: number,
@@ -112,7 +112,7 @@ async function replace(
   }
 }
 
-/** A disk that is nearly full takes only a part, and says so with the next one. */
+/** A disk that is nearly full writes only a part, and reports it with the next write. */
 async function writeAll(file: FileHandle, bytes: Buffer, at: number): Promise<void> {
   for (let done = 0; done < bytes.length; )
     done += (await file.write(bytes, done, bytes.length - done, at + done)).bytesWritten
@@ -127,14 +127,14 @@ async function copyContent(change: Change, fresh: string, place: string): Promis
   try {
     let size = 0
     for await (const bytes of pieces(source)) {
-      // A hole stays one: what took the guest no room takes none here.
+      // A hole stays a hole, so that the copy takes no more space than in the guest.
       if (!bytes.equals(NOTHING.subarray(0, bytes.length))) await writeAll(file, bytes, size)
       size += bytes.length
     }
     if (size !== change.size) throw new Error('it changed while it was copied')
     await file.truncate(size)
     if (process.getuid?.() === 0) await file.chown(owner.uid, owner.gid)
-    // SECURITY: whatever a guest set, its files never run as somebody else.
+    // SECURITY: setuid and setgid bits that a guest set are dropped.
     await file.chmod(change.mode)
     await file.sync()
   } finally {

@@ -4,20 +4,20 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { OVERLAY_KINDS } from '../guest/protocol.ts'
 import { at, isBinary, sameContent, type UntrustedPath } from './read.ts'
 
-/** One thing that a command changed behind the overlay. */
+/** One change that a command made in the overlay. */
 export type Change = {
   readonly change: 'added' | 'changed' | 'deleted' | 'mode'
   readonly kind: 'file' | 'dir' | 'link' | 'other'
   /** The original's path on the host. */
   readonly path: string
-  /** Below the mounted directory. */
+  /** The path relative to the mounted directory. */
   readonly relative: string
   readonly root: string
-  /** The same place as the sandbox names it. */
+  /** The path inside the sandbox. */
   readonly inside: string
-  /** Where the new content lies; absent for what is deleted. */
+  /** The file with the new content; absent for a deletion. */
   readonly from?: string
-  /** Below which directory that is. */
+  /** The root directory of `from`. */
   readonly upper?: string
   readonly mode: number
   readonly size: number
@@ -27,13 +27,13 @@ export type Change = {
 
 const KINDS: Readonly<{ [letter: string]: Change['kind'] | 'whiteout' }> = OVERLAY_KINDS
 
-/** A mount: the original, what it is called inside, and where its changes lie. */
+/** A mount: the original, its path inside the sandbox, and the directory of its changes. */
 export type Layers = { readonly root: string; readonly target: string; readonly upper: string }
 
-/** So many changes are looked at before others get their turn. */
+/** How many changes are processed before the event loop runs again. */
 const STRIDE = 100
 
-/** What was changed below one mount, from the agent's records of it. */
+/** The changes below one mount, from the agent's records. */
 export async function changesOf(layers: Layers, records: readonly string[]): Promise<readonly Change[]> {
   const changes: Change[] = []
   const seen = new Set<string>()
@@ -50,12 +50,12 @@ export async function changesOf(layers: Layers, records: readonly string[]): Pro
       size: Number(size),
       target: records[i + 2] ?? '',
     }
-    // What goes away while it is looked at is a change no more.
+    // A file that disappears meanwhile is no longer a change.
     const change = await changeOf(layers, relative, entry).catch(() => undefined)
     if (change) changes.push(change)
     if (opaque === '1') changes.push(...hidden(layers, relative))
   }
-  // A directory that was made anew hides what the old one held, but not what stands in the new one.
+  // A replaced directory hides the entries of the old one, but not the entries of the new one.
   return changes.filter(
     (one) => one.change !== 'deleted' || one.from === undefined || !seen.has(one.relative),
   )
@@ -63,7 +63,7 @@ export async function changesOf(layers: Layers, records: readonly string[]): Pro
 
 type Entry = Pick<Change, 'kind' | 'mode' | 'size'> & { readonly whiteout: boolean; readonly target: string }
 
-/** The original as it is now; nothing where there is none. */
+/** The current original; undefined if there is none. */
 function originalOf<T>(place: UntrustedPath, look: (path: string, stat: Stats) => T): T | undefined {
   try {
     return at(place, (path) => {
@@ -111,7 +111,7 @@ function deleted(layers: Layers, relative: string, stat: Stats): Change {
   return { change: 'deleted', ...named(layers, relative), kind, mode: stat.mode & 0o777, size, binary: false }
 }
 
-/** What the original directory held; all of it is behind the new one. */
+/** The entries of the original directory, all hidden by the new one. */
 function hidden(layers: Layers, relative: string): readonly Change[] {
   const { root } = layers
   const names = originalOf({ root, relative }, (path, stat) => (stat.isDirectory() ? readdirSync(path) : []))

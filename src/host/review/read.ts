@@ -6,12 +6,12 @@ import { O_PATH } from '../files/walk-open.ts'
 
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
-/** Something below a directory that is trusted itself, while nothing below it is. */
+/** A path below a trusted directory; nothing below that directory is trusted. */
 export type UntrustedPath = { readonly root: string; readonly relative: string }
 
 /**
- * Works on a path that names exactly this place. SECURITY: no link is followed on the way. Whoever shares the directory,
- * or still runs in it, could otherwise have us read or write something else.
+ * Runs the work with a path that refers to exactly this file. SECURITY: no symbolic link is followed; otherwise a user
+ * who shares the directory, or a process that still runs in it, could redirect our reads and writes.
  */
 export function at<T>({ root, relative }: UntrustedPath, work: (place: string, parent: number) => T): T {
   const parent = openParent(root, relative)
@@ -22,7 +22,7 @@ export function at<T>({ root, relative }: UntrustedPath, work: (place: string, p
   }
 }
 
-/** The same for work that takes its time. */
+/** The same for asynchronous work. */
 export async function whileAt<T>(
   { root, relative }: UntrustedPath,
   work: (place: string, parent: number) => Promise<T>,
@@ -45,7 +45,7 @@ function openParent(root: string, relative: string): number {
     try {
       place = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
     } catch {
-      throw new Error(`\`${name}\` on the way is no directory any more`)
+      throw new Error(`\`${name}\` in the path is no longer a directory`)
     } finally {
       closeSync(outer)
     }
@@ -53,12 +53,12 @@ function openParent(root: string, relative: string): number {
   return place
 }
 
-/** Opens a plain file for reading; the caller closes it. */
+/** Opens a regular file for reading; the caller closes it. */
 function openFile(place: UntrustedPath): number {
   const fd = at(place, (path) => openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK))
   if (fstatSync(fd).isFile()) return fd
   closeSync(fd)
-  throw new Error('it is no plain file any more')
+  throw new Error('it is no longer a regular file')
 }
 
 const SNIFFED = 8192
@@ -74,7 +74,7 @@ function head(place: UntrustedPath, length: number): Buffer {
   }
 }
 
-/** A text as a person reads it; nothing when it is longer than that or no text. */
+/** The content as text; undefined if it is longer than `most` or not text. */
 export function textOf(place: UntrustedPath, most: number): string | undefined {
   const bytes = head(place, most + 1)
   if (bytes.length > most || bytes.includes(0)) return undefined
@@ -88,7 +88,7 @@ function piece(fd: number, from: number, length: number): Buffer {
   return bytes.subarray(0, readSync(fd, bytes, 0, length, from))
 }
 
-/** The pieces of a file; others get their turn between them. */
+/** Reads a file in chunks and yields to the event loop between them. */
 export async function* pieces(place: UntrustedPath): AsyncGenerator<Buffer, void> {
   const fd = openFile(place)
   try {
@@ -103,7 +103,7 @@ export async function* pieces(place: UntrustedPath): AsyncGenerator<Buffer, void
   }
 }
 
-/** Of two files that are as long as each other. */
+/** Compares two files of the same size. */
 export async function sameContent(a: UntrustedPath, b: UntrustedPath): Promise<boolean> {
   const other = pieces(b)
   try {
@@ -117,14 +117,14 @@ export async function sameContent(a: UntrustedPath, b: UntrustedPath): Promise<b
   }
 }
 
-/** From here on reading all of a file only to name its content takes too long; a terabyte of nothing costs a guest nothing. */
+/** Above this size, hashing the whole content takes too long; a sparse file of a terabyte costs a guest nothing. */
 const LONG = 64 * 1024 * 1024
 
-/** Another name whenever the content is another. */
+/** A name that changes whenever the content changes. */
 export async function contentName(place: UntrustedPath): Promise<string> {
   const hash = createHash('sha256')
   const { size, ctimeNs, ino } = at(place, (path) => lstatSync(path, { bigint: true }))
-  // PLATFORM: no program can set a file's change time, and every write moves it.
+  // PLATFORM: no program can set a file's ctime, and every write changes it.
   if (size > LONG) hash.update(`${size} ${ctimeNs} ${ino}`)
   else for await (const bytes of pieces(place)) hash.update(bytes)
   return hash.digest('hex')

@@ -20,11 +20,11 @@ import { contentName, textOf, type UntrustedPath } from './read.ts'
 
 type Record = {
   readonly id: string
-  /** On the kernel's own clock for files: whatever of the originals carries a later one changed meanwhile. */
+  /** On the clock of file timestamps: an original with a later timestamp was changed meanwhile. */
   readonly startedNs: string
   readonly mounts: readonly { readonly real: string; readonly dir: string; readonly target?: string }[]
   readonly own?: OwnChanges
-  /** So many were left when it was last counted, after the sandbox's end. */
+  /** The number of changes at the last count, after the sandbox's end. */
   readonly waiting?: number
 }
 
@@ -32,7 +32,7 @@ export type { Change } from './changes.ts'
 
 const HOME = 'reviews'
 
-/** Changes that wait for a person's word. They lie under the state directory until they are applied or dropped. */
+/** Pending changes of a sandbox. They are stored in the state directory until they are applied or dropped. */
 export class Review {
   readonly id: string
   readonly #dir: string
@@ -46,7 +46,7 @@ export class Review {
     this.id = record.id
   }
 
-  /** Makes room for the changes of so many mounts. `owner` is who will write there. */
+  /** Creates the directories for the changes of this many mounts. `owner` is the user who will write there. */
   static create(
     stateDir: string,
     agent: string,
@@ -70,11 +70,11 @@ export class Review {
   static open(stateDir: string, agent: string, id: string): Review {
     const file = join(stateDir, HOME, id, 'review.json')
     if (!/^rv_[0-9a-f]+$/.test(id) || !existsSync(file))
-      throw new SandboxError('invalid-input', `there is no review \`${id}\``, { hint: 'ringfence review ls' })
+      throw new SandboxError('invalid-input', `no such review \`${id}\``, { hint: 'ringfence review ls' })
     return new Review(join(stateDir, HOME, id), agent, JSON.parse(readFileSync(file, 'utf8')) as Record)
   }
 
-  /** A sandbox's, which carries its number; nothing once all of it is applied or dropped. */
+  /** The review of a sandbox; undefined once all changes are applied or dropped. */
   static of(stateDir: string, agent: string, sandboxId: string): Review | undefined {
     const id = reviewId(sandboxId)
     return Review.list(stateDir).includes(id) ? Review.open(stateDir, agent, id) : undefined
@@ -85,18 +85,18 @@ export class Review {
     return existsSync(home) ? readdirSync(home).filter((id) => existsSync(join(home, id, 'review.json'))) : []
   }
 
-  /** How many changes wait, as it was last counted: nothing is walked for it. Nothing where nobody counted. */
+  /** The number of pending changes at the last count, without walking the files; undefined if never counted. */
   static waitingOf(stateDir: string, sandboxId: string): number | undefined {
     try {
       const file = join(stateDir, HOME, reviewId(sandboxId), 'review.json')
       return (JSON.parse(readFileSync(file, 'utf8')) as Record).waiting
     } catch {
-      // Dropped in this very moment.
+      // Dropped concurrently.
       return undefined
     }
   }
 
-  /** The places for a plan; each is one mount's. */
+  /** The directories for a plan, one per mount. */
   places(): readonly PathFact[] {
     return readdirSync(this.#dir)
       .filter((name) => /^\d+$/.test(name))
@@ -104,7 +104,7 @@ export class Review {
       .map((name) => hostPath(join(this.#dir, name)).fact as PathFact)
   }
 
-  /** Remembers which originals the changes belong to, for whoever looks at them later. */
+  /** Stores which originals the changes belong to. */
   keep(mounts: readonly Mount[]): void {
     const kept = mounts.flatMap(({ real, target, overlay }) =>
       overlay ? [{ real, target, dir: overlay.real }] : [],
@@ -117,7 +117,7 @@ export class Review {
     writeFileSync(join(this.#dir, 'review.json'), JSON.stringify(record), { mode: 0o600 })
   }
 
-  /** What was changed, in the order of paths. */
+  /** The changes, sorted by path. */
   async changes(): Promise<readonly Change[]> {
     const all: Change[] = []
     for (const { real, dir, target = real } of this.#record.mounts) {
@@ -128,8 +128,8 @@ export class Review {
   }
 
   /**
-   * Makes the chosen changes real, each by itself and whole; resolves with those that could not be. With `stays` the place
-   * stays too, because somebody still works in it.
+   * Applies the chosen changes, each one atomically; resolves with those that failed. With `stays` the directory is kept,
+   * because the sandbox still uses it.
    */
   async apply(
     chosen: (change: Change) => boolean = () => true,
@@ -149,14 +149,14 @@ export class Review {
     return refused
   }
 
-  /** After the sandbox's end: what is left is counted once; a place with nothing in it goes. */
+  /** After the sandbox's end: counts the remaining changes, and removes a review without changes. */
   async settle(): Promise<void> {
     const waiting = (await this.changes()).length
     if (waiting === 0) this.drop()
     else this.#write({ ...this.#record, waiting })
   }
 
-  /** A name for exactly this change, so that what was looked at is what is applied. */
+  /** Identifies exactly this change, so that the change that a person saw is the one that is applied. */
   async version({ change, kind, mode, size, target, upper, relative }: Change): Promise<string> {
     const content = kind === 'file' && upper ? await contentName({ root: upper, relative }) : ''
     return createHash('sha256')
@@ -164,7 +164,7 @@ export class Review {
       .digest('hex')
   }
 
-  /** The text before and after, where a person can read it. */
+  /** The text before and after, if the files are text. */
   texts(
     { change, kind, root, upper, relative }: Change,
     most: number,
@@ -183,7 +183,7 @@ export class Review {
     }
   }
 
-  /** Nothing is left to look at afterwards. */
+  /** Removes all changes. */
   drop(): void {
     this.#record = { ...this.#record, mounts: [] }
     rmSync(this.#dir, { recursive: true, force: true })
@@ -204,8 +204,8 @@ export class Review {
 }
 
 /**
- * Now, as the kernel dates files: it counts in steps of a few milliseconds. Waits for the next step, so that whatever was
- * written before carries an earlier date.
+ * The current time on the clock of file timestamps, which advances in steps of a few milliseconds. Waits for the next
+ * step, so that everything written before has an earlier timestamp.
  */
 function clockOf(dir: string): string {
   const stamp = (): bigint => {
@@ -221,8 +221,8 @@ function clockOf(dir: string): string {
   return String(now)
 }
 
-/** The sandbox that a review would be of; runs of the command line have none. */
+/** The sandbox id of a review; runs of the command line have no sandbox record. */
 export const reviewedId = (reviewId: string): string => reviewId.replace(/^rv_/, 'sb_')
 
-/** The review of a sandbox carries its number. */
+/** The review of a sandbox has the same id with another prefix. */
 export const reviewId = (sandboxId: string): string => sandboxId.replace(/^[a-z]+_/, 'rv_')

@@ -3,21 +3,21 @@ import { inspect } from 'node:util'
 const REDACTED = '<redacted>'
 
 /**
- * A value that must not be seen. Its bytes lie in memory of their own, are handed out only inside `use`, and are
- * zeroed on dispose and on replace; however the object is printed, it says `<redacted>`.
+ * A secret value. Its bytes are in a buffer of their own, are available only inside `use`, and are zeroed on dispose and
+ * on replace; every way to print the object shows `<redacted>`.
  */
 export class Secret {
-  // SECURITY: a private field: not enumerable, not in spreads, clones or inspection.
+  // SECURITY: a private field is not enumerable and does not appear in spreads, clones or inspection.
   #bytes: Buffer | undefined
 
-  /** Copies the value; a Buffer that is given stays the caller's to zero. */
+  /** Copies the value; the caller zeroes a Buffer that it passes. */
   constructor(value: string | Uint8Array) {
     this.#bytes = ownBytes(value)
   }
 
-  /** Hands the bytes to `work`, which must not keep them. */
+  /** Passes the bytes to `work`, which must not keep them. */
   use<T>(work: (bytes: Buffer) => T): T {
-    if (this.#bytes === undefined) throw new Error('the secret is disposed')
+    if (this.#bytes === undefined) throw new Error('the secret has been disposed')
     return work(this.#bytes)
   }
 
@@ -25,7 +25,7 @@ export class Secret {
     return this.#bytes === undefined
   }
 
-  /** Puts a new value in the place of the old one, which is zeroed. */
+  /** Replaces the value and zeroes the old one. */
   replace(value: string | Uint8Array): void {
     const fresh = ownBytes(value)
     this.#bytes?.fill(0)
@@ -59,7 +59,7 @@ export class Secret {
   }
 }
 
-/** Never from Node's shared pool, where the bytes would lie beside other people's and stay after use. */
+/** Never from Node's shared pool, where the bytes would be next to unrelated data and stay after use. */
 function ownBytes(value: string | Uint8Array): Buffer {
   const size = typeof value === 'string' ? Buffer.byteLength(value) : value.byteLength
   const bytes = Buffer.allocUnsafeSlow(size)

@@ -54,13 +54,13 @@ describe('a value that is replaced', () => {
 describe('what cannot be lent is named, and nothing changes', () => {
   mkdirSync(join(dir, 'folder'))
   test.each([
-    ['a file that others can read', () => ({ file: fileWith('x'.repeat(20), 0o644) }), /lies open.*/],
+    ['a file that others can read', () => ({ file: fileWith('x'.repeat(20), 0o644) }), /is not private.*/],
     ['a file that is not there', () => ({ file: join(dir, 'none') }), /cannot be read .*ENOENT/],
-    ['a directory', () => ({ file: join(dir, 'folder') }), /is no file/],
+    ['a directory', () => ({ file: join(dir, 'folder') }), /is not a file/],
     ['a file that is far too large', () => ({ file: fileWith('x'.repeat(70_000)) }), /larger than/],
     ['a variable that is not set', () => ({ env: 'NOT_SET' }), /`NOT_SET` is not set/],
-    ['two places', () => ({ env: 'A', file: '/x' }), /needs one place/],
-    ['no place', () => ({}), /needs one place/],
+    ['two sources', () => ({ env: 'A', file: '/x' }), /needs exactly one source/],
+    ['no source', () => ({}), /needs exactly one source/],
   ])('%s', (_, place, message) => {
     const vault = new Vault({})
     const good = declared(fileWith('a-good-value'))
@@ -77,7 +77,7 @@ describe('what cannot be lent is named, and nothing changes', () => {
 
   test('a mode that is put right is enough', () => {
     const file = fileWith('a-good-value', 0o640)
-    expect(() => new Vault({}).read(declared(file))).toThrow(/lies open/)
+    expect(() => new Vault({}).read(declared(file))).toThrow(/is not private/)
     chmodSync(file, 0o400)
     expect(textOf(new Vault({}).lend('TOKEN', declared(file)))).toBe('a-good-value')
   })

@@ -5,12 +5,12 @@ import { Secret } from './secret.ts'
 
 const MAX_BYTES = 65_536
 
-/** Values that were read and are not in force yet. */
+/** Values that were read and are not active yet. */
 export type PendingValues = ReadonlyMap<string, Buffer>
 
 /**
- * The values that the operator lends to sandboxes, by name. There is one copy of each: what is replaced or taken back
- * here is so in every sandbox that runs, at once, and the bytes of before are zeroed.
+ * The operator's secrets, by name. There is one copy of each: a replaced or revoked secret changes in every running
+ * sandbox at once, and the old bytes are zeroed.
  */
 export class Vault {
   readonly #env: Readonly<Record<string, string>>
@@ -31,7 +31,7 @@ export class Vault {
     return fresh
   }
 
-  /** Puts values in force and zeroes what they came in. Returns the names of those that are new, other or gone. */
+  /** Activates values and zeroes their input buffers. Returns the names that were added, changed or removed. */
   take(fresh: PendingValues): readonly string[] {
     const changed = [...this.#secrets.keys()].filter((name) => !fresh.has(name))
     for (const name of changed) this.#withdraw(name)
@@ -46,7 +46,7 @@ export class Vault {
     return changed
   }
 
-  /** The value itself, not a copy of it; reads them all when nobody has yet. */
+  /** The shared secret itself, not a copy; reads all values at first use. */
   lend(name: string, declared: readonly SecretConfig[]): Secret | undefined {
     if (!this.#opened) this.take(this.read(declared))
     return this.#secrets.get(name)
@@ -63,7 +63,7 @@ export class Vault {
 
   #valueOf({ name, file, env }: SecretConfig): Buffer {
     if ((file === undefined) === (env === undefined))
-      throw wrong(name, 'needs one place to come from', 'give it `file` or `env`')
+      throw wrong(name, 'needs exactly one source', 'give it `file` or `env`')
     if (file !== undefined) return readPrivate(name, file)
     const value = this.#env[env as string]
     if (!value) throw wrong(name, `has no value: \`${env}\` is not set`, `set ${env} where ringfence starts`)
@@ -71,14 +71,14 @@ export class Vault {
   }
 }
 
-/** SECURITY: judged and read through one descriptor, so that what was looked at is what is read. */
+/** SECURITY: checked and read through one descriptor, so that the file that was checked is the file that is read. */
 function readPrivate(name: string, file: string): Buffer {
   const fd = opened(name, file)
   try {
     const { mode, size } = fstatSync(fd)
-    if ((mode & 0o170000) !== 0o100000) throw wrong(name, `is no file: \`${file}\``, 'name a plain file')
+    if ((mode & 0o170000) !== 0o100000) throw wrong(name, `is not a file: \`${file}\``, 'name a regular file')
     if ((mode & 0o077) !== 0)
-      throw wrong(name, `lies open: others may read or write \`${file}\``, `chmod 600 '${file}'`)
+      throw wrong(name, `is not private: other users may read or write \`${file}\``, `chmod 600 '${file}'`)
     if (size > MAX_BYTES) throw wrong(name, `is larger than ${MAX_BYTES} bytes`, 'is it the right file?')
     const bytes = Buffer.alloc(size)
     const end = readSync(fd, bytes, 0, size, 0)
@@ -101,7 +101,7 @@ function opened(name: string, file: string): number {
   }
 }
 
-/** Editors end files with a line break that is not part of the value. */
+/** Editors append a line break that is not part of the value. */
 const withoutLineEnd = (bytes: Buffer): Buffer =>
   bytes.subarray(0, bytes.length - (/\r?\n$/.exec(bytes.subarray(-2).toString('latin1'))?.[0].length ?? 0))
 

@@ -4,38 +4,38 @@ import type { Requester } from '../../model/requester.ts'
 import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } from '../../store/keys.ts'
 import type { Store } from '../../store/sql.ts'
 
-/** What a key may do. `admin` is the operator: it sees every tenant and answers questions. */
+/** What a key may do. `admin` is the operator: it sees every tenant and answers approvals. */
 export const SCOPES = ['create', 'exec', 'read', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
-/** The tenant of keys that name none. */
+/** The tenant of keys created without one. */
 const DEFAULT_TENANT = 'default'
 
-/** Who is asking. */
+/** The authenticated caller of a request. */
 export type Principal = {
   readonly keyId: string
   readonly tenant: string
   readonly scopes: readonly Scope[]
-  /** With a sandbox's own token: that one alone. */
+  /** Set for a sandbox's own token, which gives access to that sandbox only. */
   readonly sandboxId?: string
-  /** With a sandbox's own token: an operator's key made the sandbox, so it may have what policy permits. */
+  /** Set for a sandbox's own token: an operator's key created the sandbox, so it may have everything the policy permits. */
   readonly madeByOperator?: boolean
 }
 
 export const isOperator = (principal: Principal): boolean => principal.scopes.includes('admin')
 
-/** Whose key it is, as policy sees it. */
+/** The caller as the policy sees it. */
 export const requesterOf = (principal: Principal): Requester => ({
   tenant: principal.tenant,
   operator: isOperator(principal) || principal.madeByOperator === true,
 })
 
-/** SECURITY: secrets are random and long, so one round of SHA-256 hides them; there is nothing to guess. */
+/** SECURITY: secrets are long and random, so a single SHA-256 round is enough; they cannot be guessed. */
 export const hashSecret = (secret: string): string => createHash('sha256').update(secret).digest('hex')
 
 export const newSandboxToken = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
-/** Whether a secret has this hash, in a time that does not depend on where they differ. */
+/** Compares a secret with a hash in constant time. */
 export const matchesHash = (secret: string, hash: string): boolean => {
   const own = Buffer.from(hashSecret(secret), 'hex')
   const other = Buffer.from(hash, 'hex')
@@ -46,13 +46,13 @@ export type NewKey = {
   readonly name?: string | undefined
   readonly scopes?: readonly Scope[] | undefined
   readonly tenant?: string | undefined
-  /** In the form that E2B's clients insist on. */
+  /** Use the format that E2B's clients require. */
   readonly e2b?: boolean | undefined
 }
 
 export type KeyInfo = Omit<KeyRow, 'hash'>
 
-/** The API keys: shown once, kept as hashes. */
+/** The API keys: the secret is shown once, only its hash is stored. */
 export class Keys {
   readonly #store: Store
   readonly #newId: (prefix: string) => string
@@ -63,7 +63,7 @@ export class Keys {
     this.#newId = newId
   }
 
-  /** The secret is returned here and never again. */
+  /** Returns the secret, which is never shown again. */
   async create({
     name,
     scopes,
@@ -91,16 +91,16 @@ export class Keys {
 
   async revoke(id: string): Promise<void> {
     if (!(await this.#store.write((tx) => revokeKey(tx, id, Date.now()))))
-      throw new SandboxError('not-found', `there is no key \`${id}\``)
+      throw new SandboxError('not-found', `no such key \`${id}\``)
     for (const listener of this.#listeners) listener()
   }
 
-  /** Called when a key was revoked here. */
+  /** Calls the listener when this server revokes a key. */
   onRevoked(listener: () => void): void {
     this.#listeners.add(listener)
   }
 
-  /** Who a secret belongs to. Looked up each time, so that a revoked key is out at once. */
+  /** The principal of a secret. Not cached, so that a revoked key is rejected at once. */
   async principalOf(secret: string): Promise<Principal | undefined> {
     if (!/^(rf|e2b)_[0-9a-f]{40}$/.test(secret)) return undefined
     const hash = hashSecret(secret)
@@ -109,13 +109,13 @@ export class Keys {
     return principalOf(key)
   }
 
-  /** Who a key stands for, as long as it is not revoked. */
+  /** The principal of a key that is not revoked. */
   async principalById(id: string): Promise<Principal | undefined> {
     const key = await findKey(this.#store, id)
     return key && key.revokedAt === null ? principalOf(key) : undefined
   }
 
-  /** The operator's own key behind the sign-in links of this server; nobody ever sees its secret. */
+  /** The operator key behind this server's sign-in links; its secret is never shown. */
   async consoleKey(): Promise<string> {
     const known = (await this.list()).find(
       ({ name, revokedAt }) => name === CONSOLE_KEY && revokedAt === null,

@@ -7,8 +7,8 @@ const BYTES = 32
 const FORM = /^rfs_([0-9a-f]{20})_[0-9a-f]{48}$/
 
 /**
- * A sandbox's tokens, made from its id and a secret of this server. E2B's clients expect the same token again when they
- * connect, and sign addresses with it, so it must be known here in the clear; derived, it is never at rest.
+ * A sandbox's tokens, derived from its id and a secret of this server. E2B's clients expect the same token again when
+ * they reconnect and sign URLs with it, so the server needs the plain token; deriving it avoids storing it.
  */
 export class SandboxTokens {
   readonly #secret: Buffer
@@ -17,17 +17,17 @@ export class SandboxTokens {
     this.#secret = secret
   }
 
-  /** Opens everything of one sandbox. */
+  /** Grants access to everything in one sandbox. */
   access(id: string): string {
     return `rfs_${bareId(id)}_${this.#mac(`access ${id}`)}`
   }
 
-  /** Opens what a program in the sandbox serves. */
+  /** Grants access to the ports that programs in the sandbox serve. */
   traffic(id: string): string {
     return `rft_${this.#mac(`traffic ${id}`)}`
   }
 
-  /** For an address that opens one thing without a key. */
+  /** Signs a URL that gives access to one resource without a key. */
   sign(text: string): string {
     return this.#mac(`address ${text}`)
   }
@@ -39,23 +39,19 @@ export class SandboxTokens {
 
 const bareId = (id: string): string => id.replace(/^sb_/, '')
 
-/** Which sandbox a token says it belongs to; whether that is true is checked elsewhere. */
+/** The sandbox id that a token claims; the caller verifies the token. */
 export const claimedSandbox = (token: string): string | undefined => {
   const bare = FORM.exec(token)?.[1]
   return bare && `sb_${bare}`
 }
 
-/** The secret of this state directory; made at the first start. */
+/** Loads the secret of this state directory, or creates it at the first start. */
 export function loadSandboxTokens(file: string): SandboxTokens {
   if (!existsSync(file)) writeAtomically(file, `${randomBytes(BYTES).toString('hex')}\n`)
   const secret = Buffer.from(readFileSync(file, 'utf8').trim(), 'hex')
   if (secret.length !== BYTES)
-    throw new SandboxError(
-      'invalid-config',
-      'the secret of sandbox tokens in the state directory is damaged',
-      {
-        hint: 'restore it, or remove it: tokens that were given out then end',
-      },
-    )
+    throw new SandboxError('invalid-config', 'the sandbox token secret in the state directory is corrupt', {
+      hint: 'restore it, or remove it (this invalidates all issued tokens)',
+    })
   return new SandboxTokens(secret)
 }

@@ -12,24 +12,24 @@ import type { Store } from '../../store/sql.ts'
 import { hashSecret, type Keys, matchesHash, type Principal } from './keys.ts'
 
 const LINK_MS = 10 * 60_000
-/** Without a sign of life. */
+/** A session expires after this long without a request. */
 const IDLE_MS = 12 * 3_600_000
-/** However busy. */
+/** The longest lifetime of a session. */
 const LONGEST_MS = 7 * 24 * 3_600_000
 const EXTEND_AFTER_MS = 10 * 60_000
 
-/** The two halves of a session: one for the cookie, one for the page. Neither opens anything alone. */
+/** The two secrets of a session: one for the cookie, one for the page. Both are required. */
 export type NewSession = { readonly cookie: string; readonly page: string; readonly principal: Principal }
 
 const SECRET = /^[\w-]{43}$/
 const newSecret = (): string => randomBytes(32).toString('base64url')
 
 const stale = (): SandboxError =>
-  new SandboxError('unauthenticated', 'this sign-in link was used already or is too old', {
+  new SandboxError('unauthenticated', 'this sign-in link has been used or has expired', {
     hint: 'start `ringfence serve` again for a new one, or sign in with an API key',
   })
 
-/** People who are signed in to the console. Everything at rest is a hash; each session is a key's, and ends with it. */
+/** Console sessions. Only hashes are stored; a session belongs to an API key and ends when the key is revoked. */
 export class Sessions {
   readonly #store: Store
   readonly #keys: Keys
@@ -40,17 +40,17 @@ export class Sessions {
     this.#keys = keys
   }
 
-  /** A secret that signs somebody in, once and soon. */
+  /** Creates the secret of a single-use sign-in link that expires soon. */
   async newLink(keyId: string): Promise<string> {
     if (!(await this.#keys.principalById(keyId)))
-      throw new SandboxError('not-found', `there is no key \`${keyId.slice(0, 64)}\` in use`)
+      throw new SandboxError('not-found', `no active key \`${keyId.slice(0, 64)}\``)
     const secret = newSecret()
     const expiresAt = Date.now() + LINK_MS
     await this.#store.write((tx) => insertLink(tx, { hash: hashSecret(secret), keyId, expiresAt }))
     return secret
   }
 
-  /** SECURITY: the link is gone with the first try, also when it was too old. */
+  /** SECURITY: the first attempt consumes the link, even if the link has expired. */
   async byLink(secret: string): Promise<NewSession> {
     if (!SECRET.test(secret)) throw stale()
     const link = await this.#store.write((tx) => takeLink(tx, hashSecret(secret)))
@@ -64,7 +64,7 @@ export class Sessions {
     const principal = await this.#keys.principalOf(secret)
     if (!principal)
       throw new SandboxError('unauthenticated', 'a valid API key is needed', {
-        hint: 'make one with `ringfence key create --scope create,exec,read,admin`',
+        hint: 'create one with `ringfence key create --scope create,exec,read,admin`',
       })
     return this.#begin(principal)
   }
@@ -84,7 +84,7 @@ export class Sessions {
     return { cookie, page, principal }
   }
 
-  /** Who these two halves belong to. Looked up each time, so that a key that is revoked is out at once. */
+  /** The principal of a session. Not cached, so that a revoked key is rejected at once. */
   async principalOf(cookie: string, page: string): Promise<Principal | undefined> {
     if (!SECRET.test(cookie) || !SECRET.test(page)) return undefined
     const row = await findSession(this.#store, hashSecret(cookie))
@@ -97,7 +97,7 @@ export class Sessions {
     return this.#keys.principalById(row.keyId)
   }
 
-  /** Why a session that once let somebody in does not any more. */
+  /** Why a session that used to be valid is not any more. */
   async whyOut(cookie: string): Promise<'signed-out' | 'expired' | 'revoked'> {
     const row = await findSession(this.#store, hashSecret(cookie))
     if (!row) return 'signed-out'
@@ -109,7 +109,7 @@ export class Sessions {
     for (const listener of this.#listeners) listener()
   }
 
-  /** Called when somebody signed out here. */
+  /** Calls the listener when a user signs out on this server. */
   onEnded(listener: () => void): void {
     this.#listeners.add(listener)
   }

@@ -3,22 +3,22 @@ import { observeProgram } from '../../host/process/program.ts'
 import type { Decision } from '../../model/decision.ts'
 import { type ApprovalFacts, approvalKey, type ProgramIdentity } from '../../policy/approval.ts'
 
-/** A command that a human is asked about, and where it would run. */
+/** A command that needs approval, and where it would run. */
 export type ApprovalSubject = {
   readonly command: ApprovalFacts['command']
   readonly cwd: string
   readonly env: Readonly<Record<string, string>>
-  /** Names every program that would run. */
+  /** Lists every program that would run. */
   readonly decision: Pick<Decision, 'commands'>
 }
 
-/** Finds the file behind a program's name; `null` where there is none. */
+/** Finds the file of a program by its name; `null` if there is none. */
 export type ObserveProgram = (name: string, cwd: string, path?: string) => ProgramIdentity | null
 
-/** The shell that runs a line. */
+/** The shell that runs command lines. */
 const SHELL = '/bin/bash'
 
-/** Observes the programs of a command as they are now. */
+/** Reads the current identity of every program in a command. */
 export function approvalFacts(
   { command, cwd, env, decision }: ApprovalSubject,
   observe: ObserveProgram = observeProgram,
@@ -29,22 +29,22 @@ export function approvalFacts(
   return { command, cwd, env, programs }
 }
 
-/** A digest, because the key itself holds the environment's values. */
+/** A digest, because the key itself contains the values of environment variables. */
 const digestOf = (facts: ApprovalFacts): string =>
   createHash('sha256').update(approvalKey(facts)).digest('hex')
 
-/** What became of a question. */
+/** The outcome of an approval. */
 export type ApprovalAnswer = {
   readonly state: 'approved' | 'rejected' | 'expired'
-  /** Who answered: a key's id, or how it was answered on a terminal. */
+  /** Who answered: the id of a key, or how it was answered on a terminal. */
   readonly by?: string | undefined
-  /** What they said to it, or why nobody could. */
+  /** The reason given with the answer, or why there was no answer. */
   readonly reason?: string | undefined
-  /** The question's own id, where it has one; then whoever asked has recorded the answer. */
+  /** The id of the approval, if it has one; then its answer is already recorded. */
   readonly approvalId?: string | undefined
 }
 
-/** A caller's answer: yes, no, or with who and why. */
+/** A caller's answer: approved or not, optionally with who answered and why. */
 export type Answered =
   | boolean
   | { readonly approved: boolean; readonly by?: string; readonly reason?: string }
@@ -58,8 +58,8 @@ function answerOf(answered: Answered): ApprovalAnswer {
 }
 
 /**
- * Asks a human and takes the answer only for what was asked about: the facts are observed before the question and
- * again after the answer, and `isSame` tells whether anything changed in between.
+ * Asks a human and accepts the answer only if the command is unchanged: the facts are read before the question and again
+ * after the answer, and `isSame` says whether they are equal.
  */
 export async function askedUnchanged(
   subject: ApprovalSubject,

@@ -29,18 +29,18 @@ export type ApprovalsParts = {
 export type ApprovalRequest = {
   readonly tenant: string
   readonly sandboxId: string
-  /** The command that waits. */
+  /** The command that waits for the answer. */
   readonly execId: string
   readonly agentId: string | undefined
   readonly command: string | readonly string[]
   readonly cwd: string
   readonly decision: Decision
   readonly signal?: AbortSignal
-  /** Told the id, before anybody answers. */
+  /** Called with the approval's id before it is answered. */
   readonly onAsked?: (id: string) => void
 }
 
-/** Questions to a human. Whoever asked waits; no answer in time is a no. */
+/** Approval requests. The caller waits for the answer; a request that is not answered in time expires. */
 export class Approvals {
   readonly #parts: ApprovalsParts
   readonly #waiting = new Map<string, (answer: ApprovalAnswer) => void>()
@@ -54,19 +54,19 @@ export class Approvals {
     return this.#waiting.size
   }
 
-  /** Called whenever a request comes or is settled. */
+  /** Calls the listener when a request is added or settled. */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 
-  /** Nobody waits for what an earlier life asked. */
+  /** Expires the requests of an earlier run of this server, which no caller waits for any more. */
   async forgetOld(): Promise<void> {
     for (const row of await pendingApprovals(this.#parts.store, this.#parts.instance))
-      await this.#settle(row, { state: 'expired', reason: 'the server that asked has ended' })
+      await this.#settle(row, { state: 'expired', reason: 'the server that asked has stopped' })
   }
 
-  /** Waits for the answer; it is on record when this resolves. */
+  /** Waits for the answer, which is recorded before this resolves. */
   async ask(request: ApprovalRequest): Promise<ApprovalAnswer> {
     const row = this.#rowOf(request)
     const answered = new Promise<ApprovalAnswer>((resolve) => this.#waiting.set(row.id, resolve))
@@ -76,7 +76,7 @@ export class Approvals {
     }
     const waitMs = Math.max(0, row.expiresAt - Date.now())
     const timer = longTimeout(() => expire(`no answer within ${Math.round(waitMs / 1000)} s`), waitMs)
-    const giveUp = (): void => expire('whoever asked has gone')
+    const giveUp = (): void => expire('the caller has disconnected')
     try {
       await this.#parts.store.write((tx) => insertApproval(tx, row))
       this.#changed()
@@ -91,7 +91,7 @@ export class Approvals {
     }
   }
 
-  /** A human's answer; only the first one counts. */
+  /** Records a human's answer; only the first answer counts. */
   async answer(principal: Principal, id: string, approve: boolean, reason?: string): Promise<ApprovalRow> {
     const row = await this.get(principal, id)
     if (!isOperator(principal))
@@ -108,7 +108,7 @@ export class Approvals {
   async get(principal: Principal, id: string): Promise<ApprovalRow> {
     const row = await findApproval(this.#parts.store, id)
     if (!row || !(isOperator(principal) || row.tenant === principal.tenant))
-      throw new SandboxError('not-found', `there is no approval \`${id}\``)
+      throw new SandboxError('not-found', `no such approval \`${id}\``)
     return row
   }
 
@@ -117,7 +117,7 @@ export class Approvals {
     return listApprovals(this.#parts.store, { tenant, state, limit })
   }
 
-  /** Whether this answer is the one that counts. INVARIANT: one that does leaves exactly one record. */
+  /** Whether this is the answer that counts. INVARIANT: the answer that counts writes exactly one record. */
   async #settle(row: ApprovalRow, given: ApprovalAnswer): Promise<boolean> {
     const { store, trail } = this.#parts
     const at = Date.now()

@@ -1,14 +1,14 @@
 import type { Decision } from '../../model/decision.ts'
 import type { Plan } from '../../model/plan.ts'
 
-/** Which rules are the operator's; theirs are never answered by anybody but a human. */
+/** Which rules are the operator's. Only a human may approve what they ask about. */
 export type OperatorRules = {
   readonly ids: ReadonlySet<string>
-  /** What was not named is asked, because the operator wants it so. */
+  /** The operator's policy asks about every command that no rule matches. */
   readonly asksByDefault: boolean
 }
 
-/** Nothing of the host is in it, and it reaches no further than its list of hosts. */
+/** The sandbox contains nothing of the host and reaches only the hosts on its list. */
 const isPrivate = ({ mounts, own, unixSockets, network, waived }: Plan): boolean =>
   mounts.every(({ target }) => own.includes(target)) &&
   unixSockets.length === 0 &&
@@ -16,9 +16,9 @@ const isPrivate = ({ mounts, own, unixSockets, network, waived }: Plan): boolean
   waived.length === 0
 
 /**
- * What our own rules would ask about a command is about the host: its files, its processes, its network. In a place that
- * has none of them the wall is the answer, where nobody could be asked. SECURITY: `deny` stays, and so does every question
- * of the operator's.
+ * The built-in rules ask about commands that affect the host: its files, its processes, its network. In a sandbox that
+ * contains none of them the command runs without approval, because the isolation already prevents that effect.
+ * SECURITY: `deny` stays, and so does every `ask` of the operator's rules.
  */
 export function sandboxInsteadOfAsking(plan: Plan, rules: OperatorRules): (decision: Decision) => Decision {
   return (decision) => {
@@ -27,7 +27,7 @@ export function sandboxInsteadOfAsking(plan: Plan, rules: OperatorRules): (decis
     return {
       ...decision,
       action: 'sandbox',
-      reason: `${decision.reason}; nothing of the host is in this sandbox`,
+      reason: `${decision.reason}; this sandbox contains nothing of the host`,
     }
   }
 }

@@ -5,14 +5,14 @@ import type { AskedCommand } from '../gate.ts'
 import type { SandboxRecord } from '../sandbox-record.ts'
 import { type Answered, type ApprovalAnswer, askedUnchanged } from './approval-facts.ts'
 
-/** Where a command would run, and who answers when it is to be asked about. */
+/** Where a command would run, and who answers if it needs approval. */
 export type AuthorizeOptions = {
-  /** A guest path; the workspace when absent. */
+  /** A path inside the sandbox; default: the workspace. */
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
-  /** Answers `ask`: true once a human has approved this very command, or who said what. */
+  /** Answers `ask`: true if a human approved this command, or an answer with who and why. */
   readonly approve?: (decision: Decision, execId: string) => Answered | Promise<Answered>
-  /** Answers `ask` before anybody is asked, where the place itself is the answer. */
+  /** Answers `ask` before a human is asked, for sandboxes whose isolation makes approval unnecessary. */
   readonly answerForUser?: ((decision: Decision) => Decision) | undefined
 }
 
@@ -22,7 +22,7 @@ type AuthorizerParts = {
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
 }
 
-/** Gives commands leave to start: each is judged, approved where that is wanted, and on record before it runs. */
+/** Authorizes commands: each is checked by the policy, approved if required, and recorded before it runs. */
 export class CommandAuthorizer {
   readonly #parts: AuthorizerParts
 
@@ -30,23 +30,23 @@ export class CommandAuthorizer {
     this.#parts = parts
   }
 
-  /** Throws when the command may not start. */
+  /** Throws if the command may not start. */
   async decide(asked: AskedCommand, execId: string, options: AuthorizeOptions): Promise<Decision> {
     const { judge, record } = this.#parts
     const judged = await judge(asked, options.cwd)
     const decision = options.answerForUser?.(judged) ?? judged
-    // On record before anybody is asked: a question that is never answered was asked all the same.
+    // Recorded before the question, so that a question without an answer is in the audit log too.
     await record.decided(asked, execId, decision)
     const { action, reason } = decision
     if (action === 'deny')
       throw new SandboxError('forbidden-command', reason, {
-        hint: '`ringfence check command` shows every part and its rule',
+        hint: '`ringfence check command` shows each part and the rule that matched',
       })
     if (action === 'ask') await this.#ask(asked, execId, decision, options)
     return decision
   }
 
-  /** SECURITY: an approval is for this program as it is; one that changes while a person thinks needs another. */
+  /** SECURITY: an approval covers the programs as they are now; if one changes before the answer, it is not valid. */
   async #ask(
     command: AskedCommand,
     execId: string,
@@ -64,13 +64,15 @@ export class CommandAuthorizer {
     if (answer.approvalId === undefined) await record.answered(execId, answer)
     if (answer.state !== 'approved') throw notApproved(decision, answer)
     if (isSame) return
-    const reason = 'a program of it changed after it was asked about'
+    const reason = 'a program of the command changed while it waited for approval'
     await record.decided(command, execId, { ...decision, action: 'deny', reason })
-    throw new SandboxError('approval-required', `${decision.reason} (${reason})`, { hint: 'ask again' })
+    throw new SandboxError('approval-required', `${decision.reason} (${reason})`, {
+      hint: 'run it again to request a new approval',
+    })
   }
 }
 
-/** The caller hears who said no, and why. */
+/** Tells the caller who rejected the command, and why. */
 function notApproved(decision: Decision, { state, by, reason, approvalId }: ApprovalAnswer): SandboxError {
   const who = state === 'expired' ? 'not answered' : `rejected${by === undefined ? '' : ` by \`${by}\``}`
   const said = `${who}${reason === undefined || reason === '' ? '' : `: ${reason}`}`

@@ -2,7 +2,7 @@ import type { ExecResult } from '../../model/command.ts'
 import type { Decision } from '../../model/decision.ts'
 import type { Level } from '../../model/guarantee.ts'
 
-/** `null` for what is known only at the end. */
+/** Fields that are known only at the end are `null` before. */
 type Done = Pick<ExecResult, 'layers' | 'truncated' | 'durationMs' | 'violations'> & {
   readonly outcome: ExecResult['outcome'] | null
   readonly decision: Decision | null
@@ -10,7 +10,7 @@ type Done = Pick<ExecResult, 'layers' | 'truncated' | 'durationMs' | 'violations
 type Where = { readonly id: string; readonly backend: string; readonly level: Level }
 type Said = { readonly execId: string; readonly stdout: string; readonly stderr: string }
 
-/** One command as `run --json`, `auto --json` and `/v1` show it. */
+/** One command as shown by `run --json`, `auto --json` and `/v1`. */
 export const execResultJson = (sandbox: Where, { execId, stdout, stderr }: Said, done: Done) => ({
   sandbox_id: sandbox.id,
   exec_id: execId,

@@ -5,34 +5,34 @@ import type { SupervisorParts } from '../supervisor.ts'
 import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
 import { OutputBudget } from './output-budget.ts'
 
-/** Who asks, and what to tell while a command waits for a human. */
+/** The caller, and what to call while a command waits for approval. */
 export type ExecContext = {
   readonly onAsked?: (id: string) => void
   readonly signal?: AbortSignal
-  /** In a place that is its own answer nobody is asked. */
+  /** Skips approval where the sandbox's isolation makes it unnecessary. */
   readonly answerForUser?: ExecParts['answerForUser']
 }
 
-/** A command that runs, and where. */
+/** A running command and its sandbox. */
 export type Started = {
   readonly session: ExecSession
   readonly live: OpenSandbox
   readonly entry: LiveSandbox
 }
 
-/** Where commands wait for their turn, for a human, and for their end. */
+/** Starts and tracks commands: admission, approval, output and end. */
 export class ExecService {
   readonly #parts: SupervisorParts
   readonly #admission: Admission
   readonly #background: Admission
-  /** How much of what commands printed is kept, for the whole server. */
+  /** The memory limit for command output, for the whole server. */
   readonly output: OutputBudget
 
   constructor(parts: SupervisorParts) {
     this.#parts = parts
     const { execs, background, waiting, outputBytes } = parts.limits
     this.#admission = new Admission('commands', { running: execs, waiting })
-    // Nobody knows when one of these ends, so there is nothing to wait for.
+    // Background commands have no known end, so queueing for one makes no sense.
     this.#background = new Admission('commands in the background', { running: background, waiting: 0 })
     this.output = new OutputBudget(outputBytes)
   }
@@ -53,7 +53,7 @@ export class ExecService {
     this.#admission.turnAway(error)
   }
 
-  /** Starts a command. Resolves once it runs; rejects when it is refused. */
+  /** Starts a command. Resolves once it runs; rejects if it is refused. */
   async start(
     entry: LiveSandbox,
     request: ExecRequest,
@@ -63,7 +63,7 @@ export class ExecService {
     const end = entry.begin()
     let leave: (() => void) | undefined
     try {
-      // A command in the background must not keep others waiting for its end.
+      // A background command must not occupy a slot that others queue for.
       const admission = request.background || request.terminal ? this.#background : this.#admission
       leave = await admission.enter(entry.row)
       entry.ready()

@@ -7,7 +7,7 @@ import { execResultJson } from './exec-json.ts'
 import type { OutputBudget } from './output-budget.ts'
 import { OutputLog } from './output-log.ts'
 
-/** What a caller wants to run. */
+/** A command to run, with its options. */
 export type ExecRequest = {
   readonly command: string | readonly string[]
   readonly cwd?: string | undefined
@@ -17,27 +17,27 @@ export type ExecRequest = {
   readonly timeoutMs?: number | undefined
   readonly terminal?: TerminalSize | undefined
   readonly background?: boolean | undefined
-  /** How much output is kept. */
+  /** How many bytes of output are kept. */
   readonly keepBytes?: number | undefined
 }
 
-/** How much is kept for whoever comes back to a command. */
+/** How many bytes of a background command's output are kept for clients that attach later. */
 const KEEP_BYTES = 1024 * 1024
 const PIECE_BYTES = 64 * 1024
-/** How much one answer holds at most. */
+/** The largest output of one response. */
 export const ANSWER_BYTES = 8 * 1024 * 1024
 
 export type ExecParts = {
   readonly sandbox: OpenSandbox
   readonly request: ExecRequest
-  /** Whose output it is, and how much of everybody's is kept. */
+  /** The tenant of the output, and the server's output budget. */
   readonly tenant: string
   readonly budget: OutputBudget
   readonly approve: NonNullable<SpawnOptions['approve']>
   readonly answerForUser?: SpawnOptions['answerForUser']
 }
 
-/** One command that was started, and everything it said, until nobody needs it any more. */
+/** One command that was started, with its output. */
 export class ExecSession {
   readonly sandboxId: string
   readonly log: OutputLog
@@ -58,7 +58,7 @@ export class ExecSession {
     )
   }
 
-  /** Resolves once the command runs; rejects when it is refused. */
+  /** Resolves once the command runs; rejects if it is refused. */
   async start(): Promise<void> {
     const { sandbox, request, approve, answerForUser } = this.#parts
     this.#running = await sandbox.spawn(request.command, {
@@ -86,14 +86,14 @@ export class ExecSession {
     )
   }
 
-  /** A command may end without reading all that it was given. */
+  /** Writes standard input; a command may end without reading all of it. */
   async #feed(running: RunningExec, input: Uint8Array): Promise<void> {
     try {
       for (let at = 0; at < input.length; at += PIECE_BYTES)
         await running.write(input.subarray(at, at + PIECE_BYTES))
       running.endInput()
     } catch {
-      // Its outcome says what became of it.
+      // The result reports how the command ended.
     }
   }
 
@@ -101,7 +101,7 @@ export class ExecSession {
     return this.#alive.execId
   }
 
-  /** What runs, as one line without secrets. */
+  /** The command as one line, with secrets redacted. */
   get command(): string {
     const { command } = this.#parts.request
     return redact(typeof command === 'string' ? command : command.join(' '))
@@ -155,7 +155,7 @@ export class ExecSession {
     this.#alive.resize(size)
   }
 
-  /** Ends it, whatever it does. */
+  /** Kills the command. */
   cancel(): void {
     this.#stop.abort()
   }
@@ -170,7 +170,7 @@ export class ExecSession {
   }
 }
 
-/** The contract's shape of one command: the same as `ringfence run --json`. */
+/** One command as the API shows it: the same as `ringfence run --json`. */
 export function execJson(session: ExecSession, live: Pick<OpenSandbox, 'id' | 'backend' | 'level'>) {
   const { done, log } = session
   const said = { execId: session.id, stdout: log.text('stdout'), stderr: log.text('stderr') }

@@ -1,11 +1,11 @@
-/** What the budget needs to know of a log. */
+/** What the budget needs to know about an output log. */
 export type KeptOutput = {
-  /** Bytes of memory that it holds. */
+  /** Bytes of memory in use. */
   readonly weight: number
   readonly isEnded: boolean
-  /** Whether somebody reads it now. */
+  /** Whether a reader is attached. */
   readonly isRead: boolean
-  /** Whether its oldest piece is one that nobody who is attached still waits for. */
+  /** Whether no attached reader still needs the oldest chunk. */
   readonly hasSpare: boolean
   dropOldest(): void
 }
@@ -13,8 +13,8 @@ export type KeptOutput = {
 type Holder = { weight: number; readonly logs: Set<KeptOutput> }
 
 /**
- * How much command output the whole server keeps in memory. When there is more, the tenant that holds most gives some up:
- * first what its commands printed that have ended, the oldest end first, then the oldest output of its other commands.
+ * Limits the command output that the whole server keeps in memory. Above the limit, the tenant with the most output loses
+ * some: first the output of its ended commands, the earliest ended first, then the oldest output of its other commands.
  */
 export class OutputBudget {
   readonly bytes: number
@@ -34,8 +34,8 @@ export class OutputBudget {
   }
 
   /**
-   * A log that holds something. INVARIANT: one that ends is added again, so that logs that have ended lie in the order of
-   * their end.
+   * Adds a log that is not empty. INVARIANT: a log is added again when it ends, so that ended logs are ordered by the time
+   * they ended.
    */
   add(tenant: string, log: KeptOutput): void {
     const holder = this.#tenants.get(tenant) ?? { weight: 0, logs: new Set() }
@@ -56,7 +56,7 @@ export class OutputBudget {
     if (holder) holder.weight += bytes
   }
 
-  /** Makes room. What readers still wait for is taken only from tenants other than the one that prints. */
+  /** Frees memory. Output that a reader still needs is dropped only for tenants other than the one that prints. */
   reclaim(printing: string): void {
     while (this.isOver) {
       const [tenant, holder] = this.#largest()
@@ -73,7 +73,7 @@ export class OutputBudget {
   }
 }
 
-/** The first to end that nobody reads, or else the heaviest that has something to spare. */
+/** The earliest ended log without a reader, or else the largest log that has unneeded output. */
 function spareOf({ logs }: Holder): KeptOutput | undefined {
   let heaviest: KeptOutput | undefined
   for (const log of logs) {

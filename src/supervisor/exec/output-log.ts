@@ -1,28 +1,28 @@
 import type { OutputStream } from '../../backends/backend.ts'
 import { type KeptOutput, OutputBudget } from './output-budget.ts'
 
-/** One piece of output; numbers start at 1 and have no holes. */
+/** One chunk of output; ids start at 1 without gaps. */
 export type OutputChunk = { readonly id: number; readonly stream: OutputStream; readonly data: Uint8Array }
 
-/** Pieces up to `id` are gone: the reader came too late. */
+/** Chunks up to `id` have been dropped: the reader was too late. */
 export type OutputGap = { readonly gap: true; readonly id: number }
 
 type Reader = { next: number }
 
-/** What one piece costs beside its bytes; a program may print them one by one. */
+/** The overhead of a chunk in addition to its bytes; a program may print single bytes. */
 const PIECE_COST = 256
 
 const weightOf = ({ data }: OutputChunk): number => data.length + PIECE_COST
 
 /**
- * What a command printed, as far back as there is room. Readers come, go and come back; while one that is attached lags
- * behind, the command is held instead of its output being lost to that reader.
+ * What a command printed, up to a size limit. Readers can attach, detach and come back. While an attached reader lags
+ * behind, the command is blocked, so that no output is lost to that reader.
  */
 export class OutputLog implements KeptOutput {
   readonly #room: number
   readonly #budget: OutputBudget
   readonly #tenant: string
-  /** Pieces before `#first` are gone; the list is shortened now and then, because to do so costs its whole length. */
+  /** Chunks before `#first` are dropped; the array is compacted now and then, because compaction costs its whole length. */
   #chunks: (OutputChunk | undefined)[] = []
   #first = 0
   readonly #readers = new Set<Reader>()
@@ -42,7 +42,7 @@ export class OutputLog implements KeptOutput {
     this.#tenant = tenant
   }
 
-  /** Whether some of it is no longer here. */
+  /** Whether output has been dropped. */
   get isCut(): boolean {
     return this.#dropped > 0
   }
@@ -64,7 +64,7 @@ export class OutputLog implements KeptOutput {
     return oldest !== undefined && oldest.id < this.#needed
   }
 
-  /** The number of the last piece. */
+  /** The id of the last chunk. */
   get lastId(): number {
     return this.#next - 1
   }
@@ -90,14 +90,14 @@ export class OutputLog implements KeptOutput {
     this.#release()
   }
 
-  /** Everything still here of one stream. */
+  /** All output of one stream that is still kept. */
   text(stream: OutputStream): string {
     return Buffer.concat(
       this.#chunks.flatMap((chunk) => (chunk?.stream === stream ? [chunk.data] : [])),
     ).toString('utf8')
   }
 
-  /** Keeps it, also when it is forgotten, for somebody who is about to read it; until what it returns is called. */
+  /** Keeps the log for a reader that is about to attach, even after `forget`; call the result to release it. */
   hold(): () => void {
     this.#holds++
     let released = false
@@ -109,13 +109,13 @@ export class OutputLog implements KeptOutput {
     }
   }
 
-  /** Nobody can ask for it any more: it goes as soon as nobody reads it. */
+  /** Marks the log as unreachable for new readers; it is freed as soon as the last reader detaches. */
   forget(): void {
     this.#isForgotten = true
     this.#letGo()
   }
 
-  /** All pieces after a number, then the ones to come, until the end or until the signal. */
+  /** Yields all chunks after an id, then new ones, until the end or until the signal aborts. */
   async *follow(after: number, signal?: AbortSignal): AsyncGenerator<OutputChunk | OutputGap, void> {
     const reader: Reader = { next: Math.max(1, after + 1) }
     this.#readers.add(reader)
@@ -163,14 +163,14 @@ export class OutputLog implements KeptOutput {
     return this.#chunks[this.#first]
   }
 
-  /** The first piece that an attached reader still waits for. */
+  /** The first chunk that an attached reader still needs. */
   get #needed(): number {
     let needed = Number.POSITIVE_INFINITY
     for (const reader of this.#readers) needed = Math.min(needed, reader.next)
     return needed
   }
 
-  /** Drops the oldest pieces that no attached reader still needs. */
+  /** Drops the oldest chunks that no attached reader needs. */
   #trim(): void {
     const needed = this.#needed
     while (this.#bytes > this.#room && this.#dropped < this.lastId - 1 && this.#dropped + 1 < needed)
@@ -178,7 +178,7 @@ export class OutputLog implements KeptOutput {
     if (!this.#mustWait) this.#release()
   }
 
-  /** Whether the command is held: a reader lags behind, and there is no room for more until it has caught up. */
+  /** Whether the command is blocked: a reader lags behind and the limit is reached. */
   get #mustWait(): boolean {
     if (this.#readers.size === 0 || this.#ended) return false
     return this.#bytes > this.#room || (this.#budget.isOver && this.#needed <= this.lastId)

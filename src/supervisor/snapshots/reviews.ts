@@ -8,12 +8,12 @@ import type { Principal } from '../access/keys.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
 
-/** More are counted and not listed; `ringfence review` on the host knows no such end. */
+/** Further changes are counted but not listed; `ringfence review` on the host lists all. */
 const MOST_LISTED = 2000
-/** Sandboxes in the list of what waits. */
+/** The most sandboxes in the list of pending reviews. */
 const MOST_WAITING = 200
 const MOST_TEXT = 512 * 1024
-/** In one record of the trail. */
+/** The most changes in one audit record. */
 const MOST_RECORDED = 100
 
 export type SeenChange = Change & { readonly version: string }
@@ -25,18 +25,18 @@ export type Chosen = {
 type Parts = {
   readonly supervisor: Supervisor
   readonly trail: EventSink
-  /** The changes of a sandbox that has ended, as long as they wait. */
+  /** The changes of a sandbox that has ended, while they are pending. */
   readonly find: (sandboxId: string) => Review | undefined
-  /** The numbers of all whose changes lie here, also of those that still run. */
+  /** The ids of all sandboxes with changes on this host, including running ones. */
   readonly ids: () => readonly string[]
-  /** How many of a sandbox that has ended wait, where that was counted. */
+  /** The number of pending changes of a sandbox that has ended, if it was counted. */
   readonly waitingOf: (sandboxId: string) => number | undefined
 }
 
-/** A sandbox that has ended, and how many of its changes wait; null where its end came too suddenly to count them. */
+/** A sandbox that has ended and its number of pending changes; null if it crashed before they were counted. */
 export type WaitingReview = { readonly row: SandboxRow; readonly changes: number | null }
 
-/** For our own housekeeping. */
+/** The principal of this server's own cleanup. */
 const ANYBODY: Principal = { keyId: '', tenant: '', scopes: ['admin'] }
 
 type Reviewed = {
@@ -45,7 +45,7 @@ type Reviewed = {
   readonly review?: Review
 }
 
-/** Changes that wait for a person: looked at while the sandbox runs or after it, made real or dropped. */
+/** Pending changes of sandboxes: listed while the sandbox runs or after it, then applied or dropped. */
 export class Reviews {
   readonly #parts: Parts
 
@@ -64,7 +64,7 @@ export class Reviews {
     return { open: live !== undefined, total: all.length, items }
   }
 
-  /** The sandboxes that have ended and whose changes wait, latest first. No overlay is walked. */
+  /** The ended sandboxes with pending changes, latest first. Does not walk an overlay. */
   async waiting(
     principal: Principal,
   ): Promise<{ readonly items: readonly WaitingReview[]; readonly total: number }> {
@@ -75,14 +75,14 @@ export class Reviews {
     return { items, total: rows.length }
   }
 
-  /** After a start: counts what an earlier life could not, and takes away the places where nothing waits. */
+  /** After a start: counts changes that an earlier run could not count, and removes reviews without changes. */
   async settle(): Promise<void> {
     const { supervisor, ids, waitingOf, find } = this.#parts
     const uncounted = ids().filter((id) => waitingOf(id) === undefined)
     for (const { id } of await supervisor.endedOf(ANYBODY, uncounted)) await find(id)?.settle()
   }
 
-  /** One change with its text before and after, where there is one. */
+  /** One change with its text before and after, if it has any. */
   async diff(principal: Principal, id: string, path: string) {
     const { review } = await this.#reviewed(principal, id)
     const change = (await review?.changes())?.find(({ inside }) => inside === path)
@@ -92,7 +92,7 @@ export class Reviews {
     return { change: seen, ...review.texts(change, MOST_TEXT) }
   }
 
-  /** SECURITY: nothing moves in the sandbox meanwhile, so that what is compared is what is copied. */
+  /** SECURITY: the sandbox is frozen meanwhile, so that the files that are compared are the files that are copied. */
   async apply(principal: Principal, id: string, chosen: Chosen) {
     const { row, live, review } = await this.#reviewed(principal, id)
     if (!review) throw nothingWaits(id)
@@ -114,12 +114,12 @@ export class Reviews {
     return { applied, refused, waiting: changes.length - applied }
   }
 
-  /** Only of a sandbox that has ended: a running one still stands on its changes. */
+  /** Only for a sandbox that has ended: a running one still uses its changes. */
   async drop(principal: Principal, id: string): Promise<void> {
     const { row, live, review } = await this.#reviewed(principal, id)
     if (live)
-      throw new SandboxError('wrong-state', `sandbox ${id} still works with its changes`, {
-        hint: 'end it first; its changes wait until they are dropped',
+      throw new SandboxError('wrong-state', `sandbox ${id} is still running`, {
+        hint: 'end it first; its changes stay until they are dropped',
       })
     if (!review) throw nothingWaits(id)
     const count = (await review.changes()).length
@@ -130,9 +130,13 @@ export class Reviews {
   async #reviewed(principal: Principal, id: string): Promise<Reviewed> {
     const { row, live } = await this.#parts.supervisor.get(principal, id)
     if (!(JSON.parse(row.spec) as Spec).review)
-      throw new SandboxError('wrong-state', `sandbox ${id} is not reviewed: what it writes is real at once`, {
-        hint: 'create it with `review: true`',
-      })
+      throw new SandboxError(
+        'wrong-state',
+        `sandbox ${id} is not in review mode: its writes are applied immediately`,
+        {
+          hint: 'create it with `review: true`',
+        },
+      )
     const review = live ? live.sandbox?.review : this.#parts.find(id)
     return { row, live, ...(review ? { review } : {}) }
   }
@@ -145,9 +149,9 @@ export class Reviews {
 }
 
 const nothingWaits = (id: string): SandboxError =>
-  new SandboxError('wrong-state', `nothing of sandbox ${id} waits any more`)
+  new SandboxError('wrong-state', `sandbox ${id} has no pending changes`)
 
-/** What goes away meanwhile has no version. */
+/** A file that disappears meanwhile has no version. */
 const versioned = (review: Review, change: Change): Promise<SeenChange | undefined> =>
   review.version(change).then(
     (version) => ({ ...change, version }),
@@ -155,7 +159,7 @@ const versioned = (review: Review, change: Change): Promise<SeenChange | undefin
   )
 
 async function stillIn<T>(entry: LiveSandbox, work: () => Promise<T>): Promise<T> {
-  // A paused sandbox stands still already, and must go on doing so.
+  // A paused sandbox is already frozen, and must stay paused.
   if (entry.state === 'paused') return work()
   const live = entry.ready()
   await live.files.hold()
@@ -168,7 +172,7 @@ async function stillIn<T>(entry: LiveSandbox, work: () => Promise<T>): Promise<T
 
 type Refused = { readonly path: string; readonly why: string }
 
-/** Which changes are meant, with the new directories that they lie in; and what is not any more what was looked at. */
+/** The chosen changes with the new directories that contain them, and those that changed since the caller saw them. */
 async function wantedOf(review: Review, changes: readonly Change[], { paths, seen }: Chosen) {
   const stale: Refused[] = []
   const wanted = new Set<string>()
@@ -177,13 +181,12 @@ async function wantedOf(review: Review, changes: readonly Change[], { paths, see
     const known = seen && (Object.hasOwn(seen, inside) ? seen[inside] : undefined)
     if (seen ? known === undefined : !isBelowAny(inside, paths)) continue
     if (seen && (await versioned(review, change))?.version !== known)
-      stale.push({ path: inside, why: 'it changed since it was looked at' })
+      stale.push({ path: inside, why: 'it has changed since it was read' })
     else wanted.add(inside)
   }
   const here = new Set(changes.flatMap(({ inside }) => [inside, ...dirsAround(inside)]))
   for (const path of seen ? Object.keys(seen) : (paths ?? []))
-    if (!here.has(path.replace(/(.)\/$/, '$1')))
-      stale.push({ path, why: 'nothing is changed there any more' })
+    if (!here.has(path.replace(/(.)\/$/, '$1'))) stale.push({ path, why: 'it is no longer changed' })
   const around = new Set([...wanted].flatMap(dirsAround))
   for (const { inside, kind, change } of changes)
     if (kind === 'dir' && change === 'added' && around.has(inside)) wanted.add(inside)

@@ -16,12 +16,12 @@ type Parts = {
   readonly newId: (prefix: string) => string
 }
 
-/** Its own place in every sandbox, beside the private directories that a spec may name. */
+/** Private to every sandbox, in addition to the private directories that a spec may name. */
 const TEMPORARY = '/tmp'
 
 /**
- * What a sandbox holds, kept for others of the same tenant: the files of its own places, and the spec that it was made of.
- * Mounts are the host's, so a fork gets them again and not a copy. Processes are not in it.
+ * Snapshots of sandboxes, for other sandboxes of the same tenant: the files of the private directories, and the spec.
+ * Mounts belong to the host, so a fork mounts them again instead of copying them. Processes are not included.
  */
 export class Snapshots {
   readonly #parts: Parts
@@ -35,14 +35,14 @@ export class Snapshots {
     return this.#keep(entry, name ?? null)
   }
 
-  /** A new sandbox of the same spec, judged anew, with the files of this moment. */
+  /** Creates a sandbox with the same spec, checked again by the policy, and the current files. */
   async fork(principal: Principal, id: string, timeoutMs?: number): Promise<Created> {
     const [one] = await this.forks(principal, id, 1, timeoutMs)
     if (one?.status !== 'fulfilled') throw one?.reason
     return one.value
   }
 
-  /** Several of the same moment; each comes up or fails by itself. */
+  /** Creates several forks of the same moment; each succeeds or fails on its own. */
   async forks(
     principal: Principal,
     id: string,
@@ -67,7 +67,7 @@ export class Snapshots {
     }
   }
 
-  /** SECURITY: what was taken from the first while it ran is not given to its copy. */
+  /** SECURITY: hosts that were removed from the original while it ran are removed from the fork too. */
   async #narrow(principal: Principal, made: Created, allowHosts: readonly string[]): Promise<void> {
     const live = made.live?.ready()
     if (!live || live.allowHosts.join() === allowHosts.join()) return
@@ -86,7 +86,7 @@ export class Snapshots {
   async remove(principal: Principal, idOrName: string): Promise<void> {
     const found = await this.#parts.templates.find(principal.tenant, idOrName)
     if (found?.kind !== 'snapshot')
-      throw new SandboxError('not-found', `there is no snapshot \`${idOrName.slice(0, 128)}\``)
+      throw new SandboxError('not-found', `no such snapshot \`${idOrName.slice(0, 128)}\``)
     await this.#parts.templates.remove(found)
   }
 
@@ -114,10 +114,10 @@ export class Snapshots {
   }
 }
 
-/** Templates that mean: nothing beyond the spec. */
+/** Template names that add nothing to the spec. */
 const PLAIN = ['base', 'default']
 
-/** The part of a spec that policy judges: its template was made by a sandbox that it judged before. */
+/** The part of a spec that the policy checks: its template comes from a sandbox that was checked before. */
 export function judged({ template: _, ...spec }: Spec): Spec {
   return spec
 }
@@ -125,15 +125,15 @@ export function judged({ template: _, ...spec }: Spec): Spec {
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
-/** Opens what a spec asks for and puts the files of its template into it. */
+/** Opens the sandbox of a spec and restores the files of its template. */
 export const openFrom =
   (templates: Templates, open: Open): Open =>
   async (spec, options) => {
     if (spec.template === undefined || PLAIN.includes(spec.template)) return open(judged(spec), options)
-    // SECURITY: a template is its tenant's; without one there is none to find.
+    // SECURITY: a template belongs to a tenant; without a tenant there is no template.
     const found = options.owner === undefined ? undefined : await templates.find(options.owner, spec.template)
     if (!found)
-      throw new SandboxError('not-found', `there is no template \`${spec.template.slice(0, 128)}\``, {
+      throw new SandboxError('not-found', `no such template \`${spec.template.slice(0, 128)}\``, {
         hint: 'take a snapshot, or build one',
       })
     const live = await open(withOwn(judged(spec), found), options)
@@ -146,7 +146,7 @@ export const openFrom =
     }
   }
 
-/** The private directories that its files need, unless the caller named its own. */
+/** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {
   const places = (data.paths ?? []).filter((path) => path !== TEMPORARY)
   const env = { ...data.env, ...spec.env }

@@ -13,7 +13,7 @@ import {
 import type { Store } from '../../store/sql.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 
-/** What a sandbox that starts from it gets, beside its files. */
+/** What a sandbox gets from a template, beside its files. */
 export type TemplateData = {
   readonly env?: Readonly<Record<string, string>>
   readonly workdir?: string
@@ -22,9 +22,9 @@ export type TemplateData = {
   readonly cpus?: number
   readonly memoryMb?: number
   readonly tags?: readonly string[]
-  /** How many directories are in the archive. */
+  /** How many directories the archive contains. */
   readonly places: number
-  /** Which ones; in old records whoever restores it knows. */
+  /** Their paths; absent in old records, where the caller knows them. */
   readonly paths?: readonly string[]
 }
 
@@ -34,12 +34,12 @@ const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(r
 
 /**
  * Templates and snapshots: a record, and the private directories as tar archives.
- * SECURITY: archives are packed and unpacked behind the wall; the host never walks a tree that a guest wrote.
+ * SECURITY: archives are packed and unpacked inside the sandbox; the host never walks a tree that a guest wrote.
  */
 export class Templates {
   readonly #store: Store
   readonly #dir: string
-  /** Bytes on their way to the disk, by tenant. */
+  /** Bytes being written to disk, by tenant. */
   readonly #writing = new Map<string, number>()
 
   constructor(store: Store, dir: string) {
@@ -56,7 +56,7 @@ export class Templates {
     return (await this.list({ tenant, idOrName, limit: 1 }))[0]
   }
 
-  /** Keeps what the sandbox holds now, and then the record of it. */
+  /** Archives the current files of the sandbox, then writes the record. */
   async keep(
     live: OpenSandbox,
     places: readonly string[],
@@ -73,7 +73,7 @@ export class Templates {
       for (const [index, place] of places.entries())
         await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(place))
     } catch (error) {
-      // What was written before it did not fit has no record, and nobody would ever remove it.
+      // An archive that exceeded the limit has no record, so it must be removed here.
       if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, places.length)
       throw error
     }
@@ -90,13 +90,16 @@ export class Templates {
     await this.#store.write((tx) => putSnapshot(tx, { ...template, data: JSON.stringify(template.data) }))
   }
 
-  /** Puts the files of a template into a sandbox that is new. */
+  /** Restores the files of a template into a new sandbox. */
   async restore(live: OpenSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
     for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
-      // SECURITY: into what is the sandbox's own, never into a mount of the host's.
+      // SECURITY: only into the sandbox's private directories, never into a mount of the host.
       if (place !== '/tmp' && !live.plan.own.includes(place))
-        throw new SandboxError('unsupported', `template ${id} holds \`${place}\`, which this sandbox lacks`)
+        throw new SandboxError(
+          'unsupported',
+          `template ${id} contains \`${place}\`, which this sandbox does not have`,
+        )
       if (!existsSync(file))
         throw new SandboxError('launch-failed', `the archive of template ${id} is missing`)
       await live.files.unpack(place, createReadStream(file))
@@ -112,10 +115,10 @@ export class Templates {
     for (let index = 0; index < count; index++) await rm(this.#archive(id, index), { force: true })
   }
 
-  /** A file that a build brings along, by the hash that its client gave it. */
+  /** A file that a build uploads, identified by the hash that its client computed. */
   upload(tenant: string, hash: string): { readonly present: boolean; readonly path: string } {
     if (!/^[0-9a-f]{16,128}$/.test(hash) || !/^[\w.-]+$/.test(tenant))
-      throw new SandboxError('invalid-input', 'not the hash of a file')
+      throw new SandboxError('invalid-input', 'not a file hash')
     const path = join(this.#dir, `upload-${tenant}-${hash}`)
     return { present: markUsed(path), path }
   }
@@ -133,7 +136,7 @@ export class Templates {
     await this.#writeWithin(room, path, data)
   }
 
-  /** SECURITY: a file counts for its tenant from the first byte on, so that many at once get no more room than one. */
+  /** SECURITY: a file counts for its tenant from the first byte, so that parallel uploads share one quota. */
   async #writeWithin(room: TenantDiskUse, path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
     const { tenant, stored, all, each = all, refuse } = room
     let size = 0
@@ -158,7 +161,7 @@ export class Templates {
     }
   }
 
-  /** What a tenant's templates and snapshots take on the disk, but for one that is about to be replaced. */
+  /** The disk space of a tenant's templates and snapshots, without one that is about to be replaced. */
   async #archivedBy(tenant: string, except: string): Promise<number> {
     const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
     if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
@@ -169,7 +172,7 @@ export class Templates {
     return sum
   }
 
-  /** What the files of a tenant's builds take on the disk, but for one that is about to be replaced. */
+  /** The disk space of a tenant's build files, without one that is about to be replaced. */
   async #uploadedBy(tenant: string, except: string): Promise<number> {
     let sum = 0
     for await (const { name } of await opendir(this.#dir))
@@ -179,8 +182,8 @@ export class Templates {
   }
 
   /**
-   * Files of builds that nobody asked for since, and halves that a crash left.
-   * INVARIANT: never an archive: its record may lie in another database than the one in use now.
+   * Build files that have not been used since, and partial files that a crash left.
+   * INVARIANT: never an archive, because its record may be in another database than the current one.
    */
   async staleFiles(before: number, limit: number): Promise<readonly string[]> {
     const names: string[] = []
@@ -191,7 +194,7 @@ export class Templates {
     return names
   }
 
-  /** Unless somebody used it meanwhile. */
+  /** Removes a file unless it has been used meanwhile. */
   async removeFile(name: string, before: number): Promise<void> {
     if (await this.#isStale(name, before)) await rm(join(this.#dir, name), { force: true })
   }
@@ -209,10 +212,10 @@ export class Templates {
 const UPLOAD_BYTES = 1024 ** 3
 const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
 
-/** The tenant of an upload by its file's name; a hash holds no hyphen. */
+/** The tenant of an upload, from its file name; a hash contains no hyphen. */
 const uploaderOf = (name: string): string | undefined => /^upload-(.+)-[0-9a-f]+$/.exec(name)?.[1]
 
-/** How much a tenant may keep, and how much of it is there already. */
+/** A tenant's disk quota, and how much of it is used. */
 type TenantDiskUse = {
   readonly tenant: string
   stored: number
@@ -225,16 +228,16 @@ const TENANT_ARCHIVES = 1000
 const TENANT_ARCHIVE_BYTES = 40 * 1024 ** 3
 
 const noArchiveRoom = (): SandboxError =>
-  new SandboxError('too-large', 'the snapshots and templates of this tenant take too much room', {
-    hint: `a tenant may keep ${TENANT_ARCHIVES} of them and 40 GiB in all; remove some first`,
+  new SandboxError('too-large', 'the snapshots and templates of this tenant exceed its quota', {
+    hint: `the quota is ${TENANT_ARCHIVES} archives and 40 GiB in total; remove some first`,
   })
 
 const noUploadRoom = (): SandboxError =>
-  new SandboxError('too-large', 'the files of this tenant’s builds are too large', {
-    hint: 'one file may have 1 GiB and all of them 4 GiB; files that no build used for a while are removed',
+  new SandboxError('too-large', 'the build files of this tenant exceed its quota', {
+    hint: 'the limit is 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while',
   })
 
-/** Whether it is there; its age counts from its last use. */
+/** Whether the file exists; marks it as used now. */
 function markUsed(path: string): boolean {
   try {
     const now = new Date()
@@ -245,9 +248,9 @@ function markUsed(path: string): boolean {
   }
 }
 
-/** A whole file on the disk, or none. */
+/** Writes a file atomically. */
 async function written(path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
-  // A name of its own: two who send the same file at once must not write into one.
+  // A unique name: two clients that upload the same file must not write into one.
   const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`
   const file = await open(draft, 'wx', 0o600)
   try {

@@ -10,11 +10,11 @@ export type FeedQuery = {
   readonly sandboxId?: string | undefined
   readonly events?: readonly string[] | undefined
   readonly signal: AbortSignal
-  /** Once it fires there will be no more: what is there is read to the end. */
+  /** Aborts when no more records will follow: the existing ones are read to the end. */
   readonly over?: AbortSignal | undefined
 }
 
-/** The trail as it grows: whoever reads gets every record once, in order, from wherever it left off. */
+/** Follows the audit log: each reader gets every record once, in order, from its position. */
 export class Feed {
   readonly #reader: StoreTrailReader
   readonly #wake = new Set<() => void>()
@@ -28,7 +28,7 @@ export class Feed {
     })
   }
 
-  /** Called after each commit. */
+  /** Calls the listener after each commit. */
   onGrowth(listener: () => void): () => void {
     this.#wake.add(listener)
     return () => this.#wake.delete(listener)
@@ -47,7 +47,7 @@ export class Feed {
         yield record
       }
       if (isLast && records.length < PAGE) return
-      // All that was there was looked at: the next look begins behind it, not behind the last match.
+      // All existing records were searched: the next search starts after them, not after the last match.
       if (records.length < PAGE) after = Math.max(after, seen)
       if (records.length < PAGE && this.#last <= seen)
         await this.#growth([query.signal, ...(over ? [over] : [])])

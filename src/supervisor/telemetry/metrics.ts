@@ -1,9 +1,9 @@
-/** A small registry in the text format that Prometheus reads. */
+/** A small metrics registry in the Prometheus text format. */
 
 type Labels = Readonly<Record<string, string>>
 
 const BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30] as const
-/** SECURITY: labels are ours, but some hold names; beyond this many a metric stops growing. */
+/** SECURITY: labels are ours, but some contain names; a metric with this many series stops growing. */
 const SERIES = 256
 
 type Family = {
@@ -33,7 +33,7 @@ export class Metrics {
     if (series) series.value = value
   }
 
-  /** Notes a duration in seconds. */
+  /** Observes a duration in seconds. */
   observe(name: string, help: string, labels: Labels, seconds: number): void {
     const series = this.#series(name, 'histogram', help, labels)
     if (!series) return
@@ -44,7 +44,7 @@ export class Metrics {
     series.value += seconds
   }
 
-  /** Called before each reading, for what is looked up and not counted. */
+  /** Calls the function before each scrape, for gauges that are looked up. */
   onRead(look: () => void): void {
     this.#gauges.push(look)
   }

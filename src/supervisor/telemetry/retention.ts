@@ -12,9 +12,9 @@ export type RetentionParts = {
   readonly trail: EventSink
   readonly instance: Pick<Instance, 'id'>
   readonly templates: Pick<Templates, 'staleFiles' | 'removeFile'>
-  /** Read anew for each pass. */
+  /** Read again for each pass. */
   readonly keepDays: () => number
-  /** The reviews of this host that still wait for a person. */
+  /** The pending reviews on this host. */
   readonly reviews: () => readonly string[]
   readonly log: (line: string) => void
   readonly now?: () => number
@@ -25,24 +25,24 @@ export type Pruned = {
   readonly sandboxes: number
   readonly approvals: number
   readonly files: number
-  /** Whether there may be more. */
+  /** Whether more may be left. */
   readonly more: boolean
 }
 
 const DAY_MS = 24 * 3_600_000
 const EVERY_MS = 3_600_000
-/** While a pass ends at its bound. */
+/** The delay before the next pass if a pass stopped at its limit. */
 const SOON_MS = 5_000
-/** Another server removes its own; this much later it is taken for gone. */
+/** Every server removes its own records; after this much longer a server is considered gone. */
 const OTHERS_MS = DAY_MS
-/** In one transaction, and in one page. */
+/** Rows per transaction, and per page. */
 const BATCH = 100
-/** Pages in one pass. */
+/** Pages per pass. */
 const PAGES = 10
 
 /**
- * Removes what ended long ago: sandboxes with their names and questions, and files that builds brought along.
- * INVARIANT: the trail is never touched, and what goes is written there first; without that record nothing goes.
+ * Removes old records: ended sandboxes with their idempotency keys and approvals, and unused build files.
+ * INVARIANT: the audit log is never touched. Each removal is recorded there first; without that record nothing is removed.
  */
 export class Retention {
   readonly #parts: RetentionParts
@@ -55,7 +55,7 @@ export class Retention {
     this.#parts = parts
   }
 
-  /** A pass now and one every hour, all in the background. */
+  /** Starts a pass now and every hour, in the background. */
   start(): void {
     void this.pass()
       .catch((error: Error) => this.#parts.log(`old records were not removed: ${error.message}`))
@@ -66,7 +66,7 @@ export class Retention {
       })
   }
 
-  /** One pass; whoever asks while one runs gets that one. */
+  /** Runs one pass; a call during a pass returns that pass. */
   pass(): Promise<Pruned> {
     this.#running ??= this.#pass().finally(() => {
       this.#running = undefined
@@ -96,17 +96,17 @@ export class Retention {
     return { ...gone, more: more || files.length === BATCH * PAGES }
   }
 
-  /** One transaction a batch, so that whoever else writes never waits for more than one. */
+  /** One transaction per batch, so that other writers never wait for more than one batch. */
   async #remove(batches: readonly (readonly string[])[]): Promise<void> {
     const { store } = this.#parts
     for (const ids of batches) {
-      // What is left stays for the next life, which writes it down again.
+      // The next start continues, and records the removal again.
       if (this.#closed) return
       await store.write((tx) => forgetSandboxes(tx, store.kind, { ids, states: ENDED }))
     }
   }
 
-  /** The next of those that may go. The place is kept, so that many that must stay never hide the ones behind them. */
+  /** The next removable rows. The position is kept, so that rows that must stay do not hide the ones after them. */
   async #ended(before: number): Promise<{ readonly batches: string[][]; readonly more: boolean }> {
     const { store, instance } = this.#parts
     const reviews = new Set(this.#parts.reviews())
@@ -114,7 +114,7 @@ export class Retention {
     const batches: string[][] = []
     for (let page = 0; page < PAGES; page++) {
       const rows = await endedBefore(store, { ...query, after: this.#after, limit: BATCH })
-      const ids = rows.filter((row) => !this.#waits(row, reviews)).map(({ id }) => id)
+      const ids = rows.filter((row) => !this.#hasPendingReview(row, reviews)).map(({ id }) => id)
       if (ids.length > 0) batches.push(ids)
       this.#after = rows.length < BATCH ? undefined : rows.at(-1)
       if (!this.#after) return { batches, more: false }
@@ -122,8 +122,8 @@ export class Retention {
     return { batches, more: true }
   }
 
-  /** Whether changes may still wait for a person. Where another host keeps them only that host knows. */
-  #waits({ id, instance, spec }: EndedRow, reviews: ReadonlySet<string>): boolean {
+  /** Whether changes may still be pending. If another host stores them, only that host knows. */
+  #hasPendingReview({ id, instance, spec }: EndedRow, reviews: ReadonlySet<string>): boolean {
     if (!(JSON.parse(spec) as Spec).review) return false
     return instance !== this.#parts.instance.id || reviews.has(reviewId(id))
   }

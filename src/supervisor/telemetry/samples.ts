@@ -1,17 +1,17 @@
 import { monotonicMs } from '../../host/clock.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 
-/** Processor use in percent of one processor, and bytes of memory. */
+/** CPU usage in percent of one CPU, and memory in bytes. */
 export type Sample = readonly [cpu: number, memory: number]
 
 const EVERY_MS = 2000
 const KEPT = 60
-/** So many are read before the loop gets its turn again. */
+/** How many sandboxes are sampled before the event loop runs again. */
 const SLICE = 40
 
 type Series = { cpuMs: number; at: number; readonly samples: Sample[] }
 
-/** What sandboxes use, looked at while somebody watches and never otherwise. */
+/** Samples the resource usage of sandboxes while there are watchers. */
 export class Samples {
   readonly #all: () => Iterable<LiveSandbox>
   readonly #series = new Map<string, Series>()
@@ -30,7 +30,7 @@ export class Samples {
     return this.#series.get(id)?.samples.at(-1)
   }
 
-  /** Called after each round. The first watcher starts it, the last one stops it. */
+  /** Calls the listener after each round. The first watcher starts sampling, the last one stops it. */
   watch(listener: () => void): () => void {
     this.#listeners.add(listener)
     if (!this.#timer) this.#next(0)
@@ -65,7 +65,7 @@ export class Samples {
     const now = monotonicMs()
     const series = this.#series.get(id) ?? { cpuMs: usage.cpuMs, at: now, samples: [] }
     const passed = now - series.at
-    // A process that has ended takes its time along; that is no negative use.
+    // The CPU time of a process that has ended is no longer counted; usage must not become negative.
     const cpu = passed > 0 ? Math.max(0, ((usage.cpuMs - series.cpuMs) / passed) * 100) : 0
     series.cpuMs = usage.cpuMs
     series.at = now

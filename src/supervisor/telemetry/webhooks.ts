@@ -13,12 +13,12 @@ import {
 import { isOperator, type Principal } from '../access/keys.ts'
 import type { Feed } from './feed.ts'
 
-/** Sends one body to an address that was judged; resolves with the status. */
+/** Posts one body to a checked address; resolves with the status. */
 export type Post = (
   url: string,
   body: string,
   headers: Readonly<Record<string, string>>,
-  /** SECURITY: the private addresses that an operator opened are for the operator's own webhooks. */
+  /** SECURITY: only the operator's own webhooks may reach the private addresses that the operator allowed. */
   options: { readonly mayReachPrivate: boolean },
 ) => Promise<number>
 
@@ -28,7 +28,7 @@ export type WebhookParts = {
   readonly feed: Feed
   readonly newId: (prefix: string) => string
   readonly post: Post
-  /** Whether a key is in force. */
+  /** Whether a key exists and is not revoked. */
   readonly isInForce: (keyId: string) => Promise<boolean>
   readonly retryMs?: number
 }
@@ -37,24 +37,24 @@ const PAGE = 64
 const MOST = 32
 const RETRY_MS = 1000
 const LONGEST_MS = 300_000
-/** How far a webhook's saved position may lag behind what was searched for it. */
+/** How many records a webhook's saved position may lag behind its searched position. */
 const SAVE_EVERY = 10_000
 
 /**
- * Tells others what happened. A delivery is a record of the trail, signed; the position is kept with the webhook, so a
- * crash repeats at most what was on its way and loses nothing.
+ * Delivers audit records to webhooks, signed. The position is stored with the webhook, so a crash repeats at most the
+ * delivery in progress and loses nothing.
  */
 export class Webhooks {
   readonly #parts: WebhookParts
   readonly #busy = new Set<string>()
-  /** Those for which something came while they were being served. */
+  /** Webhooks with new records while they were being served. */
   readonly #again = new Set<string>()
   readonly #wait = new Map<string, number>()
-  /** How far the log holds nothing more for a webhook, so that one with nothing to tell does not read it again and again. */
+  /** The position up to which the log was searched for a webhook, so that one without matches does not search it again. */
   readonly #searched = new Map<string, number>()
   readonly #stop: () => void
   #closed = false
-  /** Whether there may be one at all: most servers have none, and every record asks. */
+  /** Whether there may be any webhook: most servers have none, and every record checks this. */
   #any = true
   #made = 0
 
@@ -68,7 +68,7 @@ export class Webhooks {
     { url, events }: { readonly url: string; readonly events: readonly string[] },
   ): Promise<WebhookRow> {
     if (!/^https?:\/\//i.test(url))
-      throw new SandboxError('invalid-input', 'a webhook needs an http(s) address')
+      throw new SandboxError('invalid-input', 'a webhook requires an http(s) URL')
     const { store, reader, newId } = this.#parts
     if ((await listWebhooks(store, principal.tenant)).length >= MOST)
       throw new SandboxError('too-many-requests', `there are already ${MOST} webhooks`)
@@ -95,12 +95,12 @@ export class Webhooks {
 
   async remove(principal: Principal, id: string): Promise<void> {
     const mine = (await this.list(principal)).some((row) => row.id === id)
-    if (!mine) throw new SandboxError('not-found', `there is no webhook \`${id}\``)
+    if (!mine) throw new SandboxError('not-found', `no such webhook \`${id}\``)
     await this.#parts.store.write((tx) => removeWebhook(tx, id))
     this.#searched.delete(id)
   }
 
-  /** Looks for something to send; harmless to call often. */
+  /** Starts deliveries if there are new records; cheap to call often. */
   deliver(): void {
     if (this.#closed || !this.#any) return
     const since = this.#made
@@ -125,7 +125,7 @@ export class Webhooks {
     }
     this.#busy.add(row.id)
     try {
-      // SECURITY: a key that is revoked hears nothing more through what it left behind.
+      // SECURITY: the webhooks of a revoked key receive nothing more.
       if (row.keyId !== null && !(await this.#parts.isInForce(row.keyId))) return
       let position = row.position
       for (;;) {
@@ -145,7 +145,7 @@ export class Webhooks {
     }
   }
 
-  /** Sends one page; the new position, or nothing when there was nothing. */
+  /** Sends one page; returns the new position, or undefined if there was nothing to send. */
   async #send(row: WebhookRow): Promise<number | undefined> {
     const after = Math.max(row.position, this.#searched.get(row.id) ?? -1)
     const end = await this.#parts.reader.lastSeq()
@@ -168,7 +168,7 @@ export class Webhooks {
 
   async #noteSearched({ id }: WebhookRow, position: number, end: number): Promise<void> {
     this.#searched.set(id, end)
-    // Saved now and then, so that a new start does not begin far back.
+    // Saved now and then, so that a restart does not search from far back.
     if (end - position >= SAVE_EVERY) await this.#save(id, end, 0)
   }
 

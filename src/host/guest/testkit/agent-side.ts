@@ -23,7 +23,7 @@ export const number32 = (value: number): Buffer => {
 
 export type Heard = { readonly type: string; readonly id: number; readonly payload: Buffer }
 
-/** The agent's end of a channel, played by a test: says what it likes and hears what the host sends. */
+/** The agent's end of a channel in tests: sends any frame and records what the host sends. */
 export class AgentSide {
   readonly host: Duplex
   readonly heard: Heard[] = []
@@ -48,7 +48,7 @@ export class AgentSide {
     return this
   }
 
-  /** Reads nothing any more. */
+  /** Stops reading. */
   deaf(): void {
     this.#end.removeAllListeners('data')
     this.#end.pause()
@@ -77,7 +77,7 @@ export class AgentSide {
 }
 
 export const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
-/** Lets everything that is on its way arrive. */
+/** Waits until pending data has arrived. */
 export async function settle(turns = 12): Promise<void> {
   for (let done = 0; done < turns; done++) await turn()
 }
