@@ -215,7 +215,7 @@ export function violationsOf(
 ): readonly Violation[] {
   const found = [...told]
   if (outcome.kind === 'stopped' && outcome.limit !== 'cancelled')
-    found.push({ guarantee: `limit.${outcome.limit}`, details: 'the limit stopped the command' })
+    found.push({ guarantee: `limit.${outcome.limit}`, details: 'the command was stopped at this limit' })
   else if (counts.oomKills > 0)
     found.push({ guarantee: 'limit.memory', details: `the kernel killed ${counts.oomKills} processes` })
   if (counts.pidsRefused > 0)

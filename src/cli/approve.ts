@@ -2,8 +2,8 @@ import { visible } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
 import { print, server } from './remote.ts'
 
-/** `ringfence approve ID` and `ringfence reject ID`: a human's answer. Without an id: the open questions. */
-const answering =
+/** `ringfence approve ID` and `ringfence reject ID`: answer an approval. Without an id: list the pending approvals. */
+const answerCommand =
   (verb: 'approve' | 'reject') =>
   async (args: readonly string[]): Promise<number> => {
     const { values, positionals } = parseOptions(verb, args, { reason: { type: 'string' } })
@@ -19,7 +19,7 @@ async function showOpen(json: boolean | undefined): Promise<number> {
   const { items } = await server().approvals('pending')
   print(json, items, () =>
     items.length === 0
-      ? 'nothing waits for an answer\n'
+      ? 'no pending approvals\n'
       : items
           .map((one) => `${visible(one.id)}  ${visible(one.command)}\n    ${visible(one.decision.reason)}\n`)
           .join(''),
@@ -27,10 +27,10 @@ async function showOpen(json: boolean | undefined): Promise<number> {
   return 0
 }
 
-export const approve = answering('approve')
-export const reject = answering('reject')
+export const approve = answerCommand('approve')
+export const reject = answerCommand('reject')
 
-/** `ringfence reload`: the server reads its configuration anew. */
+/** `ringfence reload`: reloads the server's configuration. */
 export async function reload(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('reload', args, {})
   if (positionals.length > 0) throw usage('reload', `unexpected \`${positionals[0]}\``)

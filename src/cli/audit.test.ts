@@ -133,7 +133,7 @@ describe('ringfence audit', () => {
     const { public_key } = JSON.parse(out)
     const elsewhere = { home: join(dir, 'nowhere') }
     expect((await call(['proof', '--check', file, '--key', public_key], elsewhere)).code).toBe(0)
-    await expect(call(['proof', '--check', file], elsewhere)).rejects.toThrow(/which key to trust/)
+    await expect(call(['proof', '--check', file], elsewhere)).rejects.toThrow(/public key to trust/)
     writeFileSync(file, out.replace('Timeout', 'timeout'))
     expect(await call(['proof', '--check', file])).toMatchObject({ code: 1, out: /does not match/ })
   })

@@ -14,26 +14,26 @@ import type { Store } from '../store/sql.ts'
 import { standardIo } from './check.ts'
 import type { CliIo } from './terminal/io.ts'
 
-export const HELP = `ringfence audit: read and verify the trail
+export const HELP = `ringfence audit: read and verify the audit log
 
 Usage:
-  ringfence audit tail [-n N] [--follow] [filters]   the last records (10)
-  ringfence audit query [filters] [--limit N]        all matching records, oldest first
-  ringfence audit verify [--against FILE]            exit 0, or 1 with the first bad record
-  ringfence audit export [-o FILE]                   the canonical lines, one record each
-  ringfence audit proof SEQ                          that a record is in the trail, as JSON
-  ringfence audit proof --check FILE [--key KEY]     exit 0 if the proof holds, else 1
+  ringfence audit tail [-n N] [--follow] [filters]   print the last records (default 10)
+  ringfence audit query [filters] [--limit N]        print all matching records, oldest first
+  ringfence audit verify [--against FILE]            verify the whole log; exit 1 at the first bad record
+  ringfence audit export [-o FILE]                   write the canonical lines, one record each
+  ringfence audit proof SEQ                          print a JSON proof that a record is in the log
+  ringfence audit proof --check FILE [--key KEY]     check a proof; exit 1 if it is not valid
 
 Filters:
-  --event NAME         SandboxViolation, PolicyDecision, Exec, ... (may be repeated)
-  --event-type sandbox what a guarantee stopped
+  --event NAME         SandboxViolation, PolicyDecision, Exec, ... (repeatable)
+  --event-type sandbox violations only
   --agent-id ID, --sandbox-id ID, --exec-id ID
   --since TIME         2026-01-31T12:00:00Z, or an age: 90s, 15m, 2h, 7d
 
 Options:
   --json               one JSON value per line
-  --against FILE       a copy of anchor/head.jsonl kept elsewhere: finds a trail set back with its head
-  --key KEY            the public key to trust (the \`public_key\` of a proof); default: this trail's own
+  --against FILE       a copy of anchor/head.jsonl stored elsewhere; detects a log that was rolled back together with its head
+  --key KEY            public key to trust (the \`public_key\` of a proof); default: the key of this log
 
 Examples:
   ringfence audit tail -n 20 --follow
@@ -91,7 +91,7 @@ export const audit = (args: readonly string[]): Promise<number> => {
   })
 }
 
-/** `ringfence audit …`: resolves to the exit code; throws `SandboxError` for what it cannot do. */
+/** `ringfence audit …`: resolves to the exit code; throws `SandboxError` on wrong usage or an unreadable log. */
 export async function runAudit(
   args: readonly string[],
   io: CliIo,
@@ -104,11 +104,16 @@ export async function runAudit(
     return 0
   }
   const action = Object.hasOwn(ACTIONS, name ?? '') ? ACTIONS[name ?? ''] : undefined
-  if (action === undefined) throw usage(name === undefined ? 'say what to do' : `unknown action \`${name}\``)
+  if (action === undefined)
+    throw usage(
+      name === undefined
+        ? 'missing action: tail, query, verify, export or proof'
+        : `unknown action \`${name}\``,
+    )
   const stray = Object.keys(values).find(
     (given) => given !== 'json' && !action.takes.includes(given as Option),
   )
-  if (stray !== undefined) throw usage(`\`audit ${name}\` does not take --${stray}`)
+  if (stray !== undefined) throw usage(`\`audit ${name}\` does not accept --${stray}`)
   if (rest.length > 0 && name !== 'proof') throw usage(`unexpected \`${rest[0]}\``)
   let trail: TrailSource | undefined
   try {
@@ -177,7 +182,7 @@ async function proof({ io, values, rest, json, trail }: Call): Promise<number> {
   if (extra !== undefined) throw usage(`unexpected \`${extra}\``)
   if (values.check === undefined) {
     const wanted = wholeNumber(seq, 'SEQ')
-    if (wanted === undefined) throw usage('say which record: `audit proof SEQ`')
+    if (wanted === undefined) throw usage('missing record number: `audit proof SEQ`')
     io.out(`${visibleJson(await trail.proof(wanted))}\n`)
     return 0
   }
@@ -191,7 +196,7 @@ async function proof({ io, values, rest, json, trail }: Call): Promise<number> {
 
 function trustedKey(home: string, given: string | undefined): VerifyKey {
   const key = given === undefined ? loadVerifyKey(home) : keyFrom(given)
-  if (key === undefined) throw usage('there is no trail here, so say which key to trust: --key KEY')
+  if (key === undefined) throw usage('no audit log on this host: name the public key to trust with --key KEY')
   return key
 }
 
@@ -203,7 +208,7 @@ function keyFrom(x: string): VerifyKey {
   }
 }
 
-/** The newest head in a copy of the anchor file, or the one of a proof. */
+/** The newest head in a copy of the anchor file, or the head of a proof. */
 function headFrom(file: string): unknown {
   type Held = { readonly head?: { readonly count?: number } } | null
   const lines = textFrom(file).trim().split('\n')
@@ -229,7 +234,7 @@ function jsonIn(text: string, file: string): unknown {
 
 function filterOf(values: Values): TrailFilter {
   const type = values['event-type']
-  if (type !== undefined && type !== 'sandbox') throw usage('--event-type: the only one is `sandbox`')
+  if (type !== undefined && type !== 'sandbox') throw usage('--event-type: only `sandbox` is supported')
   return {
     ...(values.event === undefined ? {} : { events: values.event }),
     ...(type === undefined ? {} : { eventType: type }),
@@ -245,7 +250,7 @@ const UNIT_MS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: 3_600
 function momentOf(text: string): Date {
   const [, amount, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
   const at = amount && unit ? Date.now() - Number(amount) * (UNIT_MS[unit] ?? 0) : Date.parse(text)
-  if (!Number.isFinite(at)) throw usage(`--since: \`${text}\` is neither a time nor an age like 15m`)
+  if (!Number.isFinite(at)) throw usage(`--since: \`${text}\` is neither a timestamp nor an age such as 15m`)
   return new Date(at)
 }
 
@@ -255,7 +260,7 @@ function wholeNumber(text: string | undefined, name: string): number | undefined
   return Number(text)
 }
 
-// SECURITY: records quote what agents typed; nothing in them may steer the reader's terminal.
+// SECURITY: records contain agent input, which must not control the reader's terminal.
 function show(record: TrailRecord, json: boolean): string {
   if (json) return `${visibleJson(record)}\n`
   const { seq, time, event, hash: _hash, prev_hash: _prev, ...rest } = record

@@ -16,12 +16,12 @@ const OPTIONS = {
   'agent-id': { type: 'string' },
 } as const
 
-/** `ringfence auto`: the router decides where a line runs. No sandbox means no run, never the host. */
+/** `ringfence auto`: the router decides where a line runs. Without a sandbox the line does not run; it never falls back to the host. */
 export async function auto(args: readonly string[]): Promise<number> {
   const { values } = parseOptions('auto', args, OPTIONS)
   const line = values.command
   if (line === undefined)
-    throw new SandboxError('no-command', 'no command was given', { hint: 'ringfence auto -c "shell line"' })
+    throw new SandboxError('no-command', 'no command given', { hint: 'ringfence auto -c "shell line"' })
   const ringfence = await compose({ config: values.config, policy: values.policy })
   const { AutoSandboxRouter } = await import('../policy/router.ts')
   const workspace = resolve(ringfence.cwd, values.workspace ?? '.')

@@ -4,7 +4,7 @@ import { usage } from './options.ts'
 import type { CliIo } from './terminal/io.ts'
 import { err, outStyled } from './terminal/output.ts'
 
-/** `ringfence check command|path|url`: judges and runs nothing. */
+/** `ringfence check command|path|url`: checks the input against the policy and runs nothing. */
 export async function check(args: readonly string[]): Promise<number> {
   const kinds = ['command', 'path', 'url']
   const at = args.findIndex((word) => kinds.includes(word))
@@ -18,16 +18,17 @@ export async function check(args: readonly string[]): Promise<number> {
     case 'url':
       return (await import('./check/url.ts')).checkUrl(rest, io, configOf)
     default:
-      throw usage('check', 'say what to check: command, path or url')
+      throw usage('check', 'missing what to check: command, path or url')
   }
 }
 
-/** A named file, or what this user's configuration says. */
+/** The named file, or else this user's configuration. */
 const configOf = async (file?: string) => (file === undefined ? (await compose()).config : loadConfig(file))
 
+/** A `CliIo` on the process's standard streams. */
 export const standardIo = (json: boolean): CliIo => ({
   home: stateDirectory(process.env),
-  // Commands with an `io` make every piece visible themselves: some of them have colours.
+  // Commands with a `CliIo` escape their input themselves, because some print colours.
   out: outStyled,
   err,
   json,

@@ -7,7 +7,7 @@ import { imageJson, imageLine } from './image.ts'
 import { parseOptions } from './options.ts'
 import { outStyled } from './terminal/output.ts'
 
-/** `ringfence doctor`: every backend is started once, now; nothing is taken from memory. */
+/** `ringfence doctor`: starts every backend once; uses no cached result. */
 export async function doctor(args: readonly string[]): Promise<number> {
   const { values } = parseOptions('doctor', args, {})
   const ringfence = await compose({ config: values.config, policy: values.policy })
@@ -44,12 +44,14 @@ function table(
   return `node ${host.node}, kernel ${host.kernel}\n\n  ${'backend'.padEnd(12)} ${'level'.padEnd(9)} ${'here'.padEnd(9)} ${'start'.padStart(9)}\n${lines.join('\n')}\n${kept}`
 }
 
-/** What is to be known about this host, with what to do about it. */
+const SEVERITY = { stops: 'error', weakens: 'warning', tells: 'note' } as const
+
+/** Findings about this host, each with its fix. */
 function notesText(notes: readonly HostNote[]): string {
   const lines = notes.map(({ weight, text, fix }) => {
     const todo =
       fix === undefined ? '' : `\n           fix: ${fix.trimEnd().replaceAll('\n', '\n           ')}`
-    return `  ${weight.padEnd(8)} ${text}${todo}\n`
+    return `  ${SEVERITY[weight].padEnd(8)} ${text}${todo}\n`
   })
   return lines.length === 0 ? '' : `\nthis host:\n${lines.join('')}`
 }

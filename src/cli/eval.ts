@@ -11,7 +11,7 @@ const OPTIONS = {
   memory: { type: 'string' },
 } as const
 
-/** `ringfence eval EXPR`: the value as JSON; 124 when a limit stopped it, 1 when the code threw. */
+/** `ringfence eval EXPR`: prints the value as JSON; exit 124 when a limit stopped the code, 1 when the code threw. */
 export async function evaluate(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('eval', args, OPTIONS)
   const [code, ...more] = positionals
@@ -25,7 +25,7 @@ export async function evaluate(args: readonly string[]): Promise<number> {
   }
   try {
     const value = values.async ? await safeEvalAsync(code, options) : safeEval(code, options)
-    // A value without a JSON form is shown as JSON shows it inside a list.
+    // JSON.stringify writes `null` for such values inside an array; do the same at the top level.
     out(`${visibleJson(value ?? null)}\n`)
     return 0
   } catch (error) {
@@ -49,7 +49,7 @@ function parse(text: string): unknown {
   }
 }
 
-/** What the code brought on itself is told here; all else is for the one place that tells errors. */
+/** Prints limits and exceptions of the evaluated code; other errors are handled by main.ts. */
 function show(error: unknown, json: boolean): number {
   const limit =
     error instanceof SandboxError && (error.code === 'timeout' || error.code === 'resource-exhausted')

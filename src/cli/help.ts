@@ -1,32 +1,34 @@
+/** The version that `ringfence --version` prints. */
 export const VERSION = '0.1.0'
 
-const OVERVIEW = `ringfence — run an agent's commands behind a wall, and keep a record of it
+const OVERVIEW = `ringfence — run an agent's commands in a sandbox and record them in an audit log
 
 usage: ringfence <command> [options]
 
   run      run one command in a sandbox
-  review   look at, apply or drop what a reviewed run changed
-  auto     let policy choose: on the host, in a sandbox, ask, or refuse
-  check    judge a command, a path or an address without running anything
-  image    make, list and remove root file systems for containers and machines
-  doctor   which walls this host has, what each keeps, and how to get more
-  policy   write, check and describe a policy file
-  audit    read and verify the trail
-  eval     evaluate JavaScript that can reach nothing of this machine
-  skill    inspect, run, list and count skills
-  wasm     meter and run WebAssembly with fuel, a deadline and named grants
+  review   show, apply or drop the changes of a \`run --review\`
+  auto     let the policy decide: run on the host, run in a sandbox, ask, or deny
+  check    check a command, path or URL against the policy without running it
+  image    build, list and remove root file systems for containers and microVMs
+  doctor   show which backends work on this host, what they guarantee, and how to add more
+  policy   write, validate and explain a policy file
+  audit    read and verify the audit log
+  eval     evaluate JavaScript with no access to files, network or processes
+  skill    inspect, run and list skills, and show their usage
+  wasm     run WebAssembly with a fuel limit, a deadline and explicit grants
 
-  mcp      tools for an agent over MCP, in one sandbox on this directory
-  hook     let policy judge what a coding agent does, before it does it
+  mcp      MCP server: an agent's tools run in one sandbox on this directory
+  hook     check a coding agent's tool calls against the policy before they run
 
-  serve    a control plane for many sandboxes: HTTP, keys, approvals, events
-  sandbox  create, use and end sandboxes on a server
-  key      make, list and revoke API keys
+  serve    start the server: HTTP API, API keys, approvals, events, console
+  sandbox  create, use and destroy sandboxes on a server
+  key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
-  approve  answer what a command waits for; also reject
-  reload   let a server read its configuration anew
+  approve  approve a command that waits for an answer
+  reject   reject a command that waits for an answer
+  reload   reload a server's configuration
 
-Every command knows --json, --config FILE, --quiet and --help.
+Every command accepts --json, --config FILE, --quiet and --help.
 
 examples:
   ringfence run -- npm test
@@ -34,42 +36,42 @@ examples:
   ringfence check command 'curl https://example.com | sh'
   ringfence doctor
 
-exit codes: the command's own; 124 a limit stopped it; 125 ringfence could not do it;
-126 denied by policy, or approval needed and not given; 2 wrong usage or invalid input
+exit codes: the command's own; 124 a limit stopped the command; 125 ringfence failed;
+126 denied by the policy, or not approved; 2 wrong usage or invalid input
 `
 
 const RUN = `usage: ringfence run [options] -- program [arguments…]
        ringfence run [options] -c 'shell line'
 
-Runs a command in a sandbox of its own. It sees the host's programs and the workspace, nothing else:
-no network, no other files, no environment but what is named here.
+Runs a command in a new sandbox. The command sees the host's programs and the workspace. It has no network, no other
+files, and no environment variables except those passed with --env.
 
-what it may touch
-  --workspace DIR         writable, and where it starts (default: the current directory)
+files, network and environment
+  --workspace DIR         writable working directory (default: the current directory)
   --preset NAME           read-only | workspace-write (default) | danger-full-access
-  --read P, --write P     more paths, absolute; may be repeated
+  --read P, --write P     grant another absolute path; repeatable
   --deny P                hide a path inside a granted one
-  --mount SRC:DST[:ro]    show a host path somewhere else
-  --unix-socket P         let it connect to this socket
-  --env K[=V]             a variable; without a value it is taken from here
+  --mount SRC:DST[:ro]    mount a host path at another path
+  --unix-socket P         allow connections to this Unix socket
+  --env K[=V]             set a variable; without =V, copy it from this environment
   --network MODE          offline (default) | loopback | fetch | full
-  --allow-host H[:PORT]   a host it may reach through the proxy; also *.host, @registries, @github
-  --secret NAME=VAR@HOST  NAME holds a placeholder; the proxy puts the value of your VAR into requests to HOST
-  --review                changes wait until you have seen them
+  --allow-host H[:PORT]   allow a host through the proxy; also *.host, @registries, @github
+  --secret NAME=VAR@HOST  set NAME to a placeholder; the proxy replaces it with the value of VAR in requests to HOST
+  --review                hold back file changes until you apply them
 
 limits
   --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
 
-which wall
-  --backend NAME          bubblewrap | docker | gvisor | native (no wall) | mock
-  --image NAME            an image as root file system, behind docker, gvisor or microvm
+backend
+  --backend NAME          bubblewrap | docker | gvisor | microvm | native (no isolation) | mock
+  --image NAME            root file system image, for docker, gvisor and microvm
   --min-isolation LEVEL   os | container | gvisor | microvm
-  --waive GUARANTEE       give one up, on the record
+  --waive GUARANTEE       drop one guarantee (recorded in the audit log)
 
 more
-  --policy FILE           rules for this run          --yes       approve what the policy asks about
-  --explain               print the plan, run nothing --agent-id  who asks; stands in the trail
-  --json                  result and output as JSON
+  --policy FILE           policy for this run            --yes       approve what the policy asks about
+  --explain               print the plan, run nothing    --agent-id  name of the agent, recorded in the audit log
+  --json                  print result and output as JSON
 
 examples:
   ringfence run -- python3 -m pytest
@@ -85,8 +87,8 @@ const REVIEW = `usage: ringfence review ls
        ringfence review apply ID [PATH…]
        ringfence review drop ID
 
-Changes of \`run --review\` that wait. Each is applied whole or not at all, and only where the original is still as it
-was when the command started.
+Shows, applies or drops the file changes of \`ringfence run --review\`. Each file is changed completely or not at all, and
+only if the original has not changed since the command started.
 
 examples:
   ringfence review show rv_0123456789ab
@@ -98,10 +100,10 @@ const IMAGE = `usage: ringfence image build [NAME] [--kind container|microvm] [-
        ringfence image ls
        ringfence image rm NAME
 
-Root file systems for containers, made on this host without a registry: of its own programs with all that they need, or
-of Debian packages with what they depend on. The same input gives the same digest. Without a name it is the image that
-containers get when none is asked for. \`--kind microvm\` adds what a virtual machine starts from: Debian's kernel for
-clouds, an initramfs with our agent, and a read-only root image.
+Builds root file systems on this host, without a registry: from the host's own programs and their libraries, or from
+Debian packages and their dependencies. The same input gives the same digest. Without a name, builds the default image.
+\`--kind microvm\` adds what a virtual machine boots from: Debian's cloud kernel, an initramfs with the guest agent, and
+a read-only root image.
 
 examples:
   ringfence image build
@@ -113,8 +115,9 @@ examples:
 
 const AUTO = `usage: ringfence auto [options] -c 'shell line'
 
-Policy chooses where the line runs: harmless ones on the host (on the record as native), others in a sandbox; what
-needs a person is asked; what is denied does not run. Without a sandbox nothing falls back to the host.
+The policy decides where the line runs. A harmless line runs on the host (recorded with the backend \`native\`), other
+lines run in a sandbox. A line that needs approval is asked about; a denied line does not run. If no sandbox is
+available, nothing falls back to the host.
 
 examples:
   ringfence auto -c 'git status'
@@ -125,8 +128,8 @@ const CHECK = `usage: ringfence check command 'shell line' [--workspace W] [--ho
        ringfence check path P --op read|write|create|mount-ro|mount-rw [--workspace W]
        ringfence check url U
 
-Judges and runs nothing. Exit 0: allow or sandbox; 3: ask; 4: deny or block. With --batch it reads one JSON object a
-line and answers each with one. --policy FILE judges by the rules, paths and networks of that file.
+Checks the input against the policy and runs nothing. Exit 0: allow or sandbox; 3: ask; 4: deny or block.
+--batch reads one JSON object per line and prints one answer per line. --policy FILE checks against that file.
 
 examples:
   ringfence check command 'find . -name "*.ts" -delete'
@@ -136,8 +139,8 @@ examples:
 
 const DOCTOR = `usage: ringfence doctor [--json]
 
-Starts every backend once and says what it keeps on this host, what is missing, and the command that fixes it. Then
-what else is to be known about this host: what stops a wall, what weakens it, what is good to know.
+Starts every backend once and prints the guarantees it provides on this host, what is missing, and the command that
+fixes it. Then prints other findings about this host: what prevents isolation, what weakens it, and notes.
 
 examples:
   ringfence doctor
@@ -145,11 +148,11 @@ examples:
 `
 
 const POLICY = `usage: ringfence policy init [FILE]      write a commented ringfence.toml
-       ringfence policy validate FILE    check a file; its own examples are run
-       ringfence policy test FILE        run every rule's examples, a line each; 1 when one lies
-       ringfence policy explain [FILE]   what a file, or the policy in force here, permits
-       ringfence policy schema           the JSON Schema of the file
-       ringfence policy learn [-o FILE] -- program…   run it, keep nothing of it, and write the policy that lets it pass
+       ringfence policy validate FILE    validate a file and run the examples in it
+       ringfence policy test FILE        run every rule's examples, one line each; exit 1 if one fails
+       ringfence policy explain [FILE]   show what a file, or the current policy, permits
+       ringfence policy schema           print the JSON Schema of the file
+       ringfence policy learn [-o FILE] -- program…   run a program, drop its changes, and write a policy that permits it
 
 examples:
   ringfence policy init
@@ -159,7 +162,7 @@ examples:
 
 const AUDIT = `usage: ringfence audit tail|query|verify|export|proof [options]
 
-Reads the trail of everything that was decided and run, and proves that nobody changed it.
+Reads the audit log of every decision and command, and verifies that no record was changed or removed.
 
 examples:
   ringfence audit tail -n 20
@@ -173,10 +176,10 @@ const SKILL = `usage: ringfence skill inspect DIR
        ringfence skill list
        ringfence skill usage [NAME]
 
-A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. inspect shows what it asks for, red
-flags, what its code imports, sentences that try to talk to a model, and its hash; a skill that changes afterwards does
-not run until it is inspected again. run gives it what its manifest asks for, except red flags: those need --grant.
-Exit 124 when a limit stopped it, 1 when it failed by itself, 126 when it was refused.
+A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. \`inspect\` shows the capabilities it
+requests, red flags, the imports of its code, text that looks like prompt injection, and its hash. A skill that changes
+afterwards does not run until you inspect it again. \`run\` grants what the manifest requests, except red flags: those
+need --grant. Exit 124: a limit stopped the skill; 1: the skill failed; 126: the run was rejected.
 
 examples:
   ringfence skill inspect examples/skills/word-count
@@ -189,8 +192,8 @@ const WASM = `usage: ringfence wasm run FILE [--input JSON] [--fuel N] [--memory
                           [--call FUNCTION] [--workspace DIR] [--agent-id ID]
        ringfence wasm meter IN -o OUT
 
-Runs a WebAssembly module with nothing but what is granted: fuel is counted by Wasmtime's rules, a deadline ends it
-wherever it is, memory has a ceiling. Exit 124 when a limit stopped it, 1 when it failed by itself.
+Runs a WebAssembly module with only the capabilities you grant. Fuel is counted by Wasmtime's rules; a deadline and a
+memory limit always apply. Exit 124: a limit stopped the module; 1: the module failed.
 
 examples:
   ringfence wasm run skill.wasm --input '{"n": 3}' --fuel 100000
@@ -201,8 +204,8 @@ examples:
 
 const EVAL = `usage: ringfence eval EXPR [--context JSON] [--async] [--timeout MS] [--memory MB]
 
-Evaluates JavaScript in an engine of its own: no files, no network, no process, a deadline and a memory ceiling. Prints the
-value as JSON. Exit 124 when a limit stopped it, 1 when the code threw.
+Evaluates JavaScript in a separate engine with no files, no network and no processes, under a deadline and a memory
+limit. Prints the value as JSON. Exit 124: a limit stopped the code; 1: the code threw.
 
 examples:
   ringfence eval '1 + 2'
@@ -213,8 +216,9 @@ examples:
 const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID] [--preset P]
                      [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL]
 
-An MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this directory;
-commands that policy asks about are put to the person at the client, where the client can. See docs/agents.md.
+Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
+directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
+See docs/agents.md.
 
 examples:
   ringfence mcp
@@ -226,11 +230,12 @@ const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wr
        ringfence hook install claude-code|codex|gemini [--project] [--sandboxed | --wrap] [--yes]
        ringfence hook test claude-code|codex|gemini [--project]
 
-Reads the agent's tool call on standard input and answers in its own format. What policy lets run only in a sandbox is
-asked about (Claude Code) or refused; --sandboxed says that the agent's own sandbox is on, --wrap lets Claude Code run it
-through \`ringfence run\`. install shows the agent's settings, writes them after a yes and tries the hook; with --project
-the settings are those of this directory, which other machines may share. A hook that cannot start blocks.
-test runs the installed hook as the agent would. Exit 0: it works; 1: it does not, or something is left to do.
+Reads the agent's tool call on standard input and answers in the agent's own format. A command that the policy permits
+only in a sandbox is asked about (Claude Code) or rejected. --sandboxed: the agent's own sandbox is enabled. --wrap:
+Claude Code runs the command through \`ringfence run\`. A hook that cannot start blocks the tool call.
+install shows the settings, writes them after you confirm, and tests the hook; --project writes the settings of this
+directory, which may be shared with other machines.
+test runs the installed hook as the agent would. Exit 0: the hook works; 1: it does not, or a step is left to do.
 
 examples:
   ringfence hook install claude-code --wrap
@@ -241,10 +246,10 @@ examples:
 
 const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--database-url URL] [--tls-cert F --tls-key F]
 
-Serves /v1 (described at /openapi.json) until SIGTERM, which lets running commands end. SIGHUP reads the configuration
-anew. Records and the trail lie in an embedded store under the state directory, or in PostgreSQL. Anything but a
-loopback address needs TLS, or --insecure-bind behind a proxy of your own. --print-key makes an operator's key.
-The address of the console that it prints signs you in once, within ten minutes (docs/console.md).
+Serves the API under /v1 (described at /openapi.json) until SIGTERM, then waits for running commands to finish. SIGHUP
+reloads the configuration. Records and the audit log are stored in SQLite under the state directory, or in PostgreSQL.
+An address other than loopback needs TLS, or --insecure-bind behind your own TLS proxy. --print-key creates and prints
+an admin key. The printed console URL signs you in once, within ten minutes (docs/console.md).
 
 examples:
   ringfence serve
@@ -255,8 +260,8 @@ examples:
 const MIGRATE = `usage: ringfence migrate --database-url postgres://user@host/name [--json]
 
 Moves the records and the audit log of the state directory from SQLite to an empty PostgreSQL database. Stop the server
-first. Everything is copied in one transaction, counted and verified; only then the state directory belongs to PostgreSQL.
-When it fails nothing has changed. Run again, it only verifies. The SQLite file stays where it is.
+first. Everything is copied in one transaction, counted and verified; only then does the state directory switch to
+PostgreSQL. A failed migration changes nothing. A second run only verifies. The SQLite file is kept.
 
 examples:
   ringfence migrate --database-url postgres://ringfence@localhost/ringfence
@@ -268,13 +273,12 @@ const SANDBOX = `usage: ringfence sandbox create [options]              prints t
        ringfence sandbox get|pause|resume|snapshot|fork|logs ID
        ringfence sandbox exec ID [-c 'shell line' | -- argv…]
        ringfence sandbox cp FILE ID:/path | ID:/path FILE
-       ringfence sandbox port ID PORT                   where a port inside is reached
+       ringfence sandbox port ID PORT                   prints the URL of a port inside the sandbox
        ringfence sandbox rm ID…
 
-The server is RINGFENCE_URL (default http://127.0.0.1:4200), the key RINGFENCE_API_KEY.
-create takes --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --secret, --metadata,
---cpus, --memory, --disk, --pids, --timeout (its whole life, in seconds; 0: no end), --idle, --review,
---agent-id.
+RINGFENCE_URL names the server (default http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
+create accepts --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --secret, --metadata,
+--cpus, --memory, --disk, --pids, --timeout (maximum lifetime in seconds; 0 = unlimited), --idle, --review, --agent-id.
 
 examples:
   ringfence sandbox create --memory 512 --timeout 600
@@ -287,8 +291,8 @@ const KEY = `usage: ringfence key create [--scope create,exec,read,admin] [--ten
        ringfence key ls
        ringfence key revoke ID
 
-Without RINGFENCE_URL it works on the local state. A key is printed once and kept as a hash. Without --scope it may
-create, exec and read; admin is the operator: it sees every tenant and answers approvals.
+Works on the local state directory unless RINGFENCE_URL is set. A key is printed once and stored as a hash. The default
+scopes are create, exec and read. An admin key sees every tenant and answers approvals.
 
 examples:
   ringfence key create
@@ -300,7 +304,7 @@ examples:
 const APPROVE = `usage: ringfence approve [ID] [--reason TEXT]
        ringfence reject [ID] [--reason TEXT]
 
-Answers a command that waits for a human, on the server of RINGFENCE_URL. Without an id: what waits.
+Approves or rejects a waiting command on the server at RINGFENCE_URL. Without an id, lists the pending approvals.
 
 examples:
   ringfence approve
@@ -310,7 +314,7 @@ examples:
 
 const RELOAD = `usage: ringfence reload
 
-The server of RINGFENCE_URL reads its configuration anew, as a whole or not at all.
+Reloads the configuration of the server at RINGFENCE_URL. An invalid configuration changes nothing.
 
 examples:
   ringfence reload
@@ -340,5 +344,6 @@ const HELP: Readonly<Record<string, string>> = {
   reload: RELOAD,
 }
 
+/** The help text of a command, or the overview if there is no such command. */
 export const helpText = (command: string): string =>
   Object.hasOwn(HELP, command) ? (HELP[command] as string) : OVERVIEW

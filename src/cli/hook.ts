@@ -18,27 +18,31 @@ import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
-  /** The agent's own sandbox is on: what may only run in a sandbox may run. */
+  /** The agent's own sandbox is enabled: commands that need a sandbox are allowed. */
   sandboxed: { type: 'boolean' },
-  /** Rewrites what may only run in a sandbox to `ringfence run`; Claude Code only. */
+  /** Rewrites commands that need a sandbox to `ringfence run`; Claude Code only. */
   wrap: { type: 'boolean' },
   project: { type: 'boolean' },
   yes: { type: 'boolean', short: 'y' },
 } as const
+/** The parsed flags of `ringfence hook`. */
 export type HookValues = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 
 const MAX_INPUT = 16 * 1024 * 1024
-/** Agents go on without a hook that takes too long (60 s in what we install), so we answer long before. */
+/** Agents ignore a hook that times out (60 s in the settings we install), so we answer well before that. */
 const ANSWER_MS = 15_000
 const KILL_MS = 20_000
 
-/** `ringfence hook AGENT` judges the tool call on stdin; `install` and `test` take care of the agent's settings. */
+/** `ringfence hook AGENT` checks the tool call on stdin; `install` and `test` write and test the agent's settings. */
 export async function hook(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('hook', args, OPTIONS)
   const [first, second] = positionals
   const agent = agentOf(first === 'install' || first === 'test' ? second : first)
   if (values.wrap && agent !== 'claude-code')
-    throw usage('hook', 'only Claude Code lets a hook change a command')
+    throw usage(
+      'hook',
+      '--wrap is supported only for claude-code: other agents do not let a hook change a command',
+    )
   if (first === 'install') return (await import('./hook/install.ts')).install(agent, values, ownProgram())
   if (first === 'test') return (await import('./hook/test.ts')).testInstalled(agent, values)
   const { stdout, stderr, code } = await inTime(answer(agent, values))
@@ -52,7 +56,7 @@ function agentOf(name: string | undefined): HookAgent {
   if (found) return found
   throw usage(
     'hook',
-    name === undefined ? 'which agent?' : `unknown agent \`${name}\`; one of: ${HOOK_AGENTS.join(', ')}`,
+    `${name === undefined ? 'missing agent' : `unknown agent \`${name}\``}; one of: ${HOOK_AGENTS.join(', ')}`,
   )
 }
 
@@ -61,12 +65,12 @@ const ownProgram = (): OwnProgram => ({
   script: realpathSync(process.argv[1] as string),
 })
 
-/** SECURITY: a hook that is late is a hook that let the call pass. */
+/** SECURITY: agents let a tool call pass when its hook times out, so a late answer must be a block. */
 async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
   killOwnProcessAfter(KILL_MS)
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<HookAnswer>((resolve) => {
-    timer = setTimeout(() => resolve(blocked('the judgement took too long')), ANSWER_MS)
+    timer = setTimeout(() => resolve(blocked('the policy check took too long')), ANSWER_MS)
   })
   try {
     return await Promise.race([answering, late])
@@ -76,7 +80,7 @@ async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
   }
 }
 
-/** SECURITY: an agent lets a tool pass when its hook fails in any other way, so every failure is a block. */
+/** SECURITY: an agent lets a tool call pass when its hook fails in any other way, so every failure is a block. */
 async function answer(agent: HookAgent, values: HookValues): Promise<HookAnswer> {
   try {
     const input: unknown = JSON.parse(await standardInput())
@@ -100,13 +104,13 @@ async function standardInput(): Promise<string> {
   let size = 0
   for await (const chunk of process.stdin) {
     size += (chunk as Buffer).length
-    if (size > MAX_INPUT) throw new SandboxError('too-large', 'the tool call is too large to judge')
+    if (size > MAX_INPUT) throw new SandboxError('too-large', 'the tool call is too large to check')
     chunks.push(chunk as Buffer)
   }
   return Buffer.concat(chunks).toString('utf8')
 }
 
-/** On record before the agent hears it. */
+/** Records the decision before the agent receives it. */
 async function note(
   { trail }: Ringfence,
   agent: HookAgent,

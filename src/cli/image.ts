@@ -13,7 +13,7 @@ const OPTIONS = {
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 
-/** `ringfence image build|ls|rm`: root file systems for containers and machines, made here and from nowhere else. */
+/** `ringfence image build|ls|rm`: root file systems for containers and microVMs, built on this host without a registry. */
 export async function image(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('image', args, OPTIONS)
   const [what = 'ls', name, ...rest] = positionals
@@ -23,8 +23,8 @@ export async function image(args: readonly string[]): Promise<number> {
   if (what === 'ls') return list(store.list(), values.json === true)
   if (what === 'build') return build(store, name ?? 'default', values)
   if (what !== 'rm') throw usage('image', `unknown \`${what}\`: use build, ls or rm`)
-  if (name === undefined) throw usage('image', 'which image? `ringfence image rm NAME`')
-  if (!store.remove(name)) throw new SandboxError('not-found', `there is no image \`${name}\``)
+  if (name === undefined) throw usage('image', 'missing image name: `ringfence image rm NAME`')
+  if (!store.remove(name)) throw new SandboxError('not-found', `no image named \`${name}\``)
   return 0
 }
 
@@ -40,7 +40,7 @@ async function build(store: ImageStore, name: string, values: Values): Promise<n
   return 0
 }
 
-/** With a kernel, an initramfs and a root image for it; the digest is of all three. */
+/** Builds kernel, initramfs and root image for a microVM; the digest covers all three. */
 async function machineOf(images: ImageStore, made: Image, values: Values): Promise<string> {
   const { GuestImages } = await import('../backends/microvm/image/image.ts')
   const stateDir = stateDirectory(environment())
@@ -49,8 +49,7 @@ async function machineOf(images: ImageStore, made: Image, values: Values): Promi
 }
 
 async function sourceOf(values: Values): Promise<ImageSource> {
-  if (values.package && values.program)
-    throw usage('image', 'an image is made of --program or of --package, not of both')
+  if (values.package && values.program) throw usage('image', '--program and --package cannot be combined')
   if (values.package) return { kind: 'packages', packages: values.package }
   const { DEFAULT_PROGRAMS } = await import('../backends/images/host-programs.ts')
   return { kind: 'host', programs: [...DEFAULT_PROGRAMS, ...(values.program ?? [])] }
@@ -62,7 +61,7 @@ const progress =
     if (!values.quiet && !values.json) err(`${text}\n`)
   }
 
-/** An image as `--json` shows it, here and in `doctor`. */
+/** An image in the `--json` output of `image` and `doctor`. */
 export const imageJson = ({ name, digest, bytes, files, source }: Image): Record<string, unknown> => ({
   name,
   digest,
@@ -71,6 +70,7 @@ export const imageJson = ({ name, digest, bytes, files, source }: Image): Record
   source: source.kind,
 })
 
+/** An image as one line of text. */
 export const imageLine = ({ name, digest, bytes, files }: Image): string =>
   `${name.padEnd(16)} ${digest.slice(0, 19)}  ${String(Math.round(bytes / 1024 / 1024)).padStart(5)} MB  ${files} files`
 

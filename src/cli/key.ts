@@ -27,7 +27,7 @@ type KeyStore = {
   readonly close: () => Promise<void>
 }
 
-/** `ringfence key create|ls|revoke`: on the named server, or on the local state. */
+/** `ringfence key create|ls|revoke`: on the server at RINGFENCE_URL, or on the local state directory. */
 export async function key(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('key', args, OPTIONS)
   const [action, id, ...rest] = positionals
@@ -40,14 +40,14 @@ export async function key(args: readonly string[]): Promise<number> {
       case 'ls':
         return await list(keyStore, values.json)
       case 'revoke':
-        if (id === undefined) throw usage('key', 'say which key: `key revoke ID`')
+        if (id === undefined) throw usage('key', 'missing key id: `key revoke ID`')
         await keyStore.revoke(id)
         print(values.json, { id, revoked: true }, () => `revoked ${id}\n`)
         return 0
       default:
         throw usage(
           'key',
-          action === undefined ? 'say what to do: create, ls, revoke' : `unknown action \`${action}\``,
+          action === undefined ? 'missing action: create, ls or revoke' : `unknown action \`${action}\``,
         )
     }
   } finally {
@@ -72,7 +72,7 @@ async function create(keyStore: KeyStore, { scope, e2b, name, tenant, json }: Va
     ...(tenant && { tenant }),
   })
   print(json, made, () => `${visible(made.key)}\n`)
-  if (!json) err(`${made.id}: ${made.scopes.join(', ')}; it is not shown again\n`)
+  if (!json) err(`${made.id}: ${made.scopes.join(', ')}; store the key now, it is not shown again\n`)
   return 0
 }
 

@@ -4,10 +4,10 @@ import { helpText, VERSION } from './help.ts'
 import { hostTrouble } from './terminal/host-errors.ts'
 import { endWithReader, err, out } from './terminal/output.ts'
 
-/** What every command exports: it gets what stands behind its name and answers with an exit code. */
+/** Every command takes the arguments after its name and resolves to an exit code. */
 type Command = (args: readonly string[]) => Promise<number>
 
-/** Loaded one by one: start-up pays for the command that runs and for nothing else. */
+/** Loaded on demand, so that start-up loads only the command that runs. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   run: async () => (await import('./run.ts')).run,
   auto: async () => (await import('./auto.ts')).auto,
@@ -50,7 +50,7 @@ async function main(argv: readonly string[]): Promise<number> {
   return (await load())(args)
 }
 
-/** `--json` and the like may stand before the command's name too. */
+/** Moves `--json` and `--quiet` from before the command's name to after it. */
 function leadingCommand(argv: readonly string[]): readonly string[] {
   const flags = argv.findIndex((word) => word !== '--json' && word !== '--quiet')
   return flags <= 0 ? argv : [argv[flags] as string, ...argv.slice(0, flags), ...argv.slice(flags + 1)]
@@ -64,17 +64,17 @@ function asksHelp(args: readonly string[]): boolean {
 const unknownCommand = (name: string): SandboxError =>
   new SandboxError('invalid-input', `unknown command \`${name}\``, { hint: 'see `ringfence --help`' })
 
-/** The one place where errors become text and exit codes. An unknown one is our own defect. */
+/** Prints an error and returns its exit code. An error of unknown type is a bug in ringfence. */
 function fail(error: unknown, json: boolean): number {
   const known =
     error instanceof SandboxError
       ? error
       : (hostTrouble(error) ??
         new SandboxError('internal', `internal error: ${(error as Error)?.message ?? 'unknown'}`, {
-          hint: 'this is a defect; please report it',
+          hint: 'this is a bug in ringfence; please report it',
         }))
   const { code, hint } = known
-  // One line, whatever the input held: a newline or an escape must not write a line of its own.
+  // Always one line: a newline or escape sequence in the input must not forge another line.
   const message = visible(known.message)
   if (json) err(`${visibleJson({ error: { code, message, ...(hint && { hint }) } })}\n`)
   else err(`ringfence: ${code}: ${message}\n${hint ? `hint: ${hint}\n` : ''}`)
@@ -91,7 +91,7 @@ let closedExit: number | undefined
 endWithReader((code) => {
   closedExit = code
 })
-// Node ends quietly when nothing is left to wait for; a command that never answered must not look like one that went well.
+// Node exits with 0 when the event loop is empty; a command whose promise never settled must not look successful.
 process.exitCode = new SandboxError('internal', 'no answer').exitCode
 void main(argv)
   .catch((error: unknown) => fail(error, wantsJson(argv)))

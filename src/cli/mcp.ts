@@ -20,7 +20,7 @@ const OPTIONS = {
   'agent-id': { type: 'string' },
 } as const
 
-/** `ringfence mcp`: one sandbox on this directory for one client, over standard input and output. */
+/** `ringfence mcp`: MCP server on stdin and stdout; one client, one sandbox on this directory. */
 export async function mcp(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('mcp', args, OPTIONS)
   if (positionals.length > 0) throw usage('mcp', `unexpected \`${positionals[0]}\``)
@@ -42,7 +42,7 @@ export async function mcp(args: readonly string[]): Promise<number> {
   await serveMcpOnStdio({
     session,
     version: VERSION,
-    // The sandbox is opened by the first tool, after the client said who it is.
+    // The first tool call opens the sandbox, after the client has sent its name.
     onClient: (name) => {
       if (named === undefined) spec.agentId = agentOf(name)
     },

@@ -5,7 +5,7 @@ import { openStore } from '../store/open.ts'
 import { parseOptions, usage } from './options.ts'
 import { out } from './terminal/output.ts'
 
-/** `ringfence migrate --database-url URL`: from the embedded store to PostgreSQL. */
+/** `ringfence migrate --database-url URL`: moves the records from SQLite to PostgreSQL. */
 export async function migrate(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('migrate', args, {
     'database-url': { type: 'string' },
@@ -14,14 +14,14 @@ export async function migrate(args: readonly string[]): Promise<number> {
   const { config, env, stateDir, close } = await compose({ config: values.config })
   await close()
   const url = values['database-url'] ?? databaseUrl(config, env)
-  if (url === '') throw usage('migrate', 'say where to: --database-url postgres://user@host/name')
+  if (url === '') throw usage('migrate', 'missing target: --database-url postgres://user@host/name')
   const to = await openStore({ stateDir, databaseUrl: url })
   try {
     const done = await migrateStore(stateDir, () => openStore({ stateDir }), to)
     const rows = done.tables.reduce((sum, table) => sum + table.rows, 0)
     const text = done.copied
       ? `moved ${rows} rows of ${done.tables.length} tables; the audit log of ${done.records} records verifies\n`
-      : `nothing to do: the records live in PostgreSQL already; the audit log of ${done.records} records verifies\n`
+      : `nothing to do: the records are already in PostgreSQL; the audit log of ${done.records} records verifies\n`
     out(values.json ? `${visibleJson(done)}\n` : text)
     return 0
   } finally {

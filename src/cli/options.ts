@@ -6,7 +6,7 @@ type Parsed<T extends Options> = ReturnType<
   typeof parseArgs<{ options: T & typeof COMMON; allowPositionals: true }>
 >
 
-/** Understood by every command. */
+/** Accepted by every command. */
 const COMMON = {
   json: { type: 'boolean' },
   config: { type: 'string' },
@@ -15,7 +15,7 @@ const COMMON = {
   help: { type: 'boolean', short: 'h' },
 } as const
 
-/** Strict: an unknown flag or a missing value is wrong usage and says so. */
+/** Parses arguments strictly: an unknown flag or a missing value throws a usage error. */
 export function parseOptions<T extends Options>(
   command: string,
   args: readonly string[],
@@ -33,10 +33,11 @@ export function parseOptions<T extends Options>(
   }
 }
 
+/** A wrong-usage error that points to the command's help. */
 export const usage = (command: string, message: string): SandboxError =>
   new SandboxError('invalid-input', message, { hint: `see \`ringfence ${command} --help\`` })
 
-/** Node's own words are long and end in advice for programmers. */
+/** Shortens the messages of `parseArgs`, which end in advice for programmers. */
 function friendly(message: string): string {
   const unknown = /Unknown option '([^']+)'/.exec(message)
   if (unknown) return `unknown flag \`${unknown[1]}\``
@@ -44,7 +45,7 @@ function friendly(message: string): string {
   return first.replaceAll("'", '`').replace(/^Option/, 'flag')
 }
 
-/** A decimal number exactly as written: no `0x`, no blanks, nothing that only JavaScript takes for a number. */
+/** Parses a plain decimal number: no `0x`, no spaces, no exponent. */
 export function numberOption(flag: string, value: string | undefined): number | undefined {
   if (value === undefined) return undefined
   if (!/^\d+(\.\d+)?$/.test(value))

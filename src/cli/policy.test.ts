@@ -53,16 +53,16 @@ describe('policy test', () => {
     const { code, out } = await run('test', file(TRUE_RULE))
     expect(code).toBe(0)
     expect(out).toMatch(/^ok {4}push: matches `git push origin main`\nok {4}push: matches `env git push`\n/)
-    expect(out).toMatch(/ok {4}push: does not match `git pull`\n.*: 3 examples, every one holds\n$/)
+    expect(out).toMatch(/ok {4}push: does not match `git pull`\n.*: 3 examples, all pass\n$/)
   })
 
   it('names each one that lies and exits 1', async () => {
     const { code, out } = await run('test', file(LYING_RULE))
     expect(code).toBe(1)
-    expect(out).toContain('LIES  policy.rule[1]: does not match `yarn install`\n')
-    expect(out).toContain('LIES  policy.rule[1]: matches `npm test`\n')
+    expect(out).toContain('FAIL  policy.rule[1]: does not match `yarn install`\n')
+    expect(out).toContain('FAIL  policy.rule[1]: matches `npm test`\n')
     expect(out).toContain('policy.rule[2]: has no examples\n')
-    expect(out).toMatch(/5 examples, 2 of them lie\n$/)
+    expect(out).toMatch(/5 examples, 2 failed\n$/)
   })
 
   it('is data with --json', async () => {
@@ -111,20 +111,20 @@ allow_private = ["10.1.2.3"]
     const { code, out } = await run('explain', file(full))
     expect(code).toBe(0)
     for (const words of [
-      'ask: a person approves it first',
+      'ask: needs approval',
       'only git ls',
-      '/projects and below',
+      '/projects and its subdirectories',
       'vault',
       'at most 2 processors',
       'at most 512 MB of memory',
-      'offline; refused: loopback, fetch, full',
+      'offline; not allowed: loopback, fetch, full',
       'only these hosts: @github',
-      'opened on purpose: 10.1.2.3',
+      'private addresses allowed: 10.1.2.3',
       'always in a sandbox: npm',
       'deny    git push …: the policy says so for `git push` [push, 3 examples]',
     ])
       expect(out).toContain(words)
-    expect(out).toMatch(/privilege +\d+ deny; no rule relaxes them/)
+    expect(out).toMatch(/privilege +\d+ deny; cannot be relaxed by a rule/)
   })
 
   it('is data with --json', async () => {
@@ -144,8 +144,8 @@ allow_private = ["10.1.2.3"]
 
   it('says what nothing set comes to', () => {
     const text = policyText(describePolicy({}, '/home/me'))
-    expect(text).toContain('sandbox: runs, only inside a sandbox')
-    expect(text).toContain('whatever a sandbox asks for')
+    expect(text).toContain('sandbox: runs in a sandbox')
+    expect(text).toMatch(/limits +none/)
     expect(text).toMatch(/your rules +none/)
   })
 

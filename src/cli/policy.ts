@@ -30,15 +30,17 @@ export async function policy(args: readonly string[]): Promise<number> {
       throw usage(
         'policy',
         verb === undefined
-          ? 'say what to do: init, validate, test, explain, schema or learn'
-          : `unknown: policy ${verb}`,
+          ? 'missing action: init, validate, test, explain, schema or learn'
+          : `unknown action \`${verb}\``,
       )
   }
 }
 
 function init(file: string, force: boolean): number {
   if (existsSync(file) && !force) {
-    throw new SandboxError('invalid-input', `\`${file}\` exists already`, { hint: '--force replaces it' })
+    throw new SandboxError('invalid-input', `\`${file}\` already exists`, {
+      hint: 'use --force to replace it',
+    })
   }
   writeFileSync(file, TEMPLATE, { mode: 0o600 })
   out(`wrote ${file}\n`)
@@ -46,7 +48,7 @@ function init(file: string, force: boolean): number {
 }
 
 async function validate(file: string | undefined, json: boolean): Promise<number> {
-  if (file === undefined) throw usage('policy', 'name the file to validate')
+  if (file === undefined) throw usage('policy', 'missing file: `policy validate FILE`')
   const config = await loadConfig(file)
   const { compilePolicy } = await import('../policy/policy.ts')
   compilePolicy(config)
@@ -54,14 +56,14 @@ async function validate(file: string | undefined, json: boolean): Promise<number
   out(
     json
       ? `${visibleJson({ ok: true, file, rules })}\n`
-      : `${file}: fine, ${rules} rules, every example holds\n`,
+      : `${file}: valid: ${rules} rules, all examples pass\n`,
   )
   return 0
 }
 
-/** Runs every example of every rule; 1 when one of them lies. */
+/** Runs every example of every rule; exit 1 if one fails. */
 async function test(file: string | undefined, json: boolean): Promise<number> {
-  if (file === undefined) throw usage('policy', 'name the file to test')
+  if (file === undefined) throw usage('policy', 'missing file: `policy test FILE`')
   const config = await loadConfig(file)
   const { examplesOf, rulesOf } = await import('../policy/policy.ts')
   const rules = rulesOf(config)
@@ -79,15 +81,15 @@ async function test(file: string | undefined, json: boolean): Promise<number> {
 function testText(file: string, examples: readonly ExampleResult[], untested: readonly string[]): string {
   const rows = examples.map(({ rule, list, line, holds }) => {
     const matches = (list === 'match') === holds
-    return `${holds ? 'ok  ' : 'LIES'}  ${rule}: ${matches ? 'matches' : 'does not match'} \`${visible(line)}\`\n`
+    return `${holds ? 'ok  ' : 'FAIL'}  ${rule}: ${matches ? 'matches' : 'does not match'} \`${visible(line)}\`\n`
   })
   const bare = untested.map((id) => `      ${id}: has no examples\n`)
-  const lies = examples.filter(({ holds }) => !holds).length
-  const end = lies === 0 ? 'every one holds' : `${lies} of them ${lies === 1 ? 'lies' : 'lie'}`
+  const failed = examples.filter(({ holds }) => !holds).length
+  const end = failed === 0 ? 'all pass' : `${failed} failed`
   return `${rows.join('')}${bare.join('')}${file}: ${examples.length} examples, ${end}\n`
 }
 
-/** The policy of a file, or the one in force here. One that does not load is an error and is not explained. */
+/** Explains the policy of a file, or the current policy. A policy that does not load is an error. */
 async function explain(
   file: string | undefined,
   { config: whole, json }: { readonly config?: string | undefined; readonly json?: boolean | undefined },
@@ -102,32 +104,32 @@ async function explain(
   return 0
 }
 
-const TEMPLATE = `# What agents may do on this machine. Unknown keys are errors; a broken file stops the start.
-# \`ringfence policy validate\` checks it, \`ringfence policy schema\` describes it for editors.
+const TEMPLATE = `# What agents may do on this machine. Unknown keys are errors; ringfence does not start with an invalid file.
+# Check it with \`ringfence policy validate\`; \`ringfence policy schema\` prints its JSON Schema for editors.
 
 [policy]
-# Only directories below these may be mounted.
+# Only these directories and directories inside them may be mounted.
 allowed_host_prefixes = ["~/projects"]
-# Whole path segments that are never shown, whatever the case of their letters.
+# Path segments that are never visible in a sandbox; case-insensitive.
 blocked_host_patterns = [".ssh", ".aws", ".gnupg", "secrets", "credentials"]
 max_cpus = 8
 max_memory_mb = 16384
 max_disk_mb = 102400
 allowed_network_modes = ["offline", "loopback", "fetch"]
 allow_interactive = false
-# For commands that no rule knows.
+# Action for commands that no rule matches.
 default_action = "sandbox"
 
 [[policy.rule]]
 prefix = ["git", "push"]
 action = "ask"
 why = "publishes work"
-# Checked at load: a policy whose examples lie does not load.
+# Examples are checked at load: a policy with a failing example does not load.
 match = ["git push origin main"]
 not_match = ["git pull"]
 
 [commands]
-# When not empty: only these programs.
+# If not empty, only these programs may run.
 allowed = []
 
 [router]

@@ -8,7 +8,7 @@ import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 import { unifiedDiff } from './text-diff.ts'
 
-/** `ringfence review ls|show|apply|drop`: changes that a reviewed run left waiting. */
+/** `ringfence review ls|show|apply|drop`: changes of `run --review` that are not applied yet. */
 export async function review(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('review', args, {})
   const [what = 'ls', id = '', ...paths] = positionals
@@ -30,12 +30,13 @@ function say<T>(json: boolean | undefined, value: T, text: (value: T) => string)
   return 0
 }
 
-/** Whole paths, or directories that hold them; none means everything. */
+/** Selects changes by path or by parent directory; no paths selects all. */
 export const chosenOf =
   (paths: readonly string[], cwd: string): ((change: Change) => boolean) =>
   ({ path }) =>
     paths.length === 0 || [path, relative(cwd, path)].some((name) => paths.some((one) => isWithin(name, one)))
 
+/** Prints the changes that could not be applied; exit code 1 if there are any. */
 export function applied(
   refused: readonly { readonly path: string; readonly why: string }[],
   json: boolean,
@@ -46,12 +47,12 @@ export function applied(
 }
 
 const SIGNS = { added: 'A', changed: 'M', deleted: 'D', mode: 'm' } as const
-/** A longer text is named and not shown. */
+/** The diff of a larger file is not shown. */
 const SHOWN_BYTES = 512 * 1024
 
-/** One line for each change, and the difference where a person can read it. */
+/** One line per change, and a diff for text files. */
 export function changesText(changes: readonly Change[], cwd: string): string {
-  if (changes.length === 0) return 'nothing was changed'
+  if (changes.length === 0) return 'no changes'
   return changes
     .map((change) => [lineOf(change, cwd), differenceOf(change, cwd)].filter(Boolean).join('\n'))
     .join('\n')

@@ -4,6 +4,7 @@ import { compose, type Ringfence } from '../compose/compose.ts'
 import type { Review } from '../host/review/review.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
+import type { Plan } from '../model/plan.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
@@ -12,7 +13,7 @@ import { approver } from './terminal/approver.ts'
 import { askReview } from './terminal/ask.ts'
 import { err, out } from './terminal/output.ts'
 import { explain } from './terminal/plan-text.ts'
-import { isTerminal, runInTerminal, SignalPassage } from './terminal/terminal.ts'
+import { isTerminal, runInTerminal, SignalForwarder } from './terminal/terminal.ts'
 
 const OPTIONS = {
   preset: { type: 'string' },
@@ -45,6 +46,7 @@ const OPTIONS = {
 } as const
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
+type Limits = Plan['limits']
 
 /** `ringfence run`: one command, one sandbox. */
 export async function run(args: readonly string[]): Promise<number> {
@@ -70,12 +72,12 @@ function commandOf(
   args: readonly string[],
 ): string | readonly string[] {
   if (values.command !== undefined && positionals.length > 0)
-    throw usage('run', 'give either -c or a command behind `--`, not both')
+    throw usage('run', 'use either -c or a command after `--`, not both')
   if (values.command !== undefined) return values.command
   if (positionals.length > 0 && !args.includes('--'))
-    throw usage('run', `put the command behind \`--\`: ringfence run -- ${positionals.join(' ')}`)
+    throw usage('run', `put the command after \`--\`: ringfence run -- ${positionals.join(' ')}`)
   if (positionals.length === 0)
-    throw new SandboxError('no-command', 'no command was given', {
+    throw new SandboxError('no-command', 'no command given', {
       hint: 'ringfence run -- program, or -c "shell line"',
     })
   return positionals
@@ -126,7 +128,7 @@ function environmentOf(values: Values, env: Readonly<Record<string, string>>): R
     const at = pair.indexOf('=')
     const name = at < 0 ? pair : pair.slice(0, at)
     const value = at < 0 ? env[name] : pair.slice(at + 1)
-    if (value === undefined) throw usage('run', `--env ${name}: there is no such variable here`)
+    if (value === undefined) throw usage('run', `--env ${name}: not set in this environment`)
     terminal[name] = value
   }
   return terminal
@@ -148,7 +150,7 @@ function limitsOf(values: Values): Record<string, number> {
   }) as Record<string, number>
 }
 
-/** What `--json` collects at most when nothing else is said. */
+/** Default output limit with `--json`. */
 const CAPTURED_BYTES = 64 * 1024 * 1024
 
 async function explainRun(
@@ -174,7 +176,7 @@ async function runIn(
   command: string | readonly string[],
   values: Values,
 ): Promise<number> {
-  const signals = new SignalPassage()
+  const signals = new SignalForwarder()
   const sandbox = await ringfence.gate.open(spec)
   sandbox.onClose(() => ringfence.close())
   const approving = approver(values)
@@ -190,11 +192,11 @@ async function runIn(
             onStarted: (send) => signals.passTo(send),
             ...approving,
           })
-    // Nothing may write any more while somebody looks, and what was applied or dropped is not there to be settled.
+    // Close first: nothing may write during the review, and closing must not touch applied or dropped changes.
     if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
     if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
-    else if (!values.quiet && process.stderr.isTTY) tellViolations(done)
+    else if (!values.quiet && process.stderr.isTTY) printViolations(done, sandbox.plan.limits)
     return exitCodeOf(done.outcome, constants.signals)
   } finally {
     await sandbox.close()
@@ -202,7 +204,7 @@ async function runIn(
   }
 }
 
-/** Shows what was changed and does what the person says; where nobody can say, the changes wait. */
+/** Shows the changes and applies or drops them as the user answers; without a terminal they wait. */
 async function reviewRun(
   review: Review,
   { cwd }: Ringfence,
@@ -212,21 +214,32 @@ async function reviewRun(
   const changes = await review.changes()
   if (changes.length === 0) review.drop()
   if (!values.json) err(`${changesText(changes, cwd)}\n`)
-  const word = changes.length === 0 ? 'drop' : values.yes ? 'apply' : await askReview(values.json === true)
-  if (word === 'drop') review.drop()
-  const refused = word === 'apply' ? await review.apply() : []
+  const answer = changes.length === 0 ? 'drop' : values.yes ? 'apply' : await askReview(values.json === true)
+  if (answer === 'drop') review.drop()
+  const refused = answer === 'apply' ? await review.apply() : []
   for (const { path, why } of refused) err(`ringfence: not applied: ${visible(path)}: ${visible(why)}\n`)
-  const waits = word === 'wait' || refused.length > 0
-  if (waits) err(`the changes wait: ringfence review apply|drop ${review.id}\n`)
-  return { review: { ...(waits ? { id: review.id } : {}), applied: word === 'apply', refused, changes } }
+  const waits = answer === 'wait' || refused.length > 0
+  if (waits) err(`changes not applied yet; run: ringfence review apply|drop ${review.id}\n`)
+  return { review: { ...(waits ? { id: review.id } : {}), applied: answer === 'apply', refused, changes } }
 }
 
-function tellViolations(done: Executed): void {
-  for (const { guarantee, details } of done.violations)
-    err(`ringfence: refused: ${visible(details)} (${guarantee})\n`)
+function printViolations({ violations, outcome }: Executed, limits: Limits): void {
+  const hit = outcome.kind === 'stopped' ? stopText(outcome.limit, limits) : undefined
+  if (hit) err(`ringfence: ${hit}\n`)
+  const stop = outcome.kind === 'stopped' ? `limit.${outcome.limit}` : ''
+  for (const { guarantee, details } of violations)
+    if (!hit || guarantee !== stop) err(`ringfence: blocked: ${visible(details)} (${guarantee})\n`)
 }
 
-/** One finished command as `--json` shows it. */
+/** Which limit stopped the command, and the flag that sets it. */
+function stopText(limit: string, { wallMs, idleMs, outputBytes }: Limits): string | undefined {
+  if (limit === 'wall' && wallMs) return `timed out after ${wallMs / 1000} s (--timeout)`
+  if (limit === 'idle' && idleMs) return `stopped after ${idleMs / 1000} s without output (--idle)`
+  if (limit === 'output' && outputBytes) return `stopped after ${outputBytes} bytes of output (--output)`
+  return undefined
+}
+
+/** A finished command in the `--json` output. */
 export function resultJson(sandbox: Sandbox, done: Executed) {
   const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
   const said = { execId: done.execId, stdout: text(done.stdout), stderr: text(done.stderr) }

@@ -65,13 +65,13 @@ export async function sandbox(args: readonly string[]): Promise<number> {
   if (!action)
     throw usage(
       'sandbox',
-      `${name === undefined ? 'say what to do' : `unknown action \`${name}\``}: ${Object.keys(ACTIONS).join(', ')}`,
+      `${name === undefined ? 'missing action' : `unknown action \`${name}\``}: ${Object.keys(ACTIONS).join(', ')}`,
     )
   return action(values, rest)
 }
 
 function find(id: string | undefined): Promise<RemoteSandbox> {
-  if (id === undefined) throw usage('sandbox', 'say which sandbox')
+  if (id === undefined) throw usage('sandbox', 'missing sandbox id')
   return server().get(id)
 }
 
@@ -177,7 +177,7 @@ async function list(values: Values): Promise<number> {
 async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<number> {
   const command = values.command ?? (argv.length > 0 ? argv : undefined)
   if (command === undefined || (values.command !== undefined && argv.length > 0))
-    throw new SandboxError('no-command', 'give a command: `sandbox exec ID -- argv…` or `-c "line"`')
+    throw new SandboxError('no-command', 'no command given: use `sandbox exec ID -- argv…` or `-c "line"`')
   const target = await find(id)
   const timeout = seconds('--timeout', values.timeout)
   const options = { ...(values.cwd && { cwd: values.cwd }), ...(timeout && { timeout_ms: timeout }) }
@@ -190,7 +190,7 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
   for await (const event of target.stream(command, options)) {
     if (event.type === 'stdout' || event.type === 'stderr') process[event.type].write(event.data)
     else if (event.type === 'approval')
-      err(`ringfence: a human is asked; answer with \`ringfence approve ${visible(event.id)}\`\n`)
+      err(`ringfence: waiting for approval; answer with \`ringfence approve ${visible(event.id)}\`\n`)
     else if (event.type === 'end') {
       sayCut(event.result.cut)
       if (event.result.outcome) return exitCodeOf(event.result.outcome, constants.signals)
@@ -199,16 +199,16 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
   return 125
 }
 
-/** The command did not end by itself. */
+/** Prints why the server ended the stream before the command exited. */
 function sayCut(cut: StreamEnd | undefined): void {
   if (cut) err(`ringfence: ${visible(cut.message)}\n`)
 }
 
-/** `ID:/path` is in the sandbox, anything else here. */
+/** `ID:/path` is a path in the sandbox, anything else a local path. */
 async function copy(_: Values, [from, to]: readonly string[]): Promise<number> {
   const [inside, outside] = [from, to].map((word) => /^(sb_\w+):(\/.*)$/.exec(word ?? ''))
   if (!from || !to || (inside === null) === (outside === null))
-    throw usage('sandbox', 'give one path here and one in a sandbox: `sandbox cp FILE ID:/path`')
+    throw usage('sandbox', 'use one local path and one path in a sandbox: `sandbox cp FILE ID:/path`')
   if (inside) {
     const source = await (await find(inside[1])).files.readStream(inside[2] as string)
     await pipeline(Readable.fromWeb(source as Parameters<typeof Readable.fromWeb>[0]), createWriteStream(to))
@@ -226,7 +226,7 @@ async function logs(values: Values, [id]: readonly string[]): Promise<number> {
     items
       .map(({ time, event, seq, hash: _hash, prev_hash: _prev, ...rest }) => {
         const text = `${time} ${seq} ${event} ${visibleJson(rest)}`
-        // SECURITY: records quote what agents typed.
+        // SECURITY: records contain agent input, which must not control the reader's terminal.
         return `${visible(text)}\n`
       })
       .join(''),
@@ -236,14 +236,14 @@ async function logs(values: Values, [id]: readonly string[]): Promise<number> {
 
 async function port(values: Values, [id, number]: readonly string[]): Promise<number> {
   if (number === undefined || !/^\d{1,5}$/.test(number))
-    throw usage('sandbox', 'say which port: `sandbox port ID PORT`')
+    throw usage('sandbox', 'missing port: `sandbox port ID PORT`')
   const url = (await find(id)).portUrl(Number(number))
   print(values.json, { url }, () => `${visible(url)}\n`)
   return 0
 }
 
 async function remove(values: Values, ids: readonly string[]): Promise<number> {
-  if (ids.length === 0) throw usage('sandbox', 'say which sandbox')
+  if (ids.length === 0) throw usage('sandbox', 'missing sandbox id')
   const ended: SandboxInfo[] = []
   for (const id of ids) ended.push(await (await find(id)).close())
   print(values.json, ended, () => ended.map((one) => `${visible(`${one.id}: ${one.state}`)}\n`).join(''))

@@ -11,11 +11,11 @@ const OPTIONS = {
   'tls-cert': { type: 'string' },
   'tls-key': { type: 'string' },
   'insecure-bind': { type: 'boolean' },
-  /** For `npm start` and tests: makes a key for this run and prints it. */
+  /** For `npm start` and tests: creates a key and prints it. */
   'print-key': { type: 'boolean' },
 } as const
 
-/** `ringfence serve`: until SIGTERM or SIGINT, which drain; a second one does not wait. */
+/** `ringfence serve`: runs until SIGTERM or SIGINT, then drains; a second signal stops at once. */
 export async function serve(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('serve', args, OPTIONS)
   if (positionals.length > 0) throw usage('serve', `unexpected \`${positionals[0]}\``)
@@ -23,7 +23,7 @@ export async function serve(args: readonly string[]): Promise<number> {
     if (!values.quiet) err(`ringfence: ${line}\n`)
   }
   const stop = stopSignals()
-  // One sandbox's trouble must not end all the others; what nobody handled is a defect of ours and is said.
+  // A failure in one sandbox must not stop the others; an unhandled rejection is a bug and is logged.
   process.on('unhandledRejection', (error) => say(`unhandled: ${(error as Error)?.stack ?? error}`))
   const server = await startServer({
     config: values.config,
@@ -40,9 +40,9 @@ export async function serve(args: readonly string[]): Promise<number> {
   const onReload = (): void => void reload(server, say)
   process.on('SIGHUP', onReload)
   await announce(server, values.json === true, values['print-key'] === true)
-  if (server.recovered > 0) say(`${server.recovered} sandboxes of an earlier run had ended with it`)
+  if (server.recovered > 0) say(`${server.recovered} sandboxes of an earlier run were marked as ended`)
   await stop.first
-  say('shutting down; a second signal does not wait')
+  say('shutting down: waiting for running commands; a second signal stops at once')
   await Promise.race([server.drain(), stop.second.then(() => server.close())])
   process.off('SIGHUP', onReload)
   return 0
@@ -53,7 +53,7 @@ async function announce(server: RunningServer, json: boolean, printKey: boolean)
     ? (await server.parts.keys.create({ name: 'start', scopes: ['create', 'exec', 'read', 'admin'] })).secret
     : undefined
   const { keys, sessions } = server.parts
-  // Behind `#`: a browser never sends that part, so it stands in no log.
+  // In the fragment: browsers do not send it, so it appears in no access log.
   const console = `${server.url}/console/#${await sessions.newLink(await keys.consoleKey())}`
   const told = { url: server.url, pid: process.pid, console, ...(key === undefined ? {} : { key }) }
   const lines = [
@@ -68,7 +68,7 @@ async function reload(server: RunningServer, say: (line: string) => void): Promi
   try {
     say(`reloaded; policy ${(await server.reload()).policy}`)
   } catch (error) {
-    say(`not reloaded, everything stays as it was: ${(error as Error).message}`)
+    say(`not reloaded, the old configuration stays in effect: ${(error as Error).message}`)
   }
 }
 

@@ -36,7 +36,7 @@ export async function skill(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('skill', args, OPTIONS)
   const [name = '', target, ...more] = positionals
   const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
-  if (!action) throw usage('skill', 'say `skill inspect`, `skill run`, `skill list` or `skill usage`')
+  if (!action) throw usage('skill', 'missing action: inspect, run, list or usage')
   if (more.length > 0) throw usage('skill', `unexpected \`${more[0]}\``)
   if (target === undefined && (name === 'inspect' || name === 'run'))
     throw usage('skill', `skill ${name} takes a directory or a name`)
@@ -73,7 +73,7 @@ function showInspection(found: Inspection & { readonly changed: boolean }): void
   if (description) say(`  ${description}`)
   say(`  sha256 ${hash}${found.changed ? '  (changed since the last inspection)' : ''}`)
   const kinds = Object.entries(asks)
-  say(kinds.length === 0 ? 'asks for nothing' : 'asks for')
+  say(kinds.length === 0 ? 'requests no capabilities' : 'requests')
   for (const [kind, wanted] of kinds) say(`  ${kind}: ${wanted.join(', ')}`)
   if (env.length > 0) say(`sets ${env.join(', ')}`)
   if (imports.length > 0) say(`imports ${imports.join(', ')}`)
@@ -98,7 +98,7 @@ async function run({ skills, values, target = '', agentId }: Call): Promise<numb
   return 'ok' in result ? 0 : exitCodeOf(result.error.code)
 }
 
-/** JSON, or else the text itself: a path need not be quoted twice. */
+/** Parses JSON; other text is passed as a string, so that a path need not be quoted twice. */
 function inputOf({ input }: Values): Json {
   if (input === undefined) return null
   try {
@@ -115,7 +115,7 @@ function showResult(result: SkillResult, values: Values): void {
   for (const { level, text } of result.log) note(`${level}: ${visible(text)}`)
   if ('ok' in result) out(`${typeof result.ok === 'string' ? result.ok : visibleJson(result.ok)}\n`)
   else err(`ringfence: ${result.error.code}: ${visible(result.error.message)}\n`)
-  if (result.truncated) note('ringfence: the output was cut')
+  if (result.truncated) note('ringfence: output truncated')
   for (const text of result.withheld) note(`ringfence: not granted: ${visible(text)}`)
 }
 

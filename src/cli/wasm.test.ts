@@ -58,7 +58,7 @@ describe('wasm run', () => {
     expect(err).toMatch(message)
   })
   it.each<[readonly string[], RegExp]>([
-    [[], /say `wasm meter`/],
+    [[], /missing action/],
     [['run'], /takes one file/],
     [['run', '/no/such/file'], /cannot be read/],
     [['run', '__FILE__', '--input', '{'], /takes JSON/],

@@ -38,7 +38,7 @@ type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 export async function wasm(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('wasm', args, OPTIONS)
   const [action, file, ...more] = positionals
-  if (action !== 'meter' && action !== 'run') throw usage('wasm', 'say `wasm meter` or `wasm run`')
+  if (action !== 'meter' && action !== 'run') throw usage('wasm', 'missing action: run or meter')
   if (file === undefined || more.length > 0) throw usage('wasm', `wasm ${action} takes one file`)
   const ringfence = await compose({ config: values.config, policy: values.policy })
   const bytes = moduleBytes(resolve(ringfence.cwd, file), file)
@@ -67,7 +67,7 @@ function outputOf({ output }: Values): string {
 
 type Limits = Required<Omit<WasmSandboxOptions, 'runner'>>
 
-/** What the configuration says, unless a flag says something else. */
+/** Limits from the flags, then from the configuration, then defaults. */
 function limitsOf({ sandbox = {} }: Config, values: Values): Limits {
   const seconds = numberOption('--timeout', values.timeout)
   return {
@@ -100,7 +100,7 @@ async function run(
   const input = inputOf(values)
   const grants = values.grant ?? []
   const identity = { skill, execId: newId('ex'), agentId: values['agent-id'] ?? env.RINGFENCE_AGENT_ID }
-  // On record before it happens, like everything that acts.
+  // Recorded before it runs, like every action.
   const who = identity.agentId === undefined ? {} : { agent_id: identity.agentId }
   await trail.append({ event: 'SkillRun', ...who, exec_id: identity.execId, skill, state: 'started', grants })
   const sandbox = new WasmSandbox(limits)
@@ -119,7 +119,7 @@ async function run(
   }
 }
 
-/** The same network and the same memory that a skill has. */
+/** The same network access and memory that a skill has. */
 function hostOf({ config, stateDir }: Ringfence, agentId = ''): WasmRunOptions {
   const allowPrivate = config.network?.allow_private ?? []
   return {
@@ -161,7 +161,7 @@ function show(result: WasmResult, values: Values): void {
   else err(`ringfence: ${result.error.code}: ${visible(result.error.message)}\n`)
 }
 
-/** A run's own failures are 1; ours keep the codes that every command has. */
+/** Failures of the module exit with 1; failures of ringfence use the common exit codes. */
 export function exitCodeOf(code: RunErrorCode): number {
   switch (code) {
     case 'resource-exhausted':

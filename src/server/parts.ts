@@ -61,7 +61,7 @@ export type ServerParts = {
 }
 
 /** The operator's policy: read it, try it, change its file. */
-export type PolicyParts = {
+type PolicyParts = {
   readonly hash: () => string
   /** The effective policy; paths and private addresses of the host only for the operator. */
   readonly describe: (forOperator: boolean) => Promise<PolicyDescription>

@@ -15,7 +15,7 @@ export type State = (typeof STATES)[number]
 
 /** `executing` is shown while the sandbox is ready and runs commands; it is not a state of its own. */
 export type ShownState = State | 'executing'
-export const SHOWN_STATES = [...STATES, 'executing'] as const
+const _SHOWN_STATES = [...STATES, 'executing'] as const
 
 export const NEXT: Readonly<Record<State, readonly State[]>> = {
   requested: ['provisioning', 'destroyed', 'failed'],

@@ -176,7 +176,7 @@ test.runIf(process.env.RINGFENCE_FULL)(
   () => {
     const waits = `sleep 40 | '${process.execPath}' '${program}' hook claude-code; exit $?`
     const { status, stderr } = spawnSync('/bin/bash', ['-c', waits], { env: kit.env, encoding: 'utf8' })
-    expect([status, stderr]).toEqual([2, 'ringfence: the judgement took too long\n'])
+    expect([status, stderr]).toEqual([2, 'ringfence: the policy check took too long\n'])
   },
 )
 

@@ -187,8 +187,11 @@ describe('what a server answers', () => {
 
 test('no command writes to a terminal in any other way', () => {
   const directory = join(packageRoot(), 'src', 'cli')
-  const free = ['output.ts', 'terminal.ts']
-  for (const name of readdirSync(directory).filter((one) => !free.includes(one) && !one.endsWith('.test.ts')))
+  const free = ['terminal/output.ts', 'terminal/terminal.ts']
+  const files = readdirSync(directory, { recursive: true, encoding: 'utf8' })
+  const checked = files.filter((one) => /(?<!\.test)\.ts$/.test(one) && !free.includes(one))
+  expect(checked).toContain('run.ts')
+  for (const name of checked)
     expect([
       name,
       /process\.(stdout|stderr)\.write|console\.(log|error|warn)/.test(

@@ -61,7 +61,7 @@ describe('run --review', () => {
 
   test('nothing was changed, nothing is asked', async () => {
     const { status, screen } = await ask(['run', '--review', '-c', 'true'], '[w]ait', 'a')
-    expect(screen).toContain('nothing was changed')
+    expect(screen).toContain('no changes')
     expect([status, waiting()]).toEqual([0, []])
   })
 })
@@ -71,7 +71,7 @@ describe('hook install', () => {
 
   test('yes writes and tries it; no does not', async () => {
     const no = await ask(['hook', 'install', 'claude-code'], '[y/N]', 'n')
-    expect(no.screen).toContain('nothing was written')
+    expect(no.screen).toContain('nothing written')
     expect([no.status, existsSync(file)]).toEqual([126, false])
     const yes = await ask(['hook', 'install', 'claude-code'], '[y/N]', 'yes')
     expect(yes.screen).toContain('hook for claude-code: works')

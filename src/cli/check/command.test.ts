@@ -40,7 +40,7 @@ describe('check command', () => {
                 starts only what is judged below
           deny    rm -rf /
                   deletes \`/\`, which everything else lies below [destructive/root]
-      to pass: take the denied part out; no approval lets it run
+      to run it: remove the denied part; it cannot be approved
       "
     `)
   })

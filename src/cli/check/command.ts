@@ -17,7 +17,7 @@ const OPTIONS = {
   batch: { type: 'boolean' },
 } as const
 
-/** `ringfence check command "…"`: 0 for allow and sandbox, 3 for ask, 4 for deny; `--batch` always 0. */
+/** `ringfence check command "…"`: exit 0 for allow and sandbox, 3 for ask, 4 for deny; `--batch` always exits 0. */
 export async function checkCommand(
   args: readonly string[],
   io: CliIo,
@@ -52,7 +52,7 @@ async function batch(policy: CommandPolicy, context: Context, io: CliIo): Promis
   return 0
 }
 
-/** A spread of ordinary lines, so that the engine is warm before the first answer is timed. */
+/** Ordinary lines that warm up the engine before the first answer is timed. */
 const WARM_UP = [
   'git log --oneline | head -5 && echo "$HOME" > out.txt',
   "find src -name '*.ts' -exec grep -l TODO {} +",
@@ -64,11 +64,12 @@ const WARM_UP = [
   'if [ -f a ]; then cp a b; else mv "$a" c; fi',
 ]
 
-/** The first lines pay for the parser's start; that is start-up and no decision. */
+/** Pays the parser's start-up cost before the first timed decision. */
 function warmUp(policy: CommandPolicy, context: Context): void {
   for (let round = 0; round < 40; round++) for (const line of WARM_UP) judgeLine(policy, line, context)
 }
 
+/** One line of the `--batch` output. */
 export type CommandAnswer = {
   readonly id: unknown
   readonly action: Action
@@ -76,7 +77,7 @@ export type CommandAnswer = {
   readonly us: number
 }
 
-/** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
+/** One answer for one line of `--batch`; a line that cannot be parsed is denied, never dropped. */
 export function answerCommandLine(policy: CommandPolicy, context: Context, line: string): CommandAnswer {
   let id: unknown = null
   const started = performance.now()
@@ -84,7 +85,7 @@ export function answerCommandLine(policy: CommandPolicy, context: Context, line:
   try {
     const { id: given, cmd, shell } = JSON.parse(line) as { id?: unknown; cmd?: unknown; shell?: unknown }
     id = given ?? null
-    if (typeof cmd !== 'string') throw new Error('`cmd` is not a text')
+    if (typeof cmd !== 'string') throw new Error('`cmd` is not a string')
     decision = judgeLine(policy, cmd, typeof shell === 'string' ? { ...context, shell } : context)
   } catch (error) {
     decision = { action: 'deny', reason: error instanceof Error ? error.message : 'invalid line' }
@@ -106,25 +107,25 @@ const colours =
   (action, text) =>
     terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text
 
-/** What would make it pass, in a sentence. */
+/** What would let the command run. */
 const PASS: Readonly<Record<Action, string>> = {
-  allow: 'it may run directly on the host',
-  sandbox: 'it runs inside a sandbox: `ringfence run -c …`',
-  ask: 'a person may approve it, or a rule of the policy may name it',
-  deny: 'take the denied part out; no approval lets it run',
+  allow: 'runs directly on the host',
+  sandbox: 'runs in a sandbox: `ringfence run -c …`',
+  ask: 'needs approval, or a policy rule that allows it',
+  deny: 'remove the denied part; it cannot be approved',
 }
 
 function passOf({ decision, nodes }: Inspection): string {
   if (decision.action !== 'deny' && decision.action !== 'ask') return PASS[decision.action]
   const relaxable = nodes.filter((node) => node.action === decision.action).every((node) => !node.hard)
   if (decision.action === 'deny' && relaxable)
-    return 'take the denied part out, or name it in a rule of the policy'
+    return 'remove the denied part, or add a policy rule that allows it'
   return decision.action === 'ask' && !relaxable
-    ? 'a person may approve it; no rule can, because it is not known what would run'
+    ? 'needs approval; a rule cannot allow it, because the command that would run is unknown'
     : PASS[decision.action]
 }
 
-/** The commands of the line as a tree with the judgement, rule and reason at each. */
+/** The commands of the line as a tree, each with its decision, rule and reason. */
 export function tree(inspection: Inspection, paint: Paint): string {
   const { decision, nodes } = inspection
   const rows = nodes.map((node) => {
@@ -132,13 +133,13 @@ export function tree(inspection: Inspection, paint: Paint): string {
     const rule = node.rule === undefined ? '' : ` [${node.rule}]`
     return `${'  '.repeat(node.depth + 1)}${paint(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${visible(node.reason)}${rule}\n`
   })
-  return `${paint(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to pass: ${passOf(inspection)}\n`
+  return `${paint(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to run it: ${passOf(inspection)}\n`
 }
 
 const clip = (text: string, size: number): string =>
   text.length > size ? `${text.slice(0, size - 1)}…` : text
 
-// SECURITY: what an agent wrote must not move the cursor or hide text in the terminal of the person who judges it.
+// SECURITY: agent input must not move the cursor or hide text in the reviewer's terminal.
 const printable = (text: string): string => {
   const shown = visible(text)
   return shown === '' || /[\s'"]/.test(shown) ? `'${shown}'` : shown

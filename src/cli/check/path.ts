@@ -23,7 +23,7 @@ const lineShape = object({
 })
 type Line = Infer<typeof lineShape>
 
-/** Reads a configuration; without a file, the one in force. */
+/** Loads a configuration file; without a file, the current configuration. */
 export type LoadConfig = (file?: string) => Promise<Config>
 
 const OPTIONS = {
@@ -85,8 +85,8 @@ async function checkPathBatch(io: CliIo): Promise<number> {
 }
 
 /**
- * The lines of a stream. Only `\n` ends one: `node:readline` also splits at U+2028, which JSON texts may
- * hold.
+ * Splits a stream into lines at `\n` only: `node:readline` also splits at U+2028, which JSON strings may
+ * contain.
  */
 export async function* linesOf(stream: NodeJS.ReadableStream): AsyncGenerator<string> {
   let rest = ''
@@ -100,14 +100,14 @@ export async function* linesOf(stream: NodeJS.ReadableStream): AsyncGenerator<st
 }
 
 /**
- * One line of JSON in plain ASCII: some readers take U+2028 or U+0085 inside a text for the end of the line.
+ * One line of JSON in ASCII: some readers treat U+2028 or U+0085 inside a string as a line break.
  */
 export function jsonLine(value: unknown): string {
   const escaped = (unit: string): string => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
   return `${JSON.stringify(value).replace(/[\u007f-\uffff]/g, escaped)}\n`
 }
 
-/** One answer for one line of `--batch`; what cannot be read is denied, never dropped. */
+/** One answer for one line of `--batch`; a line that cannot be parsed is denied, never dropped. */
 export function answerPathLine(line: string): PathVerdict & { readonly id: unknown; readonly us: number } {
   let id: unknown = null
   const started = performance.now()

@@ -26,7 +26,7 @@ export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: 
   if (values.batch) return checkUrlBatch(io)
   const [url, ...more] = positionals
   if (url === undefined || more.length > 0) {
-    throw new SandboxError('invalid-input', 'check url needs exactly one address', {
+    throw new SandboxError('invalid-input', 'check url needs exactly one URL', {
       hint: 'ringfence check url https://example.com/',
     })
   }
@@ -39,7 +39,7 @@ export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: 
   return verdict === 'allow' ? 0 : 4
 }
 
-/** The host's own resolver; nothing is connected, so no redirect is ever met. */
+/** The host's resolver. No connection is made, so there are no redirects. */
 const HOST_WORLD: FetchWorld = {
   resolve: async (host) => (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address),
   respond: () => ({ status: 200 }),
@@ -52,7 +52,7 @@ async function checkUrlBatch(io: CliIo): Promise<number> {
   return 0
 }
 
-/** One answer for one line of `--batch`; what cannot be read is blocked, never dropped. */
+/** One answer for one line of `--batch`; a line that cannot be parsed is blocked, never dropped. */
 export async function answerUrlLine(
   line: string,
 ): Promise<FetchWalk & { readonly id: unknown; readonly us: number }> {
@@ -76,7 +76,7 @@ function policyOf({ mode, allowlist }: Line): NetworkPolicy {
   return networkPolicyOf({ allowHosts: allowlist ?? (mode === 'fetch' ? [] : undefined) })
 }
 
-/** The network as the line describes it. A sequence of answers is judged to its end: it is all evidence. */
+/** The network as the line describes it. Every answer of a DNS sequence is checked. */
 function lineWorld({ dns = {}, dns_seq = {}, responses = {} }: Line): FetchWorld {
   const asked = new Map<string, number>()
   const byUrl = new Map(

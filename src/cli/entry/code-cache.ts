@@ -4,9 +4,9 @@ import { dirname } from 'node:path'
 import { Script } from 'node:vm'
 
 /**
- * Keeps V8's compiled code of our own files beside them, so that `ringfence run` does not compile half a megabyte each
- * time (newer versions of Node can do this themselves). A cache of another V8 is refused by V8 and the file compiled.
- * INVARIANT: no file of ours has an `import()` in it. Code from a cache has no callback for it; the build writes `require`.
+ * Stores V8's compiled code next to our built files, so that `ringfence run` does not compile half a megabyte each time
+ * (newer versions of Node can do this themselves). V8 rejects a cache of another version, and the file is compiled.
+ * INVARIANT: no built file contains `import()`, because cached code has no callback for it; the build emits `require`.
  */
 
 type Loaded = { exports: unknown; require(id: string): unknown }
@@ -15,13 +15,13 @@ type Internals = { prototype: { _compile: Compile }; wrap(content: string): stri
 
 const cacheOf = (filename: string): string => `${filename}.cache`
 
-/** From here on modules of ours are compiled from their caches. With `record`, caches are written at exit instead. */
+/** Loads the modules of `directory` from their code caches from now on. With `record`, writes the caches at exit instead. */
 export function useCodeCache(directory: string, record = false): void {
   const internals = NodeModule as unknown as Internals
-  const compileAnew = internals.prototype._compile
+  const compileUncached = internals.prototype._compile
   const scripts: [string, Script][] = []
   internals.prototype._compile = function (this: Loaded, content, filename) {
-    if (dirname(filename) !== directory) return compileAnew.call(this, content, filename)
+    if (dirname(filename) !== directory) return compileUncached.call(this, content, filename)
     const cachedData = !record && existsSync(cacheOf(filename)) ? readFileSync(cacheOf(filename)) : undefined
     const script = new Script(internals.wrap(content), {
       filename,
@@ -31,7 +31,7 @@ export function useCodeCache(directory: string, record = false): void {
     const load = (id: string): unknown => this.require(id)
     return script.runInThisContext().call(this.exports, this.exports, load, this, filename, directory)
   }
-  // Written at the end, when V8 knows which functions a run really needs.
+  // Written at exit, when V8 knows which functions the run used.
   if (record)
     process.on('exit', () =>
       scripts.forEach(([name, script]) => {

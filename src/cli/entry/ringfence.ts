@@ -3,6 +3,6 @@ import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 import { useCodeCache } from './code-cache.ts'
 
-/** The program itself: everything else is loaded from compiled code. */
+/** Entry point: loads the rest of the program through the code cache. */
 useCodeCache(dirname(__filename))
 createRequire(__filename)('./main.cjs')

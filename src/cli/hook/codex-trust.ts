@@ -4,10 +4,10 @@ import type { Ringfence } from '../../compose/compose.ts'
 import { observeProgram } from '../../host/process/program.ts'
 import { startProcess } from '../../host/process/run.ts'
 
-/** Codex runs a hook only after its user has trusted it. We ask Codex whether that is so, and never say it for the user. */
+/** Codex runs a hook only after its user has trusted it. We ask Codex whether it does, and never set it for the user. */
 
 const TRUST_IT =
-  'start `codex`, open `/hooks` and trust the hook of ringfence; until then Codex runs tools without asking it'
+  'start `codex`, open `/hooks` and trust the ringfence hook; until then Codex runs tools without calling it'
 const ASK_MS = 20_000
 const MAX_OUTPUT = 8 * 1024 * 1024
 
@@ -17,22 +17,23 @@ type ListedHook = {
   readonly trustStatus?: string
 }
 
-/** What is left to do before Codex runs this command; nothing when it is trusted. */
+/** The step left to do before Codex runs the hook; undefined if the hook is trusted. */
 export async function codexTrust(command: string, ringfence: Ringfence): Promise<string | undefined> {
   const program = observeProgram('codex', ringfence.cwd, ringfence.env.PATH)
   if (program === null)
-    return `\`codex\` is not on PATH, so nobody can say whether it trusts the hook: ${TRUST_IT}`
+    return `\`codex\` is not on PATH, so it is unknown whether Codex trusts the hook: ${TRUST_IT}`
   const hooks = await listedHooks(program.path, ringfence).catch(() => undefined)
-  if (hooks === undefined) return `this Codex does not say whether it trusts the hook: ${TRUST_IT}`
+  if (hooks === undefined)
+    return `this version of Codex does not report whether it trusts the hook: ${TRUST_IT}`
   const ours = hooks.find((one) => one.command === command)
   if (ours === undefined)
-    return 'Codex does not load the hook from this file; is the project trusted, are hooks switched off (`[features]`)?'
+    return 'Codex does not load the hook from this file: check that the project is trusted and hooks are enabled (`[features]`)'
   if (ours.enabled === false)
-    return 'the hook is switched off in Codex: start `codex`, open `/hooks` and enable it'
+    return 'the hook is disabled in Codex: start `codex`, open `/hooks` and enable it'
   return ours.trustStatus === 'trusted' || ours.trustStatus === 'managed' ? undefined : TRUST_IT
 }
 
-/** Codex's own list, by the protocol that its editors use (one JSON a line). It starts no session and asks no model. */
+/** Asks Codex for its hooks over the editor protocol (one JSON object per line). Starts no session and calls no model. */
 async function listedHooks(codex: string, { env, cwd }: Ringfence): Promise<readonly ListedHook[]> {
   const output = new PassThrough()
   const child = startProcess(

@@ -14,7 +14,7 @@ import type { OwnProgram } from './judge.ts'
 import { settingsFile, settingsIn } from './settings-file.ts'
 import { type HookTest, lines, runTest } from './test.ts'
 
-/** `ringfence hook install AGENT`: shows the settings, writes them after a yes, and tries the hook that it wrote. */
+/** `ringfence hook install AGENT`: shows the settings, writes them after confirmation, and tests the hook. */
 export async function install(agent: HookAgent, values: HookValues, program: OwnProgram): Promise<number> {
   const ringfence = await compose({ config: values.config, policy: values.policy })
   await ringfence.close()
@@ -31,11 +31,11 @@ export async function install(agent: HookAgent, values: HookValues, program: Own
 }
 
 function nothingWritten(): number {
-  err('ringfence: nothing was written; --yes writes it\n')
+  err('ringfence: nothing written; use --yes to write the settings\n')
   return 126
 }
 
-/** What is left for the person is no failure of the installation, but it is said. */
+/** A step left for the user is printed, but is not a failure of the installation. */
 function closing(test: HookTest, json: boolean): number {
   if (!json) err(lines(test))
   return test.status === 'broken' ? 1 : 0
@@ -48,7 +48,7 @@ const flagsOf = ({ sandboxed, wrap, config, policy }: HookValues): readonly stri
   ...(policy === undefined ? [] : ['--policy', quoted(resolve(policy))]),
 ]
 
-/** Settings that are a link, as collections of dotfiles have them, stay one. */
+/** A settings file that is a symbolic link (dotfiles) stays one. */
 function write(file: string, text: string): void {
   try {
     mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
@@ -56,7 +56,7 @@ function write(file: string, text: string): void {
   } catch (cause) {
     throw new SandboxError('invalid-config', `\`${file}\` cannot be written: ${(cause as Error).message}`, {
       cause,
-      hint: 'nothing was changed; the directory must belong to you',
+      hint: 'nothing was changed; you must own the directory',
     })
   }
 }

@@ -16,23 +16,23 @@ import { isWithin } from '../../model/path.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
 
-/** The judgement of one tool call of a coding agent. */
+/** Checks one tool call of a coding agent against the policy. */
 
 export type HookMode = { readonly sandboxed?: boolean | undefined; readonly wrap?: boolean | undefined }
 
-/** Our own program, for whoever has to start it again. */
+/** How to start ringfence itself again. */
 export type OwnProgram = { readonly node: string; readonly script: string }
 
 export type HookContext = {
-  /** The project: what the agent may change. */
+  /** The project directory, which the agent may change. */
   readonly workspace: string
   /** Directories of the agent itself. */
   readonly own: readonly AllowedRoot[]
 }
 
 /**
- * SECURITY: the project as the client tells it to the process. The `cwd` of a call may be a directory that the model
- * chose (Codex reports the `workdir` of the command there), and must not widen what may be changed.
+ * SECURITY: the project directory comes from the environment that the client sets. The `cwd` of a call may be chosen by
+ * the model (Codex reports the command's `workdir` there) and must not widen what may be changed.
  */
 export function hookContextOf(
   agent: HookAgent,
@@ -50,8 +50,8 @@ export function hookContextOf(
 }
 
 /**
- * What an agent keeps for itself about this project: notes, plans, the output of long commands. Not its whole directory,
- * which holds its credentials, its settings and the transcripts of other projects.
+ * The agent's own files about this project: notes, plans, the output of long commands. Not its whole directory, which
+ * contains credentials, settings and the transcripts of other projects.
  */
 function ownRoots(
   agent: HookAgent,
@@ -76,7 +76,7 @@ function ownRoots(
   ]
 }
 
-/** Where the agent keeps this project's sessions: beside the transcript, or above `chats`. */
+/** The directory of this project's sessions: the transcript's directory, or the parent of `chats`. */
 function sessionDirectory(base: string, transcript: unknown): string | undefined {
   if (typeof transcript !== 'string' || !isAbsolute(transcript)) return undefined
   const directory = dirname(resolve(transcript))
@@ -91,6 +91,7 @@ const isStrictlyWithin = (path: string, directory: string): boolean => {
   return isAbsolute(path) && real !== directory && isWithin(real, directory)
 }
 
+/** Checks the files and the command of a tool call. */
 export async function judgeToolCall(
   ringfence: Ringfence,
   act: HookToolCall,
@@ -114,17 +115,17 @@ export async function judgeToolCall(
       reason: 'runs in a sandbox',
       instead: wrapped(ringfence, mode.program, act.line),
     }
-  return { verdict: 'ask', reason: `${reason}; policy lets it run only in a sandbox` }
+  return { verdict: 'ask', reason: `${reason}; the policy permits it only in a sandbox` }
 }
 
-/** Our own program by name where the agent's shell finds it, else by its paths. */
+/** Runs `ringfence` by name if it is on PATH, otherwise by absolute path. */
 function wrapped({ env, cwd }: Ringfence, { node, script }: OwnProgram, line: string): string {
   const onPath = observeProgram('ringfence', cwd, env.PATH) !== null
   const program = onPath ? 'ringfence' : `${quoted(node)} ${quoted(script)}`
   return `${program} run -c ${quoted(line)}`
 }
 
-/** Programs and libraries of the system, which every sandbox shows too. */
+/** System programs and libraries, which every sandbox can read too. */
 const SYSTEM = [
   '/usr',
   '/bin',

@@ -5,10 +5,11 @@ import { projectSettings, userSettings } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
 import { SandboxError } from '../../model/errors.ts'
 
-/** The settings file of an agent: of this user, or of the project in the working directory. */
+/** Path of an agent's settings file, of this user or of the project in the working directory. */
 export const settingsFile = (agent: HookAgent, { home, env, cwd }: Ringfence, project: boolean): string =>
   resolve(project ? projectSettings(agent, cwd) : userSettings(agent, { home, env }))
 
+/** The parsed settings file; undefined if it does not exist. */
 export function settingsIn(file: string): unknown {
   if (!existsSync(file)) return undefined
   try {
@@ -16,7 +17,7 @@ export function settingsIn(file: string): unknown {
   } catch (cause) {
     throw new SandboxError('invalid-config', `\`${file}\` is not JSON`, {
       cause,
-      hint: 'mend it first; it was not changed',
+      hint: 'fix the file first; it was not changed',
     })
   }
 }

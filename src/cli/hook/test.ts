@@ -8,14 +8,14 @@ import { out } from '../terminal/output.ts'
 import { codexTrust } from './codex-trust.ts'
 import { settingsFile, settingsIn } from './settings-file.ts'
 
-/** Runs the hook that is installed as its client would, and says whether it judges. */
+/** Runs the installed hook as its client would, and reports whether it checks tool calls. */
 
 export type HookTest = {
   readonly agent: HookAgent
   readonly file: string
   readonly status: 'works' | 'incomplete' | 'broken' | 'not-installed'
   readonly checks: readonly HookCheck[]
-  /** What a person has to do before the client asks us. */
+  /** Steps left for the user before the client calls the hook. */
   readonly left: readonly string[]
 }
 
@@ -28,7 +28,7 @@ type HookCheck = {
 const TRY_MS = 30_000
 const MAX_ANSWER = 1024 * 1024
 
-/** `ringfence hook test AGENT`: 0 when the client asks us and hears us. */
+/** `ringfence hook test AGENT`: exit 0 when the client calls the hook and understands its answer. */
 export async function testInstalled(agent: HookAgent, values: HookValues): Promise<number> {
   const ringfence = await compose({ config: values.config })
   await ringfence.close()
@@ -38,7 +38,7 @@ export async function testInstalled(agent: HookAgent, values: HookValues): Promi
   return test.status === 'works' ? 0 : 1
 }
 
-/** Without `--project`: the user's own settings, or the project's where only those have the hook. */
+/** Without `--project`: the user's settings, or the project's if only those contain the hook. */
 function chosenFile(agent: HookAgent, ringfence: Ringfence, project: boolean | undefined): string {
   const own = settingsFile(agent, ringfence, false)
   const shared = settingsFile(agent, ringfence, true)
@@ -46,18 +46,19 @@ function chosenFile(agent: HookAgent, ringfence: Ringfence, project: boolean | u
   return project || (!has(own) && has(shared)) ? shared : own
 }
 
+/** Tests the hook in a settings file. */
 export async function runTest(agent: HookAgent, file: string, ringfence: Ringfence): Promise<HookTest> {
   const settings = settingsIn(file)
   const hook = installedHook(agent, settings)
   if (hook === undefined) {
     const left = [
-      `${existsSync(file) ? 'no hook of ours in it' : 'no such file'}: ringfence hook install ${agent}`,
+      `${existsSync(file) ? 'no ringfence hook in this file' : 'no such file'}: ringfence hook install ${agent}`,
     ]
     return { agent, file, status: 'not-installed', checks: [], left }
   }
   const checks = [
     covered(hook.missed),
-    ...(await Promise.all(CALLS[agent].map((call) => tried(agent, hook.command, call, ringfence)))),
+    ...(await Promise.all(CALLS[agent].map((call) => tryCall(agent, hook.command, call, ringfence)))),
   ]
   const off = switchedOff(agent, settings)
   const trust = agent === 'codex' ? await codexTrust(hook.command, ringfence) : undefined
@@ -67,7 +68,7 @@ export async function runTest(agent: HookAgent, file: string, ringfence: Ringfen
 }
 
 const covered = (missed: readonly string[]): HookCheck => ({
-  name: 'every tool that we judge is asked about',
+  name: 'the hook is called for every tool it checks',
   ok: missed.length === 0,
   detail: missed.length === 0 ? 'yes' : `the matcher misses ${missed.join(', ')}; install the hook again`,
 })
@@ -101,8 +102,8 @@ const CALLS: Readonly<Record<HookAgent, readonly Call[]>> = {
   ],
 }
 
-/** The command of the settings, started with a shell and in the project, with the call on its standard input. */
-async function tried(
+/** Runs the configured hook command in a shell in the project, with the tool call on stdin. */
+async function tryCall(
   agent: HookAgent,
   command: string,
   call: Call,
@@ -134,13 +135,13 @@ function checked({ name, passes }: Call, code: number | null, stdout: string, st
       ok: false,
       detail: `no answer that the client understands (exit ${code}): ${stderr || stdout}`,
     }
-  // A hook that blocks because it cannot start keeps calls out too, but it judges nothing.
+  // A hook that cannot start blocks too, but it checks nothing.
   if (said === 'blocked' && code === 2)
-    return { name, ok: false, detail: `everything is blocked: ${stderr || 'no reason'}` }
+    return { name, ok: false, detail: `the hook blocks every call: ${stderr || 'no reason given'}` }
   return { name, ok: (said === 'passes') === passes, detail: said }
 }
 
-/** What the client makes of an answer. */
+/** How the client interprets an answer. */
 function verdictOf(code: number | null, stdout: string): 'passes' | 'blocked' | undefined {
   if (code === 2) return 'blocked'
   if (code !== 0) return undefined
@@ -158,11 +159,12 @@ function verdictOf(code: number | null, stdout: string): 'passes' | 'blocked' | 
 
 const VERDICTS: Readonly<Record<HookTest['status'], string>> = {
   works: 'works',
-  incomplete: 'the hook judges, but the client does not ask it yet',
+  incomplete: 'the hook works, but the client does not call it yet',
   broken: 'does not work',
   'not-installed': 'not installed',
 }
 
+/** The result of a hook test as text. */
 export function lines({ agent, file, status, checks, left }: HookTest): string {
   const checked = checks.map(
     ({ name, ok, detail }) => `  ${ok ? 'ok    ' : 'FAILED'}  ${name}${ok ? '' : `: ${detail}`}\n`,

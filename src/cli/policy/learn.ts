@@ -26,13 +26,13 @@ const ROUNDS = 5
 const DEFAULT_SECONDS = 300
 
 /**
- * `ringfence policy learn -- cmd`: runs it behind the wall with its changes kept apart, again and again, each time with
- * what it was seen to need and may have, until it asks for nothing new.
+ * `ringfence policy learn -- cmd`: runs the command in a sandbox with its changes held back, repeatedly, each time with
+ * the permitted grants it was seen to need, until it needs nothing new.
  */
 export async function learn(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('policy', args, OPTIONS)
   const command = values.command ?? positionals
-  if (command.length === 0) throw usage('policy', 'give the command behind `--`, or with -c')
+  if (command.length === 0) throw usage('policy', 'no command given: put it after `--`, or use -c')
   const ringfence = await compose({ config: values.config, policy: values.policy })
   try {
     const session = new Learning(ringfence, command, resolve(ringfence.cwd, values.workspace ?? '.'), values)
@@ -40,17 +40,17 @@ export async function learn(args: readonly string[]): Promise<number> {
     const text = learnedPolicy(learned)
     if (values.output === undefined) out(text)
     else writeAtomically(values.output, text)
-    tell(learned, values.output)
+    printSummary(learned, values.output)
     return 0
   } finally {
     await ringfence.close()
   }
 }
 
-function tell({ reads, hosts, leftOut }: Learned, file: string | undefined): void {
+function printSummary({ reads, hosts, leftOut }: Learned, file: string | undefined): void {
   const say = (text: string): void => void err(`${text}\n`)
   say(`learned: ${reads.length} paths outside the workspace, ${hosts.length} hosts`)
-  for (const { what, why } of leftOut) say(`left out: ${visible(what)} (${visible(why)})`)
+  for (const { what, why } of leftOut) say(`not granted: ${visible(what)} (${visible(why)})`)
   if (file !== undefined) say(`wrote ${file}`)
 }
 
@@ -126,7 +126,7 @@ class Learning {
     this.#studyPaths(uses)
     for (const { host, port } of connections) {
       const name = `${host}:${port}`
-      if (isDangerousHost(host)) this.#leftOut.set(name, 'an address of this machine or its network')
+      if (isDangerousHost(host)) this.#leftOut.set(name, 'address of this machine or its private network')
       else this.#hosts.add(name)
     }
   }
@@ -135,7 +135,7 @@ class Learning {
     for (const path of usesOutside(uses, 'write', this.#workspace))
       this.#leftOut.set(path, 'written outside the workspace')
     for (const path of usesOutside(uses, 'read', this.#workspace)) {
-      // A path that is not there is looked for by many programs and needed by none.
+      // Programs probe for many paths that do not exist; they need no grant.
       if (!existsSync(path) || this.#reads.has(path) || this.#leftOut.has(path)) continue
       const objection = this.#objection(path)
       if (objection === undefined) this.#reads.add(path)
@@ -143,7 +143,7 @@ class Learning {
     }
   }
 
-  /** What policy says to a grant of this path. */
+  /** Why the policy rejects a grant of this path; undefined if it permits the grant. */
   #objection(path: string): string | undefined {
     try {
       this.#ringfence.gate.plan({ workspace: this.#workspace, read: [path] })

@@ -1,7 +1,7 @@
 import type { ExecOptions } from '../../supervisor/sandbox.ts'
 import { askPerson } from './ask.ts'
 
-/** Who answers when the policy asks: `--yes`, or whoever sits at the terminal. Without either nobody is asked. */
+/** Answers approvals with `--yes` or by asking at the terminal. Without either, there is no `approve` callback. */
 export function approver(values: {
   readonly yes?: boolean | undefined
   readonly json?: boolean | undefined

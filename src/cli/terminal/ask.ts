@@ -1,17 +1,20 @@
 import type { Decision } from '../../model/decision.ts'
 import { visible } from '../../model/visible.ts'
 
-/** Asks the person at the terminal. Where there is none the answer is no. */
+/** Asks the user at the terminal for approval. Without a terminal the answer is no. */
 export async function askPerson(decision: Decision, json: boolean): Promise<boolean> {
-  const answer = await ask(`ringfence asks: ${visible(decision.reason)}\nrun it in the sandbox? [y/N] `, json)
+  const answer = await ask(
+    `ringfence: approval needed: ${visible(decision.reason)}\nrun it in the sandbox? [y/N] `,
+    json,
+  )
   return /^y(es)?$/i.test(answer ?? '')
 }
 
-/** A plain yes or no; where there is nobody, no. */
+/** Asks a yes/no question. Without a terminal the answer is no. */
 export const askYes = async (question: string, json: boolean): Promise<boolean> =>
   /^y(es)?$/i.test((await ask(question, json)) ?? '')
 
-/** What becomes of the changes. Where nobody can say, they wait. */
+/** Asks what to do with the changes. Without a terminal they wait. */
 export async function askReview(json: boolean): Promise<'apply' | 'drop' | 'wait'> {
   const answer = await ask('apply these changes? [a]pply, [d]rop, [w]ait ', json)
   if (/^a(pply)?$/i.test(answer ?? '')) return 'apply'

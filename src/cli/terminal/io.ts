@@ -1,4 +1,4 @@
-/** What a command may use of the world around it; a test passes its own. */
+/** The input and output of a command; tests pass their own. */
 export type CliIo = {
   /** The state directory. */
   readonly home: string
@@ -6,8 +6,8 @@ export type CliIo = {
   out(text: string): void
   /** Writes exactly this text to standard error. */
   err(text: string): void
-  /** Whether `--json` stood before the command's name. */
+  /** Whether `--json` was given before the command's name. */
   readonly json: boolean
-  /** Ends a command that waits, like `audit tail --follow`. */
+  /** Stops a command that waits, such as `audit tail --follow`. */
   readonly signal?: AbortSignal
 }

@@ -4,14 +4,14 @@ import type { Plan } from '../../model/plan.ts'
 import { visible } from '../../model/visible.ts'
 
 const NETWORK: Readonly<Record<string, string>> = {
-  offline: 'none; a loopback of its own',
-  loopback: 'none but a loopback of its own',
+  offline: 'none; private loopback',
+  loopback: 'private loopback only',
   fetch: 'allowlisted hosts through the proxy',
   full: "the host's own network, unfiltered",
 }
 
 const UNITS: readonly (readonly [keyof Plan['limits'], (value: number) => string])[] = [
-  ['cpus', (value) => `${value} processors`],
+  ['cpus', (value) => `${value} CPUs`],
   ['memoryMb', (value) => `${value} MB of memory`],
   ['diskMb', (value) => `${value} MB written to disk`],
   ['pids', (value) => `${value} processes`],
@@ -20,7 +20,7 @@ const UNITS: readonly (readonly [keyof Plan['limits'], (value: number) => string
   ['outputBytes', (value) => `${value} bytes of output`],
 ]
 
-/** The plan in words that a person understands. */
+/** A plan as text for people. */
 export function explain(
   plan: Plan,
   backend: Backend,
@@ -34,7 +34,7 @@ export function explain(
   const rows: readonly (readonly [string, readonly string[]])[] = [
     ['command', [shown]],
     ['decision', [`${decision.action}: ${decision.reason}`]],
-    ['wall', [`${backend.name} (${backend.level})`]],
+    ['backend', [`${backend.name} (${backend.level})`]],
     ['starts in', [plan.cwd]],
     [
       'can write',
@@ -46,7 +46,7 @@ export function explain(
     [
       'can read',
       [
-        'the system’s programs and libraries',
+        'system programs and libraries',
         ...plan.mounts
           .filter((mount) => mount.mode === 'ro')
           .map((mount) => shownMount(mount.real, mount.target)),
@@ -72,4 +72,4 @@ export function explain(
 }
 
 const shownMount = (source: string, target: string): string =>
-  source === target ? target : `${target} (is ${source})`
+  source === target ? target : `${target} (from ${source})`

@@ -1,10 +1,10 @@
 import type { TerminalSize } from '../../backends/backend.ts'
 import type { ExecOptions, Executed, Sandbox } from '../../supervisor/sandbox.ts'
 
-/** A person at a terminal: the command gets a terminal of its own, and ours only carries the bytes. */
+/** Whether stdin and stdout are a terminal; the command then gets its own pseudo-terminal. */
 export const isTerminal = (): boolean => process.stdin.isTTY === true && process.stdout.isTTY === true
 
-/** Runs a command in a terminal inside the sandbox, with the size of ours, also when it changes. */
+/** Runs a command in a pseudo-terminal inside the sandbox that follows the size of ours. */
 export async function runInTerminal(
   sandbox: Sandbox,
   command: string | readonly string[],
@@ -15,7 +15,7 @@ export async function runInTerminal(
   const running = await sandbox.spawn(command, { ...options, output, stdin: true, terminal: sizeOfOurs() })
   const onInput = (chunk: Uint8Array): void => void running.write(chunk).catch(() => {})
   const onResize = (): void => running.resize(sizeOfOurs())
-  // Keys such as Ctrl-C become bytes for the inner terminal, which knows whom to interrupt.
+  // Raw mode: keys such as Ctrl-C are sent to the inner terminal, which signals its foreground process.
   process.stdin.setRawMode(true)
   process.stdin.on('data', onInput)
   process.stdout.on('resize', onResize)
@@ -36,11 +36,11 @@ const sizeOfOurs = (): TerminalSize => ({
 
 const PASSED = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const
 const ENDING: readonly string[] = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']
-/** How long a command may take after a signal that should end it. */
+/** How long a command may take to exit after a terminating signal. */
 const PATIENCE_MS = 5000
 
-/** Hands our signals on to the command; one that does not end by them is stopped, at the second one at once. */
-export class SignalPassage {
+/** Forwards our signals to the command; kills it if it does not exit in time, or at the second signal. */
+export class SignalForwarder {
   readonly #abort = new AbortController()
   #send: ((signal: NodeJS.Signals) => void) | undefined
   #timer: NodeJS.Timeout | undefined
@@ -50,7 +50,7 @@ export class SignalPassage {
     for (const signal of PASSED) process.on(signal, this.#onSignal)
   }
 
-  /** Aborted when the command has to be ended. */
+  /** Aborted when the command must be killed. */
   get stop(): AbortSignal {
     return this.#abort.signal
   }

@@ -43,7 +43,7 @@ export function runFile(call: Call, file: string, language: string): void {
 export function runStream(call: Call, stream: Stream, language: string): void {
   const { node, walk, scope } = call
   if (stream.from.has('network')) {
-    node.findings.push(denied('download/execute', 'runs what was just downloaded'))
+    node.findings.push(denied('download/execute', 'runs downloaded code'))
     return
   }
   if (!stream.piped) {

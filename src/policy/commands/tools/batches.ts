@@ -42,7 +42,7 @@ const xargs: Handler = (call) => {
   if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && fed)
     call.node.findings.push(
       call.stdin.from.has('network')
-        ? denied('download/execute', 'runs what was just downloaded')
+        ? denied('download/execute', 'runs downloaded code')
         : unseen('wrappers/xargs-shell', 'a shell runs lines from its input'),
     )
   for (const argv of runs) deeper(call.walk, () => call.walk.run(call.scope, argv, UNKNOWN))

@@ -22,7 +22,7 @@ type Language = OptionSpec & {
 
 function judgeCode(call: Call, code: string): void {
   if (!isStatic(code) && call.walk.sources.has('network'))
-    call.node.findings.push(denied('download/execute', 'runs what was just downloaded'))
+    call.node.findings.push(denied('download/execute', 'runs downloaded code'))
   call.node.findings.push(
     boxed('code/inline', 'runs code from the command line'),
     ...codeFindings(call.walk, code, call.name),

@@ -69,7 +69,7 @@ function runLine(call: Call, line: string, positional: readonly string[]) {
   if (!isStatic(line)) {
     call.node.findings.push(
       call.walk.sources.has('network')
-        ? { action: 'deny', rule: 'download/execute', reason: 'runs what was just downloaded', hard: true }
+        ? { action: 'deny', rule: 'download/execute', reason: 'runs downloaded code', hard: true }
         : unseen('shell/dynamic-code', 'runs a shell line that is known only when it runs'),
     )
     if (line === ANY) return UNKNOWN
