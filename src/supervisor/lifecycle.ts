@@ -1,3 +1,4 @@
+import type { SandboxState } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
 
 /** The one table of a sandbox's states; every change goes through `move`. */
@@ -13,9 +14,8 @@ export const STATES = [
 ] as const
 export type State = (typeof STATES)[number]
 
-/** `executing` is shown while ready with work in flight; it is never a state of its own. */
-export type ShownState = State | 'executing'
-export const SHOWN_STATES = [...STATES, 'executing'] as const
+/** `executing` is shown for a ready sandbox with a running command; it is never stored. */
+export type ShownState = SandboxState
 
 export const NEXT: Readonly<Record<State, readonly State[]>> = {
   requested: ['provisioning', 'destroyed', 'failed'],

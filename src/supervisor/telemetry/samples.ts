@@ -1,8 +1,6 @@
 import { monotonicMs } from '../../host/clock.ts'
+import type { Sample } from '../../model/api/console.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
-
-/** Processor use in percent of one processor, and bytes of memory. */
-export type Sample = readonly [cpu: number, memory: number]
 
 const EVERY_MS = 2000
 const KEPT = 60
