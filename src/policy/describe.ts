@@ -1,6 +1,6 @@
 import type { PolicyDescription, ThemeDescription } from '../model/api/policy.ts'
 import type { Config } from '../model/config.ts'
-import { ACTIONS, type Action } from '../model/decision.ts'
+import { ACTIONS } from '../model/decision.ts'
 import { sandboxPolicyOf } from './plan.ts'
 import { compilePolicy } from './policy.ts'
 import { BUILT_IN } from './rules/index.ts'

@@ -20,7 +20,7 @@ const SETTLE_MS = 80
 const MOST_WAITING = 20_000
 
 /** A sandbox as the console lists it. */
-export function consoleSandbox(parts: ServerParts, entry: LiveSandbox): ConsoleSandbox {
+function consoleSandbox(parts: ServerParts, entry: LiveSandbox): ConsoleSandbox {
   const connections = entry.sandbox?.connections ?? []
   const refused = connections.filter(({ verdict }) => verdict === 'deny').length
   return {

@@ -61,7 +61,7 @@ export type ServerParts = {
 }
 
 /** The operator's policy: read it, try it, change its file. */
-export type PolicyParts = {
+type PolicyParts = {
   readonly hash: () => string
   /** The effective policy; paths and private addresses of the host only for the operator. */
   readonly describe: (forOperator: boolean) => Promise<PolicyDescription>
@@ -80,7 +80,7 @@ export type PolicyParts = {
   readonly suggest: (records: readonly TrailRecord[]) => Promise<readonly Suggestion[]>
 }
 
-export type PolicySource = {
+type PolicySource = {
   readonly file: string
   readonly exists: boolean
   readonly text: string
@@ -96,7 +96,7 @@ export type SkillParts = {
   readonly run: (name: string, input: Json | undefined, requester: Requester) => Promise<SkillRun>
 }
 
-export type ServerSettings = {
+type ServerSettings = {
   /** Names by which this server may be called, beside its addresses and `localhost`. */
   readonly hosts: readonly string[]
   /** Other web pages that may call it. */

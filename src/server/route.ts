@@ -19,14 +19,14 @@ export type Call<Names extends string = never, B = unknown, Q = unknown> = {
 }
 
 /** `'id' | 'exec'` for `/v1/sandboxes/:id/execs/:exec`. */
-export type ParamNames<Path extends string> = Path extends `${infer First}/${infer Rest}`
+type ParamNames<Path extends string> = Path extends `${infer First}/${infer Rest}`
   ? ParamNames<First> | ParamNames<Rest>
   : Path extends `:${infer Name}`
     ? Name
     : never
 
 /** The events of a stream, by name. */
-export type Events = Readonly<Record<string, Shape<unknown>>>
+type Events = Readonly<Record<string, Shape<unknown>>>
 
 /** One event of a stream that declares these. */
 export type EventOf<E extends Events> = {

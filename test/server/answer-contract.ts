@@ -17,7 +17,7 @@ afterEach(() => {
 })
 
 /** The row that serves a request. */
-export function routeOf(method: string, path: string): Route | undefined {
+function routeOf(method: string, path: string): Route | undefined {
   const fits = ROUTES.filter(
     (route) =>
       route.method === method &&

@@ -11,7 +11,7 @@ import { problemShape } from './problem.ts'
 const integer = () => number({ integer: true })
 
 /** How a command ended. */
-export const outcomeShape: Shape<Outcome> = variants(
+const outcomeShape: Shape<Outcome> = variants(
   object({ kind: literal('exited'), code: integer() }),
   object({ kind: literal('signaled'), signal: string() }),
   object({ kind: literal('stopped'), limit: oneOf(...STOP_LIMITS) }),
@@ -71,12 +71,12 @@ export const execShape = object({ ...resultFields, stdout: string(), stderr: str
 export type ExecResult = Infer<typeof execShape>
 
 /** The event `end` of a command's stream: the result without the output, which was streamed. */
-export const execEndShape = object(resultFields)
+const execEndShape = object(resultFields)
 /** The result of a streamed command. */
 export type ExecEnd = Infer<typeof execEndShape>
 
 /** A row in the list of a sandbox's commands. */
-export const execViewShape = object({
+const execViewShape = object({
   exec_id: string(),
   command: string(),
   terminal: boolean(),
