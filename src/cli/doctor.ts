@@ -1,6 +1,7 @@
 import { compose } from '../compose/compose.ts'
-import { type BackendReport, doctorReport } from '../compose/doctor.ts'
+import { doctorReport } from '../compose/doctor.ts'
 import type { HostNote } from '../host/diagnose.ts'
+import type { BackendView } from '../model/api/host.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { imageJson, imageLine } from './image.ts'
@@ -23,7 +24,7 @@ export async function doctor(args: readonly string[]): Promise<number> {
 }
 
 function table(
-  rows: readonly BackendReport[],
+  rows: readonly BackendView[],
   host: { readonly node: string; readonly kernel: string },
 ): string {
   const colour = process.stdout.isTTY

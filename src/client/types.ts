@@ -47,13 +47,13 @@ export type SandboxSpec = {
   }[]
   readonly network?: { readonly mode?: NetworkMode; readonly allow_hosts?: readonly string[] }
   readonly unix_sockets?: readonly string[]
-  /** Brokered at the proxy: `NAME=SECRET@HOST`, of what the server's operator lends. */
+  /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
   readonly secrets?: readonly string[]
   readonly limits?: Limits
   readonly env?: Readonly<Record<string, string>>
   readonly waive?: readonly string[]
   readonly metadata?: Readonly<Record<string, string>>
-  /** What is written to the host's directories waits for a person's word. */
+  /** Changes to host directories need approval. */
   readonly review?: boolean
   readonly timeout_ms?: number
   readonly idle_ms?: number

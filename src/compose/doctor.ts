@@ -2,11 +2,12 @@ import { release } from 'node:os'
 import type { Backend, Probe } from '../backends/backend.ts'
 import { diagnose } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
+import type { BackendView, Doctor } from '../model/api/host.ts'
 import type { Ringfence } from './compose.ts'
 import { agentPath } from './files.ts'
 
 /** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and what its owner should know. */
-export async function doctorReport(ringfence: Ringfence) {
+export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
   return {
     backends: await backendReports(ringfence, true),
     node: process.version,
@@ -16,7 +17,10 @@ export async function doctorReport(ringfence: Ringfence) {
 }
 
 /** Every backend with what it can do here; `fresh` starts each one now instead of trusting an earlier probe. */
-export async function backendReports({ registry }: Ringfence, fresh = false) {
+export async function backendReports(
+  { registry }: Ringfence,
+  fresh = false,
+): Promise<readonly BackendView[]> {
   if (!fresh)
     return Promise.all(
       registry.list().map(async (backend) => reportOf(backend, await registry.probe(backend.name))),
@@ -28,7 +32,7 @@ export async function backendReports({ registry }: Ringfence, fresh = false) {
   return reports
 }
 
-function reportOf(backend: Backend, probe: Probe) {
+function reportOf(backend: Backend, probe: Probe): BackendView {
   const { name, level, emulated, byNameOnly } = backend
   const found = probe.available
     ? {
@@ -40,8 +44,6 @@ function reportOf(backend: Backend, probe: Probe) {
     : { guarantees: [], start_ms: null, reason: probe.reason, fix: probe.fix }
   return { name, available: probe.available, level, emulated, by_name_only: byNameOnly, ...found }
 }
-
-export type BackendReport = ReturnType<typeof reportOf>
 
 function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
   if (emulated) return 'emulated: slow, only by name'

@@ -27,7 +27,7 @@ import { skillRoutes } from './routes/skills.ts'
 import { snapshotRoutes } from './routes/snapshots.ts'
 import { webhookRoutes } from './routes/webhooks.ts'
 
-/** Every route of ours; `/openapi.json` describes exactly these. */
+/** Every route under `/v1` and beside it; `/openapi.json` describes exactly these. */
 export const ROUTES: readonly Route[] = [
   ...sandboxRoutes,
   ...isolationRoutes,
@@ -85,8 +85,8 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
   app.notFound((context) => {
     const known = ROUTES.some((route) => pathFits(route.path, context.req.path))
     const error = known
-      ? new SandboxError('method-not-allowed', `${context.req.method} is not known here`)
-      : new SandboxError('not-found', 'there is nothing here', { hint: 'see /openapi.json' })
+      ? new SandboxError('method-not-allowed', `${context.req.method} is not supported on this route`)
+      : new SandboxError('not-found', 'no such route', { hint: 'see /openapi.json' })
     return problem(error, context.get('requestId'))
   })
   app.onError((error, context) => problem(error, context.get('requestId') ?? 'unknown', parts.log))
@@ -168,7 +168,7 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
   }
 }
 
-/** Nobody in particular: for routes that need no key. */
+/** The caller of routes that need no key. */
 const NOBODY: Principal = { keyId: '', tenant: '', scopes: [] }
 
 async function serve(context: Context<AppEnv>, route: Route, surface: Surface): Promise<Response> {

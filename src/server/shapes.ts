@@ -20,13 +20,13 @@ import { limitsShape, mountShape, NETWORK_MODES, PRESETS, type Spec, specShape }
 import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 
-/** What callers send. Each shape is the parser and, in `/openapi.json`, the description. */
+/** Request bodies and queries. Each shape is the parser and, in `/openapi.json`, the schema. */
 
 const ms = () => number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })
 const words = (max = 1024) => text({ max })
 const envShape = record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)
 
-/** Limits are named as everywhere; the spelling of the other JSON fields is understood too. */
+/** Limits have the names of the library's spec; the snake_case spelling is accepted too. */
 const LIMIT_NAMES: Readonly<Record<string, string>> = {
   memory_mb: 'memoryMb',
   disk_mb: 'diskMb',
@@ -46,7 +46,7 @@ const limits: Shape<Infer<typeof limitsShape>> = {
   },
 }
 
-/** Names and words of the caller's own. SECURITY: names that begin with `ringfence.` mean something to us. */
+/** Metadata of the caller. SECURITY: names that begin with `ringfence.` are the server's own. */
 export function metadataShape(name = /^[^\0=]+$/): Shape<Readonly<Record<string, string>>> {
   const inner = record(text({ empty: true, max: 4096 }), name)
   return {
@@ -76,15 +76,15 @@ export const createShape = object({
     object({ mode: optional(oneOf(...NETWORK_MODES)), allow_hosts: optional(list(words(), 1024)) }),
   ),
   unix_sockets: optional(list(words(4096), 64)),
-  /** Brokered at the proxy: `NAME=SECRET@HOST`, of what the operator lends. */
+  /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
   secrets: optional(list(words(1024), 64)),
   limits: optional(limits),
   env: optional(envShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
   metadata: optional(metadataShape()),
-  /** Whoever knows the address of a port reaches it without a key. */
+  /** Ports are reachable without a key. */
   public_ports: optional(boolean()),
-  /** What is written to the host's directories waits for a person's word. */
+  /** Changes to host directories need approval. */
   review: optional(boolean()),
   timeout_ms: optional(ms()),
   idle_ms: optional(ms()),
@@ -199,10 +199,10 @@ export const networkShape = object({ allow_hosts: list(words(), 1024) })
 export const snapshotShape = object({ name: optional(words(128)) })
 export const forkShape = object({ timeout_ms: optional(ms()) })
 export const noBody = object({})
-/** Paths as the sandbox names them. A directory stands for all that is in it; nothing at all for everything. */
+/** Paths inside the sandbox. A directory includes everything below it; without paths, all changes are applied. */
 export const applyShape = object({
   paths: optional(list(words(4096), 20_000)),
-  /** The version of each that was looked at: only these, and only as they were. */
+  /** The version of each change that was reviewed: only these are applied, and only if unchanged since. */
   seen: optional(record(text({ max: 64 }))),
 })
 
@@ -214,7 +214,7 @@ export const evaluateShape = object({
 })
 export const answerShape = object({
   approve: boolean(),
-  /** What the person says to it; on record. */
+  /** The person's reason, recorded in the audit log. */
   reason: optional(text({ empty: true, max: 1024 })),
 })
 export const signInShape = object({ link: optional(text({ max: 128 })), key: optional(text({ max: 256 })) })
@@ -300,7 +300,7 @@ export const auditQuery = object({
   since: optional(moment()),
   limit: optional(count(1000)),
   cursor: optional(position()),
-  /** Newest first with `desc`; `before` then goes on. */
+  /** Newest first with `desc`; `before` is then the cursor. */
   order: optional(oneOf('asc', 'desc')),
   before: optional(position()),
 })

@@ -1,3 +1,4 @@
+import type { SandboxState } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
 
 /** The state machine of a sandbox; every transition goes through `move`. */
@@ -13,9 +14,8 @@ export const STATES = [
 ] as const
 export type State = (typeof STATES)[number]
 
-/** `executing` is shown while the sandbox is ready and runs commands; it is not a state of its own. */
-export type ShownState = State | 'executing'
-const _SHOWN_STATES = [...STATES, 'executing'] as const
+/** `executing` is shown for a ready sandbox with a running command; it is never stored. */
+export type ShownState = SandboxState
 
 export const NEXT: Readonly<Record<State, readonly State[]>> = {
   requested: ['provisioning', 'destroyed', 'failed'],

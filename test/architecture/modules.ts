@@ -15,7 +15,8 @@ type Module = {
 const MODULES: readonly Module[] = [
   {
     name: 'model',
-    holds: 'the types that every module shares, strict parsers, guarantees, error codes, configuration',
+    holds:
+      'the types that every module shares, strict parsers, guarantees, error codes, configuration, the shapes of the API’s answers (`api/`)',
     imports: [],
     // Line differences, for the command line and the console.
     packages: ['diff'],

@@ -126,7 +126,7 @@ describe('what routes answer', () => {
   test('approvals and the policy', async () => {
     const id = await idOf('POST /v1/sandboxes', {})
     const running = send(`POST /v1/sandboxes/${id}/exec`, { command: 'touch asked' }, 200, STREAM)
-    const pending: { readonly id: string } = await untilSome(
+    const pending = await untilSome<{ id: string }>(
       async () => (await send('GET /v1/approvals?state=pending')).json.items,
     )
     await send(`GET /v1/approvals/${pending.id}`)

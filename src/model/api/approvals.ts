@@ -23,4 +23,5 @@ export const approvalShape = object({
 })
 /** One approval. */
 export type Approval = Infer<typeof approvalShape>
+/** A page of approvals. */
 export const approvalPage = pageOf(approvalShape)

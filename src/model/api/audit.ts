@@ -26,6 +26,7 @@ export const recordShape: Shape<TrailRecord> = {
     return { ...rest, ...chainFields.parse({ seq, time, event, prev_hash, hash }, at) } as TrailRecord
   },
 }
+/** A page of records. */
 export const recordPage = pageOf(recordShape)
 
 /** A record as `/api/audit` lists it. */

@@ -10,6 +10,7 @@ import { problemShape } from './problem.ts'
 
 const integer = () => number({ integer: true })
 
+/** How a command ended. */
 const outcomeShape: Shape<Outcome> = variants(
   object({ kind: literal('exited'), code: integer() }),
   object({ kind: literal('signaled'), signal: string() }),
@@ -91,9 +92,12 @@ const execViewShape = object({
 })
 /** A row in the list of a sandbox's commands. */
 export type ExecView = Infer<typeof execViewShape>
+/** The commands of a sandbox. */
 export const execPage = pageOf(execViewShape)
 
+/** The number of bytes that were written to a command. */
 export const writtenShape = object({ written: integer() })
+/** The signal that was sent. */
 export const signalSentShape = object({ sent: string() })
 
 /** The events of a command's stream. */

@@ -21,6 +21,7 @@ export const fileShape = object({
 })
 /** A file, a directory or a link. */
 export type FileInfo = Infer<typeof fileShape>
+/** The entries of a directory. */
 export const filePage = pageOf(fileShape)
 
 const changeShape = object({ kind: string(), name: string() })

@@ -17,6 +17,7 @@ const backendShape = object({
 })
 /** A backend with what it can do on this host. */
 export type BackendView = Infer<typeof backendShape>
+/** All backends with what they can do on this host. */
 export const backendsShape = object({ backends: arrayOf(backendShape) })
 /** All backends with what they can do on this host. */
 export type Backends = Infer<typeof backendsShape>
@@ -39,5 +40,7 @@ export const doctorShape = object({
 /** The report of `ringfence doctor --json`. */
 export type Doctor = Infer<typeof doctorShape>
 
+/** The process answers. */
 export const healthShape = object({ ok: literal(true) })
+/** Whether the server can do work, or why not. */
 export const readinessShape = object({ ready: boolean(), problems: arrayOf(string()) })

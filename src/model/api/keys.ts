@@ -16,6 +16,7 @@ const keyFields = {
 const keyShape = object(keyFields)
 /** A key without its secret. */
 export type KeyInfo = Infer<typeof keyShape>
+/** All keys. */
 export const keyPage = pageOf(keyShape)
 
 /** A new key with its secret, which is in no other answer. */

@@ -136,4 +136,5 @@ const suggestionShape = object({
 })
 /** A change to the policy that the audit log suggests. */
 export type Suggestion = Infer<typeof suggestionShape>
+/** Suggested changes to the policy. */
 export const suggestionPage = pageOf(suggestionShape)

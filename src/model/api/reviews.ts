@@ -60,6 +60,7 @@ export const waitingReviewShape = object({
 })
 /** An ended sandbox with changes that are not applied. */
 export type WaitingReview = Infer<typeof waitingReviewShape>
+/** The first ended sandboxes with changes that are not applied. */
 export const reviewPage = object({ ...pageFields(waitingReviewShape), total: integer() })
 /** The first ended sandboxes with changes that are not applied. */
 export type ReviewPage = Infer<typeof reviewPage>

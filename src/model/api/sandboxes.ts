@@ -46,6 +46,7 @@ const token = described('a key for this sandbox only; shown once', optional(stri
 
 /** A sandbox. */
 export const sandboxShape = object(sandboxFields)
+/** A page of sandboxes. */
 export const sandboxPage = pageOf(sandboxShape)
 /** The answer to creating or forking a sandbox. */
 export const createdSandboxShape = object({ ...sandboxFields, token })
@@ -61,6 +62,7 @@ export const networkChangeShape = object({ ...sandboxFields, hosts: arrayOf(host
 /** A sandbox with the verdict on each of its hosts. */
 export type NetworkChange = Infer<typeof networkChangeShape>
 
+/** What a sandbox is doing now. */
 export const sandboxMetricsShape = object({
   id: string(),
   state: oneOf(...SHOWN_STATES),
@@ -81,6 +83,7 @@ export const snapshotShape = object({
 })
 /** The files of a sandbox at one moment; its id is a `template` for other sandboxes. */
 export type SnapshotInfo = Infer<typeof snapshotShape>
+/** A page of snapshots. */
 export const snapshotPage = pageOf(snapshotShape)
 
 const wallMountShape = object({
@@ -137,4 +140,5 @@ const egressShape = object({
 })
 /** One connection through a sandbox's proxy. */
 export type EgressView = Infer<typeof egressShape>
+/** The latest connections of a sandbox. */
 export const egressPage = pageOf(egressShape)

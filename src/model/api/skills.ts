@@ -44,6 +44,7 @@ const skillShape = object({
 })
 /** An inspected skill. */
 export type SkillView = Infer<typeof skillShape>
+/** All inspected skills. */
 export const skillPage = pageOf(skillShape)
 
 const usageShape = object({
@@ -55,6 +56,7 @@ const usageShape = object({
 })
 /** What the runs of one skill used. */
 export type SkillUsage = Infer<typeof usageShape>
+/** What the runs of each skill used. */
 export const skillUsageList = arrayOf(usageShape)
 
 const runFields = {

@@ -7,4 +7,5 @@ const webhookFields = { id: string(), url: string(), events: arrayOf(string()) }
 
 /** A new webhook with the secret that signs its deliveries, which is in no other answer. */
 export const createdWebhookShape = object({ ...webhookFields, secret: string() })
+/** All webhooks. */
 export const webhookPage = pageOf(object({ ...webhookFields, failures: number({ integer: true }) }))

@@ -1,8 +1,6 @@
 import { monotonicMs } from '../../host/clock.ts'
+import type { Sample } from '../../model/api/console.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
-
-/** CPU usage in percent of one CPU, and memory in bytes. */
-export type Sample = readonly [cpu: number, memory: number]
 
 const EVERY_MS = 2000
 const KEPT = 60
