@@ -91,8 +91,8 @@ describe.runIf(hasPostgres)('migrate', () => {
   })
 
   test.each<[string, () => string, RegExp]>([
-    ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /no such database/],
-    ['a wrong address', () => 'postgres://[', /address of the database is wrong/],
+    ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /database does not exist/],
+    ['a wrong address', () => 'postgres://[', /database URL is not valid/],
     ['another kind', () => 'mysql://x/y', /only postgres/],
     ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not answer/],
   ])('serve and migrate say what is wrong: %s', (_, url, wanted) => {
