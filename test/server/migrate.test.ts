@@ -94,7 +94,7 @@ describe.runIf(hasPostgres)('migrate', () => {
     ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /database does not exist/],
     ['a wrong address', () => 'postgres://[', /database URL is not valid/],
     ['another kind', () => 'mysql://x/y', /only postgres/],
-    ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not answer/],
+    ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not respond/],
   ])('serve and migrate say what is wrong: %s', (_, url, wanted) => {
     const home = mkdtempSync(join(base, 'wrong-'))
     for (const args of [['serve', '--port', '0'], ['migrate']]) {
