@@ -164,10 +164,10 @@ export class StoreTrailReader {
  * and leave the chain intact, so each column is compared with the hashed line.
  */
 function changedColumn(row: TrailRow): string | undefined {
-  const said = rowOf(row.line)
+  const expected = rowOf(row.line)
   const isChanged = (name: keyof TrailRow): boolean =>
-    row[name] !== said[name] && !(name === 'tenant' && said.tenant === null)
-  return (Object.keys(said) as (keyof TrailRow)[]).find(isChanged)
+    row[name] !== expected[name] && !(name === 'tenant' && expected.tenant === null)
+  return (Object.keys(expected) as (keyof TrailRow)[]).find(isChanged)
 }
 
 const bad = (seq: number, problem: string): Verdict => ({ ok: false, seq, problem })

@@ -61,12 +61,12 @@ const turns = new Map<string, Promise<unknown>>()
 
 /** Serializes the logs of one process, because the lock between processes can only be polled. */
 async function inTurn<T>(home: string, work: () => Promise<T>): Promise<T> {
-  const mine = (turns.get(home) ?? Promise.resolve()).then(work, work)
-  turns.set(home, mine)
+  const turn = (turns.get(home) ?? Promise.resolve()).then(work, work)
+  turns.set(home, turn)
   try {
-    return await mine
+    return await turn
   } finally {
-    if (turns.get(home) === mine) turns.delete(home)
+    if (turns.get(home) === turn) turns.delete(home)
   }
 }
 

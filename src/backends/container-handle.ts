@@ -18,7 +18,7 @@ export interface ContainerHandle extends Freezable {
   /** The cgroup that the engine created, if visible. */
   readonly group: Cgroup | undefined
   /** The error message of the engine or the agent; empty if there is none. */
-  said(): Promise<string>
+  errorText(): Promise<string>
   /** The number of OOM kills that only the engine knows about. */
   readonly oomKills: number
   /** Kills the container with everything in it; nothing is left when it resolves. */
@@ -58,7 +58,7 @@ export class ContainerTransport implements GuestTransport {
   constructor(
     plan: Plan,
     container: ContainerHandle,
-    orders: AgentConfig,
+    agentConfig: AgentConfig,
     { layersOf, onTunnel }: ContainerTransportOptions,
   ) {
     this.container = container
@@ -72,9 +72,9 @@ export class ContainerTransport implements GuestTransport {
     this.ended = this.#session.ended
     const text = (fields: readonly string[]): Buffer =>
       Buffer.from(fields.map((field) => `${field}\0`).join(''))
-    this.#session.send('configure', 0, text(orders.fields))
-    this.#session.send('expect', 0, text(orders.expected))
-    this.#session.send('filter', 0, orders.filter)
+    this.#session.send('configure', 0, text(agentConfig.fields))
+    this.#session.send('expect', 0, text(agentConfig.expected))
+    this.#session.send('filter', 0, agentConfig.filter)
     this.#session.send('go', 0)
   }
 
@@ -104,12 +104,12 @@ export class ContainerTransport implements GuestTransport {
     try {
       await this.#session.ready
     } catch (error) {
-      const said = await this.container.said().catch(() => '')
+      const errorText = await this.container.errorText().catch(() => '')
       await this.close()
       const why = (error as Error).message
       throw new SandboxError(
         'launch-failed',
-        `the sandbox could not be set up: ${why === 'the sandbox ended' && said ? said : why}`,
+        `the sandbox could not be set up: ${why === 'the sandbox ended' && errorText ? errorText : why}`,
       )
     } finally {
       clearTimeout(timer)

@@ -27,16 +27,16 @@ export type SharedFiles = GuestFiles & {
 /** Files through the agent: every operation is a process inside the sandbox, so it can reach no more than a command. */
 export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): SharedFiles {
   const run: Run = { builtin, isGranted }
-  const told = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
-    infos(run, argv)
+  const infos = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
+    readInfos(run, argv)
   const done = (argv: readonly [string, ...string[]], input?: Bytes): Promise<void> =>
     checked(run, argv, () => undefined, input)
   return {
     read: (path, { offset = 0, length } = {}) =>
       streamed(run, ['read', path, String(offset), length === undefined ? '' : String(length)]),
     write: (path, data) => done(['write', path], data),
-    list: (path, depth = 1) => told(['list', path, String(depth)]),
-    stat: async (path) => (await told(['stat', path]))[0] as FileInfo,
+    list: (path, depth = 1) => infos(['list', path, String(depth)]),
+    stat: async (path) => (await infos(['stat', path]))[0] as FileInfo,
     makeDir: (path) => done(['mkdir', path]),
     move: (from, to) => done(['move', from, to]),
     remove: (path) => done(['remove', path]),
@@ -47,8 +47,11 @@ export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boo
   }
 }
 
-async function infos(run: Run, argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> {
-  const pieces = await wholeOf(`what \`${argv[1]}\` holds`, streamed(run, argv))
+async function readInfos(
+  run: Run,
+  argv: readonly [string, string, ...string[]],
+): Promise<readonly FileInfo[]> {
+  const pieces = await wholeOf(`the listing of \`${argv[1]}\``, streamed(run, argv))
   return infosOf(Buffer.concat(pieces).toString('utf8'))
 }
 

@@ -195,7 +195,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
         }
       })
     const left = (): unknown => ({
-      directories: readdirSync(join(testState(), 'run')).filter((name) => name.includes(processKey(process.pid))),
+      directories: readdirSync(join(testState(), 'run')).filter((name) =>
+        name.includes(processKey(process.pid)),
+      ),
       children: childrenOf(process.pid).length,
       descriptors: readdirSync('/proc/self/fd').length,
       groups: groups(),

@@ -187,12 +187,12 @@ class Docker implements Backend {
   ): Promise<ContainerTransport> {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
-    const orders = {
+    const agentConfig = {
       fields: containerFields(plan, { supervises: !own, counts: own, prefork: own }),
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }
-    const transport = new ContainerTransport(plan, container, orders, {
+    const transport = new ContainerTransport(plan, container, agentConfig, {
       layersOf: own ? ownKernelLayers : layersOf,
     })
     await transport.ready()

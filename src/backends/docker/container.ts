@@ -90,7 +90,7 @@ export class Container implements ContainerHandle {
     if (action === 'oom') this.oomKills++
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     return this.channel.said.trim().split('\n')[0] ?? ''
   }
 

@@ -128,12 +128,12 @@ class Gvisor implements Backend {
   /** Starts, confines and configures a container that is not assigned to a sandbox yet. */
   async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
     const container = await this.#start(plan, await this.#root(plan), signal)
-    const orders = {
+    const agentConfig = {
       fields: containerFields(plan, { supervises: false, counts: true, prefork: true }),
       expected: [],
       filter: this.#filter,
     }
-    const transport = new ContainerTransport(plan, container, orders, { layersOf: ownKernelLayers })
+    const transport = new ContainerTransport(plan, container, agentConfig, { layersOf: ownKernelLayers })
     await transport.ready()
     return transport
   }

@@ -90,10 +90,10 @@ export class Runsc implements ContainerHandle {
       () => false,
     )
     if (await Promise.race([spoke, ended])) return
-    const said = await this.said()
+    const errorText = await this.errorText()
     throw new SandboxError(
       'launch-failed',
-      `the sandbox could not be set up: ${said || 'runsc printed no error'}`,
+      `the sandbox could not be set up: ${errorText || 'runsc printed no error'}`,
     )
   }
 
@@ -122,7 +122,7 @@ export class Runsc implements ContainerHandle {
     return undefined
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     const patience = new Promise<{ said: string }>((resolve) =>
       setTimeout(() => resolve({ said: '' }), 2000).unref(),
     )
@@ -166,8 +166,8 @@ export class Runsc implements ContainerHandle {
     const args = [...flags(this.#host), verb, ...options, this.#sandbox.id]
     const result = await run({ file: runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
     if (result.exit.code === 0) return
-    const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0]
-    throw new SandboxError('launch-failed', `runsc ${verb} failed: ${said}`)
+    const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0]
+    throw new SandboxError('launch-failed', `runsc ${verb} failed: ${errorText}`)
   }
 }
 

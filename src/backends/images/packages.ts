@@ -60,8 +60,8 @@ async function program(name: string, args: readonly string[], cwd: string): Prom
   const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' }
   const result = await run({ file, args, env, cwd, control: false }, { wallMs: 10 * MINUTES })
   if (result.exit.code === 0) return Buffer.from(result.stdout).toString('utf8')
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  throw new SandboxError('launch-failed', `${name} failed: ${said || result.exit.signal}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `${name} failed: ${errorText || result.exit.signal}`)
 }
 
 /** Packages still name `/bin/sh`; in the image that is `/usr/bin/sh`, and `/bin` is a symbolic link. */

@@ -265,10 +265,10 @@ export class ImageStore {
     for (const digest of [id, layer, manifest])
       if (!used.has(digest)) rmSync(this.#blob(digest), { force: true })
     // Sandboxes may still use the old root of a rebuilt image; a later build removes it.
-    const stood = layersInUse(this.#stateDir)
+    const inUse = layersInUse(this.#stateDir)
     const roots = join(this.#dir, 'roots')
     for (const root of existsSync(roots) ? readdirSync(roots) : [])
-      if (DIGEST.test(root) && !used.has(`sha256:${root}`) && !stood.has(`sha256:${root}`))
+      if (DIGEST.test(root) && !used.has(`sha256:${root}`) && !inUse.has(`sha256:${root}`))
         rmSync(join(roots, root), { recursive: true, force: true })
   }
 

@@ -81,8 +81,8 @@ export class GuestMachine implements ContainerHandle {
     try {
       await this.#greeting.expect(kind, withinMs)
     } catch (error) {
-      const said = await this.said()
-      throw said ? new SandboxError('launch-failed', `the machine ended: ${said}`) : error
+      const errorText = await this.errorText()
+      throw errorText ? new SandboxError('launch-failed', `the machine ended: ${errorText}`) : error
     }
   }
 
@@ -106,8 +106,8 @@ export class GuestMachine implements ContainerHandle {
 
   /** Runs our warm-up commands in a temporary container, to fill the guest's caches. */
   async warm(
-    orders: {
-      readonly places: readonly string[]
+    agentConfig: {
+      readonly mounts: readonly string[]
       readonly fields: readonly string[]
       readonly filter: Uint8Array
     },
@@ -116,9 +116,9 @@ export class GuestMachine implements ContainerHandle {
     await this.identify()
     const lease = new ChannelLease(this.channel)
     const session = new Session(lease)
-    session.send('expect', 0, fieldsOf(orders.places))
-    session.send('configure', 0, fieldsOf(orders.fields))
-    session.send('filter', 0, orders.filter)
+    session.send('expect', 0, fieldsOf(agentConfig.mounts))
+    session.send('configure', 0, fieldsOf(agentConfig.fields))
+    session.send('filter', 0, agentConfig.filter)
     session.send('go', 0)
     await session.ready
     for (const line of lines) {
@@ -140,7 +140,7 @@ export class GuestMachine implements ContainerHandle {
     this.#session = session
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 1000).unref())
     return Promise.race([this.#machine.ended, late])
   }

@@ -72,7 +72,7 @@ export class MachineProvisioner {
   }
 
   #warm(machine: GuestMachine, lines: readonly string[]): Promise<void> {
-    return machine.warm({ places: WARM_UP_MOUNTS, fields: WARM_UP_FIELDS, filter: this.#parts.filter }, lines)
+    return machine.warm({ mounts: WARM_UP_MOUNTS, fields: WARM_UP_FIELDS, filter: this.#parts.filter }, lines)
   }
 
   /**

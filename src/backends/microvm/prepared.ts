@@ -69,16 +69,24 @@ export class Prepared {
     )
     await makeInputs(machine.inputs, large)
     const { memoryMb } = settings
-    const told = { user: userFor(plan), hostname: identity.hostname, memoryMb, images: new Set(large.keys()) }
+    const machineSettings = {
+      user: userFor(plan),
+      hostname: identity.hostname,
+      memoryMb,
+      images: new Set(large.keys()),
+    }
     await machine.furnish(
-      (sabotage.places ?? unharmed)(containerSettingFields(plan, told)),
+      (sabotage.places ?? unharmed)(containerSettingFields(plan, machineSettings)),
       copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
     const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true }))
-    const orders = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
-    const transport = new ContainerTransport(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
+    const agentConfig = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
+    const transport = new ContainerTransport(plan, machine, agentConfig, {
+      layersOf: settings.layersOf,
+      onTunnel,
+    })
     // The handshake left the channel paused, so that nothing is lost between two listeners.
     machine.channel.resume()
     await transport.ready()

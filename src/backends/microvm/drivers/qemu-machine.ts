@@ -64,8 +64,8 @@ export class QemuMachine implements Machine {
       return await this.#monitor.call(name, args)
     } catch (error) {
       const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 500).unref())
-      const said = await Promise.race([this.ended, late])
-      throw said ? new SandboxError('launch-failed', `qemu: ${said}`) : error
+      const errorText = await Promise.race([this.ended, late])
+      throw errorText ? new SandboxError('launch-failed', `qemu: ${errorText}`) : error
     }
   }
 

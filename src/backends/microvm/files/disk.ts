@@ -28,10 +28,10 @@ export async function fillDisk(path: string, tree: string): Promise<void> {
   const args = ['--quiet', '-x-1', ...owner, '--preserve-mtime', path, tree]
   const env = { PATH: '/usr/bin:/bin' }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  if (/no space left/i.test(said ?? '')) throw diskFull(dirname(path))
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  if (/no space left/i.test(errorText ?? '')) throw diskFull(dirname(path))
   if (result.exit.code !== 0)
-    throw new SandboxError('launch-failed', `the input image could not be created: ${said}`)
+    throw new SandboxError('launch-failed', `the input image could not be created: ${errorText}`)
   // The same size as the drive that the machine was started with.
   truncateSync(path, APPARENT_BYTES)
 }
@@ -47,9 +47,9 @@ export async function formatDisk(path: string, megabytes: number): Promise<void>
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 60_000 })
   if (result.exit.code === 0) return
   rmSync(path, { force: true })
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  if (/no space left|short write/i.test(said ?? '')) throw diskFull(dirname(path))
-  throw new SandboxError('launch-failed', `the machine's disk could not be created: ${said}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  if (/no space left|short write/i.test(errorText ?? '')) throw diskFull(dirname(path))
+  throw new SandboxError('launch-failed', `the machine's disk could not be created: ${errorText}`)
 }
 
 /** The error for a machine that does not fit on the host's disk. */

@@ -77,8 +77,8 @@ async function unpack(dir: string, tar: Iterable<Uint8Array>): Promise<void> {
   running.endInput()
   const { exit, stderr } = await running.result
   if (exit.code === 0) return
-  const said = Buffer.from(stderr).toString('utf8').trim().split('\n')[0]
-  throw /no space left/i.test(said ?? '')
-    ? Object.assign(new Error(said), { code: 'ENOSPC' })
-    : new SandboxError('launch-failed', `the inputs could not be copied: ${said}`)
+  const errorText = Buffer.from(stderr).toString('utf8').trim().split('\n')[0]
+  throw /no space left/i.test(errorText ?? '')
+    ? Object.assign(new Error(errorText), { code: 'ENOSPC' })
+    : new SandboxError('launch-failed', `the inputs could not be copied: ${errorText}`)
 }

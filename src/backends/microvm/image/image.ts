@@ -192,8 +192,8 @@ async function erofs(out: string, tree: string): Promise<void> {
   const env = { PATH: '/usr/bin:/bin', SOURCE_DATE_EPOCH: EPOCH }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
   if (result.exit.code === 0) return
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  throw new SandboxError('launch-failed', `mkfs.erofs failed: ${said}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `mkfs.erofs failed: ${errorText}`)
 }
 
 async function digestOf(path: string): Promise<string> {
