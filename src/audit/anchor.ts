@@ -25,21 +25,21 @@ import {
 } from './files.ts'
 import { type Frontier, frontierSize, rootOf } from './merkle.ts'
 
-/** The signed head with what is needed to append without reading the log: the tree's frontier. */
+/** The signed head with the tree's frontier, which is needed to append without reading the log. */
 export type Anchor = { readonly head: Head; readonly frontier: Frontier }
 
 /**
  * The anchor file holds the last two anchors in slots of one disk block, each a line padded with spaces:
  * `{"frontier":["9f…"],"head":{"count":1,"hash":"9f…",…,"signature":"…"}}   ⏎`
- * The older slot is overwritten in place, which costs one sync where a new file and a rename cost three.
+ * The older slot is overwritten in place, which costs one sync; a new file and a rename would cost three.
  * INVARIANT: a slot is half-written only while the lock exists, held or left by a crash.
  */
 const SLOT_BYTES = 4096
 
-/** What the anchor file says. */
+/** The content of the anchor file. */
 export type Anchored = {
   readonly anchor: Anchor
-  /** Where it stands; the next one goes into the other slot. */
+  /** The slot of the anchor; the next one is written to the other slot. */
   readonly slot: 0 | 1
   /** The whole file. */
   readonly text: string
@@ -50,13 +50,13 @@ const slotText = (anchor: Anchor): string =>
 
 const slotIn = (text: string, slot: 0 | 1): string => text.slice(slot * SLOT_BYTES, (slot + 1) * SLOT_BYTES)
 
-/** The anchor file's text, or nothing when there is no such file. */
+/** The text of the anchor file; undefined if there is no such file. */
 export const readAnchors = (home: string): string | undefined => textOf(pathsOf(home).head)
 
 /**
- * The newer of the two anchors; a string says what is wrong. One slot may be bad only where the caller knows of a
- * writer that died.
- * SECURITY: otherwise spoiling the newer slot would be a way to set the trail back to the older one.
+ * The newer of the two anchors; a string describes the problem. One slot may be invalid only if the caller knows that a
+ * writer crashed.
+ * SECURITY: otherwise corrupting the newer slot would be a way to roll the audit log back to the older one.
  */
 export function parseAnchors(text: string, key: VerifyKey, torn: 'refused' | 'skipped'): Anchored | string {
   if (text.length !== SLOT_BYTES * 2) return 'it has the wrong size'
@@ -72,11 +72,11 @@ export function parseAnchors(text: string, key: VerifyKey, torn: 'refused' | 'sk
 function parseSlot(text: string, key: VerifyKey): Anchor | string {
   const anchor = parseAnchor(text, key)
   if (typeof anchor === 'string') return anchor
-  // SECURITY: exactly our bytes, or another spelling of the same values would pass as unchanged.
+  // SECURITY: exactly our bytes; otherwise another encoding of the same values would pass as unchanged.
   return slotText(anchor) === text ? anchor : 'it is malformed'
 }
 
-/** An anchor as a store keeps it: its canonical text alone. A string says what is wrong. */
+/** Parses an anchor in a store: its canonical text only. A string describes the problem. */
 export function parseAnchorText(text: string, key: VerifyKey): Anchor | string {
   const anchor = parseAnchor(text, key)
   if (typeof anchor === 'string') return anchor
@@ -104,7 +104,7 @@ function jsonIn(text: string): unknown {
   }
 }
 
-/** Puts the next anchor into the other slot and waits until it is on the disk. The caller holds the lock. */
+/** Writes the next anchor to the other slot and syncs it to disk. The caller holds the lock. */
 export async function writeAnchor(home: string, last: Anchored, anchor: Anchor): Promise<Anchored> {
   const slot = last.slot === 0 ? 1 : 0
   const fresh = slotText(anchor)
@@ -118,7 +118,7 @@ export async function writeAnchor(home: string, last: Anchored, anchor: Anchor):
   return { anchor, slot, text: slot === 0 ? `${fresh}${kept}` : `${kept}${fresh}` }
 }
 
-/** The key that signs this trail, or nothing before its first use. */
+/** The signing key of this audit log; undefined before its first use. */
 export function loadKey(home: string): SigningKey | undefined {
   const json = readKey(home)
   if (json === undefined) return undefined
@@ -140,10 +140,10 @@ function readKey(home: string): KeyJson | undefined {
   return { kty: 'OKP', crv: 'Ed25519', x, ...(typeof d === 'string' ? { d } : {}) }
 }
 
-/** Begins a trail: a key and a head that says there are no records. The caller holds the lock. */
+/** Creates an audit log: a key and a head with zero records. The caller holds the lock. */
 export function beginTrail(home: string, time: string): SigningKey {
   const paths = pathsOf(home)
-  // SECURITY: a lost key must not be a way to start again unnoticed.
+  // SECURITY: losing the key must not be a way to start over unnoticed.
   if (segmentsIn(home).length > 0) throw damaged('the signing key is missing')
   const json = createKey()
   const key = signingKeyOf(json)

@@ -3,7 +3,7 @@ import type { Anchor } from './anchor.ts'
 import { type Members, membersOf, type SigningKey, sealRecord, signHead } from './chain.ts'
 import { grow, rootOf } from './merkle.ts'
 
-/** What waits to enter the trail. */
+/** An entry that waits to be appended to the audit log. */
 export type Entry =
   | { readonly kind: 'event'; readonly time: string; readonly members: Members }
   | { readonly kind: 'checkpoint'; readonly time: string }
@@ -12,11 +12,11 @@ export type BatchRules = {
   readonly key: SigningKey
   /** A checkpoint follows each record whose number is a multiple of this. */
   readonly checkpointEvery: number
-  /** A segment that has reached this size is followed by the next. */
+  /** A segment that has reached this size is followed by the next one. */
   readonly segmentBytes: number
 }
 
-/** What one commit writes, and the anchor that is true once it is written. */
+/** What one commit writes, and the anchor that is valid afterwards. */
 export type Batch = {
   readonly start: number
   readonly bytes: Buffer
@@ -24,7 +24,7 @@ export type Batch = {
   readonly anchor: Anchor
 }
 
-/** Chains the entries onto the anchor's head. Pure: nothing is written. */
+/** Appends the entries to the chain after the anchor's head. Pure: nothing is written. */
 export function batchOf(anchor: Anchor, entries: readonly Entry[], rules: BatchRules): Batch {
   const rolls = anchor.head.offset >= rules.segmentBytes
   const start = rolls ? 0 : anchor.head.offset
@@ -38,7 +38,7 @@ export function batchOf(anchor: Anchor, entries: readonly Entry[], rules: BatchR
   return { start, ...tip.written(), anchor: { head: tip.head(time, rules.key), frontier: tip.frontier } }
 }
 
-/** The end of the chain while a batch grows it. */
+/** The end of the chain while a batch extends it. */
 class ChainHead {
   readonly frontier: string[]
   readonly #segment: number

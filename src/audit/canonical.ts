@@ -1,19 +1,19 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 
-/** Deeper than any event of ours; it keeps a hostile value from exhausting the stack. */
+/** Deeper than any of our events; prevents a hostile value from exhausting the stack. */
 const MAX_DEPTH = 64
 
 /**
- * The one text of a JSON value (RFC 8785): no spaces, keys by UTF-16 code unit, numbers as ECMAScript prints
- * them. What has no such text (NaN, `undefined`, a lone surrogate, a class instance) is refused, never adapted:
- * two different values must not share a hash.
+ * The canonical text of a JSON value (RFC 8785): no spaces, keys sorted by UTF-16 code unit, numbers as ECMAScript prints
+ * them. Values without such a text (NaN, `undefined`, a lone surrogate, a class instance) are rejected, never converted:
+ * two different values must not have the same hash.
  */
 export function canonical(value: Json): string {
   return write(value, 0)
 }
 
-/** A member as it stands in an object: `"key":value`. */
+/** A member of an object: `"key":value`. */
 export function canonicalMember(key: string, value: Json): string {
   return `${quote(key)}:${write(value, 1)}`
 }
@@ -23,11 +23,11 @@ function write(value: unknown, depth: number): string {
   if (typeof value === 'string') return quote(value)
   if (typeof value === 'boolean' || value === null) return String(value)
   if (typeof value === 'number') {
-    if (!Number.isFinite(value)) refuse('it holds a number that JSON does not have')
+    if (!Number.isFinite(value)) refuse('it contains a number that JSON cannot represent')
     return JSON.stringify(value)
   }
   if (Array.isArray(value)) return `[${Array.from(value, (item) => write(item, depth + 1)).join(',')}]`
-  if (!isPlainObject(value)) refuse('it holds something that is not JSON')
+  if (!isPlainObject(value)) refuse('it contains a value that is not JSON')
   const members = Object.keys(value)
     .sort()
     .map((key) => `${quote(key)}:${write(value[key], depth + 1)}`)
@@ -36,9 +36,8 @@ function write(value: unknown, depth: number): string {
 
 function quote(text: string): string {
   // PLATFORM: in Node since 20, in TypeScript's library only with ES2024.
-  if (!(text as string & { isWellFormed(): boolean }).isWellFormed())
-    refuse('it holds half of a surrogate pair')
-  // RFC 8785 took its escapes from here.
+  if (!(text as string & { isWellFormed(): boolean }).isWellFormed()) refuse('it contains a lone surrogate')
+  // RFC 8785 defines the same escapes as JSON.stringify.
   return JSON.stringify(text)
 }
 
@@ -48,7 +47,7 @@ function isPlainObject(value: unknown): value is Record<string, unknown> {
   return prototype === Object.prototype || prototype === null
 }
 
-// SECURITY: says what is wrong, never what the value was; events may quote what an agent typed.
+// SECURITY: the message never contains the value; events may quote what an agent typed.
 function refuse(problem: string): never {
   throw new SandboxError('invalid-input', `the event cannot be written as canonical JSON: ${problem}`)
 }

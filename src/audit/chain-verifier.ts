@@ -2,7 +2,7 @@ import { hash } from 'node:crypto'
 import { GENESIS, type Head, parseHead, type VerifyKey } from './chain.ts'
 import { grow, rootOf } from './merkle.ts'
 
-/** Checks a chain record by record, in order, from wherever the lines come: segment files, a store, an export. */
+/** Verifies a chain record by record, in order, whatever the source of the lines: segment files, a store, an export. */
 export class ChainVerifier {
   readonly #key: VerifyKey
   readonly #frontier: string[] = []
@@ -16,33 +16,33 @@ export class ChainVerifier {
     this.#key = key
   }
 
-  /** How many good records were seen; also the `seq` that must come next. */
+  /** The number of valid records so far; also the expected `seq` of the next one. */
   get count(): number {
     return this.#count
   }
 
-  /** The hash of the last good record. */
+  /** The hash of the last valid record. */
   get hash(): string {
     return this.#hash
   }
 
-  /** How many of them are checkpoints. */
+  /** The number of checkpoints among them. */
   get checkpoints(): number {
     return this.#checkpoints
   }
 
-  /** How many records the last checkpoint speaks for. */
+  /** The number of records that the last checkpoint covers. */
   get vouched(): number {
     return this.#vouched
   }
 
-  /** Takes the next line (without its newline) and says what is wrong with it, or nothing. */
+  /** Checks the next line (without its newline); returns the problem, if any. */
   push(line: Buffer): string | undefined {
-    // Bytes as Latin-1: every byte keeps its identity, and all that is read here is ASCII.
+    // Decoded as Latin-1: every byte is preserved, and everything that is read here is ASCII.
     const text = line.toString('latin1')
     const record = parseObject(text)
     if (record === undefined) return 'it is not a JSON record'
-    if (record.seq !== this.#count) return `another record stands in its place (seq ${show(record.seq)})`
+    if (record.seq !== this.#count) return `it was replaced by another record (seq ${show(record.seq)})`
     if (typeof record.hash !== 'string' || record.hash !== this.#hashOf(line, text, record.hash))
       return 'its content does not match its hash'
     if (!hashStandsInOrder(record)) return 'it is not in canonical form'
@@ -55,9 +55,9 @@ export class ChainVerifier {
     return undefined
   }
 
-  /** What is wrong when this signed head is taken to describe exactly the records seen so far, or nothing. */
+  /** Compares a signed head with the records so far; returns the problem, if any. */
   headProblem(head: Head): string | undefined {
-    if (head.count !== this.#count) return `it speaks of ${head.count} records instead of ${this.#count}`
+    if (head.count !== this.#count) return `it covers ${head.count} records instead of ${this.#count}`
     if (head.seq !== head.count - 1) return 'its seq and count disagree'
     if (head.hash !== this.#hash) return 'it names another last record'
     return head.root === rootOf(this.#frontier) ? undefined : 'its Merkle root is not that of these records'
@@ -66,15 +66,15 @@ export class ChainVerifier {
   #checkpointProblem(value: unknown): string | undefined {
     const head = parseHead(value, this.#key)
     const problem = typeof head === 'string' ? head : this.headProblem(head)
-    if (problem !== undefined) return `the checkpoint is not ours: ${problem}`
+    if (problem !== undefined) return `the checkpoint is not valid: ${problem}`
     this.#checkpoints += 1
     this.#vouched = this.#count
     return undefined
   }
 
-  /** The SHA-256 of the raw bytes without the `hash` member: a changed byte shows even where it parses the same. */
+  /** The SHA-256 of the raw bytes without the `hash` member: detects changed bytes even if they parse the same. */
   #hashOf(line: Buffer, text: string, own: string): string | undefined {
-    // `prev_hash` always comes later, hence the comma. The text cannot occur twice: a record cannot hold its own hash.
+    // `prev_hash` always follows, hence the comma. The text cannot occur twice: a record cannot contain its own hash.
     const member = `"hash":"${own}",`
     const at = text.indexOf(member)
     if (at < 0) return undefined
@@ -85,7 +85,7 @@ export class ChainVerifier {
   }
 }
 
-// The hash does not cover its own place in the line, so this does.
+// The hash does not cover its own position in the line, so it is checked here.
 function hashStandsInOrder(record: Readonly<Record<string, unknown>>): boolean {
   const names = Object.keys(record)
   const at = names.indexOf('hash')

@@ -3,12 +3,12 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, Json } from '../model/event.ts'
 import { canonical, canonicalMember } from './canonical.ts'
 
-/** What a record is and what a signature says of the records before it. Pure: no clock, no files. */
+/** The format of records and of signed heads. Pure: no clock, no files. */
 
 /** The `prev_hash` of the first record. */
 export const GENESIS = '0'.repeat(64)
 
-/** One line of the trail, parsed. */
+/** One parsed line of the audit log. */
 export type TrailRecord = {
   readonly seq: number
   readonly time: string
@@ -18,20 +18,20 @@ export type TrailRecord = {
   readonly [field: string]: Json
 }
 
-/** An event's members in canonical form, without its place in the chain. */
+/** An event's members in canonical form, without its position in the chain. */
 export type Members = ReadonlyMap<string, string>
 
 const RESERVED = new Set(['seq', 'time', 'prev_hash', 'hash'])
 
-// A plain word keeps its place in the order of `Object.keys`; a name like `7` would not (see hashStandsInOrder).
+// A word keeps its position in the order of `Object.keys`; a name like `7` would not (see hashStandsInOrder).
 const FIELD_NAME = /^[A-Za-z_][\w.-]*$/
 
-/** Takes an event's content now, so that a later change of the object cannot reach the trail. */
+/** Copies an event's content, so that a later change of the object does not affect the audit log. */
 export function membersOf(event: Event): Members {
   const members = new Map<string, string>()
   for (const [name, value] of Object.entries(event)) {
     if (value === undefined) continue
-    if (RESERVED.has(name)) refuse(`the field \`${name}\` belongs to the trail`)
+    if (RESERVED.has(name)) refuse(`the field \`${name}\` is reserved`)
     if (!FIELD_NAME.test(name)) refuse('a field name must be a word')
     members.set(name, canonicalMember(name, value))
   }
@@ -40,10 +40,10 @@ export function membersOf(event: Event): Members {
 }
 
 function refuse(problem: string): never {
-  throw new SandboxError('invalid-input', `the event cannot enter the trail: ${problem}`)
+  throw new SandboxError('invalid-input', `the event cannot be recorded: ${problem}`)
 }
 
-/** A record's place: what the trail adds to an event. */
+/** The position of a record in the chain: what the audit log adds to an event. */
 export type ChainPosition = { readonly seq: number; readonly time: string; readonly prev_hash: string }
 
 /** The record's line (without newline) and its hash: SHA-256 over the canonical record without `hash`. */
@@ -66,61 +66,61 @@ export function sealRecord(
   }
 }
 
-/** The hash that a parsed record must have. */
+/** The expected hash of a parsed record. */
 export function recordHash(record: TrailRecord): string {
   const { hash: _own, ...rest } = record
   return hash('sha256', canonical(rest), 'hex')
 }
 
-/** A signed statement: these are all the records up to here. */
+/** A signed statement that covers all records up to here. */
 export type Head = {
   readonly count: number
   /** The hash of the last record. */
   readonly hash: string
-  /** Which key signed. */
+  /** The id of the signing key. */
   readonly key: string
-  /** Where the last record ends: the byte in its segment. */
+  /** The byte offset in its segment where the last record ends. */
   readonly offset: number
   /** The Merkle root over the hashes of all records. */
   readonly root: string
   readonly segment: number
-  /** The last record's; -1 when there is none. */
+  /** The seq of the last record; -1 if there is none. */
   readonly seq: number
   readonly signature: string
   readonly time: string
 }
 
-// SECURITY: the name of the statement is signed too, so the key's signature under anything else is no head.
+// SECURITY: the name of the statement is signed too, so a signature of the key for anything else is not a head.
 const statement = (head: Omit<Head, 'signature'>): Buffer =>
   Buffer.from(canonical({ ...head, statement: 'ringfence trail head v1' }))
 
-/** Signs the head; `key` and `signature` are filled in. */
+/** Signs a head; adds `key` and `signature`. */
 export function signHead(head: Omit<Head, 'signature' | 'key'>, key: SigningKey): Head {
   const named = { ...head, key: key.id }
   return { ...named, signature: key.sign(statement(named)).toString('base64') }
 }
 
-/** Earns a head from outside: what our key signed is ours, in shape as in content. A string says why it is not. */
+/** Parses and verifies a head: only a head signed with our key is accepted. A string describes the problem. */
 export function parseHead(value: unknown, key: VerifyKey): Head | string {
   const { signature, ...signed } = (value ?? {}) as Partial<Head>
   if (typeof signature !== 'string') return 'it has no signature'
   if (signed.key !== key.id) return 'it is signed with another key'
   return isSigned(signed as Omit<Head, 'signature'>, signature, key)
     ? (value as Head)
-    : 'its signature is not genuine'
+    : 'its signature is not valid'
 }
 
 function isSigned(head: Omit<Head, 'signature'>, signature: string, key: VerifyKey): boolean {
   try {
     const bytes = Buffer.from(signature, 'base64')
-    // Base64 has several spellings of the same bytes; only ours counts, so that no byte can change unseen.
+    // Base64 has several encodings of the same bytes; only ours is accepted, so that no byte can change unnoticed.
     return bytes.toString('base64') === signature && key.hasSigned(statement(head), bytes)
   } catch {
     return false
   }
 }
 
-/** The half of the key that everyone may have; `x` is its 32 bytes in base64url. */
+/** The public half of the key; `x` is its 32 bytes in base64url. */
 export type VerifyKey = {
   readonly id: string
   readonly x: string
@@ -128,7 +128,7 @@ export type VerifyKey = {
 }
 export type SigningKey = VerifyKey & { readonly sign: (statement: Buffer) => Buffer }
 
-/** An Ed25519 key as it is kept on disk (JWK); the secret part is absent in a public one. */
+/** An Ed25519 key in its format on disk (JWK); a public key has no secret part. */
 export type KeyJson = {
   readonly kty: 'OKP'
   readonly crv: 'Ed25519'
@@ -136,7 +136,7 @@ export type KeyJson = {
   readonly d?: string
 }
 
-/** A new key to sign heads with. */
+/** Creates a key to sign heads with. */
 export function createKey(): KeyJson {
   const { x, d } = generateKeyPairSync('ed25519').privateKey.export({ format: 'jwk' })
   return { kty: 'OKP', crv: 'Ed25519', x: x as string, d: d as string }
@@ -144,17 +144,17 @@ export function createKey(): KeyJson {
 
 const keyId = (x: string): string => hash('sha256', Buffer.from(x, 'base64url'), 'hex').slice(0, 32)
 
-/** The public half. */
+/** The public half of a key. */
 export function verifyKeyOf(x: string): VerifyKey {
   const key = createPublicKey({ key: { kty: 'OKP', crv: 'Ed25519', x }, format: 'jwk' })
   return { id: keyId(x), x, hasSigned: (statement, signature) => verify(null, statement, key, signature) }
 }
 
-/** The whole key. */
+/** The complete key. */
 export function signingKeyOf(json: KeyJson): SigningKey {
   const key = createPrivateKey({ key: { ...json }, format: 'jwk' })
   const signed = (statement: Buffer): Buffer => sign(null, statement, key)
-  // Ed25519 is deterministic, so who can sign can compare: half the time of a verification.
+  // Ed25519 is deterministic, so the owner of the key can sign again and compare: half the time of a verification.
   return {
     id: keyId(json.x),
     x: json.x,

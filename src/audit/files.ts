@@ -20,25 +20,25 @@ import { promisify } from 'node:util'
 import { SandboxError } from '../model/errors.ts'
 
 const CHUNK_BYTES = 1024 * 1024
-/** How much of a tail that was never acknowledged is kept for a human to look at. */
+/** How much of an unacknowledged tail is kept for inspection. */
 const ASIDE_BYTES = 16 * 1024 * 1024
 
-/** Where the trail of one state directory lies. Head, lock and key stand outside the log's own directory. */
+/** The files of the audit log in a state directory. Head, lock and key are outside the log's own directory. */
 export const pathsOf = (home: string) => ({
   trail: `${home}/trail`,
   aside: `${home}/trail/aside`,
   anchor: `${home}/anchor`,
   head: `${home}/anchor/head.jsonl`,
-  /** The record hashes, 32 bytes each: they let `verify` name the first record of a rewritten stretch. */
+  /** The record hashes, 32 bytes each: they let `verify` name the first record of a rewritten range. */
   leaves: `${home}/anchor/leaves.bin`,
   lock: `${home}/anchor/lock`,
-  /** Says that the trail lives in a store from now on. */
+  /** Marks that the audit log is in a store from now on. */
   store: `${home}/anchor/store.json`,
   keys: `${home}/keys`,
   key: `${home}/keys/trail.json`,
 })
 
-/** A place between two lines. */
+/** A position between two lines. */
 export type Position = { readonly segment: number; readonly offset: number }
 
 export const START: Position = { segment: 1, offset: 0 }
@@ -47,7 +47,7 @@ export const END: Position = { segment: Number.POSITIVE_INFINITY, offset: Number
 export const segmentPath = (home: string, segment: number): string =>
   `${home}/trail/${String(segment).padStart(6, '0')}.jsonl`
 
-/** The segments that exist, in order. */
+/** The existing segments, in order. */
 export function segmentsIn(home: string): number[] {
   return namesIn(pathsOf(home).trail)
     .flatMap((name) => /^(\d{6,15})\.jsonl$/.exec(name)?.[1] ?? [])
@@ -65,7 +65,7 @@ function namesIn(dir: string): string[] {
 }
 
 /**
- * The lines between two places, each with its newline; a last one without it is a torn write.
+ * The lines between two positions, each with its newline; a last one without it is a torn write.
  * A line is a view that the next one overwrites.
  */
 export function* readLines(home: string, from: Position, to: Position): Generator<Buffer, void> {
@@ -101,13 +101,13 @@ function* linesOfFile(path: string, start: number, end: number): Generator<Buffe
   }
 }
 
-/** Whether a whole line lies beyond a place; half a line is only a write that a crash cut short. */
-export function hasLineBeyond(home: string, place: Position): boolean {
-  for (const line of readLines(home, place, END)) if (line.at(-1) === 10) return true
+/** Whether there is a complete line beyond a position; a partial line is only a write that a crash interrupted. */
+export function hasLineBeyond(home: string, position: Position): boolean {
+  for (const line of readLines(home, position, END)) if (line.at(-1) === 10) return true
   return false
 }
 
-/** The file's text, or nothing when there is no such file. */
+/** The text of a file; undefined if there is no such file. */
 export function textOf(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
@@ -119,7 +119,7 @@ export function textOf(path: string): string | undefined {
 
 export const sizeOf = (path: string): number | undefined => statSync(path, { throwIfNoEntry: false })?.size
 
-/** Writes all of the bytes at a place; a short write is not yet an error. */
+/** Writes all bytes at an offset; repeats short writes. */
 export function writeAll(fd: number, bytes: Uint8Array, at: number): void {
   for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done, bytes.length - done, at + done)
 }
@@ -130,23 +130,23 @@ const writeAt = (fd: number, bytes: Uint8Array, from: number, at: number): Promi
   )
 const settle: (fd: number) => Promise<void> = promisify(fdatasync)
 
-/** PLATFORM: with it Linux writes and waits for the disk in one call. */
+/** PLATFORM: on Linux, this flag writes and syncs in one call. */
 const AT_ONCE = process.platform === 'linux' ? constants.O_DSYNC : 0
 
-/** Opens a file whose writes are to be settled. */
+/** Opens a file for `writeSettled`. */
 export const openSettled = (path: string, flags: number): number =>
   openSync(path, constants.O_WRONLY | constants.O_NOFOLLOW | AT_ONCE | flags, 0o600)
 
 /**
- * Writes all of the bytes at a place of such a file and waits until they are on the disk. Not in this thread: others'
- * commands go on while one command's record settles.
+ * Writes all bytes at an offset and syncs them to disk. Not in this thread: other commands continue while one command's
+ * record is written.
  */
 export async function writeSettled(fd: number, bytes: Uint8Array, at: number): Promise<void> {
   for (let done = 0; done < bytes.length; ) done += await writeAt(fd, bytes, done, at + done)
   if (AT_ONCE === 0) await settle(fd)
 }
 
-/** Puts a file in place of another in one step; the caller syncs the directory. */
+/** Replaces a file atomically; the caller syncs the directory. */
 export function replaceFile(path: string, text: string): void {
   const fresh = `${path}.tmp`
   try {
@@ -158,7 +158,7 @@ export function replaceFile(path: string, text: string): void {
   }
 }
 
-/** Writes a file of our own and waits until it is on the disk. */
+/** Creates a file and syncs it to disk. */
 function writeNew(path: string, content: string | Uint8Array): void {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW } = constants
   const fd = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0o600)
@@ -170,7 +170,7 @@ function writeNew(path: string, content: string | Uint8Array): void {
   }
 }
 
-/** Makes renames and new files in a directory survive a power loss. */
+/** Syncs a directory, so that renames and new files in it survive a power loss. */
 export function syncDir(dir: string): void {
   const fd = openSync(dir, 'r')
   try {
@@ -180,13 +180,13 @@ export function syncDir(dir: string): void {
   }
 }
 
-/** Makes the directories of a trail, each for its owner alone. */
+/** Creates the directories of an audit log with mode 0700. */
 export function makeDirs(home: string): void {
   const { trail, anchor, keys } = pathsOf(home)
   for (const dir of [trail, anchor, keys]) mkdirSync(dir, { recursive: true, mode: 0o700 })
 }
 
-/** Cuts a file at `from`. What stood there was never acknowledged to anyone; a copy is kept when it can be. */
+/** Truncates a file at `from`. The removed bytes were never acknowledged; a copy is kept if possible. */
 export function moveAside(home: string, path: string, from: number): void {
   const { aside, trail } = pathsOf(home)
   try {
@@ -194,7 +194,7 @@ export function moveAside(home: string, path: string, from: number): void {
     const tail = tailOf(path, from)
     writeNew(`${aside}/${Date.now()}-${randomBytes(4).toString('hex')}.part`, tail)
   } catch {
-    // A full disk must not keep the trail from coming back into order.
+    // A full disk must not prevent the repair of the audit log.
   }
   truncateSync(path, from)
   syncDir(trail)
@@ -219,20 +219,20 @@ const HINTS: Readonly<Record<string, string>> = {
   EMFILE: 'too many open files; raise `ulimit -n`',
 }
 
-/** Translates what the operating system says; everything else passes through. */
+/** Translates errors of the operating system; everything else passes through. */
 export function unwritable(error: unknown, home: string): unknown {
   const code = (error as NodeJS.ErrnoException | null)?.code
   if (error instanceof SandboxError || typeof code !== 'string') return error
-  const hint = HINTS[code] ?? 'see `ringfence audit verify` and the state of the disk'
-  return new SandboxError('trail-unwritable', `cannot use the trail in \`${home}\`: ${code}`, {
+  const hint = HINTS[code] ?? 'see `ringfence audit verify` and check the disk'
+  return new SandboxError('trail-unwritable', `cannot use the audit log in \`${home}\`: ${code}`, {
     hint,
     cause: error,
   })
 }
 
-/** The trail on disk contradicts what was signed: a machine must not go on as if nothing had happened. */
+/** The audit log on disk contradicts the signed head, so nothing more is recorded. */
 export const damaged = (problem: string): SandboxError =>
-  new SandboxError('trail-unwritable', `the trail was tampered with or damaged: ${problem}`, {
+  new SandboxError('trail-unwritable', `the audit log was tampered with or damaged: ${problem}`, {
     hint: 'run `ringfence audit verify`; keep the state directory as evidence and start with a new one',
   })
 

@@ -1,22 +1,22 @@
 import { lstatSync, readFileSync, readlinkSync, renameSync, symlinkSync, unlinkSync } from 'node:fs'
 
-/** Between pid namespaces a holder cannot be looked up; a critical section takes milliseconds, never this. */
+/** The holder in another pid namespace cannot be checked; a critical section takes milliseconds, never this long. */
 const FOREIGN_STALE_MS = 60_000
 
-/** `inherited`: the last holder died, or we ourselves left something undone; its work must be settled first. */
+/** `inherited`: the last holder crashed, or we left something unfinished ourselves; it must be repaired first. */
 type Acquired = 'free' | 'inherited'
 
-/** A lock between processes that outlives a crashed holder. */
+/** A lock between processes that survives a crashed holder. */
 export type Lock = {
-  /** Takes the lock if it is free, or if its holder is dead. */
+  /** Takes the lock if it is free or its holder has exited. */
   readonly tryAcquire: () => Acquired | undefined
   /** Only the holder may call it. */
   readonly release: () => void
-  /** The process that holds the lock now, for messages. */
+  /** The current holder, for messages. */
   readonly holderPid: () => number | undefined
 }
 
-/** Who holds a lock: `pid.start.boot.namespace.nonce`. */
+/** The holder of a lock: `pid.start.boot.namespace.nonce`. */
 type Holder = {
   readonly pid: number
   readonly start: string
@@ -26,13 +26,13 @@ type Holder = {
 }
 
 /**
- * The lock is a symbolic link whose target names the holder: made whole or not at all, so there is no moment with
- * a lock and no name. Node has no flock.
+ * The lock is a symbolic link whose target names the holder: it is created atomically, so there is never a lock without a
+ * name. Node has no flock.
  *
- * A dead holder X is succeeded by whoever first makes `<path>.after.<X>`; if that one dies too, by the first
+ * A dead holder X is succeeded by the first process that creates `<path>.after.<X>`; if that one dies too, by the first
  * `.after.` of its own, and so on. The successor then renames its own link over `<path>`.
  * INVARIANT: once `<path>` no longer names X it never does again (X is dead), so a latecomer who still succeeds X
- * sees it by reading `<path>` once more.
+ * notices it by reading `<path>` once more.
  * PLATFORM: one machine only. On a file system shared by several, each would take the others' holders for dead.
  */
 export function createLock(path: string): Lock {
@@ -47,7 +47,7 @@ export function createLock(path: string): Lock {
   }
 }
 
-/** Whether anyone holds the lock or died holding it. */
+/** Whether the lock is held, or its holder crashed. */
 export const isLocked = (path: string): boolean => holderOf(path) !== undefined
 
 function succeed(path: string, me: string): boolean {
@@ -78,7 +78,7 @@ function conclude(
     symlinkSync(me, fresh)
     renameSync(fresh, path)
   } catch (error) {
-    // We live on, so a claim that we cannot conclude would keep everybody out.
+    // We stay alive, so a claim that we cannot conclude would lock all others out.
     unlinkSync(chain.passed.at(-1) as string)
     throw error
   }
@@ -125,13 +125,13 @@ function parseHolder(text: string): Holder | undefined {
   return { pid: Number(pid), start, boot, space, nonce }
 }
 
-/** Two locks of one process differ in the moment of their making. */
+/** A nonce distinguishes two locks of one process. */
 function self(): string {
   const start = startOf(process.pid) ?? '0'
   return `${process.pid}.${start}.${bootId()}.${pidSpace()}.${process.hrtime.bigint().toString(36)}`
 }
 
-/** When the process started, in ticks since boot: with the pid it is never the same twice. */
+/** The start time of a process in ticks since boot: together with the pid it is unique. */
 function startOf(pid: number): string | undefined {
   const stat = contentOf(`/proc/${pid}/stat`)
   if (stat === undefined) return contentOf('/proc/self/stat') === undefined ? signalled(pid) : undefined
@@ -140,7 +140,7 @@ function startOf(pid: number): string | undefined {
   return fields[0] === 'Z' || fields[0] === 'X' ? undefined : fields[19]
 }
 
-// PLATFORM: without /proc (macOS) a pid is all there is; a reused one delays the takeover until it ends.
+// PLATFORM: without /proc (macOS) only the pid is known; a reused pid delays the takeover until that process exits.
 function signalled(pid: number): string | undefined {
   try {
     process.kill(pid, 0)

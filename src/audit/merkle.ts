@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto'
 
 /**
- * The Merkle tree of RFC 6962 over record hashes. A leaf is the record's own hash: its preimage begins with `{`,
- * a node's with 0x01, so neither can pass for the other.
+ * The Merkle tree of RFC 6962 over record hashes. A leaf is the record's own hash: its preimage starts with `{`, that of a
+ * node with 0x01, so neither can pass for the other.
  */
 
-/** Roots of the perfect subtrees, largest first: all that is needed to grow the tree without its leaves. */
+/** The roots of the perfect subtrees, largest first: enough to extend the tree without its leaves. */
 export type Frontier = readonly string[]
 
 const node = (left: string, right: string): string =>
@@ -13,10 +13,10 @@ const node = (left: string, right: string): string =>
 
 const EMPTY_ROOT = hash('sha256', '', 'hex')
 
-/** Adds the leaf with index `count` in place: one amortised hash for each. */
+/** Adds the leaf with index `count` in place: one hash each, amortised. */
 export function grow(frontier: string[], count: number, leaf: string): void {
   let root = leaf
-  // INVARIANT: there is one subtree for each bit of `count`; adding one carries like binary addition.
+  // INVARIANT: there is one subtree for each 1 bit of `count`; adding one carries like binary addition.
   for (let rest = count; rest % 2 === 1; rest = (rest - 1) / 2) root = node(frontier.pop() as string, root)
   frontier.push(root)
 }
@@ -28,7 +28,7 @@ export function rootOf(frontier: Frontier): string {
   return frontier.slice(0, -1).reduceRight((right, left) => node(left, right), last)
 }
 
-/** How many subtrees a tree of `count` leaves has. */
+/** The number of subtrees of a tree with `count` leaves. */
 export const frontierSize = (count: number): number => count.toString(2).replaceAll('0', '').length
 
 /** The frontier of these leaves. */
@@ -39,7 +39,7 @@ export function frontierOf(leaves: Iterable<string>): string[] {
   return frontier
 }
 
-/** The sibling hashes that lead from leaf `index` to the root, lowest first. */
+/** The sibling hashes from leaf `index` up to the root, lowest first. */
 export function pathOf(leaves: readonly string[], index: number): string[] {
   if (leaves.length <= 1) return []
   const split = splitOf(leaves.length)
@@ -50,7 +50,7 @@ export function pathOf(leaves: readonly string[], index: number): string[] {
     : [...pathOf(right, index - split), rootOf(frontierOf(left))]
 }
 
-/** The root that follows from one leaf and its path, or nothing when the path has the wrong length. */
+/** Computes the root from one leaf and its path; undefined if the path has the wrong length. */
 export function rootFromPath(leaf: string, index: number, count: number, path: Frontier): string | undefined {
   if (count <= 1) return path.length === 0 && index === 0 ? leaf : undefined
   const sibling = path.at(-1)

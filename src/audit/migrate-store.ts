@@ -7,15 +7,15 @@ import { trailLocation } from './open-store-trail.ts'
 import { StoreTrailReader } from './store-read.ts'
 
 export type Migration = {
-  /** `false`: an earlier one had done it. */
+  /** `false`: an earlier migration already copied the records. */
   readonly copied: boolean
   readonly tables: readonly CopiedTable[]
   readonly records: number
 }
 
 /**
- * Moves the records of a state directory from SQLite to PostgreSQL: copied in one transaction, compared, the chain of the
- * audit log verified in its new place, and only then the note of where they live is changed. The SQLite file stays.
+ * Moves the records of a state directory from SQLite to PostgreSQL: copies them in one transaction, compares them, verifies
+ * the audit log in the new store, and only then changes the location file. The SQLite file stays.
  */
 export async function migrateStore(home: string, from: () => Promise<Store>, to: Store): Promise<Migration> {
   const place = trailLocation(home)
@@ -25,7 +25,7 @@ export async function migrateStore(home: string, from: () => Promise<Store>, to:
       'wrong-state',
       'no server has run on this state directory yet: there is nothing to move',
       {
-        hint: 'start the server with the database URL; it takes the audit log over by itself',
+        hint: 'start the server with the database URL; it imports the audit log',
       },
     )
   const source = await from()
@@ -41,7 +41,7 @@ export async function migrateStore(home: string, from: () => Promise<Store>, to:
   }
 }
 
-/** A server that still writes would lose what came after the copy. */
+/** Detects a server that still writes: records after the copy would be lost. */
 async function compare(table: string, rows: number, source: Store, to: Store): Promise<void> {
   const [before, after] = [await countRows(source, table), await countRows(to, table)]
   if (before === rows && after === rows) return
@@ -49,7 +49,7 @@ async function compare(table: string, rows: number, source: Store, to: Store): P
     'conflict',
     `\`${table}\` changed during the copy: ${rows} copied, ${before} there`,
     {
-      hint: 'stop the server, empty the database and try again; the records still live in SQLite',
+      hint: 'stop the server, empty the database and try again; the records are still in SQLite',
     },
   )
 }
@@ -61,7 +61,7 @@ async function verified(home: string, store: Store): Promise<number> {
     'trail-unwritable',
     `the copy does not verify: record ${verdict.seq}: ${verdict.problem}`,
     {
-      hint: 'the records still live in SQLite; look at them with `ringfence audit verify`',
+      hint: 'the records are still in SQLite; check them with `ringfence audit verify`',
     },
   )
 }

@@ -15,10 +15,10 @@ import { verifyTrail } from './verify.ts'
 const LOCK_WAIT_MS = 10_000
 const IMPORT_ROWS = 4096
 
-/** Where a trail lives: `sqlite` is the state directory's own store. */
+/** Where an audit log is stored: `sqlite` is the state directory's own store. */
 export type TrailLocation = { readonly kind: Store['kind'] }
 
-/** Whether a store has taken the trail of this state directory over, and which kind. */
+/** The kind of the store that has taken over the audit log of this state directory, if any. */
 export function trailLocation(home: string): TrailLocation | undefined {
   const text = textOf(pathsOf(home).store)
   if (text === undefined) return undefined
@@ -26,12 +26,12 @@ export function trailLocation(home: string): TrailLocation | undefined {
     const { kind } = JSON.parse(text) as { readonly kind?: unknown }
     if (kind === 'sqlite' || kind === 'postgres') return { kind }
   } catch {
-    // Said below.
+    // Reported below.
   }
-  throw damaged('the note of where the trail lives is unreadable')
+  throw damaged('the location file of the audit log is unreadable')
 }
 
-/** Opens the trail in a store. At the first time it takes over what segment files hold, or nothing of it. */
+/** Opens the audit log in a store. The first time it imports all segment files, or fails without importing any. */
 export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promise<StoreTrail> {
   const { home, store } = parts
   try {
@@ -52,14 +52,15 @@ export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promi
 }
 
 /**
- * The note is written last: without it segment files still count, so whatever they hold beyond the store is imported.
- * With it the store alone counts, and one that lacks our head was emptied.
+ * The location file is written last: without it the segment files are authoritative, so their newer records are imported.
+ * With it only the store is authoritative, and a store without our head was emptied.
  */
 async function takeOver(home: string, store: Store, key: SigningKey): Promise<void> {
   const place = trailLocation(home)
   if (place !== undefined && place.kind !== store.kind) throw elsewhere(place.kind)
   if (place !== undefined) {
-    if ((await readHead(store, key.id)) === undefined) throw damaged('the store has lost the trail')
+    if ((await readHead(store, key.id)) === undefined)
+      throw damaged('the store no longer contains the audit log')
     return
   }
   await importSegments(home, store, key)
@@ -67,7 +68,7 @@ async function takeOver(home: string, store: Store, key: SigningKey): Promise<vo
   syncDir(pathsOf(home).anchor)
 }
 
-/** No damage: somebody changed the configuration. */
+/** Not damage: the configuration was changed. */
 const elsewhere = (kind: Store['kind']): SandboxError =>
   kind === 'sqlite'
     ? new SandboxError(
@@ -81,7 +82,7 @@ const elsewhere = (kind: Store['kind']): SandboxError =>
         'invalid-config',
         'this state directory keeps its records in PostgreSQL, not in SQLite',
         {
-          hint: 'name that database: --database-url, RINGFENCE_DATABASE_URL or `database_url` in the configuration',
+          hint: 'configure that database: --database-url, RINGFENCE_DATABASE_URL or `database_url` in the configuration',
         },
       )
 
@@ -89,7 +90,7 @@ async function importSegments(home: string, store: Store, key: SigningKey): Prom
   const verdict = await verifyTrail(home)
   if (!verdict.ok) throw damaged(`record ${verdict.seq}: ${verdict.problem}`)
   const anchored = parseAnchors(readAnchors(home) ?? '', key, 'skipped')
-  if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+  if (typeof anchored === 'string') throw damaged(`the signed head is not valid: ${anchored}`)
   await store.write(async (tx) => {
     const have = await countIn(tx, store, key)
     let rows: TrailRow[] = []
@@ -109,14 +110,15 @@ async function countIn(tx: Tx, store: Store, key: SigningKey): Promise<number> {
   const text = await headOf(tx, key.id, store.kind)
   if (text === undefined) return 0
   const anchor = parseAnchorText(text, key)
-  if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+  if (typeof anchor === 'string') throw damaged(`the signed head is not valid: ${anchor}`)
   return anchor.head.count
 }
 
 async function acquire(lock: Lock): Promise<void> {
   const deadline = performance.now() + LOCK_WAIT_MS
   while (lock.tryAcquire() === undefined) {
-    if (performance.now() > deadline) throw damaged(`process ${lock.holderPid()} holds the trail`)
+    if (performance.now() > deadline)
+      throw damaged(`process ${lock.holderPid()} holds the lock of the audit log`)
     await new Promise((resolve) => setTimeout(resolve, 5))
   }
 }

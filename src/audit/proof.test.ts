@@ -58,6 +58,6 @@ describe('proof', () => {
 
   it('is refused for a record that is not there', () => {
     expect(() => proofOf(home, 15)).toThrow(/no record 15/)
-    expect(() => proofOf(join(home, 'absent'), 0)).toThrow(/no trail/)
+    expect(() => proofOf(join(home, 'absent'), 0)).toThrow(/no audit log/)
   })
 })

@@ -5,13 +5,13 @@ import { damaged } from './files.ts'
 import { frontierOf, pathOf, rootFromPath, rootOf } from './merkle.ts'
 import { readTrail } from './read.ts'
 
-/** That one record is in the trail, checkable without any other record. */
+/** Proves that one record is in the audit log; verifiable without any other record. */
 export type Proof = {
   readonly record: TrailRecord
   /** Sibling hashes from the record up to the Merkle root, lowest first. */
   readonly path: readonly string[]
   readonly head: Head
-  /** Who signed: 32 bytes in base64url. Whoever checks must know this key from elsewhere. */
+  /** The signer's key: 32 bytes in base64url. The verifier must know this key from elsewhere. */
   readonly public_key: string
 }
 
@@ -22,7 +22,7 @@ export type ProofVerdict =
 /** The proof of one record against the current signed head. */
 export function proofOf(home: string, seq: number): Proof {
   const { key, head } = signedHead(home)
-  if (seq >= head.count) throw new SandboxError('invalid-input', `the trail has no record ${seq}`)
+  if (seq >= head.count) throw new SandboxError('invalid-input', `the audit log has no record ${seq}`)
   const leaves: string[] = []
   let record: TrailRecord | undefined
   for (const each of readTrail(home, {}, { to: head })) {
@@ -30,7 +30,7 @@ export function proofOf(home: string, seq: number): Proof {
     leaves.push(each.hash)
   }
   if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
-    throw damaged('its records are not those that were signed')
+    throw damaged('its records are not the signed ones')
   return { record, path: pathOf(leaves, seq), head, public_key: key.x }
 }
 
@@ -38,21 +38,21 @@ function signedHead(home: string): { readonly key: VerifyKey; readonly head: Hea
   const key = loadVerifyKey(home)
   const text = readAnchors(home)
   if (key === undefined || text === undefined)
-    throw new SandboxError('invalid-input', 'there is no trail yet')
+    throw new SandboxError('invalid-input', 'there is no audit log yet')
   const anchored = parseAnchors(text, key, 'skipped')
-  if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+  if (typeof anchored === 'string') throw damaged(`the signed head is not valid: ${anchored}`)
   return { key, head: anchored.anchor.head }
 }
 
 /**
- * Whether a proof from anywhere holds under a key that the caller already trusts. Pure.
- * SECURITY: never under the key that the proof itself brings; that would prove nothing.
+ * Verifies a proof with a key that the caller already trusts. Pure.
+ * SECURITY: never with the key in the proof itself; that would prove nothing.
  */
 export function checkProof(value: unknown, trusted: VerifyKey): ProofVerdict {
   const { record, path, head, public_key } = (value ?? {}) as Partial<Proof>
-  if (public_key !== trusted.x) return no('it is signed with a key that is not trusted here')
+  if (public_key !== trusted.x) return no('it is signed with a key that is not trusted')
   const signed = parseHead(head, trusted)
-  if (typeof signed === 'string') return no(`the head is not genuine: ${signed}`)
+  if (typeof signed === 'string') return no(`the head is not valid: ${signed}`)
   const hash = hashOf(record)
   if (!record || hash === undefined || record.hash !== hash)
     return no('the content of the record does not match its hash')

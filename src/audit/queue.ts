@@ -6,7 +6,7 @@ import { membersOf } from './chain.ts'
 const RECORD_BYTES = 1024 * 1024
 const BATCH_BYTES = 4 * 1024 * 1024
 const BATCH = 1024
-/** How long a record that nobody waits for stays for others to share its commit with it, and how many do. */
+/** How long, and for how many others, a record without a waiting caller is delayed to share a commit. */
 const LINGER_MS = 20
 const LINGERING = 32
 
@@ -18,22 +18,22 @@ type Waiting = {
 }
 
 /**
- * Writes one batch and resolves once it is safe. It takes the batch when it can write at once, so that whoever came
- * meanwhile is in it; taken again, it is the same.
+ * Writes one batch and resolves once it is on disk. It calls `take` when it can write at once, so that entries that arrived
+ * meanwhile are included; taking again returns the same batch.
  */
 export type Commit = (take: () => readonly Entry[]) => Promise<void>
 
-/** What waits to enter a trail. One commit at a time; whoever comes while it runs shares the next, and its one sync. */
+/** Entries that wait for a commit. One commit at a time; entries that arrive during it share the next one and its sync. */
 export class EntryQueue implements EventSink {
   readonly #commit: Commit
   readonly #now: () => Date
   readonly #waiting: Waiting[] = []
   #lingering: NodeJS.Timeout | undefined
-  /** Whether something waits that does not linger. */
+  /** Whether an entry waits that must not be delayed. */
   #due = false
   #draining: Promise<void> | undefined
   #state: 'open' | 'closed' = 'open'
-  /** Whether records were appended that no checkpoint of ours speaks for. */
+  /** Whether records were appended that no checkpoint of ours covers. */
   #unsealed = false
 
   constructor(commit: Commit, now: () => Date) {
@@ -44,7 +44,7 @@ export class EntryQueue implements EventSink {
   async append(event: Event, pace: Pace = 'now'): Promise<void> {
     this.#assertOpen()
     if (event.event === 'Checkpoint')
-      throw new SandboxError('invalid-input', 'only the trail makes checkpoints')
+      throw new SandboxError('invalid-input', 'checkpoints are created by the audit log itself')
     const members = membersOf(event)
     let bytes = 0
     for (const member of members.values()) bytes += Buffer.byteLength(member)
@@ -59,7 +59,7 @@ export class EntryQueue implements EventSink {
     await this.#seal()
   }
 
-  /** Seals what was appended. Harmless when repeated. */
+  /** Appends a final checkpoint. Calling it again has no effect. */
   async close(): Promise<void> {
     if (this.#state === 'closed') return
     this.#state = 'closed'
@@ -68,7 +68,7 @@ export class EntryQueue implements EventSink {
   }
 
   #assertOpen(): void {
-    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the trail is closed')
+    if (this.#state !== 'open') throw new SandboxError('wrong-state', 'the audit log is closed')
   }
 
   async #seal(): Promise<void> {
@@ -89,7 +89,7 @@ export class EntryQueue implements EventSink {
   #begin(): void {
     clearTimeout(this.#lingering)
     this.#lingering = undefined
-    // A commit that was running may have taken what lingered.
+    // A commit in progress may have taken the delayed entries.
     if (this.#waiting.length === 0) return
     this.#due = true
     this.#draining ??= this.#drain()
@@ -107,7 +107,7 @@ export class EntryQueue implements EventSink {
         () => (batch.length > 0 ? undefined : { error: new SandboxError('internal', 'nothing was written') }),
         (error: unknown) => ({ error }),
       )
-      // One that failed before it took anything failed for whoever it would have taken.
+      // A commit that failed before it took a batch failed for the entries that it would have taken.
       if (batch.length === 0) batch = this.#takeBatch()
       for (const { settle } of batch) settle(failure)
     }

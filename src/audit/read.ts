@@ -2,30 +2,30 @@ import { loadVerifyKey, parseAnchors, readAnchors } from './anchor.ts'
 import type { TrailRecord } from './chain.ts'
 import { END, type Position, readLines, START, segmentsIn } from './files.ts'
 
-/** Which records to read; every field that is given must match. */
+/** Which records to read; every given field must match. */
 export type TrailFilter = {
   readonly events?: readonly string[]
-  /** The seeds' word: `sandbox` selects what a guarantee stopped. */
+  /** `sandbox` selects violations of guarantees. */
   readonly eventType?: 'sandbox'
   readonly agentId?: string
   readonly sandboxId?: string
   readonly execId?: string
-  /** At or after this moment. */
+  /** At or after this time. */
   readonly since?: Date
-  /** Stop after so many. */
+  /** The maximum number of records. */
   readonly limit?: number
 }
 
-/** Where the signed head stands; what lies beyond it was acknowledged to nobody. */
+/** The position of the signed head; records beyond it were never acknowledged. */
 export function endOfTrail(home: string): Position {
   const key = loadVerifyKey(home)
   const text = readAnchors(home)
   const anchored = key && text !== undefined ? parseAnchors(text, key, 'skipped') : undefined
-  // A trail without a genuine head is still readable: whoever looks into a tampering needs to see what is there.
+  // A log without a valid head is still readable, because an investigation needs its content.
   return typeof anchored === 'object' ? anchored.anchor.head : END
 }
 
-/** The matching records, oldest first, read as they are asked for. Does not verify: `verifyTrail` does. */
+/** The matching records, oldest first, read lazily. Does not verify them; `verifyTrail` does. */
 export function* readTrail(
   home: string,
   filter: TrailFilter = {},
@@ -42,7 +42,7 @@ export function* readTrail(
   }
 }
 
-/** The last `count` matching records, oldest first; reads back from the end, segment by segment. */
+/** The last `count` matching records, oldest first; reads backwards from the end, segment by segment. */
 export function readTail(
   home: string,
   count: number,
@@ -60,10 +60,10 @@ export function readTail(
   return found
 }
 
-/** Lines that are read before others may run. */
+/** Lines that are read before the event loop runs again. */
 const TURN = 1024
 
-/** The last `count` matching records behind `from`, oldest first, without holding the event loop. */
+/** The last `count` matching records after `from`, oldest first, without blocking the event loop. */
 export async function readLast(
   home: string,
   count: number,

@@ -4,10 +4,10 @@ import type { Entry } from './batch.ts'
 import { canonicalMember } from './canonical.ts'
 import type { Members } from './chain.ts'
 
-/** How many sandboxes are remembered. */
+/** How many sandboxes are cached. */
 const KNOWN = 4096
 
-/** Puts into each record whose sandbox it is about, so that a tenant's part of the log can be read, and proven, by itself. */
+/** Adds the tenant of its sandbox to each record, so that a tenant's part of the log can be read and proven by itself. */
 export class RecordOwners {
   readonly #remembered = new Map<string, string>()
   live: (sandboxId: string) => string | undefined = () => undefined

@@ -8,9 +8,9 @@ import { endOfTrail, exportTrail, readTail, readTrail, type TrailFilter } from '
 import { StoreTrailReader } from './store-read.ts'
 import { type Verdict, type VerifyOptions, verifyTrail } from './verify.ts'
 
-/** A trail to read, wherever it lives. */
+/** Reads an audit log, wherever it is stored. */
 export interface TrailSource {
-  /** The last matching records, oldest first, and with `follow` the ones to come. */
+  /** The last matching records, oldest first, and with `follow` the new ones. */
   tail(count: number, filter: TrailFilter, follow?: AbortSignal): AsyncIterable<TrailRecord>
   query(filter: TrailFilter): AsyncIterable<TrailRecord>
   verify(options: VerifyOptions): Promise<Verdict>
@@ -22,7 +22,7 @@ export interface TrailSource {
 const FOLLOW_MS = 200
 const PAGE = 1000
 
-/** The trail of a state directory: its segment files, or the store that has taken them over. */
+/** The audit log of a state directory: its segment files, or the store that has taken them over. */
 export async function trailSource(home: string, openStore: () => Promise<Store>): Promise<TrailSource> {
   return trailLocation(home) === undefined ? fileSource(home) : storeSource(home, await openStore())
 }

@@ -13,7 +13,7 @@ import type { Verdict, VerifyOptions } from './verify.ts'
 
 const PAGE = 2048
 
-/** The reading side of a trail in a store. */
+/** Reads and verifies an audit log in a store. */
 export class StoreTrailReader {
   readonly #home: string
   readonly #store: Store
@@ -27,7 +27,7 @@ export class StoreTrailReader {
     this.#key = key
   }
 
-  /** The matching records, parsed, in the order that is asked for. */
+  /** The matching records, parsed, in the requested order. */
   async query(query: TrailQuery): Promise<TrailRecord[]> {
     const rows = await queryTrail(this.#store, this.#key.id, query)
     return rows.map(({ line }) => JSON.parse(line) as TrailRecord)
@@ -39,17 +39,17 @@ export class StoreTrailReader {
     for await (const { line } of this.#rows(0, head.count)) yield line
   }
 
-  /** The last record that is there, -1 for none; without looking at the signature. */
+  /** The seq of the last record, -1 for none; does not check the signature. */
   async lastSeq(): Promise<number> {
     return lastSeqOf(this.#store, this.#key.id)
   }
 
-  /** Who signs: 32 bytes in base64url. */
+  /** The signer's key: 32 bytes in base64url. */
   get publicKey(): string {
     return this.#key.x
   }
 
-  /** Some of the canonical lines, as they were hashed. */
+  /** A range of the canonical lines, as they were hashed. */
   async linesAfter(after: number, limit: number): Promise<readonly string[]> {
     return (await queryTrail(this.#store, this.#key.id, { after, limit })).map(({ line }) => line)
   }
@@ -57,17 +57,18 @@ export class StoreTrailReader {
   async head(): Promise<Head> {
     const text = await readHead(this.#store, this.#key.id)
     const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)
-    if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+    if (typeof anchor === 'string') throw damaged(`the signed head is not valid: ${anchor}`)
     return anchor.head
   }
 
-  /** Checks every record against the signed head, the head against its copy outside, and one kept elsewhere. */
+  /** Verifies every record against the signed head, the head against its copy outside the store, and a given head. */
   async verify(options: VerifyOptions = {}): Promise<Verdict> {
     const against = options.against === undefined ? [] : [parseHead(options.against, this.#key)]
     const wrong = against.find((head) => typeof head === 'string')
-    if (wrong !== undefined) return bad(0, `the head kept elsewhere is not of this trail: ${wrong}`)
+    if (wrong !== undefined)
+      return bad(0, `the head kept elsewhere does not belong to this audit log: ${wrong}`)
     const copy = this.#copiedHead()
-    if (typeof copy === 'string') return bad(0, `the copy of the signed head is not ours: ${copy}`)
+    if (typeof copy === 'string') return bad(0, `the copy of the signed head is not valid: ${copy}`)
     const text = await readHead(this.#store, this.#key.id)
     const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)
     const verifier = new ChainVerifier(this.#key)
@@ -79,10 +80,10 @@ export class StoreTrailReader {
     return this.#conclude(verifier, anchor.head, [copy, ...(against as Head[])])
   }
 
-  /** That one record is in the trail. */
+  /** Proves that one record is in the audit log. */
   async proof(seq: number): Promise<Proof> {
     const head = await this.head()
-    if (seq >= head.count) throw new SandboxError('invalid-input', `the trail has no record ${seq}`)
+    if (seq >= head.count) throw new SandboxError('invalid-input', `the audit log has no record ${seq}`)
     const leaves: string[] = []
     let record: TrailRecord | undefined
     for await (const { line } of this.#rows(0, head.count)) {
@@ -91,7 +92,7 @@ export class StoreTrailReader {
       leaves.push(each.hash)
     }
     if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
-      throw damaged('its records are not those that were signed')
+      throw damaged('its records are not the signed ones')
     return { record, path: pathOf(leaves, seq), head, public_key: this.#key.x }
   }
 
@@ -104,19 +105,18 @@ export class StoreTrailReader {
     const owners = new Map<string, string | undefined>()
     for await (const row of this.#rows(0, end)) {
       const { seq, line } = row
-      if (seq !== verifier.count)
-        return bad(verifier.count, `it is missing: record ${seq} stands in its place`)
+      if (seq !== verifier.count) return bad(verifier.count, `it is missing: record ${seq} follows instead`)
       const problem = verifier.push(Buffer.from(line))
       if (problem !== undefined) return bad(verifier.count, problem)
       const column = changedColumn(row) ?? (await this.#changedTenant(row, owners))
-      if (column) return bad(seq, `its column \`${column}\`, which queries read, is not what the record says`)
+      if (column) return bad(seq, `its column \`${column}\`, which queries use, differs from the record`)
       const other = kept.find((head) => head.count === verifier.count && head.hash !== verifier.hash)
-      if (other) return bad(verifier.count - 1, 'it is not the record that a head kept elsewhere names')
+      if (other) return bad(verifier.count - 1, 'it is not the record that the head kept elsewhere covers')
     }
     return undefined
   }
 
-  /** Records of older versions do not say whose they are: their column was filled from the sandboxes. */
+  /** Records of older versions do not name their tenant: the column was filled from the sandboxes. */
   async #changedTenant(
     { tenant, sandboxId, line }: TrailRow,
     owners: Map<string, string | undefined>,
@@ -137,12 +137,12 @@ export class StoreTrailReader {
     const problem = verifier.headProblem(head)
     if (problem !== undefined) return bad(verifier.vouched, `the signed head disagrees: ${problem}`)
     const ahead = kept.find((other) => other.count > count)
-    if (ahead) return bad(count, `it is missing: a head kept elsewhere covers ${ahead.count} records`)
-    if (await this.#isForged(head.count)) return bad(count, 'it lies beyond the signed head')
+    if (ahead) return bad(count, `it is missing: the head kept elsewhere covers ${ahead.count} records`)
+    if (await this.#isForged(head.count)) return bad(count, 'it is beyond the signed head')
     return { ok: true, records: count, checkpoints }
   }
 
-  /** Records and head move together: what lies beyond a head that has not moved came from elsewhere. */
+  /** Records and head change in one transaction: records beyond an unchanged head were not written by us. */
   async #isForged(count: number): Promise<boolean> {
     const before = await queryTrail(this.#store, this.#key.id, { before: 0, limit: 1 })
     if (before.length > 0) return true
@@ -163,14 +163,14 @@ export class StoreTrailReader {
 }
 
 /**
- * SECURITY: queries select by columns that lie outside of the chain of hashes. Whoever changed one hides a record from every query
- * and leaves the chain as it was, so each is compared with the line that was hashed.
+ * SECURITY: queries use columns that the hash chain does not cover. Changing a column would hide a record from every query
+ * and leave the chain intact, so each column is compared with the hashed line.
  */
 function changedColumn(row: TrailRow): string | undefined {
-  const said = rowOf(row.line)
+  const expected = rowOf(row.line)
   const isChanged = (name: keyof TrailRow): boolean =>
-    row[name] !== said[name] && !(name === 'tenant' && said.tenant === null)
-  return (Object.keys(said) as (keyof TrailRow)[]).find(isChanged)
+    row[name] !== expected[name] && !(name === 'tenant' && expected.tenant === null)
+  return (Object.keys(expected) as (keyof TrailRow)[]).find(isChanged)
 }
 
 const bad = (seq: number, problem: string): Verdict => ({ ok: false, seq, problem })

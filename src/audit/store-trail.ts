@@ -32,9 +32,9 @@ export type StoreTrailParts = {
 type Listener = (rows: readonly TrailRow[]) => void
 
 /**
- * The trail in a store: the same lines, chain and checkpoints as in segment files. The signed head moves in the very
- * transaction that adds the records, so there is no crash to repair; a copy of it outside the store, at most a second
- * old, shows a tail that was cut off together with its head.
+ * The audit log in a store: the same lines, chain and checkpoints as in segment files. The signed head changes in the same
+ * transaction that adds the records, so there is nothing to repair after a crash; a copy of it outside the store, at most a
+ * second old, reveals a tail that was removed together with its head.
  */
 export class StoreTrail implements EventSink {
   readonly #parts: StoreTrailParts
@@ -52,23 +52,23 @@ export class StoreTrail implements EventSink {
     this.#queue = new EntryQueue((take) => this.#commit(take), parts.now ?? (() => new Date()))
   }
 
-  /** Names the chain in the store. */
+  /** The id of the chain in the store. */
   get chain(): string {
     return this.#parts.key.id
   }
 
-  /** Resolves once the record and the head that covers it are on the disk; otherwise nothing was recorded. */
+  /** Resolves once the record and the head that covers it are on disk; otherwise nothing was recorded. */
   append(event: Event, pace?: Pace): Promise<void> {
     return this.#queue.append(event, pace)
   }
 
-  /** Called with what was just committed, in order. */
+  /** Calls the listener with each committed batch, in order. */
   onCommitted(listener: Listener): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 
-  /** Who is asked first whose a sandbox is: one that is being created is in no table yet. */
+  /** The first lookup for the tenant of a sandbox: one that is being created is not in the store yet. */
   set ownerOf(ownerOf: (sandboxId: string) => string | undefined) {
     this.#owners.live = ownerOf
   }
@@ -77,7 +77,7 @@ export class StoreTrail implements EventSink {
     return this.#queue.checkpoint()
   }
 
-  /** Seals what was appended. Harmless when repeated. */
+  /** Appends a final checkpoint. Calling it again has no effect. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
@@ -110,12 +110,12 @@ export class StoreTrail implements EventSink {
     return rows
   }
 
-  /** Another process may have appended in between, so the head is read each time; parsing it only when it moved. */
+  /** Another process may have appended meanwhile, so the head is read each time, and parsed only if it changed. */
   #anchorIn(text: string | undefined): Anchor {
     if (text === undefined) throw damaged('the signed head is missing in the store')
     if (this.#known?.text === text) return this.#known.anchor
     const anchor = parseAnchorText(text, this.#parts.key)
-    if (typeof anchor === 'string') throw damaged(`the signed head is not ours: ${anchor}`)
+    if (typeof anchor === 'string') throw damaged(`the signed head is not valid: ${anchor}`)
     return anchor
   }
 
@@ -136,9 +136,9 @@ export class StoreTrail implements EventSink {
       if (this.#known.anchor.head.count > last.anchor.head.count)
         this.#copied = await writeAnchor(home, last, this.#known.anchor)
     } catch {
-      // The store's own head counts; a copy that cannot be written now is written later.
+      // The head in the store is authoritative; a copy that cannot be written now is written later.
     } finally {
-      // INVARIANT: one copy at a time; the next is asked for only after this one.
+      // INVARIANT: one copy at a time; the next one is scheduled only after this one.
       this.#copySoon = undefined
     }
   }

@@ -1,7 +1,7 @@
 import type { TrailRow } from '../store/trail-rows.ts'
 import type { TrailRecord } from './chain.ts'
 
-/** The row of one line. */
+/** The database row of one line. */
 export function rowOf(line: string): TrailRow {
   const record = JSON.parse(line) as TrailRecord
   const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)

@@ -184,7 +184,7 @@ describe('trouble', () => {
     const trail = await openTrail({ home, lockWaitMs: 30 })
     const lock = createLock(pathsOf(home).lock)
     lock.tryAcquire()
-    await expect(trail.append(exec(1))).rejects.toThrow(`held by process ${process.pid}`)
+    await expect(trail.append(exec(1))).rejects.toThrow(`locked by process ${process.pid}`)
     lock.release()
     await trail.append(exec(2))
     expect(await verifyTrail(home)).toMatchObject({ ok: true, records: 1 })

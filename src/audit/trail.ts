@@ -26,7 +26,7 @@ const SEGMENT_BYTES = 8 * 1024 * 1024
 const LOCK_WAIT_MS = 10_000
 
 export type TrailOptions = {
-  /** The state directory; made if absent. */
+  /** The state directory; created if absent. */
   readonly home: string
   readonly now?: () => Date
   readonly checkpointEvery?: number
@@ -35,7 +35,7 @@ export type TrailOptions = {
   readonly lockWaitMs?: number
 }
 
-/** Opens the trail of a state directory, beginning it at first use. Reads the key, never the log. */
+/** Opens the audit log of a state directory; creates it at first use. Reads the key, never the log. */
 export async function openTrail(options: TrailOptions): Promise<AuditTrail> {
   const now = options.now ?? (() => new Date())
   try {
@@ -59,26 +59,26 @@ async function beginOnce(options: TrailOptions, lock: Lock, now: () => Date): Pr
 
 const turns = new Map<string, Promise<unknown>>()
 
-/** Trails of one process wait for each other here: the lock between processes can only be asked for again and again. */
+/** Serializes the logs of one process, because the lock between processes can only be polled. */
 async function inTurn<T>(home: string, work: () => Promise<T>): Promise<T> {
-  const mine = (turns.get(home) ?? Promise.resolve()).then(work, work)
-  turns.set(home, mine)
+  const turn = (turns.get(home) ?? Promise.resolve()).then(work, work)
+  turns.set(home, turn)
   try {
-    return await mine
+    return await turn
   } finally {
-    if (turns.get(home) === mine) turns.delete(home)
+    if (turns.get(home) === turn) turns.delete(home)
   }
 }
 
 type Parts = { readonly key: SigningKey; readonly lock: Lock; readonly now: () => Date }
-/** The writing side of the trail. Several may be open on one state directory, in one or in many processes. */
+/** Writes the audit log. Several writers may be open on one state directory, in one or in many processes. */
 export class AuditTrail implements EventSink {
   readonly #options: TrailOptions
   readonly #rules: BatchRules
   readonly #lock: Lock
   readonly #queue: EntryQueue
   #known: Anchored | undefined
-  /** Whether bytes may lie beyond the head that a crash or a failed write left; they keep the lock until settled. */
+  /** Whether a crash or a failed write may have left bytes beyond the head; the lock is kept until they are removed. */
   #owing = false
 
   constructor(options: TrailOptions, parts: Parts) {
@@ -92,7 +92,7 @@ export class AuditTrail implements EventSink {
     }
   }
 
-  /** Resolves once the record is on the disk and the signed head covers it; otherwise nothing was recorded. */
+  /** Resolves once the record is on disk and the signed head covers it; otherwise nothing was recorded. */
   append(event: Event, pace?: Pace): Promise<void> {
     return this.#queue.append(event, pace)
   }
@@ -102,7 +102,7 @@ export class AuditTrail implements EventSink {
     return this.#queue.checkpoint()
   }
 
-  /** Seals what this trail appended. Harmless when repeated. */
+  /** Appends a final checkpoint. Calling it again has no effect. */
   async close(): Promise<void> {
     try {
       await this.#queue.close()
@@ -120,7 +120,7 @@ export class AuditTrail implements EventSink {
         this.#owing = false
         await this.#write(last, batchOf(last.anchor, entries, this.#rules))
       } finally {
-        // INVARIANT: bytes beyond the head exist only while the lock does; that is how `verify` knows a crash
+        // INVARIANT: bytes beyond the head exist only while the lock does; that is how `verify` distinguishes a crash
         // from a forged record.
         if (!this.#owing) this.#lock.release()
       }
@@ -129,11 +129,11 @@ export class AuditTrail implements EventSink {
     }
   }
 
-  /** The anchor as the last holder of the lock left it, with what a crash left beyond it moved aside. */
+  /** The anchor of the last lock holder; moves aside what a crash left beyond it. */
   #settled(): Anchored {
     const { home } = this.#options
     if (sizeOf(pathsOf(home).store) !== undefined)
-      throw new SandboxError('trail-unwritable', 'a server has taken the trail over into its store', {
+      throw new SandboxError('trail-unwritable', 'a server has moved the audit log to its store', {
         hint: 'run the command again',
       })
     const last = this.#readAnchor()
@@ -142,9 +142,11 @@ export class AuditTrail implements EventSink {
     if (size < head.offset) throw damaged(`it ends before record ${head.seq}, which was signed`)
     const next = segmentPath(home, head.segment + 1)
     const rolled = (sizeOf(next) ?? 0) > 0
-    // SECURITY: without a dead writer these are forged, or the head was set back; to drop them would hide it.
+    // SECURITY: without a crashed writer these were forged, or the head was rolled back; dropping them would hide it.
     if ((size > head.offset || rolled) && !this.#owing && hasLineBeyond(home, head))
-      throw damaged(`records lie beyond the signed head, after record ${head.seq}, and nobody was writing`)
+      throw damaged(
+        `there are records beyond the signed head, after record ${head.seq}, and no writer was active`,
+      )
     if (size > head.offset) moveAside(home, segmentPath(home, head.segment), head.offset)
     if (rolled) moveAside(home, next, 0)
     return last
@@ -154,9 +156,9 @@ export class AuditTrail implements EventSink {
     const text = readAnchors(this.#options.home)
     if (text === undefined) throw damaged('the signed head is missing')
     if (this.#known?.text === text) return this.#known
-    // Only a writer that died may have left a slot half-written.
+    // Only a crashed writer may have left a half-written slot.
     const anchored = parseAnchors(text, this.#rules.key, this.#owing ? 'skipped' : 'refused')
-    if (typeof anchored === 'string') throw damaged(`the signed head is not ours: ${anchored}`)
+    if (typeof anchored === 'string') throw damaged(`the signed head is not valid: ${anchored}`)
     return anchored
   }
 
@@ -165,8 +167,8 @@ export class AuditTrail implements EventSink {
     this.#owing = true
     await this.#writeLog(batch)
     noteLeaves(home, batch.leaves, batch.anchor.head.count)
-    // INVARIANT: the head never runs ahead of the log, and nobody is told "recorded" before it has moved.
-    // If this fails we still owe: whichever head the disk then holds decides what stays.
+    // INVARIANT: the head never runs ahead of the log, and no append resolves before the head has moved.
+    // If this fails, a repair is still due: the head on disk decides which records stay.
     this.#known = await writeAnchor(home, last, batch.anchor)
     this.#owing = false
   }
@@ -187,7 +189,7 @@ export class AuditTrail implements EventSink {
   }
 }
 
-// They only sharpen what `verify` says and are checked against the signed root, so a failure here costs nothing.
+// They only make `verify` more precise and are checked against the signed root, so a failure here is harmless.
 function noteLeaves(home: string, leaves: Buffer, count: number): void {
   try {
     const { O_WRONLY, O_CREAT, O_NOFOLLOW } = constants
@@ -210,13 +212,13 @@ async function acquire(lock: Lock, { lockWaitMs = LOCK_WAIT_MS, home }: TrailOpt
     if (performance.now() > deadline) {
       throw new SandboxError(
         'trail-unwritable',
-        `the trail is held by process ${lock.holderPid() ?? 'unknown'}`,
+        `the audit log is locked by process ${lock.holderPid() ?? 'unknown'}`,
         {
           hint: `if that process hangs, end it; the lock is \`${pathsOf(home).lock}\``,
         },
       )
     }
-    // Uneven pauses, so that many waiters do not come back all at once.
+    // Randomized pauses, so that many waiters do not retry at the same time.
     await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random())))
   }
 }

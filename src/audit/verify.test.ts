@@ -167,7 +167,7 @@ describe('verify', () => {
     expect(await verifyTrail(home)).toEqual({
       ok: false,
       seq: RECORDS,
-      problem: 'it lies beyond the signed head, and nobody was writing',
+      problem: 'it is beyond the signed head, and no writer was active',
     })
   })
 

@@ -6,37 +6,38 @@ import { END, hasLineBeyond, isErrno, type Position, pathsOf, readLines, START, 
 import { isLocked } from './lock.ts'
 import { frontierOf, rootOf } from './merkle.ts'
 
-/** What a verification found. `seq` is the first record that is not as it was written, or is gone. */
+/** The result of a verification. `seq` is the first record that was changed or is missing. */
 export type Verdict =
   | { readonly ok: true; readonly records: number; readonly checkpoints: number }
   | { readonly ok: false; readonly seq: number; readonly problem: string }
 
 export type VerifyOptions = {
-  /** A head kept elsewhere: finds a trail that was set back together with its own head. */
+  /** A head kept elsewhere: reveals a log that was rolled back together with its own head. */
   readonly against?: unknown
 }
 
-/** While others keep writing, catch up this often and then be content with the last head. */
+/** How often to catch up with active writers before the last head is accepted. */
 const CATCH_UP_ROUNDS = 5
 const LOOK_AGAIN_MS = 5
 const YIELD_EVERY = 4096
 
 /**
- * Checks the whole trail against its signed head. Changes nothing and takes no lock: what a head covers never
- * changes, so only what lies beyond it needs care while others write.
+ * Verifies the whole audit log against its signed head. Changes nothing and takes no lock: what a head covers never changes,
+ * so only what is beyond it needs care while others write.
  */
 export async function verifyTrail(home: string, options: VerifyOptions = {}): Promise<Verdict> {
   const key = loadVerifyKey(home)
   if (key === undefined) return verifyWithoutKey(home, options)
   const against = options.against === undefined ? undefined : parseHead(options.against, key)
-  if (typeof against === 'string') return bad(0, `the head kept elsewhere is not of this trail: ${against}`)
+  if (typeof against === 'string')
+    return bad(0, `the head kept elsewhere does not belong to this audit log: ${against}`)
   const walk = new Walk(home, key, against)
   const anchored = await genuineAnchor(home, key)
   if (typeof anchored === 'string') return (await walk.to(END)) ?? walk.unproven(anchored)
   return verifyUpTo(walk, anchored)
 }
 
-/** The newer anchor, once both slots are whole or a lock explains why one is not. */
+/** The newer anchor, once both slots are complete or a lock explains why one is not. */
 async function genuineAnchor(home: string, key: VerifyKey): Promise<Anchored | string> {
   for (let look = 0; ; look++) {
     const text = readAnchors(home)
@@ -49,11 +50,11 @@ async function genuineAnchor(home: string, key: VerifyKey): Promise<Anchored | s
   }
 }
 
-/** Without a key there is no trail yet: nothing at all, or one that is just being begun under the lock. */
+/** Without a key there is no log yet: nothing at all, or one that is being created under the lock. */
 async function verifyWithoutKey(home: string, options: VerifyOptions): Promise<Verdict> {
   const written = segmentsIn(home).length > 0
   const begun = readAnchors(home) !== undefined && !isLocked(pathsOf(home).lock)
-  // Looked at last: whoever began meanwhile made the key before either of them could be seen.
+  // Checked last: a process that creates the log meanwhile creates the key before anything else is visible.
   if (loadVerifyKey(home) !== undefined) return verifyTrail(home, options)
   const empty = !begun && !written && options.against === undefined
   return empty ? { ok: true, records: 0, checkpoints: 0 } : bad(0, 'the signing key is missing')
@@ -66,15 +67,15 @@ async function verifyUpTo(walk: Walk, first: Anchored): Promise<Verdict> {
     if (verdict !== undefined) return verdict
     const next = await whatFollows(walk, anchor.head)
     if (next === 'forged')
-      return bad(walk.verifier.count, 'it lies beyond the signed head, and nobody was writing')
+      return bad(walk.verifier.count, 'it is beyond the signed head, and no writer was active')
     if (next === 'nothing' || round >= CATCH_UP_ROUNDS) return walk.good()
     anchor = next
   }
 }
 
 /**
- * Whether records lie beyond the head. An honest writer holds the lock from before it writes until the head has
- * moved, and one that died left the lock behind; so: look at the log, then at the lock, then at the head.
+ * Whether there are records beyond the head. An honest writer holds the lock from before it writes until the head has moved,
+ * and a crashed one left the lock behind; so the order is: read the log, then the lock, then the head.
  */
 async function whatFollows({ home, key }: Walk, head: Head): Promise<Anchor | 'nothing' | 'forged'> {
   for (let look = 0; look < 3; look++) {
@@ -88,7 +89,7 @@ async function whatFollows({ home, key }: Walk, head: Head): Promise<Anchor | 'n
   return 'forged'
 }
 
-/** One pass over the log, which can be continued when the head has moved. */
+/** One pass over the log, which can continue when the head has moved. */
 class Walk {
   readonly home: string
   readonly key: VerifyKey
@@ -103,12 +104,13 @@ class Walk {
     this.#against = against
   }
 
-  /** Goes on to a place; the answer is the first bad record on the way. */
+  /** Continues to a position; returns the first invalid record on the way. */
   async to(end: Position): Promise<Verdict | undefined> {
     try {
       return await this.#walk(end)
     } catch (error) {
-      if (isErrno(error, 'ELOOP')) return bad(this.verifier.count, 'a link stands in place of its segment')
+      if (isErrno(error, 'ELOOP'))
+        return bad(this.verifier.count, 'its segment was replaced by a symbolic link')
       throw error
     }
   }
@@ -116,19 +118,19 @@ class Walk {
   async #walk(end: Position): Promise<Verdict | undefined> {
     const { verifier } = this
     for (const line of readLines(this.home, this.#at, end)) {
-      // Half a line after the last head is a crash, not a record; before it, it is a cut.
-      if (line.at(-1) !== 10) return end === END ? undefined : bad(verifier.count, 'its line is cut short')
+      // A partial line after the last head is a crash, not a record; before it, it is a truncation.
+      if (line.at(-1) !== 10) return end === END ? undefined : bad(verifier.count, 'its line is truncated')
       const problem = verifier.push(line.subarray(0, -1))
       if (problem !== undefined) return bad(verifier.count, problem)
       if (this.#contradicted())
-        return bad(verifier.count - 1, 'it is not the record that the head kept elsewhere names')
+        return bad(verifier.count - 1, 'it is not the record that the head kept elsewhere covers')
       if (verifier.count % YIELD_EVERY === 0) await new Promise<void>((resolve) => setImmediate(resolve))
     }
     this.#at = end
     return undefined
   }
 
-  /** Goes on to a head, and holds what was found against it. */
+  /** Continues to a head, and compares the records with it. */
   async toHead(anchor: Anchor): Promise<Verdict | undefined> {
     const { head } = anchor
     const verdict = (await this.to(head)) ?? this.#headVerdict(head)
@@ -146,7 +148,7 @@ class Walk {
     return { ok: true, records: count, checkpoints }
   }
 
-  /** The chain holds in itself, but no genuine head speaks for its end. */
+  /** The chain is consistent, but no valid head covers its end. */
   unproven(problem: string): Verdict {
     return bad(this.verifier.vouched, `the signed head cannot be trusted from here on: ${problem}`)
   }
@@ -164,7 +166,7 @@ class Walk {
   }
 }
 
-/** The first record before `limit` that differs from what the head covers, if the kept hashes can tell. */
+/** The first record before `limit` that differs from what the head covers, if the stored hashes can tell. */
 function firstRewritten(home: string, { head }: Anchor, limit: number): number | undefined {
   const leaves = readLeaves(home, head.count)
   if (leaves === undefined || rootOf(frontierOf(leaves)) !== head.root) return undefined
@@ -176,7 +178,7 @@ function firstRewritten(home: string, { head }: Anchor, limit: number): number |
   return undefined
 }
 
-/** The hashes that the first `limit` records carry; these were found to match their content. */
+/** The hashes of the first `limit` records; they were found to match their content. */
 function* hashesIn(home: string, limit: number): Generator<string, void> {
   if (limit === 0) return
   let left = limit

@@ -4,50 +4,50 @@ import type { Guarantee, Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 
-/** What a backend can keep on this host right now: measured by running something, never assumed. */
+/** What a backend can provide on this host right now: measured by running something, never assumed. */
 export type Probe =
   | { readonly available: true; readonly guarantees: readonly Guarantee[]; readonly startMs: number }
   | { readonly available: false; readonly reason: string; readonly fix: string }
 
 export type OutputStream = 'stdout' | 'stderr'
 
-/** Gets each chunk as it comes. While a promise that it returned is pending, the command is held back. */
+/** Receives each chunk as it arrives. While a promise that it returned is pending, the command is blocked. */
 export type OutputConsumer = (stream: OutputStream, chunk: Uint8Array) => unknown
 
 export type ExecIo = {
   readonly stdin?: 'inherit' | Uint8Array | undefined
-  /** `inherit` passes our own standard streams through; a function gets each chunk; otherwise output is collected. */
+  /** `inherit` passes our standard streams through; a function receives each chunk; otherwise output is collected. */
   readonly output?: 'inherit' | OutputConsumer | undefined
   readonly signal?: AbortSignal | undefined
-  /** The command starts when this resolves, and never when it rejects; the place for it may be made ready meanwhile. */
+  /** The command starts when this resolves, and never if it rejects; the sandbox may be prepared meanwhile. */
   readonly permit?: Promise<unknown> | undefined
-  /** Gets the means to pass signals on to the command's process group. */
+  /** Called with a function that sends signals to the command's process group. */
   readonly onStarted?: ((send: (signal: NodeJS.Signals) => void) => void) | undefined
-  /** Nothing comes after this command: the place may be made for it alone. */
+  /** The last command: the sandbox may be created for it alone. */
   readonly last?: boolean | undefined
-  /** For this command alone, on top of the plan's. */
+  /** For this command only, in addition to the plan's limits. */
   readonly limits?: Limits | undefined
 }
 
 export type TerminalSize = { readonly cols: number; readonly rows: number }
 
-/** A command that is watched while it runs. */
+/** Options of a command that the caller controls while it runs. */
 export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
   /** Keeps standard input open for `write`; otherwise it is empty. */
   readonly stdin?: boolean | undefined
-  /** Gives the command a terminal of its own; everything it prints comes as `stdout`. */
+  /** Gives the command its own terminal; all its output arrives as `stdout`. */
   readonly terminal?: TerminalSize | undefined
 }
 
 export interface RunningCommand {
-  /** The process number inside the sandbox. */
+  /** The pid inside the sandbox. */
   readonly pid: number
-  /** Resolves once the command has ended and all that it printed was handed over. */
+  /** Resolves once the command has ended and all its output was delivered. */
   readonly result: Promise<ExecResult>
-  /** Resolves when there is room for more; rejects when the command no longer reads. */
+  /** Resolves when more can be written; rejects if the command has closed its standard input. */
   write(data: Uint8Array): Promise<void>
   endInput(): void
-  /** To the command's process group. */
+  /** Sends a signal to the command's process group. */
   signal(signal: NodeJS.Signals): void
   resize(size: TerminalSize): void
 }
@@ -60,12 +60,12 @@ export type FileInfo = {
   readonly path: string
   readonly kind: FileKind
   readonly size: number
-  /** Permission bits alone. */
+  /** Permission bits only. */
   readonly mode: number
   readonly uid: number
   readonly gid: number
   readonly modifiedMs: number
-  /** Where a symbolic link points to. */
+  /** The target of a symbolic link. */
   readonly target?: string
 }
 
@@ -75,25 +75,25 @@ export type FileChange = {
   readonly name: string
 }
 
-/** Files as the sandbox sees them. Each operation runs behind the wall, so it can reach no more than a command. */
+/** Files as the sandbox sees them. Each operation runs inside the sandbox, so it can reach no more than a command. */
 export interface GuestFiles {
   read(
     path: string,
     range?: { readonly offset?: number; readonly length?: number },
   ): AsyncIterable<Uint8Array>
-  /** Replaces the file, creating missing parents. */
+  /** Replaces the file and creates missing parent directories. */
   write(path: string, data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void>
-  /** `depth` 1 is the directory itself. */
+  /** `depth` 1 lists the directory itself. */
   list(path: string, depth?: number): Promise<readonly FileInfo[]>
-  /** Of the thing itself: links are not followed. */
+  /** Does not follow symbolic links. */
   stat(path: string): Promise<FileInfo>
   makeDir(path: string): Promise<void>
   move(from: string, to: string): Promise<void>
-  /** With everything below it. */
+  /** Removes a file, or a directory with everything below it. */
   remove(path: string): Promise<void>
-  /** Ends when the signal is aborted. */
+  /** Reports changes until the signal aborts. */
   watch(path: string, options: WatchOptions): Promise<void>
-  /** The directory as a tar stream. */
+  /** Reads the directory as a tar stream. */
   pack(path: string): AsyncIterable<Uint8Array>
   /** Unpacks a tar stream into the directory. */
   unpack(path: string, data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void>
@@ -102,38 +102,38 @@ export interface GuestFiles {
 export type WatchOptions = {
   readonly recursive?: boolean
   readonly signal: AbortSignal
-  /** Called once the watch is in place. */
+  /** Called once the watch is active. */
   readonly onReady?: () => void
   readonly onChange: (change: FileChange) => void
 }
 
-/** One way of isolating. Backends know plans; they know nothing of policy, HTTP or audit. */
+/** One isolation technology. Backends know plans; they know nothing about policy, HTTP or the audit log. */
 export interface Backend {
   readonly name: string
   readonly level: Level
-  /** Chosen only when it is asked for by name. */
+  /** Used only if the spec names it. */
   readonly byNameOnly: boolean
   readonly emulated: boolean
-  /** Chosen only when an image, a level above the default or its name asks for it: commands mean the host's own tools. */
+  /** Used only if an image, a level above the default or its name asks for it: by default commands use the host's tools. */
   readonly onRequest?: boolean
   /** Whether a plan may name an image as its root file system. */
   readonly runsImages?: boolean
-  /** Whether it can keep what is written apart until a person has looked at it. */
+  /** Whether it can hold writes back for review. */
   readonly reviews?: boolean
   probe(): Promise<Probe>
-  /** What a probe's answer depends on; while it stays the same the answer may be remembered. */
+  /** What the probe's result depends on; the result may be cached while this stays the same. */
   fingerprint?(): string
-  /** Removes what earlier lives of this installation left behind; others' things are not touched. */
+  /** Removes what earlier runs of this installation left behind, and nothing of others. */
   reap?(): Promise<void>
-  /** Brings a sandbox up. On failure it throws and leaves nothing behind. */
+  /** Starts a sandbox. On failure it throws and leaves nothing behind. */
   open(plan: Plan, options?: OpenOptions): Promise<BackendSandbox>
 }
 
 export type OpenOptions = {
   readonly signal?: AbortSignal | undefined
-  /** Whose sandbox it is. What was made beforehand for one owner is never another's. */
+  /** The tenant of the sandbox. A sandbox prepared for one owner is never given to another. */
   readonly owner?: string | undefined
-  /** In network mode `fetch`: takes over one connection that the sandbox made to its proxy. */
+  /** In network mode `fetch`: receives each connection that the sandbox makes to its proxy. */
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
 }
 
@@ -141,13 +141,13 @@ export interface BackendSandbox {
   exec(command: Command, io?: ExecIo): Promise<ExecResult>
   start(command: Command, io?: StartIo): Promise<RunningCommand>
   readonly files: GuestFiles
-  /** A byte stream to a TCP port on the sandbox's own loopback. */
+  /** Opens a byte stream to a TCP port on the sandbox's own loopback. */
   connect(port: number): Promise<Duplex>
-  /** The fences that are really in place, as the kernel reports them. */
+  /** The isolation layers that are really active, as the kernel reports them. */
   layers(): Promise<readonly string[]>
-  /** What its processes use right now; absent where that cannot be told. */
+  /** The current resource usage; absent if the backend cannot tell. */
   usage?(): Usage | undefined
-  /** Resolves when the sandbox ended, by `close` or by itself; the text says why. */
+  /** Resolves with the reason when the sandbox has ended, by `close` or by itself. */
   readonly ended: Promise<string>
   /** Idempotent. When it resolves, nothing of the sandbox is left on the host. */
   close(): Promise<void>
@@ -155,7 +155,7 @@ export interface BackendSandbox {
 
 export type Usage = { readonly memoryBytes: number; readonly cpuMs: number }
 
-/** Optional powers of a sandbox. */
+/** Optional: a sandbox that can be paused. */
 export interface Freezable {
   pause(): Promise<void>
   resume(): Promise<void>
@@ -164,7 +164,7 @@ export interface Freezable {
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
 
-/** Commands stand still, but files can be read: what a snapshot needs. */
+/** Optional: commands are frozen while files can still be read, as snapshots require. */
 export interface Quiescable {
   still<T>(work: () => Promise<T>): Promise<T>
 }
@@ -172,7 +172,7 @@ export interface Quiescable {
 export const canQuiesce = (sandbox: BackendSandbox): sandbox is BackendSandbox & Quiescable =>
   'still' in sandbox
 
-/** For callers that drive a process of their own: the command that puts another one behind the wall. */
+/** For callers that start the process themselves: the command line that runs another command in a sandbox. */
 export type Wrapped = {
   readonly command: string
   readonly args: readonly string[]
@@ -181,7 +181,7 @@ export type Wrapped = {
   readonly dispose: () => Promise<void>
 }
 
-/** An optional power: backends that are one process can be driven by the caller. */
+/** Optional: a backend whose sandbox is one process, which the caller can start itself. */
 export interface Wrapper {
   wrap(plan: Plan, command: Command): Promise<Wrapped>
 }

@@ -9,15 +9,15 @@ export type User = { readonly uid: number; readonly gid: number }
 const NOBODY: User = { uid: 65534, gid: 65534 }
 
 /**
- * Whose files these are is who works on them: the workspace's owner, or whoever calls. Where nothing of the host is
- * granted, nobody.
+ * The user of the sandbox's processes: the owner of the workspace, or the caller. Without any mount of the host, an
+ * unprivileged user.
  */
 export function userFor(plan: Plan): User {
   const own = caller()
   return plan.runAs ?? (own.uid === 0 && plan.mounts.length === 0 ? NOBODY : own)
 }
 
-/** A private directory with the small files that a plan brings, readable inside and gone with the sandbox. */
+/** Creates a private directory with the plan's small files, readable inside the sandbox and removed with it. */
 export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User): string {
   const run = join(stateDir, 'run')
   mkdirSync(run, { recursive: true, mode: 0o700 })
@@ -43,7 +43,7 @@ export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User)
 
 const swept = new Set<string>()
 
-/** What processes that are dead left behind, once for each process that lives. */
+/** Removes directories of processes that have exited; runs once per process. */
 function sweep(run: string): void {
   if (swept.has(run)) return
   swept.add(run)
@@ -53,15 +53,15 @@ function sweep(run: string): void {
   }
 }
 
-/** What no container of ours can do. SECURITY: refused by name, never left out. */
+/** SECURITY: a plan that containers cannot fulfil is rejected, never weakened. */
 export function refuseUnfit(plan: Plan, backend: string): void {
   const unfit =
     plan.network.mode === 'full'
-      ? 'has no way into the host’s network'
+      ? 'cannot use the host’s network'
       : plan.mounts.some(({ target }) => target === '/')
-        ? 'cannot show the host’s own root'
+        ? 'cannot mount the host’s root'
         : plan.mounts.some(({ overlay }) => overlay)
-          ? 'cannot keep changes apart for a review'
+          ? 'does not support review'
           : undefined
   if (unfit)
     throw new SandboxError('unsupported', `${backend} ${unfit}`, { hint: 'use bubblewrap, or ask for less' })

@@ -9,23 +9,23 @@ import type { Freezable } from './backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
 import { GuestSandbox, type GuestTransport } from './guest-sandbox.ts'
 
-/** Something that an engine made and started, with our agent as its first process, waiting for its configuration. */
+/** A started container with our agent as its first process, which waits for its configuration. */
 export interface ContainerHandle extends Freezable {
   /** The agent's standard streams. */
   readonly channel: Duplex
-  /** The host's number of the agent, where the host can see it. */
+  /** The agent's pid on the host, if visible. */
   readonly pid: number | undefined
-  /** The control group that the engine made, where the host can see it. */
+  /** The cgroup that the engine created, if visible. */
   readonly group: Cgroup | undefined
-  /** What went wrong, in the engine's or the agent's words; empty when nothing did. */
-  said(): Promise<string>
-  /** How often the kernel ended something for want of memory, as far as only the engine knows. */
+  /** The error message of the engine or the agent; empty if there is none. */
+  errorText(): Promise<string>
+  /** The number of OOM kills that only the engine knows about. */
   readonly oomKills: number
-  /** Ends it and everything in it; when it resolves nothing is left. */
+  /** Kills the container with everything in it; nothing is left when it resolves. */
   destroy(): Promise<void>
 }
 
-/** What the agent is told once it is clear for whom it works. */
+/** The agent's configuration, sent once the sandbox is known. */
 export type AgentConfig = {
   readonly fields: readonly string[]
   readonly expected: readonly string[]
@@ -39,11 +39,11 @@ export type ContainerTransportOptions = {
   readonly onTunnel?: TunnelTaker
 }
 
-/** The agent itself. */
+/** The number of processes of the agent itself. */
 const AGENT = 1
 const SETUP_MS = 20_000
 
-/** A sandbox in a container: the channel is the container's own input and output. */
+/** A sandbox in a container: the channel is the container's standard input and output. */
 export class ContainerTransport implements GuestTransport {
   readonly ended: Promise<string>
   readonly layersOf: GuestTransport['layersOf']
@@ -58,7 +58,7 @@ export class ContainerTransport implements GuestTransport {
   constructor(
     plan: Plan,
     container: ContainerHandle,
-    orders: AgentConfig,
+    agentConfig: AgentConfig,
     { layersOf, onTunnel }: ContainerTransportOptions,
   ) {
     this.container = container
@@ -72,13 +72,13 @@ export class ContainerTransport implements GuestTransport {
     this.ended = this.#session.ended
     const text = (fields: readonly string[]): Buffer =>
       Buffer.from(fields.map((field) => `${field}\0`).join(''))
-    this.#session.send('configure', 0, text(orders.fields))
-    this.#session.send('expect', 0, text(orders.expected))
-    this.#session.send('filter', 0, orders.filter)
+    this.#session.send('configure', 0, text(agentConfig.fields))
+    this.#session.send('expect', 0, text(agentConfig.expected))
+    this.#session.send('filter', 0, agentConfig.filter)
     this.#session.send('go', 0)
   }
 
-  /** Who takes what the sandbox wants from the network; one that waits for its sandbox has nobody yet. */
+  /** Sets the receiver of the sandbox's proxy connections; a pooled container has none yet. */
   handTo(onTunnel: TunnelTaker): void {
     this.#onTunnel = onTunnel
   }
@@ -88,7 +88,7 @@ export class ContainerTransport implements GuestTransport {
     else stream.destroy()
   }
 
-  /** One command before anybody waits for one, so that what every command passes has been passed once. */
+  /** Runs one command in advance, so that caches are warm for the first real command. */
   async warm(argv: readonly string[]): Promise<void> {
     const fields = argv.flatMap((word) => ['argv', word])
     await this.#session.start({ fields, onOutput: () => undefined }).ended
@@ -98,18 +98,18 @@ export class ContainerTransport implements GuestTransport {
     return this.#over || this.container.channel.destroyed
   }
 
-  /** Resolves when the agent has put up the last fences; otherwise nothing is left. */
+  /** Resolves when the agent has activated the last layers; on failure nothing is left. */
   async ready(): Promise<void> {
     const timer = setTimeout(() => this.#session.close('the agent did not answer in time'), SETUP_MS)
     try {
       await this.#session.ready
     } catch (error) {
-      const said = await this.container.said().catch(() => '')
+      const errorText = await this.container.errorText().catch(() => '')
       await this.close()
       const why = (error as Error).message
       throw new SandboxError(
         'launch-failed',
-        `the sandbox could not be set up: ${why === 'the sandbox ended' && said ? said : why}`,
+        `the sandbox could not be set up: ${why === 'the sandbox ended' && errorText ? errorText : why}`,
       )
     } finally {
       clearTimeout(timer)
@@ -121,7 +121,7 @@ export class ContainerTransport implements GuestTransport {
     return this.#session
   }
 
-  /** A group that is gone with its container counts no more; what it said last stands. */
+  /** The counters of a removed cgroup keep their last values. */
   counts(): KernelCounts {
     const now = this.container.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
     this.#counted = {
@@ -131,13 +131,13 @@ export class ContainerTransport implements GuestTransport {
     return this.#counted
   }
 
-  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  /** Each command has a reaper process of ours, which must not count towards the limit of the commands. */
   onCommands(running: number): void {
     if (this.#pids === undefined || this.#over) return
     try {
       this.container.group?.allowPids(this.#pids + running, AGENT)
     } catch {
-      // Not ours to change: then the commands have a little less than they were given.
+      // No permission to change it: then the commands have a slightly lower limit.
     }
   }
 
@@ -164,9 +164,9 @@ function nestedIn(group: Cgroup | undefined, name: string, limits: Limits): Cgro
   }
 }
 
-/** A sandbox that can be frozen. */
+/** A sandbox in a container, which can be paused. */
 export class ContainerSandbox extends GuestSandbox {
-  /** What the engine knows of it. */
+  /** The container in the engine. */
   readonly container: ContainerHandle
 
   constructor(plan: Plan, place: ContainerTransport, container: ContainerHandle = place.container) {
@@ -174,7 +174,7 @@ export class ContainerSandbox extends GuestSandbox {
     this.container = container
   }
 
-  /** The agent stops the commands; then the kernel stops everything, the agent too. */
+  /** The agent stops the commands; then the kernel freezes everything, including the agent. */
   override async pause(): Promise<void> {
     await super.pause()
     try {

@@ -3,7 +3,7 @@ import { WarmPool } from '../host/warm-pool.ts'
 import type { Plan } from '../model/plan.ts'
 import type { ContainerTransport } from './container-handle.ts'
 
-/** Containers that are started, confined and configured, and in which no command ran yet. */
+/** Containers that are started, confined and configured, and in which no command has run yet. */
 export class ContainerPool {
   readonly #pool: WarmPool<ContainerTransport>
 
@@ -15,13 +15,13 @@ export class ContainerPool {
     })
   }
 
-  /** One from the pool, or one that `make` starts now; `prepare` makes the next ones. */
+  /** Takes a container from the pool, or starts one with `make`; `prepare` creates the next ones. */
   async take(
     plan: Plan,
     owner: string,
     { make, prepare }: Record<'make' | 'prepare', () => Promise<ContainerTransport>>,
   ): Promise<ContainerTransport> {
-    // What is made for one sandbox alone would never fit another.
+    // A container with private files or directories fits no other sandbox.
     if (plan.files.length > 0 || plan.own.length > 0) return make()
     return (await this.#pool.take(poolKey(plan, owner), prepare)) ?? make()
   }
@@ -32,8 +32,8 @@ export class ContainerPool {
 }
 
 /**
- * SECURITY: the whole plan, its owner and the image, so that nobody gets a container that was made for somebody or something
- * else. INVARIANT: a field that is added to plans makes the key more exact, never less.
+ * SECURITY: the key contains the whole plan, its owner and the image, so that a container is used only for what it was
+ * created for. INVARIANT: a field that is added to plans makes the key more exact, never less.
  */
 export const poolKey = (plan: Plan, owner: string): string =>
   createHash('sha256')

@@ -17,7 +17,7 @@ import { header, padding } from './tar/writer.ts'
 
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
-/** What a file of the host was when it was copied; later it tells whether the host changed it meanwhile. */
+/** The state of a host file when it was copied, to detect later changes on the host. */
 export type Copied = {
   readonly kind: 'dir' | 'file' | 'link'
   readonly ino: bigint
@@ -25,10 +25,10 @@ export type Copied = {
   readonly ctimeNs: bigint
 }
 
-/** Relative path → what was copied. The mount itself is the empty path. */
+/** Relative path → state of the copied file. The mount itself is the empty path. */
 export type Manifest = Map<string, Copied>
 
-/** Beyond this a copy is the wrong way to bring files in. */
+/** The largest mount that is copied. */
 const MAX_COPY_BYTES = 4 * 1024 ** 3
 const MAX_FILES = 500_000
 const PIECE = 256 * 1024
@@ -36,8 +36,8 @@ const PIECE = 256 * 1024
 type Reader = { readonly uid: number; readonly gid: number } | undefined
 
 /**
- * A mount as a tar stream. SECURITY: it begins at the very inode that policy judged, follows no link on the way, leaves out
- * what is masked, and, where we are root for somebody else, what that user could not read.
+ * A mount as a tar stream. SECURITY: it starts at the inode that the policy checked, follows no symbolic link, skips
+ * masked paths and, if we are root on behalf of another user, files that this user could not read.
  */
 export class CopyIn {
   readonly manifest: Manifest = new Map()
@@ -58,7 +58,7 @@ export class CopyIn {
     try {
       const stat = fstatSync(top, { bigint: true })
       if (String(stat.dev) !== dev || String(stat.ino) !== ino)
-        throw new SandboxError('launch-failed', `${real} is no longer what policy judged: it was replaced`)
+        throw new SandboxError('launch-failed', `${real} was replaced after the policy check`)
       if (kind === 'dir') {
         this.#note('', stat)
         yield* this.#below(`/proc/self/fd/${top}`, '')
@@ -101,7 +101,7 @@ export class CopyIn {
     } else if (stat.isFile()) yield* this.#file(path, relative, stat)
   }
 
-  /** The size is the one that the header promised, whatever happens to the file meanwhile. */
+  /** Writes as many bytes as the header says, even if the file changes meanwhile. */
   *#file(path: string, relative: string, seen: BigIntStats, follow = O_NOFOLLOW): Generator<Buffer> {
     const fd = openSync(path, O_RDONLY | O_NONBLOCK | follow)
     try {
@@ -147,9 +147,9 @@ export class CopyIn {
   #tooMuch(): SandboxError {
     return new SandboxError(
       'resource-limit-exceeded',
-      `\`${this.#mount.real}\` is too large to be copied in`,
+      `\`${this.#mount.real}\` is too large to copy into the sandbox`,
       {
-        hint: 'grant less of it, or put it into an image: ringfence image build',
+        hint: 'mount a smaller directory, or build an image: ringfence image build',
       },
     )
   }

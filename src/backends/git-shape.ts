@@ -2,19 +2,19 @@ import { lstatSync } from 'node:fs'
 import type { Protection } from '../model/plan.ts'
 
 /**
- * git takes a directory for a repository, whatever it is called, that has a HEAD and either objects and refs or a commondir
- * that says where those are. It runs what the configuration there names. The guest agent judges the same
+ * git treats any directory as a repository, whatever its name, that has a HEAD and either objects and refs or a commondir
+ * that refers to them. It runs the programs that the configuration there names. The guest agent uses the same rule
  * (guest/agent/supervise/path_rules.c).
  */
 const PARTS: readonly string[] = ['HEAD', 'objects', 'refs', 'commondir']
 
-/** Tells whether a name exists in a directory below the mount, without following links. */
+/** Whether a name exists in a directory below the mount, without following symbolic links. */
 export type Has = (directory: string, name: string) => boolean
 
 const isWhole = (has: (part: string) => boolean): boolean =>
   has('HEAD') && (has('commondir') || (has('objects') && has('refs')))
 
-/** Whether a change of this relative path would make a repository of a directory, or reach into one. */
+/** Whether a change of this relative path would turn a directory into a repository, or modify one. */
 export function touchesRepository(protection: Protection, relative: string, has: Has): boolean {
   const segments = relative.split('/').filter((segment) => segment !== '')
   return (
@@ -42,14 +42,14 @@ function reachesInto({ inner }: Protection, segments: readonly string[], start: 
   return matches && isWhole((part) => has(segments.slice(0, start).join('/'), part))
 }
 
-/** For a directory that is open as `root`; its path is looked up without links by whoever opened it. */
+/** For a directory open as `root`; the caller opened it without following symbolic links. */
 export const hasBelow =
   (root: number): Has =>
   (directory, name) => {
     try {
       return lstatSync(`/proc/self/fd/${root}/${directory}/${name}`, { throwIfNoEntry: false }) !== undefined
     } catch {
-      // SECURITY: what cannot be looked at (too long, a loop) counts as there, so that the name is refused.
+      // SECURITY: a name that cannot be checked (too long, a loop) counts as existing, so that it is rejected.
       return true
     }
   }

@@ -10,27 +10,27 @@ export type KernelCounts = { readonly oomKills: number; readonly pidsRefused: nu
 
 export type Confinement = { readonly counts: () => KernelCounts; readonly release: () => Promise<void> }
 
-/** Holds one command in a group of its own, or says that this host cannot. */
+/** Moves one command into its own cgroup; throws if this host cannot. */
 export function confinedTo(own: Cgroup | undefined, hostPid: number | undefined): Confinement {
   if (!own || hostPid === undefined)
-    throw new SandboxError('unsupported', 'this host cannot hold that limit for one command', {
-      hint: 'ask for memory, processors or processes when the sandbox is created',
+    throw new SandboxError('unsupported', 'this host cannot enforce that limit for a single command', {
+      hint: 'set memory, CPU and process limits when the sandbox is created',
     })
   own.join(hostPid)
   return { counts: () => own.counts(), release: () => own.remove() }
 }
 
-/** After the kill; whoever is not gone by then is beyond a signal, and the sandbox goes. */
+/** After SIGKILL: a command that still exists then cannot be killed, so the whole sandbox is destroyed. */
 const LOST_MS = 5000
 
 /**
- * Whoever took all there was hears of its end after a moment. Lit again and again without one, a bomb would be its
- * neighbours' loss, however well it is contained.
+ * Delays the exit notice of a command that hit a limit. Without the delay, a fork bomb restarted in a loop would slow
+ * down its neighbours, however well it is contained.
  */
 const BACK_OFF_MS = 250
 const TAKEN: readonly StopLimit[] = ['memory', 'pids', 'disk', 'output']
 
-/** Starts a command, gives it its input, and waits for its end. */
+/** Starts a command, writes its standard input, and waits for its end. */
 export async function execBy(
   start: (io: StartIo) => Promise<RunningCommand>,
   io: ExecIo,
@@ -39,42 +39,42 @@ export async function execBy(
   const running = await start({ ...io, stdin: input !== undefined })
   io.onStarted?.((signal) => running.signal(signal))
   if (input) {
-    // A command need not read all that it is offered.
+    // A command does not have to read all its input.
     await running.write(input).catch(() => {})
     running.endInput()
   }
   return running.result
 }
 
-/** The limits that whoever reads a command can hold. */
+/** The limits that the reader of a command enforces. */
 export const timeLimits = ({ wallMs, idleMs, outputBytes }: Limits): Limits => ({
   ...(wallMs === undefined ? {} : { wallMs }),
   ...(idleMs === undefined ? {} : { idleMs }),
   ...(outputBytes === undefined ? {} : { outputBytes }),
 })
 
-/** Whether nobody but the reader has to hold them. */
+/** Whether the reader alone can enforce these limits. */
 export const areTimeLimits = (limits: Limits): boolean =>
   Object.keys(timeLimits(limits)).length === Object.keys(limits).length
 
 const KERNEL_LIMITS = ['memoryMb', 'pids', 'cpus'] as const
 
-/** What is asked of a sandbox for the sake of one command's limits. */
+/** What a sandbox provides to enforce the limits of one command. */
 export type LimitEnforcement = {
-  /** What the kernel counted for this sandbox so far. */
+  /** The kernel's counters for this sandbox so far. */
   readonly counts: () => KernelCounts
-  /** Puts a held process into a place of its own for its own limits. Absent: such limits are refused. */
+  /** Moves a waiting process into its own cgroup. Absent: limits for a single command are rejected. */
   readonly confine?: ((pid: number, limits: Limits) => Promise<Confinement>) | undefined
 }
 
-/** Where a command's process is made. */
+/** What a command needs of its sandbox. */
 export type CommandParts = {
   readonly start: (onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown) => StartedProcess
-  /** Gives the whole sandbox up: a command in it is beyond a signal. */
+  /** Destroys the whole sandbox, because a command in it cannot be killed. */
   readonly lose: (why: string) => void
 }
 
-/** One command under its limits: first its own signal, then after a grace everything that it started. */
+/** One command with its limits; it is ended first by signal, then after a grace period with all its descendants. */
 export class GuestCommand implements RunningCommand {
   readonly result: Promise<ExecResult>
   readonly #io: StartIo
@@ -102,7 +102,7 @@ export class GuestCommand implements RunningCommand {
       ladder: {
         terminate: () => this.#guest?.signal('SIGTERM'),
         kill: () => this.#guest?.kill(),
-        giveUp: { afterMs: LOST_MS, call: () => this.#host?.lose('a command could not be ended') },
+        giveUp: { afterMs: LOST_MS, call: () => this.#host?.lose('a command could not be killed') },
       },
     })
     this.result = new Promise((resolve, reject) => {
@@ -111,17 +111,17 @@ export class GuestCommand implements RunningCommand {
     })
     this.result.catch(() => {})
     if (limits.diskMb !== undefined || (this.#isConfined && !place.confine))
-      throw new SandboxError('unsupported', 'this backend cannot hold that limit for one command', {
-        hint: 'ask for it when the sandbox is created',
+      throw new SandboxError('unsupported', 'this backend cannot enforce that limit for a single command', {
+        hint: 'set it when the sandbox is created',
       })
   }
 
-  /** Whether its process waits for our word. */
+  /** Whether the process waits for permission to start. */
   get isHeld(): boolean {
     return this.#io.permit !== undefined || this.#isConfined
   }
 
-  /** Whether the kernel has to hold limits for this command alone. */
+  /** Whether the kernel must enforce limits for this command alone. */
   get #isConfined(): boolean {
     return KERNEL_LIMITS.some((name) => this.#limits[name] !== undefined)
   }
@@ -141,8 +141,8 @@ export class GuestCommand implements RunningCommand {
   }
 
   /**
-   * SECURITY: the command starts once it is permitted and its own limits hold. Its process is made meanwhile and
-   * waits; when it is refused, nothing of it is left.
+   * SECURITY: the command starts only after it is permitted and its own limits are active. Its process is created
+   * meanwhile and waits; if the command is refused, the process is killed.
    */
   async #admit(guest: StartedProcess): Promise<void> {
     try {
@@ -196,7 +196,7 @@ export class GuestCommand implements RunningCommand {
     })
   }
 
-  /** What the kernel counted since this command began; with others beside it, theirs too. */
+  /** What the kernel counted since this command began, including parallel commands. */
   #counted(): KernelCounts {
     const own = this.#confinement?.counts() ?? { oomKills: 0, pidsRefused: 0 }
     const now = this.#place.counts()
@@ -207,7 +207,7 @@ export class GuestCommand implements RunningCommand {
   }
 }
 
-/** What was stopped, with the limit that ended the command and what the kernel counted. */
+/** The violations of a command, with the limit that ended it and the kernel's counters. */
 export function violationsOf(
   told: readonly Violation[],
   outcome: Outcome,

@@ -1,9 +1,7 @@
 import { type Plan, PROXY_PORT, type Protection } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 
-/**
- * A plan in the guest agent's language, as far as it is the same behind every wall. Pure.
- */
+/** Translates the parts of a plan that are the same for every backend to the guest agent's configuration. Pure. */
 
 export const isOffline = ({ network }: Plan): boolean =>
   network.mode === 'offline' || network.mode === 'loopback'
@@ -13,7 +11,7 @@ export const writableTargets = (plan: Plan): readonly string[] =>
 
 const NOTHING: Protection = { roots: [], inner: [], names: [], exceptBelow: [], pinned: [] }
 
-/** The agent watches writes for protected names, and also when it has to count what is written. */
+/** The agent supervises writes to protect names, and also if it has to count written bytes. */
 export function protectionFields(plan: Plan): string[] {
   const protection = plan.protection ?? NOTHING
   if (!plan.protection && plan.limits.diskMb === undefined) return []
@@ -28,30 +26,30 @@ export function protectionFields(plan: Plan): string[] {
   ]
 }
 
-/** A table of names as one field: each field of its own would be four variables of the launcher's environment. */
+/** A table of names as one field: separate fields would take four environment variables of the launcher each. */
 const lines = (field: string, names: readonly string[]): string[] =>
   names.length > 0 ? [field, names.join('\n')] : []
 
-/** Limits that somebody asked for are looked at more often than nets. */
+/** Requested limits are checked more often than default limits. */
 export const watched = (plan: Plan): boolean =>
   (['memoryMb', 'pids', 'diskMb'] as const).some(
     (name: keyof Limits) => plan.limits[name] !== undefined && !plan.nets.includes(name),
   )
 
 const MB = 1024 * 1024
-/** The agent, and the keeper of the command that asks. */
+/** The agent, and the reaper of the running command. */
 export const AGENT_PROCESSES = 2
 
 export type ContainerSide = {
-  /** Whether the kernel inside passes calls up to the agent: without that, names cannot be protected there. */
+  /** Whether the kernel inside supports seccomp notifications: without them names cannot be protected. */
   readonly supervises: boolean
-  /** Whether the agent has to count memory and processes, because no control group sees them one by one. */
+  /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
-  /** Whether it takes long to make a process there, so that the agent makes the next one beforehand. */
+  /** Whether creating a process is slow, so that the agent creates the next one in advance. */
   readonly prefork?: boolean
 }
 
-/** The configuration of an agent in a container, where the engine made the mounts and holds memory and processes. */
+/** The agent's configuration in a container, whose engine creates the mounts and limits memory and processes. */
 export function containerFields(
   plan: Plan,
   { supervises, counts, prefork }: ContainerSide,
@@ -71,7 +69,7 @@ export function containerFields(
     ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
     ...(diskMb === undefined || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
-    // What is refused at once needs no counting; what slips through between two ticks is found by it.
+    // The rlimit rejects most forks at once; counting finds what slips through between two checks.
     ...(counts && pids !== undefined
       ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + AGENT_PROCESSES)]
       : []),
@@ -79,7 +77,7 @@ export function containerFields(
   ]
 }
 
-/** What the agent finds at each mount point, so that it can see that it is the thing that policy judged. */
+/** The device and inode of each mount, so that the agent can verify that it is what the policy checked. */
 export const expectedMounts = (plan: Plan): readonly string[] => [
   ...[...plan.mounts, ...plan.unixSockets].flatMap(({ target, dev, ino }) => ['is', target, dev, ino]),
   ...plan.masks.flatMap(({ target, dev, ino }) => ['not', target, dev, ino]),

@@ -4,7 +4,7 @@ import { type ErrorCode, SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
 import type { FileChange, FileInfo, FileKind, GuestFiles, OutputConsumer, WatchOptions } from './backend.ts'
 
-/** Runs one of the agent's own operations on files; resolves with its exit code. */
+/** Runs one of the agent's own file operations; resolves with its exit code. */
 export type RunBuiltin = (
   argv: readonly [string, ...string[]],
   io: {
@@ -18,25 +18,25 @@ type Run = { readonly builtin: RunBuiltin; readonly isGranted: (path: string) =>
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 
-/** What only a host that gave the guest copies asks for. */
+/** File operations for hosts that gave the guest copies. */
 export type SharedFiles = GuestFiles & {
-  /** The directory as a tar stream, in which what did not change since then, in nanoseconds, is only named. */
+  /** The directory as a tar stream, in which files unchanged since then (in nanoseconds) are only named. */
   changes(path: string, since: string): AsyncIterable<Uint8Array>
 }
 
-/** Files through the agent: every operation is a process behind the wall, so it can reach no more than a command. */
+/** Files through the agent: every operation is a process inside the sandbox, so it can reach no more than a command. */
 export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): SharedFiles {
   const run: Run = { builtin, isGranted }
-  const told = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
-    infos(run, argv)
+  const infos = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
+    readInfos(run, argv)
   const done = (argv: readonly [string, ...string[]], input?: Bytes): Promise<void> =>
     checked(run, argv, () => undefined, input)
   return {
     read: (path, { offset = 0, length } = {}) =>
       streamed(run, ['read', path, String(offset), length === undefined ? '' : String(length)]),
     write: (path, data) => done(['write', path], data),
-    list: (path, depth = 1) => told(['list', path, String(depth)]),
-    stat: async (path) => (await told(['stat', path]))[0] as FileInfo,
+    list: (path, depth = 1) => infos(['list', path, String(depth)]),
+    stat: async (path) => (await infos(['stat', path]))[0] as FileInfo,
     makeDir: (path) => done(['mkdir', path]),
     move: (from, to) => done(['move', from, to]),
     remove: (path) => done(['remove', path]),
@@ -47,8 +47,11 @@ export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boo
   }
 }
 
-async function infos(run: Run, argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> {
-  const pieces = await wholeOf(`what \`${argv[1]}\` holds`, streamed(run, argv))
+async function readInfos(
+  run: Run,
+  argv: readonly [string, string, ...string[]],
+): Promise<readonly FileInfo[]> {
+  const pieces = await wholeOf(`the listing of \`${argv[1]}\``, streamed(run, argv))
   return infosOf(Buffer.concat(pieces).toString('utf8'))
 }
 
@@ -78,26 +81,26 @@ const CODES: Readonly<Record<string, { readonly code: ErrorCode; readonly text: 
   EISDIR: { code: 'invalid-input', text: 'is a directory' },
   EEXIST: { code: 'file-exists', text: 'exists already' },
   EINVAL: { code: 'invalid-input', text: 'is not a regular file' },
-  ENOSPC: { code: 'resource-exhausted', text: 'does not fit: the disk is full' },
+  ENOSPC: { code: 'resource-exhausted', text: 'cannot be written: the disk is full' },
   EFBIG: { code: 'resource-exhausted', text: 'is larger than the disk limit' },
 }
 
-/** SECURITY: outside of what is granted, absent and denied read the same. */
+/** SECURITY: outside the mounts, absent and denied paths give the same error. */
 function fileError(said: string, path: string, isGranted: (path: string) => boolean): SandboxError {
   const name = said.split(' ')[0] ?? ''
   const known = Object.hasOwn(CODES, name) ? CODES[name] : undefined
   if (known && isGranted(path)) return new SandboxError(known.code, `\`${path}\` ${known.text}`)
   return new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, {
-    hint: 'grant the path, or choose one that is writable and not protected',
+    hint: 'mount the path, or choose one that is writable and not protected',
   })
 }
 
-/** An operation's output while it comes; a reader that stops early ends the operation. */
+/** Streams an operation's output; a reader that stops early ends the operation. */
 async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncGenerator<Uint8Array> {
   const abort = new AbortController()
   const queue: Uint8Array[] = []
   let wake = (): void => {}
-  // Several chunks may be on their way at once; each holds back what comes after it until it is taken.
+  // Several chunks may arrive at once; each blocks the following ones until it is consumed.
   const held: (() => void)[] = []
   const release = (): void => held.shift()?.()
   let over = false
@@ -139,7 +142,7 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
 
 const KINDS: Readonly<Record<string, FileKind>> = FILE_KINDS
 
-/** `kind mode uid gid size mtime NUL path NUL target NUL`, one after the other; see guest/agent/files/file_operations.c. */
+/** Parses records of `kind mode uid gid size mtime NUL path NUL target NUL` (guest/agent/files/file_operations.c). */
 function infosOf(text: string): readonly FileInfo[] {
   const parts = text.split('\0')
   const infos: FileInfo[] = []

@@ -25,18 +25,18 @@ import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestTransport = LimitEnforcement & {
-  /** The channel; made by the first who needs it. */
+  /** The channel; created at first use. */
   readonly session: () => Promise<Session>
-  /** The layers in force, from what the agent read. */
+  /** The active layers, from the agent's report. */
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   readonly usage?: () => Usage | undefined
-  /** Called before a command starts and after it ended, with how many there are. */
+  /** Called with the number of commands before a command starts and after it has ended. */
   readonly onCommands?: ((running: number) => void) | undefined
   readonly ended: Promise<string>
   readonly close: () => Promise<void>
 }
 
-/** A sandbox with our agent in it: bubblewrap, containers and virtual machines alike. */
+/** A sandbox with our agent in it: bubblewrap, containers and virtual machines. */
 export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
   readonly files: SharedFiles
   readonly ended: Promise<string>
@@ -93,7 +93,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     return this.#place.usage?.()
   }
 
-  /** All processes stand still; nothing new starts until `resume`. */
+  /** Freezes all processes; nothing new starts until `resume`. */
   async pause(): Promise<void> {
     this.#assertOpen()
     const session = await this.#place.session()
@@ -108,7 +108,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     this.#paused = false
   }
 
-  /** The agent goes on, and so does what it does for us; everything else waits. */
+  /** Freezes all commands; the agent and its file operations continue. */
   async still<T>(work: () => Promise<T>): Promise<T> {
     this.#assertOpen()
     const session = await this.#place.session()
@@ -130,7 +130,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     await this.#place.close()
   }
 
-  /** What keeps the wall from going up is told only to those who may start something behind it. */
+  /** A setup failure is reported only to callers that are permitted to start a command. */
   async #session(permit: Promise<unknown> | undefined): Promise<Session> {
     try {
       return await this.#place.session()
@@ -140,7 +140,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     }
   }
 
-  /** A command counts from before it starts until it has ended, or failed to start. */
+  /** A command counts from before it starts until it has ended or failed to start. */
   async #counted<T>(start: () => Promise<T>, ended: Promise<unknown>): Promise<T> {
     this.#place.onCommands?.(++this.#running)
     const release = (): void => this.#place.onCommands?.(--this.#running)
@@ -196,7 +196,7 @@ async function feed(
     for await (const chunk of input) await guest.write(chunk)
     guest.endInput()
   } catch (error) {
-    // The operation itself says why it stopped reading; a source that failed ends it.
+    // The operation reports why it stopped reading; a source that failed ends the operation.
     if (!(error instanceof SandboxError)) {
       guest.kill()
       throw error

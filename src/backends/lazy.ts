@@ -2,15 +2,15 @@ import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Backend, OpenOptions, Probe } from './backend.ts'
 
-/** What is known of a backend without loading it. */
+/** The properties of a backend that are known without loading it. */
 export type BackendSummary = Pick<
   Backend,
   'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages' | 'reviews'
 >
 
 /**
- * A backend whose code is loaded when somebody asks it something: a command that runs elsewhere does not pay for it.
- * It remembers its probe only as long as `fingerprint` stays the same.
+ * A backend whose code is loaded at first use, so that a command on another backend does not pay for it.
+ * Its probe result is cached only while `fingerprint` stays the same.
  */
 export function lazy(face: BackendSummary, fingerprint: () => string, load: () => Promise<Backend>): Backend {
   let loaded: Promise<Backend> | undefined
@@ -19,7 +19,7 @@ export function lazy(face: BackendSummary, fingerprint: () => string, load: () =
     try {
       return await loaded
     } catch (cause) {
-      // Out of descriptors, say. Another time it may work.
+      // For example without free file descriptors. It may work next time.
       loaded = undefined
       throw new SandboxError('backend-unavailable', `the backend \`${face.name}\` cannot be loaded`, {
         cause,
@@ -38,7 +38,7 @@ export function lazy(face: BackendSummary, fingerprint: () => string, load: () =
     reap: async () => (await backend()).reap?.(),
     open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
   } satisfies Omit<Backend, keyof BackendSummary>
-  // Not spread: what a face says may change while the process lives.
+  // Not spread: a property of the summary may be a getter whose value changes.
   return Object.defineProperties(asked, Object.getOwnPropertyDescriptors(face)) as typeof asked &
     BackendSummary
 }

@@ -200,9 +200,9 @@ describe('selection', () => {
       .catch((thrown: SandboxError) => thrown)
     expect(error).toMatchObject({
       code: 'missing-guarantee',
-      message: 'leaky: cannot keep: proc.hidden, limit.pids',
+      message: 'leaky: cannot guarantee: proc.hidden, limit.pids',
       hint: 'choose another backend, or waive by name: --waive proc.hidden --waive limit.pids',
-      reasons: ['broken: it is not installed', 'leaky: cannot keep: proc.hidden, limit.pids'],
+      reasons: ['broken: it is not installed', 'leaky: cannot guarantee: proc.hidden, limit.pids'],
     })
   })
 
@@ -290,7 +290,7 @@ describe('probes', () => {
   test('of a name that nobody has', async () => {
     expect(await registryOf([backend('one', GOOD), 1]).probe('two')).toEqual({
       available: false,
-      reason: 'there is no backend `two`',
+      reason: 'no such backend `two`',
       fix: 'known: one',
     })
   })

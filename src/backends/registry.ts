@@ -5,7 +5,7 @@ import { atLeast, type Guarantee } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Backend, BackendSandbox, Probe } from './backend.ts'
 
-/** Remembers probes between runs; an answer counts only while the backend's fingerprint is the same. */
+/** Caches probes between runs; a result is valid only while the backend's fingerprint is the same. */
 export type ProbeCache = {
   load(backend: string, fingerprint: string): Probe | undefined
   save(backend: string, fingerprint: string, probe: Probe): void
@@ -26,13 +26,13 @@ type Gap = {
 
 const PROBE_AGE_MS = 30_000
 
-/** All backends of this host. Selection never falls back to something weaker: no wall, no run. */
+/** All backends of this host. Selection never falls back to a weaker backend: without isolation nothing runs. */
 export class SandboxRegistry {
   readonly #entries = new Map<string, Entry>()
   readonly #memory: ProbeCache | undefined
   readonly #emulates: () => boolean
 
-  /** `emulates`: the operator takes machines without the processor's virtualization for good enough to be chosen. */
+  /** `emulates`: the operator accepts emulated virtual machines for automatic selection. */
   constructor(memory?: ProbeCache, emulates: () => boolean = () => false) {
     this.#memory = memory
     this.#emulates = emulates
@@ -43,7 +43,7 @@ export class SandboxRegistry {
     return this
   }
 
-  /** By priority, highest first. */
+  /** All backends, highest priority first. */
   list(): readonly Backend[] {
     return [...this.#entries.values()].sort((a, b) => b.priority - a.priority).map((entry) => entry.backend)
   }
@@ -52,10 +52,10 @@ export class SandboxRegistry {
     return this.#entries.get(name)?.backend
   }
 
-  /** What a backend can do here; only good news is remembered, and never for long in one process. */
+  /** Probes a backend; only success is cached, and only for a short time within one process. */
   async probe(name: string, options: { readonly fresh?: boolean } = {}): Promise<Probe> {
     const entry = this.#entries.get(name)
-    if (!entry) return { available: false, reason: `there is no backend \`${name}\``, fix: this.#known() }
+    if (!entry) return { available: false, reason: `no such backend \`${name}\``, fix: this.#known() }
     if (!options.fresh && entry.probe && monotonicMs() - entry.probe.at < PROBE_AGE_MS)
       return entry.probe.probe
     const fingerprint = entry.backend.fingerprint?.()
@@ -66,14 +66,14 @@ export class SandboxRegistry {
     return probe
   }
 
-  /** Called when a backend that should have worked did not: its probe says nothing any more. */
+  /** Discards the cached probe of a backend that failed. */
   invalidate(name: string): void {
     const entry = this.#entries.get(name)
     if (entry) delete entry.probe
     this.#memory?.forget(name)
   }
 
-  /** The first backend, by priority, that is available here and covers everything the plan needs. */
+  /** The first available backend, by priority, that provides every guarantee the plan needs. */
   async select(plan: Plan): Promise<Backend> {
     const candidates = this.#candidates(plan)
     const gaps: Gap[] = []
@@ -93,7 +93,7 @@ export class SandboxRegistry {
     return withImage(withReview(withPermission(found, plan), plan), plan)
   }
 
-  /** Throws unless this very backend keeps everything the plan needs. */
+  /** Throws unless this backend provides every guarantee the plan needs. */
   async assertCovers(backend: Backend, plan: Plan): Promise<void> {
     const gap = await this.#gap(backend, plan)
     if (gap) throw refusal(plan, [gap])
@@ -102,7 +102,7 @@ export class SandboxRegistry {
   #named(name: string): Backend {
     const backend = this.get(name)
     if (backend) return backend
-    throw new SandboxError('backend-unavailable', `there is no backend \`${name}\``, { hint: this.#known() })
+    throw new SandboxError('backend-unavailable', `no such backend \`${name}\``, { hint: this.#known() })
   }
 
   #known(): string {
@@ -114,7 +114,7 @@ export class SandboxRegistry {
       return {
         backend,
         available: true,
-        reason: `is only \`${backend.level}\` isolation`,
+        reason: `provides only \`${backend.level}\` isolation`,
         fix: 'choose a stronger backend',
       }
     const probe = await this.probe(backend.name)
@@ -124,12 +124,12 @@ export class SandboxRegistry {
     return {
       backend,
       available: true,
-      reason: `cannot keep: ${missing.join(', ')}`,
+      reason: `cannot guarantee: ${missing.join(', ')}`,
       fix: `choose another backend, or waive by name: ${missing.map((name) => `--waive ${name}`).join(' ')}`,
     }
   }
 
-  /** Seed 001's one-shot shape on top of any backend. */
+  /** A one-shot interface on top of any backend. */
   oneShot(backend: Backend, plan: () => Plan): OneShot {
     return new OneShot(this, backend, plan)
   }
@@ -147,9 +147,13 @@ export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarante
 function refusal(plan: Plan, gaps: readonly Gap[]): SandboxError {
   const best = gaps.find((gap) => gap.available) ?? gaps[0]
   if (!best) {
-    return new SandboxError('backend-unavailable', `no backend here reaches \`${plan.minLevel}\` isolation`, {
-      hint: 'run `ringfence doctor` to see what this host can do',
-    })
+    return new SandboxError(
+      'backend-unavailable',
+      `no backend on this host provides \`${plan.minLevel}\` isolation`,
+      {
+        hint: 'run `ringfence doctor` to see what this host can do',
+      },
+    )
   }
   const code = best.available ? 'missing-guarantee' : 'backend-unavailable'
   return new SandboxError(code, `${best.backend.name}: ${best.reason}`, {
@@ -158,7 +162,7 @@ function refusal(plan: Plan, gaps: readonly Gap[]): SandboxError {
   })
 }
 
-/** `isAvailable`, `execute`, `kill`, `cleanup`: one command, one sandbox, nothing kept. */
+/** `isAvailable`, `execute`, `kill`, `cleanup`: one sandbox per command, without state. */
 export class OneShot {
   readonly #registry: SandboxRegistry
   readonly #backend: Backend
@@ -192,7 +196,7 @@ export class OneShot {
     }
   }
 
-  /** Whether something with this id was running. */
+  /** Kills a running command; returns whether there was one with this id. */
   kill(id: string): boolean {
     const controller = this.#running.get(id)
     controller?.abort()
@@ -204,11 +208,11 @@ export class OneShot {
   }
 }
 
-/** SECURITY: what the requester may not use is not chosen for it either. */
+/** SECURITY: selection skips backends that the requester may not use. */
 function withPermission(found: readonly Backend[], { allowedBackends }: Plan): readonly Backend[] {
   const able = found.filter(({ name }) => allowedBackends?.includes(name) ?? true)
   if (able.length > 0 || found.length === 0) return able
-  throw new SandboxError('forbidden', 'this tenant may use none of the backends that this host has', {
+  throw new SandboxError('forbidden', 'this tenant may not use any backend of this host', {
     hint: `the operator can permit one: \`backends = ["${found[0]?.name}"]\` in [[tenant]]`,
   })
 }
@@ -217,18 +221,18 @@ function withImage(found: readonly Backend[], { image }: Plan): readonly Backend
   if (image === undefined) return found
   const able = found.filter((backend) => backend.runsImages)
   if (able.length > 0) return able
-  throw new SandboxError('unsupported', `no backend here runs the image \`${image}\``, {
+  throw new SandboxError('unsupported', `no backend on this host can run the image \`${image}\``, {
     hint: 'leave out --image, or choose --backend docker or gvisor',
   })
 }
 
-/** SECURITY: a backend that knows nothing of review would write through to the originals. */
+/** SECURITY: a backend without review support would write to the originals. */
 function withReview(found: readonly Backend[], { mounts, backend }: Plan): readonly Backend[] {
   if (!mounts.some(({ overlay }) => overlay)) return found
   const able = found.filter(({ reviews }) => reviews)
   if (able.length > 0) return able
-  const who = backend === undefined ? 'no backend here can' : `the backend \`${backend}\` cannot`
-  throw new SandboxError('unsupported', `${who} keep changes apart for a review`, {
-    hint: 'use bubblewrap, or leave the review out',
+  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  throw new SandboxError('unsupported', `${who} hold changes back for review`, {
+    hint: 'use bubblewrap, or leave out --review',
   })
 }

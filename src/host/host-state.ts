@@ -50,7 +50,7 @@ export async function observeHost(agent: string): Promise<HostState> {
     container: containerOf(),
     capabilities: /^CapEff:\s*(\S+)/m.exec(readText('/proc/self/status') ?? '')?.[1] ?? '0',
     cgroup: linux ? cgroupOf() : { version: 2, limits: [] },
-    landlock: linux ? Math.max(0, Number(await said(agent, 'landlock')) || 0) : 0,
+    landlock: linux ? Math.max(0, Number(await outputOf(agent, 'landlock')) || 0) : 0,
     wsl: wslOf(readText('/proc/version') ?? ''),
   }
 }
@@ -58,12 +58,12 @@ export async function observeHost(agent: string): Promise<HostState> {
 async function observeBwrap(): Promise<HostState['bwrap']> {
   const path = systemProgram('bwrap')
   if (path === undefined) return undefined
-  const version = /(\d+(\.\d+)+)/.exec(await said(path, '--version'))?.[1] ?? ''
+  const version = /(\d+(\.\d+)+)/.exec(await outputOf(path, '--version'))?.[1] ?? ''
   return { version, setuid: (statSync(path).mode & 0o4000) !== 0 }
 }
 
 /** The first output of a program; empty if it cannot be run. */
-async function said(file: string, argument: string): Promise<string> {
+async function outputOf(file: string, argument: string): Promise<string> {
   if (!existsSync(file)) return ''
   const launch = { file, args: [argument], env: {}, cwd: '/', control: false }
   try {

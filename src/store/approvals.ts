@@ -2,21 +2,21 @@ import type { Row, Store, Tx, Value } from './sql.ts'
 
 export type ApprovalState = 'pending' | 'approved' | 'rejected' | 'expired'
 
-/** A question to a human, and its answer. */
+/** An approval request, and its answer. */
 export type ApprovalRow = {
   readonly id: string
   readonly tenant: string
   readonly sandboxId: string
-  /** The command that waited; records of earlier versions do not name it. */
+  /** The command that waited; null in records of earlier versions. */
   readonly execId: string | null
   readonly agentId: string | null
   readonly command: string
   readonly cwd: string
-  /** As JSON. */
+  /** JSON. */
   readonly decision: string
   readonly state: ApprovalState
   readonly answeredBy: string | null
-  /** What the person said to it. */
+  /** The reason that the person gave. */
   readonly reason: string | null
   readonly askedAt: number
   readonly expiresAt: number
@@ -65,7 +65,7 @@ export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
   )
 }
 
-/** Whether this answer is the one that counts: only a pending question can be answered. */
+/** Records an answer; returns whether it counts, because only a pending request can be answered. */
 export async function answerApproval(
   tx: Tx,
   id: string,
@@ -88,7 +88,7 @@ export async function answerApproval(
   return true
 }
 
-/** Questions of an earlier life: nobody waits for them any more. */
+/** Pending requests of an earlier run of this instance. */
 export async function pendingApprovals(store: Store, instance: string): Promise<ApprovalRow[]> {
   const sql = "SELECT * FROM approvals WHERE state = 'pending' AND instance = ? ORDER BY asked_at, id"
   return (await store.read(sql, [instance])).map(toApproval)

@@ -1,13 +1,13 @@
 import { SandboxError } from '../model/errors.ts'
 import { type Row, rowsOf, type Store, type Tx, type Value } from './sql.ts'
 
-/** Everything of one store into another that is empty: all of it, or nothing. */
+/** Copies everything of one store to another, empty one: all of it, or nothing. */
 
 export type CopiedTable = { readonly table: string; readonly rows: number }
 
 const PAGE = 500
 
-/** Tables that hold records; the schema's own bookkeeping is made by each store itself. */
+/** Tables with records; each store creates the schema's own bookkeeping itself. */
 async function tablesOf(sqlite: Store): Promise<readonly string[]> {
   const rows = await sqlite.read(
     `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'libsql_%'

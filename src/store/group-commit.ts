@@ -7,10 +7,10 @@ type Waiting = {
   readonly reject: (error: unknown) => void
 }
 
-/** How many may share one transaction; more would hold the loop too long. */
+/** How many writes may share one transaction; more would block the event loop too long. */
 const GROUP = 256
 
-/** Whoever writes while a commit runs shares the next one, and so its one sync of the disk. */
+/** Writes that arrive during a commit share the next transaction, and so its single sync. */
 export class GroupCommit implements Store {
   readonly #engine: Engine
   readonly #queue: Waiting[] = []
@@ -46,7 +46,7 @@ export class GroupCommit implements Store {
 
   async #drain(): Promise<void> {
     while (this.#queue.length > 0) {
-      // One turn of the loop gathers everybody who wants to write now.
+      // One turn of the event loop collects all pending writes.
       await new Promise<void>((resolve) => setImmediate(resolve))
       await this.#commit(this.#queue.splice(0, GROUP))
     }
@@ -59,13 +59,13 @@ export class GroupCommit implements Store {
       for (const [index, { resolve }] of group.entries()) resolve(results[index])
     } catch (error) {
       const known = asUnusable(error)
-      // Nobody is to blame for a store that does not answer, and to ask it again for each would take for ever.
+      // If the store does not answer, no single write caused it, and retrying each one would take too long.
       const isAway = known instanceof SandboxError && known.code === 'store-unwritable'
       if (group.length === 1 || isAway) {
         for (const { reject } of group) reject(known)
         return
       }
-      // One of them is to blame; alone each gets its own answer.
+      // One of them caused the failure; each one runs alone and gets its own result.
       for (const one of group) await this.#commit([one])
     }
   }
@@ -87,28 +87,29 @@ export class GroupCommit implements Store {
 const HINTS: Readonly<Record<string, string>> = {
   SQLITE_FULL: 'free some space; nothing runs without its record',
   SQLITE_READONLY: 'the state directory must be writable; see RINGFENCE_HOME',
-  // The first name that fits counts: these two are what SQLite says when its own working files find no room.
+  // The first prefix that matches counts: SQLite reports these two if there is no space for its own working files.
   SQLITE_IOERR_SHMSIZE: 'free some space; nothing runs without its record',
   SQLITE_IOERR_WRITE: 'free some space; nothing runs without its record',
-  SQLITE_IOERR: 'look at the state of the disk',
-  SQLITE_CANTOPEN: 'the state directory must be writable and files must be left to open; see `ulimit -n`',
-  SQLITE_BUSY: 'another process holds the store; try again',
-  SQLITE_CORRUPT: 'the store is damaged; keep it as evidence and start with another state directory',
-  SQLITE_NOTADB: 'the store is damaged; keep it as evidence and start with another state directory',
+  SQLITE_IOERR: 'check the disk',
+  SQLITE_CANTOPEN:
+    'the state directory must be writable and file descriptors must be available; see `ulimit -n`',
+  SQLITE_BUSY: 'another process has locked the store; try again',
+  SQLITE_CORRUPT: 'the store is corrupt; keep it as evidence and start with another state directory',
+  SQLITE_NOTADB: 'the store is corrupt; keep it as evidence and start with another state directory',
   ENOSPC: 'free some space; nothing runs without its record',
   EROFS: 'the state directory must be writable; see RINGFENCE_HOME',
   EMFILE: 'too many open files; raise `ulimit -n`',
-  ECONNREFUSED: 'the database does not answer; see --database-url',
-  ENOENT: 'the database does not answer; see --database-url',
-  ENOTFOUND: 'the host of the database is not known; see --database-url',
-  ETIMEDOUT: 'the database does not answer; see --database-url',
-  ERR_INVALID_URL: 'the address of the database is wrong: postgres://user@host/name; see --database-url',
-  '3D000': 'there is no such database on that server: create it (`createdb NAME`), or see --database-url',
-  '28': 'the database refused the user or password; see --database-url',
-  '42501': 'the user of the database may not create tables in it',
+  ECONNREFUSED: 'the database does not respond; see --database-url',
+  ENOENT: 'the database does not respond; see --database-url',
+  ENOTFOUND: 'the host name of the database cannot be resolved; see --database-url',
+  ETIMEDOUT: 'the database does not respond; see --database-url',
+  ERR_INVALID_URL: 'the database URL is not valid: use postgres://user@host/name; see --database-url',
+  '3D000': 'the database does not exist on that server: create it (`createdb NAME`), or see --database-url',
+  '28': 'the database rejected the user or password; see --database-url',
+  '42501': 'the database user has no permission to create tables',
 }
 
-/** What an engine says of the disk or the network becomes one of our errors; ours pass through. */
+/** Translates errors of the disk or the network to a SandboxError; other errors pass through. */
 export function asUnusable(error: unknown): unknown {
   const code = (error as { readonly code?: unknown } | null)?.code
   if (error instanceof SandboxError || typeof code !== 'string') return error
@@ -116,7 +117,7 @@ export function asUnusable(error: unknown): unknown {
   // Class 08: connection, 53: resources, 57: shutdown, 58: system.
   if (known === undefined && !/^(E[A-Z]+$|08|53|57|58)/.test(code)) return error
   return new SandboxError('store-unwritable', `the store cannot be used: ${code}`, {
-    hint: HINTS[known ?? ''] ?? 'look at the disk and the database',
+    hint: HINTS[known ?? ''] ?? 'check the disk and the database',
     retryAfterSecs: 5,
     cause: error,
   })

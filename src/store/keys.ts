@@ -1,6 +1,6 @@
 import type { Row, Store, Tx } from './sql.ts'
 
-/** An API key at rest: its hash, never itself. */
+/** A stored API key: its hash, never the key itself. */
 export type KeyRow = {
   readonly id: string
   readonly hash: string
@@ -46,7 +46,7 @@ export async function listKeys(store: Store): Promise<KeyRow[]> {
   return (await store.read('SELECT * FROM keys ORDER BY created_at, id')).map(toKey)
 }
 
-/** Whether there was such a key. Revoking twice keeps the first moment. */
+/** Revokes a key; returns whether it exists. Revoking again keeps the first time. */
 export async function revokeKey(tx: Tx, id: string, at: number): Promise<boolean> {
   const rows = await tx.run('SELECT id FROM keys WHERE id = ?', [id])
   await tx.run('UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL', [at, id])

@@ -1,11 +1,11 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Engine, Store, Tx } from './sql.ts'
 
-/** One step of the schema; statements that only one engine has stand under its name. */
+/** One step of the schema; statements that differ between the engines are listed by engine. */
 type Step = string | Readonly<Record<Engine['kind'], readonly string[]>> | ((tx: Tx) => Promise<void>)
 export type Migration = readonly Step[]
 
-// What is written stays written, also for our own mistakes; a forger meets the signed head.
+// Protects the append-only log from our own mistakes; the signed head reveals forgery.
 const REFUSE_CHANGES = {
   sqlite: ['UPDATE', 'DELETE'].map(
     (verb) => `CREATE TRIGGER trail_no_${verb.toLowerCase()} BEFORE ${verb} ON trail
@@ -63,7 +63,7 @@ const TABLES: Migration = [
   APPEND_ONLY,
 ]
 
-/** The console: who is signed in, and why an answer was a no. */
+/** Console: sessions, sign-in links and the reason of an answer. */
 const CONSOLE: Migration = [
   'CREATE TABLE console_links (hash TEXT PRIMARY KEY, key_id TEXT NOT NULL, expires_at BIGINT NOT NULL)',
   `CREATE TABLE console_sessions (
@@ -72,7 +72,7 @@ const CONSOLE: Migration = [
   'ALTER TABLE approvals ADD COLUMN reason TEXT',
 ]
 
-/** Whose a sandbox was whose record is gone: the trail is read by tenant. And the ways to what ended long ago. */
+/** Retention: the tenants of removed sandboxes, because the audit log is read by tenant, and indexes on old records. */
 const RETENTION: Migration = [
   'CREATE TABLE former_sandboxes (id TEXT PRIMARY KEY, tenant TEXT NOT NULL)',
   'CREATE INDEX sandboxes_ended ON sandboxes (ended_at, id) WHERE ended_at IS NOT NULL',
@@ -80,12 +80,12 @@ const RETENTION: Migration = [
   'CREATE INDEX idempotency_sandbox ON idempotency (sandbox_id)',
 ]
 
-/** A webhook ends with the key that made it. Those of older versions have none, and stay until somebody removes them. */
+/** A webhook ends with the key that created it. Webhooks of older versions have no key, and stay until they are removed. */
 const WEBHOOK_KEYS: Migration = ['ALTER TABLE webhooks ADD COLUMN key_id TEXT']
 
 /**
- * Whose each record is. New records say it in their line; those of older versions do not, so their column is filled from the
- * sandboxes. The append-only triggers are put back in the same transaction.
+ * The tenant of each record. New records contain it; for those of older versions the column is filled from the sandboxes.
+ * The append-only triggers are restored in the same transaction.
  */
 const TRAIL_TENANTS: Migration = [
   'ALTER TABLE trail ADD COLUMN tenant TEXT',
@@ -98,10 +98,10 @@ const TRAIL_TENANTS: Migration = [
   'CREATE INDEX trail_tenant ON trail (tenant, seq) WHERE tenant IS NOT NULL',
 ]
 
-/** In order, for ever: a migration that was released is never changed. */
+/** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION, WEBHOOK_KEYS, TRAIL_TENANTS]
 
-/** In steps, because each statement has to answer within the store's time-out. */
+/** In steps, because each statement must finish within the store's timeout. */
 const FILL_ROWS = 10_000
 
 async function fillTenants(tx: Tx): Promise<void> {
@@ -120,8 +120,8 @@ async function fillTenants(tx: Tx): Promise<void> {
 const LOCK = 7_219_004
 
 /**
- * Brings the schema up to date. Each migration and the note that it was done are one transaction, so a crash leaves
- * it done or not done, and the next start goes on from there.
+ * Upgrades the schema. Each migration and its version number are one transaction, so a crash leaves it complete or not
+ * applied, and the next start continues from there.
  */
 export async function migrate(store: Store, migrations = MIGRATIONS, afterStep = () => {}): Promise<void> {
   await store.write(async (tx) => {
@@ -130,7 +130,7 @@ export async function migrate(store: Store, migrations = MIGRATIONS, afterStep =
   })
   const have = Number((await store.read('SELECT MAX(version) AS version FROM migrations'))[0]?.version ?? 0)
   if (have > migrations.length)
-    throw new SandboxError('store-unwritable', `the store was made by a newer version (schema ${have})`, {
+    throw new SandboxError('store-unwritable', `the store was created by a newer version (schema ${have})`, {
       hint: 'use that version, or another state directory',
     })
   for (let version = have + 1; version <= migrations.length; version++)
@@ -151,7 +151,7 @@ async function apply(store: Store, version: number, steps: Migration, afterStep:
   })
 }
 
-/** Two servers that start at once take turns; in SQLite every writing transaction is alone anyway. */
+/** Serializes servers that start at the same time; in SQLite, write transactions are exclusive anyway. */
 async function exclusive(store: Store, tx: Tx): Promise<void> {
   if (store.kind === 'postgres') await tx.run('SELECT pg_advisory_xact_lock(?)', [LOCK])
 }

@@ -8,14 +8,14 @@ export type StoreOptions = {
   readonly stateDir: string
   /** Empty: embedded SQLite in the state directory. */
   readonly databaseUrl?: string | undefined
-  /** How long a database may take for an answer. */
+  /** The timeout of database statements. */
   readonly answerMs?: number | undefined
 }
 
-/** Where the embedded store of a state directory lies. */
+/** The path of the embedded store in a state directory. */
 export const storeFile = (stateDir: string): string => `${stateDir}/ringfence.db`
 
-/** Opens the store and brings its schema up to date. */
+/** Opens the store and upgrades its schema. */
 export async function openStore(options: StoreOptions): Promise<Store> {
   try {
     const store = new GroupCommit(await engineOf(options))
@@ -38,7 +38,7 @@ async function engineOf({ stateDir, databaseUrl, answerMs }: StoreOptions): Prom
   }
   if (/^postgres(ql)?:\/\//.test(databaseUrl))
     return (await import('./postgres.ts')).openPostgres(databaseUrl, answerMs)
-  throw new SandboxError('invalid-config', 'database_url: only postgres:// is known', {
+  throw new SandboxError('invalid-config', 'database_url: only postgres:// is supported', {
     hint: 'leave it empty for the embedded store',
   })
 }

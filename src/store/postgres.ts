@@ -4,9 +4,9 @@ import { type Engine, numbered, type Row, type Tx, type Value } from './sql.ts'
 
 const READERS = 8
 const INT8 = 20
-/** How long a statement may take unless told otherwise; a database that hangs must not hang us. */
+/** The default timeout of a statement; a database that hangs must not block us. */
 const ANSWER_MS = 10_000
-/** What is left of a connection that should close is torn down then. */
+/** How long a connection may take to close before it is destroyed. */
 const GOODBYE_MS = 1000
 
 /** PostgreSQL: one connection that writes, a few that read. A lost connection is replaced at the next use. */
@@ -28,7 +28,7 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
     writer = client
     return client
   }
-  /** After a time-out nobody knows what the connection still does: it is never used again. */
+  /** After a timeout the state of the connection is unknown, so it is never used again. */
   const drop = (): void => {
     const lost = writer
     writer = undefined
@@ -83,13 +83,13 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
   }
 }
 
-/** Both sides count: the server may be well and the statement slow, or the server may not answer at all. */
+/** Timeouts on both sides: the statement may be slow, or the server may not respond at all. */
 const settingsOf = (url: string, answerMs: number): pg.ClientConfig => ({
   connectionString: url,
   connectionTimeoutMillis: answerMs,
   query_timeout: answerMs,
   statement_timeout: answerMs,
-  // A neighbour that hangs in the middle of a transaction must not hold the audit log's head for ever.
+  // Another client that hangs in a transaction must not lock the audit log's head forever.
   idle_in_transaction_session_timeout: 3 * answerMs,
   keepAlive: true,
   types: numbers(),
@@ -100,20 +100,20 @@ function noteSocket(sockets: Set<pg.Client>, client: pg.Client): void {
   client.once('end', () => sockets.delete(client))
 }
 
-/** Without a word: a server that does not answer does not say goodbye either. */
+/** Destroys the connection without a protocol message, because the server may not respond. */
 function tearDown(client: pg.Client): void {
   const { connection } = client as unknown as { connection?: { stream?: { destroy(): void } } }
   connection?.stream?.destroy()
 }
 
-/** PLATFORM: what pg itself gives up on has no code; what the server or the system says has one. */
+/** PLATFORM: errors of pg's own timeouts have no code; errors of the server or the system have one. */
 const isLost = (error: unknown): boolean =>
   !(error instanceof SandboxError) && typeof (error as { code?: unknown }).code !== 'string'
 
 function unanswered(error: unknown): unknown {
   if (!isLost(error)) return error
-  return new SandboxError('store-unwritable', `the database does not answer: ${(error as Error).message}`, {
-    hint: 'look at the database; what was asked can be repeated when it answers again',
+  return new SandboxError('store-unwritable', `the database does not respond: ${(error as Error).message}`, {
+    hint: 'check the database, and repeat the request when it responds again',
     retryAfterSecs: 5,
     cause: error,
   })
@@ -121,7 +121,7 @@ function unanswered(error: unknown): unknown {
 
 const rowsIn = (result: { readonly rows: readonly Row[] }): readonly Row[] => result.rows
 
-/** Counts and times stay far below 2^53. */
+/** Parses bigint as number: counts and times stay far below 2^53. */
 function numbers(): pg.CustomTypesConfig {
   return {
     getTypeParser: ((oid: number, format?: 'text') =>

@@ -1,10 +1,10 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
-/** A sandbox that ended, as far as it matters for how long it is kept. */
+/** An ended sandbox, with the fields that retention needs. */
 export type EndedRow = {
   readonly id: string
   readonly instance: string
-  /** As JSON. */
+  /** JSON. */
   readonly spec: string
   readonly endedAt: number
 }
@@ -12,11 +12,11 @@ export type EndedRow = {
 export type EndedQuery = {
   readonly states: readonly string[]
   readonly instance: string
-  /** Those of this instance that ended before. */
+  /** Sandboxes of this instance that ended before this time. */
   readonly before: number
-  /** Those of other instances on the same database that ended before. */
+  /** Sandboxes of other instances on the same database that ended before this time. */
   readonly othersBefore: number
-  /** The last one that was looked at. */
+  /** The last row of the previous page. */
   readonly after?: Pick<EndedRow, 'endedAt' | 'id'> | undefined
   readonly limit: number
 }
@@ -32,7 +32,7 @@ const toEnded = (row: Row): EndedRow => ({
   endedAt: row.ended_at as number,
 })
 
-/** A page, oldest first, of sandboxes that ended before a moment and of which no question is open or younger than that. */
+/** A page, oldest first, of sandboxes that ended before a time and have no pending and no newer approval. */
 export async function endedBefore(store: Store, query: EndedQuery): Promise<readonly EndedRow[]> {
   const { states, instance, before, othersBefore, after, limit } = query
   const params: Value[] = [before, ...states, instance, othersBefore, before]
@@ -49,16 +49,16 @@ export async function endedBefore(store: Store, query: EndedQuery): Promise<read
   return rows.map(toEnded)
 }
 
-/** How many questions were asked from these sandboxes. */
+/** The number of approvals of these sandboxes. */
 export async function countApprovals(store: Store, sandboxIds: readonly string[]): Promise<number> {
   const sql = `SELECT COUNT(*) AS n FROM approvals WHERE sandbox_id IN (${marks(sandboxIds)})`
   return Number((await store.read(sql, sandboxIds))[0]?.n ?? 0)
 }
 
 /**
- * Removes sandboxes with their names and questions. Whose they were stays: a tenant goes on reading its own part of the
- * trail, which is never removed.
- * INVARIANT: only what has ended and nobody is asked about, whatever the caller believes.
+ * Removes sandboxes with their idempotency keys and approvals. Their tenants are kept, so that a tenant can still read its
+ * part of the audit log, which is never removed.
+ * INVARIANT: removes only ended sandboxes without pending approvals, whatever the caller passes.
  */
 export async function forgetSandboxes(
   tx: Tx,
@@ -85,7 +85,7 @@ export async function forgetSandboxes(
   await tx.run(`DELETE FROM sandboxes WHERE id IN (${these})`, gone)
 }
 
-/** Two servers on one database would wait for each other's rows; whoever comes second leaves it to the first. */
+/** Two servers on one database would wait for each other's rows; the second one leaves the work to the first. */
 async function alone(tx: Tx, kind: Store['kind']): Promise<boolean> {
   if (kind === 'sqlite') return true
   const sql = 'SELECT CASE WHEN pg_try_advisory_xact_lock(?) THEN 1 ELSE 0 END AS got'

@@ -1,6 +1,6 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
-/** A sandbox as it is kept: who owns it, what it is, how it ended. Times are milliseconds since the epoch. */
+/** A stored sandbox: its owner, its spec and its end. Times are milliseconds since the epoch. */
 export type SandboxRow = {
   readonly id: string
   readonly tenant: string
@@ -9,7 +9,7 @@ export type SandboxRow = {
   readonly reason: string | null
   readonly backend: string | null
   readonly level: string | null
-  /** What was asked for, as JSON. */
+  /** The spec, as JSON. */
   readonly spec: string
   readonly agentId: string | null
   readonly tokenHash: string
@@ -74,7 +74,7 @@ export async function findSandbox(store: Store, id: string): Promise<SandboxRow 
 
 const MOST_AT_ONCE = 500
 
-/** Those of these that there are, in no order. */
+/** The existing sandboxes among these ids, in no particular order. */
 export async function findSandboxes(store: Store, ids: readonly string[]): Promise<SandboxRow[]> {
   const found: SandboxRow[] = []
   for (let at = 0; at < ids.length; at += MOST_AT_ONCE) {
@@ -91,12 +91,12 @@ export type SandboxQuery = {
   readonly tenant?: string | undefined
   readonly states?: readonly string[] | undefined
   readonly agentId?: string | undefined
-  /** The last entry of the page before. */
+  /** The last row of the previous page. */
   readonly after?: { readonly createdAt: number; readonly id: string } | undefined
   readonly limit: number
 }
 
-/** A page, newest first; its cost does not grow with what lies behind it. */
+/** A page, newest first; the cost does not grow with the number of older rows. */
 export async function listSandboxes(store: Store, query: SandboxQuery): Promise<SandboxRow[]> {
   const clauses: string[] = []
   const params: Value[] = []
@@ -116,7 +116,7 @@ export async function listSandboxes(store: Store, query: SandboxQuery): Promise<
   return rows.map(toSandbox)
 }
 
-/** What an instance left unfinished in an earlier life. */
+/** Sandboxes that an earlier run of an instance did not end. */
 export async function unfinishedOf(
   store: Store,
   instance: string,
@@ -158,7 +158,7 @@ export async function saveIdempotency(
   )
 }
 
-/** A create that failed may be tried again under the same name. */
+/** Lets a failed create be retried with the same idempotency key. */
 export async function forgetIdempotency(tx: Tx, sandboxId: string): Promise<void> {
   await tx.run('DELETE FROM idempotency WHERE sandbox_id = ?', [sandboxId])
 }

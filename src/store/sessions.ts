@@ -1,9 +1,9 @@
 import type { Row, Store, Tx } from './sql.ts'
 
-/** A person's session in the console, at rest: hashes only. It acts as the key that it names. */
+/** A stored console session: hashes only. It acts with the rights of its key. */
 export type SessionRow = {
   readonly hash: string
-  /** Of the half that only our own page can send. */
+  /** The hash of the secret that only our own page can send. */
   readonly pageHash: string
   readonly keyId: string
   readonly createdAt: number
@@ -18,7 +18,7 @@ const toSession = (row: Row): SessionRow => ({
   expiresAt: row.expires_at as number,
 })
 
-/** A way in that works once. */
+/** A single-use sign-in link. */
 export type LinkRow = { readonly hash: string; readonly keyId: string; readonly expiresAt: number }
 
 export async function insertLink(tx: Tx, { hash, keyId, expiresAt }: LinkRow): Promise<void> {
@@ -30,7 +30,7 @@ export async function insertLink(tx: Tx, { hash, keyId, expiresAt }: LinkRow): P
   ])
 }
 
-/** Takes the link away and says whom it lets in; of two who come at once, one finds it. */
+/** Removes the link and returns it; of two concurrent calls only one gets it. */
 export async function takeLink(tx: Tx, hash: string): Promise<LinkRow | undefined> {
   const [row] = await tx.run('DELETE FROM console_links WHERE hash = ? RETURNING hash, key_id, expires_at', [
     hash,

@@ -1,6 +1,6 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
-/** Something that a sandbox can start from: what a build made, or what another sandbox held. */
+/** A template that a build created, or a snapshot of a sandbox. */
 export type SnapshotRow = {
   readonly id: string
   readonly kind: 'template' | 'snapshot'
@@ -8,7 +8,7 @@ export type SnapshotRow = {
   readonly name: string | null
   readonly sandboxId: string | null
   readonly backend: string
-  /** Everything else about it, as JSON. */
+  /** All other fields, as JSON. */
   readonly data: string
   readonly createdAt: number
 }

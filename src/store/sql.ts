@@ -1,33 +1,33 @@
-/** The one query layer: plain SQL with `?` placeholders that both engines understand. */
+/** The only query layer: plain SQL with `?` placeholders for both engines. */
 
 export type Value = string | number | null
 export type Row = Readonly<Record<string, Value>>
 
-/** What runs inside one transaction. */
+/** Runs statements inside one transaction. */
 export interface Tx {
   run(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
 }
 
-/** What an engine must be able to do; `GroupCommit` makes a store of it. */
+/** A database engine; `GroupCommit` turns it into a store. */
 export interface Engine {
   readonly kind: 'sqlite' | 'postgres'
-  /** Committed rows only. */
+  /** Sees committed rows only. */
   read(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
   begin(): Promise<Tx>
-  /** Resolves when everything is on the disk. */
+  /** Resolves when everything is on disk. */
   commit(): Promise<void>
   rollback(): Promise<void>
   close(): Promise<void>
 }
 
-/** Records at rest. */
+/** The database of this server. */
 export interface Store {
   readonly kind: Engine['kind']
   read(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
   /**
-   * Runs the work in a transaction that it may share with others, and resolves once it is on the disk.
-   * INVARIANT: the work may be run a second time, alone, when another one spoiled the shared transaction; so it
-   * changes nothing but what it does through `tx`.
+   * Runs the work in a transaction that it may share with others, and resolves once it is on disk.
+   * INVARIANT: the work may run a second time, alone, if another one made the shared transaction fail; so it must have no
+   * side effects except through `tx`.
    */
   write<T>(work: (tx: Tx) => Promise<T>): Promise<T>
   close(): Promise<void>

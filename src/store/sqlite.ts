@@ -14,15 +14,15 @@ type Connection = { prepare(sql: string): Statement; exec(sql: string): void; cl
 /** How long a write waits for another process (`ringfence key create` beside a running server). */
 const BUSY_MS = 10_000
 
-/** Our statements are few and fixed; only lists of rows vary in length. */
+/** The limit of cached statements: ours are few and fixed; only lists of rows vary in length. */
 const STATEMENTS = 512
 
 /**
- * Embedded SQLite: a connection that writes and one that reads what is committed. Calls are synchronous; a group commit
- * costs the loop one sync of the disk.
+ * Embedded SQLite: one connection that writes and one that reads committed rows. Calls are synchronous; a group commit
+ * blocks the event loop for one sync.
  */
 export function openSqlite(file: string): Engine {
-  // Made before SQLite would, so that nobody else can read it even for a moment.
+  // Created before SQLite would, so that it is never readable for other users.
   closeSync(openSync(file, 'a', 0o600))
   chmodSync(file, 0o600)
   const writer = connect(file)
@@ -47,8 +47,8 @@ export function openSqlite(file: string): Engine {
 }
 
 /**
- * Carries committed pages from the log into the database, in a thread of its own: that takes several syncs of the disk,
- * and the loop must not wait for them. It never holds up a writer.
+ * Checkpoints the write-ahead log in a thread of its own: that takes several syncs, which must not block the event loop.
+ * It never blocks a writer.
  */
 const SWEEPER = `'use strict'
 const { parentPort, workerData } = require('node:worker_threads')
@@ -68,11 +68,11 @@ const SWEEP_MS = 500
 function startSweeper(file: string): { readonly stop: () => Promise<void> } {
   const workerData = { file, from: import.meta.url, everyMs: SWEEP_MS }
   const worker = new Worker(SWEEPER, { eval: true, workerData })
-  // Without it the log only grows until the next start.
+  // Without the thread the write-ahead log only grows until the next start.
   worker.on('error', () => {})
   const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()))
   worker.unref()
-  // INVARIANT: it is asked, never terminated: cut off inside a call, libsql takes the whole process with it.
+  // INVARIANT: the thread is asked to stop, never terminated: libsql crashes the whole process if it is interrupted.
   const stop = (): Promise<void> => {
     worker.ref()
     worker.postMessage('stop')
@@ -83,7 +83,7 @@ function startSweeper(file: string): { readonly stop: () => Promise<void> } {
 
 function connect(file: string) {
   const database = new Database(file) as unknown as Connection
-  // FULL: a commit that was acknowledged survives a power loss. The waiting is ours, off the loop.
+  // FULL: an acknowledged commit survives a power loss. We wait for locks ourselves, off the event loop.
   for (const pragma of [
     'journal_mode = WAL',
     'synchronous = FULL',
@@ -120,7 +120,7 @@ async function untilFree(attempt: () => unknown): Promise<void> {
     } catch (error) {
       if (!isBusy(error)) throw error
       if (performance.now() > deadline)
-        throw new SandboxError('store-unwritable', 'another process holds the store', { cause: error })
+        throw new SandboxError('store-unwritable', 'another process has locked the store', { cause: error })
     }
     await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random())))
   }

@@ -1,7 +1,7 @@
 import type { Engine, Row, Store, Value } from './sql.ts'
 import type { TrailRow } from './trail-rows.ts'
 
-/** Which records; every field that is given must match. */
+/** Which records to read; every given field must match. */
 export type TrailQuery = {
   readonly events?: readonly string[] | undefined
   readonly agentId?: string | undefined
@@ -9,7 +9,7 @@ export type TrailQuery = {
   readonly execId?: string | undefined
   /** ISO time, at or after. */
   readonly since?: string | undefined
-  /** Only what belongs to this tenant's sandboxes. */
+  /** Only records of this tenant's sandboxes. */
   readonly tenant?: string | undefined
   /** Records with a greater `seq`. */
   readonly after?: number | undefined
@@ -19,15 +19,15 @@ export type TrailQuery = {
   readonly limit: number
 }
 
-/** How many rows one statement of SQLite looks at: it answers on the event loop, and others wait meanwhile. */
+/** How many rows one SQLite statement reads: it runs on the event loop and blocks everything else. */
 const WINDOW = 1024
 
 type Clause = { readonly sql: string; readonly params: readonly Value[] }
 
-/** How a query is answered: along one index, and what is asked of each row that the index names. */
+/** How a query is executed: the index to walk, and the filters for each row. */
 type Plan = { readonly walk: Clause; readonly ours: Clause; readonly filters: readonly Clause[] }
 
-/** The matching records of one chain. SQLite looks at a bounded number of rows at a time and lets others run in between. */
+/** The matching records of one chain. On SQLite it reads a bounded number of rows at a time and yields in between. */
 export async function queryTrail(store: Store, chain: string, query: TrailQuery): Promise<TrailRow[]> {
   const plan = planOf(chain, query, store.kind)
   const hasWindows = store.kind === 'sqlite' && plan.filters.length > 0
@@ -44,9 +44,9 @@ export async function queryTrail(store: Store, chain: string, query: TrailQuery)
 }
 
 /**
- * PLATFORM: SQLite's planner knows nothing of our data, and a wrong choice reads the whole log. One column leads, the one that
- * names the fewest rows; a unary plus keeps it from using the index of another. PostgreSQL has statistics and decides itself,
- * but takes the order of the whole chain for the quickest way to a few rows of a tenant that has none.
+ * PLATFORM: SQLite's planner has no statistics of our data, and a wrong choice reads the whole log. The most selective
+ * column is used as the index; a unary plus disables the indexes of the others. PostgreSQL has statistics and decides
+ * itself, but for a tenant without rows it would wrongly prefer a scan in the order of the whole chain.
  */
 function planOf(chain: string, query: TrailQuery, kind: Engine['kind']): Plan {
   const plain = (name: string): string => (kind === 'sqlite' ? `+${name}` : name)
@@ -70,13 +70,13 @@ const onlyOf = (events: readonly string[] | undefined): string | undefined =>
 
 type Bounds = Pick<TrailQuery, 'after' | 'before' | 'order'>
 
-/** The bounds that end at an edge (`shift` -1) or go on behind it (0). */
+/** The bounds that end at an edge (`shift` -1) or continue after it (0). */
 function beyond({ order }: Bounds, edge: number, shift: 0 | -1): Bounds {
   if (order === 'desc') return shift === 0 ? { before: edge } : { after: edge - 1 }
   return shift === 0 ? { after: edge } : { before: edge + 1 }
 }
 
-/** The last row of the next window; nothing when there is no full one. */
+/** The last row of the next window; undefined if the window is not full. */
 async function windowEdge(store: Store, plan: Plan, bounds: Bounds): Promise<number | undefined> {
   const { sql, params } = whereOf([plan.walk], bounds)
   const [row] = await store.read(

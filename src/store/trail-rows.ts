@@ -1,6 +1,6 @@
 import { type Row, rowsOf, type Store, type Tx, type Value } from './sql.ts'
 
-/** One record of the trail at rest: the canonical line, and beside it what is searched for. */
+/** One stored record of the audit log: the canonical line, and the columns that queries use. */
 export type TrailRow = {
   readonly seq: number
   readonly time: string
@@ -13,7 +13,7 @@ export type TrailRow = {
 }
 
 const COLUMNS = 9
-/** A few lengths of statement only, so that each is prepared once. */
+/** A few fixed sizes, so that each statement is prepared once. */
 const ROWS = [128, 16, 4, 1] as const
 
 /** Appends records; the caller holds the chain's head in the same transaction. */
@@ -40,7 +40,7 @@ export async function insertTrail(tx: Tx, chain: string, rows: readonly TrailRow
   }
 }
 
-/** The signed head as the last commit left it; in a transaction it stays put until the end. */
+/** The signed head of the last commit; locked until the end of the transaction. */
 export async function headOf(tx: Tx, chain: string, kind: Store['kind']): Promise<string | undefined> {
   const lock = kind === 'postgres' ? ' FOR UPDATE' : ''
   const rows = await tx.run(`SELECT anchor FROM trail_heads WHERE chain = ?${lock}`, [chain])
@@ -60,10 +60,10 @@ export async function readHead(store: Store, chain: string): Promise<string | un
   return rows[0]?.anchor as string | undefined
 }
 
-/** So many names go into one statement. */
+/** Ids in one statement. */
 const NAMES = 256
 
-/** Whose sandboxes are, or were before their records were pruned; unknown ones are not in it. */
+/** The tenant of each sandbox, also after its record was pruned; unknown ids are absent. */
 export async function tenantsOfSandboxes(
   run: (sql: string, params: readonly Value[]) => Promise<readonly Row[]>,
   ids: readonly string[],

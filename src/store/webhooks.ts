@@ -1,15 +1,15 @@
 import type { Row, Store, Tx } from './sql.ts'
 
-/** Where events are sent to. `position` is the last record of the trail that was delivered. */
+/** A webhook. `position` is the last record of the audit log that was delivered. */
 export type WebhookRow = {
   readonly id: string
   readonly tenant: string
-  /** The key that made it. */
+  /** The key that created it. */
   readonly keyId: string | null
   readonly url: string
-  /** SECURITY: kept as it is, because every delivery is signed with it; it opens nothing here. */
+  /** SECURITY: stored in plain text, because every delivery is signed with it; it gives no access to this server. */
   readonly secret: string
-  /** Names of events; empty means all. */
+  /** Event names; empty means all. */
   readonly events: readonly string[]
   readonly position: number
   readonly failures: number
@@ -66,7 +66,7 @@ export async function advanceWebhook(
   ])
 }
 
-/** A delivery failed; what was delivered before it stays delivered. */
+/** Records a failed delivery; earlier deliveries stay delivered. */
 export async function noteWebhookFailure(tx: Tx, id: string, failures: number): Promise<void> {
   await tx.run('UPDATE webhooks SET failures = ? WHERE id = ?', [failures, id])
 }

@@ -56,7 +56,7 @@ export class LiveSandbox {
   /** Changes the state; throws if the transition is not allowed. */
   move(to: State): void {
     this.#state = move(this.id, this.#state, to)
-    if (to === 'paused') for (const told of [...this.#pauses]) told()
+    if (to === 'paused') for (const listener of [...this.#pauses]) listener()
     if (!isEnded(to)) return
     this.ttl.cancel()
     this.idle.cancel()
@@ -65,9 +65,9 @@ export class LiveSandbox {
   }
 
   /** Calls the listener at each pause; call the result to unsubscribe. */
-  onPause(told: () => void): () => void {
-    this.#pauses.add(told)
-    return () => this.#pauses.delete(told)
+  onPause(listener: () => void): () => void {
+    this.#pauses.add(listener)
+    return () => this.#pauses.delete(listener)
   }
 
   /** Serializes the changes of this sandbox. */

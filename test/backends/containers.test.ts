@@ -246,7 +246,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     })
     const backend = dockerBackend([engine.socket], { sabotage: loosen })
     await expect(backend.open(planOf({ limits: { memoryMb: 100 } }))).rejects.toThrow(
-      /does not hold the limits: memoryMb/,
+      /does not enforce the limits: memoryMb/,
     )
     expect(await ids()).toEqual([])
   })
@@ -302,7 +302,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     ['the host’s network', { NetworkMode: 'host' }, 'net.offline', /^broken$/],
     ['the host’s processes', { PidMode: 'host' }, 'proc.hidden', /no PID namespace of its own/],
     ['the host’s shared memory', { IpcMode: 'host', ShmSize: 0 }, 'ipc.private', /^broken$/],
-    ['no ceiling for memory', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not hold the limits/],
+    ['no ceiling for memory', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not enforce the limits/],
   ] as const)('sabotage is caught: %s', { timeout: MINUTES }, async (_, fields, guarantee, caught) => {
     const world = await makeWorld()
     const control = native({ ...process.env, ...world.env } as Record<string, string>)

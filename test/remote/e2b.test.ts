@@ -135,7 +135,7 @@ describe('through the gate', () => {
     }
     const wrong = e2b({ settings, sdk: () => Promise.reject(), idleMs: 1000 })
     const probe = await wrong.probe()
-    expect(probe).toMatchObject({ available: false, reason: 'e2b refused the key' })
+    expect(probe).toMatchObject({ available: false, reason: 'e2b rejected the key' })
     expect(JSON.stringify(probe)).not.toContain(settings.apiKey)
     const dead = e2b({
       settings: { ...settings, apiUrl: 'http://127.0.0.1:9' },
@@ -164,7 +164,7 @@ describe('through the gate', () => {
     const sandbox = await open()
     const [{ id }] = (await there.server.call('GET', '/v1/sandboxes?state=ready')).json.items
     expect((await there.server.call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(200)
-    await expect(sandbox.exec(['true'])).rejects.toThrow(/gone|refused/)
+    await expect(sandbox.exec(['true'])).rejects.toThrow(/gone|rejected/)
     await sandbox.close()
   })
 })

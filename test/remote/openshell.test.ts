@@ -110,10 +110,10 @@ describe('remote, with a stand-in for the gateway', () => {
   const failing: readonly (readonly [string, Partial<StandInOptions>, RegExp])[] = [
     ['another version', { version: '0.9.0' }, /version/],
     ['a token that it does not know', { token: 'another' }, /refused/],
-    ['garbage', { garbage: Buffer.from('00000000030aff01', 'hex') }, /garbage|gone|cut off/],
+    ['garbage', { garbage: Buffer.from('00000000030aff01', 'hex') }, /invalid message|gone|truncated/],
     ['a message without an end', { garbage: Buffer.from('00ffffffff0a', 'hex') }, /too large/],
     ['nothing at all', { hangs: true }, /in time/],
-    ['a sandbox that fails', { phase: 3 }, /could not bring the sandbox up/],
+    ['a sandbox that fails', { phase: 3 }, /could not start the sandbox/],
   ]
   test.each(failing)(
     '%s is a named error and leaves nothing',

@@ -91,10 +91,10 @@ describe.runIf(hasPostgres)('migrate', () => {
   })
 
   test.each<[string, () => string, RegExp]>([
-    ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /no such database/],
-    ['a wrong address', () => 'postgres://[', /address of the database is wrong/],
+    ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /database does not exist/],
+    ['a wrong address', () => 'postgres://[', /database URL is not valid/],
     ['another kind', () => 'mysql://x/y', /only postgres/],
-    ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not answer/],
+    ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not respond/],
   ])('serve and migrate say what is wrong: %s', (_, url, wanted) => {
     const home = mkdtempSync(join(base, 'wrong-'))
     for (const args of [['serve', '--port', '0'], ['migrate']]) {

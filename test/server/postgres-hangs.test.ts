@@ -38,7 +38,7 @@ test.skipIf(!hasPostgres)('is a 503 with a reason, and all is well when it goes 
     ]
     for (const { status, json, headers } of await Promise.all(calls)) {
       expect([status, json.code]).toEqual([503, 'store-unwritable'])
-      expect(json.message).toMatch(/the database does not answer|the store cannot be used/)
+      expect(json.message).toMatch(/the database does not respond|the store cannot be used/)
       expect(json.hint).toBeTruthy()
       expect(headers.get('retry-after')).toBe('5')
     }

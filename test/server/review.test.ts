@@ -194,7 +194,7 @@ test('where changes cannot be kept apart the sandbox is refused by name', async 
   for (const backend of ['native', 'docker', 'microvm', 'gvisor', 'e2b'])
     await expect(open({ backend })).rejects.toMatchObject({
       code: 'unsupported',
-      message: `the backend \`${backend}\` cannot keep changes apart for a review`,
+      message: `the backend \`${backend}\` cannot hold changes back for review`,
     })
   expect((await open()).info.backend).toBe('bubblewrap')
   const plain = await client.create({ workspace })

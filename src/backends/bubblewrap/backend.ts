@@ -27,19 +27,19 @@ import { type Arch, assemble, encode } from './seccomp.ts'
 import { BubblewrapTransport } from './transport.ts'
 
 export type BubblewrapParts = {
-  /** Our launcher and guest agent, built by the set-up. */
+  /** The path of our launcher and guest agent, built by `npm run setup`. */
   readonly agent: string
-  /** A small plan that the probe really runs. */
+  /** A small plan that the probe runs. */
   readonly probePlan: () => Plan
   readonly bwrap?: string
-  /** Tests change a launch on purpose, to see that the proofs notice. */
+  /** Lets tests break a launch on purpose, to verify that the attack tests notice. */
   readonly sabotage?: (vector: readonly string[]) => readonly string[]
 }
 
 const CONTROL = 3
-/** Where the agent hands the proxy's listening socket over. */
-const HAND = 4
-/** The next one after the channels above: the contents of the plan's files. */
+/** The descriptor on which the agent hands over the proxy's listening socket. */
+const HANDOVER = 4
+/** The descriptor after the channels: the contents of the plan's files. */
 const contentsAfter = (handoverFd: number | undefined): number => (handoverFd ?? CONTROL) + 1
 
 const ALWAYS: readonly Guarantee[] = [
@@ -63,7 +63,7 @@ const ALWAYS: readonly Guarantee[] = [
   'cleanup',
 ]
 
-/** Namespaces, seccomp, Landlock and the guest agent around the host's own tools. */
+/** Namespaces, seccomp, Landlock and the guest agent, with the host's own tools. */
 export function bubblewrap(parts: BubblewrapParts): Backend & Wrapper {
   return new Bubblewrap(parts)
 }
@@ -94,7 +94,7 @@ class Bubblewrap implements Backend, Wrapper {
     } catch (error) {
       const known = error instanceof SandboxError ? error.hint : undefined
       const reason = (error as Error).message.replace(SETUP_FAILED, '')
-      return { available: false, reason, fix: known ?? 'run the tests to see more: npm test' }
+      return { available: false, reason, fix: known ?? 'run `ringfence doctor` for details' }
     }
     return { available: true, guarantees: this.#claims(), startMs: monotonicMs() - started }
   }
@@ -106,14 +106,14 @@ class Bubblewrap implements Backend, Wrapper {
   #missing(): { reason: string; fix: string } | undefined {
     if (process.platform !== 'linux') return { reason: 'bubblewrap needs Linux', fix: 'use another backend' }
     if (!(process.arch in { x64: 1, arm64: 1 }))
-      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+      return { reason: `no seccomp filter for ${process.arch}`, fix: 'use x64 or arm64' }
     if (!this.#bwrap) return { reason: 'bubblewrap is not installed', fix: 'apt-get install bubblewrap' }
     if (!existsSync(this.#parts.agent))
       return { reason: 'the guest agent is not built', fix: 'npm run setup' }
     return undefined
   }
 
-  /** Processor time has no ceiling but the control group's. */
+  /** CPU time can be limited only by a cgroup. */
   #claims(): readonly Guarantee[] {
     return this.#cgroupHost.parents.cpus ? [...ALWAYS, 'limit.cpu'] : ALWAYS
   }
@@ -133,13 +133,13 @@ class Bubblewrap implements Backend, Wrapper {
     if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
     if (plan.network.mode === 'fetch' && !options.onTunnel)
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
-    return new BubblewrapSandbox(plan, this.#place(plan, options), (command, io) =>
+    return new BubblewrapSandbox(plan, this.#transport(plan, options), (command, io) =>
       this.#exec(plan, command, io, options.onTunnel),
     )
   }
 
-  /** A sandbox that stays: made when the first command comes, gone with its channel. */
-  #place(plan: Plan, { onTunnel }: OpenOptions): BubblewrapTransport {
+  /** A persistent sandbox: started with the first command, ended with its channel. */
+  #transport(plan: Plan, { onTunnel }: OpenOptions): BubblewrapTransport {
     return new BubblewrapTransport(plan.limits.pids, () => {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'persistent', group, CONTROL)
@@ -167,14 +167,14 @@ class Bubblewrap implements Backend, Wrapper {
     }
   }
 
-  /** Making one and, in version 2, joining it costs milliseconds: too much for a net that nobody asked for. */
+  /** Creating a cgroup and, in v2, joining it costs milliseconds: too much for a limit that was not requested. */
   #group(plan: Plan): Cgroup | undefined {
     const asked = Object.entries(plan.limits).filter(([name]) => !plan.nets.includes(name as keyof Limits))
     if (!asked.some(([name]) => ['memoryMb', 'pids', 'cpus'].includes(name))) return undefined
     return Cgroup.create(this.#cgroupHost, groupName(), Object.fromEntries(asked))
   }
 
-  /** Whether the agent has to hold a limit: nobody asked for it, or there is no control group that could. */
+  /** Whether the agent must enforce a limit: it was not requested, or there is no cgroup for it. */
   #agentHolds(plan: Plan, limit: 'memoryMb' | 'pids'): boolean {
     return plan.nets.includes(limit) || (plan.limits[limit] !== undefined && !this.#cgroupHost.parents[limit])
   }
@@ -189,7 +189,7 @@ class Bubblewrap implements Backend, Wrapper {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.runAs ?? caller()
-    const handoverFd = control >= 0 && plan.network.mode === 'fetch' ? HAND : undefined
+    const handoverFd = control >= 0 && plan.network.mode === 'fetch' ? HANDOVER : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
       layout: this.#layout,
@@ -230,23 +230,23 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
   ...command.env,
 })
 
-/** One command alone is launched with its own streams; everything else goes through the session. */
+/** A single last command is launched with its own streams; everything else uses the session. */
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
-  readonly #place: GuestTransport & { readonly isOpen: boolean }
+  readonly #transport: GuestTransport & { readonly isOpen: boolean }
 
   constructor(
     plan: Plan,
-    place: BubblewrapTransport,
+    transport: BubblewrapTransport,
     alone: (command: Command, io: ExecIo) => Promise<ExecResult>,
   ) {
-    super(plan, place)
+    super(plan, transport)
     this.#alone = alone
-    this.#place = place
+    this.#transport = transport
   }
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = io.last && !this.#place.isOpen && areTimeLimits(io.limits ?? {})
+    const alone = io.last && !this.#transport.isOpen && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }

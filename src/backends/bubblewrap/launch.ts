@@ -6,44 +6,44 @@ import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/pl
 import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
 
 /**
- * A plan in bubblewrap's language: the launch vector that our launcher (guest/agent) reads.
+ * Translates a plan to the launch vector that our launcher (guest/agent) reads.
  *
  *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · contents FD · file-from-contents DST BYTES · filter HEX ·
  *             init FIELD
  *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
  *   init:     env K=V · argv A · cwd D · report-network G · supervise D · protect-… · writable D · readonly D · mask … · rlimit …
  *
- * The later mount wins, so the order below is the order of the wall: system, private places, grants, masks.
+ * A later mount covers an earlier one, so the order is: system, private directories, mounts of the plan, masks.
  */
 
-/** What this host's root file system looks like; observed once. */
+/** The layout of this host's root file system; read once. */
 export type SystemLayout = {
   /** `/bin -> usr/bin` and the like on merged systems. */
   readonly links: readonly { readonly path: string; readonly target: string }[]
-  /** Directories with programs and libraries, shown read-only. */
+  /** Directories with programs and libraries, mounted read-only. */
   readonly programs: readonly string[]
-  /** Files and directories of /etc that programs need and that hold no secret. */
+  /** Files and directories of /etc that programs need and that contain no secrets. */
   readonly etc: readonly string[]
-  /** Only sandboxes with a network get them. */
+  /** Only for sandboxes with network access. */
   readonly certificates: readonly string[]
 }
 
 export type LaunchContext = {
-  /** The agent makes everything ready and waits for the host's word. */
+  /** The agent prepares everything and waits for a `go` frame. */
   readonly waitForGo: boolean
   readonly bwrap: string
   readonly layout: SystemLayout
   readonly filter: string
   readonly uid: number
   readonly gid: number
-  /** The control channel's descriptor, or -1 when the caller drives the process. */
+  /** The descriptor of the control channel, or -1 if the caller starts the process itself. */
   readonly control: number
-  /** Where the agent hands the proxy's listening socket over, when the sandbox has a proxy. */
+  /** The descriptor on which the agent hands over the proxy's listening socket, if the sandbox has a proxy. */
   readonly handoverFd?: number | undefined
-  /** Where the launcher reads the contents of the plan's files (`launchContents`), when the plan brings any. */
+  /** The descriptor from which the launcher reads the plan's files (`launchContents`), if the plan has any. */
   readonly contents?: number | undefined
   readonly cgroups: readonly string[]
-  /** Limits that no control group holds on this host and that the agent must. */
+  /** Limits that the agent must enforce because no cgroup does. */
   readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
 }
 
@@ -58,14 +58,14 @@ const NAMESPACES = [
   '--unshare-cgroup-try',
 ]
 const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox']
-// The agent needs these to finish the mounts; it drops them all before the command exists.
+// The agent needs these to finish the mounts; it drops all of them before the command starts.
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
-// To map user 0 of one namespace to another user in the next the kernel asks for this one.
+// The kernel requires this one to map user 0 of one namespace to another user in the next.
 const MAPPING_CAPABILITY = 'CAP_SETFCAP'
-// To let the sandbox's own loopback carry larger pieces; the network is a namespace of its own wherever there is a proxy.
+// To raise the MTU of the sandbox's loopback; wherever there is a proxy, the network is a separate namespace.
 const LOOPBACK_CAPABILITY = 'CAP_NET_ADMIN'
 
-/** Kernel controls that the same user could write when it is root; the rest of /proc is the sandbox's own. */
+/** Kernel settings that root could write; the rest of /proc belongs to the sandbox. */
 const PROC_READONLY = [
   '/proc/sys',
   '/proc/sysrq-trigger',
@@ -75,7 +75,7 @@ const PROC_READONLY = [
   '/proc/acpi',
   '/proc/scsi',
 ]
-/** Views of the kernel itself that are in no namespace. */
+/** Kernel information that is not namespaced. */
 const PROC_HIDDEN = [
   '/proc/kcore',
   '/proc/keys',
@@ -87,7 +87,7 @@ const PROC_HIDDEN = [
 ]
 const MB = 1024 * 1024
 
-/** The whole launch vector for one command, or for a sandbox that stays and takes commands over its channel. */
+/** The launch vector for one command, or for a persistent sandbox that takes commands on its channel. */
 export function launchVector(
   plan: Plan,
   command: Command | 'persistent',
@@ -116,7 +116,7 @@ export function launchVector(
   ]
 }
 
-// An overlay works with the rights of whoever mounted it: it copies files up with their owners and modes.
+// An overlay uses the capabilities of the process that mounted it: it copies files up with their owners and modes.
 const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CAP_FSETID', 'CAP_MKNOD']
 
 const capabilities = (plan: Plan, { uid, handoverFd }: LaunchContext): readonly string[] => [
@@ -126,7 +126,7 @@ const capabilities = (plan: Plan, { uid, handoverFd }: LaunchContext): readonly 
   ...(overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
 ]
 
-/** `danger-full-access`: the host's own root, still without its processes, kernel controls and devices. */
+/** `danger-full-access`: the host's root, but without its processes, kernel settings and devices. */
 function hostRoot(plan: Plan): string[] {
   const root = plan.mounts.filter((mount) => mount.target === '/')
   return [
@@ -165,9 +165,7 @@ function privateRoot(plan: Plan, context: LaunchContext): string[] {
   ]
 }
 
-/**
- * SECURITY: a grant keeps the path that the agent watches it by; over a symlink it would lie somewhere else, unwatched.
- */
+/** SECURITY: the agent supervises a mount by its path; below a symbolic link it would be elsewhere, unsupervised. */
 const varTmp = (plan: Plan): string[] =>
   grants(plan).some(({ target }) => `${target}/`.startsWith('/var/tmp/'))
     ? ['--dir', '/var/tmp']
@@ -196,7 +194,7 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
 }
 
 /**
- * PLATFORM: their contents go over a descriptor. A variable of the environment holds 128 KiB at most, and the system's
+ * PLATFORM: file contents are passed on a descriptor. An environment variable holds at most 128 KiB, and the system's
  * certificates alone are larger.
  */
 const files = (plan: Plan): string[] =>
@@ -226,17 +224,17 @@ const bindTo = ({ mode, real, dev, ino }: Mount, target: string): string[] => [
   target,
 ]
 
-/** A mount of the root itself is a whole different sandbox. */
+/** Whether the plan mounts the host's root. */
 const grantsRoot = (plan: Plan): boolean => plan.mounts.some((mount) => mount.target === '/')
 
-/** Everything of the host that is mounted; a granted root shows its sockets by itself. */
+/** All mounts of the host; a mounted root already includes its sockets. */
 const grants = (plan: Plan): readonly Mount[] =>
   grantsRoot(plan) ? plan.mounts : [...plan.mounts, ...plan.unixSockets]
 
 /**
- * SECURITY: bubblewrap 0.8 follows symlinks when it makes a mount point, so a guest that once wrote to a mount could
- * make it create files on the host. It therefore never gets a target below another grant: those are staged at
- * places of our own and the agent moves them, refusing every symlink on the way.
+ * SECURITY: bubblewrap 0.8 follows symbolic links when it creates a mount point, so a guest that wrote to a mount before
+ * could make it create files on the host. Therefore bubblewrap never gets a target below another mount: those are staged
+ * in a directory of ours, and the agent moves them and refuses every symbolic link.
  */
 const isNested = (plan: Plan, mount: Mount): boolean =>
   plan.mounts.some((other) => mount.target !== other.target && isWithin(mount.target, other.target))
@@ -250,7 +248,7 @@ const nested = (plan: Plan): readonly Mount[] =>
 
 const overlaid = (plan: Plan): readonly Mount[] => outer(plan).filter((mount) => mount.overlay)
 
-/** The original and the place for changes are staged; the agent puts them together and takes both away. */
+/** Stages the original and the directory for changes; the agent mounts the overlay and removes both. */
 const stagedOverlay = (mount: Mount, index: number): string[] => [
   ...bindTo({ ...mount, mode: 'ro' }, `/.ringfence/original-${index}`),
   ...bindTo({ ...mount, ...(mount.overlay as PathFact), mode: 'rw' }, `/.ringfence/changes-${index}`),
@@ -277,10 +275,10 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...(plan.network.mode === 'full' ? ['shared-network'] : []),
     ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
     ...(context.handoverFd === undefined ? [] : ['handover', String(context.handoverFd)]),
-    // Where there is no network, an attempt to reach one is worth a record.
+    // Without a network, an attempt to reach one is recorded as a violation.
     ...(isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...['cwd', command === 'persistent' ? plan.cwd : (command.cwd ?? plan.cwd)],
-    // PLATFORM: as another user than 0 bubblewrap would leave the agent without the right to mount.
+    // PLATFORM: as a user other than 0, bubblewrap would leave the agent without the capability to mount.
     ...(context.uid === 0 ? [] : ['user', String(context.uid), String(context.gid)]),
     ...overlaid(plan).flatMap(overlayFields),
     ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),
@@ -302,7 +300,7 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
   return [
     ...['rlimit', 'core', '0'],
     ...(pids !== undefined && agentHolds.pids ? ['processes', String(pids)] : []),
-    // The kernel counts for itself, and exactly, but not for user 0.
+    // The kernel counts exactly, but not for user 0.
     ...(pids !== undefined && agentHolds.pids && uid !== 0 ? ['rlimit', 'nproc', String(pids)] : []),
     ...(memoryMb !== undefined && agentHolds.memory
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
@@ -312,14 +310,14 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
   ]
 }
 
-/** The vector as environment variables beside the guest's own, which the launcher tells apart by name. */
+/** The vector as environment variables beside the guest's own; the launcher recognizes them by name. */
 export function launchEnvironment(
   vector: readonly string[],
   guest: Readonly<Record<string, string>>,
 ): Record<string, string> {
   // SECURITY: the launcher reads `RINGFENCE_LAUNCH_01` as item 1 too; a guest's variable must never become one.
   const ours = Object.keys(guest).find((name) => name.startsWith(LAUNCH_VARIABLE))
-  if (ours) throw new SandboxError('invalid-input', `the variable \`${ours}\` belongs to the launcher`)
+  if (ours) throw new SandboxError('invalid-input', `the variable \`${ours}\` is reserved for the launcher`)
   const env: Record<string, string> = { ...guest, [LAUNCH_VARIABLE]: String(vector.length) }
   for (const [index, item] of vector.entries()) env[`${LAUNCH_VARIABLE}_${index}`] = item
   return env

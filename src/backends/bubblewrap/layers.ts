@@ -3,7 +3,7 @@ import { READY_GUARD, READY_LANDLOCK } from '../../host/guest/protocol.ts'
 
 const NAMESPACES = ['user', 'pid', 'mnt', 'ipc', 'uts', 'net', 'cgroup']
 
-/** The layers that are in force, from what the kernel told the agent about itself just before the command started. */
+/** The active layers, from what the kernel reported to the agent just before the command started. */
 export function layersOf(status: ReadonlyMap<string, string>, cgroup: boolean): readonly string[] {
   const spaces = NAMESPACES.filter((name) => {
     const inside = status.get(`ns/${name}`)

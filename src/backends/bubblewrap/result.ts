@@ -8,10 +8,10 @@ import { SandboxError } from '../../model/errors.ts'
 import { violationsOf } from '../guest-command.ts'
 import { layersOf } from './layers.ts'
 
-/** How every message begins that says why there is no sandbox. */
+/** The prefix of every message about a failed setup. */
 export const SETUP_FAILED = 'the sandbox could not be set up: '
 
-/** What one command alone came to. Throws what kept it from being one. */
+/** The result of a single command. Throws if the command could not be started. */
 export function resultOf(result: RunResult, group: Cgroup | undefined): ExecResult {
   const ready = result.frames.find((frame) => frame.kind === 'ready')
   const error = result.frames.find((frame) => frame.kind === 'error')
@@ -50,13 +50,13 @@ const toldViolations = (frames: readonly Frame[]): readonly Violation[] =>
     frame.kind === 'violation' ? [{ guarantee: frame.guarantee, details: frame.details }] : [],
   )
 
-/** Why there is no sandbox, and what to do about it. */
+/** The error of a failed setup, with a hint. */
 export function launchFailure(text: string): SandboxError {
   const { reason, fix } = diagnose(text)
   return new SandboxError('launch-failed', `${SETUP_FAILED}${reason}`, { hint: fix })
 }
 
-/** Turns what the kernel or bubblewrap said into what a person can do about it. */
+/** Translates an error of the kernel or bubblewrap to a reason and a fix. */
 function diagnose(text: string): { readonly reason: string; readonly fix: string } {
   const blocked = /new namespace|uid_?map|RTM_NEWADDR|Operation not permitted|No space left/i.test(text)
   if (blocked && readText('/proc/sys/kernel/apparmor_restrict_unprivileged_userns')?.trim() === '1')
@@ -65,13 +65,16 @@ function diagnose(text: string): { readonly reason: string; readonly fix: string
       fix: 'sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or add an AppArmor profile for bwrap',
     }
   if (blocked && readText('/proc/sys/kernel/unprivileged_userns_clone')?.trim() === '0')
-    return { reason: 'user namespaces are switched off', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
+    return { reason: 'user namespaces are disabled', fix: 'sysctl -w kernel.unprivileged_userns_clone=1' }
   if (blocked && readText('/proc/sys/user/max_user_namespaces')?.trim() === '0')
-    return { reason: 'user namespaces are switched off', fix: 'sysctl -w user.max_user_namespaces=15000' }
+    return { reason: 'user namespaces are disabled', fix: 'sysctl -w user.max_user_namespaces=15000' }
   if (/Can't find source path \/proc\/self\/fd/.test(text))
     return {
       reason: 'the owner of the workspace cannot enter a directory above it',
-      fix: 'let others pass through those directories (chmod o+x), or make the workspace yours',
+      fix: 'make those directories accessible (chmod o+x), or change the owner of the workspace',
     }
-  return { reason: text.replace(/^bwrap: /, ''), fix: 'run `ringfence doctor` to see what this host lacks' }
+  return {
+    reason: text.replace(/^bwrap: /, ''),
+    fix: 'run `ringfence doctor` to see what is missing on this host',
+  }
 }

@@ -1,9 +1,9 @@
 /**
- * The seccomp filter, assembled here and passed by descriptor. It refuses the calls that reach parts of the kernel
- * which no sandboxed program needs and which exploits are made of; everything else is allowed.
+ * The seccomp filter, assembled here and passed by descriptor. It rejects system calls that sandboxed programs do not need
+ * and that exploits commonly use; everything else is allowed.
  *
- * SECURITY: the numbers mean nothing without their architecture, so the filter checks it first; a program that
- * switches to another one (int 0x80, x32) must not find other calls behind the same numbers.
+ * SECURITY: system call numbers depend on the architecture, so the filter checks it first; a program that switches to
+ * another one (int 0x80, x32) must not reach other calls with the same numbers.
  */
 
 export type Arch = 'x64' | 'arm64'
@@ -14,7 +14,7 @@ const both = (x64: number, arm64: number): Numbers => ({ x64, arm64 })
 const newer = (number: number): Numbers => ({ x64: number, arm64: number })
 const onlyX64 = (x64: number): Numbers => ({ x64, arm64: undefined })
 
-/** Refused with EPERM whatever the arguments. */
+/** Rejected with EPERM regardless of the arguments. */
 const REFUSED: Readonly<Record<string, Numbers>> = {
   // mounts and roots
   mount: both(165, 40),
@@ -46,7 +46,7 @@ const REFUSED: Readonly<Record<string, Numbers>> = {
   io_uring_enter: newer(426),
   io_uring_register: newer(427),
   lookup_dcookie: both(212, 18),
-  // key rings are not in any namespace
+  // key rings are not namespaced
   keyctl: both(250, 219),
   add_key: both(248, 217),
   request_key: both(249, 218),
@@ -82,7 +82,7 @@ const REFUSED: Readonly<Record<string, Numbers>> = {
 /** CLONE_NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET | NEWNS | NEWTIME. */
 export const NEW_NAMESPACES =
   (0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000 | 0x80) >>> 0
-/** clone keeps the exit signal where unshare keeps NEWTIME, and cannot make time namespaces. */
+/** clone has the exit signal where unshare has NEWTIME, and cannot create time namespaces. */
 export const CLONE_NAMESPACES = (NEW_NAMESPACES & ~0x80) >>> 0
 
 const AF_UNIX = 1
@@ -125,7 +125,7 @@ const argument = (index: number): number => 16 + 8 * index
 const load = (offset: number): Instruction => [LOAD, 0, 0, offset]
 const answer = (action: number): Instruction => [RETURN, 0, 0, action]
 
-/** Runs `body` when the loaded value equals `value`. Every body ends in an answer. */
+/** Runs `body` if the loaded value equals `value`. Every body ends in a return. */
 const when = (value: number, body: readonly Instruction[]): readonly Instruction[] => [
   [JUMP_EQUAL, 0, body.length, value],
   ...body,
@@ -141,7 +141,7 @@ function socketRules(): readonly Instruction[] {
   return [
     load(argument(0)),
     ...[AF_UNIX, AF_INET, AF_INET6].flatMap((family) => when(family, [answer(ALLOW)])),
-    // Programs ask the kernel for their own interfaces with it; the other protocols reach deep into the kernel.
+    // Programs list their network interfaces with it; the other protocols expose much more of the kernel.
     ...when(AF_NETLINK, [
       load(argument(2)),
       ...when(NETLINK_ROUTE, [answer(ALLOW)]),
@@ -151,7 +151,7 @@ function socketRules(): readonly Instruction[] {
   ]
 }
 
-/** The terminal calls that put characters into somebody else's input. */
+/** The terminal ioctls that inject characters into another process's input. */
 const ioctlRules = (): readonly Instruction[] => [
   load(argument(1)),
   ...[TIOCSTI, TIOCLINUX].flatMap((request) => when(request, [answer(fail(EPERM))])),
@@ -173,7 +173,7 @@ export function assemble(arch: Arch): readonly Instruction[] {
       .flatMap((value) => when(value, [answer(fail(EPERM))])),
     ...when(number(CLONE), [load(argument(0)), ...whenBits(CLONE_NAMESPACES, fail(EPERM))]),
     ...when(number(UNSHARE), [load(argument(0)), ...whenBits(NEW_NAMESPACES, fail(EPERM))]),
-    // Its flags lie in memory where a filter cannot see them; every C library falls back to clone.
+    // Its flags are in memory, which a filter cannot read; every C library falls back to clone.
     ...when(number(CLONE3), [answer(fail(ENOSYS))]),
     ...when(number(SOCKET), socketRules()),
     ...when(number(IOCTL), ioctlRules()),
@@ -181,7 +181,7 @@ export function assemble(arch: Arch): readonly Instruction[] {
   ]
 }
 
-/** The filter as the kernel reads it: 8 bytes an instruction, little endian. */
+/** The filter in the kernel's format: 8 bytes per instruction, little endian. */
 export function encode(instructions: readonly Instruction[]): Uint8Array {
   const bytes = new DataView(new ArrayBuffer(instructions.length * 8))
   for (const [index, [code, jt, jf, k]] of instructions.entries()) {

@@ -10,14 +10,14 @@ import type { GuestTransport } from '../guest-sandbox.ts'
 import { layersOf } from './layers.ts'
 import { launchFailure } from './result.ts'
 
-/** A bubblewrap that runs. */
+/** A running bubblewrap process. */
 export type Opened = {
   readonly group: Cgroup | undefined
   readonly companion: ChannelProcess
   readonly session: Session
 }
 
-/** A sandbox that stays, once somebody needs it. */
+/** A persistent sandbox, started at first use. */
 export class BubblewrapTransport implements GuestTransport {
   readonly ended: Promise<string>
   readonly #open: () => Opened
@@ -56,7 +56,7 @@ export class BubblewrapTransport implements GuestTransport {
     return session
   }
 
-  /** Why the wall could not be set up: the agent's word, or bubblewrap's. */
+  /** Why the sandbox could not be set up, from the agent or from bubblewrap. */
   async #failure(error: Error): Promise<SandboxError> {
     const { companion } = this.#opened as Opened
     const { said } = await companion.exited
@@ -69,7 +69,7 @@ export class BubblewrapTransport implements GuestTransport {
     return layersOf(status, this.#opened?.group !== undefined)
   }
 
-  /** Each command has a keeper of ours beside it, which must not be charged to the commands. */
+  /** Each command has a reaper process of ours, which must not count towards the limit of the commands. */
   onCommands(running: number): void {
     if (this.#pids !== undefined && !this.#over) this.#opened?.group?.allowPids(this.#pids + running)
   }

@@ -25,18 +25,18 @@ export type DockerParts = {
   readonly probePlan: () => Plan
   readonly images: ImageStore
   readonly stateDir: string
-  /** Sockets to try, the first that is there. */
+  /** Sockets to try, in order. */
   readonly sockets: readonly string[]
-  /** Names this installation on the engine, so that its leftovers can be told from others'. */
+  /** Identifies this installation on the engine, to find its leftovers. */
   readonly owner: string
   readonly epoch: string
-  /** So many containers are kept ready for each kind of sandbox that was asked for. */
+  /** How many containers are kept ready for each kind of sandbox. */
   readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
-  /** Tests change a launch on purpose, to see that the proofs notice. */
+  /** Lets tests break a launch on purpose, to verify that the attack tests notice. */
   readonly sabotage?: (body: Record<string, unknown>) => Record<string, unknown>
   readonly deadlineMs?: number
-  /** What the engine starts containers with. `runsc` gives each a kernel of its own, and keeps other promises. */
+  /** The engine's runtime. `runsc` gives each container its own kernel, and has other guarantees. */
   readonly runtime?: 'runc' | 'runsc' | undefined
 }
 
@@ -62,7 +62,7 @@ const CLAIMS: readonly Guarantee[] = [
   'cleanup',
 ]
 
-/** Containers of Docker, or of Podman behind the same language, with our agent as their first process. */
+/** Containers of Docker, or of Podman with the same API, with our agent as their first process. */
 export function docker(parts: DockerParts): Backend & { readonly close: () => Promise<void> } {
   return new Docker(parts)
 }
@@ -88,7 +88,7 @@ class Docker implements Backend {
     if (missing) return { available: false, ...missing }
     try {
       const images = this.#engineImages()
-      // Directories alone are loaded in no time, and the agent needs no program to look at one.
+      // An image of directories loads instantly, and the agent needs no program to list one.
       const empty = await images.empty()
       const started = monotonicMs()
       const plan = this.#parts.probePlan()
@@ -108,7 +108,7 @@ class Docker implements Backend {
       return {
         available: false,
         reason: (error as Error).message,
-        fix: fix ?? 'look at the engine: docker info',
+        fix: fix ?? 'check the engine: docker info',
       }
     }
   }
@@ -127,7 +127,7 @@ class Docker implements Backend {
 
   #missing(): { reason: string; fix: string } | undefined {
     if (!(process.arch in { x64: 1, arm64: 1 }))
-      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+      return { reason: `no seccomp filter for ${process.arch}`, fix: 'use x64 or arm64' }
     if (!this.#socket)
       return {
         reason: 'no container engine is running here',
@@ -161,12 +161,12 @@ class Docker implements Backend {
     const image = await images.idOf(plan)
     const start = (signal?: AbortSignal): Promise<ContainerTransport> =>
       this.#prepare(plan, images.engine, image, signal)
-    const place = await this.#pool.take(plan, `${options.owner ?? ''}|${image}`, {
+    const transport = await this.#pool.take(plan, `${options.owner ?? ''}|${image}`, {
       make: () => start(options.signal),
       prepare: () => start(),
     })
-    place.handTo(options.onTunnel)
-    return new ContainerSandbox(plan, place)
+    transport.handTo(options.onTunnel)
+    return new ContainerSandbox(plan, transport)
   }
 
   async reap(): Promise<void> {
@@ -178,7 +178,7 @@ class Docker implements Backend {
     await this.#pool.close()
   }
 
-  /** Up, fenced and configured; whose it is comes later. */
+  /** Starts, confines and configures a container that is not assigned to a sandbox yet. */
   async #prepare(
     plan: Plan,
     engine: ContainerEngine,
@@ -187,16 +187,16 @@ class Docker implements Backend {
   ): Promise<ContainerTransport> {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
-    const orders = {
+    const agentConfig = {
       fields: containerFields(plan, { supervises: !own, counts: own, prefork: own }),
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }
-    const place = new ContainerTransport(plan, container, orders, {
+    const transport = new ContainerTransport(plan, container, agentConfig, {
       layersOf: own ? ownKernelLayers : layersOf,
     })
-    await place.ready()
-    return place
+    await transport.ready()
+    return transport
   }
 
   async #start(

@@ -21,7 +21,7 @@ type StartOptions = {
 
 type Seen = { readonly pid: number; readonly running: boolean }
 
-/** One container, from its creation until nothing of it is left. */
+/** One container, from its creation until it is removed. */
 export class Container implements ContainerHandle {
   readonly id: string
   readonly channel: AttachedStream
@@ -51,7 +51,7 @@ export class Container implements ContainerHandle {
     channel.on('error', () => {})
   }
 
-  /** Creates and starts it and reads its limits back. On failure nothing is left. */
+  /** Creates and starts a container and verifies its limits. Leaves nothing behind on failure. */
   static async start(
     engine: ContainerEngine,
     body: Record<string, unknown>,
@@ -67,7 +67,7 @@ export class Container implements ContainerHandle {
       const group = groupOfProcess(seen.pid, plan.limits)
       assertLimits(group, plan.limits, ownKernel)
       if (ownKernel) assertServed(goferOf(id), plan)
-      // Processes of gVisor are none of the host's: their numbers and their group say nothing about the sandbox's.
+      // The host does not see gVisor's processes, so pids and the cgroup say nothing about the sandbox's processes.
       const visible = ownKernel ? { pid: undefined, group: undefined } : { pid: seen.pid, group }
       return new Container(engine, id, channel, visible, files)
     } catch (error) {
@@ -76,7 +76,7 @@ export class Container implements ContainerHandle {
     }
   }
 
-  /** What earlier lives of this installation left behind, and what was created but never began to live. */
+  /** Removes containers of earlier runs of this installation, and containers that were created but never started. */
   static async sweep(engine: ContainerEngine, owner: string, epoch: string): Promise<void> {
     const filters = encodeURIComponent(JSON.stringify({ label: [`ringfence.owner=${owner}`] }))
     const { body } = await engine.call({ method: 'GET', path: `/containers/json?all=1&filters=${filters}` })
@@ -90,7 +90,7 @@ export class Container implements ContainerHandle {
     if (action === 'oom') this.oomKills++
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     return this.channel.said.trim().split('\n')[0] ?? ''
   }
 
@@ -111,7 +111,7 @@ export class Container implements ContainerHandle {
 
   async #destroy(): Promise<void> {
     this.#watch.abort()
-    // A frozen process does not hear that it is to end.
+    // A frozen process does not receive signals.
     if (this.#paused) await this.resume().catch(() => {})
     this.channel.destroy()
     try {
@@ -123,8 +123,8 @@ export class Container implements ContainerHandle {
 }
 
 /**
- * SECURITY: a limit counts only once the kernel repeats it. Where we cannot see the kernel's own files, the engine is
- * elsewhere, and what it promised cannot be checked. Of a kernel of its own the agent counts the processes.
+ * SECURITY: a limit counts only if the kernel returns the same value. If the kernel's files are not visible, the engine
+ * runs elsewhere and its limits cannot be verified. With gVisor's kernel the agent counts the processes.
  */
 function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: boolean): void {
   const { memoryMb, cpus, pids } = limits
@@ -138,9 +138,9 @@ function assertLimits(group: Cgroup | undefined, limits: Limits, ownKernel: bool
   if (unmet.length > 0)
     throw new SandboxError(
       'launch-failed',
-      `the container engine does not hold the limits: ${unmet.join(', ')}`,
+      `the container engine does not enforce the limits: ${unmet.join(', ')}`,
       {
-        hint: 'the engine must run on this host, with its memory, pids and cpu control groups switched on',
+        hint: 'the engine must run on this host with the memory, pids and cpu cgroup controllers enabled',
       },
     )
 }
@@ -155,7 +155,7 @@ async function create(
   const answer = await engine.call({ method: 'POST', path: '/containers/create', body, signal })
   const { Id } = (answer.body ?? {}) as { Id?: unknown }
   if (typeof Id === 'string' && ID.test(Id)) return Id
-  throw new SandboxError('backend-unavailable', 'the container engine gave no container id')
+  throw new SandboxError('backend-unavailable', 'the container engine returned no container id')
 }
 
 async function inspect(engine: ContainerEngine, id: string): Promise<Seen> {
@@ -168,8 +168,8 @@ async function inspect(engine: ContainerEngine, id: string): Promise<Seen> {
 const REMOVE_TRIES = 20
 
 /**
- * Gone when it resolves; that it went by itself, or is just going, is as good. PLATFORM: Podman calls it a failure when a
- * container ends in the moment in which it is to be ended.
+ * Removes a container; one that is already gone, or being removed, counts as removed. PLATFORM: Podman reports a failure
+ * if a container exits while it is being killed.
  */
 async function remove(engine: ContainerEngine, id: string): Promise<void> {
   const path = `/containers/${id}?force=1&v=1`
@@ -182,7 +182,7 @@ async function remove(engine: ContainerEngine, id: string): Promise<void> {
     }
     if (status !== 500) return
     if (tries === REMOVE_TRIES)
-      throw new SandboxError('launch-failed', `the container engine does not remove ${id.slice(0, 12)}`)
+      throw new SandboxError('launch-failed', `the container engine did not remove ${id.slice(0, 12)}`)
     await new Promise((resolve) => setTimeout(resolve, 10 * tries))
   }
 }

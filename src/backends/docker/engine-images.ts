@@ -6,7 +6,7 @@ import { type Image, type ImageStore, PROBE_IMAGE } from '../images/store.ts'
 const LOAD_MS = 10 * 60_000
 const REFERENCE = /^[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,254}$/
 
-/** Which image of the engine a sandbox gets. Nothing is ever pulled: what is not here is refused. */
+/** Finds the engine's image for a sandbox. Images are never pulled: a missing one is an error. */
 export class EngineImages {
   readonly engine: ContainerEngine
   readonly #store: ImageStore
@@ -20,12 +20,12 @@ export class EngineImages {
     this.#onProgress = onProgress
   }
 
-  /** The id of an image of ours, loaded when the engine lacks it, or of one that the engine has. */
+  /** The id of one of our images, loaded if the engine lacks it, or of an image of the engine. */
   async idOf({ image: name, engineImages }: Pick<Plan, 'image' | 'engineImages'>): Promise<string> {
     const onProgress = this.#onProgress
     const own = name === undefined ? await this.#store.default({ onProgress }) : this.#store.get(name)
     if (own) return this.#ensure(own)
-    // SECURITY: the engine's images are the operator's, whatever is in them. There or not, the answer is the same.
+    // SECURITY: the engine's images belong to the operator. The error is the same whether the image exists or not.
     if (!engineImages) throw notGranted(name)
     if (!REFERENCE.test(name ?? '')) throw unknown(name)
     const { status, body } = await this.#inspect(name as string)
@@ -33,14 +33,14 @@ export class EngineImages {
     return idIn(body)
   }
 
-  /** The id of an image with nothing in it. */
+  /** The id of an empty image. */
   async empty(): Promise<string> {
     return this.#ensure(
       this.#store.get(PROBE_IMAGE) ?? (await this.#store.build(PROBE_IMAGE, { kind: 'empty' })),
     )
   }
 
-  /** Podman speaks the same language with an accent. */
+  /** Podman's API differs in details. */
   isPodman(): Promise<boolean> {
     this.#podman ??= this.engine.call({ method: 'GET', path: '/version' }).then(({ body }) => {
       const { Components } = (body ?? {}) as { Components?: unknown }
@@ -73,7 +73,7 @@ export class EngineImages {
     })
     const { status, body } = await this.#inspect(image.id)
     if (status === 404)
-      throw new SandboxError('launch-failed', `the engine did not take the image \`${image.name}\``)
+      throw new SandboxError('launch-failed', `the engine did not load the image \`${image.name}\``)
     return idIn(body)
   }
 
@@ -85,16 +85,16 @@ export class EngineImages {
 
 const notGranted = (name: string | undefined): SandboxError =>
   new SandboxError('forbidden', `this tenant may not run the image \`${name}\``, {
-    hint: `the operator can permit it: \`images = ["${name}"]\` in [[tenant]], or make one: ringfence image build NAME`,
+    hint: `the operator can permit it: \`images = ["${name}"]\` in [[tenant]], or build one: ringfence image build NAME`,
   })
 
 const unknown = (name: string | undefined): SandboxError =>
-  new SandboxError('invalid-input', `there is no image \`${name}\` here`, {
-    hint: 'make one: ringfence image build NAME; images are never pulled',
+  new SandboxError('invalid-input', `no such image \`${name}\``, {
+    hint: 'build one: ringfence image build NAME; images are never pulled',
   })
 
 function idIn(body: unknown): string {
   const { Id } = (body ?? {}) as { Id?: unknown }
   if (typeof Id === 'string' && /^(sha256:)?[0-9a-f]{64}$/.test(Id)) return Id
-  throw new SandboxError('backend-unavailable', 'the container engine gave no image id')
+  throw new SandboxError('backend-unavailable', 'the container engine returned no image id')
 }

@@ -2,25 +2,25 @@ import type { Mount, Plan } from '../../model/plan.ts'
 import { AGENT_PROCESSES } from '../guest-config.ts'
 import { KERNEL_MB } from '../gvisor/own-kernel.ts'
 
-/** A plan in the engine's language: the body of `POST /containers/create`. Pure. */
+/** Translates a plan to the body of `POST /containers/create`. Pure. */
 
 export type ContainerContext = {
-  /** The image by its id, so that no name can be moved under us. */
+  /** The id of the image, because a name could be reassigned. */
   readonly image: string
-  /** Our agent on the host; the container's first process. */
+  /** The path of our agent on the host; it is the container's first process. */
   readonly agent: string
-  /** A directory of ours with the files that the plan brings. */
+  /** Our directory with the plan's files. */
   readonly files: string
   readonly uid: number
   readonly gid: number
   readonly runtime: string | undefined
-  /** Podman drops the options of a `/tmp` that is asked for in Docker's way; Docker has no other to make one executable. */
+  /** Podman ignores the options of a `/tmp` in Docker's form; Docker has no other form to make it executable. */
   readonly podman: boolean
   /** The profile itself, or for Podman the path of a file with it. */
   readonly seccomp: string
-  /** Open files a process may have at most: an engine cannot give more than the host lets it. */
+  /** The limit of open files per process: an engine cannot exceed the host's limit. */
   readonly descriptors: number
-  /** Likewise for the processes of one user. What the sandbox may have is another matter, and held elsewhere. */
+  /** The same for processes of one user. The sandbox's own limit is enforced elsewhere. */
   readonly processes: number
   readonly labels: Readonly<Record<string, string>>
 }
@@ -28,7 +28,7 @@ export type ContainerContext = {
 const MB = 1024 * 1024
 const AGENT_TARGET = '/.ringfence/agent'
 
-/** What the kernel shows of itself that is in no namespace. */
+/** Kernel information that is not namespaced. */
 const HIDDEN = [
   'kcore',
   'keys',
@@ -54,9 +54,9 @@ export function containerBody(plan: Plan, context: ContainerContext): Record<str
     Labels: context.labels,
     Tty: false,
     OpenStdin: true,
-    // Our end of the input is the container's life: when we are gone, so is it.
+    // The container ends when its standard input is closed, so it ends when we exit.
     StdinOnce: true,
-    // Nothing in it has to say goodbye, so an engine that goes down need not wait for it.
+    // Nothing in it needs a graceful shutdown, so an engine that stops does not have to wait.
     StopSignal: 'SIGKILL',
     AttachStdin: true,
     AttachStdout: true,
@@ -85,7 +85,7 @@ function isolation({ runtime, seccomp }: ContainerContext): Record<string, unkno
     PidMode: '',
     Init: false,
     RestartPolicy: { Name: 'no' },
-    // What the agent says is for us alone, and not for a log on the engine's disk.
+    // The agent's output is our protocol, and must not be logged on the engine's disk.
     LogConfig: { Type: 'none' },
     MaskedPaths: HIDDEN.map((name) => `/proc/${name}`).concat(
       '/sys/firmware',
@@ -100,7 +100,7 @@ function resources(
   { limits }: Plan,
   { descriptors, processes, runtime }: ContainerContext,
 ): Record<string, unknown> {
-  // With a kernel of its own the agent counts what runs in it; the engine's group holds that kernel too.
+  // With its own kernel the agent counts what runs in it; the engine's cgroup contains that kernel too.
   const own = runtime === 'runsc'
   const memory = limits.memoryMb === undefined ? 0 : (limits.memoryMb + (own ? KERNEL_MB : 0)) * MB
   return {
@@ -116,7 +116,7 @@ function resources(
   }
 }
 
-/** Memory file systems count as memory; where that has no ceiling they have one of their own. */
+/** tmpfs counts as memory; without a memory limit it has a limit of its own. */
 const shared = (memoryMb = 1024, diskMb = memoryMb): number => Math.max(1, Math.min(memoryMb, diskMb))
 
 const temporary = ({ limits }: Plan): Record<string, string> => ({
@@ -131,13 +131,13 @@ const temporaryMount = ({ limits }: Plan): Bind => ({
 
 type Bind = Record<string, unknown>
 
-/** SECURITY: as fields and not as text, so that a colon or a comma in a path is a colon or a comma. */
+/** SECURITY: as fields, not as text, so that a colon or a comma in a path is not a separator. */
 const bind = (Source: string, Target: string, ReadOnly: boolean): Bind => ({
   Type: 'bind',
   Source,
   Target,
   ReadOnly,
-  // What is mounted below a read-only grant would not be read-only by itself; so it is not there at all.
+  // Submounts of a read-only mount would stay writable, so they are left out.
   BindOptions: { Propagation: 'rprivate', ...(ReadOnly ? { NonRecursive: true } : {}) },
 })
 

@@ -1,6 +1,6 @@
 import { layersOf as kernelLayers } from '../bubblewrap/layers.ts'
 
-/** What the agent read of itself, and that a control group holds it: the engine always makes one. */
+/** The layers that the agent read, and the cgroup, which the engine always creates. */
 export const layersOf = (status: ReadonlyMap<string, string>): readonly string[] => [
   'container',
   ...kernelLayers(status, true),

@@ -31,14 +31,14 @@ const refuse = (names: readonly string[], errnoRet = EPERM, arg?: Condition): Ru
 const bitsOf = (mask: number): readonly number[] =>
   Array.from({ length: 32 }, (_, index) => (1 << index) >>> 0).filter((bit) => (mask & bit) !== 0)
 
-/** Any of these bits: an engine joins conditions on one argument with `and`, so each bit is a rule. */
+/** Matches any of these bits: engines combine conditions on one argument with `and`, so each bit is a rule. */
 const refuseBits = (name: string, mask: number): readonly Rule[] =>
   bitsOf(mask).map((bit) =>
     refuse([name], EPERM, { index: 0, value: bit, valueTwo: bit, op: 'SCMP_CMP_MASKED_EQ' }),
   )
 
 /**
- * The same refusals as our own filter, in the language of container engines, so that they hold from the container's first
+ * The same rules as our own filter, in the format of container engines, so that they apply from the container's first
  * instruction. The agent loads the exact filter on top of it.
  */
 export function engineProfile(arch: Arch): string {

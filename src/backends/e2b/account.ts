@@ -1,10 +1,10 @@
 import { SandboxError } from '../../model/errors.ts'
 
-/** Where E2B is, and who asks. */
+/** The address of E2B, and our credentials. */
 export type E2bSettings = {
   readonly apiKey: string
   readonly apiUrl: string
-  /** One address for every sandbox; without it each has its own name below `domain`. */
+  /** One URL for every sandbox; without it each sandbox has its own name below `domain`. */
   readonly sandboxUrl?: string | undefined
   readonly domain: string
   readonly template: string
@@ -17,14 +17,14 @@ type E2bCreateOptions = {
   readonly metadata: Readonly<Record<string, string>>
 }
 
-/** A sandbox there, with the token that its own address asks for. */
+/** A remote sandbox, with the access token of its own address. */
 export type E2bHandle = {
   readonly id: string
   readonly token: string | undefined
   readonly domain: string | undefined
 }
 
-/** The control plane, spoken by E2B's own package where it is installed and plainly otherwise. */
+/** E2B's control plane, through E2B's own package if it is installed and plain HTTP otherwise. */
 export interface E2bAccount {
   readonly spokenBy: 'sdk' | 'rest'
   check(signal: AbortSignal): Promise<void>
@@ -35,15 +35,15 @@ export interface E2bAccount {
 
 const ANSWER_MS = 30_000
 
-/** SECURITY: what comes back becomes part of an address, so it has to look like one. */
+/** SECURITY: the id becomes part of a URL, so its format is checked. */
 function handleOf(id: unknown, token: unknown, domain: unknown): E2bHandle {
   if (typeof id !== 'string' || !/^[A-Za-z0-9-]{1,128}$/.test(id))
-    throw new SandboxError('fetch-failed', 'e2b answered without the id of a sandbox')
+    throw new SandboxError('fetch-failed', 'the response of e2b contains no sandbox id')
   const isName = typeof domain === 'string' && /^[A-Za-z0-9.-]{1,253}(:\d{1,5})?$/.test(domain)
   return { id, token: typeof token === 'string' ? token : undefined, domain: isName ? domain : undefined }
 }
 
-/** Without the package: the four calls that are needed. */
+/** Implements the four required calls without E2B's package. */
 export function restAccount(settings: E2bSettings): E2bAccount {
   const call = (method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<unknown> =>
     answerOf(settings, method, path, body, signal)
@@ -84,11 +84,11 @@ async function answerOf(
   try {
     return text === '' ? undefined : JSON.parse(text)
   } catch {
-    throw new SandboxError('fetch-failed', 'e2b answered something that is no JSON')
+    throw new SandboxError('fetch-failed', 'the response of e2b is not JSON')
   }
 }
 
-/** SECURITY: the key is in a header, and no error of ours repeats headers. */
+/** SECURITY: the key is in a header, and our errors never repeat headers. */
 export async function reached(url: string, init: RequestInit & { duplex?: 'half' }): Promise<Response> {
   try {
     return await fetch(url, { ...init, redirect: 'error' })
@@ -99,7 +99,7 @@ export async function reached(url: string, init: RequestInit & { duplex?: 'half'
   }
 }
 
-/** Remembers the status, so that what is gone already counts as gone. */
+/** Keeps the status, so that a sandbox that no longer exists counts as destroyed. */
 class Refusal extends SandboxError {
   readonly status: number
 
@@ -114,17 +114,17 @@ export const isGone = (error: unknown): boolean =>
 
 export function refusalOf(status: number, text: string): SandboxError {
   if (status === 401 || status === 403)
-    return new Refusal(status, 'e2b refused the key', 'set E2B_API_KEY to a key that is in force')
+    return new Refusal(status, 'e2b rejected the key', 'set E2B_API_KEY to a valid key')
   let said = ''
   try {
     said = String((JSON.parse(text) as { message?: unknown }).message ?? '')
   } catch {
-    // A proxy's page says nothing that helps.
+    // The HTML page of a proxy would not help.
   }
-  return new Refusal(status, `e2b refused (${status})${said ? `: ${said.slice(0, 300)}` : ''}`)
+  return new Refusal(status, `e2b rejected the request (${status})${said ? `: ${said.slice(0, 300)}` : ''}`)
 }
 
-/** The part of E2B's package that is used; its shape is looked at before anything is trusted to it. */
+/** The part of E2B's package that is used; its shape is checked before use. */
 type Sdk = {
   readonly Sandbox: {
     create(template: string, options: Record<string, unknown>): Promise<unknown>
@@ -133,7 +133,7 @@ type Sdk = {
   }
 }
 
-/** With E2B's own package, which knows how its control plane changed from version to version. */
+/** Uses E2B's own package, which handles the changes of its control plane between versions. */
 export function sdkAccount(sdk: unknown, settings: E2bSettings): E2bAccount | undefined {
   if (!isSdk(sdk)) return undefined
   const { Sandbox } = sdk

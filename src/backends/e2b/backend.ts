@@ -18,17 +18,17 @@ import { EnvdLine, envdOf } from './envd.ts'
 import { envdFiles } from './files.ts'
 
 export type E2bParts = {
-  /** Absent: nobody gave a key. */
+  /** Absent: no key is configured. */
   readonly settings: E2bSettings | undefined
-  /** E2B's own package, when it is installed. */
+  /** E2B's own package, if it is installed. */
   readonly sdk: () => Promise<unknown>
-  /** A sandbox that nothing runs in is ended by E2B after this. */
+  /** E2B ends a sandbox without commands after this time. */
   readonly idleMs: number
 }
 
 const PROBE_MS = 10_000
 
-/** E2B's cloud, or whoever speaks its language. Taken only by name: it sends files to another machine. */
+/** E2B's cloud, or a compatible service. Used only by name, because it sends files to another machine. */
 export function e2b(parts: E2bParts): Backend {
   let account: Promise<E2bAccount> | undefined
   const accountOf = async (settings: E2bSettings): Promise<E2bAccount> => {
@@ -49,20 +49,21 @@ export function e2b(parts: E2bParts): Backend {
     async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
       if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
       const { settings } = parts
-      if (!settings) throw new SandboxError('backend-unavailable', 'e2b has no key', { hint: NO_KEY })
+      if (!settings)
+        throw new SandboxError('backend-unavailable', 'no E2B key is configured', { hint: NO_KEY })
       refuseUnsendable(plan, 'e2b')
       return openAt(await accountOf(settings), settings, plan, parts.idleMs, options)
     },
   }
 }
 
-/** SECURITY: a key that crosses a network in the clear is everybody's. */
+/** SECURITY: a key in plain text can be read by everyone on the network. */
 function assertPrivate({ apiUrl, sandboxUrl }: E2bSettings): void {
   for (const address of [apiUrl, sandboxUrl ?? apiUrl]) {
     const { protocol, hostname } = new URL(address)
     if (protocol === 'https:' || isLoopbackName(hostname)) continue
-    throw new SandboxError('invalid-input', 'the key of e2b is sent to another machine only over https', {
-      hint: 'use an https address in E2B_API_URL and E2B_SANDBOX_URL',
+    throw new SandboxError('invalid-input', 'the E2B key may be sent to another machine only over https', {
+      hint: 'use an https URL in E2B_API_URL and E2B_SANDBOX_URL',
     })
   }
 }
@@ -73,7 +74,7 @@ async function probe(
   { settings }: E2bParts,
   accountOf: (settings: E2bSettings) => Promise<E2bAccount>,
 ): Promise<Probe> {
-  if (!settings) return { available: false, reason: 'there is no E2B_API_KEY', fix: NO_KEY }
+  if (!settings) return { available: false, reason: 'E2B_API_KEY is not set', fix: NO_KEY }
   const began = performance.now()
   try {
     await (await accountOf(settings)).check(AbortSignal.timeout(PROBE_MS))
@@ -110,7 +111,7 @@ async function openAt(
   }
 }
 
-/** One sandbox there; it is kept alive while something runs in it, and forgotten by E2B when nothing does. */
+/** One remote sandbox; it is kept alive while commands run in it, and E2B ends it when it is idle. */
 class E2bTransport implements RemoteTransport {
   readonly files: GuestFiles
   readonly layers: readonly string[]
@@ -150,7 +151,7 @@ class E2bTransport implements RemoteTransport {
 
   readonly connect = (port: number): Promise<never> =>
     Promise.reject(
-      new SandboxError('unsupported', `port ${port} of a sandbox at e2b is no plain connection`, {
+      new SandboxError('unsupported', `e2b does not support plain TCP connections to port ${port}`, {
         hint: `open https://${port}-${this.#handle.id}.${this.#handle.domain ?? this.#settings.domain}`,
       }),
     )
@@ -170,7 +171,7 @@ class E2bTransport implements RemoteTransport {
   #extend(): void {
     if (this.#closing) return
     this.#account.extend(this.#handle.id, this.#idleMs).catch((error: unknown) => {
-      if (isGone(error)) this.#isEnded('e2b ended it')
+      if (isGone(error)) this.#isEnded('ended by e2b')
     })
   }
 

@@ -9,10 +9,10 @@ const PORT = 49_983
 const HEAD = 5
 const END_OF_STREAM = 2
 const MAX_MESSAGE = 16 * 1024 * 1024
-/** One call carries so much; the other side reads whole messages. */
+/** The size of one message; the other side reads whole messages. */
 const PIECE = 1024 * 1024
 
-/** The address of the agent in one sandbox, and what it wants to see. */
+/** The address of the agent in one sandbox, and its access token. */
 export type Envd = {
   readonly url: string
   readonly headers: Readonly<Record<string, string>>
@@ -29,7 +29,7 @@ export function envdOf({ sandboxUrl, domain }: E2bSettings, { id, token, domain:
   }
 }
 
-/** One question, one answer. */
+/** A unary call. */
 export async function unary(envd: Envd, method: string, message: unknown): Promise<unknown> {
   const answer = await reached(`${envd.url}/${method}`, {
     method: 'POST',
@@ -44,7 +44,7 @@ export async function unary(envd: Envd, method: string, message: unknown): Promi
 
 type Problem = { readonly code?: unknown; readonly message?: unknown }
 
-/** The agent's own words for what went wrong, in ours. */
+/** Translates an error of the agent. */
 function problemOf(status: number, text: string): SandboxError {
   let problem: Problem = {}
   try {
@@ -59,13 +59,14 @@ function errorOf({ code, message }: Problem): SandboxError {
   const said = String(message ?? code).slice(0, 500)
   if (code === 'not_found') return new SandboxError('file-not-found', said)
   if (code === 'already_exists') return new SandboxError('file-exists', said)
-  if (code === 'permission_denied') return new SandboxError('forbidden-command', `e2b refused: ${said}`)
+  if (code === 'permission_denied')
+    return new SandboxError('forbidden-command', `e2b rejected the request: ${said}`)
   if (code === 'unavailable') return new SandboxError('wrong-state', `the sandbox is gone: ${said}`)
   if (code === 'deadline_exceeded') return new SandboxError('timeout', said)
-  return new SandboxError('invalid-input', `e2b refused: ${said}`)
+  return new SandboxError('invalid-input', `e2b rejected the request: ${said}`)
 }
 
-/** A question whose answers come one by one. */
+/** A streaming call. */
 export async function* stream(
   envd: Envd,
   method: string,
@@ -90,7 +91,7 @@ export async function* stream(
   yield* envelopes(answer.body)
 }
 
-/** SECURITY: a message is as large as one message may be, whatever its head claims. */
+/** SECURITY: the size of a message is limited, whatever its header claims. */
 async function* envelopes(body: AsyncIterable<Uint8Array>): AsyncGenerator<Record<string, unknown>> {
   let rest: Buffer = Buffer.alloc(0)
   for await (const chunk of body) {
@@ -112,7 +113,7 @@ async function* envelopes(body: AsyncIterable<Uint8Array>): AsyncGenerator<Recor
       yield message
     }
   }
-  throw new SandboxError('unreachable', 'e2b closed the stream in the middle')
+  throw new SandboxError('unreachable', 'e2b closed the stream in the middle of a message')
 }
 
 type Event = {
@@ -121,7 +122,7 @@ type Event = {
   readonly end?: { readonly exitCode?: number; readonly exited?: boolean; readonly status?: string }
 }
 
-/** One command there, over `process.Process`. */
+/** One remote command, over `process.Process`. */
 export class EnvdLine implements RemoteLine {
   readonly #envd: Envd
   readonly #request: RemoteRequest
@@ -149,7 +150,7 @@ export class EnvdLine implements RemoteLine {
     throw new SandboxError('unreachable', 'e2b ended the stream before the command ended')
   }
 
-  /** A program that is not there ends as it does in a shell; the other side takes it for a wrong request. */
+  /** A missing program ends with code 127 as in a shell; the other side reports it as an invalid request. */
   async *#events(message: unknown, stopped: AbortSignal): AsyncGenerator<Record<string, unknown>> {
     try {
       yield* stream(this.#envd, 'process.Process/Start', message, stopped)
@@ -183,7 +184,7 @@ export class EnvdLine implements RemoteLine {
     return this.#ask('CloseStdin', {})
   }
 
-  /** Two signals are all that the other side knows. */
+  /** The other side supports only two signals. */
   signal(signal: NodeJS.Signals): Promise<void> {
     return this.#ask('SendSignal', {
       signal: signal === 'SIGKILL' ? 'SIGNAL_SIGKILL' : 'SIGNAL_SIGTERM',

@@ -5,10 +5,10 @@ import { reached, refusalOf } from './account.ts'
 import { type Envd, stream, unary } from './envd.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
-/** Runs one program there to its end, with its input; gives what it printed as it comes. */
+/** Runs a remote program with its input and streams its output. */
 export type RunThere = (argv: readonly string[], input?: Bytes) => AsyncIterable<Uint8Array>
 
-/** Files of a sandbox at E2B, over its agent's own interface. */
+/** Files of a sandbox at E2B, through its agent's API. */
 export function envdFiles(envd: Envd, run: RunThere): GuestFiles {
   const ask = (method: string, message: unknown): Promise<unknown> =>
     unary(envd, `filesystem.Filesystem/${method}`, message)
@@ -37,7 +37,7 @@ async function* download(envd: Envd, path: string): AsyncGenerator<Uint8Array> {
   yield* answer.body as AsyncIterable<Uint8Array>
 }
 
-/** The other side sends whole files; what nobody asked for is left out here. */
+/** The other side sends whole files; the rest is discarded here. */
 async function* part(
   source: AsyncIterable<Uint8Array>,
   offset: number,
@@ -55,7 +55,7 @@ async function* part(
   }
 }
 
-/** A form with one file, as it goes: nothing is held whole. */
+/** A multipart form with one file, streamed. */
 async function upload(envd: Envd, path: string, data: Bytes): Promise<void> {
   const border = `ringfence-${crypto.randomUUID()}`
   const name = encodeURIComponent(basename(path))
@@ -101,7 +101,7 @@ const KINDS: Readonly<Record<string, FileKind>> = {
   FILE_TYPE_SYMLINK: 'link',
 }
 
-/** Names of owners are names there; numbers are not to be had. */
+/** The API returns names of owners; their numeric ids are not available. */
 function infoOf(entry: Entry): FileInfo {
   const path = String(entry.path ?? '')
   const isLink = typeof entry.symlinkTarget === 'string' && entry.symlinkTarget !== ''

@@ -32,17 +32,17 @@ export type GvisorParts = {
   readonly images: ImageStore
   readonly stateDir: string
   readonly runsc?: string
-  /** So many sandboxes are kept ready for each kind that was asked for. */
+  /** How many sandboxes are kept ready for each kind. */
   readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
-  /** Tests change a launch on purpose, to see that the proofs notice. */
+  /** Lets tests break a launch on purpose, to verify that the attack tests notice. */
   readonly sabotage?: (config: Record<string, unknown>) => Record<string, unknown>
 }
 
-/** A root, and the image that it is, if any. */
+/** A root, and the digest of the image that it comes from, if any. */
 type UnpackedRoot = Root & { readonly layer?: string }
 
-/** gVisor's `runsc` without an engine around it: a kernel of its own for each sandbox. */
+/** gVisor's `runsc` without an engine: each sandbox has its own kernel. */
 export function gvisor(parts: GvisorParts): Backend & { readonly close: () => Promise<void> } {
   return new Gvisor(parts)
 }
@@ -102,7 +102,7 @@ class Gvisor implements Backend {
   #missing(): { reason: string; fix: string } | undefined {
     if (process.platform !== 'linux') return { reason: 'gvisor needs Linux', fix: 'use another backend' }
     if (!(process.arch in { x64: 1, arm64: 1 }))
-      return { reason: `no filter for ${process.arch}`, fix: 'use x64 or arm64' }
+      return { reason: `no seccomp filter for ${process.arch}`, fix: 'use x64 or arm64' }
     if (!this.#runsc) return { reason: 'runsc is not installed', fix: 'apt-get install runsc' }
     if (!existsSync(this.#parts.agent))
       return { reason: 'the guest agent is not built', fix: 'npm run setup' }
@@ -117,34 +117,34 @@ class Gvisor implements Backend {
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')
     refuseUnfit(plan, this.name)
     refuseUnkept(plan)
-    const place = await this.#pool.take(plan, options.owner ?? '', {
+    const transport = await this.#pool.take(plan, options.owner ?? '', {
       make: () => this.#prepare(plan, options.signal),
       prepare: () => this.#ahead(plan),
     })
-    place.handTo(options.onTunnel)
-    return new ContainerSandbox(plan, place)
+    transport.handTo(options.onTunnel)
+    return new ContainerSandbox(plan, transport)
   }
 
-  /** Up, fenced and configured; whose it is comes later. */
+  /** Starts, confines and configures a container that is not assigned to a sandbox yet. */
   async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
     const container = await this.#start(plan, await this.#root(plan), signal)
-    const orders = {
+    const agentConfig = {
       fields: containerFields(plan, { supervises: false, counts: true, prefork: true }),
       expected: [],
       filter: this.#filter,
     }
-    const place = new ContainerTransport(plan, container, orders, { layersOf: ownKernelLayers })
-    await place.ready()
-    return place
+    const transport = new ContainerTransport(plan, container, agentConfig, { layersOf: ownKernelLayers })
+    await transport.ready()
+    return transport
   }
 
   async #ahead(plan: Plan): Promise<ContainerTransport> {
-    const place = await this.#prepare(plan)
+    const transport = await this.#prepare(plan)
     try {
-      await place.warm(warmingOf(plan))
-      return place
+      await transport.warm(warmingOf(plan))
+      return transport
     } catch (error) {
-      await place.close()
+      await transport.close()
       throw error
     }
   }
@@ -153,8 +153,8 @@ class Gvisor implements Backend {
     if (plan.image === undefined) return hostRoot(plan)
     const image = this.#parts.images.get(plan.image)
     if (!image)
-      throw new SandboxError('invalid-input', `there is no image \`${plan.image}\` here`, {
-        hint: `make one: ringfence image build ${plan.image}`,
+      throw new SandboxError('invalid-input', `no such image \`${plan.image}\``, {
+        hint: `build one: ringfence image build ${plan.image}`,
       })
     const dir = await this.#parts.images.unpacked(image, { onProgress: this.#parts.onProgress })
     return { ...imageRoot(dir), layer: image.layer }
@@ -163,7 +163,7 @@ class Gvisor implements Backend {
   async #start(plan: Plan, root: UnpackedRoot, signal: AbortSignal | undefined): Promise<Runsc> {
     const { stateDir, agent, sabotage } = this.#parts
     const rootless = caller().uid !== 0
-    // In the user namespace that runsc makes for us, our files are root's; capabilities it has none.
+    // In the user namespace that runsc creates, our files belong to root, which has no capabilities.
     const user = rootless ? { uid: 0, gid: 0 } : userFor(plan)
     const files = containerFiles(stateDir, plan, user)
     const id = `ringfence-${basename(files).toLowerCase()}`
@@ -181,16 +181,16 @@ class Gvisor implements Backend {
   }
 }
 
-/** SECURITY: with files of the host in reach, nothing of an image runs before somebody asked for it; our agent may. */
+/** SECURITY: if host files are mounted, nothing of an image runs before a caller asked for it; our agent may. */
 const warmingOf = ({ mounts }: Plan): readonly string[] =>
   mounts.length > 0 ? [AGENT_TARGET, 'version'] : ['true']
 
-/** The host's programs and libraries, as behind bubblewrap. */
+/** The host's programs and libraries, as with bubblewrap. */
 function hostRoot(plan: Plan): Root {
   const { links, programs, etc, certificates } = observeLayout()
   const network = plan.network.mode === 'fetch' ? certificates : []
   const kindOf = (path: string): 'dir' | 'file' => (lstatSync(path).isDirectory() ? 'dir' : 'file')
-  // A mount has its price, but to copy hundreds of links has a higher one.
+  // A mount has a cost, but copying hundreds of symbolic links costs more.
   const large = etc.filter((path) => kindOf(path) === 'dir')
   const shown = [...programs, ...large, ...network].map((path) => ({
     source: path,
@@ -200,7 +200,7 @@ function hostRoot(plan: Plan): Root {
   return { links, copied: etc.filter((path) => !large.includes(path)), shown }
 }
 
-/** An unpacked image, by its first level: what is mounted elsewhere gets no place in it. */
+/** The top-level directories of an image that are replaced by mounts. */
 const OWN = ['proc', 'dev', 'tmp', 'sys', '.ringfence']
 function imageRoot(dir: string): Root {
   const names = readdirSync(dir).filter((name) => !OWN.includes(name))
@@ -218,7 +218,7 @@ function imageRoot(dir: string): Root {
   }
 }
 
-/** Mount points are made here, in a root of the sandbox's own, so that nobody makes them in somebody else's files. */
+/** Creates mount points in the sandbox's own root, so that runsc does not create them in other files. */
 function writeBundle(dir: string, { points, links, copies }: Bundle, config: Record<string, unknown>): void {
   const root = join(dir, 'root')
   mkdirSync(root, { mode: 0o755 })
@@ -234,16 +234,16 @@ function writeBundle(dir: string, { points, links, copies }: Bundle, config: Rec
   writeFileSync(join(dir, 'config.json'), JSON.stringify(config), { mode: 0o600 })
 }
 
-/** What an image brings is mounted; then there is nothing to copy into, and our file is mounted over it. */
+/** Image directories are mounted, so nothing can be copied into them; our file is mounted over instead. */
 function copyInto(root: string, path: string, source: string): void {
-  const place = join(root, path)
-  mkdirSync(dirname(place), { recursive: true })
-  cpSync(source, place, { recursive: true, verbatimSymlinks: true })
+  const transport = join(root, path)
+  mkdirSync(dirname(transport), { recursive: true })
+  cpSync(source, transport, { recursive: true, verbatimSymlinks: true })
 }
 
 function makePoint(root: string, path: string, kind: 'dir' | 'file'): void {
-  const place = join(root, path)
-  if (existsSync(place)) return
-  mkdirSync(kind === 'dir' ? place : dirname(place), { recursive: true })
-  if (kind === 'file') writeFileSync(place, '')
+  const transport = join(root, path)
+  if (existsSync(transport)) return
+  mkdirSync(kind === 'dir' ? transport : dirname(transport), { recursive: true })
+  if (kind === 'file') writeFileSync(transport, '')
 }

@@ -1,15 +1,15 @@
 import type { Mount, Plan } from '../../model/plan.ts'
 import { KERNEL_MB } from './own-kernel.ts'
 
-/** A plan as an OCI bundle: `config.json` and the mount points that its root needs. Pure. */
+/** Translates a plan to an OCI bundle: `config.json` and the mount points that its root needs. Pure. */
 
-/** The root file system: the host's own tools, or an image that was unpacked. */
+/** The root file system: the host's own tools, or an unpacked image. */
 export type Root = {
   /** `/bin -> usr/bin` and the like. */
   readonly links: readonly { readonly path: string; readonly target: string }[]
-  /** Small things that are copied: each mount has its price. */
+  /** Small files that are copied, because each mount has a cost. */
   readonly copied: readonly string[]
-  /** Shown read-only. */
+  /** Mounted read-only. */
   readonly shown: readonly {
     readonly source: string
     readonly target: string
@@ -19,7 +19,7 @@ export type Root = {
 
 export type BundleContext = {
   readonly agent: string
-  /** A directory of ours with the files that the plan brings, and an empty one called `nothing`. */
+  /** Our directory with the plan's files, and an empty one called `nothing`. */
   readonly files: string
   readonly root: Root
   readonly uid: number
@@ -38,7 +38,7 @@ export type Bundle = {
 
 export const AGENT_TARGET = '/.ringfence/agent'
 const MB = 1024 * 1024
-/** Its threads do too, and none of them is a process of the sandbox. */
+/** gVisor's threads are in them too, and none of them is a process of the sandbox. */
 const NAMESPACES = ['pid', 'network', 'ipc', 'uts', 'mount', 'cgroup']
 
 export function bundleOf(plan: Plan, context: BundleContext): Bundle {
@@ -117,11 +117,11 @@ function kernelMounts({ limits }: Plan): readonly Point[] {
 
 const shownMounts = ({ root, files }: BundleContext): readonly Point[] => [
   ...root.shown.map(({ source, target, kind }) => bind(source, target, 'ro', kind)),
-  // gVisor's own does nothing; still, nobody needs it.
+  // gVisor ignores writes to it; it is hidden anyway.
   bind(`${files}/nothing`, '/proc/sysrq-trigger', 'ro', 'file'),
 ]
 
-/** The root is the sandbox's own and read-only, so what is small may as well lie in it. */
+/** The root belongs to the sandbox and is read-only, so small files are copied into it. */
 const copiesOf = (plan: Plan, { root, agent, files }: BundleContext): readonly Copy[] => [
   ...root.copied.map((path) => ({ source: path, path })),
   { source: agent, path: AGENT_TARGET },
@@ -131,7 +131,7 @@ const copiesOf = (plan: Plan, { root, agent, files }: BundleContext): readonly C
     .filter(({ path }) => !isMounted(path, root)),
 ]
 
-/** Whether a path lies in something that is mounted over the root. */
+/** Whether a path is inside a directory that is mounted over the root. */
 const isMounted = (path: string, { shown }: Root): boolean =>
   ['/dev', '/tmp', '/proc', ...shown.map(({ target }) => target)].some((dir) => path.startsWith(`${dir}/`))
 

@@ -19,7 +19,7 @@ export type RunscSandbox = {
   readonly signal?: AbortSignal | undefined
 }
 
-/** `ringfence-container-<pid>-<start>-…`, in the name of its state. */
+/** `ringfence-container-<pid>-<start>-…`, in the name of its state directory. */
 const OWNED_NAME = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
 const CALL_MS = 20_000
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
@@ -27,7 +27,7 @@ const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 /** One `runsc run`: its standard streams are the agent's. */
 export class Runsc implements ContainerHandle {
   readonly channel: Duplex
-  /** gVisor's processes are no processes of the host, so no single one can be found there. */
+  /** gVisor's processes are not visible on the host. */
   readonly pid = undefined
   readonly oomKills = 0
   readonly #host: RunscHost
@@ -65,7 +65,7 @@ export class Runsc implements ContainerHandle {
     }
   }
 
-  /** What processes that are dead left: a sandbox names the process that made it. */
+  /** Removes the sandboxes of processes that have exited: the name of a sandbox contains its creator. */
   static async sweep(host: RunscHost): Promise<void> {
     const root = rootOf(host)
     if (!existsSync(root)) return
@@ -77,7 +77,7 @@ export class Runsc implements ContainerHandle {
       }
   }
 
-  /** The agent's first byte: then the mounts are there, and nothing of a guest is. */
+  /** Waits for the agent's first byte: then the mounts exist, and no guest code runs yet. */
   async #firstWord(): Promise<void> {
     const spoke = new Promise<boolean>((resolve) => {
       this.channel.once('readable', () => resolve(true))
@@ -90,16 +90,16 @@ export class Runsc implements ContainerHandle {
       () => false,
     )
     if (await Promise.race([spoke, ended])) return
-    const said = await this.said()
+    const errorText = await this.errorText()
     throw new SandboxError(
       'launch-failed',
-      `the sandbox could not be set up: ${said || 'runsc said nothing'}`,
+      `the sandbox could not be set up: ${errorText || 'runsc printed no error'}`,
     )
   }
 
   #look(): void {
     const near = childrenOf(this.#companion.pid)
-    // Without root there is one more between us: the runsc that made itself a user namespace.
+    // Rootless, there is one more process in between: the runsc that created a user namespace.
     const family = [...near, ...near.flatMap(childrenOf)]
     const named = (word: string): number | undefined =>
       family.find((pid) => (readText(`/proc/${pid}/cmdline`) ?? '').split('\0').includes(word))
@@ -110,19 +110,19 @@ export class Runsc implements ContainerHandle {
     this.#assertLimits()
   }
 
-  /** SECURITY: a limit counts only once the kernel repeats it. Memory and processes the agent counts itself. */
+  /** SECURITY: a limit counts only if the kernel returns the same value. The agent counts memory and processes itself. */
   #assertLimits(): void {
     const { cpus } = this.#sandbox.plan.limits
     if (cpus !== undefined && (this.#group?.unmet({ cpus }) ?? ['cpus']).length > 0)
-      throw new SandboxError('launch-failed', 'runsc does not hold the limit on processors')
+      throw new SandboxError('launch-failed', 'runsc does not enforce the CPU limit')
   }
 
   get group(): Cgroup | undefined {
-    // Its processes are not the sandbox's: their number says nothing, and no limit is put on it.
+    // The processes in it are gVisor's, not the sandbox's: their number says nothing, so it is not limited.
     return undefined
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     const patience = new Promise<{ said: string }>((resolve) =>
       setTimeout(() => resolve({ said: '' }), 2000).unref(),
     )
@@ -145,7 +145,7 @@ export class Runsc implements ContainerHandle {
     return this.#gone
   }
 
-  /** The end of its input ends the agent, and that the sandbox; what does not hear is made to. */
+  /** Closing its input ends the agent and the sandbox; otherwise it is killed. */
   async #destroy(): Promise<void> {
     if (this.#paused) await this.resume().catch(() => {})
     this.channel.destroy()
@@ -166,8 +166,8 @@ export class Runsc implements ContainerHandle {
     const args = [...flags(this.#host), verb, ...options, this.#sandbox.id]
     const result = await run({ file: runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
     if (result.exit.code === 0) return
-    const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0]
-    throw new SandboxError('launch-failed', `runsc ${verb} failed: ${said}`)
+    const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0]
+    throw new SandboxError('launch-failed', `runsc ${verb} failed: ${errorText}`)
   }
 }
 

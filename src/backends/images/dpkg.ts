@@ -1,9 +1,9 @@
 import { readdirSync } from 'node:fs'
 import { readText } from '../../host/system.ts'
 
-/** The host's own package database, read without its programs. Empty where there is none. */
+/** The host's package database, read without dpkg. Empty if there is none. */
 export type Packages = {
-  /** The packages that brought a file, by its full path. */
+  /** The packages that installed a file, by its full path. */
   readonly ownersOf: (path: string) => readonly string[]
   readonly filesOf: (name: string) => readonly string[]
   readonly dependenciesOf: (name: string) => readonly string[]
@@ -30,7 +30,7 @@ export function installedPackages(home = HOME): Packages {
 function listsOf(home: string): ReadonlyMap<string, readonly string[]> {
   const found = new Map<string, readonly string[]>()
   for (const file of names(`${home}/info`).filter((name) => name.endsWith('.list'))) {
-    // `libc6:amd64.list`: the architecture is no part of the name in dependencies.
+    // `libc6:amd64.list`: dependencies name packages without the architecture.
     const name = file.slice(0, -'.list'.length).split(':')[0] as string
     const lines = (readText(`${home}/info/${file}`) ?? '').split('\n').filter((line) => line.length > 2)
     found.set(name, [...(found.get(name) ?? []), ...lines])
@@ -71,5 +71,5 @@ function relations(status: string): Relations {
 const field = (paragraph: string, name: string): string =>
   new RegExp(`^${name}: (.*)$`, 'm').exec(paragraph)?.[1] ?? ''
 
-/** `libc6:any (>= 2.36)` is about `libc6`. */
+/** `libc6:any (>= 2.36)` refers to `libc6`. */
 const bare = (text: string): string => text.trim().split(/[ :(]/)[0] as string

@@ -1,8 +1,8 @@
-/** What a program file asks the loader for. Reads 64-bit little-endian ELF, the only kind that we run. */
+/** What a program requires of the dynamic loader. Reads 64-bit little-endian ELF, the only supported kind. */
 export type Needs = {
   readonly interpreter: string | undefined
   readonly libraries: readonly string[]
-  /** Where it wants them looked for first, `$ORIGIN` still in it. */
+  /** Library search paths, with `$ORIGIN` unresolved. */
   readonly paths: readonly string[]
 }
 
@@ -22,7 +22,7 @@ type Segment = {
   readonly size: number
 }
 
-/** Undefined for what is no such file. A file that lies about its own offsets has no needs. */
+/** Undefined if it is not such a file. A file with invalid offsets has no needs. */
 export function needsOf(file: Buffer): Needs | undefined {
   if (file.length < 64 || file.readUInt32LE(0) !== MAGIC || file[4] !== 2 || file[5] !== 1) return undefined
   try {
@@ -73,6 +73,6 @@ function dynamicOf(file: Buffer, segments: readonly Segment[]): Pick<Needs, 'lib
 
 function textAt(file: Buffer, at: number): string {
   const end = file.indexOf(0, at)
-  if (at >= file.length || end < 0) throw new RangeError('a text outside the file')
+  if (at >= file.length || end < 0) throw new RangeError('a string outside the file')
   return file.toString('latin1', at, end)
 }

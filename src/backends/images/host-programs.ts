@@ -17,22 +17,22 @@ import { installedPackages, type Packages } from './dpkg.ts'
 import { needsOf } from './elf.ts'
 import { addHostPath, addParents, addText, type Tree } from './tree.ts'
 
-/** What an agent's shell expects to find. */
+/** The programs that an agent's shell expects. */
 export const DEFAULT_PROGRAMS: readonly string[] = [
   ...['sh', 'bash', 'env', 'ls', 'awk', 'grep', 'sed', 'find', 'tar', 'gzip', 'diff', 'patch', 'ps', 'which'],
   ...['setsid', 'script', 'hostname', 'git', 'curl', 'node', 'npm', 'python3', 'openssl', 'make', 'less'],
 ]
 
-/** Parts of packages that no program reads while it runs. */
+/** Parts of packages that no program reads at run time. */
 const LEFT_OUT =
   /^\/usr\/(share\/(doc|man|info|locale|lintian|bug|bash-completion|zsh|doc-base|menu|pixmaps|gitweb)|include|lib\/debug)\/|\.(a|la)$/
-/** Packages that others depend on for their installation, or for a corner of what they do. */
+/** Packages that others depend on only for installation, or for a rarely used feature. */
 const SKIPPED =
   /^(perl|perl-modules.*|libperl5.*|perl-base|debconf|dpkg|git-man|adduser|passwd|init-system-helpers|sysvinit.*|base-files|ucf|install-info|media-types|mime-support|util-linux-extra|gcc.*-base|debianutils|login|libpam.*|mount)$/
 
 const LIBRARY_DIRS = ['/lib', '/usr/lib', '/lib64', '/usr/lib64', '/usr/local/lib']
 
-/** The programs with all that they need, as a tree; and those that this host does not have. */
+/** The programs with everything that they need, as a tree; and those that this host does not have. */
 export function hostTree(programs: readonly string[]): {
   readonly tree: Tree
   readonly missing: readonly string[]
@@ -44,21 +44,21 @@ export function hostTree(programs: readonly string[]): {
   return { tree, missing }
 }
 
-/** Counts up when the same host is to give another image. */
+/** Increased when the same host should produce another image. */
 const RECIPE = 2
 
-/** Changes whenever packages come or go, or one of the programs is replaced. Quick, where collecting them all is not. */
+/** Changes when packages are installed or removed, or a program is replaced. Much faster than collecting all files. */
 export function hostStamp(programs: readonly string[]): string {
   const hash = createHash('sha256').update(`${RECIPE}|${programs.join(' ')}`)
-  const places = programs.map((name) => systemProgram(name)).filter((path) => path !== undefined)
-  for (const path of ['/var/lib/dpkg/status', '/etc/ld.so.cache', ...places]) {
+  const paths = programs.map((name) => systemProgram(name)).filter((path) => path !== undefined)
+  for (const path of ['/var/lib/dpkg/status', '/etc/ld.so.cache', ...paths]) {
     const stat = statSync(path, { throwIfNoEntry: false })
     hash.update(`|${path}|${stat?.size}|${stat?.mtimeMs}|${stat?.ino}`)
   }
   return hash.digest('hex')
 }
 
-/** Directories, links and small files that every image has. */
+/** Directories, symbolic links and small files of every image. */
 export function skeleton(): Tree {
   const tree: Tree = new Map()
   for (const dir of ['/etc', '/usr', '/proc', '/sys', '/dev', '/run', '/var', '/home', '/mnt', '/.ringfence'])
@@ -95,23 +95,23 @@ class Collector {
     return path !== undefined
   }
 
-  /** A program may be a link to a link; each of them, and the package at the end. */
+  /** Adds a program, each link of its chain of symbolic links, and the package at the end. */
   #chain(path: string): void {
     for (let at = path, steps = 0; steps < 16; steps++) {
-      const place = this.#add(at)
-      if (!lstatSync(place).isSymbolicLink()) {
-        this.#packageOf(place)
-        this.#moduleOf(place)
-        this.#interpreterOf(place)
+      const added = this.#add(at)
+      if (!lstatSync(added).isSymbolicLink()) {
+        this.#packageOf(added)
+        this.#moduleOf(added)
+        this.#interpreterOf(added)
         return
       }
-      at = posix.resolve(dirname(place), readlinkSync(place))
+      at = posix.resolve(dirname(added), readlinkSync(added))
     }
   }
 
   /**
-   * A program of Node brings its whole module as it lies there: npm can replace itself, and then the list of the package
-   * that once brought it names files of another version.
+   * Adds the whole module of a Node program: npm can replace itself, and then the file list of the package that installed it
+   * names files of another version.
    */
   #moduleOf(path: string): void {
     const root = /^.*?\/node_modules\/(@[^/]+\/)?[^/]+/.exec(path)?.[0]
@@ -136,7 +136,7 @@ class Collector {
     for (const name of new Set(names)) this.#package(name)
   }
 
-  /** `/usr/bin/x` may stand in the database as `/bin/x`. */
+  /** The database may list `/usr/bin/x` as `/bin/x`. */
   #merged(path: string): readonly string[] {
     return path.startsWith('/usr/') ? [path.slice('/usr'.length)] : []
   }
@@ -148,21 +148,21 @@ class Collector {
     for (const other of this.#packages.dependenciesOf(name)) this.#package(other)
   }
 
-  /** Adds a file at its real place: the directories above it are never links. Returns that place. */
+  /** Adds a file at its real path: the directories above it are never symbolic links. Returns that path. */
   #add(path: string): string {
-    let place: string
+    let real: string
     try {
-      place = join(realpathSync(dirname(path)), posix.basename(path))
+      real = join(realpathSync(dirname(path)), posix.basename(path))
     } catch {
       return path
     }
-    if (!addHostPath(this.#tree, place)) return place
-    this.#unread.push(place)
-    if (place.endsWith('.py')) this.#compiled(place)
-    return place
+    if (!addHostPath(this.#tree, real)) return real
+    this.#unread.push(real)
+    if (real.endsWith('.py')) this.#compiled(real)
+    return real
   }
 
-  /** Python compiles at installation; without that every start would do it again. */
+  /** Python compiles at installation; without the compiled files every start would compile again. */
   #compiled(source: string): void {
     const dir = join(dirname(source), '__pycache__')
     if (!existsSync(dir)) return
@@ -170,7 +170,7 @@ class Collector {
     for (const name of readdirSync(dir)) if (name.startsWith(stem)) addHostPath(this.#tree, join(dir, name))
   }
 
-  /** Libraries that no package told of, links that lead out, and what generates itself at installation. */
+  /** Adds libraries that no package lists, targets of symbolic links, and files generated at installation. */
   finish(): void {
     for (const name of certificates()) this.#add(name)
     for (const name of ['/etc/localtime', '/etc/ld.so.cache']) if (existsSync(name)) this.#add(name)
@@ -204,9 +204,9 @@ class Collector {
 
   #chainLibrary(path: string): void {
     for (let at = path, steps = 0; steps < 16; steps++) {
-      const place = this.#add(at)
-      if (!existsSync(place) || !lstatSync(place).isSymbolicLink()) return
-      at = posix.resolve(dirname(place), readlinkSync(place))
+      const added = this.#add(at)
+      if (!existsSync(added) || !lstatSync(added).isSymbolicLink()) return
+      at = posix.resolve(dirname(added), readlinkSync(added))
     }
   }
 

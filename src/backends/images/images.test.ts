@@ -92,7 +92,7 @@ describe.runIf(process.env.RINGFENCE_FULL === '1' && existsSync('/usr/bin/apt-ge
     test('no option of another program is a package', async () => {
       const packages = ['--option=x']
       const store = new ImageStore(join(dir, 'packages'))
-      await expect(store.build('x', { kind: 'packages', packages })).rejects.toThrow(/no package name/)
+      await expect(store.build('x', { kind: 'packages', packages })).rejects.toThrow(/not a package name/)
     })
   },
 )
@@ -149,7 +149,7 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
   test('a program that is not here, or a name that is none, is refused', async () => {
     const store = new ImageStore(join(dir, 'one'))
     await expect(store.build('a', { kind: 'host', programs: ['no-such-program'] })).rejects.toThrow(/has no/)
-    await expect(store.build('../a', { kind: 'host', programs })).rejects.toThrow(/no name/)
+    await expect(store.build('../a', { kind: 'host', programs })).rejects.toThrow(/not a valid image name/)
     expect(store.get('../../etc/passwd')).toBeUndefined()
   })
 })

@@ -9,17 +9,17 @@ import { addHostPath, type Tree } from './tree.ts'
 
 const NAME = /^[a-z0-9][a-z0-9+.-]+$/
 const MINUTES = 60_000
-/** What every image of packages begins with. */
+/** The packages of every image. */
 const BASE = ['bash', 'coreutils', 'dash', 'libc-bin']
 const MERGED = ['bin', 'sbin', 'lib', 'lib64']
 
-/** Debian packages with what they depend on, fetched and unpacked in a private place; nothing is installed. */
+/** Debian packages with their dependencies, downloaded and unpacked in a temporary directory; nothing is installed. */
 export async function packageTree(
   packages: readonly string[],
   onProgress: (text: string) => void,
 ): Promise<{ readonly tree: Tree; readonly release: () => void }> {
   for (const name of packages)
-    if (!NAME.test(name)) throw new SandboxError('invalid-input', `\`${name}\` is no package name`)
+    if (!NAME.test(name)) throw new SandboxError('invalid-input', `\`${name}\` is not a package name`)
   const dir = mkdtempSync(join(tmpdir(), 'ringfence-image-'))
   const release = (): void => rmSync(dir, { recursive: true, force: true })
   try {
@@ -46,7 +46,7 @@ async function closure(names: readonly string[]): Promise<readonly string[]> {
     (kind) => `--no-${kind}`,
   )
   const text = await program('apt-cache', ['depends', '--recurse', ...flags, ...names], '/')
-  // Indented lines are the relations; virtual packages stand in angle brackets.
+  // Indented lines are the relations; virtual packages are in angle brackets.
   const found = text.split('\n').filter((line) => NAME.test(line.split(':')[0] ?? '') && !line.includes('<'))
   return [...new Set(found.map((line) => line.split(':')[0] as string))].sort()
 }
@@ -54,17 +54,17 @@ async function closure(names: readonly string[]): Promise<readonly string[]> {
 async function program(name: string, args: readonly string[], cwd: string): Promise<string> {
   const file = systemProgram(name)
   if (!file)
-    throw new SandboxError('unsupported', `images of packages need \`${name}\``, {
+    throw new SandboxError('unsupported', `images from packages require \`${name}\``, {
       hint: 'build from the host’s own programs instead: ringfence image build NAME',
     })
   const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C', DEBIAN_FRONTEND: 'noninteractive' }
   const result = await run({ file, args, env, cwd, control: false }, { wallMs: 10 * MINUTES })
   if (result.exit.code === 0) return Buffer.from(result.stdout).toString('utf8')
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  throw new SandboxError('launch-failed', `${name} failed: ${said || result.exit.signal}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `${name} failed: ${errorText || result.exit.signal}`)
 }
 
-/** Packages still name `/bin/sh`; in the image that is `/usr/bin/sh`, and `/bin` a link. */
+/** Packages still name `/bin/sh`; in the image that is `/usr/bin/sh`, and `/bin` is a symbolic link. */
 const merged = (path: string): string => (MERGED.includes(path.split('/')[1] ?? '') ? `/usr${path}` : path)
 
 function treeOf(root: string): Tree {
@@ -82,7 +82,7 @@ function treeOf(root: string): Tree {
   }
   for (const name of MERGED) tree.set(`/${name}`, { kind: 'link', target: `usr/${name}` })
   walk('')
-  // Debian makes this link while it installs, and nothing is installed here.
+  // Debian creates this link during installation, and nothing is installed here.
   if (!tree.has('/usr/bin/sh')) tree.set('/usr/bin/sh', { kind: 'link', target: 'dash' })
   return tree
 }

@@ -23,21 +23,21 @@ import type { Tree, TreeEntry } from './tree.ts'
 import { unpackLayer } from './unpack.ts'
 import { layersInUse } from './uses.ts'
 
-/** An image of ours: one layer, kept in the OCI layout under the state directory. */
+/** An image that was built here: one layer, stored in the OCI layout in the state directory. */
 export type Image = {
   readonly name: string
-  /** Of the manifest: what other tools call the image's digest. */
+  /** The digest of the manifest: what other tools call the image's digest. */
   readonly digest: string
-  /** Of the configuration: what an engine calls the image's id. */
+  /** The digest of the configuration: what an engine calls the image's id. */
   readonly id: string
   readonly layer: string
   readonly manifest: string
   readonly bytes: number
   readonly files: number
   readonly source: ImageSource
-  /** Names the input as it was when the image was made. */
+  /** Identifies the input that the image was built from. */
   readonly input: string
-  /** What a quick look at the host saw then; the same look says whether a longer one is worth it. */
+  /** The host stamp at build time; while it is the same, the input is not collected again. */
   readonly stamp?: string
 }
 
@@ -47,7 +47,7 @@ export type ImageSource =
   | { readonly kind: 'empty' }
 
 const DEFAULT_IMAGE = 'default'
-/** Nothing but directories: enough to see that an engine works. */
+/** An image with directories only: enough to test an engine. */
 export const PROBE_IMAGE = 'probe'
 const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/
 
@@ -55,10 +55,10 @@ export type BuildOptions = {
   readonly onProgress?: ((text: string) => void) | undefined
 }
 
-/** Images that this host made, by name. */
+/** Images that were built on this host, by name. */
 export class ImageStore {
   readonly #dir: string
-  /** Directories that are being filled, so that two sandboxes at once unpack an image once. */
+  /** Directories that are being unpacked, so that parallel sandboxes unpack an image once. */
   readonly #unpacking = new Map<string, Promise<string>>()
   readonly #stateDir: string
   #default: Promise<Image> | undefined
@@ -86,14 +86,14 @@ export class ImageStore {
     }
   }
 
-  /** Makes an image, or finds that the same input made it before. */
+  /** Builds an image, or finds the one that the same input produced before. */
   async build(name: string, source: ImageSource, options: BuildOptions = {}): Promise<Image> {
     if (!NAME.test(name))
-      throw new SandboxError('invalid-input', `\`${name}\` is no name for an image`, {
-        hint: 'small letters, digits, dots and dashes, such as `tools`',
+      throw new SandboxError('invalid-input', `\`${name}\` is not a valid image name`, {
+        hint: 'use lower case letters, digits, dots and dashes, such as `tools`',
       })
     const say = options.onProgress ?? (() => {})
-    // Before the longer look: what changes in between is seen next time.
+    // Before collecting the files: a change in between is noticed next time.
     const stamp = source.kind === 'host' ? { stamp: hostStamp(source.programs) } : {}
     const { tree, release } = await treeFor(source, say)
     try {
@@ -108,7 +108,7 @@ export class ImageStore {
     }
   }
 
-  /** The image that sandboxes get when none is named; made at its first use, and anew when the host's programs changed. */
+  /** The default image; built at its first use, and again when the host's programs have changed. */
   default(options: BuildOptions = {}): Promise<Image> {
     this.#default ??= this.#freshDefault(options)
     this.#default.catch(() => {
@@ -119,13 +119,13 @@ export class ImageStore {
 
   async #freshDefault(options: BuildOptions): Promise<Image> {
     const known = this.get(DEFAULT_IMAGE)
-    // One that somebody built to their own taste stays as it is.
+    // A default image that a user built with other programs stays as it is.
     const own = known && (known.source.kind !== 'host' || !sameNames(known.source.programs, DEFAULT_PROGRAMS))
     if (known && (own || known.stamp === hostStamp(DEFAULT_PROGRAMS))) return known
     return this.build(DEFAULT_IMAGE, { kind: 'host', programs: DEFAULT_PROGRAMS }, options)
   }
 
-  /** Whether there was one. One that a sandbox stands on stays. */
+  /** Removes an image; returns whether it existed. Throws if a sandbox uses it. */
   remove(name: string): boolean {
     const image = this.get(name)
     if (!image) return false
@@ -139,7 +139,7 @@ export class ImageStore {
     return true
   }
 
-  /** The image as an archive that engines load; also a valid OCI layout. */
+  /** The image as an archive that engines can load; also a valid OCI layout. */
   async *archive(image: Image): AsyncGenerator<Buffer> {
     const [config, layer, manifest] = [image.id, image.layer, image.manifest].map(blobPath) as [
       string,
@@ -173,7 +173,7 @@ export class ImageStore {
     yield Buffer.alloc(1024)
   }
 
-  /** The image as a directory, for walls that mount one. Made once; read-only by agreement. */
+  /** The image as a directory, for backends that mount one. Unpacked once; read-only by convention. */
   async unpacked(image: Image, options: BuildOptions = {}): Promise<string> {
     const dir = join(this.#dir, 'roots', image.layer.slice('sha256:'.length))
     if (existsSync(dir)) return dir
@@ -191,7 +191,7 @@ export class ImageStore {
     try {
       renameSync(temporary, dir)
     } catch (error) {
-      // Somebody else was quicker with the same content.
+      // Another process was faster with the same content.
       rmSync(temporary, { recursive: true, force: true })
       if (!existsSync(dir)) throw error
     }
@@ -258,17 +258,17 @@ export class ImageStore {
     return digest
   }
 
-  /** What no other image uses goes; the directory too. */
+  /** Removes what no other image uses, including the unpacked directory. */
   #forget({ id, layer, manifest }: Image): void {
     const kept = [...this.list(), this.get(PROBE_IMAGE)].filter((other) => other !== undefined)
     const used = new Set(kept.flatMap((other) => [other.id, other.layer, other.manifest]))
     for (const digest of [id, layer, manifest])
       if (!used.has(digest)) rmSync(this.#blob(digest), { force: true })
-    // A rebuilt image leaves its old root to the sandboxes that stand on it; it goes with a later one.
-    const stood = layersInUse(this.#stateDir)
+    // Sandboxes may still use the old root of a rebuilt image; a later build removes it.
+    const inUse = layersInUse(this.#stateDir)
     const roots = join(this.#dir, 'roots')
     for (const root of existsSync(roots) ? readdirSync(roots) : [])
-      if (DIGEST.test(root) && !used.has(`sha256:${root}`) && !stood.has(`sha256:${root}`))
+      if (DIGEST.test(root) && !used.has(`sha256:${root}`) && !inUse.has(`sha256:${root}`))
         rmSync(join(roots, root), { recursive: true, force: true })
   }
 
@@ -283,7 +283,7 @@ export class ImageStore {
 
 const sameNames = (a: readonly string[], b: readonly string[]): boolean => a.join(' ') === b.join(' ')
 
-/** A root that is complete; one that is being unpacked has another name. */
+/** The name of a completely unpacked root; one that is being unpacked has another name. */
 const DIGEST = /^[0-9a-f]{64}$/
 const MB = 1024 * 1024
 const PROGRESS_STEP = 32 * MB
@@ -297,7 +297,7 @@ const descriptor = (mediaType: string, digest: string, size: number): Record<str
   size,
 })
 
-/** INVARIANT: no time and no name in it, so that the same files have the same digest. */
+/** INVARIANT: contains no time and no name, so that the same files have the same digest. */
 const configOf = (layer: string): Record<string, unknown> => ({
   architecture: process.arch === 'arm64' ? 'arm64' : 'amd64',
   os: 'linux',
@@ -323,7 +323,7 @@ async function treeFor(
   return { tree, release: () => {} }
 }
 
-/** Cheap and sharp enough: size, time and mode of every file, and the content of what is made up. */
+/** A cheap fingerprint: size, time and mode of every file, and the content of generated files. */
 function inputOf(tree: Tree): string {
   const hash = createHash('sha256')
   for (const path of [...tree.keys()].sort())

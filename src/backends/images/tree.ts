@@ -1,7 +1,7 @@
 import { lstatSync, readFileSync, readlinkSync } from 'node:fs'
 import { posix } from 'node:path'
 
-/** One thing in an image. `source` is read when it is written; what is made up has its content here. */
+/** One entry of an image. `source` is read when the image is written; generated files have their content here. */
 export type TreeEntry =
   | { readonly kind: 'dir'; readonly mode: number }
   | { readonly kind: 'link'; readonly target: string }
@@ -11,16 +11,16 @@ type Content = { readonly source: string; readonly size: number } | { readonly t
 /** Full path → entry. Later entries replace earlier ones. */
 export type Tree = Map<string, TreeEntry>
 
-/** Adds the directories above a path that nobody added yet. */
+/** Adds missing parent directories. */
 export function addParents(tree: Tree, path: string): void {
   for (let dir = posix.dirname(path); dir !== '/' && !tree.has(dir); dir = posix.dirname(dir))
     tree.set(dir, { kind: 'dir', mode: 0o755 })
 }
 
 /**
- * Adds a host file or link as it is; directories come by what is in them. Returns whether it was new.
- * SECURITY: no set-user-id bit enters an image, and nothing that is not readable for everybody: a secret that lies
- * among programs stays where it is.
+ * Adds a host file or symbolic link; directories are added through their contents. Returns whether it was new.
+ * SECURITY: drops setuid bits, and skips files that are not readable for everyone, so that a secret among programs does
+ * not enter an image.
  */
 export function addHostPath(tree: Tree, path: string, at = path): boolean {
   const stat = lstatSync(path, { throwIfNoEntry: false })

@@ -9,7 +9,7 @@ const MODES = 0o7777
 
 /**
  * Unpacks a layer that `tar/writer.ts` wrote into an empty directory.
- * SECURITY: a name that leads elsewhere is refused, and so is everything that such an archive never holds.
+ * SECURITY: rejects names that lead outside, and everything that such an archive never contains.
  */
 export async function unpackLayer(archive: string, into: string): Promise<void> {
   const reader = new TarReader(createReadStream(archive), { modes: MODES })
@@ -42,8 +42,8 @@ async function extract(
   else if (kind === 'file') {
     mkdirSync(dirname(path), { recursive: true })
     await pipeline(reader.content(), createWriteStream(path, { flags: 'wx', mode: 0o600 }))
-    // After the write: a mode without `w`, or with special bits, would not survive it.
+    // After the write: a mode without `w`, or with special bits, would be lost.
     chmodSync(path, mode)
     utimesSync(path, modified, modified)
-  } else throw new SandboxError('path-traversal', `the archive holds \`${name}\`, which is no file`)
+  } else throw new SandboxError('path-traversal', `the archive contains \`${name}\`, which is not a file`)
 }

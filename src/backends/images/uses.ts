@@ -2,12 +2,12 @@ import { readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { isAlive, readText } from '../../host/system.ts'
 
-/** Which living sandboxes stand on an unpacked image: each says so in its own directory, and that goes with it. */
+/** Which running sandboxes use an unpacked image: each has a marker in its own directory, which is removed with it. */
 
 const MARK = 'image'
 const OWNED_NAME = /^container-(\d+-\d+)-/
 
-/** Notes in a sandbox's own directory that it stands on this layer. */
+/** Writes the marker that a sandbox uses this layer. */
 export function noteUse(files: string, layer: string): void {
   writeFileSync(join(files, MARK), layer, { mode: 0o600 })
 }

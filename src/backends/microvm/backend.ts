@@ -26,14 +26,14 @@ export type MicrovmParts = {
   readonly images: ImageStore
   readonly stateDir: string
   readonly driver: Driver
-  /** Whether guests run by a program that reads their instructions; then only by name. */
+  /** Whether guests are emulated; then the backend is used only by name. */
   readonly emulated: () => boolean
-  /** What may not come back from a guest (policy/paths/protect.ts). */
+  /** Which paths may not be copied back from a guest (policy/paths/protect.ts). */
   readonly refuses: ProtectedNameOf
-  /** So many machines are kept ready for each kind that was asked for. */
+  /** How many machines are kept ready for each kind. */
   readonly ready?: number
   readonly onProgress?: ((text: string) => void) | undefined
-  /** `false`: every machine starts from nothing, as when there is no template. For benchmarks. */
+  /** `false`: every machine boots, as if there were no template. For benchmarks. */
   readonly clones?: boolean
   readonly sabotage?: MachineSabotage
 }
@@ -54,12 +54,12 @@ const CLAIMS: readonly Guarantee[] = [
 ]
 
 /**
- * A share of a processor is held in the guest and on the host, but an emulated guest takes time that the host gave to others
- * for its own: what it measures proves nothing, so there it is not claimed.
+ * A CPU limit is enforced in the guest and on the host, but an emulated guest counts time that the host gave to other
+ * processes as its own: its measurements prove nothing, so there the guarantee is not claimed.
  */
 const claimsOf = (emulated: boolean): readonly Guarantee[] => (emulated ? CLAIMS : [...CLAIMS, 'limit.cpu'])
 
-/** Virtual machines: a kernel of its own for each sandbox, cloned from one that was started beforehand. */
+/** Virtual machines: each sandbox has its own kernel, cloned from a machine that was started in advance. */
 export function microvm(parts: MicrovmParts): Backend & { readonly close: () => Promise<void> } {
   return new Microvm(parts)
 }
@@ -103,7 +103,7 @@ class Microvm implements Backend {
     if (missing) return { available: false, ...missing }
     try {
       const plan = this.#parts.probePlan()
-      // What is made once for all sandboxes is no part of what one costs.
+      // The template is created once for all sandboxes, so it does not count towards the probe's time.
       await this.#machines.template(await this.#kindOf(plan))
       const started = monotonicMs()
       const sandbox = await this.open(plan)
@@ -129,7 +129,7 @@ class Microvm implements Backend {
     if (!existsSync(agent)) return { reason: 'the guest agent is not built', fix: 'npm run setup' }
     const probe = await driver.probe()
     if (!probe.usable) return { reason: probe.reason, fix: probe.fix }
-    return this.#images.hasKernel ? undefined : { reason: 'there is no kernel for guests yet', fix: BUILD }
+    return this.#images.hasKernel ? undefined : { reason: 'no guest kernel has been built yet', fix: BUILD }
   }
 
   async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
@@ -148,7 +148,7 @@ class Microvm implements Backend {
     return new MicrovmSandbox(plan, stands, sharing)
   }
 
-  /** SECURITY: one that waits was made for the same owner and the same plan; files of the host are never in it. */
+  /** SECURITY: a pooled machine was created for the same owner and the same plan; it never contains files of the host. */
   async #waitingFor(plan: Plan, kind: MachineKind, owner: string): Promise<Prepared | undefined> {
     if (!isAlone(plan)) return undefined
     const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
@@ -172,7 +172,7 @@ class Microvm implements Backend {
     const abort = (): void => void machine.destroy()
     signal?.addEventListener('abort', abort, { once: true })
     try {
-      if (signal?.aborted) throw new SandboxError('wrong-state', 'nobody wants the sandbox any more')
+      if (signal?.aborted) throw new SandboxError('wrong-state', 'the request was cancelled')
       return await Prepared.make(plan, machine, this.#settings(kind))
     } catch (error) {
       await machine.destroy()
@@ -198,9 +198,13 @@ class Microvm implements Backend {
   async #kindOf(plan: Plan): Promise<MachineKind> {
     const memoryMb = machineMemoryMb(plan)
     if (memoryMb === undefined)
-      throw new SandboxError('resource-limit-exceeded', `no machine here has ${plan.limits.memoryMb} MB`, {
-        hint: 'ask for less memory',
-      })
+      throw new SandboxError(
+        'resource-limit-exceeded',
+        `a virtual machine cannot have ${plan.limits.memoryMb} MB of memory on this host`,
+        {
+          hint: 'ask for less memory',
+        },
+      )
     const image = await this.#images.get(await this.#imageOf(plan))
     return {
       image,
@@ -215,8 +219,8 @@ class Microvm implements Backend {
     if (image === undefined) return images.default({ onProgress })
     const found = images.get(image)
     if (found) return found
-    throw new SandboxError('invalid-input', `there is no image \`${image}\` here`, {
-      hint: `make one: ringfence image build ${image}`,
+    throw new SandboxError('invalid-input', `no such image \`${image}\``, {
+      hint: `build one: ringfence image build ${image}`,
     })
   }
 

@@ -1,6 +1,6 @@
 import { Duplex } from 'node:stream'
 
-/** A channel that is lent: when its borrower ends it, the channel itself goes on. */
+/** A borrowed channel: when the borrower ends it, the channel itself stays open. */
 export class ChannelLease extends Duplex {
   readonly #channel: Duplex
   readonly #hear = (chunk: Uint8Array): void => void this.push(chunk)

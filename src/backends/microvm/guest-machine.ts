@@ -13,10 +13,10 @@ import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
 import { InitHandshake } from './init-handshake.ts'
 
 const ANSWER_MS = 15_000
-/** The file of the drive for large inputs, in a machine's directory. */
+/** The file name of the input drive in a machine's directory. */
 export const INPUTS = 'inputs'
 
-/** A private directory for what one machine has on the host; what dead processes left goes first. */
+/** Creates a private directory for one machine's files on the host; first removes those of exited processes. */
 export function machineDirectory(stateDir: string): string {
   const run = join(stateDir, 'run')
   mkdirSync(run, { recursive: true, mode: 0o700 })
@@ -27,7 +27,7 @@ export function machineDirectory(stateDir: string): string {
 
 const swept = new Set<string>()
 
-/** Removes what processes that are dead left of their machines; the machines themselves died with them. */
+/** Removes the machine directories of processes that have exited; their machines ended with them. */
 export function sweepMachines(stateDir: string): void {
   const run = join(stateDir, 'run')
   for (const name of existsSync(run) ? readdirSync(run) : []) {
@@ -36,10 +36,10 @@ export function sweepMachines(stateDir: string): void {
   }
 }
 
-/** A machine of ours with its `/init` on the other end of the channel. */
+/** A machine with its `/init` on the other end of the channel. */
 export class GuestMachine implements ContainerHandle {
   readonly channel: Duplex
-  /** No process of the guest is one of the host's. */
+  /** Processes of the guest are not visible on the host. */
   readonly pid = undefined
   readonly group = undefined
   readonly oomKills = 0
@@ -62,7 +62,7 @@ export class GuestMachine implements ContainerHandle {
     return this.#machine.pid
   }
 
-  /** Where an image for its third drive goes, as long as the guest was not told to look. */
+  /** The path for an image for the input drive, until the guest is told to read it. */
   get inputs(): string {
     return join(this.#dir, INPUTS)
   }
@@ -76,17 +76,17 @@ export class GuestMachine implements ContainerHandle {
     await this.#expect('waiting', withinMs)
   }
 
-  /** The hypervisor's last words say more than that it is gone. */
+  /** The hypervisor's error output says more than a closed channel. */
   async #expect(kind: 'waiting' | 'renewed', withinMs: number): Promise<void> {
     try {
       await this.#greeting.expect(kind, withinMs)
     } catch (error) {
-      const said = await this.said()
-      throw said ? new SandboxError('launch-failed', `the machine ended: ${said}`) : error
+      const errorText = await this.errorText()
+      throw errorText ? new SandboxError('launch-failed', `the machine ended: ${errorText}`) : error
     }
   }
 
-  /** Makes it somebody of its own. SECURITY: the first word after every clone; nothing runs in it before. */
+  /** Gives the machine its own identity. SECURITY: the first message after every clone; nothing runs in it before. */
   async identify(sabotage = (fields: readonly string[]) => fields): Promise<Identity> {
     if (this.#still) await this.#wake()
     const identity = newIdentity()
@@ -95,7 +95,7 @@ export class GuestMachine implements ContainerHandle {
     return identity
   }
 
-  /** Disk, mounts and small files, and the content of the mounts. */
+  /** Sets up disk, mounts and small files, and the content of the mounts. */
   async furnish(
     fields: readonly string[],
     tars: readonly (Iterable<Uint8Array> | undefined)[],
@@ -104,10 +104,10 @@ export class GuestMachine implements ContainerHandle {
     for (const [index, tar] of tars.entries()) if (tar) await this.#greeting.fill(index, tar)
   }
 
-  /** A container for commands of ours, which leaves nothing: what it ran is in the guest's caches then. */
+  /** Runs our warm-up commands in a temporary container, to fill the guest's caches. */
   async warm(
-    orders: {
-      readonly places: readonly string[]
+    agentConfig: {
+      readonly mounts: readonly string[]
       readonly fields: readonly string[]
       readonly filter: Uint8Array
     },
@@ -116,9 +116,9 @@ export class GuestMachine implements ContainerHandle {
     await this.identify()
     const lease = new ChannelLease(this.channel)
     const session = new Session(lease)
-    session.send('expect', 0, fieldsOf(orders.places))
-    session.send('configure', 0, fieldsOf(orders.fields))
-    session.send('filter', 0, orders.filter)
+    session.send('expect', 0, fieldsOf(agentConfig.mounts))
+    session.send('configure', 0, fieldsOf(agentConfig.fields))
+    session.send('filter', 0, agentConfig.filter)
     session.send('go', 0)
     await session.ready
     for (const line of lines) {
@@ -126,7 +126,7 @@ export class GuestMachine implements ContainerHandle {
       await session.start({ fields, onOutput: () => undefined }).ended
     }
     session.send('leave', 0)
-    // What the session wrote last must be out before the channel is somebody else's.
+    // The session's last writes must be flushed before the channel is used by another owner.
     await new Promise((resolve) => lease.write('', resolve))
     const waiting = this.#expect('waiting', ANSWER_MS)
     lease.removeAllListeners('close')
@@ -135,12 +135,12 @@ export class GuestMachine implements ContainerHandle {
     await waiting
   }
 
-  /** Whoever holds the session can tell the machine what time it is after a rest. */
+  /** Sets the session that tells the machine the current time after a pause. */
   renewBy(session: () => Promise<Session>): void {
     this.#session = session
   }
 
-  async said(): Promise<string> {
+  async errorText(): Promise<string> {
     const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 1000).unref())
     return Promise.race([this.#machine.ended, late])
   }

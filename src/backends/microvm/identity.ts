@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 
-/** Who a machine is; what it was cloned from had another one. */
+/** What distinguishes a machine from the one that it was cloned from. */
 export type Identity = {
   readonly token: string
   readonly hostname: string
@@ -10,8 +10,8 @@ export type Identity = {
 const SEED_BYTES = 64
 
 /**
- * A new one each time. SECURITY: two clones begin with the same random pool; only these bytes, which no other machine ever
- * gets, tell them apart.
+ * Creates a new identity. SECURITY: two clones start with the same random pool; only these bytes, which are unique to a
+ * machine, make them different.
  */
 export function newIdentity(): Identity {
   const token = randomBytes(16).toString('hex')
@@ -20,7 +20,7 @@ export function newIdentity(): Identity {
   return { token, hostname, fields: [...freshness(), ...named] }
 }
 
-/** What a machine that stood still needs: the time, and randomness that nobody could have read meanwhile. */
+/** What a resumed machine needs: the time, and fresh randomness. */
 export const freshness = (): readonly string[] => [
   'seed',
   randomBytes(SEED_BYTES).toString('hex'),

@@ -2,12 +2,12 @@ import type { Duplex } from 'node:stream'
 import { type Frame, FrameReader, frame, type HostFrame } from '../../host/guest/frames.ts'
 import { SandboxError } from '../../model/errors.ts'
 
-/** Small enough for the agent's buffers, large enough to be quick. */
+/** Small enough for the agent's buffers, large enough to be fast. */
 const PIECE = 32 * 1024
 
 /**
- * The talk with a machine's `/init` before there is a container in it: one question, one answer.
- * SECURITY: nothing of a guest has run yet; still, whatever is not the expected answer ends the machine.
+ * The protocol with a machine's `/init` before there is a container in it: one request, one response.
+ * SECURITY: no guest code has run yet; still, any unexpected response ends the machine.
  */
 export class InitHandshake {
   readonly #channel: Duplex
@@ -16,7 +16,7 @@ export class InitHandshake {
     this.#channel = channel
   }
 
-  /** Waits for one frame of this kind. The channel is nobody's again when it resolves. */
+  /** Waits for one frame of this kind. Releases the channel when it resolves. */
   expect(kind: Frame['kind'], withinMs: number): Promise<void> {
     const reader = new FrameReader()
     return new Promise((resolve, reject) => {
@@ -31,7 +31,7 @@ export class InitHandshake {
         const [one] = reader.push(chunk)
         if (!one) return
         if (one.kind === kind) done()
-        else done(refused(one.kind === 'error' ? one.text : `the machine said ${one.kind}`))
+        else done(refused(one.kind === 'error' ? one.text : `unexpected frame ${one.kind}`))
       }
       const ended = (): void => done(refused('the machine ended'))
       const timer = setTimeout(() => done(refused('the machine did not answer in time')), withinMs)
@@ -45,12 +45,12 @@ export class InitHandshake {
     this.#channel.write(frame(type, 0, payload))
   }
 
-  /** Files for one of the places that were announced, as a tar stream. */
-  async fill(place: number, tar: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
+  /** Sends the files of one of the announced mounts, as a tar stream. */
+  async fill(mount: number, tar: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
     for await (const chunk of tar)
       for (let at = 0; at < chunk.length; at += PIECE)
-        await this.#write(frame('data', place, chunk.subarray(at, at + PIECE)))
-    await this.#write(frame('end', place))
+        await this.#write(frame('data', mount, chunk.subarray(at, at + PIECE)))
+    await this.#write(frame('end', mount))
   }
 
   #write(bytes: Uint8Array): Promise<void> {

@@ -2,9 +2,9 @@ import { basename } from 'node:path/posix'
 import type { Mount, Plan } from '../../model/plan.ts'
 import type { User } from '../container-files.ts'
 
-/** A plan in the language of a machine's `/init` (guest/agent/machine/setup.c). Pure. */
+/** Translates a plan to the configuration of a machine's `/init` (guest/agent/machine/setup.c). Pure. */
 
-/** What the guest's kernel and our agent need of a machine's memory. */
+/** The memory that the guest's kernel and our agent need. */
 const KERNEL_MB = 128
 const SIZES_MB = [512, 1024, 2048, 4096, 8192, 16_384, 32_768]
 const DEFAULT_MB = 1024
@@ -14,7 +14,7 @@ const MB = 1024 * 1024
 const asked = (plan: Plan, name: 'memoryMb' | 'diskMb'): number | undefined =>
   plan.nets.includes(name) ? undefined : plan.limits[name]
 
-/** How much memory the whole machine gets: one of a few sizes, because each has its own template. */
+/** The memory of the whole machine: one of a few sizes, because each needs its own template. */
 export function machineMemoryMb(plan: Plan): number | undefined {
   const wanted = asked(plan, 'memoryMb')
   if (wanted === undefined) return DEFAULT_MB
@@ -23,7 +23,7 @@ export function machineMemoryMb(plan: Plan): number | undefined {
 
 export const diskMb = (plan: Plan): number => asked(plan, 'diskMb') ?? DEFAULT_DISK_MB
 
-/** In the order in which they are mounted: what lies in another one comes after it. */
+/** In mount order: a nested mount comes after the outer one. */
 export const guestMountsOf = (plan: Plan): readonly Mount[] =>
   [...plan.mounts].sort((a, b) => a.target.length - b.target.length)
 
@@ -32,7 +32,7 @@ export type ContainerSettings = {
   readonly user: User
   readonly hostname: string
   readonly memoryMb: number
-  /** The places, by number, whose files lie on the drive for large inputs. */
+  /** The numbers of the mounts whose files are on the input drive. */
   readonly images: ReadonlySet<number>
 }
 
@@ -42,7 +42,7 @@ export function containerSettingFields(plan: Plan, settings: ContainerSettings):
   const most = Math.min(asked(plan, 'memoryMb') ?? Number.POSITIVE_INFINITY, memoryMb - KERNEL_MB)
   const tmp = Math.min(most, plan.limits.diskMb ?? Number.POSITIVE_INFINITY)
   return [
-    // Nothing lies on it where nothing is mounted.
+    // Without mounts the disk is not needed.
     ...(plan.mounts.length > 0 ? ['disk'] : []),
     ...['user', String(user.uid), String(user.gid), 'tmp', `${Math.max(1, Math.floor(tmp))}m`],
     ...[
@@ -86,7 +86,7 @@ function smallFiles(
   ]
 }
 
-/** What a machine runs once before it is put to sleep: the programs that sandboxes start with are in its memory then. */
+/** What a machine runs before it is saved as a template, so that the programs that sandboxes start are in its memory. */
 export const WARM_UP_COMMANDS: readonly string[] = [
   'true',
   'ls / >/dev/null; cat /etc/hosts >/dev/null; head -c1 /dev/zero >/dev/null; mkdir -p /tmp/w && rm -r /tmp/w',
@@ -96,10 +96,10 @@ export const WARM_UP_COMMANDS: readonly string[] = [
   'command -v node >/dev/null && node -e 0',
 ]
 
-/** What one in the pool runs: its emulator has read that part of the kernel by then. */
+/** What a pooled machine runs, so that its emulator has translated that part of the kernel. */
 export const POOL_WARM_UP_COMMANDS: readonly string[] = ['true', 'bash -c true']
 
-/** A container with nothing in it, for that. */
+/** An empty container for the warm-up. */
 export const WARM_UP_MOUNTS: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
 export const WARM_UP_FIELDS: readonly string[] = [
   ...['persistent', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],

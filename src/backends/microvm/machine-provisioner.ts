@@ -7,7 +7,7 @@ import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
 import { POOL_WARM_UP_COMMANDS, WARM_UP_COMMANDS, WARM_UP_FIELDS, WARM_UP_MOUNTS } from './machine-config.ts'
 import { MachineTemplates } from './template.ts'
 
-/** Everything that a new machine depends on. A disk of no size has no file system on it. */
+/** Everything that a new machine depends on. A disk with size 0 has no file system. */
 export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
 export type MachineProvisionerParts = {
@@ -21,7 +21,7 @@ export type MachineProvisionerParts = {
 
 const BOOT_MS = 60_000
 
-/** Where machines come from: the pool, a template, or nothing. */
+/** Provides machines: from the pool, by cloning a template, or by booting. */
 export class MachineProvisioner {
   readonly #parts: MachineProvisionerParts
   readonly #templates: MachineTemplates
@@ -51,14 +51,14 @@ export class MachineProvisioner {
     return this.#templates.get(kind, makeBareDisk)
   }
 
-  /** One that nobody used; it may stand still. */
+  /** An unused machine; it may be paused. */
   async get(kind: MachineKind): Promise<GuestMachine> {
     if (this.#parts.ready === 0) return this.start(kind)
     const key = `${await this.#templates.keyOf(kind)}|${kind.diskMb}|${kind.cpus}`
     return (await this.#pool.take(key, () => this.#asleep(kind))) ?? this.start(kind)
   }
 
-  /** Restored, made somebody of its own, warmed, and put to sleep. */
+  /** Restores a clone, gives it an identity, warms it up and pauses it. */
   async #asleep(kind: MachineKind): Promise<GuestMachine> {
     const machine = await this.start(kind)
     try {
@@ -72,19 +72,19 @@ export class MachineProvisioner {
   }
 
   #warm(machine: GuestMachine, lines: readonly string[]): Promise<void> {
-    return machine.warm({ places: WARM_UP_MOUNTS, fields: WARM_UP_FIELDS, filter: this.#parts.filter }, lines)
+    return machine.warm({ mounts: WARM_UP_MOUNTS, fields: WARM_UP_FIELDS, filter: this.#parts.filter }, lines)
   }
 
   /**
-   * A clone, or where none can be made a machine that starts from nothing: slower, and the same in everything else.
-   * A template that does not load is made anew the next time.
+   * Starts a clone, or boots a machine if there is no template: slower, but otherwise the same.
+   * A template that does not load is created again the next time.
    */
   async start(kind: MachineKind): Promise<GuestMachine> {
     const dir = this.#directory()
     const spec = { ...kind, disk: join(dir, 'disk'), inputs: join(dir, INPUTS) }
     try {
       for (const path of [spec.disk, spec.inputs]) makeBareDisk(path)
-      // The guest looks at its disk only when it is told to, so both can be made at once.
+      // The guest reads its disk only when told to, so both can be prepared in parallel.
       const formatting = kind.diskMb > 0 ? formatDisk(spec.disk, kind.diskMb) : undefined
       const [started, formatted] = await Promise.allSettled([this.#started(spec, dir), formatting])
       if (started.status === 'rejected') throw started.reason

@@ -3,13 +3,13 @@ import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 
-/** What a machine can and cannot do for a plan. Pure. */
+/** Which plans a machine can fulfil. Pure. */
 
-/** Nothing of the host's is in it: such a sandbox can be made before anybody asks for it. */
+/** Whether the plan contains nothing of the host, so that the sandbox can be created in advance. */
 export const isAlone = (plan: Plan): boolean =>
   plan.files.length === 0 && plan.mounts.every(({ target }) => plan.own.includes(target))
 
-/** INVARIANT: the whole plan but where its private directories lie on the host, which no machine ever sees. */
+/** INVARIANT: the whole plan except the host paths of its private directories, which no machine ever sees. */
 export const kindOfPlan = (plan: Plan): string =>
   createHash('sha256')
     .update(
@@ -17,25 +17,29 @@ export const kindOfPlan = (plan: Plan): string =>
     )
     .digest('hex')
 
-/** SECURITY: what no machine can do is refused by name, never left out. */
+/** SECURITY: a plan that a machine cannot fulfil is rejected, never weakened. */
 export function refuseUnkept(plan: Plan): void {
   if (plan.unixSockets.length > 0)
-    throw new SandboxError('unsupported', 'microvm cannot pass sockets of the host in', {
+    throw new SandboxError('unsupported', 'microvm cannot mount unix sockets of the host', {
       hint: 'leave out --unix-socket, or use bubblewrap',
     })
   const file = plan.mounts.find(({ kind, mode }) => kind !== 'dir' && mode === 'rw')
   if (file)
-    throw new SandboxError('unsupported', `microvm takes no single file back: \`${file.target}\``, {
-      hint: 'grant its directory, or the file read-only',
+    throw new SandboxError('unsupported', `microvm cannot copy a single file back: \`${file.target}\``, {
+      hint: 'mount its directory, or mount the file read-only',
     })
   const nested = plan.mounts.find((mount) => isInside(mount, plan.mounts))
   if (nested)
-    throw new SandboxError('unsupported', `microvm copies \`${nested.target}\` only once`, {
-      hint: 'grant the outer directory alone',
-    })
+    throw new SandboxError(
+      'unsupported',
+      `microvm cannot mount \`${nested.target}\` writable inside another writable mount`,
+      {
+        hint: 'mount only the outer directory',
+      },
+    )
 }
 
-/** A copy has no second name for a file: two writable grants of one place would come apart. */
+/** Mounts are copies, so two writable mounts of the same files would diverge. */
 const isInside = (inner: Mount, mounts: readonly Mount[]): boolean =>
   inner.mode === 'rw' &&
   mounts.some((outer) => outer !== inner && outer.mode === 'rw' && isWithin(inner.real, outer.real))

@@ -11,10 +11,10 @@ import { isLarge, makeInputs } from './files/inputs.ts'
 import type { GuestMachine } from './guest-machine.ts'
 import { containerSettingFields, guestMountsOf } from './machine-config.ts'
 
-/** A directory of the host that the guest has a copy of and may change. */
+/** A host directory that the guest has a writable copy of. */
 export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
 
-/** For tests alone: damage to what a machine is told and given. The proofs are worth something if they notice it. */
+/** For tests only: damages what a machine is told and given, to verify that the attack tests notice. */
 export type MachineSabotage = {
   readonly identity?: (fields: readonly string[]) => readonly string[]
   readonly places?: (fields: readonly string[]) => readonly string[]
@@ -33,21 +33,21 @@ export type Settings = {
   readonly sabotage?: MachineSabotage | undefined
 }
 
-/** One command of ours, so that the emulator has read what every command passes. */
+/** A command that warms up the emulator. */
 const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'true']
 
-/** A machine with a container in it that is ready for commands. */
+/** A machine with a container that is ready for commands. */
 export class Prepared {
   readonly machine: GuestMachine
-  readonly place: ContainerTransport
+  readonly transport: ContainerTransport
   readonly shared: readonly SharedMount[]
-  /** When the copies were complete, by the guest's clock. */
+  /** When the copies were complete, on the guest's clock. */
   readonly since: string
   readonly #tunnels: { take?: ((stream: Duplex) => void) | undefined }
 
-  private constructor(fields: Pick<Prepared, 'machine' | 'place' | 'shared' | 'since'>, tunnels: object) {
+  private constructor(fields: Pick<Prepared, 'machine' | 'transport' | 'shared' | 'since'>, tunnels: object) {
     this.machine = fields.machine
-    this.place = fields.place
+    this.transport = fields.transport
     this.shared = fields.shared
     this.since = fields.since
     this.#tunnels = tunnels
@@ -69,33 +69,41 @@ export class Prepared {
     )
     await makeInputs(machine.inputs, large)
     const { memoryMb } = settings
-    const told = { user: userFor(plan), hostname: identity.hostname, memoryMb, images: new Set(large.keys()) }
+    const machineSettings = {
+      user: userFor(plan),
+      hostname: identity.hostname,
+      memoryMb,
+      images: new Set(large.keys()),
+    }
     await machine.furnish(
-      (sabotage.places ?? unharmed)(containerSettingFields(plan, told)),
+      (sabotage.places ?? unharmed)(containerSettingFields(plan, machineSettings)),
       copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
     const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true }))
-    const orders = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
-    const place = new ContainerTransport(plan, machine, orders, { layersOf: settings.layersOf, onTunnel })
-    // The greeting left it still, so that nothing gets lost between two listeners.
+    const agentConfig = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
+    const transport = new ContainerTransport(plan, machine, agentConfig, {
+      layersOf: settings.layersOf,
+      onTunnel,
+    })
+    // The handshake left the channel paused, so that nothing is lost between two listeners.
     machine.channel.resume()
-    await place.ready()
-    const status = await (await place.session()).ready
+    await transport.ready()
+    const status = await (await transport.session()).ready
     if (status.get(READY_TOKEN) !== identity.token) {
-      await place.close()
+      await transport.close()
       throw new SandboxError('launch-failed', 'the machine is not the one that was started')
     }
-    machine.renewBy(() => place.session())
+    machine.renewBy(() => transport.session())
     const shared = mounts.flatMap((mount, index): SharedMount[] => {
       const copy = copies[index]
       return copy && mount.mode === 'rw' ? [{ mount, manifest: copy.manifest }] : []
     })
-    return new Prepared({ machine, place, shared, since: status.get(READY_FILLED) ?? '0' }, tunnels)
+    return new Prepared({ machine, transport, shared, since: status.get(READY_FILLED) ?? '0' }, tunnels)
   }
 
-  /** Who gets the connections to the proxy from now on. */
+  /** Sets the receiver of the sandbox's proxy connections. */
   handTo(onTunnel: ((stream: Duplex) => void) | undefined): void {
     this.#tunnels.take = onTunnel
   }
@@ -104,10 +112,10 @@ export class Prepared {
     return !this.machine.channel.destroyed
   }
 
-  /** Warmed, and then still: it costs nothing but memory. */
+  /** Warms the machine up and pauses it; then it costs only memory. */
   async sleep(): Promise<void> {
     try {
-      const session = await this.place.session()
+      const session = await this.transport.session()
       await session.start({ fields: WARMING, onOutput: () => undefined }).ended
       await this.machine.pause()
     } catch (error) {
@@ -116,17 +124,17 @@ export class Prepared {
     }
   }
 
-  /** SECURITY: with new randomness; what it had was made before anybody asked for it. */
+  /** SECURITY: resumes with new randomness; the old one was created before the sandbox was requested. */
   async wake(): Promise<void> {
     await this.machine.resume()
   }
 
   async destroy(): Promise<void> {
-    await this.place.close()
+    await this.transport.close()
   }
 }
 
-/** Nobody has it yet: then nobody may reach out of it either. */
+/** Rejects connections as long as the machine is not assigned to a sandbox. */
 const passTo =
   (tunnels: { readonly take?: (stream: Duplex) => void }) =>
   (stream: Duplex): void => {

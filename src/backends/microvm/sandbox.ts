@@ -8,7 +8,7 @@ import type { Prepared, SharedMount } from './prepared.ts'
 
 export type CopyBack = {
   readonly refuses: ProtectedNameOf
-  /** No more than this comes back in all. */
+  /** The limit of all bytes that are copied back. */
   readonly most: number
 }
 
@@ -17,8 +17,8 @@ const MAX_NOTED = 64
 const LAST_MS = 120_000
 
 /**
- * A sandbox in a machine. Granted directories are copies: what a command changed is taken back when it has ended, and once
- * more when the sandbox closes.
+ * A sandbox in a machine. Mounted directories are copies: changes are copied back when a command has ended, and once more
+ * when the sandbox closes.
  */
 export class MicrovmSandbox extends ContainerSandbox {
   readonly #plan: Plan
@@ -29,7 +29,7 @@ export class MicrovmSandbox extends ContainerSandbox {
   #closing: Promise<void> | undefined
 
   constructor(plan: Plan, prepared: Prepared, back: CopyBack) {
-    super(plan, prepared.place, prepared.machine)
+    super(plan, prepared.transport, prepared.machine)
     this.#plan = plan
     this.#prepared = prepared
     this.#back = back
@@ -63,17 +63,17 @@ export class MicrovmSandbox extends ContainerSandbox {
     try {
       await Promise.race([this.#lastTake(), tooLate()])
     } catch {
-      // The machine is gone, or what it says is not fit to be taken: what came back before stays.
+      // The machine is gone, or its archive was rejected: what was copied back before stays.
     } finally {
       await super.close()
     }
   }
 
-  /** Whatever still runs stands still, so that what is taken is of one moment. */
+  /** Freezes what still runs, so that the copy is consistent. */
   async #lastTake(): Promise<void> {
     if (this.#prepared.shared.length === 0) return
     if (this.isPaused) await this.resume()
-    const session = await this.#prepared.place.session()
+    const session = await this.#prepared.transport.session()
     session.freeze(true)
     await this.#takeBack()
   }
@@ -87,7 +87,7 @@ export class MicrovmSandbox extends ContainerSandbox {
       : { ...ended, violations: [...ended.violations, ...left.slice(0, MAX_NOTED).map(violationOf)] }
   }
 
-  /** One at a time: two would take each other's changes for the host's. */
+  /** One at a time: parallel copies would take each other's changes for changes of the host. */
   #takeBack(): Promise<readonly SkippedPath[]> {
     const taken = this.#taking.then(() => this.#takeAll())
     this.#taking = taken.catch(() => {})
@@ -114,7 +114,7 @@ export class MicrovmSandbox extends ContainerSandbox {
   }
 }
 
-/** A guest that does not give its files back in time keeps nobody waiting. */
+/** A guest that does not send its files in time must not block the close. */
 const tooLate = (): Promise<never> =>
   new Promise((_, reject) => {
     setTimeout(() => reject(new Error('the machine did not answer')), LAST_MS).unref()
@@ -124,8 +124,8 @@ const violationOf = ({ path, why }: SkippedPath): Violation => ({
   guarantee: why === 'protected' ? 'fs.protect' : 'fs.write',
   details:
     why === 'protected'
-      ? `${path} is protected and was not taken back`
+      ? `${path} is protected and was not copied back`
       : why === 'changed'
-        ? `${path} was changed on the host meanwhile and was not taken back`
-        : `${path} could not be taken back`,
+        ? `${path} was changed on the host meanwhile and was not copied back`
+        : `${path} could not be copied back`,
 })

@@ -26,19 +26,19 @@ type Record = { readonly memoryBytes: number; readonly state: string }
 export type TemplateParts = {
   readonly dir: string
   readonly driver: Driver
-  /** Waits until the machine is up, and lets it run once what sandboxes start with. */
+  /** Waits until the machine is up, and runs the warm-up commands. */
   readonly warm: (machine: Machine) => Promise<void>
   readonly onProgress?: ((text: string) => void) | undefined
 }
 
-/** What a machine that has run the usual programs has touched of its memory. */
+/** The memory that a machine has touched after the warm-up. */
 const TEMPLATE_MB = 256
-/** Templates that nobody used for so long are removed when another one is made. */
+/** How many templates are kept when another one is created; the least recently used are removed. */
 const KEPT = 8
 
 /**
- * Machines that were started once and put to sleep; each clone begins where they stopped.
- * INVARIANT: the name of a template holds everything that it depends on, so a template that is found fits.
+ * Machines that were started once and saved; each clone continues from there.
+ * INVARIANT: the name of a template contains everything that it depends on, so a template that is found fits.
  */
 export class MachineTemplates {
   readonly #parts: TemplateParts
@@ -53,7 +53,7 @@ export class MachineTemplates {
     return createHash('sha256').update(parts.join('\0')).digest('hex').slice(0, 32)
   }
 
-  /** The template for such machines, made now if there is none that is whole. */
+  /** The template for such machines, created now unless a complete one exists. */
   async get(
     spec: Omit<MachineSpec, 'disk' | 'inputs'>,
     makeDisk: (path: string) => void,
@@ -70,12 +70,12 @@ export class MachineTemplates {
     }
   }
 
-  /** One that proved useless. */
+  /** Removes a template that could not be loaded. */
   async forget(spec: Pick<MachineSpec, 'image' | 'memoryMb'>): Promise<void> {
     rmSync(join(this.#parts.dir, await this.keyOf(spec)), { recursive: true, force: true })
   }
 
-  /** SECURITY: a template that was cut or exchanged is not loaded; its state is small enough to be read each time. */
+  /** SECURITY: a truncated or replaced template is not loaded; its state is small enough to be verified each time. */
   #whole(key: string): MachineSnapshot | undefined {
     const dir = join(this.#parts.dir, key)
     try {
@@ -83,7 +83,7 @@ export class MachineTemplates {
       const saved = { memory: join(dir, 'memory'), state: join(dir, 'state') }
       if (statSync(saved.memory).size === memoryBytes && digestOf(saved.state) === state) return saved
     } catch {
-      // Made anew below.
+      // Created again below.
     }
     rmSync(dir, { recursive: true, force: true })
     return undefined
@@ -133,15 +133,15 @@ export class MachineTemplates {
     try {
       renameSync(work, dir)
     } catch {
-      // Somebody else was quicker with the same.
+      // Another process was faster with the same template.
       rmSync(work, { recursive: true, force: true })
     }
     const found = this.#whole(key)
-    if (!found) throw new SandboxError('launch-failed', 'the template was lost while it was made')
+    if (!found) throw new SandboxError('launch-failed', 'the template was removed while it was created')
     return found
   }
 
-  /** What dead processes left half done, and templates of another time. */
+  /** Removes what exited processes left incomplete, and outdated templates. */
   #sweep(): void {
     const { dir } = this.#parts
     const names = readdirSync(dir)

@@ -8,8 +8,8 @@ import { mockFiles } from './files.ts'
 export type MockAnswer = Partial<Pick<ExecResult, 'outcome' | 'stdout' | 'stderr' | 'violations'>>
 
 /**
- * An in-memory backend for callers' own tests: runs nothing, keeps files in a map, answers as it was told.
- * Nothing happens in it, so it keeps every guarantee; it is never chosen but by name.
+ * An in-memory backend for callers' own tests: runs nothing, stores files in a map, returns configured results.
+ * Because nothing runs, it provides every guarantee; it is used only by name.
  */
 export function mock(answer: (command: Command) => MockAnswer = () => ({})): Backend {
   return {

@@ -2,7 +2,7 @@ import { basename, dirname } from 'node:path/posix'
 import { SandboxError } from '../../model/errors.ts'
 import type { FileInfo, GuestFiles } from '../backend.ts'
 
-/** Files in a map; directories exist when something is in them. */
+/** Files in a map; a directory exists while it contains something. */
 export function mockFiles(alive: () => void): GuestFiles {
   const files = new Map<string, Uint8Array>()
   const get = (path: string): Uint8Array => {
@@ -12,7 +12,7 @@ export function mockFiles(alive: () => void): GuestFiles {
     return data
   }
   const unsupported = (what: string): never => {
-    throw new SandboxError('unsupported', `mock cannot ${what}`)
+    throw new SandboxError('unsupported', `mock does not support ${what}`)
   }
   return {
     async *read(path, { offset = 0, length } = {}) {

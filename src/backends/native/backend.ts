@@ -17,8 +17,8 @@ import type {
 import { nativeFiles } from './files.ts'
 
 /**
- * No wall at all: the command runs on the host with the host's environment. Taken only by name, and audited.
- * It is also the control of every proof: an attack that fails here proves nothing elsewhere.
+ * No isolation: the command runs on the host with the host's environment. Used only by name, and audited.
+ * It is also the control of every attack test: an attack that fails here proves nothing about other backends.
  */
 export function native(hostEnv: Readonly<Record<string, string>>): Backend & Wrapper {
   return {
@@ -62,7 +62,7 @@ function sandboxOf(plan: Plan, hostEnv: Readonly<Record<string, string>>): Backe
       return execResult(await result.catch(missingProgram(command.argv[0])))
     },
     async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
-      if (io.terminal) throw new SandboxError('unsupported', 'native has no terminals')
+      if (io.terminal) throw new SandboxError('unsupported', 'native does not support terminals')
       await io.permit
       const { signal, output } = io
       const streams = { signal, output, stdin: io.stdin ? ('pipe' as const) : undefined }
@@ -94,7 +94,7 @@ function runningOf(running: RunningProcess, command: Command): RunningCommand {
   }
 }
 
-/** A program that is not there ends the way it does in a shell. */
+/** A missing program ends with code 127, as in a shell. */
 function missingProgram(file: string): (error: unknown) => RunResult {
   return (error) => {
     const code = ((error as Error).cause as NodeJS.ErrnoException | undefined)?.code

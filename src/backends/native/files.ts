@@ -9,7 +9,7 @@ import type { FileInfo, GuestFiles, WatchOptions } from '../backend.ts'
 
 type Run = (argv: readonly [string, ...string[]], io: RunIo) => Promise<RunResult>
 
-/** The host's own files, without a wall. */
+/** The host's own files, without isolation. */
 export function nativeFiles(run: Run): GuestFiles {
   return {
     read: (path, { offset = 0, length } = {}) => read(path, offset, length),

@@ -11,9 +11,9 @@ import { scriptedFiles } from './files.ts'
 import { Gateway, type GatewaySandbox } from './gateway.ts'
 
 export type OpenShellSettings = {
-  /** `remote` asks a gateway; `mirror` runs behind this host's own wall, with the workspace where it is. */
+  /** `remote` uses a gateway; `mirror` runs on a backend of this host, with the workspace in place. */
   readonly mode: string | undefined
-  /** The gateway's address. */
+  /** The gateway's URL. */
   readonly apiUrl?: string | undefined
   /** A bearer token. */
   readonly apiKey?: string | undefined
@@ -32,7 +32,7 @@ const FACE = {
   runsImages: true,
 } as const
 
-/** NVIDIA OpenShell: a gateway elsewhere, or its way of working on this host. */
+/** NVIDIA OpenShell: a remote gateway, or an emulation of it on this host. */
 export function openshell(settings: OpenShellSettings, registry: SandboxRegistry): Backend {
   if (settings.mode === 'mirror') return mirror(registry)
   return {
@@ -42,7 +42,7 @@ export function openshell(settings: OpenShellSettings, registry: SandboxRegistry
       if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
       refuseUnsendable(plan, 'openshell')
       if (plan.network.mode === 'full')
-        throw new SandboxError('unsupported', 'a sandbox of a gateway has no open network here', {
+        throw new SandboxError('unsupported', 'a gateway’s sandbox does not support network access', {
           hint: 'use network mode offline',
         })
       return openAt(gatewayOf(settings), plan, settings)
@@ -50,11 +50,12 @@ export function openshell(settings: OpenShellSettings, registry: SandboxRegistry
   }
 }
 
-/** SECURITY: the wall is this host's own and as strong as always; only the name is OpenShell's. */
+/** SECURITY: the isolation is that of this host's backend, unchanged; only the name is OpenShell's. */
 function mirror(registry: SandboxRegistry): Backend {
   const wall = (): Backend => {
     const local = registry.get('bubblewrap') ?? registry.get('seatbelt')
-    if (!local) throw new SandboxError('backend-unavailable', 'there is no wall here to mirror behind')
+    if (!local)
+      throw new SandboxError('backend-unavailable', 'no backend on this host is available for mirror mode')
     return local
   }
   return {
@@ -68,7 +69,7 @@ function mirror(registry: SandboxRegistry): Backend {
 
 function gatewayOf({ apiUrl, apiKey, caFile, certFile, keyFile }: OpenShellSettings): Gateway {
   if (apiUrl === undefined)
-    throw new SandboxError('backend-unavailable', 'no gateway of OpenShell is named', { hint: NAME_IT })
+    throw new SandboxError('backend-unavailable', 'no OpenShell gateway is configured', { hint: NAME_IT })
   const read = (file: string | undefined): Buffer | undefined =>
     file === undefined ? undefined : readFileSync(file)
   return new Gateway({
@@ -101,12 +102,12 @@ async function openAt(gateway: Gateway, plan: Plan, { image }: OpenShellSettings
   try {
     const version = await gateway.version()
     const sandbox = await gateway.create(plan.image ?? image, { 'made-by': 'ringfence' })
-    const place = new GatewayTransport(gateway, sandbox, version)
+    const transport = new GatewayTransport(gateway, sandbox, version)
     try {
-      await sendMounts(plan, place.files)
-      return new RemoteSandbox(plan, place)
+      await sendMounts(plan, transport.files)
+      return new RemoteSandbox(plan, transport)
     } catch (error) {
-      await place.close()
+      await transport.close()
       throw error
     }
   } catch (error) {
@@ -138,9 +139,7 @@ class GatewayTransport implements RemoteTransport {
     new RemoteProcess(this.#gateway.line(this.#sandbox, request), request.held)
 
   readonly connect = (port: number): Promise<never> =>
-    Promise.reject(
-      new SandboxError('unsupported', `port ${port} of a gateway's sandbox is not reached from here`),
-    )
+    Promise.reject(new SandboxError('unsupported', `port ${port} of a gateway's sandbox cannot be reached`))
 
   readonly close = (): Promise<void> => {
     this.#closing ??= this.#end()

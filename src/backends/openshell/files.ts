@@ -3,8 +3,8 @@ import { inPieces } from '../remote/collect.ts'
 import type { RemoteTransport } from '../remote/sandbox.ts'
 
 /**
- * The operations on files that our own agent has, as scripts for a place where it is not: each prints what the agent
- * would print (guest/agent/files/file_operations.c), and names an error the same way.
+ * Our agent's file operations as shell scripts, for sandboxes without the agent: each prints what the agent would print
+ * (guest/agent/files/file_operations.c), and reports errors the same way.
  */
 const FAIL = 'fail() { printf "%s " "$1" >&2; exit 1; }\n'
 const SHOWN = `-printf '%y %m %U %G %s %T@ \\0%p\\0%l\\0'`
@@ -27,7 +27,7 @@ exec find "$1/" -mindepth 1 -maxdepth "$2" ${SHOWN}`,
 
 const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C.UTF-8' }
 
-/** Our agent's operations through the shell of a sandbox that somebody else keeps. */
+/** Runs our agent's operations in the shell of a remote sandbox. */
 export function scriptedFiles(start: RemoteTransport['start']): RunBuiltin {
   return async ([operation, ...args], { input, output, signal }) => {
     const script = FAIL + (SCRIPTS[operation] ?? 'fail EOPNOTSUPP')

@@ -14,7 +14,7 @@ import {
   textOf,
 } from './protobuf.ts'
 
-/** What a gateway of OpenShell's 0.0 line is asked. Numbers of fields are the protocol's. */
+/** The calls to an OpenShell gateway, version 0.0.x. Field numbers are those of the protocol. */
 
 const SERVICE = 'openshell.v1.OpenShell'
 const ANSWER_MS = 20_000
@@ -24,7 +24,7 @@ const PHASE = { ready: 2, error: 3, deleting: 4 } as const
 
 export type GatewaySandbox = { readonly id: string; readonly name: string }
 
-/** Its own files and nothing of anybody's; no host may be reached. */
+/** Only the sandbox's own files; no host may be reached. */
 const POLICY: Message = {
   1: 1,
   2: {
@@ -43,12 +43,12 @@ export class Gateway {
     this.#channel = new GrpcChannel(address)
   }
 
-  /** Its version, when it is one whose messages are known. */
+  /** The gateway's version; throws if its messages are not supported. */
   async version(timeoutMs = ANSWER_MS): Promise<string> {
     const version = textOf(await this.#ask('Health', {}, timeoutMs), 2)
     if (!/^v?0\.0\./.test(version))
-      throw new SandboxError('unsupported', `the gateway is of version \`${version.slice(0, 40)}\``, {
-        hint: 'gateways of the 0.0 line are known here',
+      throw new SandboxError('unsupported', `gateway version \`${version.slice(0, 40)}\` is not supported`, {
+        hint: 'use a gateway of version 0.0.x',
       })
     return version
   }
@@ -70,10 +70,10 @@ export class Gateway {
       const phase = numberOf(messageOf(seen, 3), 6)
       if (phase === PHASE.ready) return
       if (phase === PHASE.error || phase === PHASE.deleting)
-        throw new SandboxError('launch-failed', 'the gateway could not bring the sandbox up')
+        throw new SandboxError('launch-failed', 'the gateway could not start the sandbox')
       await new Promise((resolve) => setTimeout(resolve, POLL_MS))
     }
-    throw new SandboxError('timeout', 'the gateway did not bring the sandbox up in time')
+    throw new SandboxError('timeout', 'the gateway did not start the sandbox in time')
   }
 
   async delete({ name }: GatewaySandbox): Promise<void> {
@@ -99,7 +99,7 @@ function parsed(bytes: Buffer): Fields {
   try {
     return decode(bytes)
   } catch (error) {
-    throw new SandboxError('fetch-failed', `the gateway sent garbage: ${(error as Error).message}`)
+    throw new SandboxError('fetch-failed', `the gateway sent an invalid message: ${(error as Error).message}`)
   }
 }
 
@@ -107,14 +107,14 @@ function identityOf(sandbox: Fields): GatewaySandbox {
   const metadata = messageOf(sandbox, 1)
   const found = { id: textOf(metadata, 1), name: textOf(metadata, 2) }
   if (found.id === '' || found.name === '')
-    throw new SandboxError('fetch-failed', 'the gateway answered without the id of a sandbox')
+    throw new SandboxError('fetch-failed', 'the gateway’s response contains no sandbox id')
   return found
 }
 
-/** Says its number first: a signal has no other way to it. */
+/** Prints the pid first, which is needed to send signals. */
 const ANNOUNCE = 'echo $$; exec "$@"'
 
-/** One command there, over `ExecSandboxInteractive`. */
+/** One remote command, over `ExecSandboxInteractive`. */
 class GatewayLine implements RemoteLine {
   readonly #channel: GrpcChannel
   readonly #sandbox: GatewaySandbox
@@ -156,7 +156,7 @@ class GatewayLine implements RemoteLine {
     }
   }
 
-  /** The first line is the number, and not the command's. */
+  /** The first line of output is the pid. */
   async #print(bytes: Buffer, onPid: (pid: number) => void): Promise<void> {
     if (this.#pid > 0) {
       await this.#request.onOutput('stdout', bytes)
@@ -166,7 +166,7 @@ class GatewayLine implements RemoteLine {
     this.#first += bytes.subarray(0, end < 0 ? bytes.length : end).toString('latin1')
     if (end < 0 && this.#first.length < 32) return
     if (!/^\d{1,10}\r?$/.test(this.#first))
-      throw new SandboxError('fetch-failed', 'the sandbox has no shell that starts commands')
+      throw new SandboxError('fetch-failed', 'the sandbox has no shell to start commands')
     this.#pid = Number.parseInt(this.#first, 10)
     onPid(this.#pid)
     const rest = bytes.subarray(end + 1)
@@ -185,7 +185,7 @@ class GatewayLine implements RemoteLine {
     await this.#call?.write(encode({ 3: { 1: cols, 2: rows } }))
   }
 
-  /** There is no call for it; a second command does it. */
+  /** The protocol has no call for signals, so a second command sends them. */
   async signal(signal: NodeJS.Signals): Promise<void> {
     const name = signal.replace(/^SIG/, '')
     const script = 'kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2"'

@@ -1,6 +1,6 @@
-/** As much of the protobuf encoding as a handful of small messages need. */
+/** The subset of protobuf that a handful of small messages need. */
 
-/** What a field may hold when it is written: text and bytes, numbers, messages, and lists of them. */
+/** The value of a field to encode: text and bytes, numbers, messages, and lists of them. */
 type Value = string | number | boolean | Uint8Array | Message | readonly Value[] | undefined
 export type Message = { readonly [field: number]: Value }
 
@@ -25,7 +25,7 @@ function fieldOf(field: number, value: Value): Buffer[] {
   return [varint(field * 8 + BYTES), varint(bytes.length), bytes]
 }
 
-/** A map is a list of pairs. */
+/** Encodes a map as a list of pairs. */
 export const mapOf = (entries: Readonly<Record<string, string>>): readonly Message[] =>
   Object.entries(entries).map(([key, value]) => ({ 1: key, 2: value }))
 
@@ -38,10 +38,10 @@ function varint(value: number): Buffer {
   }
 }
 
-/** What was read: numbers and bytes by field, in their order. */
+/** Decoded numbers and bytes by field, in their order. */
 export type Fields = ReadonlyMap<number, readonly (bigint | Buffer)[]>
 
-/** SECURITY: throws on anything that does not add up; nothing is read past the end. */
+/** SECURITY: throws on invalid input; nothing is read past the end. */
 export function decode(bytes: Uint8Array): Fields {
   const reader = new Reader(Buffer.from(bytes))
   const fields = new Map<number, (bigint | Buffer)[]>()
@@ -73,7 +73,7 @@ class Reader {
       value |= BigInt(byte & 0x7f) << shift
       if (byte < 0x80) return value
     }
-    throw new Error('a number that never ends')
+    throw new Error('a varint without an end')
   }
 
   value(type: number): bigint | Buffer {
@@ -81,12 +81,12 @@ class Reader {
     if (type === BYTES) return this.take(Number(this.varint()))
     if (type === 1) return this.take(8)
     if (type === 5) return this.take(4)
-    throw new Error(`a field of the unknown type ${type}`)
+    throw new Error(`a field of unknown type ${type}`)
   }
 
   take(length: number): Buffer {
     const end = this.#at + length
-    if (end > this.#bytes.length) throw new Error('a message that is cut off')
+    if (end > this.#bytes.length) throw new Error('a truncated message')
     const part = this.#bytes.subarray(this.#at, end)
     this.#at = end
     return part

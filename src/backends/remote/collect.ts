@@ -4,7 +4,7 @@ import type { RemoteRequest } from './sandbox.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 
-/** Runs a program there for its output, which is handed over as it comes; a reader that stops early ends it. */
+/** Runs a remote program and streams its output; a reader that stops early kills the program. */
 export async function* streamOf(
   start: (request: RemoteRequest) => StartedProcess,
   argv: readonly string[],
@@ -68,7 +68,7 @@ async function feed(process: StartedProcess, input: Bytes | undefined): Promise<
   process.endInput()
 }
 
-/** Each write is a journey: what comes in crumbs goes together. */
+/** Each write is a round trip, so small chunks are joined. */
 const PIECE = 256 * 1024
 
 export async function* inPieces(input: Bytes): AsyncGenerator<Uint8Array> {

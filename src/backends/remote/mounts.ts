@@ -3,28 +3,31 @@ import type { Mount, Plan } from '../../model/plan.ts'
 import type { GuestFiles } from '../backend.ts'
 import { CopyIn } from '../copy-in.ts'
 
-/** More than this is not sent to another machine by accident. */
+/** The size limit for uploads, against accidental ones. */
 const MAX_BYTES = 256 * 1024 * 1024
 
 /**
- * Somebody else's machine cannot mount ours. What is granted for reading is copied there; a grant to write would have to
- * come back, and is refused, so that nobody waits for changes that never arrive.
+ * A remote machine cannot mount host directories. Read-only mounts are copied there; a writable mount would have to be
+ * copied back and is rejected, so that no caller waits for changes that never arrive.
  */
 export function refuseUnsendable(plan: Plan, backend: string): void {
   const written = plan.mounts.find((mount) => mount.mode === 'rw')
   if (written)
     throw new SandboxError(
       'unsupported',
-      `${backend} runs elsewhere and cannot write to \`${written.target}\``,
+      `${backend} runs on another machine and cannot write to \`${written.target}\``,
       {
-        hint: 'grant it for reading (--preset read-only), and take results from the sandbox with its files',
+        hint: 'mount it read-only (--preset read-only), and read results with the file operations',
       },
     )
   if (plan.unixSockets.length > 0)
-    throw new SandboxError('unsupported', `${backend} runs elsewhere and cannot reach a socket of this host`)
+    throw new SandboxError(
+      'unsupported',
+      `${backend} runs on another machine and cannot reach a socket of this host`,
+    )
 }
 
-/** Brings what the plan grants into the sandbox, at the same paths. */
+/** Uploads the plan's mounts into the sandbox, at the same paths. */
 export async function sendMounts(plan: Plan, files: GuestFiles): Promise<void> {
   for (const mount of plan.mounts) {
     const into = mount.kind === 'dir' ? mount.target : mount.target.replace(/\/[^/]+$/, '') || '/'
@@ -41,9 +44,13 @@ function* bounded({ real }: Mount, archive: Iterable<Uint8Array>): Generator<Uin
   for (const chunk of archive) {
     size += chunk.length
     if (size > MAX_BYTES)
-      throw new SandboxError('too-large', `\`${real}\` is more than 256 MiB and is not sent elsewhere`, {
-        hint: 'grant a smaller directory',
-      })
+      throw new SandboxError(
+        'too-large',
+        `\`${real}\` is larger than 256 MiB and is not sent to another machine`,
+        {
+          hint: 'mount a smaller directory',
+        },
+      )
     yield chunk
   }
 }

@@ -1,12 +1,12 @@
 import type { GuestEnd, StartedProcess } from '../../host/guest/process.ts'
 import { SandboxError } from '../../model/errors.ts'
 
-/** How the other side says that a command ended. */
+/** How a remote command ended. */
 export type RemoteEnd = { readonly signaled: boolean; readonly code: number }
 
-/** What one keeper of sandboxes must know how to do with a command that runs there. */
+/** The connection to one remote command; implemented by each remote backend. */
 export interface RemoteLine {
-  /** Runs until the command ended; calls `onPid` when it began. */
+  /** Resolves when the command has ended; calls `onPid` when it has started. */
   run(onPid: (pid: number) => void, stopped: AbortSignal): Promise<RemoteEnd>
   write(data: Uint8Array): Promise<void>
   endInput(): Promise<void>
@@ -15,12 +15,12 @@ export interface RemoteLine {
 }
 
 /**
- * After a kill; whoever does not say that the command ended by then is not asked any more. SECURITY: longer than it takes
- * until the whole sandbox is given up for it, or a command that nobody could end would count as ended.
+ * How long to wait for the end of a command after a kill. SECURITY: longer than the time after which the whole sandbox is
+ * destroyed; otherwise a command that could not be killed would count as ended.
  */
 const SILENT_MS = 15_000
 
-/** A command on a machine that is not ours, in the shape that whoever holds its limits expects. */
+/** A remote command with the interface that the enforcement of limits expects. */
 export class RemoteProcess implements StartedProcess {
   readonly started: Promise<{ readonly pid: number }>
   readonly ended: Promise<GuestEnd>
@@ -67,7 +67,7 @@ export class RemoteProcess implements StartedProcess {
 
   async write(data: Uint8Array): Promise<void> {
     await this.started
-    if (this.#over) throw new SandboxError('wrong-state', 'the command no longer reads')
+    if (this.#over) throw new SandboxError('wrong-state', 'the command has closed its standard input')
     await this.#line.write(data)
   }
 
@@ -91,7 +91,7 @@ export class RemoteProcess implements StartedProcess {
     }
   }
 
-  /** Whoever sends these does not wait; that the command is gone by now is no failure. */
+  /** Does not wait; a command that has already ended is not an error. */
   #send(action: () => Promise<void>): void {
     if (this.#over) return
     void this.started.then(action).catch(() => {})

@@ -17,9 +17,9 @@ import type {
 import { execBy, GuestCommand, timeLimits } from '../guest-command.ts'
 
 /**
- * What a machine of somebody else's keeps as far as this side can see: nothing of this host is there but what was sent.
- * What is not on this list nobody here can look at, so a plan that needs it is refused. Times are not on it: the command
- * itself is ended, but whether everything that it started went along only the other machine knows.
+ * The guarantees of a remote machine that this side can vouch for: it has nothing of this host except what was sent.
+ * Other guarantees cannot be verified from here, so a plan that needs one is rejected. Time limits are not included: the
+ * command itself is killed, but only the other machine knows whether its descendants are.
  */
 export const REMOTE_CLAIMS: readonly Guarantee[] = [
   'fs.read',
@@ -34,30 +34,30 @@ export const REMOTE_CLAIMS: readonly Guarantee[] = [
   'cleanup',
 ]
 
-/** One command for a machine that is not ours. */
+/** One command for a remote machine. */
 export type RemoteRequest = {
   readonly argv: readonly string[]
   readonly env: Readonly<Record<string, string>>
   readonly cwd: string
   readonly stdin: boolean
   readonly terminal?: TerminalSize | undefined
-  /** Nothing goes out before `release`. */
+  /** The command is not sent before `release`. */
   readonly held: boolean
   readonly onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown
 }
 
-/** A sandbox that somebody else keeps for us. */
+/** A remote sandbox; implemented by each remote backend. */
 export type RemoteTransport = {
   readonly start: (request: RemoteRequest) => StartedProcess
   readonly files: GuestFiles
   readonly connect: (port: number) => Promise<Duplex>
-  /** What the keeper says of its own walls; nobody here can look. */
+  /** The layers that the remote service claims; they cannot be verified. */
   readonly layers: readonly string[]
   readonly ended: Promise<string>
   readonly close: () => Promise<void>
 }
 
-/** Time, silence and output are held here, by whoever reads; everything else is the keeper's. */
+/** Limits of time, silence and output are enforced here, by the reader; the remote service enforces everything else. */
 export class RemoteSandbox implements BackendSandbox {
   readonly files: GuestFiles
   readonly ended: Promise<string>
@@ -83,7 +83,7 @@ export class RemoteSandbox implements BackendSandbox {
     const guest = new GuestCommand(limits, io, UNCOUNTED, this.#place.layers)
     await guest.start({
       start: (onOutput) => this.#place.start(this.#request(command, io, guest.isHeld, onOutput)),
-      // What cannot be told to go now is ended by its keeper, when nothing uses it any more.
+      // A sandbox that cannot be destroyed now is ended by the remote service when it is idle.
       lose: () => void this.close().catch(() => {}),
     })
     return guest
@@ -115,5 +115,5 @@ export class RemoteSandbox implements BackendSandbox {
   }
 }
 
-/** No kernel of ours counts anything for a command that runs elsewhere. */
+/** The local kernel counts nothing for a remote command. */
 const UNCOUNTED = { counts: () => ({ oomKills: 0, pidsRefused: 0 }) }

@@ -29,7 +29,7 @@ import {
 
 const PROGRAM = '/usr/bin/sandbox-exec'
 
-/** What the profile is written to keep. Processes, IPC, the kernel's surface and the kernel's limits are not in it. */
+/** The guarantees of the profile. Processes, IPC, the kernel's attack surface and kernel limits are not included. */
 const CLAIMS: readonly Guarantee[] = [
   'fs.read',
   'fs.write',
@@ -45,7 +45,7 @@ const CLAIMS: readonly Guarantee[] = [
 
 export type SeatbeltParts = { readonly platform: string; readonly probePlan: () => Plan }
 
-/** macOS's own sandbox. Not run on macOS yet: see the README beside this file. */
+/** macOS's own sandbox. Not tested on macOS yet: see the README beside this file. */
 export function seatbelt({ platform, probePlan }: SeatbeltParts): Backend {
   const open = async (plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> => {
     if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
@@ -129,7 +129,7 @@ class SeatbeltSandbox implements BackendSandbox {
   }
 
   async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
-    if (io.terminal) throw new SandboxError('unsupported', 'seatbelt has no terminals')
+    if (io.terminal) throw new SandboxError('unsupported', 'seatbelt does not support terminals')
     await io.permit
     const stop = this.#stopWith(io.signal)
     const streams = {
@@ -152,7 +152,7 @@ class SeatbeltSandbox implements BackendSandbox {
 
   connect = connectLoopback
 
-  /** What was asked of the kernel; it offers no way to read it back. */
+  /** The requested layers; macOS offers no way to read them back. */
   async layers(): Promise<readonly string[]> {
     return ['seatbelt']
   }
@@ -192,10 +192,12 @@ function resultOf(result: RunResult): ExecResult {
   return { outcome, stdout, stderr, truncated, durationMs, violations: [], layers: ['seatbelt'] }
 }
 
-/** SECURITY: done by our own hand they would not cross the wall, so they are not done. */
+/** SECURITY: the host would carry them out without isolation, so they are not supported. */
 function unsupportedFiles(): GuestFiles {
   const refuse = (): never => {
-    throw new SandboxError('unsupported', 'seatbelt has no file operations', { hint: 'use commands' })
+    throw new SandboxError('unsupported', 'seatbelt does not support file operations', {
+      hint: 'use commands',
+    })
   }
   const later = async (): Promise<never> => refuse()
   return {

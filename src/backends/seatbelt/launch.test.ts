@@ -223,7 +223,7 @@ describe('files', () => {
 
   test('what a profile cannot do is refused', () => {
     const mounts = [{ source: '/Users/u/data', target: '/elsewhere', mode: 'ro' }]
-    expect(() => profile({ mounts })).toThrow('cannot show')
+    expect(() => profile({ mounts })).toThrow('cannot mount')
   })
 })
 

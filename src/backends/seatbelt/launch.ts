@@ -4,22 +4,22 @@ import { SandboxError } from '../../model/errors.ts'
 import { type Plan, PROXY_PORT, type Protection } from '../../model/plan.ts'
 
 /**
- * A plan in Seatbelt's language (SBPL). Everything is denied first; of the rules that match, the last one decides.
+ * Translates a plan to a Seatbelt profile (SBPL). Everything is denied first; the last matching rule decides.
  *
- *   (deny default) · what programs need to start · grants · masks · protected names · network
+ *   (deny default) · what programs need to start · mounts · masks · protected names · network
  */
 
 export type SeatbeltContext = {
-  /** A directory of the sandbox's own: its TMPDIR and the plan's small files. */
+  /** The sandbox's own directory: its TMPDIR and the plan's small files. */
   readonly scratch: string
   /** In network mode `fetch`: the port on the host's loopback where the proxy listens. */
   readonly proxyPort: number | undefined
 }
 
-/** SECURITY: a path becomes text of a program; whatever could end the text is escaped or refused. */
+/** SECURITY: a path becomes part of the profile's text; characters that could end a string are escaped or rejected. */
 export function quoted(text: string): string {
   if (/\p{Cc}/u.test(text))
-    throw new SandboxError('invalid-input', 'a path holds a control character', { hint: 'rename it' })
+    throw new SandboxError('invalid-input', 'a path contains a control character', { hint: 'rename it' })
   return `"${text.replace(/[\\"]/g, '\\$&')}"`
 }
 
@@ -29,7 +29,7 @@ const regex = (pattern: string): string => `(regex ${quoted(pattern)})`
 const rule = (action: 'allow' | 'deny', what: string, filters: readonly string[]): string =>
   [`(${action} ${what}`, ...filters.map((filter) => `  ${filter}`)].join('\n').concat(')')
 
-/** Programs and libraries of the system; they hold nobody's secrets. */
+/** Programs and libraries of the system; they contain no secrets. */
 const PROGRAMS = [
   '/usr',
   '/bin',
@@ -41,7 +41,7 @@ const PROGRAMS = [
 ]
 const SYSTEM_FILES = ['/private/etc/localtime', '/private/etc/shells', '/private/var/db/timezone']
 const DEVICES = ['/dev/null', '/dev/zero', '/dev/random', '/dev/urandom', '/dev/tty', '/dev/ptmx', '/dev/fd']
-/** Names of users and groups, time zones, notifications; no pasteboard, no keychain, no window server. */
+/** User and group names, time zones, notifications; no pasteboard, no keychain, no window server. */
 const SERVICES = [
   'com.apple.system.opendirectoryd.libinfo',
   'com.apple.system.notification_center',
@@ -49,7 +49,7 @@ const SERVICES = [
   'com.apple.logd',
 ]
 
-/** The whole profile for one plan. */
+/** The profile for a plan. */
 export function profileOf(plan: Plan, context: SeatbeltContext): string {
   refuseUnheld(plan)
   return `${[
@@ -65,21 +65,21 @@ export function profileOf(plan: Plan, context: SeatbeltContext): string {
   ].join('\n')}\n`
 }
 
-/** The process that puts a command behind the profile. */
+/** The arguments that run a command under the profile. */
 export function seatbeltArgs(profile: string, command: Command): readonly string[] {
   return ['-p', profile, '--', ...command.argv]
 }
 
-/** What a profile cannot do: show a file elsewhere, or keep writes apart. Refused, never left out. */
+/** Rejects what a profile cannot do: mount a file at another path, or hold writes back. */
 function refuseUnheld(plan: Plan): void {
   const moved = plan.mounts.find(({ real, target }) => real !== target)
   if (moved)
-    throw new SandboxError('unsupported', `seatbelt cannot show \`${moved.real}\` as \`${moved.target}\``, {
-      hint: 'grant the path where it is',
+    throw new SandboxError('unsupported', `seatbelt cannot mount \`${moved.real}\` at \`${moved.target}\``, {
+      hint: 'mount the path at its own location',
     })
   if (plan.mounts.some(({ overlay }) => overlay !== undefined))
-    throw new SandboxError('unsupported', 'seatbelt cannot keep changes for a review', {
-      hint: 'leave --review out',
+    throw new SandboxError('unsupported', 'seatbelt does not support review', {
+      hint: 'leave out --review',
     })
 }
 
@@ -103,7 +103,7 @@ function basics({ scratch }: SeatbeltContext): readonly string[] {
   ]
 }
 
-/** A path can be walked only when each directory above it can be seen; seen, not listed. */
+/** A path can be resolved only if the metadata of each parent directory is readable; listing is not needed. */
 function ancestors(paths: readonly string[]): readonly string[] {
   const above = (path: string): readonly string[] =>
     path === '/' ? ['/'] : [...above(dirname(path)), dirname(path)]
@@ -127,7 +127,7 @@ function grants(plan: Plan, { scratch }: SeatbeltContext): readonly string[] {
   ]
 }
 
-/** And a writable path inside a read-only one is opened again: the longest path decides, as everywhere. */
+/** A writable path inside a read-only one is opened again: the longest path decides. */
 function reopened({ mounts }: Plan): readonly string[] {
   const inner = mounts.filter(
     ({ mode, real }) =>
@@ -155,7 +155,7 @@ const masks = ({ masks: hidden }: Plan): readonly string[] =>
       ]
     : []
 
-/** The file system folds case, and so does the pattern. */
+/** The file system is case-insensitive, and so is the pattern. */
 const folded = (text: string): string =>
   [...text]
     .map((char) => {
@@ -171,22 +171,22 @@ const either = (names: readonly string[]): string => `(${names.map(folded).join(
 const prefixesOf = (name: string): readonly string[] =>
   name.includes('/') ? [...prefixesOf(dirname(name)), dirname(name)] : []
 
-/** SECURITY: names that run code later stay closed, whatever was granted above. */
+/** SECURITY: names that run code later stay protected, whatever is mounted above. */
 function protections(protection: Protection, root: string): readonly string[] {
   const base = `^${folded(root === '/' ? '' : root)}/(.*/)?`
   const { roots, inner, names, exceptBelow, pinned } = protection
   const prefixes = [...new Set(names.flatMap(prefixesOf))]
   return [
     rule('deny', 'file-write*', [regex(`${base}${either(names)}(/|$)`)]),
-    // Packages bring names of their own.
+    // Packages contain such names legitimately.
     rule('allow', 'file-write*', [regex(`${base}${either(exceptBelow)}/`)]),
     rule('deny', 'file-write*', [regex(`${base}${either(names)}/(.*/)?${either(exceptBelow)}(/|$)`)]),
-    // What leads to a name can be made only outside, or it could be brought in ready-made.
+    // Parent directories of a protected name may not be created or renamed, or the name could be moved in ready-made.
     ...(prefixes.length > 0 ? [rule('deny', 'file-write*', [regex(`${base}${either(prefixes)}$`)])] : []),
     rule('deny', 'file-write*', [
       regex(`${base}${either(roots)}$`),
       regex(`${base}${either(inner)}(/|$)`),
-      // A granted path may itself be the repository.
+      // A mounted path may itself be the repository.
       ...(inner.some((pattern) => folds(root, dirname(pattern)))
         ? [regex(`^${folded(dirname(root))}/${either(inner)}(/|$)`)]
         : []),
@@ -230,7 +230,7 @@ function network(
   ]
 }
 
-/** The command's variables: the proxy's real port, and the plan's files where they really lie. */
+/** The command's environment variables, with the proxy's real port and the real paths of the plan's files. */
 export function seatbeltEnvironment(
   plan: Plan,
   command: Command,
@@ -249,6 +249,6 @@ export function seatbeltEnvironment(
   return { ...Object.fromEntries(own), TMPDIR: scratch }
 }
 
-/** Where a small file of the plan lies when it cannot be mounted. */
+/** The path of a small file of the plan, which cannot be mounted. */
 export const fileInScratch = (scratch: string, target: string): string =>
   `${scratch}/${target.replaceAll('/', '_')}`

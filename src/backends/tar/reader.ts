@@ -1,12 +1,12 @@
 import { TAR_TYPES } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 
-/** One entry of an archive; what follows it is its content. */
+/** One entry of an archive; its content follows. */
 export type TarEntry = {
   readonly name: string
   /**
-   * A file, a link, a directory; one that did not change; one whose content cannot be told; when it was all looked at; one
-   * whose name or link is no text, and which therefore has none that could be used.
+   * A file, a link, a directory; `same`: unchanged; `unread`: the content could not be read; `time`: when the tree was read;
+   * `strange`: the name or link target is not UTF-8, so it cannot be used.
    */
   readonly kind: 'file' | 'link' | 'dir' | 'same' | 'unread' | 'time' | 'strange'
   readonly mode: number
@@ -27,13 +27,13 @@ const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
 export type TarLimits = {
   readonly entries?: number
   readonly bytes?: number
-  /** The bits of a mode that are taken over; permissions alone unless said otherwise. */
+  /** The mode bits that are kept; default: permissions only. */
   readonly modes?: number
 }
 
 /**
- * Reads an archive while it comes. SECURITY: a guest may have written it. Names are plain relative paths or the archive is refused as a
- * whole; lengths are bounded before anything is kept.
+ * Reads an archive as a stream. SECURITY: a guest may have written it. An archive with a name that is not a plain relative
+ * path is rejected as a whole; lengths are limited before anything is buffered.
  */
 export class TarReader {
   readonly #source: AsyncIterator<Uint8Array>
@@ -49,7 +49,7 @@ export class TarReader {
     this.#limits = { entries: unlimited, bytes: unlimited, modes: 0o777, ...limits }
   }
 
-  /** The next entry; what was not read of the one before is passed over. */
+  /** The next entry; skips the unread content of the previous one. */
   async next(): Promise<TarEntry | undefined> {
     for await (const _ of this.content());
     const long: Record<string, Buffer> = {}
@@ -61,19 +61,19 @@ export class TarReader {
       if (text(head, 156, 1) !== 'x') return this.#entry(head, size, long)
       if (size > MAX_RECORDS) throw hostile('a name that is too long')
       const records = await this.#take(size + padOf(size))
-      if (!records) throw hostile('a cut record')
+      if (!records) throw hostile('a truncated record')
       Object.assign(long, recordsOf(records.subarray(0, size)))
     }
   }
 
   #entry(head: Buffer, shown: number, long: Readonly<Record<string, Buffer>>): TarEntry {
     const kind = KINDS[text(head, 156, 1)]
-    if (!kind) throw hostile('something that is no file')
+    if (!kind) throw hostile('an unsupported entry type')
     const size = long.size === undefined ? shown : Number(long.size.toString('latin1'))
     if (!Number.isSafeInteger(size) || size < 0 || (size > 0 && kind !== 'file'))
-      throw hostile('a wrong size')
+      throw hostile('an invalid size')
     this.#bytes += size
-    if (this.#bytes > this.#limits.bytes) throw hostile('more than fits')
+    if (this.#bytes > this.#limits.bytes) throw hostile('too much data')
     this.#left = size
     const path = long.path ?? bytesOf(head, 0, 100)
     const target = long.linkpath ?? bytesOf(head, 157, 100)
@@ -88,26 +88,26 @@ export class TarReader {
     }
   }
 
-  /** The bytes of the entry that came last. */
+  /** The content of the last entry. */
   async *content(): AsyncGenerator<Buffer> {
     const padding = padOf(this.#left)
     while (this.#left > 0) {
-      if (this.#rest.length === 0 && !(await this.#more())) throw hostile('a cut file')
+      if (this.#rest.length === 0 && !(await this.#more())) throw hostile('a truncated file')
       const piece = this.#rest.subarray(0, this.#left)
       this.#rest = this.#rest.subarray(piece.length)
       this.#left -= piece.length
       yield piece
     }
-    if (padding > 0 && !(await this.#take(padding))) throw hostile('a cut file')
+    if (padding > 0 && !(await this.#take(padding))) throw hostile('a truncated file')
   }
 
-  /** Gives up: the other side is told to stop. */
+  /** Aborts: the sender is told to stop. */
   async close(): Promise<void> {
     await this.#source.return?.()
   }
 
   async #end(): Promise<undefined> {
-    // Whatever comes after the end is nothing; the other side still has to get rid of it.
+    // Data after the end is discarded, so that the sender can finish.
     while (await this.#more()) this.#rest = Buffer.alloc(0)
     return undefined
   }
@@ -127,13 +127,13 @@ export class TarReader {
   }
 }
 
-/** SECURITY: a guest that stops whoever sends its files must not hold us up for ever. */
+/** SECURITY: a guest that stops sending must not block us forever. */
 const SILENCE_MS = 30_000
 
 async function inTime<T>(next: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(hostile('nothing any more')), SILENCE_MS)
+    timer = setTimeout(() => reject(hostile('no end: the sender stopped')), SILENCE_MS)
   })
   try {
     return await Promise.race([next, late])
@@ -154,11 +154,11 @@ const text = (head: Buffer, at: number, width: number): string => bytesOf(head, 
 
 function number(head: Buffer, at: number, width: number): number {
   const value = Number.parseInt(text(head, at, width) || '0', 8)
-  if (!Number.isSafeInteger(value) || value < 0) throw hostile('a wrong number')
+  if (!Number.isSafeInteger(value) || value < 0) throw hostile('an invalid number')
   return value
 }
 
-/** SECURITY: a name that is not UTF-8 would come out as another one. */
+/** SECURITY: a name that is not UTF-8 would turn into another one. */
 const isText = (bytes: Buffer): boolean => Buffer.from(bytes.toString('utf8'), 'utf8').equals(bytes)
 
 function recordsOf(bytes: Buffer): Record<string, Buffer> {
@@ -166,7 +166,7 @@ function recordsOf(bytes: Buffer): Record<string, Buffer> {
   for (let at = 0; at < bytes.length; ) {
     const space = bytes.indexOf(0x20, at)
     const length = Number.parseInt(bytes.toString('latin1', at, space), 10)
-    if (space < 0 || !(length > space - at) || at + length > bytes.length) throw hostile('a wrong record')
+    if (space < 0 || !(length > space - at) || at + length > bytes.length) throw hostile('an invalid record')
     const record = bytes.subarray(space + 1, at + length - 1)
     const equals = record.indexOf('=')
     const name = record.toString('latin1', 0, Math.max(equals, 0))
@@ -179,8 +179,8 @@ function recordsOf(bytes: Buffer): Record<string, Buffer> {
 function assertPlain(name: string): void {
   const bad = name === '' || name.length > 4096 || name.includes('\0')
   if (bad || name.split('/').some((part) => part === '' || part === '.' || part === '..'))
-    throw hostile('a name that leads elsewhere')
+    throw hostile('a name that leads outside')
 }
 
 const hostile = (what: string): SandboxError =>
-  new SandboxError('path-traversal', `the archive holds ${what}`)
+  new SandboxError('path-traversal', `the archive contains ${what}`)

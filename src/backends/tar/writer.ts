@@ -3,8 +3,8 @@ import { bytesOf, type Tree, type TreeEntry } from '../images/tree.ts'
 const BLOCK = 512
 
 /**
- * A tree as a tar stream, the same bytes for the same tree: sorted, without owners, directories without times.
- * SECURITY: every path is written relative, so that nothing unpacks outside its place.
+ * Writes a tree as a tar stream, the same bytes for the same tree: sorted, without owners, directories without times.
+ * SECURITY: every path is relative, so that nothing is unpacked outside the target directory.
  */
 export function* tarOf(tree: Tree): Generator<Buffer> {
   for (const path of [...tree.keys()].sort()) {
@@ -25,7 +25,7 @@ function* entryOf(name: string, entry: TreeEntry): Generator<Buffer> {
   }
 }
 
-/** A file among others in an archive. */
+/** The header of a file entry; the caller writes the content and the padding. */
 export function* tarFile(name: string, size: number): Generator<Buffer> {
   yield* header({ name, type: '0', mode: 0o644, size })
 }
@@ -43,7 +43,7 @@ export type Header = {
 
 const FITS = 100
 
-/** The header of one entry, with records before it for what does not fit. */
+/** The header of one entry, preceded by records for fields that do not fit. */
 export function* header(fields: Header): Generator<Buffer> {
   const { name, link = '' } = fields
   const long = [
@@ -59,7 +59,7 @@ export function* header(fields: Header): Generator<Buffer> {
   yield block(fields)
 }
 
-/** `17 path=a/long/name`: the length counts itself. */
+/** `17 path=a/long/name`: the length includes itself. */
 function record(key: string, value: string): string {
   const rest = Buffer.byteLength(` ${key}=${value}\n`)
   let length = rest + String(rest).length

@@ -94,8 +94,8 @@ export class Webhooks {
   }
 
   async remove(principal: Principal, id: string): Promise<void> {
-    const mine = (await this.list(principal)).some((row) => row.id === id)
-    if (!mine) throw new SandboxError('not-found', `no such webhook \`${id}\``)
+    const isOwn = (await this.list(principal)).some((row) => row.id === id)
+    if (!isOwn) throw new SandboxError('not-found', `no such webhook \`${id}\``)
     await this.#parts.store.write((tx) => removeWebhook(tx, id))
     this.#searched.delete(id)
   }

@@ -3,50 +3,50 @@ import type { Usage } from '../../backend.ts'
 import type { GuestImage } from '../image/image.ts'
 import type { Accelerator } from './launch.ts'
 
-/** A machine that somebody wants. */
+/** What a machine is started with. */
 export type MachineSpec = {
   readonly image: GuestImage
   readonly memoryMb: number
-  /** Its own writable disk; the driver opens it and never looks into it. */
+  /** The machine's own writable disk; the driver opens it and never reads its content. */
   readonly disk: string
-  /** A read-only drive; an image may be put on it until the guest is told to look. */
+  /** A read-only drive; an image may be written to it until the guest is told to read it. */
   readonly inputs: string
-  /** What the host gives the whole machine of its processors. */
+  /** The host's CPU limit for the whole machine. */
   readonly cpus: number
 }
 
-/** A machine's memory and state on the host's disk, as one moment left them. */
+/** The saved memory and state of a machine on the host's disk. */
 export type MachineSnapshot = { readonly memory: string; readonly state: string }
 
-/** A machine that runs, or stands still. */
+/** A machine that runs or is paused. */
 export interface Machine {
-  /** The byte stream to the agent in it. */
+  /** The byte stream to the agent in the machine. */
   readonly channel: Duplex
   readonly pid: number
-  /** Resolves when it is gone, with what the hypervisor said. */
+  /** Resolves with the hypervisor's output when the machine has ended. */
   readonly ended: Promise<string>
   usage(): Usage | undefined
   pause(): Promise<void>
   resume(): Promise<void>
-  /** Writes its state out while it stands still, and ends it. Only one that was started to become a template can. */
+  /** Saves the state of a paused machine and ends it. Only for machines started with `bootTemplate`. */
   save(state: string): Promise<void>
-  /** Idempotent; nothing is left of it. */
+  /** Idempotent; nothing of the machine is left. */
   kill(): Promise<void>
 }
 
 /** One hypervisor. */
 export interface Driver {
   readonly name: string
-  /** Why it cannot be used here, or how it would run guests. */
+  /** Why the hypervisor cannot be used here, or how it would run guests. */
   probe(): Promise<
     | { readonly usable: true; readonly accelerator: Accelerator }
     | { readonly usable: false; readonly reason: string; readonly fix: string }
   >
-  /** Names everything that a saved machine depends on besides its image and size: versions, flags, the host's processor. */
+  /** Everything that a saved machine depends on besides its image and size: versions, flags, the host's CPU. */
   fingerprint(): Promise<string>
   boot(spec: MachineSpec): Promise<Machine>
-  /** One whose memory is a file from the start, so that it can be saved. */
+  /** Boots a machine whose memory is a file, so that it can be saved. */
   bootTemplate(spec: MachineSpec, memory: string): Promise<Machine>
-  /** A copy of a saved machine; it stands still until `resume`. */
+  /** Clones a saved machine; the clone is paused until `resume`. */
   clone(spec: MachineSpec, saved: MachineSnapshot): Promise<Machine>
 }

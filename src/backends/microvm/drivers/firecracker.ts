@@ -1,8 +1,8 @@
 import type { GuestImage } from '../image/image.ts'
 
 /**
- * What Firecracker and its jailer are told. Pure.
- * PLATFORM: no host here can run it. The documents are held against a strict fake of its API, and nothing more is claimed;
+ * The API calls and arguments for Firecracker and its jailer. Pure.
+ * PLATFORM: never run on a real host. The calls are tested against a strict fake of the API, and nothing more is claimed;
  * `qemu` is the driver that runs.
  */
 
@@ -20,7 +20,7 @@ export type FirecrackerMachine = {
   readonly memoryMb: number
 }
 
-/** Names inside the jail; the jailer's directory holds one hard link for each. */
+/** File names inside the jail; the jailer's directory has one hard link for each. */
 const INSIDE = {
   kernel: 'vmlinux',
   initrd: 'initrd',
@@ -29,13 +29,13 @@ const INSIDE = {
   vsock: 'agent.sock',
 }
 const SNAPSHOT = { state: 'state', memory: 'memory' }
-/** Any number above the reserved ones: each machine has a socket of its own. */
+/** Any number above the reserved ones: each machine has its own socket. */
 const GUEST_CID = 3
 const BOOT_ARGUMENTS = 'reboot=k panic=-1 quiet loglevel=0 random.trust_cpu=on 8250.nr_uarts=0'
 
 const put = (path: string, body: FirecrackerCall['body']): FirecrackerCall => ({ method: 'PUT', path, body })
 
-/** From nothing to a running machine. SECURITY: no network interface and no metadata service. */
+/** Boots a machine. SECURITY: no network interface and no metadata service. */
 export const bootCalls = ({ memoryMb }: FirecrackerMachine): readonly FirecrackerCall[] => [
   put('/machine-config', { vcpu_count: 1, mem_size_mib: memoryMb, smt: false }),
   put('/boot-source', {
@@ -57,7 +57,7 @@ const drive = (id: string, path: string, readOnly: boolean): Record<string, unkn
   cache_type: 'Unsafe',
 })
 
-/** Puts a machine to sleep and writes it out. */
+/** Pauses a machine and saves it. */
 export const saveCalls = (): readonly FirecrackerCall[] => [
   { method: 'PATCH', path: '/vm', body: { state: 'Paused' } },
   put('/snapshot/create', {
@@ -68,8 +68,8 @@ export const saveCalls = (): readonly FirecrackerCall[] => [
 ]
 
 /**
- * A clone: its memory is the template's file, changed in private. The names in the snapshot are relative, so each clone finds
- * its own disk and its own socket in its own jail.
+ * Clones a machine: its memory is a private mapping of the template's file. File names in the snapshot are relative, so
+ * each clone finds its own disk and its own socket in its own jail.
  */
 export const cloneCalls = (): readonly FirecrackerCall[] => [
   put('/snapshot/load', {
@@ -91,13 +91,13 @@ export type FirecrackerJail = {
   readonly base: string
   readonly uid: number
   readonly gid: number
-  /** What the host gives the machine of its processors, and the memory beside the guest's own. */
+  /** The host's CPU limit for the machine, and the memory beside the guest's. */
   readonly cpus: number
 }
 
 const OVERHEAD_MB = 128
 
-/** The jailer makes the directory, the namespaces and the groups, and becomes the user. */
+/** The jailer creates the directory, the namespaces and the cgroups, and switches to the user. */
 export const jailerArguments = (
   { id, memoryMb }: FirecrackerMachine,
   { firecracker, base, uid, gid, cpus }: FirecrackerJail,
@@ -109,7 +109,7 @@ export const jailerArguments = (
   ...['--', '--api-sock', 'api.sock'],
 ]
 
-/** Which file of the host is linked into the jail under which name. */
+/** Which host file is linked into the jail under which name. */
 export const jailedFiles = ({ image, disk }: FirecrackerMachine): ReadonlyMap<string, string> =>
   new Map([
     [INSIDE.kernel, image.vmlinux],

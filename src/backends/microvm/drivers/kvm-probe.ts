@@ -3,14 +3,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { run } from '../../../host/process/run.ts'
 
-/** What the guest's last word is worth as an exit code: QEMU doubles it and adds one. */
+/** QEMU's exit code for the guest's success: QEMU doubles the written value and adds one. */
 const DONE = 33
 const WITHIN_MS = 1000
 const LOOPS = 20_000_000
 
 /**
- * Whether a guest really runs by the processor. A device node proves nothing: there are hosts whose `/dev/kvm` opens and
- * then steps through every instruction in software, a thousand times too slow.
+ * Whether KVM really runs guests on the CPU. A device node proves nothing: on some hosts `/dev/kvm` opens and then
+ * emulates every instruction in software, a thousand times too slow.
  */
 export async function probeKvm(qemu: string): Promise<boolean> {
   if (!looksPossible()) return false
@@ -33,7 +33,7 @@ export async function probeKvm(qemu: string): Promise<boolean> {
   }
 }
 
-/** Cheap signs that it cannot work; the guest itself has the last word. */
+/** Quick checks that rule KVM out; otherwise the test guest decides. */
 function looksPossible(): boolean {
   if (existsSync('/sys/module/kvm_pvm')) return false
   if (!/^flags\s*:.*\b(vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8'))) return false
@@ -50,8 +50,8 @@ const NOTE_AT = 0x1000
 const CODE_OFFSET = 0x1020
 
 /**
- * The smallest guest: an ELF file with a note that says where to begin in 32-bit mode. It counts down and then writes to
- * the port that ends QEMU.
+ * The smallest guest: an ELF file with a note that names the 32-bit entry point. It counts down and then writes to the port
+ * that ends QEMU.
  */
 export function probeGuest(): Buffer {
   const code = Buffer.from([

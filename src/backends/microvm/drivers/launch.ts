@@ -1,9 +1,9 @@
-/** What QEMU and the jail around it are started with. Pure. */
+/** The arguments of QEMU and of its jail. Pure. */
 
-/** How the guest's instructions run: by the processor, or by a program that reads them. */
+/** How guest instructions are executed: by the CPU, or emulated. */
 export type Accelerator = 'kvm' | 'tcg'
 
-/** QEMU gets every file as an open descriptor, so that none has to be in its reach by name. */
+/** QEMU gets every file as an open descriptor, so that it needs no access to files by name. */
 export const DESCRIPTORS = {
   channel: 3,
   monitor: 4,
@@ -22,28 +22,28 @@ const byDescriptor = (number: number): string => `/proc/self/fd/${number}`
 export type MachineLaunch = {
   readonly accelerator: Accelerator
   readonly memoryMb: number
-  /** The host's own clock rate: under emulation a guest cannot measure one reliably. */
+  /** The host's TSC frequency: an emulated guest cannot measure one reliably. */
   readonly tscKhz: number
   /**
-   * Where the guest's memory lies: nowhere, in a file that it writes to (a template in the making), or in a file that it
-   * reads and changes for itself alone (a clone).
+   * The guest's memory: anonymous, a file that it writes to (while a template is created), or a private mapping of a
+   * template's file (a clone).
    */
   readonly memory: 'own' | 'written' | 'shared-template'
-  /** From this version on QEMU can open a template without the right to write to it. */
+  /** Whether this QEMU version can open a template without write permission. */
   readonly opensReadOnly: boolean
-  /** Starts from the state on the last descriptor. */
+  /** Whether to load the state from the last descriptor. */
   readonly incoming: boolean
 }
 
-/** Strings that are moved byte by byte cost a processor nothing and an emulator eight times as much. */
+/** Fast string instructions cost a CPU nothing, but an emulator eight times as much. */
 const EMULATED_CPU = 'max,erms=off,fsrm=off'
 
-/** Everything that slows the boot and that no sandbox uses is off; speculation's fixes matter only on a processor. */
+/** Disables what slows the boot and no sandbox uses; speculation mitigations matter only on a real CPU. */
 const EMULATED = ['mitigations=off', 'cryptomgr.notests', 'tsc=reliable', 'no_timer_check']
 const BLACKLIST = 'initcall_blacklist=init_kprobe_trace,trace_eval_init,slab_sysfs_init'
 
 function kernelCommandLine({ accelerator, tscKhz }: MachineLaunch): string {
-  // Landlock is used; the other guards of the kernel's have no rules here and are only asked.
+  // Landlock is used; the other security modules of the kernel have no rules here and would only cost time.
   const guards = 'lsm=landlock,yama'
   const quiet = ['reboot=t', 'panic=-1', 'quiet', 'loglevel=0']
   const always = [...quiet, 'random.trust_cpu=on', '8250.nr_uarts=0', guards]
@@ -53,7 +53,7 @@ function kernelCommandLine({ accelerator, tscKhz }: MachineLaunch): string {
 }
 
 /**
- * INVARIANT: a template and its clones differ in `memory` and `incoming` alone; anything else and the state does not fit.
+ * INVARIANT: a template and its clones differ only in `memory` and `incoming`; otherwise the state does not fit.
  * SECURITY: no network device, no shared file system, no default device; QEMU may start no process and change no user.
  */
 export function qemuArguments(launch: MachineLaunch): readonly string[] {
@@ -91,12 +91,12 @@ function memoryObject({ memory, memoryMb, opensReadOnly }: MachineLaunch): strin
   return `${file},share=off${opensReadOnly ? ',readonly=on,rom=off' : ''}`
 }
 
-/** What a clone writes to its disk is its own and gone with it, so nothing is ever forced onto the host's. */
+/** A clone's disk is private and temporary, so its writes are never flushed to the host's disk. */
 const drive = (name: string, descriptor: number, readOnly: boolean): readonly string[] => [
   '-blockdev',
   `driver=file,node-name=${name},filename=${byDescriptor(descriptor)},locking=off,read-only=${readOnly ? 'on' : 'off'},cache.no-flush=on`,
   '-device',
-  // Where the host's disk is full the guest hears of it, instead of standing still for ever.
+  // If the host's disk is full, the guest gets an error instead of hanging forever.
   `virtio-blk-device,drive=${name},serial=${name},werror=report,rerror=report`,
 ]
 
@@ -104,27 +104,27 @@ export type Jail = {
   readonly agent: string
   readonly bwrap: string
   readonly qemu: string
-  /** Programs, libraries and firmware, shown read-only where they are. */
+  /** Programs, libraries and firmware, mounted read-only at their paths. */
   readonly shown: readonly string[]
   readonly links: readonly { readonly path: string; readonly target: string }[]
-  /** Whom QEMU runs as; absent where we are nobody special ourselves. */
+  /** The user that QEMU runs as; absent if we are unprivileged ourselves. */
   readonly user: { readonly uid: number; readonly gid: number } | undefined
   readonly cgroups: readonly string[]
-  /** A directory for the socket that a snapshot leaves by. */
+  /** The directory of the socket through which a snapshot is saved. */
   readonly exit: string | undefined
-  /** Whether the last descriptor holds what makes an old QEMU open the template for reading alone. */
+  /** Whether the last descriptor is the preload library that makes an old QEMU open the template read-only. */
   readonly preload: boolean
   readonly accelerator: Accelerator
 }
 
 const NAMESPACES = ['user', 'pid', 'ipc', 'uts', 'net'].map((name) => `--unshare-${name}`)
 
-/** Where a snapshot's socket is in the jail. */
+/** The path of the snapshot socket in the jail. */
 export const EXIT = '/run/exit'
 
 /**
- * The jail: control groups and a user first, then namespaces with nothing in them but the program itself.
- * SECURITY: the emulator is a large program that reads what a guest writes; when it falls, this is what is left.
+ * The jail: cgroups and a user first, then namespaces that contain only the program itself.
+ * SECURITY: the emulator is a large program that processes guest data; if it is compromised, the jail still holds.
  */
 export function jailArguments(jail: Jail, qemu: readonly string[]): readonly string[] {
   const { user, cgroups, bwrap, shown, links, exit, preload, accelerator } = jail

@@ -58,14 +58,14 @@ export class QemuMachine implements Machine {
     return treeUsage(this.#hosted.pid)
   }
 
-  /** QEMU's last words say more than that it does not answer. */
+  /** QEMU's error output says more than a missing response. */
   async #call(name: string, args?: Record<string, unknown>): Promise<unknown> {
     try {
       return await this.#monitor.call(name, args)
     } catch (error) {
       const late = new Promise<string>((resolve) => setTimeout(() => resolve(''), 500).unref())
-      const said = await Promise.race([this.ended, late])
-      throw said ? new SandboxError('launch-failed', `qemu: ${said}`) : error
+      const errorText = await Promise.race([this.ended, late])
+      throw errorText ? new SandboxError('launch-failed', `qemu: ${errorText}`) : error
     }
   }
 
@@ -77,14 +77,14 @@ export class QemuMachine implements Machine {
     await this.#call('cont')
   }
 
-  /** Takes the state in that lies on its last descriptor. */
+  /** Loads the state from the last descriptor. */
   async load(): Promise<void> {
     await this.#ignoreShared()
     await this.#call('migrate-incoming', { uri: `fd:${DESCRIPTORS.state}` })
     await this.#monitor.migrated()
   }
 
-  /** What lies in the memory's own file is not written a second time. */
+  /** Memory that is already in its own file is not saved again. */
   async #ignoreShared(): Promise<void> {
     const capabilities = [{ capability: 'x-ignore-shared', state: true }]
     await this.#call('migrate-set-capabilities', { capabilities })
@@ -92,7 +92,7 @@ export class QemuMachine implements Machine {
 
   async save(state: string): Promise<void> {
     const dir = this.#exit
-    if (!dir) throw new SandboxError('internal', 'this machine was not made to be saved')
+    if (!dir) throw new SandboxError('internal', 'this machine was not started as a template')
     await this.pause()
     await this.#ignoreShared()
     const received = await receiveInto(join(dir, 's'), state)

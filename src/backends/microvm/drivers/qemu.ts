@@ -15,21 +15,21 @@ import { QemuMachine } from './qemu-machine.ts'
 
 export type QemuParts = {
   readonly agent: string
-  /** Makes QEMU before version 9 open templates for reading alone; without it there are no clones. */
+  /** The preload library that makes QEMU before version 9 open templates read-only; without it there are no clones. */
   readonly preload: string
-  /** `auto` uses the processor's own virtualization where a guest really runs by it. */
+  /** `auto` uses KVM if a test guest really runs on the CPU. */
   readonly accelerator: 'auto' | Accelerator
-  /** Called when a guest really ran by the processor. */
+  /** Called when a test guest ran with KVM. */
   readonly onKvm?: (() => void) | undefined
 }
 
 const ENV = { PATH: '/usr/bin:/bin' }
 const FIRMWARE = '/usr/share/qemu'
-/** What QEMU itself needs beside the guest's memory: translated code, devices. */
+/** Memory of QEMU itself beside the guest's: translated code, devices. */
 const OVERHEAD_MB = 384
 const THREADS = 128
 
-/** QEMU's `microvm` machine, in a jail of its own. */
+/** QEMU's `microvm` machine type, in its own jail. */
 export class Qemu implements Driver {
   readonly name = 'qemu'
   readonly #parts: QemuParts
@@ -50,11 +50,12 @@ export class Qemu implements Driver {
     if (!existsSync(join(FIRMWARE, 'qboot.rom')))
       return no('qboot.rom is missing', 'apt-get install qemu-system-data')
     const accelerator = await this.#accelerators()
-    if (!accelerator) return no('no guest runs by /dev/kvm here within a second', 'name the accelerator tcg')
+    if (!accelerator)
+      return no('/dev/kvm did not run a test guest within a second', 'set the accelerator to tcg')
     return { usable: true, accelerator }
   }
 
-  /** What was asked for; `auto` tries the processor's own first. */
+  /** The configured accelerator; `auto` tries KVM first. */
   #accelerators(): Promise<Accelerator | undefined> {
     this.#accelerator ??= this.#choose()
     return this.#accelerator
@@ -171,19 +172,19 @@ export class Qemu implements Driver {
   }
 }
 
-/** SECURITY: a QEMU that would open the template for writing is started with what keeps it from that, or not at all. */
+/** SECURITY: a QEMU that would open the template for writing is started with the preload library, or not at all. */
 const isGuarded = ({ memory, opensReadOnly }: MachineLaunch): boolean =>
   memory === 'shared-template' && !opensReadOnly
 
 const program = (): string | undefined => systemProgram('qemu-system-x86_64')
 
-/** PLATFORM: some distributions build the emulator as a part that is loaded. */
+/** PLATFORM: some distributions build the emulator as a loadable module. */
 const tcgModule = (): readonly string[] =>
   ['/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so', '/usr/lib64/qemu/accel-tcg-x86_64.so'].filter(
     (path) => existsSync(path),
   )
 
-/** A user that nobody is. */
+/** A uid that no user has. */
 const jailUser = (): Jail['user'] => {
   if (caller().uid !== 0) return undefined
   const id = 0x5000_0000 + randomInt(0x1000_0000)
@@ -195,14 +196,14 @@ function groupFor({ memoryMb, cpus: share }: MachineSpec): Cgroup | undefined {
   return Cgroup.create(cgroupHost(), groupName(), limits, 0)
 }
 
-/** Short, because the name of a socket must be. */
+/** Short, because the length of a socket path is limited. */
 function exitFor(user: Jail['user']): string {
   const dir = mkdtempSync(join(tmpdir(), 'rf-vm-'))
   if (user) chownSync(dir, user.uid, user.gid)
   return dir
 }
 
-/** From the loops that the kernel counted at its own start: the only figure that every host has. */
+/** From the kernel's loops_per_jiffy: the only value that every host has. */
 function tscKhz(): number {
   const loops = /^bogomips\s*: ([\d.]+)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]
   return Math.round(Number(loops ?? 4000) * 500)

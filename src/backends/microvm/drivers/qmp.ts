@@ -7,8 +7,8 @@ const CALL_MS = 15_000
 type Answer = { readonly resolve: (value: unknown) => void; readonly reject: (error: Error) => void }
 
 /**
- * QEMU's monitor.
- * SECURITY: it is spoken to by us alone, and what it says is not believed further than a state or an error text.
+ * QEMU's monitor (QMP).
+ * SECURITY: only we connect to it, and its responses are used only as a state or an error text.
  */
 export class Monitor {
   readonly #stream: Duplex
@@ -19,15 +19,15 @@ export class Monitor {
   constructor(stream: Duplex) {
     this.#stream = stream
     stream.on('data', (chunk: Buffer) => this.#hear(chunk.toString('utf8')))
-    stream.on('error', () => this.#end('the monitor broke'))
+    stream.on('error', () => this.#end('the monitor connection failed'))
     stream.on('close', () => this.#end('the machine ended'))
   }
 
-  /** Runs one command; rejects with QEMU's own words. */
+  /** Runs one command; rejects with QEMU's error message. */
   call(execute: string, args?: Record<string, unknown>): Promise<unknown> {
     return new Promise((resolve, reject) => {
       if (this.#over !== undefined) return reject(gone(this.#over))
-      const timer = setTimeout(() => this.#end(`QEMU did not answer to ${execute}`), CALL_MS)
+      const timer = setTimeout(() => this.#end(`QEMU did not answer ${execute} in time`), CALL_MS)
       const done = (): void => clearTimeout(timer)
       this.#waiting.push({
         resolve: (value) => {
@@ -43,13 +43,16 @@ export class Monitor {
     })
   }
 
-  /** Resolves when a migration, which is how states come and go, has ended well. */
+  /** Resolves when a migration, which saves or loads a state, has completed. */
   async migrated(): Promise<void> {
     for (let wait = 1; ; wait = Math.min(wait * 2, 20)) {
       const { status, 'error-desc': why } = (await this.call('query-migrate')) as Record<string, string>
       if (status === 'completed') return
       if (status === 'failed' || status === 'cancelled')
-        throw new SandboxError('launch-failed', `the machine's state is lost: ${why ?? status}`)
+        throw new SandboxError(
+          'launch-failed',
+          `the machine's state could not be saved or loaded: ${why ?? status}`,
+        )
       await new Promise((resolve) => setTimeout(resolve, wait))
     }
   }
@@ -57,7 +60,7 @@ export class Monitor {
   #hear(text: string): void {
     this.#rest += text
     if (this.#rest.length > MAX_LINE) {
-      this.#end('the monitor said too much')
+      this.#end('the monitor sent too much data')
       return
     }
     const lines = this.#rest.split('\n')
@@ -70,7 +73,7 @@ export class Monitor {
     try {
       said = JSON.parse(line) as Record<string, unknown>
     } catch {
-      this.#end('the monitor spoke in tongues')
+      this.#end('the monitor sent invalid JSON')
       return
     }
     if (typeof said.event === 'string') return

@@ -2,18 +2,18 @@ import { VSOCK_PORT } from '../../../host/guest/protocol.ts'
 import type { GuestImage } from '../image/image.ts'
 
 /**
- * What `vfkit`, which starts machines by Apple's Virtualization framework, is told. Pure.
- * PLATFORM: it runs on macOS alone, so these arguments are held against a strict fake of its command line, and nothing more
- * is claimed. There are no clones: the framework saves and loads machines only through programs of Apple's.
+ * The arguments of `vfkit`, which starts machines with Apple's Virtualization framework. Pure.
+ * PLATFORM: it runs only on macOS, so these arguments are tested against a strict fake of its command line, and nothing
+ * more is claimed. There are no clones: only Apple's own programs can save and load machines with the framework.
  */
 
 export type VzMachine = {
   readonly image: GuestImage
   readonly disk: string
   readonly memoryMb: number
-  /** A socket of the host by which the agent's port is reached. */
+  /** The host socket that is connected to the agent's port. */
   readonly channel: string
-  /** Where vfkit takes orders: pause, resume, stop. */
+  /** The URL of vfkit's control API: pause, resume, stop. */
   readonly control: string
 }
 
@@ -33,7 +33,7 @@ export const vfkitArguments = (machine: VzMachine): readonly string[] => [
   ...['--restful-uri', `unix://${machine.control}`],
 ]
 
-/** Orders on the control socket, as path and body. */
+/** A request to the control API, as path and body. */
 export const vfkitOrder = (
   what: 'Pause' | 'Resume' | 'HardStop',
 ): { readonly path: string; readonly body: { readonly state: string } } => ({
@@ -41,7 +41,7 @@ export const vfkitOrder = (
   body: { state: what },
 })
 
-/** The only files that it may open. */
+/** The only files that vfkit may open. */
 export const vzFiles = ({ image, disk }: VzMachine): readonly string[] => [
   image.vmlinux,
   image.initrd,

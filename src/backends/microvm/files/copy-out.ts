@@ -29,10 +29,10 @@ import type { TarEntry, TarReader } from '../../tar/reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
 
-/** Something of the guest's that did not get back, and why. */
+/** A path of the guest that was not copied back, and why. */
 export type SkippedPath = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
 
-/** Judges a path below a mount: the name that protects it, or nothing. What `leads` elsewhere brings its target along. */
+/** Returns the name that protects a path below a mount, if any. For a link (`leads`) its target is checked too. */
 export type ProtectedNameOf = (
   protection: Protection,
   relative: string,
@@ -42,16 +42,16 @@ export type ProtectedNameOf = (
 export type CopyOutResult = { readonly left: readonly SkippedPath[]; readonly since: string | undefined }
 
 /**
- * Takes a mount's changes back from a guest. SECURITY: everything in the archive is hostile. Nothing is written outside of
- * the judged directory, no link is followed on the way, no protected name is made, changed or removed, no file gets more
- * than permission bits, and what the host itself changed meanwhile stays as the host has it.
+ * Copies a mount's changes back from a guest. SECURITY: everything in the archive is hostile. Nothing is written outside
+ * the checked directory, no symbolic link is followed, no protected name is created, changed or removed, no file gets more
+ * than permission bits, and files that the host changed meanwhile keep the host's content.
  */
 export class CopyOut {
   readonly #mount: Mount
   readonly #manifest: Manifest
   readonly #judge: (root: number, relative: string, leads?: boolean) => boolean
   readonly #left: SkippedPath[] = []
-  /** Directories that were not made; what lies in them is not either. */
+  /** Directories that were not created; their contents are skipped too. */
   readonly #without = new Set<string>()
 
   constructor(
@@ -100,7 +100,7 @@ export class CopyOut {
     const stat = fstatSync(root, { bigint: true })
     if (String(stat.dev) === dev && String(stat.ino) === ino) return root
     closeSync(root)
-    throw new SandboxError('path-traversal', `${real} is no longer what policy judged: it was replaced`)
+    throw new SandboxError('path-traversal', `${real} was replaced after the policy check`)
   }
 
   async #apply(root: number, entry: TarEntry, reader: TarReader): Promise<void> {
@@ -156,7 +156,7 @@ export class CopyOut {
         for (let at = 0; at < piece.length; ) at += writeSync(fd, piece, at)
       if (process.getuid?.() === 0)
         fchownSync(fd, Number(from.now?.uid ?? this.#mount.uid), Number(from.now?.gid ?? this.#mount.gid))
-      // SECURITY: whatever a guest set, its files never run as somebody else.
+      // SECURITY: setuid and setgid bits that a guest set are dropped.
       fchmodSync(fd, mode & 0o777)
       futimesSync(fd, modified, modified)
       renameSync(fresh, place)
@@ -175,7 +175,7 @@ export class CopyOut {
     closeSync(fd)
   }
 
-  /** What the guest was given and no longer has, the deepest first. */
+  /** Removes what the guest was given and no longer has, the deepest first. */
   #removeGone(root: number, seen: ReadonlySet<string>, unread: readonly string[]): void {
     const hidden = (path: string): boolean => unread.some((dir) => path.startsWith(`${dir}/`))
     const gone = [...this.#manifest.keys()].filter((path) => path !== '' && !seen.has(path) && !hidden(path))
@@ -216,7 +216,7 @@ export class CopyOut {
   }
 }
 
-/** Nothing of the host's stands there that the guest did not get, or got in another state. */
+/** Whether the host's file is still the one that the guest was given. */
 const isUnchanged = (now: BigIntStats | undefined, copied: Copied | undefined): boolean =>
   now === undefined
     ? copied === undefined
@@ -232,7 +232,7 @@ const copiedOf = (stat: BigIntStats): Copied => ({
   ctimeNs: stat.ctimeNs,
 })
 
-/** A directory below the root, with no link on the way. */
+/** Opens a directory below the root without following symbolic links. */
 function openBelow(root: number, relative: string): number {
   let place = openSync(`/proc/self/fd/${root}`, O_PATH | O_DIRECTORY)
   for (const name of relative.split('/').filter((part) => part !== '' && part !== '.')) {

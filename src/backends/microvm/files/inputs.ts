@@ -7,12 +7,12 @@ import type { Mount } from '../../../model/plan.ts'
 import type { CopyIn } from '../../copy-in.ts'
 import { explained, fillDisk, removeTree } from './disk.ts'
 
-/** Above either of these a guest that is emulated takes too long to unpack them one by one. */
+/** Above either limit, an emulated guest takes too long to unpack the files one by one. */
 const LARGE = { bytes: 64 * 1024 * 1024, files: 4096 }
 
 /**
- * Whether a mount goes in as an image. It only chooses the way: what goes in is judged by the same copy either way, so
- * nothing depends on what is seen here.
+ * Whether a mount is passed as an image. This selects only the transport: the same copy code checks the files either way,
+ * so nothing depends on what is seen here.
  */
 export function isLarge(mount: Mount, most = LARGE): boolean {
   if (mount.mode !== 'ro' || mount.kind !== 'dir') return false
@@ -40,8 +40,8 @@ const entriesOf = (dir: string) => {
 const sizeOf = (path: string): number => lstatSync(path, { throwIfNoEntry: false })?.size ?? 0
 
 /**
- * Large inputs as one image: a directory for each, by its number. SECURITY: the files are those that a copy over the channel
- * would bring, through the same checks; the host makes the image from a copy of its own and never reads it again.
+ * Writes large inputs into one image: a directory per mount, named by its number. SECURITY: the files pass the same checks
+ * as a copy over the channel; the host builds the image from its own copy and never reads it again.
  */
 export async function makeInputs(path: string, copies: ReadonlyMap<number, CopyIn>): Promise<void> {
   if (copies.size === 0) return
@@ -77,8 +77,8 @@ async function unpack(dir: string, tar: Iterable<Uint8Array>): Promise<void> {
   running.endInput()
   const { exit, stderr } = await running.result
   if (exit.code === 0) return
-  const said = Buffer.from(stderr).toString('utf8').trim().split('\n')[0]
-  throw /no space left/i.test(said ?? '')
-    ? Object.assign(new Error(said), { code: 'ENOSPC' })
-    : new SandboxError('launch-failed', `the inputs could not be copied: ${said}`)
+  const errorText = Buffer.from(stderr).toString('utf8').trim().split('\n')[0]
+  throw /no space left/i.test(errorText ?? '')
+    ? Object.assign(new Error(errorText), { code: 'ENOSPC' })
+    : new SandboxError('launch-failed', `the inputs could not be copied: ${errorText}`)
 }

@@ -1,4 +1,4 @@
-/** One thing in an initramfs. */
+/** One entry of an initramfs. */
 export type CpioEntry =
   | { readonly path: string; readonly kind: 'dir' }
   | { readonly path: string; readonly kind: 'file'; readonly mode: number; readonly bytes: Uint8Array }
@@ -6,7 +6,7 @@ export type CpioEntry =
 
 const TRAILER = 'TRAILER!!!'
 
-/** An initramfs in the format that the kernel reads: the same bytes for the same entries, without owners and times. */
+/** Encodes an initramfs: the same bytes for the same entries, without owners and times. */
 export function cpioOf(entries: readonly CpioEntry[]): Buffer {
   const parts = entries.flatMap((entry, index) => recordOf(entry, index + 1))
   const whole = Buffer.concat([...parts, ...record({ name: TRAILER, inode: 0, mode: 0 })])

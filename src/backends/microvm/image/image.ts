@@ -22,12 +22,12 @@ import type { Image, ImageStore } from '../../images/store.ts'
 import { type CpioEntry, cpioOf } from './cpio.ts'
 import { type GuestKernel, guestKernel } from './kernel.ts'
 
-/** Everything that a virtual machine starts from; each file is named by its content and never changes. */
+/** The files that a virtual machine starts from; each is named by its content and never changes. */
 export type GuestImage = {
   readonly vmlinux: string
   readonly initrd: string
   readonly root: string
-  /** Of all three. */
+  /** The digest of all three files. */
   readonly digest: string
 }
 
@@ -44,7 +44,7 @@ export type GuestImageParts = {
   readonly onProgress?: ((text: string) => void) | undefined
 }
 
-/** Kernel, initramfs and root images for virtual machines, made once and found by content. */
+/** Kernel, initramfs and root images for virtual machines, built once and found by content. */
 export class GuestImages {
   readonly #parts: GuestImageParts
   readonly #dir: string
@@ -56,12 +56,12 @@ export class GuestImages {
     this.#dir = join(parts.stateDir, 'images', 'microvm')
   }
 
-  /** Whether there is a kernel; without one it would have to be fetched. */
+  /** Whether there is a kernel; otherwise it would have to be downloaded. */
   get hasKernel(): boolean {
     return existsSync(join(this.#dir, 'kernel.json'))
   }
 
-  /** The machine for an image; whoever comes while it is being made waits for it. */
+  /** The files for an image; parallel calls share one build. */
   async get(image: Image): Promise<GuestImage> {
     const making = this.#making.get(image.layer) ?? this.#make(image)
     this.#making.set(image.layer, making)
@@ -86,7 +86,7 @@ export class GuestImages {
     }
   }
 
-  /** The initramfs holds the agent, so a new agent needs a new one; the kernel stays. */
+  /** The initramfs contains the agent, so a new agent needs a new one; the kernel stays. */
   async #machineFiles(): Promise<MachineFiles> {
     const { mtimeMs, size, ino } = statSync(this.#parts.agent)
     const stamp = [mtimeMs, size, ino].join()
@@ -125,7 +125,7 @@ export class GuestImages {
     return name
   }
 
-  /** The image's files as a read-only file system, found again by the layer that it is made of. */
+  /** The image's files as a read-only file system, found by the digest of its layer. */
   async #rootOf(image: Image): Promise<string> {
     const record = join(this.#dir, `${image.layer.replace(':', '-')}.json`)
     const known = existsSync(record) ? (JSON.parse(readFileSync(record, 'utf8')) as string) : undefined
@@ -149,7 +149,7 @@ export class GuestImages {
   readonly #say = (text: string): void => this.#parts.onProgress?.(text)
 }
 
-/** `/init` is the agent; beside it lie the modules and the order to load them in. */
+/** `/init` is the agent; beside it are the modules and the order to load them in. */
 function initramfs({ modules, vsock }: KernelFiles, dir: string, agent: Buffer): Buffer {
   const list = (names: readonly string[]): Buffer => Buffer.from(names.map((name) => `${name}\n`).join(''))
   const first = modules.map(({ name }) => name).filter((name) => !vsock.includes(name))
@@ -167,7 +167,7 @@ function initramfs({ modules, vsock }: KernelFiles, dir: string, agent: Buffer):
 
 const file = (path: string, mode: number, bytes: Buffer): CpioEntry => ({ path, kind: 'file', mode, bytes })
 
-/** Directories and links have the times of their unpacking; in an image they have none. */
+/** Directories and links have the time of their unpacking; it is reset for a reproducible image. */
 function timeless(dir: string): void {
   for (const entry of readdirSync(dir, { withFileTypes: true })) {
     const path = join(dir, entry.name)
@@ -177,9 +177,9 @@ function timeless(dir: string): void {
   if (lstatSync(dir).mtimeMs !== 0) lutimesSync(dir, 0, 0)
 }
 
-/** Any fixed one will do. */
+/** Any fixed UUID. */
 const UUID = '72696e67-6665-4e63-8000-000000000000'
-/** Later than any file: then files keep their times, and the image itself has one that is always the same. */
+/** Later than any file: then files keep their times, and the image's own time is always the same. */
 const EPOCH = '4000000000'
 
 async function erofs(out: string, tree: string): Promise<void> {
@@ -192,8 +192,8 @@ async function erofs(out: string, tree: string): Promise<void> {
   const env = { PATH: '/usr/bin:/bin', SOURCE_DATE_EPOCH: EPOCH }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
   if (result.exit.code === 0) return
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  throw new SandboxError('launch-failed', `mkfs.erofs failed: ${said}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `mkfs.erofs failed: ${errorText}`)
 }
 
 async function digestOf(path: string): Promise<string> {

@@ -7,12 +7,12 @@ import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import { unpackLz4 } from './lz4.ts'
 
-/** A guest kernel: its code as QEMU loads it quickest, and the modules that `/init` loads, in order. */
+/** A guest kernel: uncompressed, which QEMU loads fastest, and the modules that `/init` loads, in order. */
 export type GuestKernel = {
   readonly release: string
   readonly vmlinux: Buffer
   readonly modules: readonly { readonly name: string; readonly bytes: Buffer }[]
-  /** Loaded only where the host connects by vsock. */
+  /** Loaded only if the host connects by vsock. */
   readonly vsock: readonly string[]
 }
 
@@ -21,7 +21,7 @@ const NEEDED = ['virtio_mmio', 'virtio_pci', 'virtio_console', 'virtio_blk', 'er
 const VSOCK = ['vmw_vsock_virtio_transport']
 const MINUTES = 60_000
 
-/** The kernel that is installed here, or Debian's for clouds, fetched and unpacked in a private place. */
+/** The installed kernel, or Debian's cloud kernel, downloaded and unpacked in a temporary directory. */
 export async function guestKernel(onProgress: (text: string) => void): Promise<GuestKernel> {
   const installed = kernelIn('/')
   if (installed) return installed
@@ -31,24 +31,26 @@ export async function guestKernel(onProgress: (text: string) => void): Promise<G
     onProgress(`fetching ${name}`)
     await program('apt-get', ['-qq', '-o', 'APT::Sandbox::User=root', 'download', name], dir)
     const deb = readdirSync(dir).find((file) => file.endsWith('.deb'))
-    if (!deb) throw new SandboxError('launch-failed', `apt-get brought no ${name}`)
+    if (!deb) throw new SandboxError('launch-failed', `apt-get did not download ${name}`)
     onProgress('unpacking the kernel')
     mkdirSync(join(dir, 'root'))
     await program('dpkg-deb', ['-x', join(dir, deb), join(dir, 'root')], dir)
     const found = kernelIn(join(dir, 'root'))
-    if (!found) throw new SandboxError('launch-failed', `there is no kernel in ${name}`)
+    if (!found) throw new SandboxError('launch-failed', `${name} contains no kernel`)
     return found
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
 }
 
-/** The package that the name of all of them stands for today. */
+/** The package that the metapackage currently depends on. */
 async function packageName(): Promise<string> {
   const text = await program('apt-cache', ['depends', META_PACKAGE], '/')
   const name = /Depends: (linux-image-[\w.+-]+)/.exec(text)?.[1]
   if (!name)
-    throw new SandboxError('launch-failed', `apt-cache knows no ${META_PACKAGE}`, { hint: 'apt-get update' })
+    throw new SandboxError('launch-failed', `apt-cache does not know ${META_PACKAGE}`, {
+      hint: 'apt-get update',
+    })
   return name
 }
 
@@ -81,7 +83,7 @@ function modulesIn(dir: string): ReadonlyMap<string, string> {
   )
 }
 
-/** Each module after what it says it depends on; what is built into the kernel is no file. */
+/** Each module after its dependencies; modules built into the kernel are not files. */
 function closure(wanted: readonly string[], all: ReadonlyMap<string, string>): readonly string[] {
   const order: string[] = []
   const add = (name: string): void => {
@@ -99,7 +101,7 @@ const PAYLOAD_OFFSET = 0x248
 const PAYLOAD_LENGTH = 0x24c
 const SECTORS = 0x1f1
 
-/** The kernel proper out of a bzImage: unpacking it in every guest would cost half a second of each boot. */
+/** Extracts the kernel from a bzImage: unpacking it in every guest would cost half a second of each boot. */
 function vmlinuxOf(image: Buffer): Buffer {
   const sectors = image[SECTORS] || 4
   const start = (sectors + 1) * 512 + image.readUInt32LE(PAYLOAD_OFFSET)
@@ -107,13 +109,13 @@ function vmlinuxOf(image: Buffer): Buffer {
   const magic = packed.readUInt32LE(0)
   const kernel = magic === 0x184c2102 ? unpackLz4(packed) : unzipped(packed, magic)
   if (kernel.readUInt32BE(0) !== 0x7f454c46)
-    throw new SandboxError('launch-failed', 'the kernel is no ELF file')
+    throw new SandboxError('launch-failed', 'the kernel is not an ELF file')
   return kernel
 }
 
 function unzipped(packed: Buffer, magic: number): Buffer {
   if ((magic & 0xffff) === 0x8b1f) return gunzipSync(packed)
-  throw new SandboxError('unsupported', 'the kernel is packed in a way that is not known here', {
+  throw new SandboxError('unsupported', 'the kernel’s compression format is not supported', {
     hint: `use Debian's: apt-get download ${META_PACKAGE}`,
   })
 }
@@ -122,11 +124,11 @@ async function program(name: string, args: readonly string[], cwd: string): Prom
   const file = systemProgram(name)
   if (!file)
     throw new SandboxError('unsupported', `a guest kernel needs \`${name}\``, {
-      hint: `install ${META_PACKAGE}, so that it lies in /boot`,
+      hint: `install ${META_PACKAGE}, so that it is in /boot`,
     })
   const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' }
   const result = await run({ file, args, env, cwd, control: false }, { wallMs: 10 * MINUTES })
   if (result.exit.code === 0) return Buffer.from(result.stdout).toString('utf8')
-  const said = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
-  throw new SandboxError('launch-failed', `${name} failed: ${said || result.exit.signal}`)
+  const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n').at(-1)
+  throw new SandboxError('launch-failed', `${name} failed: ${errorText || result.exit.signal}`)
 }

@@ -4,7 +4,7 @@ import { needsOf } from '../../images/elf.ts'
 
 const ROOTS = ['/lib', '/usr/lib', '/lib64', '/usr/lib64']
 
-/** Programs with every library that they ask for, by their real paths and by the names that the loader looks for. */
+/** Programs with all their libraries, by their real paths and by the names that the loader searches for. */
 export function libraryClosure(files: readonly string[]): readonly string[] {
   const found = new Set<string>()
   const dirs = libraryDirs()
@@ -15,15 +15,15 @@ export function libraryClosure(files: readonly string[]): readonly string[] {
     if (needs?.interpreter) add(needs.interpreter)
     const own = needs?.paths.map((dir) => dir.replace(/\$\{?ORIGIN\}?/, dirname(path))) ?? []
     for (const name of needs?.libraries ?? []) {
-      const place = [...own, ...dirs].map((dir) => join(dir, name)).find((candidate) => existsSync(candidate))
-      if (place) add(place)
+      const found = [...own, ...dirs].map((dir) => join(dir, name)).find((candidate) => existsSync(candidate))
+      if (found) add(found)
     }
   }
   for (const file of files) add(file)
   return [...found].map(merged)
 }
 
-/** `/lib` is a link to `usr/lib` on most hosts, and in the jail too. */
+/** `/lib` is a symbolic link to `usr/lib` on most hosts, and in the jail too. */
 const merged = (path: string): string =>
   join(realpathSync(dirname(path)), path.slice(dirname(path).length + 1))
 

@@ -1,25 +1,25 @@
 import { SandboxError } from '../../../model/errors.ts'
 
 const MAGIC = 0x184c2102
-/** A kernel is some tens of megabytes; whatever claims to be more is broken. */
+/** A kernel has some tens of megabytes; anything that claims to be larger is corrupt. */
 const MAX_BYTES = 512 * 1024 * 1024
 const BLOCK_BYTES = 8 * 1024 * 1024
 
-/** Unpacks the old framing of LZ4, which Linux kernels are packed with: blocks, each with its length before it. */
+/** Decompresses the legacy LZ4 frame format of Linux kernels: blocks, each preceded by its length. */
 export function unpackLz4(packed: Buffer): Buffer {
-  if (packed.readUInt32LE(0) !== MAGIC) throw broken('it does not begin as one')
+  if (packed.readUInt32LE(0) !== MAGIC) throw broken('wrong magic number')
   const blocks: Buffer[] = []
   let total = 0
   for (let at = 4; at + 4 <= packed.length; ) {
     const length = packed.readUInt32LE(at)
     at += 4
-    // After the last block the kernel's own length follows.
+    // The uncompressed size of the kernel follows the last block.
     if (length === 0 || length > packed.length - at) break
     const block = unpackBlock(packed.subarray(at, at + length))
     blocks.push(block)
     at += length
     total += block.length
-    if (total > MAX_BYTES) throw broken('it is too long')
+    if (total > MAX_BYTES) throw broken('it is too large')
   }
   return Buffer.concat(blocks)
 }
@@ -45,7 +45,7 @@ function unpackBlock(from: Buffer): Buffer {
     at += 2
     const length = lengthOf(token & 15) + 4
     if (back === 0 || back > end || end + length > BLOCK_BYTES) throw broken('a block points outside')
-    // A copy may overlap with what it makes, so it goes byte by byte then.
+    // Source and destination may overlap; then it is copied byte by byte.
     if (back >= length) to.copyWithin(end, end - back, end - back + length)
     else for (let i = 0; i < length; i++) to[end + i] = to[end - back + i] as number
     end += length

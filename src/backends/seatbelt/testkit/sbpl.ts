@@ -1,11 +1,11 @@
 /**
- * A small evaluator of Seatbelt profiles, for tests: of the rules that match an operation, the last one decides.
- * It knows only what our profiles use, and throws on everything else.
+ * A small evaluator of Seatbelt profiles, for tests: the last rule that matches an operation decides.
+ * It supports only what our profiles use, and throws on everything else.
  */
 
 export type Node = string | { readonly text: string } | readonly Node[]
 
-/** Reads a profile as nested lists; strings stand apart from words. */
+/** Parses a profile to nested lists; strings are distinct from symbols. */
 export function parse(source: string): readonly Node[] {
   const stack: Node[][] = [[]]
   const token = /\s+|;[^\n]*|([()])|"((?:[^"\\]|\\.)*)"|([^\s()";]+)/gy
@@ -14,17 +14,17 @@ export function parse(source: string): readonly Node[] {
     if (bracket === '(') stack.push([])
     else if (bracket === ')') {
       const done = stack.pop() as Node[]
-      if (stack.length === 0) throw new Error('one bracket too many')
+      if (stack.length === 0) throw new Error('unbalanced closing bracket')
       stack.at(-1)?.push(done)
     } else if (text !== undefined) stack.at(-1)?.push({ text: text.replace(/\\(.)/g, '$1') })
     else if (word !== undefined) stack.at(-1)?.push(word)
     if (token.lastIndex === source.length) break
   }
-  if (stack.length !== 1 || token.lastIndex !== source.length) throw new Error('the profile is cut off')
+  if (stack.length !== 1 || token.lastIndex !== source.length) throw new Error('the profile is truncated')
   return stack[0] as readonly Node[]
 }
 
-/** What is tried: an operation on a path, on an address, on a service or on a process. */
+/** An operation on a path, an address, a service or a process. */
 export type Attempt = {
   readonly operation: string
   readonly path?: string
@@ -83,7 +83,7 @@ function matchesFilter(filter: Node, attempt: Attempt): boolean {
   }
 }
 
-/** Whether the profile allows it. */
+/** Whether the profile allows the operation. */
 export function allows(source: string, attempt: Attempt): boolean {
   let allowed = false
   for (const node of parse(source)) {
