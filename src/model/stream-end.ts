@@ -38,6 +38,6 @@ export const streamEndOf = (reason: StreamEndReason, detail?: string): StreamEnd
 export const streamEndOfSandbox = (why: string): StreamEnd =>
   why === 'drained' ? streamEndOf('shutdown') : streamEndOf('sandbox-ended', why.split(':')[0])
 
-/** Whether reconnecting would fail. */
+/** Whether the stream ended because its credentials are no longer valid. */
 export const isAuthenticationLost = ({ reason }: StreamEnd): boolean =>
   STREAM_ENDS[reason]?.error === 'unauthenticated'
