@@ -1,4 +1,4 @@
-/** `npm run bench`: installs the peers beside us when they can be had, and measures all in one run. */
+/** `npm run bench`: installs the tools to compare with, if they are available, and measures all in one run. */
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -15,7 +15,7 @@ if (wanted.some((name) => !existsSync(join(bench, 'node_modules', name)))) {
     ['install', '--no-package-lock', '--ignore-scripts', '--no-audit', '--no-fund'],
     { cwd: bench, stdio: ['ignore', 'ignore', 'inherit'] },
   )
-  if (npm.status !== 0) process.stdout.write('peers: not to be had here; measuring us alone\n')
+  if (npm.status !== 0) process.stdout.write('peers: installation failed; measuring ringfence alone\n')
 }
 const missing = ['socat', 'rg'].filter((name) => !existsSync(`/usr/bin/${name}`))
 if (missing.length > 0 && process.getuid?.() === 0 && existsSync('/usr/bin/apt-get'))

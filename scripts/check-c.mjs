@@ -1,5 +1,5 @@
 /**
- * The checks of the C code: no warning of the compiler, and the format of guest/.clang-format.
+ * Checks the C code: no compiler warnings, and the format of guest/.clang-format.
  * Warnings are errors only here: a newer compiler that warns must not break an installation (guest/agent/build.sh).
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const guest = join(root, 'guest')
-/** Besides what the build itself asks for. */
+/** Warnings in addition to those of the build. */
 const STRICT = ['-Werror', '-Wshadow', '-Wmissing-prototypes', '-Wstrict-prototypes']
 /** Other versions format some lines differently. */
 const CLANG_FORMAT = 14
@@ -29,7 +29,7 @@ function run(command, args) {
   })
 }
 
-/** Why the format cannot be checked here, or nothing. */
+/** Why the format cannot be checked; undefined if it can. */
 function noFormatter() {
   const { stdout = '' } = spawnSync('clang-format', ['--version'], { encoding: 'utf8' })
   const version = /version (\d+)/.exec(stdout ?? '')?.[1]
@@ -41,13 +41,13 @@ function noFormatter() {
 
 async function main() {
   if (process.platform !== 'linux' || !existsSync('/usr/bin/gcc'))
-    return process.stdout.write('C code: not checked, that needs Linux and gcc\n')
+    return process.stdout.write('C code: not checked, needs Linux and gcc\n')
   const scratch = mkdtempSync(join(tmpdir(), 'ringfence-check-c-'))
   const unformatted = noFormatter()
   if (unformatted) process.stdout.write(`format of the C code: not checked, ${unformatted}\n`)
   const shared = ['-Wall', '-Wextra', '-Werror', '-O2', '-shared', '-fPIC']
   const failures = await Promise.all([
-    // With the parts that only tests use: it has all the code.
+    // Includes the code that only tests use.
     run('sh', ['agent/build.sh', join(scratch, 'agent'), ...STRICT, '-DRINGFENCE_TEST']),
     run('gcc', [...shared, '-o', join(scratch, 'readonly.so'), 'qemu/readonly.c']),
     unformatted ? undefined : run('clang-format', ['--dry-run', '--Werror', ...sources]),

@@ -1,4 +1,4 @@
-/** `npm run fuzz:shell [-- LINES [SEED]]`: random lines, run by real bash in a jail and read by us; prints its count. */
+/** `npm run fuzz:shell [-- LINES [SEED]]`: runs random lines with real bash in a jail and compares them with our parser; prints the count. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ setup()
 
 const program = join(root, 'dist', 'test', 'fuzz-shell.js')
 const source = join(root, 'test', 'policy', 'fuzz-shell.ts')
-// Set-up looks at the product's sources only; the fuzzer itself may have changed since.
+// Set-up checks only the product's sources; the fuzzer itself may have changed.
 if (!existsSync(program) || statSync(program).mtimeMs < statSync(source).mtimeMs)
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
 

@@ -1,6 +1,6 @@
 /**
- * Writes what the host (TypeScript) and the guest agent (C) must agree on from one source, guest/protocol.json.
- * `node scripts/protocol.mjs` after every change of it; a test fails while the generated files are out of date.
+ * Generates the protocol constants of the host (TypeScript) and the guest agent (C) from guest/protocol.json.
+ * Run `node scripts/protocol.mjs` after every change; a test fails while the generated files are out of date.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'

@@ -1,6 +1,6 @@
 /**
- * Everything that a fresh machine lacks: npm packages, system packages, the guest agent, the build.
- * Safe to run again, and quick when nothing changed. As root it installs; otherwise it prints the line for root.
+ * Sets up a new machine: npm packages, system packages, the guest agent, the build.
+ * Safe to run again, and quick if nothing changed. As root it installs packages; otherwise it prints the command for root.
  */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -20,7 +20,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 
 export const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
-/** Debian package, the file that shows it is there, and what it is for. */
+/** Debian package, files that show it is installed, and its purpose. */
 const PACKAGES = [
   ['bubblewrap', ['/usr/bin/bwrap'], 'the wall'],
   ['gcc', ['/usr/bin/gcc'], 'builds the guest agent'],
@@ -37,13 +37,9 @@ const PACKAGES = [
     ['/usr/lib/llvm-14/lib/clang/14.0.6/lib/wasi/libclang_rt.builtins-wasm32.a'],
     'compiles C to WebAssembly in the tests',
   ],
-  [
-    'docker.io',
-    ['/usr/sbin/dockerd', '/usr/bin/dockerd'],
-    'the tests run containers on a daemon of their own',
-  ],
+  ['docker.io', ['/usr/sbin/dockerd', '/usr/bin/dockerd'], 'the tests run containers on their own daemon'],
   ['podman', ['/usr/bin/podman'], 'the tests run containers on its socket too'],
-  ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a kernel of its own for each sandbox'],
+  ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a user-space kernel for each sandbox'],
   ['qemu-system-x86', ['/usr/bin/qemu-system-x86_64'], 'a virtual machine for each sandbox'],
   ['erofs-utils', ['/usr/bin/mkfs.erofs'], 'makes the root images of virtual machines'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
@@ -52,13 +48,13 @@ const PACKAGES = [
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
   ['ca-certificates', ['/etc/ssl/certs/ca-certificates.crt'], 'the certificates that programs inside trust'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
-  ['chromium', ['/usr/bin/chromium'], 'the tests look at the console with it'],
-  ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network of their own'],
+  ['chromium', ['/usr/bin/chromium'], 'the tests open the console with it'],
+  ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]
 
 const say = (text) => process.stdout.write(`${text}\n`)
 
-/** With what the tests need, unless only the product is wanted. */
+/** Installs and builds everything; with `tests: false` only what the product needs. */
 export function setup({ tests = true } = {}) {
   checkNode()
   installPackages()
@@ -76,19 +72,19 @@ function checkNode() {
   }
 }
 
-/** npm packages, when the lock file changed since they were installed. */
+/** Installs npm packages if the lock file has changed. */
 function installPackages() {
   const stamp = join(root, 'node_modules', '.ringfence-lock')
   const wanted = hashOf([join(root, 'package-lock.json')])
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted) return
   say('npm packages: installing')
-  // No package of ours needs an install script, so none gets to run one. Not `npm ci`: it refuses where a registry
-  // lacks the builds for other platforms, which we do not need.
+  // No dependency needs an install script, so none may run. Not `npm ci`: it fails if a registry lacks the builds for
+  // other platforms, which we do not need.
   run('npm', ['install', '--no-save', '--ignore-scripts', '--no-audit', '--no-fund'])
   writeFileSync(stamp, wanted)
 }
 
-/** Clients of other people that only tests run, in a directory of their own; again when their list changed. */
+/** Installs third-party clients for tests in a separate directory, again if their list has changed. */
 export function installClients(dir) {
   const stamp = join(root, dir, 'node_modules', '.ringfence-list')
   const wanted = hashOf([join(root, dir, 'package.json')])
@@ -100,7 +96,7 @@ export function installClients(dir) {
   writeFileSync(stamp, wanted)
 }
 
-/** Without these there is no wall; the rest of the list is for the tests, and for backends that people choose. */
+/** Packages that the default backend needs; the others are for tests and optional backends. */
 const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
 
 function installSystem(tests) {
@@ -112,31 +108,31 @@ function installSystem(tests) {
   const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
   const all = missing.map(([name]) => name)
   if (!existsSync('/usr/bin/apt-get'))
-    return say(`install them with this system's package manager, then run this again`)
+    return say(`install them with the system's package manager, then run this again`)
   if (process.getuid() !== 0) return say(`as root, run: ${line(all)}`)
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
   say('running: apt-get update')
   run('apt-get', ['update', '-qq'], { env })
   const names = all.filter((name) => isOffered(name, env))
   for (const name of all.filter((one) => !names.includes(one)))
-    say(`system package not offered here: ${name}${name in ELSEWHERE ? `; ${ELSEWHERE[name]}` : ''}`)
+    say(`system package not available: ${name}${name in ELSEWHERE ? `; ${ELSEWHERE[name]}` : ''}`)
   if (names.length === 0) return
   say(`running: ${line(names)}`)
   run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...names], { env })
 }
 
-/** Where to get what only some distributions have. Tests that need it say so and are skipped. */
+/** Where to get packages that only some distributions have. Tests that need one are skipped with a message. */
 const ELSEWHERE = {
-  runsc: 'Debian has it since bookworm; elsewhere put a release of gVisor at /usr/local/bin/runsc',
+  runsc: 'available since Debian 12; otherwise install a gVisor release as /usr/local/bin/runsc',
 }
 
-/** One package that a distribution lacks must not keep the others out. */
+/** A missing package must not prevent the installation of the others. */
 const isOffered = (name, env) =>
   /Candidate: (?!\(none\))/.test(
     spawnSync('apt-cache', ['policy', name], { env: { ...env, LC_ALL: 'C' }, encoding: 'utf8' }).stdout,
   )
 
-/** The agent, and the attacks of the test suite that no shell can make. */
+/** Builds the guest agent, and the attacks of the test suite that need C. */
 function buildAgent() {
   if (process.platform !== 'linux') return
   const compiler = ['/usr/bin/gcc', '/usr/bin/cc'].find((file) => existsSync(file))
@@ -161,7 +157,7 @@ function buildAgent() {
 }
 
 function rebuild(name, out, sources, compiler, make) {
-  if (!compiler) return say(`${name}: not built, there is no C compiler`)
+  if (!compiler) return say(`${name}: not built, no C compiler found`)
   if (upToDate(out, sources)) return
   say(`${name}: building`)
   mkdirSync(dirname(out), { recursive: true })
@@ -184,7 +180,7 @@ function build() {
   writeFileSync(`${out}.stamp`, hashOf(sources))
 }
 
-/** Parts have a hash in their names: what an earlier build made would stay for ever. */
+/** Removes chunks of earlier builds, whose names contain a hash. */
 function removeBuilt() {
   const dist = join(root, 'dist')
   for (const name of ['cli', 'bench']) rmSync(join(dist, name), { recursive: true, force: true })
@@ -193,7 +189,7 @@ function removeBuilt() {
       if (/\.(js|d\.ts)$/.test(entry)) rmSync(join(dir, entry))
 }
 
-/** The console's page, when something in it or in what it takes from the client has changed. */
+/** Builds the console if its sources, or the client sources it uses, have changed. */
 function buildConsole() {
   const web = join(root, 'web')
   if (!existsSync(join(web, 'vite.config.ts'))) return
@@ -211,7 +207,7 @@ function buildConsole() {
   writeFileSync(`${out}.stamp`, hashOf(sources))
 }
 
-/** Lets every command write its compiled code; `run` last, because it is the one that must be quick. */
+/** Runs commands once to write the code caches; `run` last, because its start-up time matters most. */
 function warm() {
   const home = mkdtempSync(join(tmpdir(), 'ringfence-warm-'))
   const env = { ...process.env, RINGFENCE_HOME: home }
@@ -257,7 +253,7 @@ export function run(command, args, options = {}) {
   process.exit(result.status ?? 125)
 }
 
-/** What a command prints; for scripts that look at the result. */
+/** The output of a command. */
 export const output = (command, args, options = {}) =>
   execFileSync(command, args, { cwd: root, encoding: 'utf8', ...options })
 

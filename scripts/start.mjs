@@ -1,6 +1,6 @@
 /**
- * `npm start`: sets everything up and starts the server; prints its address, a key, and a first command to try.
- * Arguments are passed on to `ringfence serve`. Ctrl-C ends it and everything in it.
+ * `npm start`: installs and builds, starts the server, prints its URL, a key, and a command to try.
+ * Arguments are passed on to `ringfence serve`. Ctrl-C stops the server and every sandbox.
  */
 import { spawn } from 'node:child_process'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ const server = spawn(
     stdio: ['ignore', 'pipe', 'inherit'],
   },
 )
-// The terminal sends Ctrl-C to both of us; the server drains and we wait for it.
+// The terminal sends Ctrl-C to both processes; the server drains and this process waits for it.
 for (const signal of ['SIGINT', 'SIGTERM'])
   process.on(signal, () => signal === 'SIGTERM' && server.kill(signal))
 server.on('exit', (code) => {
@@ -27,18 +27,19 @@ server.on('exit', (code) => {
 createInterface({ input: server.stdout }).once('line', (line) => {
   const { url, key, console: page } = JSON.parse(line)
   process.stdout.write(`
-  ringfence is at  ${url}
-  a key for you    ${key}
-  the console      ${page}   (signs you in once)
+  server    ${url}
+  API key   ${key}
+  console   ${page}   (signs you in once)
 
-  try it, in another terminal:
+  try it in another terminal:
 
     export RINGFENCE_URL=${url} RINGFENCE_API_KEY=${key}
     alias ringfence='node ${ringfence}'
     id=$(ringfence sandbox create)
-    ringfence sandbox exec $id -c 'echo "hello from $(hostname), $(ls /proc | grep -c "^[0-9]") processes in sight"; cat /etc/shadow'
+    ringfence sandbox exec $id -c 'echo "hello from $(hostname), $(ls /proc | grep -c "^[0-9]") processes visible"; cat /etc/shadow'
     ringfence sandbox rm $id
 
-  without a server:  ringfence run -- <your command>      what this host can do:  ringfence doctor
+  without a server:    ringfence run -- <command>
+  available backends:  ringfence doctor
 `)
 })

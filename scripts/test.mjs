@@ -1,6 +1,6 @@
 /**
- * `npm test`: sets up, then types, lint and every test, and closes with one line of counts.
- * `--full` runs the counts and times that we promise; `--mutation` sabotages the backend and expects to be caught.
+ * `npm test`: sets up, then runs the type check, lint and all tests, and prints one line with the counts.
+ * `--full` uses the full counts and durations; `--mutation` breaks the backend on purpose and expects tests to fail.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -39,7 +39,7 @@ function step(name, args) {
   else failed++
 }
 
-/** Runs the tests, all or those of some files; vitest's own summary is no line that counts, its report is. */
+/** Runs all tests or those of some files; the counts come from vitest's JSON report. */
 function vitest(files = []) {
   const scratch = mkdtempSync(join(tmpdir(), 'ringfence-vitest-'))
   const report = join(scratch, 'report.json')
@@ -57,12 +57,12 @@ function vitest(files = []) {
   }
 }
 
-/** How many files may fail beside the others and still be given a second run; more than that is no accident. */
+/** Up to this many failed files are run again; more failures are treated as real. */
 const SECOND_RUNS = 2
 
 /**
- * Real engines on a busy machine miss a deadline now and then, so a file that failed runs once more alone, and the
- * closing lines name it: a name that comes back is a defect. The full run gives nobody a second chance.
+ * Real engines on a busy machine sometimes miss a deadline, so a failed file runs once more alone and is named in the
+ * summary: a file that appears repeatedly has a bug. `--full` does not run files again.
  */
 function tests() {
   const first = vitest()
@@ -124,6 +124,6 @@ else {
 process.stdout.write('\n')
 if (!process.argv.includes('--mutation')) reportMissing(results)
 for (const file of unsteady)
-  process.stdout.write(`failed beside the others, so it ran again alone: ${file}\n`)
+  process.stdout.write(`failed in the parallel run, so it ran again alone: ${file}\n`)
 process.stdout.write(`\n${passed} passed, ${failed} failed\n`)
 process.exitCode = failed === 0 ? 0 : 1

@@ -17,7 +17,7 @@ import { forwardPort, type PortForward } from './host/net/port-forward.ts'
 import type { Mount } from './server/app.ts'
 import type { Sandbox } from './supervisor/sandbox.ts'
 
-/** `ringfence/agents`: tools for models, on a sandbox of this process or on a server's. */
+/** `ringfence/agents`: tools for models, on a local or a remote sandbox. */
 
 export { aiSdkTools } from './adapters/models/ai-sdk.ts'
 export { anthropicTools } from './adapters/models/anthropic.ts'
@@ -34,7 +34,7 @@ export type { ToolSandbox } from './adapters/tool-sandbox.ts'
 
 const TERMINAL = { rows: 24, cols: 120 }
 
-/** A session whose sandbox is opened in this process at the first tool call, and closed with the session. */
+/** A session whose local sandbox opens at the first tool call and closes with the session. */
 export function localSession(
   spec: Readonly<Record<string, unknown>>,
   options: ComposeOptions = {},
@@ -53,7 +53,7 @@ export function localSession(
   })
 }
 
-/** A sandbox of this process as a place for tools; `began` is where its part of the audit log starts. */
+/** A local sandbox for tools; `began` is where its part of the audit log starts. */
 export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox, began?: Position): ToolSandbox {
   const { plan } = sandbox
   const ports = new Map<number, Promise<PortForward>>()
@@ -124,19 +124,19 @@ async function start(
   }
 }
 
-/** A command may end without reading all that it was given. */
+/** Ignores write errors: a command may exit without reading all of its input. */
 async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string): Promise<void> {
   try {
     await running.write(Buffer.from(text))
     running.endInput()
   } catch {
-    // Its outcome says what became of it.
+    // The command's outcome reports what happened.
   }
 }
 
 export type McpMountOptions = { readonly path?: string; readonly extend?: McpOptions['extend'] }
 
-/** `/mcp` beside `/v1`. Its tools call `/v1` with the caller's own key, so nothing is possible here that is not there. */
+/** The `/mcp` route. Its tools call `/v1` with the caller's key, so they permit nothing that `/v1` does not. */
 export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOptions = {}): Mount {
   const mcp = new McpHttp({ version, ...(extend && { extend }) })
   return (app, { authenticate }) => {

@@ -28,7 +28,7 @@ export {
   resetSandboxRegistry,
   sandboxExecute,
   sanitizeEnvVars,
-} from './compat/seed-names.ts'
+} from './compat/legacy-api.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
 export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
 export type { Connection } from './egress/connection.ts'

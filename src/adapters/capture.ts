@@ -1,15 +1,15 @@
-/** What a model gets to read of a long output: its beginning and its end. */
+/** Shortens long output for a model to its beginning and its end. */
 
-const MARK = (left: number): string => `\n[… ${left} characters left out …]\n`
+const MARK = (left: number): string => `\n[… ${left} characters omitted …]\n`
 
-/** At most `max` characters and a mark where something is missing. */
+/** At most `max` characters, with a marker where text is omitted. */
 export function clip(text: string, max: number): string {
   if (text.length <= max) return text
   const head = Math.ceil(max / 2)
   return text.slice(0, head) + MARK(text.length - max) + text.slice(text.length - (max - head))
 }
 
-/** One stream's text with bounded memory: the first half of the space keeps, the second half forgets. */
+/** One stream's text with bounded memory: keeps the first half of the space and the most recent half. */
 export class Capture {
   readonly #half: number
   readonly #decoder = new TextDecoder()
@@ -29,7 +29,7 @@ export class Capture {
       text = text.slice(room)
     }
     this.#tail += text
-    // Cut at twice the space, so that a long stream is not copied for every chunk.
+    // Trimmed at twice the space, so that a long stream is not copied for every chunk.
     if (this.#tail.length > 2 * this.#half) this.#cut()
   }
 

@@ -10,22 +10,22 @@ export type Language = (typeof LANGUAGES)[number]
 
 const DIR = '/tmp/.rf-agent/code'
 const READY_MS = 15_000
-/** What nobody prints by chance. */
+/** End marker that no program prints by chance. */
 const END = '\u001e\u001dringfence-end '
 
-/** Reads a path a line, runs the file in one lasting namespace, shows the last expression, then says that it ended. */
+/** Reads one path per line, runs the file in a persistent namespace, prints the last expression, then the end marker. */
 type Driver = {
   readonly argv: readonly string[]
-  /** What it is told before anything else. */
+  /** The first line sent to the interpreter. */
   readonly first: string
   readonly file: string
-  /** The command as which policy judges a piece of code. */
+  /** The command that the policy checks in place of a piece of code. */
   readonly judged: readonly string[]
   readonly text: string
 }
 const DRIVERS: Readonly<Record<'python' | 'javascript', Driver>> = {
   python: {
-    // Started empty and taught by its first line: policy asks about code from elsewhere, and this is ours.
+    // Started without code and given our driver on stdin: the policy would ask about code in the arguments.
     argv: ['python3', '-u', '-q', '-i'],
     first: `exec(open('${DIR}/driver.py').read())\n`,
     file: `${DIR}/driver.py`,
@@ -74,7 +74,7 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', (p
   },
 }
 
-/** An interpreter that stays: variables of one run are there in the next. */
+/** A persistent interpreter: variables of one run are available in the next. */
 export class CodeContext {
   readonly #session: AgentSession
   readonly #language: Language
@@ -87,7 +87,7 @@ export class CodeContext {
     this.#language = language
   }
 
-  /** One at a time: two runs in one namespace would mix their output. */
+  /** One run at a time: two runs in one namespace would mix their output. */
   run(code: string, timeoutMs: number, call: Call): Promise<Result> {
     const turn = this.#queue.then(() => this.#run(code, timeoutMs, call))
     this.#queue = turn.catch(() => {})
@@ -113,7 +113,7 @@ export class CodeContext {
     const at = text.indexOf(END)
     const output = clip(at < 0 ? text : text.slice(0, at), READ_CHARS)
     const failed = at < 0 || text.startsWith('error', at + END.length)
-    const ended = process.ended ? `[the interpreter ended: ${outcomeText(process.ended.outcome)}]` : ''
+    const ended = process.ended ? `[the interpreter exited: ${outcomeText(process.ended.outcome)}]` : ''
     if (at < 0) this.#process = undefined
     return {
       ...done([output, ended].filter((part) => part !== '').join('\n') || '[no output]', { output, failed }),
@@ -124,8 +124,8 @@ export class CodeContext {
     await process.running.signal('SIGKILL').catch(() => {})
     this.#process = undefined
     const output = clip(text + process.output.take(), READ_CHARS)
-    const why = call.signal?.aborted ? 'cancelled' : 'out of time'
-    return done(`${output}\n[${why}; the interpreter was ended and its variables are gone]`, {
+    const why = call.signal?.aborted ? 'cancelled' : 'timed out'
+    return done(`${output}\n[${why}; the interpreter was stopped and its variables are lost]`, {
       output,
       failed: true,
     })
@@ -150,7 +150,7 @@ export class CodeContext {
     return process
   }
 
-  /** Ends the interpreter; the next run starts with nothing. */
+  /** Stops the interpreter; the next run starts a new one. */
   async restart(): Promise<void> {
     if (this.#language === 'bash') await this.#session.shell('code').restart()
     const process = this.#process
@@ -159,7 +159,7 @@ export class CodeContext {
   }
 }
 
-/** What it says until it is done, or until the time is over. */
+/** Reads output until the end marker or the timeout. */
 async function untilEnd(process: Process, timeoutMs: number, call: Call): Promise<string> {
   const until = Date.now() + timeoutMs
   let text = process.output.take()

@@ -2,14 +2,14 @@ import { redactPlainValues } from '../model/redact.ts'
 import type { Particulars } from './operations/operation.ts'
 import type { StartOptions } from './tool-sandbox.ts'
 
-/** What a question about a command says of it beside the command: all that decides what it does. */
+/** Details shown with an approval besides the command: everything that affects what the command does. */
 
 export type Asked = Pick<StartOptions, 'cwd' | 'env' | 'stdin' | 'stdinOpen'>
 
 const quoted = (word: string): string =>
   /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`
 
-/** A list with the ends of its words visible. */
+/** The command as text, with each argument quoted. */
 export const commandText = (command: string | readonly string[]): string =>
   typeof command === 'string' ? command : command.map(quoted).join(' ')
 

@@ -2,7 +2,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Capture } from './capture.ts'
 import type { CommandEnd, RunningToolCommand } from './tool-sandbox.ts'
 
-/** Commands that go on between calls. */
+/** Commands that keep running between tool calls. */
 
 const MAX_RUNNING = 32
 const KEPT = 64
@@ -22,8 +22,8 @@ export class ProcessTable {
   assertRoom(): void {
     const running = [...this.#known.values()].filter(isRunning).length
     if (running >= MAX_RUNNING)
-      throw new SandboxError('resource-limit-exceeded', `${MAX_RUNNING} commands run already`, {
-        hint: 'end one of them with `process_kill`',
+      throw new SandboxError('resource-limit-exceeded', `${MAX_RUNNING} commands are already running`, {
+        hint: 'stop one of them with `process_kill`',
       })
   }
 
@@ -49,7 +49,7 @@ export class ProcessTable {
     const found = this.#known.get(id)
     if (found) return found
     const known = [...this.#known.keys()].join(', ')
-    throw new SandboxError('not-found', `there is no process ${id}`, {
+    throw new SandboxError('not-found', `no process ${id}`, {
       hint: known ? `known: ${known}` : 'start one with `process_start`',
     })
   }
@@ -62,7 +62,7 @@ export class ProcessTable {
 export const isRunning = (process: Process): boolean =>
   process.ended === undefined && process.failure === undefined
 
-/** Until it says something or ends, `ms` at most. */
+/** Waits for output or exit, at most `ms`. */
 export async function waitFor(process: Process, ms: number, signal?: AbortSignal): Promise<void> {
   const until = Date.now() + ms
   await settle()
@@ -73,5 +73,5 @@ export async function waitFor(process: Process, ms: number, signal?: AbortSignal
   }
 }
 
-/** Lets the last output and the end be noted. */
+/** Waits briefly for the last output and the exit. */
 const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))

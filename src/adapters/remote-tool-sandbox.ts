@@ -10,7 +10,7 @@ import type {
   ToolSandboxDescription,
 } from './tool-sandbox.ts'
 
-/** A sandbox on a server as a place for tools. */
+/** A remote sandbox for tools. */
 export function remoteToolSandbox(
   client: RingfenceClient,
   sandbox: RemoteSandbox,
@@ -52,7 +52,7 @@ async function start(
   options: StartOptions,
 ): Promise<RunningToolCommand> {
   if (options.terminal)
-    throw new SandboxError('unsupported', 'a remote command cannot have a terminal here', {
+    throw new SandboxError('unsupported', 'remote commands do not support a terminal', {
       hint: 'start it without `tty`',
     })
   const { cwd, env, stdin, stdinOpen, timeoutMs } = options
@@ -78,7 +78,7 @@ async function start(
   }
 }
 
-/** Until it runs. A question that is not answered here waits for an operator of the server. */
+/** Waits until the command runs. An approval that is not answered here waits for an operator of the server. */
 async function begun(
   client: RingfenceClient,
   events: AsyncGenerator<ExecEvent, void>,
@@ -86,7 +86,7 @@ async function begun(
 ): Promise<string> {
   for (;;) {
     const { value, done } = await events.next()
-    if (done) throw new SandboxError('unreachable', 'the connection broke before the command ran')
+    if (done) throw new SandboxError('unreachable', 'the connection was lost before the command started')
     if (value.type === 'approval' && approved) await client.answer(value.id, true)
     if (value.type === 'start') return value.exec_id
   }
@@ -103,5 +103,5 @@ async function follow(
       if (outcome) return { outcome, truncated, durationMs: duration_ms ?? 0, violations }
     }
   }
-  throw new SandboxError('unreachable', 'the connection broke before the command ended')
+  throw new SandboxError('unreachable', 'the connection was lost before the command ended')
 }

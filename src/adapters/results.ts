@@ -3,18 +3,18 @@ import { clip } from './capture.ts'
 import type { Result } from './operations/operation.ts'
 import type { Finished } from './session.ts'
 
-/** How much of a result a model reads unless it asks for more. */
+/** Default length of a result for a model. */
 export const READ_CHARS = 30_000
 
-/** An outcome in a few words. */
+/** An outcome as short text. */
 export function outcomeText(outcome: Outcome): string {
   switch (outcome.kind) {
     case 'exited':
       return `exit code ${outcome.code}`
     case 'signaled':
-      return `ended by ${outcome.signal}`
+      return `killed by ${outcome.signal}`
     case 'stopped':
-      return outcome.limit === 'cancelled' ? 'cancelled' : `stopped by the ${outcome.limit} limit`
+      return outcome.limit === 'cancelled' ? 'cancelled' : `stopped at the ${outcome.limit} limit`
     default:
       return outcome satisfies never
   }
@@ -27,7 +27,9 @@ export function finishedResult(finished: Finished, max = READ_CHARS): Result {
   const { outcome, violations } = finished
   const stdout = clip(finished.stdout, max)
   const stderr = clip(finished.stderr, max)
-  const refused = violations.map(({ guarantee, details }) => `[sandbox refused: ${guarantee}: ${details}]`)
+  const refused = violations.map(
+    ({ guarantee, details }) => `[blocked by the sandbox: ${guarantee}: ${details}]`,
+  )
   const parts = [stdout, stderr && `[stderr]\n${stderr}`, ...refused, `[${outcomeText(outcome)}]`]
   const cut = stdout.length < finished.stdout.length || stderr.length < finished.stderr.length
   return {

@@ -9,7 +9,7 @@ import { type Process, ProcessTable } from './processes.ts'
 import { ShellState } from './shell-state.ts'
 import type { CommandEnd, StartOptions, ToolSandbox } from './tool-sandbox.ts'
 
-/** How long a command may take unless the model says otherwise. */
+/** Default timeout of a command. */
 const DEFAULT_TIMEOUT_MS = 120_000
 const PROGRESS_MS = 1_000
 
@@ -18,8 +18,8 @@ export type RunOptions = Omit<StartOptions, 'output' | 'signal' | 'approved' | '
 export type Finished = CommandEnd & { readonly id: string; readonly stdout: string; readonly stderr: string }
 
 /**
- * One agent at work: its sandbox, opened at the first need, and what it left running there. INVARIANT: nothing here
- * reaches a sandbox but through `Place`, so every command is judged and on record.
+ * An agent's session: its sandbox, opened on first use, and its running commands. INVARIANT: the sandbox is used only
+ * through `ToolSandbox`, so every command is checked by the policy and recorded.
  */
 export class AgentSession implements AsyncDisposable {
   readonly #open: () => Promise<ToolSandbox>
@@ -34,7 +34,7 @@ export class AgentSession implements AsyncDisposable {
     this.#open = open
   }
 
-  /** The sandbox. A failed opening is tried anew by the next call. */
+  /** The sandbox. If opening fails, the next call tries again. */
   async place(): Promise<ToolSandbox> {
     if (this.#closed) throw new SandboxError('wrong-state', 'this session is closed')
     this.#place ??= this.#open()
@@ -46,7 +46,7 @@ export class AgentSession implements AsyncDisposable {
     }
   }
 
-  /** Runs a command to its end. */
+  /** Runs a command and waits for its exit. */
   async run(command: string | readonly string[], options: RunOptions, call: Call): Promise<Finished> {
     const place = await this.place()
     await this.#ask(place, command, call, options)
@@ -73,7 +73,7 @@ export class AgentSession implements AsyncDisposable {
     }
   }
 
-  /** Starts a command that goes on after the call. */
+  /** Starts a command that keeps running after the call. */
   async start(
     command: string | readonly string[],
     options: Omit<StartOptions, 'output' | 'signal' | 'approved'>,
@@ -91,17 +91,17 @@ export class AgentSession implements AsyncDisposable {
     return this.processes.add(running, output)
   }
 
-  /** The shell whose directory and variables outlive a command. */
+  /** A shell that keeps its directory and variables between commands. */
   shell(name = 'default'): ShellState {
     return take(this.#shells, name, () => new ShellState(this, name))
   }
 
-  /** The interpreter whose variables outlive a run. */
+  /** An interpreter that keeps its variables between runs. */
   code(language: Language, name = 'default'): CodeContext {
     return take(this.#contexts, `${language}:${name}`, () => new CodeContext(this, language))
   }
 
-  /** Where a person can be asked, the question comes before anything runs. */
+  /** If the user can be asked, asks before anything runs. */
   async #ask(
     place: ToolSandbox,
     command: string | readonly string[],
@@ -114,7 +114,7 @@ export class AgentSession implements AsyncDisposable {
       throw new Question(commandText(command), decision.reason, particularsOf(options))
   }
 
-  /** For code that goes to an interpreter which runs already: judged like a command, and refused like one. */
+  /** Checks code for a running interpreter like a command. */
   async admit(command: readonly string[], call: Call): Promise<void> {
     await this.#ask(await this.place(), command, call)
     const { action, reason } = await (await this.place()).judge(command)
@@ -122,7 +122,7 @@ export class AgentSession implements AsyncDisposable {
     if (action === 'ask' && !call.approved) throw new SandboxError('approval-required', reason)
   }
 
-  /** Ends the sandbox and everything in it; the next call gets a fresh one. */
+  /** Destroys the sandbox; the next call opens a new one. */
   async reset(): Promise<void> {
     const old = this.#place
     this.#place = undefined
@@ -146,7 +146,9 @@ function take<T>(map: Map<string, T>, key: string, make: () => T): T {
   const found = map.get(key)
   if (found !== undefined) return found
   if (map.size >= 16)
-    throw new SandboxError('resource-limit-exceeded', 'too many contexts', { hint: 'use one again' })
+    throw new SandboxError('resource-limit-exceeded', 'too many contexts', {
+      hint: 'reuse an existing context',
+    })
   const made = make()
   map.set(key, made)
   return made

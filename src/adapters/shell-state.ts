@@ -3,9 +3,9 @@ import { finishedResult } from './results.ts'
 import type { AgentSession } from './session.ts'
 
 /**
- * A shell that remembers. Each line is a command of its own, judged and recorded exactly as the model wrote it; bash
- * reads what the last one left (directory, variables, functions) before it and writes it down after it.
- * SECURITY: a line typed into a shell that is already open would reach it unjudged.
+ * A shell with persistent state. Each line is a separate command, checked and recorded exactly as the model wrote it; bash
+ * restores the state of the previous line (directory, variables, functions) before it and saves it afterwards.
+ * SECURITY: a line typed into an open shell would bypass the policy check.
  */
 export class ShellState {
   readonly #session: AgentSession
@@ -29,7 +29,7 @@ export class ShellState {
     return finishedResult(finished)
   }
 
-  /** Forgets everything; files stay. */
+  /** Clears the shell's state; files are kept. */
   async restart(): Promise<Result> {
     const place = await this.#session.place()
     await place.files.remove(this.#dir).catch(() => {})
@@ -50,7 +50,7 @@ export class ShellState {
   }
 }
 
-/** Read-only variables are bash's own and would only complain. */
+/** Read-only variables are not saved: bash sets them itself and rejects assignments. */
 const script = (dir: string): string => `unset BASH_ENV
 if [ -f ${dir}/state ]; then . ${dir}/state >/dev/null 2>&1; fi
 trap '{ declare -p | grep -v "^declare -[a-zA-Z]*r"; declare -f; shopt -p; } >${dir}/state 2>/dev/null; pwd >${dir}/cwd' EXIT

@@ -2,18 +2,17 @@ import type { HostVerdict } from '../client/types.ts'
 import type { Outcome, Violation } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 
-/** The little that an agent's tools need of a sandbox, local or remote. Paths are guest paths. */
+/** The interface that tools use for a local or remote sandbox. Paths are paths inside the sandbox. */
 export type ToolSandbox = {
   readonly id: string
-  /** Where commands start and relative paths begin. */
+  /** Working directory of commands and base of relative paths. */
   readonly workspace: string
   readonly describe: () => Promise<ToolSandboxDescription>
-  /** Judged and recorded before it starts; rejects when it is refused. */
+  /** Checks and records a command, then starts it; rejects if the policy denies it. */
   readonly start: (command: string | readonly string[], options: StartOptions) => Promise<RunningToolCommand>
   readonly files: ToolSandboxFiles
   readonly judge: (command: string | readonly string[], cwd?: string) => Promise<Decision>
-  /** Policy has the last word on the new list. */
-  /** The answer says of each host whether the policy allows it. */
+  /** Sets the allowed hosts; the result says for each host whether the policy permits it. */
   readonly setAllowHosts: (hosts: readonly string[]) => Promise<readonly HostVerdict[]>
   readonly portUrl: (port: number) => Promise<string>
   /** The latest records of this sandbox, oldest first. */
@@ -31,15 +30,15 @@ export type ToolSandboxDescription = {
 export type StartOptions = {
   readonly cwd?: string | undefined
   readonly env?: Readonly<Record<string, string>> | undefined
-  /** All of standard input, or `open` to write while it runs. */
+  /** All of standard input, or `open` to write while the command runs. */
   readonly stdin?: string | undefined
   readonly stdinOpen?: boolean | undefined
   readonly terminal?: boolean | undefined
   readonly timeoutMs?: number | undefined
   readonly output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => void
-  /** Ends the command. */
+  /** Kills the command. */
   readonly signal?: AbortSignal | undefined
-  /** A person said yes to this very command. */
+  /** The user approved exactly this command. */
   readonly approved?: boolean | undefined
 }
 

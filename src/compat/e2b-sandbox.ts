@@ -8,13 +8,13 @@ import { SandboxError } from '../model/errors.ts'
 import type { Sandbox as Opened } from '../supervisor/sandbox.ts'
 
 export type E2BSandboxOptions = {
-  /** Absent: `base`. */
+  /** Default: `base`. */
   readonly template?: string
-  /** Sandboxes there have no network unless this is asked for. */
+  /** Gives the sandbox network access; default: none. */
   readonly internet?: boolean
-  /** For each command. */
+  /** Timeout of each command. */
   readonly timeoutMs?: number
-  /** A sandbox that nobody used for so long is destroyed. */
+  /** An idle sandbox is destroyed after this time. */
   readonly idleTimeoutMs?: number
   readonly compose?: ComposeOptions
 }
@@ -25,11 +25,11 @@ const HOME = '/home/user'
 const COMMAND_MS = 120_000
 const IDLE_MS = 300_000
 
-/** What keeps a name from being an option, a path, an address or a second command. */
+/** Package names that cannot be an option, a path, a URL or a second command. */
 const NPM_NAME = /^(@[a-z0-9][a-z0-9._-]*\/)?[a-z0-9][a-z0-9._-]*(@[A-Za-z0-9.^~*-]+)?$/
 const PYTHON_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,_-]+\])?((==|>=|<=|~=|!=)[A-Za-z0-9.*+!-]+)?$/
 
-/** The code is an argument, so that the policy sees it too. */
+/** The code is passed as an argument, so that the policy checks it too. */
 const RUNNERS: Readonly<Record<ScriptLanguage, readonly [string, ...string[]]>> = {
   python: ['python3', '-c'],
   javascript: ['node', '-e'],
@@ -38,8 +38,8 @@ const RUNNERS: Readonly<Record<ScriptLanguage, readonly [string, ...string[]]>> 
 }
 
 /**
- * Seed 001's sandbox at E2B, thin over the same gate as everything else: each command is judged and on record, and
- * the key in `E2B_API_KEY` never leaves this side.
+ * A remote E2B sandbox with the class interface of older programs. Every command goes through the gate: the policy checks it and
+ * the audit log records it. The key in `E2B_API_KEY` never leaves this host.
  */
 export class E2BSandbox {
   readonly #options: E2BSandboxOptions
@@ -50,7 +50,7 @@ export class E2BSandbox {
     this.#options = options
   }
 
-  /** The sandbox; made by the first who needs it, and anew when it has ended. */
+  /** Returns the sandbox; creates it on first use and again after it has ended. */
   ensureSandbox(): Promise<Opened> {
     this.#idle?.clear()
     const idleMs = this.#options.idleTimeoutMs ?? IDLE_MS
@@ -69,7 +69,7 @@ export class E2BSandbox {
         {
           backend: 'e2b',
           network: { mode: internet ? 'full' : 'offline' },
-          // Another machine's kernel is no danger to ours, and nobody here can look at its filter.
+          // The seccomp filter of a remote kernel cannot be verified from here, and its kernel is not ours.
           waive: ['kernel.filtered'],
           ...(template === undefined ? {} : { image: template }),
         },
@@ -83,7 +83,7 @@ export class E2BSandbox {
     }
   }
 
-  /** A shell line, or a program with its arguments as they are. */
+  /** Runs a shell line, or a program with its arguments. */
   async execute(
     command: string | readonly [string, ...string[]],
     options: {
@@ -113,16 +113,16 @@ export class E2BSandbox {
     await (await this.ensureSandbox()).files.write(path, createReadStream(local))
   }
 
-  /** SECURITY: names are looked at one by one and handed over as arguments; no shell reads them. */
+  /** SECURITY: each name is validated and passed as an argument, not through a shell. */
   async installPackages(names: readonly string[], language: 'node' | 'python'): Promise<ExecResult> {
     const pattern = language === 'node' ? NPM_NAME : PYTHON_NAME
     const wrong = names.find((name) => !pattern.test(name))
     if (names.length === 0 || wrong !== undefined)
-      throw new SandboxError('invalid-input', `\`${wrong ?? ''}\` is not the name of a package`)
+      throw new SandboxError('invalid-input', `\`${wrong ?? ''}\` is not a valid package name`)
     if (!this.#options.internet)
       throw new SandboxError(
         'invalid-network-mode',
-        'packages come over the network, and this sandbox has none',
+        'installing packages needs network access, and this sandbox has none',
         {
           hint: 'create it with { internet: true }',
         },
@@ -136,7 +136,7 @@ export class E2BSandbox {
     return this.execute([...RUNNERS[language], code])
   }
 
-  /** Whatever state it is in: afterwards there is none. */
+  /** Destroys the sandbox in any state. */
   async destroy(): Promise<void> {
     this.#idle?.clear()
     const open = this.#open
@@ -147,7 +147,7 @@ export class E2BSandbox {
 
 let shared: E2BSandbox | undefined
 
-/** The one that callers of the seed's names share. */
+/** The instance that callers of the compatibility functions share. */
 export function getE2BSandbox(options: E2BSandboxOptions = {}): E2BSandbox {
   shared ??= new E2BSandbox(options)
   return shared

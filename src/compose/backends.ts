@@ -16,9 +16,9 @@ import type { Plan } from '../model/plan.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { agentPath, packageFile } from './files.ts'
 
-/** The backends' part of the composition. */
+/** Constructs the backends. */
 
-/** How the process that asks for backends lives. */
+/** What the backends need to know about this process and its configuration. */
 export type RegistryOptions = {
   readonly stays?: boolean
   readonly onProgress?: (text: string) => void
@@ -29,16 +29,16 @@ export type RegistryParts = {
   readonly env: Readonly<Record<string, string>>
   readonly policy: () => SandboxPolicy
   readonly observe: (path: string) => Observed
-  /** So many containers are kept ready for each kind of sandbox that was asked for. */
+  /** How many containers are kept ready for each kind of requested sandbox. */
   readonly ready: () => number
-  /** Whether machines that run without the processor's virtualization may be chosen by themselves. */
+  /** Whether emulated virtual machines may be selected without being named. */
   readonly emulates: () => boolean
   readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly microvmDriver: () => (typeof MICROVM_DRIVERS)[number]
   readonly closing: (() => Promise<void>)[]
 }
 
-/** Without an order of the operator's the host's own tools come first: `run` is about them. */
+/** Default order: backends with the host's own tools come first, because `run` is meant for them. */
 const PRIORITY = {
   bubblewrap: 50,
   seatbelt: 40,
@@ -51,7 +51,7 @@ const PRIORITY = {
   mock: 0,
 } as const
 
-/** Every backend of this host. Those that cost to load are loaded when somebody asks for one. */
+/** Every backend. Those that are expensive to load are loaded on first use. */
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
@@ -61,7 +61,7 @@ export function registryFor(options: RegistryOptions, parts: RegistryParts): San
     lazyDocker(options, parts, probePlan),
     lazyGvisor(options, parts, probePlan),
     lazyMicrovm(options, parts, probePlan),
-    // Elsewhere it could only ever say that it is not there.
+    // On other platforms it is never available.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
     lazyE2b(env),
     lazyOpenShell(env, registry),
@@ -72,7 +72,7 @@ export function registryFor(options: RegistryOptions, parts: RegistryParts): San
   return registry
 }
 
-/** `[backends] order`: what stands in it comes first, in that order; the rest keeps its place behind. */
+/** Applies `[backends] order`: listed backends come first, in that order; the others follow in default order. */
 export function orderBy(registry: SandboxRegistry, order: readonly string[] | undefined): void {
   for (const [index, name] of (order ?? []).entries()) {
     const backend = registry.get(name)
@@ -81,7 +81,7 @@ export function orderBy(registry: SandboxRegistry, order: readonly string[] | un
 }
 const ORDERED = 1000
 
-/** Sockets of container engines: the one that was named, or the usual places. SECURITY: only local ones. */
+/** Sockets of container engines: the configured one, or the default paths. SECURITY: only local sockets. */
 function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {
   const named = env.RINGFENCE_DOCKER_SOCKET ?? /^unix:\/\/(\/.+)$/.exec(env.DOCKER_HOST ?? '')?.[1]
   if (named !== undefined) return [named]
@@ -89,21 +89,21 @@ function engineSockets(env: Readonly<Record<string, string>>): readonly string[]
   return ['/run/docker.sock', '/var/run/docker.sock', '/run/podman/podman.sock', ...own]
 }
 
-/** Where there is a wall for the host's own tools, a single command gets that one unless it asks for more. */
+/** A single command uses a backend with the host's own tools, if there is one, unless it requests more isolation. */
 const onRequest = ({ stays }: RegistryOptions): boolean =>
   !stays && (process.platform === 'linux' || process.platform === 'darwin')
 
-/** Who made a container: this state directory, and this process. */
+/** Labels that identify the owner of a container: this state directory and this process. */
 function labelsOf(stateDir: string): { readonly owner: string; readonly epoch: string } {
   const owner = createHash('sha256').update(`${stateDir}|${caller().uid}`).digest('hex').slice(0, 16)
   return { owner, epoch: ownEpoch() }
 }
 
-/** Backends that run images, as they are known before they are loaded. */
+/** Properties of image-based backends that are known before they are loaded. */
 const imageFace = (options: RegistryOptions) =>
   ({ byNameOnly: false, onRequest: onRequest(options), runsImages: true }) as const
 
-/** What each of them is made of. */
+/** The parts that image-based backends share. */
 async function imageParts(options: RegistryOptions, { stateDir, ready }: RegistryParts) {
   const { ImageStore } = await import('../backends/images/store.ts')
   return {
@@ -144,7 +144,7 @@ function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: (
   )
 }
 
-/** Guests count as run by the processor once one really did, in this life of the host. */
+/** Guests count as hardware-virtualized once a probe has shown it since the host booted. */
 function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   const { stateDir } = parts
   const fingerprint = (): string => {
@@ -184,10 +184,10 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
 const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
 const preloadPath = (): string => packageFile('dist', 'guest', 'ringfence-readonly.so')
 
-/** As long as E2B keeps a sandbox in which nothing runs. */
+/** How long E2B keeps an idle sandbox. */
 const REMOTE_IDLE_MS = 300_000
 
-/** SECURITY: the key stays on this side; no command and no record ever sees it. */
+/** SECURITY: the key stays on this host; it is never passed to a command or written to a record. */
 function lazyE2b(env: Readonly<Record<string, string>>): Backend {
   const { E2B_API_KEY: apiKey, E2B_DOMAIN: domain = 'e2b.app', E2B_SANDBOX_URL: sandboxUrl } = env
   const apiUrl = (env.E2B_API_URL ?? `https://api.${domain}`).replace(/\/+$/, '')
@@ -195,17 +195,17 @@ function lazyE2b(env: Readonly<Record<string, string>>): Backend {
   const face = { name: 'e2b', level: 'microvm', byNameOnly: true, emulated: false, runsImages: true } as const
   return lazy(
     face,
-    // Whether somebody else's machine answers is asked anew each time.
+    // A remote machine's availability is never cached.
     () => '',
     async () => {
       const { e2b } = await import('../backends/e2b/backend.ts')
-      // @ts-expect-error: E2B's package is a wish of the caller's, not one of ours
+      // @ts-expect-error: E2B's package is an optional dependency of the caller
       return e2b({ settings, sdk: () => import('e2b'), idleMs: REMOTE_IDLE_MS })
     },
   )
 }
 
-/** `RINGFENCE_OPENSHELL_MODE=mirror` stays on this host; `remote` asks the gateway. */
+/** `RINGFENCE_OPENSHELL_MODE=mirror` runs on this host, `remote` on the gateway. */
 function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxRegistry): Backend {
   const named = (name: string): string | undefined => env[`RINGFENCE_OPENSHELL_${name}`]
   const settings = {
@@ -231,7 +231,7 @@ function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxR
   )
 }
 
-/** The smallest real sandbox: nothing granted, everything switched on. */
+/** The plan that probes use: no grants, all isolation layers enabled. */
 function probePlanFor(policy: SandboxPolicy, observe: (path: string) => Observed, stateDir: string): Plan {
   const spec = { limits: { wallMs: 10_000 } }
   const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))

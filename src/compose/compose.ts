@@ -29,20 +29,20 @@ import { type AskedCommand, Gate, type WorkingDirectory } from '../supervisor/ga
 import { orderBy, registryFor } from './backends.ts'
 import { agentPath, guestFile, packageFile } from './files.ts'
 
-/** The composition root: the only file that reads the environment and knows every room. */
+/** The composition root: the only file that reads the environment and imports every module. */
 
 export type ComposeOptions = {
-  /** The whole configuration. */
+  /** Path of the configuration file. */
   readonly config?: string | undefined
-  /** A file of which only the policy part counts. */
+  /** Path of a file from which only the policy is used. */
   readonly policy?: string | undefined
   readonly env?: NodeJS.ProcessEnv
   readonly cwd?: string
-  /** This process stays: what `[backends] ready` asks for is worth its cost. */
+  /** Whether this process is long-lived, so that `[backends] ready` applies. */
   readonly stays?: boolean
-  /** Hears what takes long, such as the making of an image. */
+  /** Receives progress messages, for example while an image is built. */
   readonly onProgress?: (text: string) => void
-  /** Where events go, when it is not the state directory's own trail. */
+  /** Where events are recorded; default: the audit log of the state directory. */
   readonly trail?: TrailSink
 }
 
@@ -60,29 +60,29 @@ export type Ringfence = {
   readonly gate: Gate
   readonly trail: EventSink
   readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
-  /** Names the policy in force. */
+  /** Identifies the current policy. */
   readonly policyHash: () => string
-  /** The network modes that it has. */
+  /** The network modes that the policy permits. */
   readonly networkModes: () => readonly string[]
-  /** The configuration as it is now. */
+  /** The current configuration. */
   readonly current: () => Config
-  /** The file that an operator edits to change the policy; it may not exist yet. */
+  /** The policy file that an operator edits; it may not exist yet. */
   readonly policyFile: string
-  /** Judges a command and keeps the tree behind the decision. */
+  /** Checks a command against the policy and returns the tree behind the decision. */
   readonly inspect: (command: AskedCommand, place: WorkingDirectory) => Promise<Inspected>
-  /** Reads the configuration anew. When anything in it is wrong, everything stays as it was. */
+  /** Reloads the configuration. An invalid configuration changes nothing. */
   readonly reload: () => Promise<Reloaded>
-  /** Seals the trail. Call it once, when nothing runs any more. */
+  /** Seals the audit log. Call it once, after everything has ended. */
   readonly close: () => Promise<void>
 }
 
-/** What a reload brought; `secrets` names those that have another value now, or none. */
+/** Result of a reload; `secrets` names the secrets whose value changed or was removed. */
 type Reloaded = { readonly config: Config; readonly secrets: readonly string[] }
 
-/** The environment of this process; read nowhere else. */
+/** The environment of this process; not read anywhere else. */
 export const environment = (): NodeJS.ProcessEnv => process.env
 
-/** What a configuration decides; replaced as a whole. */
+/** State derived from the configuration; a reload replaces it as a whole. */
 type InForce = {
   readonly config: Config
   readonly policy: SandboxPolicy
@@ -90,7 +90,7 @@ type InForce = {
   readonly hash: string
 }
 
-/** What backends read of the configuration in force, each time they need it. */
+/** Settings that backends read from the current configuration on each use. */
 const backendSettings = (now: () => InForce) => ({
   policy: () => now().policy,
   ready: () => now().config.backends?.ready ?? 0,
@@ -108,16 +108,16 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
   const vault = new Vault(env)
-  // A server that could not lend what it was told to says so before anybody asks.
+  // Fail at start if a declared secret cannot be read.
   if (options.stays) vault.take(vault.read(now.config.secret ?? []))
   const closing: (() => Promise<void>)[] = [async () => vault.dispose()]
   const registry = registryFor(options, { stateDir, env, observe, closing, ...backendSettings(() => now) })
-  // It governs servers; a command that runs here means the host's own tools.
+  // `[backends] order` applies to servers; a single command uses the host's own tools.
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
   const gate = new Gate({
-    // Read at each judgement, so that a reload holds for sandboxes that are already open.
+    // Read at each check, so that a reload applies to open sandboxes.
     get policy() {
       return now.policy
     },
@@ -137,7 +137,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   })
   const reload: Ringfence['reload'] = async () => {
     const next = inForce(await configFor(options, env), home)
-    // A rule whose examples lie shows only when it is compiled.
+    // Compiling the rules checks their examples.
     await next.judge({ line: 'true' }, { workspace: '/', cwd: '/' })
     const secrets = vault.take(vault.read(next.config.secret ?? []))
     now = next
@@ -167,11 +167,11 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
 }
 
 /**
- * What limits a key of a server; nothing for the operator's. SECURITY: a caller that forgot to say who asks is a defect, and
- * gets nothing.
+ * The restrictions of a key's tenant; none for the operator. SECURITY: a call without a requester is a bug and is
+ * rejected.
  */
 function grantsOf(config: Config, requester: Requester | undefined, home: string): TenantGrants | undefined {
-  if (!requester) throw new SandboxError('internal', 'a sandbox was asked for in nobody’s name')
+  if (!requester) throw new SandboxError('internal', 'sandbox requested without a requester')
   const real = (path: string): string | undefined => hostPath(path).fact?.real
   return requester.operator ? undefined : tenantGrants(config, requester.tenant, { home, real })
 }
@@ -187,20 +187,20 @@ function inForce(config: Config, home: string): InForce {
   }
 }
 
-/** The operator's database; empty means the embedded store. */
+/** The configured database URL; empty means SQLite. */
 export const databaseUrl = (config: Config, env: Readonly<Record<string, string>>): string =>
   env.RINGFENCE_DATABASE_URL ?? config.server?.database_url ?? ''
 
-/** Skills on these parts. Loaded when somebody has one, like the parser of commands. */
+/** A skill runner on these parts; loaded on first use, like the command parser. */
 export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
   const { config, stateDir, cwd, env, trail, gate } = ringfence
-  // The spec is ours; what the skill's manifest may ask of the host was judged before it ran.
+  // The spec is our own; the manifest's requests were checked before the run.
   const open = (spec: unknown) => gate.open(spec, { requester: OPERATOR })
   const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
   return new (await import('../skills/runner.ts')).SkillRunner(parts)
 }
 
-/** Skills for a server: only inspected ones, by name, each run in an empty workspace that ends with it. */
+/** A skill runner for a server: only inspected skills, by name, each run in an empty temporary workspace. */
 export function skillParts(ringfence: Ringfence): SkillParts {
   let loaded: Promise<SkillRunner> | undefined
   const skills = (): Promise<SkillRunner> => {
@@ -243,7 +243,7 @@ async function configFor(options: ComposeOptions, env: Readonly<Record<string, s
   return { ...config, ...(policy && { policy }), ...(commands && { commands }), ...(router && { router }) }
 }
 
-/** SECURITY: never from the working directory, which an agent or a cloned repository may have written. */
+/** SECURITY: never read from the working directory, which an agent or a cloned repository may have written. */
 const configFileOf = (options: ComposeOptions, env: Readonly<Record<string, string>>): string | undefined =>
   options.config ??
   env.RINGFENCE_CONFIG ??
@@ -252,7 +252,7 @@ const configFileOf = (options: ComposeOptions, env: Readonly<Record<string, stri
 const userConfig = (env: Readonly<Record<string, string>>): string =>
   join(env.XDG_CONFIG_HOME ?? join(env.HOME ?? homedir(), '.config'), 'ringfence', 'ringfence.toml')
 
-/** Where git's settings of the user lie, and which names are protected. */
+/** Paths of the user's git settings, and the protected names. */
 const pinOptions = (env: Readonly<Record<string, string | undefined>>, home: string): PinOptions => ({
   home,
   globals: [
@@ -273,7 +273,7 @@ const hostFacts = (stateDir: string, home: string, cwd: string) => ({
   isBuiltImage: (name: string) => isBuiltImage(stateDir, name),
 })
 
-/** Names as `ImageStore` gives them: its code is loaded only for what needs it. */
+/** Image names as in `ImageStore`, whose code is loaded only when needed. */
 const isBuiltImage = (stateDir: string, name: string): boolean =>
   /^[a-z0-9][a-z0-9._-]{0,63}$/.test(name) && existsSync(join(stateDir, 'images', `${name}.json`))
 
@@ -283,17 +283,17 @@ export function stateDirectory(env: Readonly<Record<string, string | undefined>>
   return join(env.XDG_STATE_HOME ?? join(env.HOME ?? homedir(), '.local', 'state'), 'ringfence')
 }
 
-/** Ids are unguessable; their prefix says what they name. */
+/** Creates an unguessable id whose prefix names its kind. */
 export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).toString('hex')}`
 
-/** As many places for changes as the spec could have writable mounts. */
+/** One overlay directory for each writable mount the spec could have. */
 function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
   const count = 1 + (spec.write?.length ?? 0) + (spec.mounts?.length ?? 0)
   const owner = spec.workspace === undefined ? undefined : hostPath(spec.workspace).fact
   return Review.create(stateDir, agentPath(), count, owner, reviewId(sandboxId))
 }
 
-/** The proxy is loaded when a sandbox wants one. */
+/** Loads the proxy when a sandbox needs one. */
 function lazyEgress(
   config: () => Config,
   parts: Pick<EgressParts, 'trail' | 'env' | 'vault'>,
@@ -307,7 +307,7 @@ function lazyEgress(
   }
 }
 
-/** The parser behind a judgement is the largest part of us; it is loaded when a command comes. */
+/** Loads the command parser, the largest part of the program, with the first command. */
 function judgeWith(config: Config, home: string): Ringfence['judge'] {
   let loaded: Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> | undefined
   return async (command, place) => {
@@ -347,10 +347,10 @@ async function inspectWith(
     : inspectArgv(policy, command.argv, contextOf(place, home))
 }
 
-/** The operator's rules mean the operator's home directory, whoever's command they are asked about. */
+/** `~` in the operator's rules is the operator's home directory, for every caller. */
 const contextOf = (place: WorkingDirectory, home: string) => ({ home, ...place, rulesHome: home })
 
-/** Opened by the first event, so that a command which records nothing touches no disk. */
+/** Opened by the first event, so that a command that records nothing does not touch the disk. */
 function lazyTrail(stateDir: string, database: () => string): TrailSink {
   let open: Promise<TrailSink> | undefined
   return {
@@ -364,7 +364,7 @@ function lazyTrail(stateDir: string, database: () => string): TrailSink {
   }
 }
 
-/** Segment files, until a server has taken the trail over into its store. */
+/** Segment files, until a server has moved the audit log into its store. */
 async function anyTrail(stateDir: string, database: () => string): Promise<TrailSink> {
   if (!existsSync(trailPaths(stateDir).store)) return openTrail({ home: stateDir })
   const [{ openStore }, { openStoreTrail }] = await Promise.all([

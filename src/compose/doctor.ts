@@ -6,7 +6,7 @@ import type { BackendView, Doctor } from '../model/api/host.ts'
 import type { Ringfence } from './compose.ts'
 import { agentPath } from './files.ts'
 
-/** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and what its owner should know. */
+/** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and findings about it. */
 export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
   return {
     backends: await backendReports(ringfence, true),
@@ -16,7 +16,7 @@ export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
   }
 }
 
-/** Every backend with what it can do here; `fresh` starts each one now instead of trusting an earlier probe. */
+/** Every backend with its guarantees on this host; `fresh` starts each one instead of using a cached probe. */
 export async function backendReports(
   { registry }: Ringfence,
   fresh = false,
@@ -26,7 +26,7 @@ export async function backendReports(
       registry.list().map(async (backend) => reportOf(backend, await registry.probe(backend.name))),
     )
   const reports = []
-  // One after another: each measures how long it takes to start.
+  // Sequential, because each start is timed.
   for (const backend of registry.list())
     reports.push(reportOf(backend, await registry.probe(backend.name, { fresh })))
   return reports
@@ -46,7 +46,7 @@ function reportOf(backend: Backend, probe: Probe): BackendView {
 }
 
 function noteOf({ byNameOnly, emulated, onRequest }: Backend): string | null {
-  if (emulated) return 'emulated: slow, only by name'
-  if (byNameOnly) return 'only by name'
-  return onRequest ? 'when --backend, --image or --min-isolation asks for it' : null
+  if (emulated) return 'emulated: slow, used only if named'
+  if (byNameOnly) return 'used only if named'
+  return onRequest ? 'used with --backend, --image or --min-isolation' : null
 }

@@ -3,18 +3,18 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { readText } from '../host/system.ts'
 
-/** What our own package brings along. */
+/** Files that are shipped with the package. */
 
-/** Beside the built code, found from the source tree as well as from `dist`. */
+/** The package's root directory, found from the source tree and from `dist`. */
 export function agentPath(): string {
   return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 }
 
-/** The text of something that is shipped for the inside of sandboxes. */
+/** The text of a shipped file that is used inside sandboxes. */
 export const guestFile = (...names: readonly string[]): string =>
   readText(join(packageRoot(), 'guest', ...names)) ?? ''
 
-/** A path in our own package. */
+/** A path inside the package. */
 export const packageFile = (...names: readonly string[]): string => join(packageRoot(), ...names)
 
 function packageRoot(): string {

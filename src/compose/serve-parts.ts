@@ -36,7 +36,7 @@ import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 
-/** What the routes of a server stand on, made of what was opened. */
+/** Constructs the services that the server's routes use. */
 
 export type ServeOptions = ComposeOptions & {
   readonly host?: string | undefined
@@ -46,13 +46,13 @@ export type ServeOptions = ComposeOptions & {
   readonly tlsKey?: string | undefined
   readonly insecureBind?: boolean | undefined
   readonly log?: (line: string) => void
-  /** Other surfaces on the same port; see the seam in `server/app.ts`. */
+  /** Other APIs on the same port; see `server/app.ts`. */
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
   readonly version?: string
 }
 
-/** What stands below the routes. */
+/** The opened resources that the services need. */
 export type Grown = {
   readonly ringfence: Ringfence
   readonly store: Store
@@ -63,10 +63,10 @@ export type Grown = {
   readonly templates: Templates
 }
 
-/** What E2B gives its own sandboxes. */
+/** Default resources of a sandbox at E2B. */
 const DISK_MB = 10_240
 
-/** What E2B's clients need beside the rest. */
+/** Services that only E2B's routes need. */
 export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
   tokens,
   templates,
@@ -76,10 +76,10 @@ export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: San
   kernel: (file) => guestFile('kernels', file),
 })
 
-/** What is read anew after each reload. */
+/** Settings that are read again after each reload. */
 export type Live = { config: Config }
 
-/** Everything that the routes ask for. */
+/** Everything that the routes use. */
 export function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
   const { ringfence, store, trail, instance, templates } = grown
   const server = live.config.server ?? {}
@@ -141,7 +141,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   }
 }
 
-/** What removes what ended long ago. */
+/** Removes old records. */
 export const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Retention =>
   new Retention({
     store: grown.store,
@@ -169,11 +169,11 @@ function loopMetrics(): Metrics {
     for (const quantile of [50, 99])
       metrics.gauge(
         'ringfence_loop_delay_seconds',
-        'How late the event loop was since the last reading.',
+        'Event loop delay since the last scrape.',
         { quantile: String(quantile / 100) },
         Math.max(0, delay.percentile(quantile) / 1e9 - 0.01),
       )
-    metrics.gauge('ringfence_resident_bytes', 'Memory of the server.', {}, process.memoryUsage.rss())
+    metrics.gauge('ringfence_resident_bytes', 'Resident memory of the server.', {}, process.memoryUsage.rss())
     delay.reset()
   })
   return metrics
@@ -197,7 +197,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     policyHash: ringfence.policyHash,
     open: openFrom(templates, openWithPrivateDirectories(ringfence.gate, privateDirectories, newId)),
     tokenOf: (id) => tokens.access(id),
-    // Where changes wait is no matter of policy, and its place is made for the sandbox alone.
+    // The directory for pending changes is created for this sandbox and needs no policy check.
     judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
@@ -216,7 +216,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
   })
 }
 
-/** SECURITY: without a word from the operator no tenant gets more than half, so that another one finds room. */
+/** SECURITY: by default no tenant gets more than half of the sandboxes, so that one tenant cannot use all of them. */
 function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {
   const own = tenants?.find(({ name }) => name === tenant)?.max_sandboxes
   return own ?? server.max_sandboxes_per_tenant ?? Math.ceil((server.max_sandboxes ?? SANDBOXES) / 2)
@@ -238,7 +238,7 @@ const reloading =
     return { policy: ringfence.policyHash() }
   }
 
-/** A webhook goes where any other request of ours may go, and follows nobody. */
+/** Webhook requests use the same address checks as other requests, and follow no redirects. */
 const posting =
   (live: Live): Post =>
   async (url, body, headers, { mayReachPrivate }) => {
@@ -261,7 +261,7 @@ function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] 
   }
 }
 
-/** Slow enough for guessing to be hopeless twice over. */
+/** Limits guesses of sign-in secrets, which are unguessable anyway. */
 const SIGN_INS_PER_SECOND = 5
 
 function poolSize({
@@ -284,7 +284,7 @@ function poolSize({
   return { spec, size }
 }
 
-/** As the rules are named in decisions. */
+/** Rule ids as they appear in decisions. */
 const operatorRules = ({ policy }: Config): OperatorRules => ({
   ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
   asksByDefault: policy?.default_action === 'ask',

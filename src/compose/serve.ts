@@ -22,7 +22,7 @@ import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { compose, databaseUrl, environment, packageFile, type Ringfence, stateDirectory } from './compose.ts'
 import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOptions } from './serve-parts.ts'
 
-/** The server's half of the composition: what is opened in which order, and closed again. */
+/** Starts the server: opens its resources in order, and closes them again. */
 
 export type { ServeOptions } from './serve-parts.ts'
 
@@ -31,23 +31,23 @@ export type RunningServer = {
   readonly port: number
   readonly parts: ServerParts
   readonly store: Store
-  /** Where everything is written down. */
+  /** The audit log. */
   readonly trail: Ringfence['trail']
-  /** What an earlier life left unfinished and this one settled. */
+  /** How many unfinished sandboxes of an earlier run were marked as ended. */
   readonly recovered: number
   readonly reload: () => Promise<{ readonly policy: string }>
-  /** Removes now what ended long ago, as every hour. */
+  /** Runs the hourly retention pass now. */
   readonly prune: () => Promise<Pruned>
-  /** Takes no new work, lets commands end until the deadline, leaves nothing. */
+  /** Accepts no new work, waits for commands until the deadline, then closes. */
   readonly drain: () => Promise<void>
-  /** At once. */
+  /** Closes at once. */
   readonly close: () => Promise<void>
 }
 
-/** What has to be closed again, in the order in which it was opened. */
+/** Resources to close, in the order in which they were opened. */
 type Closing = (() => Promise<void> | void)[]
 
-/** All of it, whatever some of it says: a store that is away must not keep the rest open, nor us from going. */
+/** Closes every resource even if some fail or hang: an unreachable store must not block the shutdown. */
 async function undo(closing: Closing, log: (line: string) => void = () => {}): Promise<void> {
   for (const close of closing.splice(0).reverse()) {
     const late = new Promise<void>((resolve) => setTimeout(resolve, CLOSE_MS).unref())
@@ -56,7 +56,7 @@ async function undo(closing: Closing, log: (line: string) => void = () => {}): P
     closed.catch(() => {})
   }
 }
-/** So long each part may take to close. */
+/** How long each resource may take to close. */
 const CLOSE_MS = 30_000
 
 export async function startServer(options: ServeOptions = {}): Promise<RunningServer> {
@@ -69,7 +69,7 @@ export async function startServer(options: ServeOptions = {}): Promise<RunningSe
   }
 }
 
-/** Everything below the routes: state directory, composition, store, trail. */
+/** Opens everything below the routes: state directory, composition, store, audit log. */
 async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const stateDir = stateDirectory(options.env ?? environment())
   const instance = beginInstance(stateDir)
@@ -77,7 +77,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   let hash = (): string => ''
   let opened: StoreTrail | undefined
   const append = async (event: Event, pace?: Pace): Promise<void> => {
-    if (!opened) throw new Error('the trail is not open yet')
+    if (!opened) throw new Error('the audit log is not open yet')
     await opened.append({ ...event, policy: hash() }, pace)
   }
   const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
@@ -111,7 +111,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   retention.start()
   const close = once(async () => {
     await parts.supervisor.drain(0)
-    // Whoever hears that we go does not come back to a store that is about to close.
+    // Tell clients about the shutdown first, so that they do not reconnect to a closing store.
     listening.stop()
     await parts.streams.leave()
     await undo(closing, parts.log)
@@ -133,7 +133,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   }
 }
 
-/** Settles what an earlier life left behind. Returns how many sandboxes that were. */
+/** Marks sandboxes of an earlier run as ended. Returns how many there were. */
 async function recover(parts: ServerParts, { ringfence, privateDirectories }: Grown): Promise<number> {
   reapOrphans()
   reapContainers(ringfence)
@@ -144,14 +144,14 @@ async function recover(parts: ServerParts, { ringfence, privateDirectories }: Gr
   return recovered
 }
 
-/** Now, and again a little later: what a crash left half-born may still be on its way. */
+/** Cleans up now and again a little later, because a crash may leave containers that are still being created. */
 function reapOrphans(): void {
   if (process.platform !== 'linux') return
   const reap = (): void => {
     endOrphanProcesses()
     removeOrphanGroups(cgroupHost())
   }
-  // Without descriptors nothing can be looked for; that is no reason to die, and it may be better in a while.
+  // A failed cleanup, for example without free descriptors, must not stop the server; it is retried.
   const reapOrRetry = (): void => {
     try {
       reap()
@@ -162,17 +162,17 @@ function reapOrphans(): void {
   reap()
   for (const later of REAP_AGAIN_MS) setTimeout(reapOrRetry, later).unref()
 }
-/** In the background: an engine that hangs must not keep a server from starting. */
+/** In the background: a hung engine must not block the server's start. */
 function reapContainers({ registry }: Ringfence): void {
   for (const backend of registry.list()) void backend.reap?.().catch(() => {})
 }
 const REAP_AGAIN_MS = [500, 2000, 4000]
 const REAP_RETRY_MS = 1000
 
-/** Answers go on while commands end; new connections and new work are refused. */
+/** Responses continue while commands end; new connections and new work are rejected. */
 async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await parts.supervisor.drain(deadlineMs)
-  // The last answers are on their way.
+  // Lets the last responses be sent.
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 

@@ -9,8 +9,8 @@ import {
 import { createSecureContext, type SecureContext } from 'node:tls'
 
 /**
- * One sandbox's own certificate authority. Its key never leaves this process; only the sandbox is told to trust it, and
- * only for the hosts whose secrets are brokered.
+ * The certificate authority of one sandbox. Its key never leaves this process; only that sandbox trusts it, and it is used
+ * only for hosts with a brokered secret.
  */
 
 const der = (tag: number, ...parts: readonly Buffer[]): Buffer => {
@@ -72,9 +72,9 @@ const makeKeys = () => generateKeyPairSync('ec', { namedCurve: 'prime256v1' })
 
 const MAX_LEAVES = 256
 
-/** Makes certificates for the hosts whose TLS is ended here. */
+/** Creates certificates for the hosts whose TLS the proxy terminates. */
 export class Authority {
-  /** The authority's own certificate, PEM. */
+  /** The CA certificate, PEM. */
   readonly certificate: string
   readonly #name: Buffer
   readonly #keys = makeKeys()
@@ -95,7 +95,7 @@ export class Authority {
     })
   }
 
-  /** What a server for this host presents; made once. */
+  /** The certificate for this host; created once. */
   contextFor(host: string): SecureContext {
     const known = this.#leaves.get(host)
     if (known !== undefined) return known

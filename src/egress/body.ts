@@ -3,9 +3,9 @@ import { SandboxError } from '../model/errors.ts'
 import type { Framing } from './message.ts'
 import { type Source, write } from './source.ts'
 
-/** How far a body reaches into a chunk. */
+/** How many bytes of a chunk belong to the body. */
 type Scan = { readonly taken: number; readonly done: boolean }
-/** Is told which bytes of a chunk are content rather than framing. */
+/** Receives the bytes of a chunk that are content rather than framing. */
 type OnContent = (bytes: Buffer) => void
 
 interface Scanner {
@@ -37,7 +37,7 @@ const toTheEnd: Scanner = {
 
 /**
  * Follows a chunked body byte by byte. SECURITY: sizes are plain hexadecimal, lines end in CRLF, and there are neither
- * extensions nor trailers: each of them has been used to show two parsers two different bodies.
+ * extensions nor trailers: each of them has been used for request smuggling.
  */
 class ChunkedScanner implements Scanner {
   #state: 'size' | 'data' | 'data-end' | 'last' = 'size'
@@ -93,7 +93,7 @@ function scannerOf(framing: Framing): Scanner | undefined {
   return framing.kind === 'chunked' ? new ChunkedScanner() : toTheEnd
 }
 
-/** Rewrites content on its way; what it returns is sent as chunks. */
+/** Rewrites content in transit; the result is sent as chunks. */
 export type Rewrite = { push(bytes: Buffer): Buffer; end(): Buffer }
 
 /** How a body is passed on. */
@@ -105,7 +105,7 @@ export type Forward = {
   readonly chunks?: boolean
 }
 
-/** Sends one body on, exactly to its end, with what follows it left in the source. Rejects when it breaks off. */
+/** Forwards one body exactly to its end and leaves later bytes in the source. Rejects if the body is truncated. */
 export function forwardBody(from: Source, to: Duplex, forward: Forward): Promise<void> {
   const scanner = scannerOf(forward.framing)
   const { rewrite, onBytes } = forward

@@ -8,19 +8,19 @@ import type { Scrub } from './exchange.ts'
 import type { Headers } from './message.ts'
 import { needlesOf, percentEncoded, Scrubber, scrubName } from './scrub.ts'
 
-/** A secret as the proxy holds it: the sandbox knows only the placeholder. */
+/** A secret in the proxy; the sandbox has only the placeholder. */
 export type BrokeredSecret = {
   readonly grant: Pick<SecretGrant, 'name' | 'host' | 'port' | 'scheme'>
   readonly placeholder: string
   readonly value: Secret
 }
 
-/** What stands for a secret inside the sandbox; nobody can guess one. */
+/** An unguessable placeholder for a secret. */
 const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
 const MIN_BYTES = 8
 
-/** Binds a value to its place and gives it a placeholder. A value that cannot stand in a header is refused. */
+/** Binds a value to its host and creates a placeholder. A value that is not valid in a header is rejected. */
 export function brokerSecret(grant: BrokeredSecret['grant'], value: Secret): BrokeredSecret {
   value.use((bytes) => assertUsable(grant.name, bytes))
   return { grant, value, placeholder: makePlaceholder() }
@@ -33,21 +33,21 @@ function assertUsable(name: string, bytes: Buffer): void {
   })
 }
 
-/** A request as the broker lets it go. */
+/** A request after the broker has processed it. */
 export type Prepared = {
   readonly headers: Headers
-  /** Puts the values into the finished head; absent when no placeholder stands in it. */
+  /** Inserts the values into the finished head; absent if it contains no placeholder. */
   readonly fill?: (head: Buffer) => Buffer
   readonly scrub: Scrub
 }
 
 type Message = { readonly path: string; readonly headers: Headers }
 
-// A packed answer, or a part of one, could carry the value where we do not see it.
+// A compressed or partial response could contain the value in a form that is not detected.
 const HIDING = /^(accept-encoding|range|if-range)$/i
 const BASIC = /^basic +([A-Za-z0-9+/=]+)$/i
 
-/** Puts real values into requests to their own place, and keeps them from coming back. */
+/** Inserts values into requests to their own host, and removes them from responses. */
 export class Broker {
   readonly #secrets: readonly BrokeredSecret[]
 
@@ -55,26 +55,26 @@ export class Broker {
     this.#secrets = secrets
   }
 
-  /** Is TLS to this place ended here, because a value has to be put in? */
+  /** Whether the proxy terminates TLS to this host to insert a value. */
   terminates(target: Target): boolean {
     return this.#bound(target, 'https').length > 0
   }
 
   /**
-   * SECURITY: a host that was given a value may send it back on every port, whatever it was given on; so everything that comes from
-   * it is read, and what cannot be read does not pass.
+   * SECURITY: a host that received a value may return it on any port; so all of its responses are parsed, and responses
+   * that cannot be parsed are blocked.
    */
   guards(host: string): boolean {
     return this.#secrets.some(({ grant }) => grant.host === host)
   }
 
   /**
-   * What to send; `undefined` where no secret is concerned. SECURITY: a placeholder on its way to any other place is an
-   * attempt to get a value out, or a mistake that would look like one; either way it is refused.
+   * The request to send; `undefined` if no secret is involved. SECURITY: a placeholder sent to another host is an
+   * attempt to leak a value, or a mistake that looks like one; both are rejected.
    */
   prepare(target: Target, scheme: 'http' | 'https', message: Message): Prepared | SandboxError | undefined {
     const carried = this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
-    // Where one was taken back TLS still ends here: what carries its placeholder is told, not passed on.
+    // After a secret is withdrawn TLS is still terminated here: a request with its placeholder gets an error.
     const bound = this.#bound(target, scheme).filter(({ value }) => !value.disposed)
     for (const secret of carried) {
       if (bound.includes(secret)) continue
@@ -179,7 +179,7 @@ function replaced(
   )
 }
 
-// Checked again at each use, because a value can be replaced while the sandbox runs.
+// Checked at each use, because a value can be replaced while the sandbox runs.
 const encodedValue = ({ grant, value }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer =>
   value.use((bytes) => {
     assertUsable(grant.name, bytes)

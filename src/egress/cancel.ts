@@ -1,12 +1,12 @@
-/** What may end work from outside: whoever works asks it or listens to it. */
+/** A cancellation signal that work can poll or listen to. */
 export interface CancelSignal {
-  /** Why it is over; `undefined` while it is not. */
+  /** The reason for the cancellation; `undefined` before it. */
   readonly reason: unknown
-  /** Calls back once, at once when it is over already. The answer stops that. */
+  /** Calls back once, immediately if already cancelled. Returns a function that unsubscribes. */
   listen(listener: () => void): () => void
 }
 
-/** Ends once, with a reason. An AbortController does the same for ten times the price, and each connection has two. */
+/** Cancels once, with a reason. An AbortController is ten times as expensive, and each connection needs two. */
 export class Cancellation implements CancelSignal {
   readonly #listeners = new Set<() => void>()
   #reason: unknown
@@ -30,7 +30,7 @@ export class Cancellation implements CancelSignal {
   }
 }
 
-/** A caller's signal, for work that goes on until then. */
+/** Wraps a caller's AbortSignal. */
 export const cancelSignalOf = (signal: AbortSignal): CancelSignal => ({
   get reason() {
     return signal.aborted ? signal.reason : undefined

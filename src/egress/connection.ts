@@ -9,7 +9,7 @@ import { bulkReading, Source } from './source.ts'
 /** How a client spoke to the proxy. */
 export type Protocol = 'connect' | 'http' | 'socks5'
 
-/** One connection as its owner sees it; nothing in it ever holds a secret. */
+/** A connection as reported to its owner; it never contains a secret. */
 export type Connection = {
   readonly host: string
   readonly port: number
@@ -17,7 +17,7 @@ export type Connection = {
   readonly protocol: Protocol
   readonly verdict: 'allow' | 'deny'
   readonly reason: string
-  /** From outside into the sandbox. */
+  /** Bytes from outside into the sandbox. */
   readonly bytesIn: number
   readonly bytesOut: number
   readonly durationMs: number
@@ -25,7 +25,7 @@ export type Connection = {
   readonly at?: number
 }
 
-/** A way out that was judged and admitted: it counts, ends when nothing moves, and can be cut at any time. */
+/** An admitted outgoing connection: counts bytes, ends when idle, and can be cut at any time. */
 export class EgressConnection {
   readonly judged: Judged
   readonly protocol: Protocol
@@ -39,7 +39,7 @@ export class EgressConnection {
   readonly #around: EgressConnection | undefined
   #done = false
 
-  /** `around` is the tunnel that this connection runs in; what moves here keeps it open. */
+  /** `around` is the tunnel that contains this connection; traffic here keeps the tunnel open. */
   constructor(
     judged: Judged,
     protocol: Protocol,
@@ -58,7 +58,7 @@ export class EgressConnection {
     this.#idle.unref()
   }
 
-  /** Over when the connection is cut; streams that belong to it then go. */
+  /** Cancelled when the connection is cut; its streams are then destroyed. */
   get until(): CancelSignal {
     return this.#cut
   }
@@ -75,13 +75,13 @@ export class EgressConnection {
     this.touch()
   }
 
-  /** Something moved. */
+  /** Resets the idle timer. */
   touch(): void {
     this.#idle.refresh()
     this.#around?.touch()
   }
 
-  /** Ends the connection from our side. */
+  /** Closes the connection from our side. */
   cut(why: SandboxError): void {
     if (this.#done) return
     this.#finish('deny', why.message)
@@ -95,7 +95,7 @@ export class EgressConnection {
     else this.#finish('allow', error instanceof SandboxError ? error.message : this.judged.reason)
   }
 
-  /** The connection so far. */
+  /** The current state of the connection. */
   view(verdict: 'allow' | 'deny', reason: string): Connection {
     const { host, port } = this.judged.target
     const { bytesIn, bytesOut, protocol, address } = this
@@ -122,7 +122,7 @@ export type DialOptions = {
 
 const MAX_TRIES = 4
 
-/** Connects to the first judged address that answers. SECURITY: only addresses that were judged for this connection. */
+/** Connects to the first checked address that answers. SECURITY: uses only addresses checked for this connection. */
 export async function dialJudged(
   connection: EgressConnection,
   { connectMs, tls }: DialOptions,
@@ -152,7 +152,7 @@ export async function dialJudged(
   throw unreachable(target.host, failure)
 }
 
-/** The outer end, or this one. */
+/** Cancelled by the outer signal or by this timeout. */
 function deadline(ms: number, outer: CancelSignal): { readonly until: CancelSignal; stop(): void } {
   const inner = new Cancellation()
   const timer = setTimeout(
@@ -183,14 +183,14 @@ const IDLE_ALL = 128
 const IDLE_MS = 4000
 
 /**
- * Connections that wait for their next request. INVARIANT: one is used again only for the same scheme, host, port and an
- * address that was judged anew for the new request.
+ * Idle keep-alive connections. INVARIANT: a connection is reused only for the same scheme, host, port and an address that
+ * was checked again for the new request.
  */
 export class UpstreamPool {
   readonly #idle = new Map<string, IdleUpstream[]>()
   #count = 0
 
-  /** A waiting connection for this connection, if there is one. */
+  /** An idle connection that can be reused, if there is one. */
   take(connection: EgressConnection, scheme: string): Upstream | undefined {
     const waiting = this.#idle.get(keyOf(connection, scheme))
     const found = waiting?.findLastIndex(({ upstream }) =>
@@ -206,7 +206,7 @@ export class UpstreamPool {
     return upstream.source.over || upstream.socket.destroyed ? this.take(connection, scheme) : upstream
   }
 
-  /** Keeps a connection whose last answer was read to its end. */
+  /** Keeps a connection whose last response was read completely. */
   give(connection: EgressConnection, scheme: string, upstream: Upstream): void {
     const key = keyOf(connection, scheme)
     const waiting = this.#idle.get(key) ?? []
@@ -228,7 +228,7 @@ export class UpstreamPool {
     timer.unref()
     waiting.push({ upstream, timer })
     this.#count++
-    // SECURITY: bytes that nobody asked for must not become the answer to the next request.
+    // SECURITY: unsolicited bytes must not become the response to the next request.
     upstream.source.flow(drop, drop)
   }
 

@@ -14,18 +14,18 @@ import { type Connection, EgressConnection, type Protocol, UpstreamPool } from '
 import type { Resolve } from './dial.ts'
 import { resolveJudged } from './resolve.ts'
 
-/** How long and how much; all have a value. */
+/** Timeouts and limits. */
 export type Limits = {
-  /** A whole head, handshake or first flight must be there by then. */
+  /** Time to receive a complete head, handshake or first TLS flight. */
   readonly headerMs: number
-  /** Between two requests of one connection. */
+  /** Time between two requests of one connection. */
   readonly keepAliveMs: number
   readonly connectMs: number
-  /** A connection on which nothing moves. */
+  /** Time without traffic on a connection. */
   readonly idleMs: number
-  /** The second half of a connection after the first has ended. */
+  /** Time for the second half of a connection after the first has ended. */
   readonly halfOpenMs: number
-  /** How long a client that was sent away may take to go. */
+  /** Time for a rejected client to disconnect. */
   readonly lingerMs: number
   readonly headerBytes: number
   readonly connections: number
@@ -43,20 +43,20 @@ export const LIMITS: Limits = {
   connections: 2048,
 }
 
-/** What an owner may put around each connection. */
+/** Callbacks of the owner for each connection. */
 export type Hooks = {
-  /** A second judgement, after ours; it can only refuse. */
+  /** A second check after ours; it can only reject. */
   readonly policy?: ((connection: Connection) => Promise<UrlVerdict> | UrlVerdict) | undefined
-  /** Runs before the connection is made; when it rejects, there is none. The place to write a record. */
+  /** Runs before the connection is made, for example to write a record; if it rejects, no connection is made. */
   readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
-  /** Hears of every connection: of a refused one at once, of others when they end. */
+  /** Receives every connection: a rejected one at once, others when they end. */
   readonly onConnection?: ((connection: Connection) => void) | undefined
 }
 
 /** The target that a client asked for, as it wrote it. */
 export type Wanted = { readonly raw: string; readonly kind: TargetKind; readonly protocol: Protocol }
 
-/** PLATFORM: a timer that is set for longer than it can hold ends at once. */
+/** PLATFORM: a Node timer with a delay above 31 bits fires at once. */
 export const timersOf = (limits: Limits): Limits =>
   Object.fromEntries(
     Object.entries(limits).map(([name, value]) => [name, Math.min(value, LONGEST_TIMER_MS)]),
@@ -74,7 +74,7 @@ export type CoreParts = {
   readonly upstreamCa: string | undefined
 }
 
-/** What all three protocols share: the one judgement, the list of what is open, and the waiting connections. */
+/** Shared by all three protocols: the policy check, the open connections and the idle connections. */
 export class Core {
   readonly limits: Limits
   readonly broker: Broker | undefined
@@ -93,7 +93,7 @@ export class Core {
     this.#policy = networkPolicyOf(parts)
   }
 
-  /** Judges, asks the owner, and only then lets through. Every refusal is reported before it is thrown. */
+  /** Checks the policy, then asks the owner. Every rejection is reported before it is thrown. */
   async enter({ raw, kind, protocol }: Wanted, around?: EgressConnection): Promise<EgressConnection> {
     let connection: EgressConnection | undefined
     try {
@@ -125,13 +125,13 @@ export class Core {
     this.#parts.hooks.onConnection?.({ host, port, protocol, verdict: 'deny', reason: message, ...nothing })
   }
 
-  /** May a TLS client name this server? Asked for connections to bare addresses. */
+  /** Whether a TLS client may name this server, for connections to bare addresses. */
   allowsName(name: string, port: number): boolean {
     const parsed = parseTarget(`${name}:${port}`, 'proxy-target')
     return parsed.kind === 'ok' && judgeTarget(this.#policy, parsed.value).verdict === 'allow'
   }
 
-  /** Takes effect at once: what is open and no longer allowed is cut. */
+  /** Takes effect at once: open connections that are no longer allowed are cut. */
   setAllowHosts(allowHosts: readonly string[]): void {
     this.#policy = networkPolicyOf({ allowHosts, allowPrivate: this.#parts.allowPrivate })
     this.pool.clear()
@@ -158,7 +158,7 @@ export class Core {
     await admit?.(view)
   }
 
-  /** SECURITY: the list may have changed while the owner was asked; what counts is the list at this moment. */
+  /** SECURITY: the list may have changed while the owner was asked, so it is checked again. */
   #rejudge(connection: EgressConnection): void {
     const { target, addresses } = connection.judged
     const named = judgeTarget(this.#policy, target)

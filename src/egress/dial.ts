@@ -5,25 +5,25 @@ import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
 import type { CancelSignal } from './cancel.ts'
 
-/** All addresses of a name. A failure may throw; it blocks like an empty answer. */
+/** Resolves all addresses of a name. A failure may throw; it blocks like an empty result. */
 export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
 
 /** The host's own resolver: every address, in the resolver's order. */
 export const hostResolve: Resolve = async (host) =>
   (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address)
 
-/** One connection to make: the judged address, and the name that the other side must prove. */
+/** A connection to make: the checked address, and the name that the server must prove. */
 export type Dial = {
   readonly address: string
   readonly port: number
-  /** The name behind the address for TLS; absent for plain TCP. */
+  /** The TLS server name; absent for plain TCP. */
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
   readonly until: CancelSignal
   /** How the plain socket is read; absent: as a stream. */
   readonly onread?: OnReadOpts | undefined
 }
 
-/** Opens a socket to exactly this address. Nothing has been written to it when it is handed over. */
+/** Opens a socket to exactly this address. Nothing is written to it before it is returned. */
 export async function dial({ address, port, tls, until, onread }: Dial): Promise<Socket> {
   const tcp = connect({
     host: address,
@@ -35,7 +35,7 @@ export async function dial({ address, port, tls, until, onread }: Dial): Promise
   })
   try {
     await opened(tcp, 'connect', until)
-    // SECURITY: the peer is asked of the kernel, before the first byte of the request or of TLS is sent.
+    // SECURITY: the peer address is read from the kernel before the first byte is sent.
     if (!isSamePeer(address, tcp.remoteAddress))
       throw new SandboxError('ssrf-blocked', 'the connection leads to another address than the judged one')
     if (tls === undefined) return tcp
@@ -55,7 +55,7 @@ export async function dial({ address, port, tls, until, onread }: Dial): Promise
   }
 }
 
-// SECURITY: the address is a literal, so nothing is left to look up; if something were, it must not happen unseen.
+// SECURITY: the address is a literal, so no lookup is needed; an unexpected lookup must fail.
 const refuseLookup: LookupFunction = (host, _options, done) =>
   done(new SandboxError('ssrf-blocked', `\`${host}\` is looked up a second time`), '')
 

@@ -17,30 +17,30 @@ import {
 } from './message.ts'
 import type { Source } from './source.ts'
 
-/** What the proxy keeps from an answer, so that a value does not come in. */
+/** Removes secret values from a response. */
 export type Scrub = {
   /** Replaces the value in a header or in the status text. */
   text(value: string): string
-  /** Replaces it in the name of a header, where upper and lower case are the same. */
+  /** Replaces the value in a header name, case-insensitively. */
   name(name: string): string
   body(): Rewrite
 }
 
-/** One request, judged and ready to be sent. */
+/** A checked request, ready to be sent. */
 export type Outgoing = {
   readonly head: RequestHead
   readonly framing: Framing
   readonly scheme: 'http' | 'https'
-  /** Makes the whole head as it goes out; the bytes are zeroed after they were written when they hold a secret. */
+  /** Builds the outgoing head; if it contains a secret, the bytes are zeroed after writing. */
   readonly bytes: () => Buffer
   readonly secret: boolean
   readonly scrub?: Scrub | undefined
 }
 
-/** What the client has seen of an exchange that failed. */
+/** How much of a failed exchange the client has received. */
 export type Progress = { begun: boolean }
 
-/** Sends one request and its answer through. True: the client's connection serves another one. */
+/** Forwards one request and its response. True if the client's connection can serve another request. */
 export async function exchange(
   core: Core,
   client: Source,
@@ -48,7 +48,7 @@ export async function exchange(
   outgoing: Outgoing,
   progress: Progress,
 ): Promise<boolean> {
-  // A connection that waited may just be closing; only what can be sent twice may meet that.
+  // An idle connection may be closing, so it is used only for requests that can be retried.
   const repeatable = outgoing.framing.kind === 'none' && /^(GET|HEAD|OPTIONS)$/.test(outgoing.head.method)
   const waiting = repeatable ? core.pool.take(connection, outgoing.scheme) : undefined
   if (waiting !== undefined) {
@@ -61,7 +61,7 @@ export async function exchange(
   return through(core, client, connection, outgoing, progress, await dialFor(core, connection, outgoing))
 }
 
-/** The connection ended before the first byte of an answer. */
+/** The connection ended before the first byte of a response. */
 class StaleError extends SandboxError {
   constructor() {
     super('fetch-failed', 'the server closed the connection without an answer')
@@ -99,7 +99,7 @@ async function through(
       })
       .catch((error) => {
         sent.error = error
-        // SECURITY: a request that breaks off must not look complete to the server.
+        // SECURITY: a truncated request must not look complete to the server.
         if (error instanceof SandboxError && error.code === 'invalid-input') stop()
       })
     if (outgoing.framing.kind === 'none') await sending
@@ -128,7 +128,7 @@ function sendHead({ socket }: Upstream, connection: EgressConnection, { bytes, s
   socket.write(head, () => secret && head.fill(0))
 }
 
-/** The head of the final answer; interim ones are passed on as they come. */
+/** The head of the final response; interim responses are forwarded. */
 async function readAnswer(
   core: Core,
   client: Duplex,
@@ -156,14 +156,14 @@ function parseAnswer(text: string): ResponseHead {
   }
 }
 
-/** SECURITY: in packed content a value would not be found; it was asked for unpacked, so this is refused. */
+/** SECURITY: a value in compressed content would not be found; the request forbade compression, so the response is rejected. */
 function assertReadable({ headers }: ResponseHead): void {
   const packed = valuesOf(headers, 'content-encoding').some((coding) => !/^(identity)?$/i.test(coding))
   if (packed)
     throw new SandboxError('fetch-failed', 'the answer is packed and cannot be searched for secrets')
 }
 
-// Ours to write: they belong to this hop, or change when content is rewritten.
+// Set by the proxy: they belong to this hop, or change when content is rewritten.
 const OURS = /^(content-length|alt-svc)$/i
 
 async function sendAnswer(
@@ -203,7 +203,7 @@ async function sendAnswer(
 /** Content without its framing. */
 const asIs = (): Rewrite => ({ push: (bytes) => Buffer.from(bytes), end: () => Buffer.alloc(0) })
 
-/** A HEAD answer or a 304 tells a length without having a body. */
+/** A HEAD response or a 304 has a length but no body. */
 function lengthOf({ headers, status }: ResponseHead, framing: Framing): [string, string][] {
   if (framing.kind === 'length') return [['content-length', String(framing.bytes)]]
   const told = headers.find(([name]) => name.toLowerCase() === 'content-length')

@@ -17,7 +17,7 @@ import {
 import { refusal, sendAndClose } from './refusal.ts'
 import type { Source } from './source.ts'
 
-/** Where the requests of a connection go: to whoever each names, or all to one place inside a tunnel. */
+/** Destination of a connection's requests: named by each request, or fixed inside a tunnel. */
 export type RequestTarget =
   | { readonly kind: 'proxy'; readonly credentials?: Credentials | undefined }
   | {
@@ -30,7 +30,7 @@ export type RequestTarget =
 /** A CONNECT request that the caller takes over, or the end of the connection. */
 export type Served = { readonly connect: RequestHead } | undefined
 
-/** Serves requests until the connection ends or turns into a tunnel. Each of them is judged. */
+/** Serves requests until the connection ends or becomes a tunnel. Each request is checked. */
 export async function serveHttp(core: Core, client: Source, front: RequestTarget): Promise<Served> {
   for (let first = true; ; first = false) {
     const head = await nextRequest(core, client, first)
@@ -46,7 +46,7 @@ export async function serveHttp(core: Core, client: Source, front: RequestTarget
 
 async function nextRequest(core: Core, client: Source, first: boolean): Promise<RequestHead | undefined> {
   const { headerMs, keepAliveMs, headerBytes } = core.limits
-  // SECURITY: one clock for the whole head; a byte now and then does not wind it up again.
+  // SECURITY: one timeout for the whole head, which slow single bytes do not reset.
   const timer = setTimeout(() => client.stream.destroy(), first ? headerMs : keepAliveMs)
   try {
     const text = await readHead(client, headerBytes)
@@ -59,7 +59,7 @@ async function nextRequest(core: Core, client: Source, first: boolean): Promise<
   }
 }
 
-/** True when the connection serves another request. */
+/** True if the connection can serve another request. */
 async function serveOne(
   core: Core,
   client: Source,
@@ -138,7 +138,7 @@ type Addressed = {
 
 const invalid = (why: string): SandboxError => new SandboxError('invalid-input', why)
 
-/** Who a request is for. SECURITY: target, `Host` and tunnel must all say the same. */
+/** The destination of a request. SECURITY: target, `Host` and tunnel must agree. */
 function addressOf(core: Core, front: RequestTarget, head: RequestHead): Addressed {
   if (head.method === 'CONNECT' || head.method === 'TRACE')
     throw new SandboxError('unsupported', `${head.method} is not passed on`)

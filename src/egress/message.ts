@@ -2,8 +2,8 @@ import { SandboxError } from '../model/errors.ts'
 import { GrowingBuffer, type Source } from './source.ts'
 
 /**
- * HTTP/1.1 heads, read strictly and written anew: what two parsers could read differently is refused, so that nobody
- * behind us sees another request than the one that was judged.
+ * HTTP/1.1 heads, parsed strictly and serialized again: ambiguous input is rejected, so that no server
+ * sees another request than the one that was checked.
  */
 
 export type Headers = readonly (readonly [name: string, value: string])[]
@@ -67,7 +67,7 @@ export function parseRequest(text: string): RequestHead {
   return { method, target, version: version as '1.0' | '1.1', headers }
 }
 
-/** Parses the head of an answer. */
+/** Parses the head of a response. */
 export function parseResponse(text: string): ResponseHead {
   const { first, headers } = fieldsOf(text)
   const [, version, status, reason = ''] = /^HTTP\/(1\.[01]) ([1-9]\d\d)(?: (.*))?$/.exec(first) ?? []
@@ -77,7 +77,7 @@ export function parseResponse(text: string): ResponseHead {
 
 function fieldsOf(text: string): { readonly first: string; readonly headers: Headers } {
   const [first = '', ...lines] = text.split('\r\n')
-  // SECURITY: a bare CR or LF is a line's end for some parsers and not for others.
+  // SECURITY: a bare CR or LF ends a line for some parsers and not for others.
   if (/[\r\n\0]/.test(first) || lines.length > MAX_FIELDS) throw malformed('head is not valid')
   return { first, headers: lines.map(fieldOf) }
 }
@@ -86,7 +86,7 @@ function fieldOf(line: string): readonly [string, string] {
   const colon = line.indexOf(':')
   const name = line.slice(0, Math.max(colon, 0))
   const value = line.slice(colon + 1).replace(/^[ \t]+|[ \t]+$/g, '')
-  // SECURITY: no folded lines, no blank before the colon, no control characters.
+  // SECURITY: no folded lines, no space before the colon, no control characters.
   if (!TOKEN.test(name) || !VALUE.test(value)) throw malformed('holds a header that is not valid')
   return [name, value]
 }
@@ -97,14 +97,14 @@ export const valuesOf = (headers: Headers, name: string): readonly string[] =>
     .filter(([key]) => key.length === name.length && key.toLowerCase() === name)
     .map(([, value]) => value)
 
-/** Where a request's body ends. Two answers to that question are refused. */
+/** How the end of a request's body is determined. Ambiguous framing is rejected. */
 export function requestFraming({ headers, version }: RequestHead): Framing {
   const framing = framingOf(headers)
   if (framing.kind === 'chunked' && version === '1.0') throw malformed('is chunked in HTTP/1.0')
   return framing
 }
 
-/** Where an answer's body ends. */
+/** How the end of a response's body is determined. */
 export function responseFraming({ status, headers }: ResponseHead, method: string): Framing {
   const framing = framingOf(headers)
   if (method === 'HEAD' || status === 204 || status === 304 || status < 200) return { kind: 'none' }
@@ -124,11 +124,11 @@ function framingOf(headers: Headers): Framing {
   return { kind: 'length', bytes: Number(lengths[0]) }
 }
 
-/** Headers of one connection, not of the message: they never pass. */
+/** Hop-by-hop headers, which are never forwarded. */
 const HOP =
   /^(connection|keep-alive|proxy-connection|proxy-authorization|proxy-authenticate|te|trailer|transfer-encoding|upgrade|http2-settings)$/i
 
-/** The headers that pass on: without those of this hop, and without those that `connection` names. */
+/** The headers to forward: without hop-by-hop headers and those named in `connection`. */
 export function endToEnd(headers: Headers, ours: RegExp): [string, string][] {
   const named = new Set(
     valuesOf(headers, 'connection').flatMap((value) => value.toLowerCase().split(/[ \t]*,[ \t]*/)),
@@ -138,7 +138,7 @@ export function endToEnd(headers: Headers, ours: RegExp): [string, string][] {
     .map(([name, value]) => [name, value])
 }
 
-/** Does the sender keep the connection after this message? */
+/** Whether the sender keeps the connection open after this message. */
 export function keepsAlive({ headers, version }: { headers: Headers; version: string }): boolean {
   const said = [...valuesOf(headers, 'connection'), ...valuesOf(headers, 'proxy-connection')].join(',')
   if (/(^|,)[ \t]*close[ \t]*(,|$)/i.test(said)) return false

@@ -20,16 +20,16 @@ import { judgeFirstFlight, tunnel } from './tunnel.ts'
 
 /** The settings of one sandbox's proxy. */
 export type EgressProxyOptions = Hooks & {
-  /** Who may be reached (`example.com`, `*.example.com`, `host:port`, `@registries`); empty: nobody. */
+  /** Allowed hosts (`example.com`, `*.example.com`, `host:port`, `@registries`); empty: none. */
   readonly allowHosts: readonly string[]
-  /** Private addresses, ranges or names that are opened on purpose. Metadata services never are. */
+  /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
   readonly secrets?: readonly BrokeredSecret[]
-  /** What every client must show; wanted where others than the sandbox could reach the proxy. */
+  /** Credentials that every client must send; needed if other programs can reach the proxy. */
   readonly credentials?: Credentials
   readonly limits?: Partial<Limits>
-  /** Certificates to trust upstream, instead of the system's, where TLS is ended here. PEM. */
+  /** Certificates to trust upstream instead of the system's, for terminated TLS. PEM. */
   readonly upstreamCa?: string
 }
 
@@ -41,7 +41,7 @@ const LOOPBACK = ['127.0.0.1', '::1']
 
 /**
  * The only way out of a sandbox: HTTP CONNECT, absolute-form HTTP and SOCKS5 on any byte stream. Every connection is
- * resolved once, judged, admitted by its owner, and made to the very address that was judged.
+ * resolved once, checked, admitted by its owner, and made to exactly the checked address.
  */
 export class EgressProxy {
   readonly #core: Core
@@ -67,7 +67,7 @@ export class EgressProxy {
     })
   }
 
-  /** The certificate that the sandbox must trust, PEM; absent when no TLS is ended here. */
+  /** The CA certificate that the sandbox must trust, PEM; absent if no TLS is terminated. */
   get caCertificate(): string | undefined {
     return this.#authority?.certificate
   }
@@ -77,9 +77,9 @@ export class EgressProxy {
     return this.#clients.size
   }
 
-  /** Serves one client until it is gone. Never rejects. */
+  /** Serves one client until it disconnects. Never rejects. */
   async handle(stream: Duplex): Promise<void> {
-    // What ends a stream is seen by whoever reads it; an error nobody hears would end the process.
+    // Readers handle stream errors; without a listener an error would crash the process.
     stream.on('error', () => undefined)
     if (this.#closed) return void stream.destroy()
     const client = new Source(stream)
@@ -119,12 +119,12 @@ export class EgressProxy {
     return { host, port: (server.address() as { port: number }).port }
   }
 
-  /** Replaces the list. It counts at once, also for connections that are open. */
+  /** Replaces the allowed hosts, with immediate effect on open connections. */
   setAllowHosts(allowHosts: readonly string[]): void {
     this.#core.setAllowHosts(allowHosts)
   }
 
-  /** Ends everything. */
+  /** Closes all connections. */
   async close(): Promise<void> {
     this.#closed = true
     this.#core.close()
@@ -161,7 +161,7 @@ export class EgressProxy {
     }
   }
 
-  /** What was said last needs a moment to arrive; a client that then does not go is put out. */
+  /** Gives the last bytes time to arrive; then destroys a client that has not disconnected. */
   #linger(stream: Duplex): void {
     if (stream.destroyed) return
     stream.resume()
@@ -169,7 +169,7 @@ export class EgressProxy {
     stream.once('close', () => clearTimeout(timer))
   }
 
-  /** Judges, connects, says so, and joins the two; or refuses in the client's own words. */
+  /** Checks, connects, replies and joins the two sides; or rejects in the client's protocol. */
   async #open(
     client: Source,
     { raw, protocol }: { readonly raw: string; readonly protocol: Protocol },
@@ -192,15 +192,15 @@ export class EgressProxy {
     }
   }
 
-  /** SECURITY: a tunnel to port 80 is read like every other request, so that `Host` cannot name somebody else. */
+  /** SECURITY: a tunnel to port 80 is parsed as HTTP, so that `Host` cannot name another host. */
   async #readAsHttp(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
     await this.#asOrigin(client, connection, 'http')
   }
 
   /**
-   * SECURITY: another port of a host that holds a secret. Whatever comes from there is read as HTTP, inside TLS or not, so that the
-   * value does not come back there; what is neither is refused.
+   * SECURITY: another port of a host with a secret. All traffic is parsed as HTTP, with or without TLS, so that the
+   * value is not returned there; other protocols are rejected.
    */
   async #intercept(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
@@ -211,7 +211,7 @@ export class EgressProxy {
     await this.#asOrigin(client, connection, 'http')
   }
 
-  /** Ends TLS here, because a secret has to be put into what is inside. */
+  /** Terminates TLS to insert a secret. */
   async #terminate(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)
     await this.#endTls(client, connection)
@@ -251,7 +251,7 @@ export class EgressProxy {
     connection.close()
   }
 
-  /** SECURITY: a client that sends a byte now and then is not waited for. */
+  /** SECURITY: slow single bytes do not extend the timeout. */
   async #inTime<T>(client: Source, work: Promise<T>): Promise<T> {
     const timer = setTimeout(() => client.stream.destroy(), this.#core.limits.headerMs)
     try {
@@ -262,7 +262,7 @@ export class EgressProxy {
   }
 }
 
-/** A CONNECT request has no body, and its `Host`, if any, names the same place. */
+/** A CONNECT request has no body, and its `Host`, if any, names the same host. */
 function assertConnect(head: RequestHead): void {
   if (requestFraming(head).kind !== 'none') throw new SandboxError('invalid-input', 'CONNECT has no body')
   const [host, ...more] = valuesOf(head.headers, 'host')

@@ -2,7 +2,7 @@ import { SandboxError } from '../model/errors.ts'
 import { headBytes } from './message.ts'
 import type { Source } from './source.ts'
 
-/** The status that a proxy's client sees. */
+/** The HTTP status for an error. */
 function statusOf({ code, family }: SandboxError): number {
   if (code === 'timeout') return 504
   if (code === 'fetch-failed') return 502
@@ -21,7 +21,7 @@ const PHRASES: Readonly<Record<number, string>> = {
   504: 'Gateway Timeout',
 }
 
-/** A refusal for people and programs: one line, and the same in a header. An unknown error tells nothing. */
+/** An error response: one line as body, and the same in a header. An unknown error reveals no details. */
 export function refusal(error: unknown, status?: number, keep = false): Buffer {
   const known = error instanceof SandboxError ? error : new SandboxError('internal', 'the proxy failed')
   const code = status ?? statusOf(known)
@@ -37,7 +37,7 @@ export function refusal(error: unknown, status?: number, keep = false): Buffer {
   return Buffer.concat([head, Buffer.from(body)])
 }
 
-/** Says a last thing. What the client still sends is thrown away, or it would never read the answer. */
+/** Sends a final response and discards further input, otherwise the client might never read the response. */
 export function sendAndClose(client: Source, bytes: Buffer): void {
   const { stream } = client
   if (stream.destroyed) return

@@ -2,21 +2,21 @@ import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:ht
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 
-/** What is sent at one hop of a fetch. */
+/** The request of one hop of a fetch. */
 export type Sent = {
   readonly method: string
   readonly headers: Readonly<Record<string, string>>
   readonly body?: Uint8Array | undefined
 }
 
-// Ours to set: they say where a request goes and where its body ends.
+// Set by us: they determine the destination and the end of the body.
 const OURS =
   /^(host|connection|keep-alive|proxy-connection|content-length|transfer-encoding|te|trailer|upgrade|expect)$/
 
-/** Headers that prove who the caller is; another origin has no business with them. */
+/** Headers with credentials, which must not be sent to another origin. */
 const CREDENTIAL = /auth|cookie|token|secret|passw|credential|session|signature|(^|-)api-?key|-key$/
 
-/** The caller's headers in lower case without those that are ours; a header that breaks the request is refused. */
+/** The caller's headers in lower case without those we set; an invalid header is rejected. */
 export function callerHeaders(given: Readonly<Record<string, string>>): Record<string, string> {
   const headers: Record<string, string> = {}
   for (const [name, value] of Object.entries(given)) {
@@ -27,7 +27,7 @@ export function callerHeaders(given: Readonly<Record<string, string>>): Record<s
   return headers
 }
 
-/** What is sent to the place a redirect names, as browsers do it; credentials stay at their origin. */
+/** The request for a redirect, as browsers send it; credentials are sent only to their origin. */
 export function redirected(sent: Sent, status: number, from: URL, to: URL): Sent {
   const asGet =
     (status === 303 && sent.method !== 'HEAD') ||
@@ -40,7 +40,7 @@ export function redirected(sent: Sent, status: number, from: URL, to: URL): Sent
   return asGet ? { method: 'GET', headers } : { ...sent, headers }
 }
 
-/** Asks for the URL over an open socket and waits for the head of the answer. */
+/** Sends the request over an open socket and waits for the head of the response. */
 export function ask(socket: Socket, url: URL, sent: Sent, signal: AbortSignal): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const message = request({
@@ -51,7 +51,7 @@ export function ask(socket: Socket, url: URL, sent: Sent, signal: AbortSignal): 
       signal,
     })
     message.on('response', resolve).on('error', reject)
-    // An answer that changes the protocol hands over the raw socket; nobody asked for that.
+    // A protocol upgrade would hand over the raw socket; it was not requested.
     message.on('upgrade', () => reject(new Error('the answer changes the protocol')))
     message.end(sent.body)
   })
@@ -59,11 +59,11 @@ export function ask(socket: Socket, url: URL, sent: Sent, signal: AbortSignal): 
 
 function headersFor(url: URL, { headers, body }: Sent): Record<string, string> {
   const length = body === undefined ? {} : { 'content-length': String(body.byteLength) }
-  // Packed answers would let a few bytes become many.
+  // Compressed responses could expand from a few bytes to many.
   return { 'accept-encoding': 'identity', ...headers, host: url.host, connection: 'close', ...length }
 }
 
-/** Reads a body to its end, or refuses once it is larger than the cap. */
+/** Reads a body to its end; rejects once it exceeds the limit. */
 export async function readBody(answer: IncomingMessage, maxBytes: number): Promise<Uint8Array> {
   const tooLarge = (): SandboxError =>
     new SandboxError('resource-exhausted', `the answer is larger than ${maxBytes} bytes`)
@@ -78,7 +78,7 @@ export async function readBody(answer: IncomingMessage, maxBytes: number): Promi
   return Buffer.concat(chunks, size)
 }
 
-/** The answer's headers with one text each. */
+/** The response's headers, one string each. */
 export const flatHeaders = (headers: IncomingHttpHeaders): Record<string, string> =>
   Object.fromEntries(
     Object.entries(headers).flatMap(([name, value]) =>

@@ -9,10 +9,10 @@ import {
 } from '../policy/network/network.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 
-/** A target that the policy admits, with the addresses that were judged for it. */
+/** A permitted target with its checked addresses. */
 export type Judged = {
   readonly target: Target
-  /** Whoever connects uses one of these and never the name: a second look-up may answer differently. */
+  /** Connect to one of these and never to the name: a second lookup may return other addresses. */
   readonly addresses: readonly string[]
   readonly reason: string
 }
@@ -20,7 +20,7 @@ export type Judged = {
 /** How names are resolved, and until when. */
 export type Lookup = { readonly resolve?: Resolve; readonly signal?: AbortSignal }
 
-/** Parses, resolves once and judges a target; throws `ssrf-blocked` unless the name and every address pass. */
+/** Parses a target, resolves it once and checks it; throws `ssrf-blocked` unless the name and every address pass. */
 export async function resolveJudged(
   policy: NetworkPolicy,
   raw: string,
@@ -39,7 +39,7 @@ export async function resolveJudged(
   return { target, addresses, reason: verdict.reason }
 }
 
-/** A look-up that fails blocks like an empty one; one that hangs ends with the fetch. */
+/** A failed lookup blocks like an empty one; a hung lookup ends with the fetch. */
 async function lookUp(host: string, { resolve = hostResolve, signal }: Lookup): Promise<readonly string[]> {
   const answers = (async () => [...(await resolve(host))])().catch(() => [])
   return signal === undefined ? answers : Promise.race([answers, aborted(signal)])
@@ -54,8 +54,8 @@ const aborted = (signal: AbortSignal): Promise<never> =>
 const CACHED_NAMES = 1024
 
 /**
- * Remembers a name's answers for a moment. SECURITY: it holds answers, never verdicts: whoever asks judges them again
- * and connects to the very address that was judged, so an old answer cannot lead anywhere that a fresh one may not.
+ * Caches the addresses of a name briefly. SECURITY: caches addresses, never decisions: callers check them again and
+ * connect to exactly the checked address, so a cached address is as safe as a fresh one.
  */
 export function rememberAnswers(resolve: Resolve, ttlMs: number): Resolve {
   const known = new Map<string, { readonly until: number; readonly answers: Promise<readonly string[]> }>()

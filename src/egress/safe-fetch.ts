@@ -9,11 +9,11 @@ import { dial, type Resolve } from './dial.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
 import { resolveJudged } from './resolve.ts'
 
-/** What may be reached, and how its name is looked up. */
+/** Permitted targets, and how names are resolved. */
 export type UrlOptions = {
   /** Only these hosts (`*.example.com`, `@registries`); absent: every public one. */
   readonly allowHosts?: readonly string[]
-  /** Private addresses or ranges that are opened on purpose. Metadata services never are. */
+  /** Private addresses or ranges that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
   readonly signal?: AbortSignal
@@ -24,11 +24,11 @@ export type SafeFetchOptions = UrlOptions & {
   readonly method?: string
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: string | Uint8Array
-  /** Cap on the answer's body; 10 MiB unless told. */
+  /** Limit of the response body; default 10 MiB. */
   readonly maxBytes?: number
-  /** Cap on the whole fetch, redirects included; 30 s unless told. */
+  /** Timeout of the whole fetch including redirects; default 30 s. */
   readonly timeoutMs?: number
-  /** At most and by default 5; 0 hands the redirect itself back. */
+  /** Default and maximum 5; 0 returns the redirect itself. */
   readonly maxRedirects?: number
   /** Certificates to trust instead of the system's, as PEM. */
   readonly ca?: string
@@ -36,7 +36,7 @@ export type SafeFetchOptions = UrlOptions & {
 
 /** The answer to such a fetch. */
 export type SafeResponse = {
-  /** Where the answer came from, after redirects. */
+  /** The final URL after redirects. */
   readonly url: string
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
@@ -45,7 +45,7 @@ export type SafeResponse = {
   readonly addresses: readonly string[]
 }
 
-/** A URL that was judged, with the addresses that were judged for it. */
+/** A checked URL with its checked addresses. */
 export type PublicUrl = { readonly url: URL; readonly addresses: readonly string[] }
 
 const MAX_BYTES = 10 * 1024 * 1024
@@ -55,8 +55,8 @@ const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
 const ssrf = (reason: string): SandboxError => new SandboxError('ssrf-blocked', reason)
 
 /**
- * Throws `ssrf-blocked` unless the URL and every address of its name are public. The name is looked up once: whoever
- * then connects uses one of the returned addresses and never the name.
+ * Throws `ssrf-blocked` unless the URL and every address of its name are public. The name is resolved once: connect to
+ * one of the returned addresses and never to the name.
  */
 export async function assertPublicUrl(url: string | URL, options: UrlOptions = {}): Promise<PublicUrl> {
   const { target, addresses } = await resolveTarget(networkPolicyOf(options), String(url), options)
@@ -72,8 +72,8 @@ async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOpt
 }
 
 /**
- * Fetches from the public internet only. Each hop is resolved once, every answer judged, the connection made to a
- * judged address and asked for its peer, and a redirect treated like a fresh request.
+ * Fetches from the public internet only. Each hop is resolved once, every address checked, the connection made to a
+ * checked address and its peer verified; a redirect is treated like a new request.
  */
 export async function safeFetch(url: string | URL, options: SafeFetchOptions = {}): Promise<SafeResponse> {
   const policy = networkPolicyOf(options)
@@ -124,7 +124,7 @@ function firstRequest({ method = 'GET', headers = {}, body }: SafeFetchOptions):
 
 type Exchange = { readonly socket: Socket; readonly answer: IncomingMessage; readonly address: string }
 
-/** SECURITY: connects to the address that was judged, never to the name; a second look-up may answer differently. */
+/** SECURITY: connects to the checked address, never to the name, because a second lookup may return another address. */
 async function exchange(resolved: Resolved, sent: Sent, { ca, signal }: Bounded): Promise<Exchange> {
   const { url, host, port, literal } = resolved.target
   const address = resolved.addresses[0] as string

@@ -1,10 +1,10 @@
 import type { Secret } from '../host/secrets/secret.ts'
 import type { Rewrite } from './body.ts'
 
-/** Bytes to look for, and what stands in their place. */
+/** Bytes to find, and their replacement. */
 export type Needle = { readonly bytes: Buffer; readonly instead: Buffer }
 
-/** The forms in which a server may send a value back: as it is, escaped, in hexadecimal, inside base64. */
+/** The forms in which a server may return a value: plain, escaped, hexadecimal, inside base64. */
 export function needlesOf(value: Secret, placeholder: string): readonly Needle[] {
   const instead = Buffer.from(placeholder)
   return value.use((bytes) => {
@@ -22,7 +22,7 @@ export function needlesOf(value: Secret, placeholder: string): readonly Needle[]
   })
 }
 
-/** Every byte that is not plainly safe in a query, as `%XX`. */
+/** Percent-encodes every byte that is not safe in a query. */
 export function percentEncoded(bytes: Buffer, plain = /[A-Za-z0-9._~-]/): string {
   let text = ''
   for (const byte of bytes) {
@@ -32,14 +32,14 @@ export function percentEncoded(bytes: Buffer, plain = /[A-Za-z0-9._~-]/): string
   return text
 }
 
-/** The characters that the value alone decides when it stands `offset` bytes into a group of three. */
+/** The base64 characters that depend only on the value when it starts `offset` bytes into a group of three. */
 function insideBase64(bytes: Buffer, offset: number): readonly string[] {
   const packed = Buffer.concat([Buffer.alloc(offset), bytes]).toString('base64')
   const inside = packed.slice(Math.ceil((offset * 8) / 6), Math.floor(((offset + bytes.length) * 8) / 6))
   return [inside, inside.replaceAll('+', '-').replaceAll('/', '_')]
 }
 
-/** The name of a header without the needles in it, in whatever case they are written there. */
+/** Removes the needles from a header name, case-insensitively. */
 export function scrubName(needles: readonly Needle[], name: string): string {
   let scrubbed = name
   for (const { bytes, instead } of needles) {
@@ -59,8 +59,8 @@ export function scrubName(needles: readonly Needle[], name: string): string {
 const NOTHING = Buffer.alloc(0)
 
 /**
- * Replaces needles in a stream, also where they lie across two pieces. It keeps back only what may be the start of a
- * needle, so that an answer that comes in drops still comes in drops.
+ * Replaces needles in a stream, also across chunk boundaries. Holds back only bytes that may be the start of a
+ * needle, so that slow responses are still streamed.
  */
 export class Scrubber implements Rewrite {
   readonly #needles: readonly Needle[]
@@ -86,7 +86,7 @@ export class Scrubber implements Rewrite {
     return Buffer.concat(out)
   }
 
-  /** The rest, which did not become a needle. */
+  /** The bytes held back at the end of the stream. */
   end(): Buffer {
     const rest = this.#held
     this.#held = NOTHING
@@ -103,7 +103,7 @@ export class Scrubber implements Rewrite {
     return best
   }
 
-  /** Where the longest end begins that could still become a needle. */
+  /** The start of the longest suffix that could still become a needle. */
   #startOfNeedle(all: Buffer, from: number): number {
     const longest = this.#needles[0]?.bytes.length ?? 0
     for (let at = Math.max(from, all.length - longest + 1); at < all.length; at++)

@@ -36,10 +36,10 @@ export const SOCKS_REPLY = {
   address: 8,
 } as const
 
-/** A reply; the bound address is nobody's business and zero. */
+/** A reply; the bound address is always zero. */
 export const socksReply = (code: number): Buffer => Buffer.from([VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0])
 
-/** The reply that an error becomes. */
+/** The reply code for an error. */
 export function socksReplyOf(error: unknown): Buffer {
   if (error instanceof SocksError) return socksReply(error.reply)
   if (!(error instanceof SandboxError)) return socksReply(SOCKS_REPLY.failed)
@@ -55,7 +55,7 @@ class SocksError extends SandboxError {
   }
 }
 
-/** Greets a SOCKS5 client and reads its request: the `host:port` it wants. `undefined`: it was sent away. */
+/** Performs the SOCKS5 handshake and returns the requested `host:port`; `undefined` if the client was rejected. */
 export async function readSocks(
   source: Source,
   credentials: Credentials | undefined,
@@ -90,7 +90,7 @@ async function readRequest(bytes: Bytes): Promise<string> {
   if (version !== VERSION) throw new SocksError(SOCKS_REPLY.failed, 'the SOCKS version is not 5')
   const host = await readHost(bytes, kind)
   const port = (await bytes.take(2)).readUInt16BE(0)
-  // BIND and UDP would let others in, or out past the judgement.
+  // BIND and UDP would bypass the policy check.
   if (command !== 1) throw new SocksError(SOCKS_REPLY.command, 'only CONNECT is served')
   return `${host}:${port}`
 }

@@ -3,15 +3,15 @@ import type { Duplex } from 'node:stream'
 import { TLSSocket } from 'node:tls'
 import { GuestStream } from '../host/guest/stream.ts'
 
-/** Takes a chunk. `release` is there when the bytes lie in memory that is used again after it is called. */
+/** Takes a chunk. `release` is present if the memory of the bytes is reused after it is called. */
 export type Sink = (chunk: Buffer, release: (() => void) | undefined) => void
 
-/** How much may wait in a stream before its source is held. */
+/** Buffered bytes in a stream before its source is paused. */
 const WAITING_BYTES = 256 * 1024
 const READ_BYTES = 256 * 1024
 const SPARE_BUFFERS = 64
 
-/** Read buffers between two uses; larger than Node's own, so that bulk bytes need fewer turns. */
+/** Pool of read buffers; larger than Node's own, so that bulk transfers need fewer event loop turns. */
 const spare: Buffer[] = []
 const takeBuffer = (): Buffer => spare.pop() ?? Buffer.allocUnsafeSlow(READ_BYTES)
 const giveBuffer = (buffer: Buffer): void => {
@@ -19,8 +19,8 @@ const giveBuffer = (buffer: Buffer): void => {
 }
 
 /**
- * The reading side of a stream: chunk by chunk while somebody parses, then straight into a sink. It is held whenever
- * nobody takes, so that nothing piles up here.
+ * The reading side of a stream: chunk by chunk while parsing, then directly into a sink. It is paused whenever there is
+ * no reader, so that nothing accumulates.
  */
 export class Source {
   readonly stream: Duplex
@@ -44,12 +44,12 @@ export class Source {
     for (const [event, listener] of this.#events) stream.on(event, listener as () => void)
   }
 
-  /** Both the end and a failure: nothing more will come. */
+  /** True after the end or a failure. */
   get over(): boolean {
     return this.#ended && this.#held.length === 0
   }
 
-  /** Ended by an error or without a goodbye. */
+  /** True if the stream ended by an error or was closed without an end. */
   get failed(): boolean {
     return this.#failed
   }
@@ -59,7 +59,7 @@ export class Source {
       this.#sink(chunk, release)
       return
     }
-    // Whoever parses keeps what it gets, so memory that is used again is copied.
+    // Parsers keep chunks, so reused memory is copied.
     this.#held.push(release === undefined ? chunk : Buffer.from(chunk))
     release?.()
     this.stream.pause()
@@ -78,7 +78,7 @@ export class Source {
     return this.#held.shift()
   }
 
-  /** Gives bytes back that belong to what comes next. */
+  /** Returns unread bytes to the source. */
   unshift(chunk: Buffer): void {
     if (chunk.length > 0) this.#held.unshift(chunk)
   }
@@ -87,13 +87,13 @@ export class Source {
   flow(sink: Sink, atEnd: () => void): void {
     this.#sink = sink
     this.#atEnd = atEnd
-    // First, so that a sink that is full can hold the source again.
+    // First, so that a full sink can pause the source again.
     this.stream.resume()
     while (this.#sink === sink && this.#held.length > 0) sink(this.#held.shift() as Buffer, undefined)
     if (this.#sink === sink && this.#ended) atEnd()
   }
 
-  /** Back to parsing; `rest` is what the sink did not take. */
+  /** Returns to parsing; `rest` is what the sink did not take. */
   stop(rest?: Buffer): void {
     this.#sink = undefined
     this.#atEnd = undefined
@@ -101,7 +101,7 @@ export class Source {
     if (rest !== undefined) this.unshift(Buffer.from(rest))
   }
 
-  /** Lets go of the stream, with everything unread back in it. */
+  /** Detaches from the stream and returns all unread bytes to it. */
   detach(): Duplex {
     for (const [event, listener] of this.#events) this.stream.off(event, listener as () => void)
     for (const chunk of this.#held.splice(0).reverse()) this.stream.unshift(chunk)
@@ -123,7 +123,7 @@ export class Source {
   }
 }
 
-/** Reads a plain socket into large buffers that are used again; `source` is set once the socket is there. */
+/** Reads a plain socket into reused large buffers; `source` is set once the socket exists. */
 export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Socket): Source } {
   let source: Source | undefined
   let next: Buffer | undefined
@@ -158,7 +158,7 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
   }
 }
 
-/** Bytes that come in pieces, as one. It grows by doubling, so that a client's one-byte pieces cost no more than others. */
+/** Joins chunks. Grows by doubling, so that one-byte chunks do not cost quadratic time. */
 export class GrowingBuffer {
   #memory: Buffer = Buffer.alloc(0)
   #size = 0
@@ -187,11 +187,11 @@ export class GrowingBuffer {
   }
 }
 
-/** Does a finished write mean that the kernel has the bytes, so that their memory may be used again? */
+/** Whether a finished write means that the kernel has copied the bytes, so that their memory may be reused. */
 const givesBack = (stream: Duplex): boolean =>
   (stream instanceof Socket && !(stream instanceof TLSSocket)) || stream instanceof GuestStream
 
-/** Writes the chunk and holds its source while too much waits. */
+/** Writes the chunk and pauses its source while too much is buffered. */
 export function write(from: Source, to: Duplex, chunk: Buffer, release: (() => void) | undefined): void {
   if (release === undefined) to.write(chunk)
   else if (givesBack(to)) to.write(chunk, release)

@@ -41,7 +41,7 @@ export async function tunnel(
   }
 }
 
-/** After one side has ended the other gets a while, not for ever. */
+/** After one side has ended, the other side has limited time to end. */
 async function bothEnded(
   core: Core,
   sides: readonly Promise<void>[],
@@ -59,7 +59,7 @@ async function bothEnded(
   }
 }
 
-/** Everything from one side to the other, and then the end of it. */
+/** Forwards all bytes from one side to the other, then ends it. */
 function pump(from: Source, to: Duplex, count: (bytes: number) => void): Promise<void> {
   return new Promise((resolve, reject) => {
     to.once('close', () => (from.over ? resolve() : reject(lost())))
@@ -84,8 +84,8 @@ const isDoneWith = (to: Duplex): boolean =>
 const lost = (): SandboxError => new SandboxError('fetch-failed', 'the connection broke off')
 
 /**
- * SECURITY: the client said where it goes, and the TLS that follows must say the same; otherwise an allowed name would
- * open the way to every other name behind the same address.
+ * SECURITY: the TLS server name must match the host that the client requested; otherwise an allowed host would
+ * give access to every other host at the same address.
  */
 export async function judgeFirstFlight(
   core: Core,

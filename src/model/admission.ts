@@ -1,11 +1,11 @@
 import { SandboxError } from './errors.ts'
 
-/** Who asks to run something. */
+/** The tenant and key of a request. */
 export type AdmissionOwner = { readonly tenant: string; readonly keyId: string }
 
 type Waiting = { readonly go: () => void; readonly leave: (error: unknown) => void }
 
-/** What one key, or all keys of one tenant, hold and wait for. */
+/** Slots that one key, or all keys of one tenant, use and wait for. */
 class Share {
   running = 0
   waiting = 0
@@ -25,20 +25,20 @@ const NOBODY: AdmissionOwner = { tenant: '', keyId: '' }
 type AdmissionLimits = {
   readonly running: number
   readonly waiting: number
-  /** `running` is never exceeded, not even for a tenant that has less than its share. */
+  /** `running` is never exceeded, not even for a tenant below its share. */
   readonly strict?: boolean
 }
 
 /**
- * A semaphore with a fair queue: `running` at once, `waiting` in the queue, the rest is refused. Slots are shared between
- * tenants, and a tenant's between its keys: whoever has less than an equal share never waits for those who have more, even
- * when every slot is taken; the queue is served in turns. So unless the limit is strict, what is running may exceed it
+ * A semaphore with a fair queue: `running` slots, `waiting` places in the queue, further requests are rejected. Slots are shared
+ * equally between tenants, and within a tenant between its keys. A requester below its equal share never waits, even if every
+ * slot is in use; the queue is served round-robin. So unless the limit is strict, the number of used slots may exceed it
  * while tenants share it, by less than each newcomer's equal share.
  */
 export class Admission {
   readonly #what: string
   readonly #limits: AdmissionLimits
-  /** INVARIANT: in the order in which they are served; whoever was served goes to the end. */
+  /** INVARIANT: in the order in which tenants are served; a served tenant moves to the end. */
   readonly #tenants = new Map<string, TenantShare>()
   #running = 0
   #waiting = 0
@@ -56,7 +56,7 @@ export class Admission {
     return this.#waiting
   }
 
-  /** Runs the work when it is its turn. */
+  /** Runs the work when a slot is free. */
   async run<T>(work: () => Promise<T>, who: AdmissionOwner = NOBODY): Promise<T> {
     const release = await this.enter(who)
     try {
@@ -66,7 +66,7 @@ export class Admission {
     }
   }
 
-  /** Resolves when there is a slot, with the function that gives it back. */
+  /** Resolves when a slot is free, with the function that releases it. */
   async enter(who: AdmissionOwner = NOBODY): Promise<() => void> {
     const tenant = shareOf(this.#tenants, who.tenant, () => new TenantShare())
     const key = shareOf(tenant.keys, who.keyId, () => new KeyShare())
@@ -82,7 +82,7 @@ export class Admission {
     }
   }
 
-  /** Rejects everybody who waits. */
+  /** Rejects all waiting requests. */
   turnAway(error: unknown): void {
     for (const { keys } of this.#tenants.values())
       for (const key of keys.values()) for (const { leave } of key.queue.splice(0)) leave(error)
@@ -94,13 +94,13 @@ export class Admission {
     return tenant.running < this.#equal(tenant, 'running') || this.#isShortOf(tenant, key)
   }
 
-  /** A key that has less than an equal part of its tenant's share, as long as the tenant has less than two shares. */
+  /** Whether a key is below its equal part of the tenant's share, while the tenant has less than two shares. */
   #isShortOf(tenant: TenantShare, key: KeyShare): boolean {
     const share = this.#equal(tenant, 'running')
     return tenant.running < 2 * share && key.running < Math.max(1, Math.floor(share / tenant.keys.size))
   }
 
-  /** What each tenant may have when all that are here want some. */
+  /** The equal share of each active tenant. */
   #equal(tenant: TenantShare, of: 'running' | 'waiting'): number {
     let count = 0
     for (const one of this.#tenants.values()) if (one === tenant || !one.isIdle) count++
@@ -115,7 +115,7 @@ export class Admission {
     this.#count(tenant, key, 1, 'waiting')
     try {
       await new Promise<void>((resolve, leave) => {
-        // The slot is counted at once, so nobody can slip in between.
+        // The slot is counted at once, so that no other request can take it.
         const go = (): void => {
           this.#count(tenant, key, 1)
           resolve()
@@ -128,7 +128,7 @@ export class Admission {
     }
   }
 
-  /** Lets in who waits, a tenant and a key of it at a time, for as long as there is room. */
+  /** Admits waiting requests, round-robin by tenant and key, while slots are free. */
   #serve(): void {
     for (let found = this.#next(); found; found = this.#next()) {
       const [name, tenant, keyName, key] = found
@@ -138,7 +138,7 @@ export class Admission {
     }
   }
 
-  /** Who has least comes first; among equals, who was served longest ago. */
+  /** The one with the fewest slots comes first; among equals, the one served longest ago. */
   #next(): readonly [string, TenantShare, string, KeyShare] | undefined {
     let found: readonly [string, TenantShare, string, KeyShare] | undefined
     for (const [name, tenant] of this.#tenants) {
@@ -167,7 +167,7 @@ export class Admission {
   #full(): SandboxError {
     const { running, waiting } = this.#limits
     return new SandboxError('too-many-requests', `too many ${this.#what} at once`, {
-      hint: `at most ${running} at once${waiting > 0 ? ` and ${waiting} waiting` : ''}, shared by all tenants; try again later`,
+      hint: `at most ${running} at the same time${waiting > 0 ? ` and ${waiting} waiting` : ''}, shared by all tenants; try again later`,
       retryAfterSecs: 1,
     })
   }

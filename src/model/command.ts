@@ -1,9 +1,9 @@
-/** What runs in a sandbox and how it ended. */
+/** Commands and their outcomes. */
 
-/** A command is a tuple, never a sentence: whoever wants a shell says `['/bin/sh', '-c', line]`, and policy sees it. */
+/** A command is an argument vector, never a shell line; a shell must be explicit (`['/bin/sh', '-c', line]`), so that the policy sees it. */
 export type Command = {
   readonly argv: readonly [string, ...string[]]
-  /** A guest path; the workspace when absent. */
+  /** A path inside the sandbox; default: the workspace. */
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
 }
@@ -28,14 +28,14 @@ export type Outcome =
   | { readonly kind: 'signaled'; readonly signal: string }
   | { readonly kind: 'stopped'; readonly limit: StopLimit }
 
-/** A guarantee stopped something while a command ran. */
+/** An action of a command that a guarantee blocked. */
 export type Violation = {
   readonly guarantee: string
-  /** What was tried, in a few words: `write .git/config`. */
+  /** The blocked action, for example `write .git/config`. */
   readonly details: string
 }
 
-/** What a watched command wanted of the file system, whether it got it or not. */
+/** A file access of an observed command, successful or not. */
 export type Use = { readonly kind: 'read' | 'write' | 'start'; readonly path: string }
 
 /** Everything that is known about a finished command. */
@@ -46,9 +46,9 @@ export type ExecResult = {
   readonly truncated: boolean
   readonly durationMs: number
   readonly violations: readonly Violation[]
-  /** The layers that the kernel reports for this run, read back and not wished for. */
+  /** The isolation layers of this run as the kernel reports them. */
   readonly layers: readonly string[]
-  /** Present when the sandbox was asked to learn. */
+  /** Present in learn mode. */
   readonly uses?: readonly Use[]
 }
 

@@ -14,7 +14,7 @@ import {
 } from './shape.ts'
 import { NETWORK_MODES } from './spec.ts'
 
-/** `ringfence.toml`, exactly as an operator writes it. Unknown keys are errors, so a typo never drops a rule. */
+/** The shape of `ringfence.toml`. Unknown keys are errors, so that a typo never drops a rule. */
 
 export const ruleShape = object({
   id: optional(text()),
@@ -25,7 +25,7 @@ export const ruleShape = object({
   why: optional(text()),
   priority: optional(number({ integer: true })),
   tags: optional(list(text())),
-  /** The rule holds only when the command runs in one of these directories. */
+  /** The rule applies only to commands that run in one of these directories. */
   dirs: optional(list(text())),
   match: optional(list(text())),
   not_match: optional(list(text())),
@@ -48,7 +48,7 @@ const policyShape = object({
   rule: optional(list(ruleShape)),
 })
 
-/** Sandboxes that are made beforehand, for callers who ask for exactly these. */
+/** Sandboxes that are created in advance, for requests with exactly these settings. */
 const poolShape = object({
   size: positive(1024),
   backend: optional(text()),
@@ -59,13 +59,13 @@ const poolShape = object({
   memory_mb: optional(positive(2 ** 30)),
 })
 
-/** A value that is lent to sandboxes and never shown to them. */
+/** A secret that the proxy uses for sandboxes; its value never enters a sandbox. */
 const secretShape = object({
   name: text(),
-  /** Where it lies: a file that nobody else can read, which a reload reads anew, or a variable of our environment. */
+  /** Source of the value: a file that only its owner can read, read again at each reload, or an environment variable. */
   file: optional(text()),
   env: optional(text()),
-  /** The only places that requests may carry it to, written as in `--secret`. */
+  /** The only hosts that it is sent to, as in `--secret`. */
   hosts: list(text()),
   /** The tenants whose sandboxes may use it; absent: only keys with the scope `admin`. */
   tenants: optional(list(text())),
@@ -73,26 +73,26 @@ const secretShape = object({
 /** One `[[secret]]`. */
 export type SecretConfig = Infer<typeof secretShape>
 
-/** What the keys of one tenant may have of a server beyond the default. Each list replaces the default list. */
+/** What the keys of one tenant may use beyond the default. Each list replaces the default list. */
 const tenantShape = object({
   name: text({ max: 64 }),
   /** Default: every isolating backend on this machine; never `native`, `mock` or a remote one. */
   backends: optional(list(text())),
   /** Default: offline, loopback, fetch. */
   network_modes: optional(list(oneOf(...NETWORK_MODES))),
-  /** The hosts that its sandboxes may reach in mode `fetch`. Default: what `[network] allow_hosts` says. */
+  /** The hosts that its sandboxes may reach in mode `fetch`. Default: `[network] allow_hosts`. */
   allow_hosts: optional(list(text())),
-  /** Host directories, files and sockets that it may mount, each with everything below it. Default: none. */
+  /** Host directories, files and sockets that it may mount, including everything inside. Default: none. */
   host_paths: optional(list(object({ path: absolutePath(), mode: oneOf('ro', 'rw') }))),
   /** Guarantees that it may waive. Default: none. */
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),
-  /** Images of the container engine that it may run, beside those of `ringfence image build`. Default: none. */
+  /** Images of the container engine that it may run, besides those of `ringfence image build`. Default: none. */
   images: optional(list(text())),
-  /** Whether ports of its sandboxes may be opened to anybody who knows the address. Default: true. */
+  /** Whether its sandboxes may have public ports. Default: true. */
   public_ports: optional(boolean()),
   /** How many sandboxes its keys have together. Default: `max_sandboxes_per_tenant` of the server. */
   max_sandboxes: optional(positive(1_000_000)),
-  /** Ceilings of one sandbox; they also hold for a sandbox that asks for none. */
+  /** Maximum limits of one sandbox; they also apply to a sandbox that requests no limits. */
   max_cpus: optional(number({ above: 0, max: 4096 })),
   max_memory_mb: optional(positive(2 ** 30)),
   max_disk_mb: optional(positive(2 ** 30)),
@@ -101,7 +101,7 @@ const tenantShape = object({
 /** One `[[tenant]]`. */
 export type TenantConfig = Infer<typeof tenantShape>
 
-/** SECURITY: a relative path would mean another directory for each place that the server is started from. */
+/** SECURITY: a relative path would depend on the directory in which the server is started. */
 function absolutePath(): Shape<string> {
   return {
     ...text(),
@@ -114,7 +114,7 @@ function absolutePath(): Shape<string> {
   }
 }
 
-/** SECURITY: of two tables for one tenant, one would silently not count. */
+/** SECURITY: of two tables for one tenant, one would be ignored silently. */
 const tenantsShape: Shape<readonly TenantConfig[]> = {
   ...list(tenantShape, 4096),
   parse(value, at) {
@@ -138,7 +138,7 @@ export const configShape = object({
   tenant: optional(tenantsShape),
   sandbox: optional(
     object({
-      // 0 means that there is none: a way to switch WebAssembly off.
+      // 0 disables WebAssembly.
       wasm_fuel_limit: optional(number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })),
       wasm_epoch_deadline: optional(positive(2 ** 31)),
       wasm_memory_limit_mb: optional(positive(4096)),
@@ -151,13 +151,13 @@ export const configShape = object({
   backends: optional(
     object({
       order: optional(list(text())),
-      /** Whether a server may run commands without isolation, for keys with the scope `admin` and tenants that have it. */
+      /** Whether a server may run commands without isolation, for keys with the scope `admin` and tenants with the grant. */
       allow_native: optional(boolean()),
-      /** What Docker starts containers with; absent: what the engine takes by itself. */
+      /** Docker's container runtime; default: the engine's default. */
       docker_runtime: optional(oneOf('runc', 'runsc')),
-      /** Containers that a server keeps ready for each kind of sandbox that was asked for. */
+      /** Containers that a server keeps ready for each kind of requested sandbox. */
       ready: optional(number({ integer: true, min: 0, max: 64 })),
-      /** Virtual machines may be chosen even where the processor cannot run them and a program has to. */
+      /** Whether emulated virtual machines may be selected without being named. */
       emulate: optional(boolean()),
     }),
   ),
@@ -172,32 +172,32 @@ export const configShape = object({
       host: optional(text()),
       port: optional(number({ integer: true, min: 0, max: 65_535 })),
       database_url: optional(text({ empty: true })),
-      /** How long PostgreSQL may take for an answer before that is an error. */
+      /** Timeout of a PostgreSQL call. */
       database_timeout_secs: optional(positive(3600)),
       tls_cert: optional(text()),
       tls_key: optional(text()),
-      /** Names by which the server may be called, beside its addresses and `localhost`; `*.example.com`. */
+      /** Accepted Host names, besides IP addresses and `localhost`; also `*.example.com`. */
       hosts: optional(list(text())),
-      /** Web pages that may call it, as `https://console.example.com`. */
+      /** Web origins that may call the API, such as `https://console.example.com`. */
       origins: optional(list(text())),
       requests_per_second: optional(positive(1_000_000)),
-      /** How many wrong keys an address may try in a second. */
+      /** Failed authentications per second and address. */
       wrong_keys_per_second: optional(positive(1_000_000)),
       max_sandboxes: optional(positive(1_000_000)),
       max_sandboxes_per_key: optional(positive(1_000_000)),
-      /** For each tenant whose row says nothing else. Default: half of `max_sandboxes`. Keys with the scope admin have no such ceiling. */
+      /** Default for each tenant; half of `max_sandboxes` if absent. Does not apply to keys with the scope `admin`. */
       max_sandboxes_per_tenant: optional(positive(1_000_000)),
       max_creating: optional(positive(4096)),
       max_execs: optional(positive(100_000)),
-      /** Commands in the background, streams and terminals; more are refused. */
+      /** Background commands, streams and terminals; more are rejected. */
       max_background_execs: optional(positive(1_000_000)),
       max_waiting: optional(positive(1_000_000)),
-      /** How much of what commands printed is kept in memory, for all sandboxes together. */
+      /** Command output kept in memory, for all sandboxes together. */
       kept_output_mb: optional(positive(2 ** 20)),
       default_timeout_secs: optional(positive(2 ** 31)),
       approval_timeout_secs: optional(positive(2 ** 31)),
       drain_secs: optional(positive(3600)),
-      /** How long the records of what ended are kept; the trail stays for ever. */
+      /** How long records of ended sandboxes are kept; the audit log is kept forever. */
       keep_days: optional(positive(36_500)),
       pool: optional(list(poolShape, 64)),
     }),

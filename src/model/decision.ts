@@ -1,6 +1,6 @@
-/** What policy answers: an action with the rules and reasons that made it. */
+/** Policy decisions: an action with its rules and reasons. */
 
-/** Strictest first. `deny` never runs; `ask` needs a human; `sandbox` runs only inside; `allow` may run on the host. */
+/** Strictest first. `deny` never runs; `ask` needs approval; `sandbox` runs only in a sandbox; `allow` may run on the host. */
 export const ACTIONS = ['deny', 'ask', 'sandbox', 'allow'] as const
 /** What the policy decided, strictest first in `ACTIONS`. */
 export type Action = (typeof ACTIONS)[number]
@@ -12,13 +12,13 @@ export function strictest(actions: Iterable<Action>): Action {
   return worst
 }
 
-/** The judgement of one simple command found anywhere in a line. */
+/** The decision for one simple command of a line. */
 export type CommandJudgement = {
   readonly argv: readonly string[]
   readonly action: Action
   readonly reason: string
   readonly rule?: string
-  /** How deep it stands in what starts it; absent at the top. */
+  /** Nesting depth; absent at the top level. */
   readonly depth?: number
 }
 
@@ -31,7 +31,7 @@ export type Decision = {
   readonly commands: readonly CommandJudgement[]
 }
 
-/** A path or an address is either inside the policy or not; there is nothing between. */
+/** The decision for a path or an address: allow or deny, nothing between. */
 export type PathVerdict = { readonly verdict: 'allow' | 'deny'; readonly reason: string }
 /** The policy's answer for one URL or address. */
 export type UrlVerdict = { readonly verdict: 'allow' | 'block'; readonly reason: string }

@@ -1,6 +1,6 @@
 /**
  * The one error class and its closed table of codes. A command's non-zero exit, a signal or a limit
- * reached are outcomes, not errors; an error always means that we refused the caller or could not serve it.
+ * reached are outcomes, not errors; an error means that a request was rejected or failed.
  */
 
 /** Callers react differently to each: fix the request, ask the operator, choose another host, retry or report. */
@@ -69,7 +69,7 @@ export type ErrorDetail = {
   readonly retryAfterSecs?: number
 }
 
-/** What every edge throws: one line, lower case, no final period, user input in backticks, never a secret. */
+/** Every error for callers: one line, lower case, no final period, user input in backticks, never a secret. */
 export class SandboxError extends Error {
   readonly code: ErrorCode
   readonly hint: string | undefined

@@ -1,4 +1,4 @@
-/** One audit record's content, before the trail gives it its place in the chain. */
+/** The content of an audit record, before it is added to the hash chain. */
 export const EVENT_NAMES = [
   'PolicyDecision',
   'SandboxState',
@@ -18,7 +18,7 @@ export type EventName = (typeof EVENT_NAMES)[number]
 /** A JSON value. */
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json }
 
-/** Free fields stand beside the fixed ones; the trail refuses the names it owns (`seq`, `time`, `prev_hash`, `hash`). */
+/** Additional fields are allowed; the audit log rejects the names that it sets itself (`seq`, `time`, `prev_hash`, `hash`). */
 export type Event = {
   readonly event: EventName
   readonly agent_id?: string
@@ -27,7 +27,7 @@ export type Event = {
   readonly [field: string]: Json | undefined
 }
 
-/** The seeds' names for what a guarantee stopped. */
+/** Violation types, as older programs expect them. */
 export const VIOLATION_TYPE: Readonly<Record<string, string>> = {
   'fs.read': 'PathTraversal',
   'fs.write': 'PathTraversal',
@@ -46,10 +46,10 @@ export const VIOLATION_TYPE: Readonly<Record<string, string>> = {
   'limit.fuel': 'ResourceExhausted',
 }
 
-/** `soon`: nobody waits for this one, so that it may share its sync of the disk with others. */
+/** `soon`: no caller waits for this record, so it may share a disk sync with others. */
 export type Pace = 'now' | 'soon'
 
-/** Where events go, in the order in which they come. A write that fails throws, and so stops the action that it records. */
+/** Records events in order. A failed write throws, which stops the recorded action. */
 export interface EventSink {
   append(event: Event, pace?: Pace): Promise<void>
 }

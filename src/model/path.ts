@@ -1,6 +1,6 @@
 /**
- * Whether a path is a directory or lies below it. Both are absolute and normalized: no `.`, no `..`, no slash at the end
- * other than the root's. Pure text: whoever needs the real place resolves links first.
+ * Whether a path is a directory or inside it. Both must be absolute and normalized: no `.`, no `..`, no trailing slash
+ * except the root's. Compares text only: resolve symlinks first if the real path matters.
  */
 export const isWithin = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(directory.endsWith('/') ? directory : `${directory}/`)

@@ -1,14 +1,14 @@
 import type { Guarantee, Level } from './guarantee.ts'
 import type { Limits, NetworkMode, Preset } from './spec.ts'
 
-/** In network mode `fetch` the sandbox's programs find their proxy on this port of its loopback. */
+/** The proxy's port on the sandbox's loopback in network mode `fetch`. */
 export const PROXY_PORT = 3128
 
-/** An absolute host path with every symlink resolved. Only `host/` makes one. */
+/** An absolute host path with every symlink resolved. Only `host/` creates one. */
 export type RealPath = string & { readonly [real]: true }
 declare const real: unique symbol
 
-/** What was observed of one host path: enough to notice later that it is no longer the same thing. */
+/** What was observed of a host path, to detect later that it was replaced. */
 export type PathFact = {
   readonly real: RealPath
   readonly kind: 'dir' | 'file' | 'socket'
@@ -18,83 +18,83 @@ export type PathFact = {
   readonly gid: number
 }
 
-/** One host path made visible in the sandbox. The backend must open the very inode that was judged. */
+/** A host path mounted in the sandbox. The backend must open the inode that the policy checked. */
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
-  /** Writes land in this directory's `upper`, beside an empty `work`; the original stays as it is. */
+  /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact
 }
 
-/** A path inside a mount that the sandbox must not see. */
+/** A path inside a mount that is hidden from the sandbox. */
 export type Mask = PathFact & { readonly target: string }
 
-/** A text that the plan itself brings into the sandbox, read-only. */
+/** A read-only file whose content is part of the plan. */
 export type PlanFile = { readonly target: string; readonly text: string }
 
-/** Names that cannot be changed or created below the writable mounts (policy/paths/protect.ts). */
+/** Names that cannot be changed or created inside writable mounts (policy/paths/protect.ts). */
 export type Protection = {
-  /** Refused at any depth: `.git` itself may not be created, moved or replaced. */
+  /** Protected at any depth: `.git` itself cannot be created, moved or replaced. */
   readonly roots: readonly string[]
-  /** Refused inside a directory of that name, as `name/inner`: `.git/hooks`. */
+  /** Protected inside a directory of that name, as `name/inner`: `.git/hooks`. */
   readonly inner: readonly string[]
-  /** Refused at any depth except below dependency directories, where packages bring their own. */
+  /** Protected at any depth except inside dependency directories, where packages contain their own. */
   readonly names: readonly string[]
-  /** Below these the `names` do not count. */
+  /** Directories inside which `names` are not protected. */
   readonly exceptBelow: readonly string[]
-  /** Full paths of the same things in a repository that `.git` only points to. */
+  /** Full paths of the same files in a repository that `.git` points to. */
   readonly pinned: readonly string[]
 }
 
 type PlanFields = {
   readonly backend: string | undefined
-  /** The backends that whoever asks may use; absent: all. */
+  /** The backends that the requester may use; absent: all. */
   readonly allowedBackends: readonly string[] | undefined
   readonly minLevel: Level
   readonly preset: Preset
   readonly image: string | undefined
-  /** Whether `image` may be one of the container engine's own, beside those that we built. */
+  /** Whether `image` may be one of the container engine, besides those built by ringfence. */
   readonly engineImages: boolean
-  /** Where commands start, as the guest sees it. */
+  /** Working directory of commands inside the sandbox. */
   readonly cwd: string
   readonly mounts: readonly Mount[]
-  /** The directories that are the sandbox's own; the first is its home. */
+  /** Private directories of the sandbox; the first is its home. */
   readonly own: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
-  /** Private addresses that its proxy reaches, where `allowHosts` names them. */
+  /** Private addresses that the proxy may reach if `allowHosts` names them. */
   readonly privateHosts: readonly string[]
   readonly unixSockets: readonly Mount[]
-  /** Small files that the sandbox finds ready. */
+  /** Small files created in the sandbox. */
   readonly files: readonly PlanFile[]
   readonly env: Readonly<Record<string, string>>
   readonly limits: Limits
-  /** Those of the limits that nobody asked for: nets that keep the host alive, held as cheaply as can be. */
+  /** Limits that were not requested but protect the host; enforced in the cheapest way. */
   readonly nets: readonly (keyof Limits)[]
   /** Run as this user: the workspace's owner when the caller is root and the workspace is not root's. */
   readonly runAs: { readonly uid: number; readonly gid: number } | undefined
   readonly needs: readonly Guarantee[]
   readonly waived: readonly Guarantee[]
   readonly agentId: string | undefined
-  /** What commands open and start is noted. */
+  /** Whether file accesses and started programs are recorded. */
   readonly tracesAccess: boolean
 }
 
-/** Frozen, fully resolved grants and limits. Only policy makes one; backends accept nothing else. */
+/** Frozen, fully resolved grants and limits. Only the policy creates plans; backends accept nothing else. */
 export type Plan = PlanFields & { readonly [sealed]: true }
 declare const sealed: unique symbol
 
 const SEALED = new WeakSet<object>()
 
-/** Policy's seal. The rooms test allows `policy/plan.ts` alone to import it. */
+/** Marks a plan as created by the policy. The architecture test allows only `policy/plan.ts` to import it. */
 export function sealPlan(fields: PlanFields): Plan {
   const plan = deepFreeze({ ...fields }) as Plan
   SEALED.add(plan)
   return plan
 }
 
-/** For callers without types: a look-alike object is not a plan. */
+/** Whether an object is a real plan, for callers without type checking. */
 export const isPlan = (value: unknown): value is Plan =>
   typeof value === 'object' && value !== null && SEALED.has(value)
 

@@ -1,4 +1,4 @@
-/** Shapes of credentials that people and agents paste into command lines; they must not enter the trail. */
+/** Patterns of credentials in command lines; they must not be written to the audit log. */
 const SECRETS: readonly RegExp[] = [
   /\b(?:sk|pk|rk|xai|gsk)-[A-Za-z0-9_-]{16,}/g,
   /\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}/g,
@@ -12,8 +12,8 @@ const SECRETS: readonly RegExp[] = [
   /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
 ]
 /**
- * `Authorization: Bearer …`, `PASSWORD=…`, `--token …`: the name stays, the value goes.
- * SECURITY: an agent chooses the text; nothing here may be tried again from the middle of a long word.
+ * `Authorization: Bearer …`, `PASSWORD=…`, `--token …`: keeps the name, removes the value.
+ * SECURITY: an agent chooses the text; no pattern may be retried from the middle of a long word (quadratic time).
  */
 const NAMED =
   /((?:authorization:\s*(?:bearer|basic|token)\s+)|(?:\b(?=\w*(?:password|passwd|secret|token|api_?key))\w+=)|(?:--?(?:password|token|api-key|secret)[= ]))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s'"]+)/gi
@@ -21,16 +21,16 @@ const USERINFO = /(:\/\/[^\s/:@]+:)([^\s/@]+)(?=@)/g
 
 const MASK = '«redacted»'
 
-/** The text with everything that looks like a credential replaced. */
+/** Replaces everything in a text that looks like a credential. */
 export const redact = (text: string): string => masked(text, () => true)
 
-/** One word, or the lines of a key: nothing that a shell would read as more than a value. */
+/** One word, or the lines of a key: text that a shell reads as a plain value. */
 const PLAIN_VALUE =
   /^(["']?)[\w.+/=:@~-]+\1$|^-----BEGIN [A-Z ]*-----\s+(?:[A-Za-z0-9+/=]{16,}\s+)*[A-Za-z0-9+/=]*\s*-----END [A-Z ]*-----$/
 
 /**
- * The same for a text that a person has to judge. SECURITY: whoever wrote it could dress a command as a credential (`TOKEN=$(…)`), so
- * only a plain value is replaced.
+ * Redacts a text that a person approves. SECURITY: its author could disguise a command as a credential (`TOKEN=$(…)`), so
+ * only plain values are replaced.
  */
 export const redactPlainValues = (text: string): string => masked(text, (value) => PLAIN_VALUE.test(value))
 

@@ -1,5 +1,5 @@
-/** Whose key asks a server for something: the operator's (scope `admin`), or a tenant's. */
+/** Who sent a request to a server: the operator (scope `admin`) or a tenant. */
 export type Requester = { readonly tenant: string; readonly operator: boolean }
 
-/** For what the server does by itself, such as filling its pools. */
+/** The requester of the server's own actions, such as filling its pools. */
 export const OPERATOR: Requester = { tenant: '', operator: true }

@@ -1,11 +1,11 @@
 import { SandboxError } from './errors.ts'
 
 /**
- * Parsers for everything that comes from outside: strict (an unknown field is an error), total (NaN, holes and
- * prototypes are refused) and self-describing (each shape is also a JSON Schema).
+ * Parsers for untrusted input: strict (an unknown field is an error), total (NaN, holes and
+ * prototypes are rejected) and self-describing (each shape is also a JSON Schema).
  *
- * Ours rather than a library because `ringfence run` loads it: a schema library costs more start-up time than
- * the whole of our command line may (docs/decisions/0002).
+ * Not a library, because `ringfence run` loads it and a schema library would add too much start-up time
+ * (docs/decisions/0002).
  */
 export type Shape<T> = {
   readonly parse: (value: unknown, at: string) => T
@@ -26,7 +26,7 @@ const show = (value: unknown): string => {
   return `\`${text.length > 60 ? `${text.slice(0, 57)}…` : text}\``
 }
 
-/** Throws the one error that every shape throws. */
+/** Throws the validation error of all shapes. */
 export function refuse(at: string, problem: string, hint?: string): never {
   throw new SandboxError('invalid-input', at ? `${at}: ${problem}` : problem, hint ? { hint } : {})
 }
@@ -121,7 +121,7 @@ export const optional = <T>(inner: Shape<T>): Shape<T | undefined> & { readonly 
   parse: (value, at) => (value === undefined ? undefined : inner.parse(value, at)),
 })
 
-/** Tries each in turn; the last one's complaint is the one shown. */
+/** Tries each shape in turn; reports the error of the last one. */
 export const either = <A, B>(first: Shape<A>, second: Shape<B>): Shape<A | B> => ({
   schema: { anyOf: [first.schema, second.schema] },
   parse(value, at) {

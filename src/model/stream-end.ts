@@ -1,8 +1,8 @@
 import type { ErrorCode } from './errors.ts'
 
 /**
- * Why the server ends a stream or a socket that is open: the code of the WebSocket's close, the words, what it is as an
- * error, and whether coming back makes sense.
+ * Why the server ends an open stream or socket: the WebSocket close code, the message, the error code, and whether the
+ * client should reconnect.
  */
 const row = (close: number, says: string, error: ErrorCode, comesBack = false) => ({
   close,
@@ -17,7 +17,7 @@ export const STREAM_ENDS = {
   'signed-out': row(1008, 'signed out elsewhere', 'unauthenticated'),
   expired: row(1008, 'the session has expired', 'unauthenticated'),
   'sandbox-ended': row(1000, 'the sandbox has ended', 'wrong-state'),
-  // Of E2B's streams alone: their clients expect to come back after a pause. Ours stay open.
+  // Only for E2B's streams, whose clients reconnect after a pause. Ours stay open.
   paused: row(1013, 'the sandbox is paused', 'wrong-state'),
   shutdown: row(1001, 'the server is shutting down', 'draining', true),
   unsure: row(1013, 'the server cannot tell right now whether this may go on', 'unreachable', true),
@@ -29,19 +29,19 @@ export type StreamEndReason = keyof typeof STREAM_ENDS
 /** All of them. */
 export const STREAM_END_REASONS = Object.keys(STREAM_ENDS) as readonly StreamEndReason[]
 
-/** As it goes over the wire: the event `cut`, the field `cut` of an `end`, a socket's close. */
+/** Wire format: the event `cut`, the field `cut` of an `end`, a socket's close. */
 export type StreamEnd = { readonly reason: StreamEndReason; readonly message: string }
 
-/** The reason with its words. */
+/** A reason with its message. */
 export const streamEndOf = (reason: StreamEndReason, detail?: string): StreamEnd => ({
   reason,
   message: detail ? `${STREAM_ENDS[reason].says} (${detail})` : STREAM_ENDS[reason].says,
 })
 
-/** Of whatever hung on a sandbox that ended. Only the word is told: what was said may be an agent's. */
+/** The end of streams of an ended sandbox. Sends only the reason code, because the text may come from an agent. */
 export const streamEndOfSandbox = (why: string): StreamEnd =>
   why === 'drained' ? streamEndOf('shutdown') : streamEndOf('sandbox-ended', why.split(':')[0])
 
-/** Whoever comes back would not be let in. */
+/** Whether the stream ended because its credentials are no longer valid. */
 export const isAuthenticationLost = ({ reason }: StreamEnd): boolean =>
   STREAM_ENDS[reason]?.error === 'unauthenticated'

@@ -1,11 +1,11 @@
 import { SandboxError } from './errors.ts'
 
-/** What is taken into memory at once. */
+/** Maximum size of data that is read into memory at once. */
 const MOST_BYTES = 64 * 1024 * 1024
 
 /**
- * All pieces of something that a sandbox says, to be joined. SECURITY: the sandbox decides how much that is, and a file of
- * a terabyte costs it nothing; `what` names it when it is more than we keep.
+ * Joins the chunks of data from a sandbox. SECURITY: the sandbox controls the size, and a sparse file of a terabyte costs it
+ * nothing; `what` names the data in the error when it is too large.
  */
 export async function wholeOf(
   what: string,
@@ -18,7 +18,7 @@ export async function wholeOf(
     size += piece.length
     if (size > most)
       throw new SandboxError('too-large', `${what} has more than ${most} bytes`, {
-        hint: 'ask for less at a time: a file as a stream or with a `length`, a directory with less depth',
+        hint: 'request less at a time: a file as a stream or with a `length`, a directory with less depth',
       })
     held.push(piece as Uint8Array<ArrayBuffer>)
   }

@@ -50,7 +50,7 @@ export class AutoSandboxRouter {
     )
     const readable = decision.rules.every((rule) => rule === 'default')
     if (lifted && readable)
-      return { mode: 'host', reason: 'every program in it is on the list that needs no sandbox', decision }
+      return { mode: 'host', reason: 'every program is in the never_sandbox list', decision }
     return { mode: 'sandbox', reason, decision }
   }
 

@@ -131,7 +131,7 @@ describe('Anthropic', () => {
     expect(results[6]).toContain('f.txt:2:between')
     expect(results[8]).toContain('A=\\n')
     expect(results[9]).toMatch(/forbidden-command.*"is_error":true/)
-    expect(results[10]).toMatch(/there is no tool `teleport`/)
+    expect(results[10]).toMatch(/no tool named `teleport`/)
     expect(model.asked).toHaveLength(6)
     expect(model.asked[0]?.body.tools).toEqual(tools)
   })
@@ -258,7 +258,7 @@ describe('OpenAI', () => {
     }
     expect(results[1]).toContain('42')
     expect(results[2]).toMatch(/^error: invalid-input: the arguments are not a JSON object/)
-    expect(results[3]).toMatch(/there is no tool/)
+    expect(results[3]).toMatch(/no tool named/)
   })
 
   test('Agents SDK: shell and apply_patch tools', async () => {

@@ -182,7 +182,7 @@ describe.each([
     const yes = await call(client, 'exec', { command: 'git push origin main' })
     expect(yes.isError).toBeUndefined()
     const no = await call(client, 'exec', { command: 'git push origin main' })
-    expect(no.content[0]?.text).toMatch(/^error: approval-required: the person said no/)
+    expect(no.content[0]?.text).toMatch(/^error: approval-required: the user rejected it/)
     expect(asked).toHaveLength(2)
     expect(asked[0]).toContain('git push origin main')
     await client.close()

@@ -199,7 +199,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
       'an unknown tool',
       'rm_everything',
       {},
-      /^error: invalid-input: there is no tool `rm_everything`\nhint: one of: exec/,
+      /^error: invalid-input: no tool named `rm_everything`\nhint: one of: exec/,
     ],
     ['a wrong type', 'exec', { command: 7 }, /^error: invalid-input: command: /],
     ['an unknown field', 'exec', { command: 'ls', sudo: true }, /unknown field `sudo`/],

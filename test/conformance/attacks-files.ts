@@ -28,7 +28,7 @@ export const READS: readonly Attack[] = [
     notApplicable: rootOnly,
   },
   {
-    name: 'read keys where people keep them',
+    name: 'read keys in their usual directories',
     script: ({ outside }) =>
       outside.map((dir) => `cat ${dir}/.ssh/id_rsa ${dir}/.aws/credentials`).join('\n'),
     succeeded: says(SECRET),
@@ -67,26 +67,26 @@ export const WRITES: readonly Attack[] = [
     succeeded: (_, { outside }) => outside.some((dir) => exists(join(dir, 'proc'))),
   },
   {
-    name: 'change a kernel setting (the value that it has)',
+    name: 'write a kernel setting (its current value)',
     script: () =>
       'cat /proc/sys/kernel/core_pattern > v && cat v > /proc/sys/kernel/core_pattern && echo got-it',
     succeeded: says('got-it'),
     notApplicable: rootOnly,
   },
   {
-    name: 'reach the magic system request file',
+    name: 'open /proc/sysrq-trigger',
     script: () => 'exec 9>>/proc/sysrq-trigger && echo got-it',
     succeeded: says('got-it'),
     notApplicable: () => (exists('/proc/sysrq-trigger') ? rootOnly() : 'this kernel has none'),
   },
   {
-    name: 'write where programs are',
+    name: 'write to a program directory',
     script: (world) => `touch /usr/local/rf-${world.port} && echo got-it; rm -f /usr/local/rf-${world.port}`,
     succeeded: says('got-it'),
     notApplicable: rootOnly,
   },
   {
-    name: 'append to a shell start-up file outside',
+    name: 'append to a shell start-up file outside the sandbox',
     script: ({ outside }) => outside.map((dir) => `echo PWNED >> ${dir}/.bashrc`).join('\n'),
     succeeded: (_, { outside }) => outside.some((dir) => contentOf(join(dir, '.bashrc')).includes('PWNED')),
   },
@@ -103,14 +103,14 @@ export const WRITES: readonly Attack[] = [
     notApplicable: () => rootOnly() ?? sameFiles(),
   },
   {
-    name: 'make a control group',
+    name: 'create a cgroup',
     script: ({ port }) =>
       `for d in /sys/fs/cgroup /sys/fs/cgroup/pids; do mkdir $d/rf-${port} && echo got-it; rmdir $d/rf-${port}; done`,
     succeeded: says('got-it'),
     notApplicable: rootOnly,
   },
   {
-    name: 'name a program for the kernel to run when a control group is empty',
+    name: 'set the release_agent of a cgroup',
     script: () =>
       'for f in /sys/fs/cgroup/*/release_agent /sys/fs/cgroup/release_agent; do : >> $f && echo got-it; done',
     succeeded: says('got-it'),
@@ -119,14 +119,14 @@ export const WRITES: readonly Attack[] = [
       (exists('/sys/fs/cgroup/pids/release_agent') ? undefined : 'control groups of version 2 have none'),
   },
   {
-    name: 'write to the program that keeps the sandbox',
+    name: "write to the executable of the sandbox's PID 1",
     script: () => 'for p in 1 $PPID; do : >> /proc/$p/exe && echo got-it; done',
     succeeded: says('got-it'),
-    notApplicable: onlyInside('without a wall there is no such program'),
+    notApplicable: onlyInside('native has no such process'),
   },
   {
     // Nobody may write to a program that runs; so it is held open, ended, and written to afterwards.
-    name: 'hold the program of a process outside by /proc/…/exe, and write to it',
+    name: 'open the executable of a host process through /proc/…/exe and write to it',
     script: ({ runner: { pid } }) =>
       `exec 9< /proc/${pid}/exe; kill -9 ${pid}; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; echo PWNED >> /proc/self/fd/9 && break; done`,
     succeeded: (_, { runner: { file } }) => contentOf(file).includes('PWNED'),

@@ -6,13 +6,13 @@ import { contentOf, exists, SECRET } from './world.ts'
 
 /** A descriptor that a command was not given leads to what it was not given. */
 const LEAKS: Attack = {
-  name: 'use a descriptor that was left open',
+  name: 'use a leaked file descriptor',
   script: () => 'ls /proc/$$/fd; true',
   succeeded: (result) =>
     stdout(result)
       .split('\n')
       .some((fd) => Number(fd) > 2),
-  notApplicable: onlyInside('what starts commands without a wall leaves none open either'),
+  notApplicable: onlyInside('native leaks no descriptors either'),
 }
 
 export const PROCESSES: readonly Attack[] = [
@@ -27,7 +27,7 @@ export const PROCESSES: readonly Attack[] = [
     succeeded: says('got-it'),
   },
   {
-    name: 'read its environment',
+    name: 'read the environment of a host process',
     script: ({ pid }) => `tr '\\0' '\\n' < /proc/${pid}/environ`,
     succeeded: says(SECRET),
   },
@@ -38,17 +38,17 @@ export const PROCESSES: readonly Attack[] = [
     notApplicable: rootOnly,
   },
   {
-    name: "trace the sandbox's first process and the keeper of the command",
+    name: 'trace PID 1 of the sandbox and the reaper of the command',
     script: ({ probe }) => `${probe} trace 1; ${probe} trace $PPID`,
     succeeded: says('yes'),
-    notApplicable: onlyInside('without a wall the first process is the machine itself'),
+    notApplicable: onlyInside('on native, PID 1 is the init process of the host'),
   },
   {
-    name: 'open the memory, the variables and the descriptors of the same',
+    name: 'open the memory, environment and descriptors of PID 1 and the reaper',
     script: () =>
       'for p in 1 $PPID; do exec 7<>/proc/$p/mem && echo got-it; [ -n "$(tr -d "\\0" < /proc/$p/environ)" ] && echo got-it; for f in 3 4 5 100 101 102; do (exec 8<>/proc/$p/fd/$f) && echo got-it; done; done',
     succeeded: says('got-it'),
-    notApplicable: onlyInside('without a wall the first process is the machine itself'),
+    notApplicable: onlyInside('on native, PID 1 is the init process of the host'),
   },
   LEAKS,
 ]
@@ -76,7 +76,7 @@ export const IPC: readonly Attack[] = [
         : undefined,
   },
   {
-    name: 'connect to a socket that has a path',
+    name: 'connect to a Unix socket by path',
     script: ({ probe, outside }) => outside.map((dir) => `${probe} unix ${dir}/sock`).join('\n'),
     succeeded: says('yes'),
   },
@@ -116,24 +116,24 @@ export const KERNEL: readonly Attack[] = [
   syscall('handle', unlessProbed('call', 'handle')),
   syscall('syslog', unlessProbed('call', 'syslog')),
   syscall('hostname', rootOnly),
-  syscall('umount', onlyInside('it would take the machine apart')),
-  syscall('pivot_root', onlyInside('it would take the machine apart')),
+  syscall('umount', onlyInside('it would break the host')),
+  syscall('pivot_root', onlyInside('it would break the host')),
 ]
 
 /** What only the host's own kernel knows. */
 export const OTHER_KERNEL: readonly Attack[] = [
   {
-    name: 'ask the kernel for its name',
+    name: "read the kernel's name",
     script: () => 'uname -r; cat /proc/version /proc/sys/kernel/osrelease',
     succeeded: (result) => stdout(result).includes(release()),
   },
   {
-    name: 'find when the machine was started',
+    name: 'read the boot time of the host',
     script: () => 'cat /proc/sys/kernel/random/boot_id; grep btime /proc/stat',
     succeeded: (result) => stdout(result).includes(contentOf('/proc/sys/kernel/random/boot_id').trim()),
   },
   {
-    name: 'see what the kernel is built of',
+    name: "read the kernel's configuration",
     script: () => 'cat /proc/modules /proc/kallsyms /proc/slabinfo | head -c 100000 | wc -c',
     succeeded: (result) => Number(stdout(result)) > 1000,
     notApplicable: rootOnly,

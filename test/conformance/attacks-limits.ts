@@ -17,7 +17,7 @@ export const CLEANUP: readonly Attack[] = [
     },
   },
   {
-    name: 'survive the time limit in a session of its own',
+    name: 'survive the time limit in a new session',
     limits: { wallMs: 400 },
     script: () =>
       `setsid bash -c 'trap "" TERM HUP; for i in $(seq 30); do date +%N > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null & sleep 30`,
@@ -38,14 +38,14 @@ const megabytesIn = (dir: string): number =>
 export const LIMITS = {
   'limit.wall': [
     {
-      name: 'run past the time limit, ignoring the request to end',
+      name: 'run past the time limit, ignoring SIGTERM',
       limits: { wallMs: 300 },
       script: () =>
         'trap "" TERM; end=$((SECONDS+6)); while [ $SECONDS -lt $end ]; do sleep 0.1; done; echo past',
       succeeded: says('past'),
     },
     {
-      name: 'stop itself so that no signal is heard',
+      name: 'stop itself with SIGSTOP',
       limits: { wallMs: 300 },
       script: () => '( sleep 1.5; kill -CONT $$ ) & kill -STOP $$; sleep 1; echo past',
       succeeded: says('past'),
@@ -53,7 +53,7 @@ export const LIMITS = {
   ],
   'limit.idle': [
     {
-      name: 'say nothing for long',
+      name: 'print nothing for longer than the idle limit',
       limits: { idleMs: 300 },
       script: () => 'echo a; sleep 1.5; echo past',
       succeeded: says('past'),
@@ -61,13 +61,13 @@ export const LIMITS = {
   ],
   'limit.memory': [
     {
-      name: 'use more memory, in several processes',
+      name: 'exceed the memory limit with several processes',
       limits: { memoryMb: 100 },
       script: ({ probe }) => `${probe} memory 320`,
       succeeded: says('yes'),
     },
     {
-      name: 'use more memory in files that have no name and no place',
+      name: 'exceed the memory limit with memfds',
       limits: { memoryMb: 100 },
       script: () => `python3 - <<'X'
 import os,time
@@ -79,7 +79,7 @@ X`,
       succeeded: says('yes'),
     },
     {
-      name: 'use more memory that is shared and not shown',
+      name: 'exceed the memory limit with hidden shared mappings',
       limits: { memoryMb: 100 },
       script: () => `python3 - <<'X'
 import mmap,time
@@ -91,7 +91,7 @@ X`,
       succeeded: says('yes'),
     },
     {
-      name: 'use more memory in System V segments',
+      name: 'exceed the memory limit with System V segments',
       limits: { memoryMb: 100 },
       script: () => `python3 - <<'X'
 import ctypes,time
@@ -107,7 +107,7 @@ X`,
       succeeded: says('yes'),
     },
     {
-      name: 'use more memory in what waits in sockets',
+      name: 'exceed the memory limit with socket buffers',
       limits: { memoryMb: 100 },
       script: () => `python3 - <<'X'
 import resource,socket,time
@@ -125,7 +125,7 @@ X`,
       succeeded: says('yes'),
     },
     {
-      name: 'use more memory in a memory file system',
+      name: 'exceed the memory limit with a tmpfs',
       limits: { memoryMb: 100 },
       script: () =>
         'head -c 300M /dev/zero > /dev/shm/rf-fill && sleep 0.5 && echo yes; rm -f /dev/shm/rf-fill',
@@ -134,7 +134,7 @@ X`,
   ],
   'limit.cpu': [
     {
-      name: 'use more processor time',
+      name: 'exceed the CPU limit',
       // Far enough apart that a busy machine, too, tells one from the other.
       limits: { cpus: 0.05 },
       script: ({ probe }) => `${probe} spin 2000`,
@@ -143,7 +143,7 @@ X`,
   ],
   'limit.pids': [
     {
-      name: 'start more processes',
+      name: 'exceed the process limit',
       limits: { pids: 40 },
       script: ({ probe }) => `${probe} fork 200`,
       succeeded: (result) => Number(stdout(result)) > 40,
@@ -163,7 +163,7 @@ X`,
       succeeded: (_, __, workspace) => megabytesIn(workspace) > 60,
     },
     {
-      name: 'keep removed files in the queue of a socket',
+      name: 'keep removed files open in a socket queue',
       limits: { diskMb: 20 },
       script: () => `python3 - <<'X'
 import array,os,socket,time
@@ -180,7 +180,7 @@ X`,
       succeeded: (result) => Number(stdout(result)) > 60,
     },
     {
-      name: 'open so many files that one is forgotten',
+      name: 'open more files than the agent can track',
       limits: { diskMb: 90 },
       script: () => `mkdir many; python3 - <<'X'
 import os,time
@@ -200,7 +200,7 @@ X`,
   ],
   'limit.output': [
     {
-      name: 'write more than the limit',
+      name: 'print more than the output limit',
       limits: { outputBytes: 100_000 },
       script: () => 'head -c 3000000 /dev/zero',
       succeeded: (result) => result.stdout.length > 100_000,

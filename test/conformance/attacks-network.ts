@@ -13,7 +13,7 @@ export const NETWORK: readonly Attack[] = [
     succeeded: says('hello'),
   },
   {
-    name: 'connect in a child of a child',
+    name: 'connect from a grandchild process',
     script: ({ port }) => `bash -c 'bash -c "${connectTo(port).replace(/"/g, '\\"')}"'`,
     succeeded: says('hello'),
   },
@@ -29,13 +29,13 @@ export const NETWORK: readonly Attack[] = [
     succeeded: says('hello'),
   },
   {
-    name: 'send a datagram, as a query for a name would be',
+    name: 'send a UDP datagram like a DNS query',
     script: ({ datagrams }, workspace) =>
       `echo -n ${workspace} > /dev/udp/127.0.0.1/${datagrams.port}; sleep 0.1`,
     succeeded: (_, { datagrams }, workspace) => datagrams.heard().includes(workspace),
   },
   {
-    name: 'find a way out of the machine',
+    name: 'find a route out of the machine',
     script: () => '[ $(wc -l < /proc/net/route) -gt 1 ] && echo got-it',
     succeeded: says('got-it'),
     notApplicable: () =>
@@ -44,7 +44,7 @@ export const NETWORK: readonly Attack[] = [
         : 'this machine has no way out itself',
   },
   {
-    name: 'ask the kernel for the interfaces of the host',
+    name: "list the host's network interfaces",
     script: () => 'grep -v -e lo: -e "|" /proc/net/dev && echo got-it',
     succeeded: says('got-it'),
     notApplicable: () =>
@@ -59,7 +59,7 @@ export const NETWORK: readonly Attack[] = [
     notApplicable: rootOnly,
   },
   {
-    name: 'open a socket to a hypervisor',
+    name: 'open a vsock to the hypervisor',
     script: ({ probe }) => `${probe} call vsock`,
     succeeded: says('yes'),
     notApplicable: unlessProbed('call', 'vsock'),
@@ -80,19 +80,19 @@ export const THROUGH_PROXY: readonly Attack[] = [
     succeeded: says('hello'),
   },
   {
-    name: 'reach it through a tunnel',
+    name: "reach the host's loopback through a CONNECT tunnel",
     spec: open,
     script: ({ port }) => asking(port, viaProxy('-p -x')),
     succeeded: says('hello'),
   },
   {
-    name: 'reach it by SOCKS',
+    name: "reach the host's loopback through SOCKS",
     spec: open,
     script: ({ port }) => asking(port, viaProxy('--socks5-hostname')),
     succeeded: says('hello'),
   },
   {
-    name: 'reach it by another spelling of its address',
+    name: "reach the host's loopback by another notation of its address",
     spec: open,
     script: ({ port }) =>
       ['2130706433', '0x7f.1', '[::ffff:127.0.0.1]', 'localhost']
@@ -112,7 +112,7 @@ export const BROKERED: readonly Attack[] = [
     succeeded: says(SECRET),
   },
   {
-    name: 'look for the value in every process and file of the sandbox',
+    name: 'search every process and file of the sandbox for the value',
     spec: brokering,
     script: () =>
       `cat /proc/*/environ /proc/*/cmdline /dev/ringfence/* 2>/dev/null | tr '\\0' '\\n' | grep -a ${SECRET.slice(0, 6)}`,

@@ -104,7 +104,7 @@ export const PROTECTED: readonly Attack[] = [
     succeeded: (_, __, workspace) => !exists(join(workspace, '.git/config')),
   },
   {
-    name: 'race the check with a second thread that exchanges the path',
+    name: 'race the check with a second thread that replaces the path',
     script: () => racing('.git/hooks/race', 'harmless'),
     succeeded: (_, __, workspace) => exists(join(workspace, '.git/hooks/race')),
   },

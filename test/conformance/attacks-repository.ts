@@ -67,7 +67,7 @@ const MOVES: readonly Attack[] = [
     '.git/objects/info/alternates',
   ),
   {
-    name: 'make a protected name as a socket',
+    name: 'create a protected name as a socket',
     script: () => python('import socket', 'socket.socket(socket.AF_UNIX).bind(".envrc")'),
     succeeded: (_, __, workspace) => exists(join(workspace, '.envrc')),
   },
@@ -145,13 +145,13 @@ const METADATA: readonly Attack[] = [
     succeeded: (_, __, workspace) => statSync(join(workspace, CONFIG)).mtimeMs === 1e9,
   },
   {
-    name: 'change its times through a descriptor',
+    name: 'change the times of a protected file through a descriptor',
     script: () => python('import os', `os.utime(os.open("${CONFIG}",os.O_RDONLY),(1e6,1e6))`),
     succeeded: (_, __, workspace) => statSync(join(workspace, CONFIG)).mtimeMs === 1e9,
   },
   ...(['path', 'descriptor'] as const).map(
     (by): Attack => ({
-      name: `give it an attribute by its ${by}`,
+      name: `set an attribute of a protected file by its ${by}`,
       script: () =>
         python(
           'import os',
@@ -162,7 +162,7 @@ const METADATA: readonly Attack[] = [
     }),
   ),
   {
-    name: 'change its flags through a descriptor that was opened for reading',
+    name: 'change the flags of a protected file through a read-only descriptor',
     script: () =>
       python(
         'import fcntl,os,struct',
@@ -172,7 +172,7 @@ const METADATA: readonly Attack[] = [
     succeeded: says('got'),
   },
   {
-    name: 'have the guard look into the first process',
+    name: 'make the guard open files of PID 1',
     script: () =>
       python(
         'import os',

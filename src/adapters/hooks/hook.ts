@@ -1,17 +1,17 @@
 import { SandboxError } from '../../model/errors.ts'
 import { visible } from '../../model/visible.ts'
 
-/** The hook formats of coding agents: what they send before a tool runs, and what they understand as an answer. */
+/** The hook formats of coding agents: their input before a tool call, and the answers they understand. */
 
 export const HOOK_AGENTS = ['claude-code', 'codex', 'gemini'] as const
 export type HookAgent = (typeof HOOK_AGENTS)[number]
 
-/** One use of a file that a tool call names. */
+/** One file access of a tool call. */
 export type ToolCallFile = { readonly op: 'read' | 'write'; readonly path: string }
 
-/** What a tool call would do, as far as policy has a word for it. */
+/** What a tool call would do, as far as the policy covers it. */
 export type HookToolCall =
-  /** `files`: what a patch inside of the line would change. */
+  /** `files`: files that a patch inside the line would change. */
   | {
       readonly kind: 'command'
       readonly line: string
@@ -19,17 +19,17 @@ export type HookToolCall =
       readonly files: readonly ToolCallFile[]
     }
   | { readonly kind: 'files'; readonly files: readonly ToolCallFile[]; readonly cwd: string }
-  /** Nothing that we judge: the agent's own rules decide. */
+  /** Not covered by the policy: the agent's own rules decide. */
   | { readonly kind: 'other'; readonly tool: string }
 
 export type HookVerdict = {
   readonly verdict: 'allow' | 'ask' | 'deny' | 'none'
   readonly reason: string
-  /** Runs this line instead; only where the agent can. */
+  /** Replacement command; only if the agent supports it. */
   readonly instead?: string
 }
 
-/** Exit code 2 with a reason on stderr blocks in all three; used for what they have no other word for. */
+/** Exit code 2 with a reason on stderr blocks in all three agents. */
 export type HookAnswer = { readonly stdout: string; readonly stderr: string; readonly code: number }
 
 const SHELLS = [
@@ -45,10 +45,10 @@ const SHELLS = [
 ]
 const WRITERS = ['Write', 'Edit', 'MultiEdit', 'NotebookEdit', 'write_file', 'replace']
 const READERS = ['Read', 'read_file', 'view_image']
-/** Look through a directory; without one, through the current one. */
+/** Tools that search a directory, by default the current one. */
 const SEARCHERS = ['Grep', 'Glob', 'grep_search', 'search_file_content', 'glob', 'list_directory']
 
-/** SECURITY: what cannot be read is refused, never waved through. */
+/** SECURITY: a tool call that cannot be parsed is rejected. */
 export function toolCallOf(input: unknown): HookToolCall {
   const { tool_name, tool_input, cwd } = record(input, 'the hook input')
   const where = typeof cwd === 'string' && cwd !== '' ? cwd : '.'
@@ -78,19 +78,19 @@ function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): HookTo
   const directory = args.workdir ?? args.directory ?? args.dir_path
   const place = typeof directory === 'string' && directory !== '' ? directory : cwd
   const line = Array.isArray(given) && given.every((word) => typeof word === 'string') ? lineOf(given) : given
-  if (typeof line !== 'string') throw unreadable('there is no command in it')
+  if (typeof line !== 'string') throw unreadable('`command` is missing')
   return { kind: 'command', line, cwd: place, files: patchedBy(line) }
 }
 
 function patchOf(args: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {
   const patch = args.command ?? args.input ?? args.patch
-  if (typeof patch !== 'string') throw unreadable('there is no patch in it')
+  if (typeof patch !== 'string') throw unreadable('the patch is missing')
   const files = filesOfPatch(patch)
   if (files.length === 0) throw unreadable('the patch names no file')
   return files
 }
 
-/** The names in `include` are patterns; what stands before the first wildcard is the directory that is read. */
+/** The names in `include` are patterns; the part before the first wildcard is the directory that is read. */
 function manyOf({ include, paths }: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {
   const given = include ?? paths
   if (!Array.isArray(given) || !given.every((one) => typeof one === 'string'))
@@ -104,7 +104,7 @@ function manyOf({ include, paths }: Readonly<Record<string, unknown>>): readonly
   })
 }
 
-/** Codex applies a patch in a here-document itself: `apply_patch <<'EOF'`, also after `cd DIR &&`. */
+/** Codex itself applies a patch in a here-document: `apply_patch <<'EOF'`, also after `cd DIR &&`. */
 function patchedBy(line: string): readonly ToolCallFile[] {
   if (!/apply_?patch/.test(line)) return []
   const files = filesOfPatch(line)
@@ -118,8 +118,8 @@ const joined = (directory: string, path: string): string =>
   path.startsWith('/') ? path : `${directory}/${path}`
 
 /**
- * SECURITY: every header of a patch, wherever it stands: an indented one, or one behind a deletion, is a header for
- * Codex too. Only lines of content (`+`, `-`) are none.
+ * SECURITY: finds every file header of a patch: Codex also accepts an indented header, or one after a deletion. Only
+ * content lines (`+`, `-`) are not headers.
  */
 export function filesOfPatch(patch: string): readonly ToolCallFile[] {
   const files: ToolCallFile[] = []
@@ -130,7 +130,7 @@ export function filesOfPatch(patch: string): readonly ToolCallFile[] {
   return files
 }
 
-/** `["bash", "-lc", line]` is the line; any other list is quoted into one. */
+/** `["bash", "-lc", line]` becomes the line; any other list is quoted into a line. */
 function lineOf(argv: readonly string[]): string {
   const [shell, flag, line] = argv
   if (argv.length === 3 && /(^|\/)(ba|z)?sh$/.test(shell ?? '') && /^-l?c$/.test(flag ?? ''))
@@ -141,15 +141,17 @@ function lineOf(argv: readonly string[]): string {
 /** One word of a POSIX shell. */
 export const quoted = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`
 
-/** The answer in the agent's own format. Codex and Gemini cannot ask: what needs a person is refused there. */
+/** The answer in the agent's format. Codex and Gemini cannot ask the user, so `ask` becomes a denial. */
 export function answerFor(agent: HookAgent, judged: HookVerdict, input: unknown): HookAnswer {
-  // SECURITY: agents print the reason, which quotes what a model wrote.
+  // SECURITY: agents print the reason, which may contain model output.
   const verdict = { ...judged, reason: visible(judged.reason) }
   if (verdict.verdict === 'none') return json({})
   if (agent === 'claude-code') return json(claude(verdict, input))
   if (verdict.verdict === 'allow') return json(agent === 'gemini' ? { decision: 'allow' } : {})
   const reason =
-    verdict.verdict === 'ask' ? `${verdict.reason}; a person must run it or allow it` : verdict.reason
+    verdict.verdict === 'ask'
+      ? `${verdict.reason}; the user must run it, or allow it in the policy`
+      : verdict.reason
   if (agent === 'gemini') return json({ decision: 'deny', reason })
   return json({
     hookSpecificOutput: {
@@ -172,7 +174,7 @@ function claude({ verdict, reason, instead }: HookVerdict, input: unknown): Reco
   }
 }
 
-/** When we cannot judge, the call is blocked. */
+/** Blocks the call because it could not be checked. */
 export const blocked = (why: string): HookAnswer => ({
   stdout: '',
   stderr: `ringfence: ${visible(why)}\n`,
@@ -184,7 +186,7 @@ const json = (value: unknown): HookAnswer => ({ stdout: `${JSON.stringify(value)
 export function record(value: unknown, what: string): Readonly<Record<string, unknown>> {
   if (typeof value === 'object' && value !== null && !Array.isArray(value))
     return value as Record<string, unknown>
-  throw unreadable(`${what} is no object`)
+  throw unreadable(`${what} is not an object`)
 }
 
 const unreadable = (why: string): SandboxError =>

@@ -1,13 +1,13 @@
 import { type HookAgent, quoted, record } from './hook.ts'
 
-/** Where the settings of coding agents lie, and what our hook looks like in them. */
+/** The settings files of coding agents, and our hook in them. */
 
 type SettingsLocation = {
   readonly home: string
   readonly env: Readonly<Record<string, string | undefined>>
 }
 
-/** Where an agent keeps what belongs to this user: its own variable first, as the agent itself looks. */
+/** An agent's directory for this user; the agent's own variable takes precedence, as in the agent. */
 export function agentDirectory(agent: HookAgent, { home, env }: SettingsLocation): string {
   switch (agent) {
     case 'claude-code':
@@ -35,10 +35,10 @@ export const projectSettings = (agent: HookAgent, project: string): string =>
 
 type HookEvent = { readonly event: string; readonly tools: readonly string[]; readonly timeout: number }
 
-/** After this the agent goes on without us, so the hook answers long before. PLATFORM: Gemini counts milliseconds. */
+/** After this time the agent ignores the hook, so the hook answers well before. PLATFORM: Gemini uses milliseconds. */
 const TIMEOUT_SECS = 60
 
-/** The tools that we judge. A tool that is not in the list never reaches us. */
+/** The tools whose calls are checked. The hook is not called for other tools. */
 const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
   'claude-code': {
     event: 'PreToolUse',
@@ -63,7 +63,7 @@ const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
   },
 }
 
-/** How the hook is started: by absolute paths in files of one user, by name in files that are shared. */
+/** How the hook is started: by absolute paths in a user's settings, by name in shared settings. */
 export type HookProgram =
   | { readonly kind: 'absolute'; readonly node: string; readonly script: string }
   | { readonly kind: 'name' }
@@ -71,9 +71,9 @@ export type HookProgram =
 /**
  * The command that goes into the settings.
  *
- * SECURITY: all three agents go on when a hook ends with anything but 0 or 2, and take silence for consent. So whatever
- * is not an answer of ours (no such program, a crash, a signal, an empty output) becomes exit code 2, which blocks.
- * PLATFORM: agents start hooks with different shells; only the outer words are read by them, the rest by /bin/sh.
+ * SECURITY: all three agents continue when a hook exits with a code other than 0 or 2, and treat empty output as approval.
+ * So everything that is not a valid answer (no such program, a crash, a signal, empty output) becomes exit code 2, which blocks.
+ * PLATFORM: agents start hooks with different shells; those parse only the outer words, /bin/sh parses the rest.
  */
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
   const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
@@ -96,7 +96,7 @@ const helpless = (agent: HookAgent, { kind }: HookProgram): string =>
 
 type Entry = Readonly<Record<string, unknown>>
 
-/** Ours, also as older versions wrote it. */
+/** Whether an entry is our hook, including those of older versions. */
 const isOurs = (agent: HookAgent, entry: unknown): boolean => {
   const { command } = (entry ?? {}) as Entry
   return typeof command === 'string' && command.includes('ringfence') && command.includes(`hook ${agent}`)
@@ -114,7 +114,7 @@ const entriesOf = (group: unknown): readonly unknown[] => {
   return Array.isArray(hooks) ? hooks : []
 }
 
-/** The settings with our hook in them, and everything else as it was. Twice changes nothing. */
+/** The settings with our hook added and everything else unchanged. Idempotent. */
 export function withHook(agent: HookAgent, settings: unknown, command: string): Entry {
   const { event, tools, timeout } = HOOK_EVENTS[agent]
   const others = groupsOf(agent, settings).flatMap((group) => withoutOurs(agent, group))
@@ -123,7 +123,7 @@ export function withHook(agent: HookAgent, settings: unknown, command: string): 
   return { ...all, hooks: { ...(all.hooks as Entry | undefined), [event]: [...others, ours] } }
 }
 
-/** Other people's entries of a group stay; a group that held nothing but ours goes. */
+/** Removes our entries from the groups; a group that becomes empty is removed. */
 function withoutOurs(agent: HookAgent, group: unknown): readonly unknown[] {
   const entries = entriesOf(group)
   const others = entries.filter((entry) => !isOurs(agent, entry))
@@ -131,10 +131,10 @@ function withoutOurs(agent: HookAgent, group: unknown): readonly unknown[] {
   return others.length === 0 ? [] : [{ ...(group as Entry), hooks: others }]
 }
 
-/** Our hook as it stands in the settings. */
+/** Our hook in the settings. */
 export type InstalledHook = {
   readonly command: string
-  /** Tools that the agent runs without asking us. */
+  /** Tools that the agent runs without calling the hook. */
   readonly missed: readonly string[]
 }
 
@@ -159,16 +159,16 @@ function covers(matcher: unknown, tool: string): boolean {
   }
 }
 
-/** Settings that switch every hook off, in words for the person who made them. */
+/** Why the settings disable hooks; undefined if they do not. */
 export function switchedOff(agent: HookAgent, settings: unknown): string | undefined {
   const all = settings === undefined ? {} : record(settings, 'the settings file')
   if (agent === 'claude-code' && all.disableAllHooks === true)
-    return '`disableAllHooks` is on: Claude Code runs no hook; remove it'
+    return '`disableAllHooks` is set, so Claude Code runs no hooks; remove it'
   const gemini = (all.hooksConfig ?? {}) as Entry
   if (agent === 'gemini' && gemini.enabled === false)
-    return '`hooksConfig.enabled` is false: Gemini CLI runs no hook; remove it'
+    return '`hooksConfig.enabled` is false, so Gemini CLI runs no hooks; remove it'
   const ours = installedHook(agent, settings)?.command
   if (agent === 'gemini' && Array.isArray(gemini.disabled) && gemini.disabled.includes(ours))
-    return '`hooksConfig.disabled` names this hook; remove it there'
+    return '`hooksConfig.disabled` lists this hook; remove it from the list'
   return undefined
 }

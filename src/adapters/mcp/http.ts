@@ -4,15 +4,15 @@ import { AgentSession } from '../session.ts'
 import type { ToolSandbox } from '../tool-sandbox.ts'
 import { loadMcp, type McpOptions, type McpSdk, mcpServer } from './server.ts'
 
-/** `/mcp`: streamable HTTP. Sessions of the older revisions, single requests of the newest. */
+/** `/mcp`: streamable HTTP, with sessions for older protocol revisions and single requests for the newest. */
 
 const MAX_BODY = 16 * 1024 * 1024
-/** Of one tenant: what one opens is never another's loss. */
+/** Sessions per tenant, so that one tenant cannot use up another's. */
 const MAX_SESSIONS = 64
 const IDLE_MS = 30 * 60_000
 
 export type McpCaller = {
-  /** Who was authenticated; a session belongs to one. */
+  /** The authenticated caller; a session belongs to one caller. */
   readonly keyId: string
   readonly tenant: string
   readonly open: (agentId: string) => Promise<ToolSandbox>
@@ -25,7 +25,7 @@ type McpSession = {
   readonly tenant: string
   readonly session: AgentSession
   readonly transport?: Transport
-  /** Who the client says it is. */
+  /** The name that the client sent. */
   agent: string
   used: number
 }
@@ -48,13 +48,13 @@ export class McpHttp {
     const id = request.headers.get('mcp-session-id')
     if (id === null) return this.#begin(sdk, request, caller)
     const held = this.#held.get(`session:${id}`)
-    // SECURITY: another key's session does not exist.
+    // SECURITY: a session of another key is reported as not found.
     if (!held?.transport || held.owner !== caller.keyId) return unknownSession()
     held.used = Date.now()
     return held.transport.handleRequest(request)
   }
 
-  /** Whatever is not a handshake is refused by the transport itself. */
+  /** The transport itself rejects a request that is not a handshake. */
   async #begin(sdk: McpSdk, request: Request, caller: McpCaller): Promise<Response> {
     const own = [...this.#held.values()].filter(({ tenant }) => tenant === caller.tenant)
     if (own.length >= MAX_SESSIONS)
@@ -70,7 +70,7 @@ export class McpHttp {
     return transport.handleRequest(request)
   }
 
-  /** The newest revision has no sessions: a key's requests share a sandbox, each through a server of its own. */
+  /** The newest revision has no sessions: requests of a key share a sandbox, each with its own server object. */
   #single(sdk: McpSdk, caller: McpCaller): McpHttpHandler {
     const name = `key:${createHash('sha256').update(caller.keyId).digest('hex')}`
     const held = this.#held.get(name) ?? heldFor(caller)
@@ -118,8 +118,8 @@ function heldFor(caller: McpCaller, transport?: Transport): McpSession {
   return held
 }
 
-/** The name that the trail shows; a client's own word, so only its plain characters. */
+/** The agent name for the audit log, from the client's own name; only plain characters are kept. */
 export const agentOf = (client: string): string => `mcp/${client.replace(/[^\w.-]/g, '_').slice(0, 64)}`
 
 const rpcError = (message: string) => ({ jsonrpc: '2.0', error: { code: -32_001, message }, id: null })
-const unknownSession = (): Response => Response.json(rpcError('there is no such session'), { status: 404 })
+const unknownSession = (): Response => Response.json(rpcError('no such session'), { status: 404 })

@@ -1,16 +1,16 @@
 import { createHash, randomBytes } from 'node:crypto'
 
-/** More than these are not waited for; the oldest is asked again. */
+/** Maximum number of pending approvals; the oldest is dropped and must be asked again. */
 const MOST = 64
 
 /**
- * Questions to the person at an MCP client that wait for an answer. SECURITY: an answer counts once, and only for the very
- * call that was asked about: a yes that is sent along with another call is no answer to it.
+ * Pending approvals of the user at an MCP client. SECURITY: an answer is valid once, and only for exactly the call that was
+ * asked about; an approval sent with another call is ignored.
  */
 export class PendingApprovals {
   readonly #waiting = new Map<string, string>()
 
-  /** The name under which the answer has to come back. */
+  /** The id that the answer must contain. */
   ask(tool: string, args: unknown): string {
     const name = `approve-${randomBytes(12).toString('hex')}`
     for (const oldest of this.#waiting.keys()) {
@@ -21,7 +21,7 @@ export class PendingApprovals {
     return name
   }
 
-  /** The name among these that answers a question about this call; it is used up by that. */
+  /** Finds and consumes the id that belongs to this call. */
   take(names: readonly string[], tool: string, args: unknown): string | undefined {
     const digest = digestOf(tool, args)
     const found = names.find((name) => this.#waiting.get(name) === digest)

@@ -14,16 +14,16 @@ import { OPERATIONS } from '../operations/index.ts'
 import { failure, type Operation, perform, Question, type Result } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
 
-/** The SDK, loaded by whoever speaks MCP and by nobody else. */
+/** The MCP SDK, loaded on first use. */
 export type McpSdk = typeof import('@modelcontextprotocol/server')
 export const loadMcp = (): Promise<McpSdk> => import('@modelcontextprotocol/server')
 
 export type McpOptions = {
   readonly session: AgentSession
   readonly version: string
-  /** Hears who the client says it is, before the first tool runs. */
+  /** Receives the client's name before the first tool call. */
   readonly onClient?: (name: string) => void
-  /** Adds to a server before it is used: for the conformance suite's fixtures. */
+  /** Extends a server before use, for the fixtures of the conformance suite. */
   readonly extend?: (server: Server, ours: McpHandlers) => void
 }
 
@@ -37,13 +37,13 @@ type McpHandlers = {
 }
 
 const INSTRUCTIONS =
-  'Everything runs in one sandbox of this session; its workspace is where relative paths begin. ' +
-  'Commands are judged by a policy first; an `error:` says what to do instead. After the sandbox ended, `sandbox_reset` gives a fresh one.'
+  'All tools of this session use one sandbox; relative paths start at its workspace. ' +
+  'A policy checks each command first; an `error:` says what to do instead. If the sandbox has ended, `sandbox_reset` opens a new one.'
 
 const TRAIL = 'ringfence://trail'
 const FILE = 'ringfence://file'
 
-/** One MCP server over one agent's session; it serves one connection, or one request of the newest revision. */
+/** An MCP server for one session; it serves one connection, or one request of the newest revision. */
 export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
   const { session, version } = options
   const server = new sdk.Server(
@@ -62,7 +62,7 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
       {
         uri: TRAIL,
         name: 'trail',
-        title: 'What was decided and done in this sandbox',
+        title: 'Audit records of this sandbox',
         mimeType: 'application/jsonl',
       },
     ],
@@ -81,7 +81,7 @@ const toolOf = ({ name, title, about, input, output, readOnly }: Operation): Too
   description: about,
   inputSchema: { ...input.schema, type: 'object' },
   outputSchema: { ...output, type: 'object' },
-  // Nothing here reaches the world but what policy lets out of the sandbox.
+  // Tools affect the outside only as far as the policy permits.
   annotations: { title, readOnlyHint: readOnly ?? false, openWorldHint: false },
 })
 
@@ -99,7 +99,7 @@ async function callTool(
   const answered = session.approvals.take(Object.keys(mcpReq.inputResponses ?? {}), name, args)
   const answer = answered === undefined ? undefined : sdk.inputResponse(mcpReq.inputResponses, answered)
   if (answer?.kind === 'elicit' && !saidYes(answer))
-    return toolResult(failure(new SandboxError('approval-required', 'the person said no')))
+    return toolResult(failure(new SandboxError('approval-required', 'the user rejected it')))
   try {
     const call = {
       signal: mcpReq.signal,
@@ -114,7 +114,7 @@ async function callTool(
   }
 }
 
-/** The newest revision says with each request what older ones said in the handshake. */
+/** The newest revision sends with each request what older ones sent in the handshake. */
 function clientOf(
   sdk: McpSdk,
   server: Server,
@@ -136,12 +136,12 @@ const saidYes = (answer: { readonly action: string; readonly content?: unknown }
 const SHOWN_CHARACTERS = 2000
 
 /**
- * SECURITY: the agent chose this text. What is left out of it is counted in its place, and what would look like lines of ours, or
- * like nothing, is spelled out.
+ * SECURITY: the agent chose this text. Omitted parts are counted, and characters that could imitate our own lines or
+ * are invisible are escaped.
  */
 const shown = (text: string): string => clip(visible(text), SHOWN_CHARACTERS)
 
-/** The person at the client is asked; the client then sends the very same call again with the answer. */
+/** Asks the user through the client, which then sends the same call again with the answer. */
 function question(sdk: McpSdk, { what, why, particulars }: Question, name: string): InputRequiredResult {
   const about = particulars.map(([label, text]) => `\n${label}: ${shown(text)}`).join('')
   const approve = sdk.inputRequired.elicit({

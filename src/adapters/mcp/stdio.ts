@@ -2,7 +2,7 @@ import { loadMcp, type McpOptions, mcpServer } from './server.ts'
 
 const MAX_MESSAGE = 32 * 1024 * 1024
 
-/** Serves one client on standard input and output, until it leaves. Nothing else may write to standard output. */
+/** Serves one client on stdin and stdout until it disconnects. Nothing else may write to stdout. */
 export async function serveMcpOnStdio(
   options: McpOptions & { readonly onError?: (error: Error) => void },
 ): Promise<void> {

@@ -3,7 +3,7 @@ import type { Result } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
 import { performLeniently } from './functions.ts'
 
-/** Tools for the Vercel AI SDK. Its own `jsonSchema` is passed in, so that we load no version of it ourselves. */
+/** Tools for the Vercel AI SDK. The caller passes the SDK's `jsonSchema`, so that we depend on no version of it. */
 export function aiSdkTools<S>(
   session: AgentSession,
   jsonSchema: (schema: Record<string, unknown>) => S,

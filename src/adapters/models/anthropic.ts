@@ -43,7 +43,7 @@ const bash = tool({
   }),
   async run(session, { command, restart, timeout_ms }, call) {
     if (restart) return session.shell().restart()
-    if (command === undefined) throw new SandboxError('no-command', 'give `command` or `restart`')
+    if (command === undefined) throw new SandboxError('no-command', '`command` or `restart` is missing')
     return session.shell().run(command, timeout_ms === undefined ? {} : { timeoutMs: timeout_ms }, call)
   },
 })
@@ -88,7 +88,7 @@ const EDITOR: Readonly<
   },
 }
 
-/** After line `at`; 0 is the beginning. */
+/** Inserts text after line `at`; 0 is the beginning. */
 function inserted(whole: string, at: number, added: string): string {
   const lines = whole.split('\n')
   const count = whole.endsWith('\n') ? lines.length - 1 : lines.length
@@ -113,7 +113,7 @@ const editor = (max: number): Tool =>
     run: (session, args) => EDITOR[args.command](session, args, max),
   })
 
-/** The names of the agent toolset, onto the canonical operations. */
+/** Maps the names of the agent toolset to our operations. */
 const TOOLSET: readonly Tool[] = [
   tool({
     name: 'read',
@@ -155,7 +155,7 @@ const TOOLSET: readonly Tool[] = [
   }),
 ]
 
-/** Tool definitions for the Messages API and the hand that runs what comes back. */
+/** Tool definitions for the Messages API, and the function that runs tool calls. */
 export function anthropicTools(
   session: AgentSession,
   options: { readonly maxCharacters?: number } = {},

@@ -6,7 +6,7 @@ import type { AgentSession } from '../session.ts'
 
 type FileError = 'file_not_found' | 'permission_denied' | 'is_directory' | 'invalid_path'
 
-/** What deepagents' `BaseSandbox` wants from whoever extends it. */
+/** The members that a subclass of deepagents' `BaseSandbox` must implement. */
 export type DeepagentsParts = {
   readonly id: string
   execute(command: string): Promise<{ output: string; exitCode: number | null; truncated: boolean }>
@@ -16,12 +16,12 @@ export type DeepagentsParts = {
   ): Promise<{ path: string; content: Uint8Array | null; error: FileError | null }[]>
 }
 
-/** A LangChain deepagents backend. Its `BaseSandbox` is passed in, so that we load no version of it ourselves. */
+/** A LangChain deepagents backend. The caller passes `BaseSandbox`, so that we depend on no version of it. */
 export function deepagentsSandbox<B extends object>(
   Base: abstract new () => B,
   session: AgentSession,
 ): B & DeepagentsParts {
-  // Typed as a class without abstract members: the parts below are exactly those.
+  // Typed without abstract members, because the members below implement all of them.
   const Open = Base as unknown as new () => object
   class RingfenceSandbox extends Open implements DeepagentsParts {
     readonly id = 'ringfence'

@@ -10,7 +10,7 @@ import {
 import type { AgentSession } from '../session.ts'
 import { coerced, parseLenientObject } from './lenient-json.ts'
 
-/** Chat-completions function tools, for local models and everything that speaks their dialect. */
+/** Function tools for chat completions, for local models and compatible APIs. */
 
 export type FunctionTool = {
   readonly type: 'function'
@@ -33,7 +33,7 @@ const functionOf = ({ name, about, input }: Operation): FunctionTool => ({
   function: { name, description: about, parameters: { ...input.schema } },
 })
 
-/** Reads arguments leniently and answers always. */
+/** Parses arguments leniently and always returns a result. */
 export async function performLeniently(
   session: AgentSession,
   name: string,

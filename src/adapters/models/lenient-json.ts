@@ -1,11 +1,11 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { JsonSchema } from '../../model/shape.ts'
 
-/** Arguments as small models write them: fenced, half quoted, cut off, numbers as text. */
+/** Parses arguments as small models write them: fenced, partly quoted, truncated, numbers as strings. */
 
 const MAX_CHARS = 9 * 1024 * 1024
 
-/** An object from whatever a model sent. Throws when no object can be seen in it. */
+/** Extracts an object from model output. Throws if there is none. */
 export function parseLenientObject(given: unknown): Readonly<Record<string, unknown>> {
   if (given === null || given === undefined || given === '') return {}
   if (typeof given === 'object' && !Array.isArray(given)) return given as Record<string, unknown>
@@ -18,7 +18,7 @@ export function parseLenientObject(given: unknown): Readonly<Record<string, unkn
     if (typeof value === 'object' && value !== null && !Array.isArray(value))
       return value as Record<string, unknown>
   }
-  throw notJson('they cannot be read as JSON')
+  throw notJson('invalid JSON')
 }
 
 function parsed(text: string): unknown {
@@ -31,7 +31,7 @@ function parsed(text: string): unknown {
 
 const unfenced = (text: string): string => (/```(?:json)?\s*([\s\S]*?)```/.exec(text)?.[1] ?? text).trim()
 
-/** Walks the text once: real newlines in strings become `\n`, trailing commas go, what was left open is closed. */
+/** Repairs JSON in one pass: escapes newlines in strings, removes trailing commas, closes open brackets. */
 function repaired(text: string): string {
   const start = text.indexOf('{')
   if (start < 0) return text
@@ -59,11 +59,11 @@ function repaired(text: string): string {
     out += char
     if (closers.length === 0) return out
   }
-  // SECURITY: a text value that was cut off is not closed for the model: half a command must not run.
+  // SECURITY: a truncated string is not closed, because half a command must not run.
   return inText ? text : out.replace(/[,:]\s*$/, '') + closers.reverse().join('')
 }
 
-/** Text that should be a number, a truth or a list becomes one; anything else is left for the strict parser. */
+/** Converts strings to the number, boolean or list that the schema expects; the strict parser checks the rest. */
 export function coerced(
   args: Readonly<Record<string, unknown>>,
   schema: JsonSchema,

@@ -4,7 +4,7 @@ import { failure } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
 import { execCommand, type PatchOperation, type PatchResult, patchFile, writeStdin } from './openai.ts'
 
-/** The OpenAI Agents SDK's sandbox provider: each of its sessions is one of ours. */
+/** A sandbox provider for the OpenAI Agents SDK: each SDK session is one of our sessions. */
 
 type Manifest = { readonly root?: string; readonly entries?: Readonly<Record<string, Entry>> }
 type Entry = {
@@ -29,7 +29,7 @@ type Exec = {
 
 export class OpenAiSandboxClient {
   readonly backendId = 'ringfence'
-  /** Nothing in a serialized state could prove that a sandbox is the caller's. */
+  /** Not supported: a serialized state cannot prove that a sandbox belongs to the caller. */
   readonly serializedSessionStateRequiresFreshCreation = true
   readonly #open: () => AgentSession
 
@@ -43,7 +43,7 @@ export class OpenAiSandboxClient {
     const session = this.#open()
     const { workspace } = await session.place()
     const manifest = args.manifest ?? {}
-    // The SDK tells the model this root; it is where our commands start.
+    // The SDK tells the model this root; our commands start there.
     if (Object.hasOwn(manifest, 'root')) Object.assign(manifest, { root: workspace })
     const made = new OpenAiSandboxSession(session, { manifest, workspaceReady: true, environment: {} })
     await made.applyManifest(manifest)
@@ -102,7 +102,7 @@ export class OpenAiSandboxSession {
     readonly path: string
   }): Promise<{ type: 'image'; image: { data: string; mediaType: string } }> {
     const { image } = await viewImage(this.#session, path)
-    if (!image) throw new SandboxError('invalid-input', `\`${path}\` is no picture`)
+    if (!image) throw new SandboxError('invalid-input', `\`${path}\` is not an image`)
     return { type: 'image', image: { data: image.base64, mediaType: image.mime } }
   }
 
@@ -140,7 +140,7 @@ export class OpenAiSandboxSession {
     )
   }
 
-  /** Files and directories whose content is in the manifest; what must be fetched or mounted is refused. */
+  /** Creates files and directories with content from the manifest; entries to fetch or mount are rejected. */
   async materializeEntry({ path, entry }: { readonly path: string; readonly entry: Entry }): Promise<void> {
     const place = await this.#session.place()
     if (entry.type === 'dir') {
@@ -154,7 +154,7 @@ export class OpenAiSandboxSession {
         'unsupported',
         `a manifest entry of type \`${entry.type ?? 'unknown'}\` is not supported`,
         {
-          hint: 'use entries with their content, or write into the workspace beforehand',
+          hint: 'use entries with inline content, or write the files to the workspace first',
         },
       )
     }
@@ -187,7 +187,7 @@ export class OpenAiSandboxSession {
   }
 }
 
-/** SECURITY: a sandbox has one user; pretending another would be a promise nobody keeps. */
+/** SECURITY: a sandbox has one user; other users are rejected rather than ignored. */
 function refuseUser(runAs: string | undefined): void {
   if (runAs !== undefined)
     throw new SandboxError('unsupported', "commands run as the sandbox's own user only")

@@ -36,7 +36,7 @@ export type PatchOperation =
   | { readonly type: 'delete_file'; readonly path: string }
 export type PatchResult = { status: 'completed' | 'failed'; output: string }
 
-/** One of the `shell` tool's commands. Refusals are text on standard error, so that the model reads them. */
+/** Runs one command of the `shell` tool. Denials are returned on stderr, so that the model reads them. */
 async function shellCommand(
   session: AgentSession,
   command: string,
@@ -94,7 +94,7 @@ const stdinInput = object({
   max_output_tokens: optional(number({ integer: true, min: 1 })),
 })
 
-/** Starts a command and waits until it ends or the time to yield has come. */
+/** Starts a command and waits until it exits or the yield time is over. */
 export async function execCommand(session: AgentSession, given: unknown, call: Call = {}): Promise<Result> {
   const asked = execInput.parse(given, '')
   const options = { cwd: asked.workdir, stdinOpen: asked.tty === true, terminal: asked.tty }
@@ -113,7 +113,7 @@ export async function writeStdin(session: AgentSession, given: unknown, call: Ca
   return chunk(process, started, asked.max_output_tokens)
 }
 
-/** The reply that Codex and the Agents SDK teach their models to read. */
+/** The result format that Codex and the Agents SDK use. */
 function chunk(process: Process, started: number, tokens?: number): Result {
   const output = clip(process.output.take(), tokens ? tokens * 4 : READ_CHARS)
   const outcome = process.ended?.outcome
@@ -137,7 +137,7 @@ function chunk(process: Process, started: number, tokens?: number): Result {
 const functionTool = (name: string, description: string, parameters: Record<string, unknown>) =>
   ({ type: 'function', name, description, parameters, strict: false }) as const
 
-/** For the Responses API: definitions, and the hand that turns a call item into its output item. */
+/** Tool definitions for the Responses API, and the function that turns a call item into its output item. */
 export function openaiTools(session: AgentSession) {
   const byName: Readonly<Record<string, (args: unknown, call: Call) => Promise<Result>>> = {
     exec_command: (args, call) =>
@@ -154,13 +154,17 @@ export function openaiTools(session: AgentSession) {
   }
   return {
     tools: [
-      functionTool('exec_command', 'Runs a command; answers its output, or a session ID when it goes on.', {
-        ...execInput.schema,
-      }),
-      functionTool('write_stdin', 'Writes to a running session and answers what it printed.', {
+      functionTool(
+        'exec_command',
+        'Runs a command; returns its output, or a session ID if it is still running.',
+        {
+          ...execInput.schema,
+        },
+      ),
+      functionTool('write_stdin', 'Writes to a running session and returns its new output.', {
         ...stdinInput.schema,
       }),
-      functionTool('view_image', 'Shows a picture file.', {
+      functionTool('view_image', 'Shows an image file.', {
         type: 'object',
         properties: { path: { type: 'string' } },
         required: ['path'],
@@ -225,7 +229,7 @@ async function named(
   }
 }
 
-/** Free text, or an object that holds it. */
+/** The patch as plain text or in an object. */
 function patchIn(args: unknown): string {
   if (typeof args === 'string' && args.includes('*** ') && !args.trimStart().startsWith('{')) return args
   const { patch, input } = parseLenientObject(args)

@@ -9,7 +9,7 @@ export type PatchStep =
 
 const HEADER = /^\*\*\* (Add|Update|Delete) File: (.+)$/
 
-/** Everything between `*** Begin Patch` and `*** End Patch`; a missing frame is forgiven, anything else is not. */
+/** Parses the text between `*** Begin Patch` and `*** End Patch`; the frame is optional, everything else is strict. */
 export function parsePatch(patch: string): readonly PatchStep[] {
   const lines = unframed(patch.replaceAll('\r\n', '\n').split('\n'))
   const steps: PatchStep[] = []
@@ -48,7 +48,7 @@ function stepOf(kind: string, path: string, body: readonly string[]): PatchStep 
   return { kind: 'update', path, diff, ...(move ? { moveTo: (move[1] as string).trim() } : {}) }
 }
 
-/** The content of a new file: each line begins with a plus. */
+/** The content of a new file; each line begins with `+`. */
 export function addedText(diff: string): string {
   const lines = diff.split('\n')
   if (lines.at(-1) === '') lines.pop()
@@ -64,7 +64,7 @@ type Hunk = {
   readonly atEnd: boolean
 }
 
-/** The text after a diff; throws, with the lines it looked for, when one hunk does not fit. */
+/** Applies a diff; throws, with the lines it looked for, if a hunk does not match. */
 export function applyDiff(text: string, diff: string): string {
   const newline = text.includes('\r\n') ? '\r\n' : '\n'
   const lines = text.replaceAll('\r\n', '\n').split('\n')
@@ -105,7 +105,7 @@ function hunksOf(diff: string): readonly Hunk[] {
 function addLine(hunk: { before: string[]; after: string[] }, line: string): void {
   const [mark, rest] = line === '' ? [' ', ''] : [line[0], line.slice(1)]
   if (mark !== ' ' && mark !== '+' && mark !== '-')
-    throw bad(`a line of a diff must begin with a blank, + or -, got \`${line.slice(0, 80)}\``)
+    throw bad(`a line of a diff must begin with a space, + or -, got \`${line.slice(0, 80)}\``)
   if (mark !== '+') hunk.before.push(rest)
   if (mark !== '-') hunk.after.push(rest)
 }
@@ -116,7 +116,7 @@ function findAnchor(lines: readonly string[], anchor: string, from: number): num
   throw doesNotApply(`no line \`${anchor.slice(0, 120)}\` after line ${from}`)
 }
 
-/** First exactly, then without trailing blanks, then without any at the ends: models lose blanks. */
+/** Matches exactly, then without trailing whitespace, then trimmed, because models lose whitespace. */
 const LIKENESS: readonly ((line: string) => string)[] = [
   (line) => line,
   (line) => line.trimEnd(),
@@ -139,7 +139,7 @@ function findHunk(lines: readonly string[], { before, atEnd }: Hunk, from: numbe
 
 const bad = (message: string): SandboxError =>
   new SandboxError('invalid-input', `not a V4A patch: ${message}`, {
-    hint: 'the form is *** Begin Patch / *** Update File: path / @@ / lines with blank, - or + / *** End Patch',
+    hint: 'the form is *** Begin Patch / *** Update File: path / @@ / lines with space, - or + / *** End Patch',
   })
 
 const doesNotApply = (message: string): SandboxError =>

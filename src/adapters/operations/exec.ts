@@ -12,10 +12,10 @@ const command = told(
   either(text(), list(text({ empty: true }))),
   'a shell line, or a list: program and arguments',
 )
-const cwd = optional(told(text({ max: 4096 }), 'directory to run in; the workspace when absent'))
+const cwd = optional(told(text({ max: 4096 }), 'directory to run in; default: the workspace'))
 const env = optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/))
 const timeout = optional(
-  told(number({ integer: true, min: 1, max: 3_600_000 }), 'milliseconds; 120000 when absent'),
+  told(number({ integer: true, min: 1, max: 3_600_000 }), 'milliseconds; default: 120000'),
 )
 const processId = told(number({ integer: true, min: 1 }), 'from `process_start`')
 const SIGNALS = ['SIGTERM', 'SIGKILL', 'SIGINT', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const
@@ -31,7 +31,7 @@ const PROCESS_OUTPUT = {
   required: ['process_id', 'running', 'output', 'exit_code'],
 }
 
-/** New output and whether it goes on. */
+/** New output, and whether the command is still running. */
 function processResult(process: Process, max = READ_CHARS): Result {
   const output = clip(process.output.take(), max)
   const running = isRunning(process)
@@ -54,7 +54,7 @@ export const execOperations: readonly Operation[] = [
     name: 'exec',
     title: 'Run a command',
     about:
-      'Runs a command in the sandbox and waits for its end. A non-zero exit code is an answer, not an error.',
+      'Runs a command in the sandbox and waits for it to exit. A non-zero exit code is a result, not an error.',
     input: object({ command, cwd, env, stdin: optional(text({ empty: true })), timeout_ms: timeout }),
     output: {
       type: 'object',
@@ -92,7 +92,8 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_start',
     title: 'Start a command',
-    about: 'Starts a command that goes on after this call: a server, a watcher, something interactive.',
+    about:
+      'Starts a command that keeps running after this call: a server, a watcher, an interactive program.',
     input: object({
       command,
       cwd,
@@ -118,7 +119,7 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_poll',
     title: 'Read from a started command',
-    about: 'What a started command printed since the last look, and whether it still runs.',
+    about: 'Returns the output of a started command since the last read, and whether it is still running.',
     readOnly: true,
     input: object({
       process_id: processId,
@@ -135,7 +136,7 @@ export const execOperations: readonly Operation[] = [
     name: 'process_write',
     title: 'Write to a started command',
     about:
-      'Writes to the standard input of a started command. SECURITY: a shell started this way is judged once; prefer `exec`.',
+      'Writes to the standard input of a started command. SECURITY: a shell started this way is checked by the policy only once; prefer `exec`.',
     input: object({
       process_id: processId,
       data: text({ empty: true }),
@@ -154,8 +155,8 @@ export const execOperations: readonly Operation[] = [
   }),
   operation({
     name: 'process_kill',
-    title: 'End a started command',
-    about: 'Sends a signal to a started command; SIGTERM when none is named.',
+    title: 'Stop a started command',
+    about: 'Sends a signal to a started command; SIGTERM by default.',
     input: object({ process_id: processId, signal: optional(oneOf(...SIGNALS)) }),
     output: PROCESS_OUTPUT,
     async run(session, asked, call) {
@@ -169,12 +170,12 @@ export const execOperations: readonly Operation[] = [
     name: 'run_code',
     title: 'Run code',
     about:
-      'Runs Python, JavaScript or bash; variables stay for the next call in the same context. Shows the last value.',
+      'Runs Python, JavaScript or bash; variables are kept for the next call in the same context. Returns the last value.',
     input: object({
       code: text({ max: 1024 * 1024 }),
       language: optional(oneOf(...LANGUAGES)),
-      context: optional(told(text({ max: 64 }), 'a name; variables are kept apart by it')),
-      restart: optional(told(boolean(), 'forget all variables first')),
+      context: optional(told(text({ max: 64 }), 'name of the context; each has its own variables')),
+      restart: optional(told(boolean(), 'clear all variables first')),
       timeout_ms: timeout,
     }),
     output: {

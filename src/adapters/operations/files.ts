@@ -14,17 +14,17 @@ const content = text({ empty: true, max: MAX_CONTENT })
 const path = told(text({ max: 4096 }), 'a path in the sandbox, absolute or relative to the workspace')
 const line = (about: string) => optional(told(number({ integer: true, min: 1 }), about))
 
-/** As the sandbox sees it. The wall decides what can be reached. */
+/** The absolute path inside the sandbox. The sandbox enforces what can be accessed. */
 export const guestPath = (place: ToolSandbox, given: string): string => posix.resolve(place.workspace, given)
 
-/** A whole text file. */
+/** Reads a whole text file. */
 export async function readText(place: ToolSandbox, given: string): Promise<string> {
   const bytes = await place.files.read(guestPath(place, given))
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes)
   } catch {
     throw new SandboxError('invalid-input', `\`${given}\` is not a text file (${bytes.length} bytes)`, {
-      hint: 'look at pictures with `view_image`, at other files with a command such as `file` or `xxd`',
+      hint: 'use `view_image` for images, and a command such as `file` or `xxd` for other files',
     })
   }
 }
@@ -32,7 +32,7 @@ export async function readText(place: ToolSandbox, given: string): Promise<strin
 export const writeText = (place: ToolSandbox, given: string, data: string): Promise<void> =>
   place.files.write(guestPath(place, given), Buffer.from(data))
 
-/** Lines `from` to `to`, both counted from 1 and both included. */
+/** Lines `from` to `to`, 1-based and inclusive. */
 export function linesOf(
   whole: string,
   from = 1,
@@ -50,7 +50,7 @@ export function linesOf(
   return { text: lines.slice(from - 1, to).join('\n'), total: lines.length }
 }
 
-/** Replaces text that must be there, and there once unless all are meant. */
+/** Replaces text that must occur exactly once, or at least once with `all`. */
 export function replaced(
   whole: string,
   before: string,
@@ -61,11 +61,11 @@ export function replaced(
   const count = whole.split(before).length - 1
   if (count === 0)
     throw new SandboxError('conflict', 'the text to replace is not in the file', {
-      hint: 'read the file again and copy the text exactly, blanks included; nothing was changed',
+      hint: 'read the file again and copy the text exactly, including whitespace; nothing was changed',
     })
   if (count > 1 && !all)
     throw new SandboxError('conflict', `the text to replace is in the file ${count} times`, {
-      hint: 'give more of the lines around it, or replace all; nothing was changed',
+      hint: 'include more surrounding lines, or replace all; nothing was changed',
     })
   return { text: whole.split(before).join(after), count }
 }
@@ -80,7 +80,7 @@ export async function edit(
   await writeText(place, given, change(await readText(place, given)))
 }
 
-/** All or nothing as far as reading goes: every file is computed before the first is written. */
+/** Computes every file before the first is written, so that a patch that does not apply changes nothing. */
 export async function applyPatch(session: AgentSession, steps: readonly PatchStep[]): Promise<Result> {
   const place = await session.place()
   const seen = new Map<string, string | null>()
@@ -103,7 +103,7 @@ async function compute(place: ToolSandbox, step: PatchStep, seen: Map<string, st
   if (step.kind === 'add') {
     const there = seen.has(file) ? seen.get(file) !== null : await exists(place, file)
     if (there)
-      throw new SandboxError('file-exists', `\`${step.path}\` exists already`, {
+      throw new SandboxError('file-exists', `\`${step.path}\` already exists`, {
         hint: 'use *** Update File',
       })
     seen.set(file, step.text)
@@ -134,14 +134,14 @@ const MAGIC: readonly (readonly [string, readonly number[]])[] = [
   ['image/webp', [0x52, 0x49, 0x46, 0x46]],
 ]
 
-/** A picture by its first bytes, whatever its name says. */
+/** Reads an image; the type is detected from its first bytes, not from its name. */
 export async function viewImage(session: AgentSession, given: string): Promise<Result> {
   const place = await session.place()
   const bytes = await place.files.read(guestPath(place, given))
   const found = MAGIC.find(([, magic]) => magic.every((byte, index) => bytes[index] === byte))
-  if (!found) throw new SandboxError('invalid-input', `\`${given}\` is no PNG, JPEG, GIF or WebP picture`)
+  if (!found) throw new SandboxError('invalid-input', `\`${given}\` is not a PNG, JPEG, GIF or WebP image`)
   if (bytes.length > MAX_IMAGE)
-    throw new SandboxError('too-large', `the picture has ${bytes.length} bytes; ${MAX_IMAGE} can be shown`)
+    throw new SandboxError('too-large', `the image has ${bytes.length} bytes; the limit is ${MAX_IMAGE}`)
   const [mime] = found
   const image = { mime, base64: Buffer.from(bytes).toString('base64') }
   return { ...done(`${mime}, ${bytes.length} bytes`, { mime, bytes: bytes.length }), image }
@@ -176,7 +176,7 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_write',
     title: 'Write a file',
-    about: 'Writes a whole text file and makes the directories on the way.',
+    about: 'Writes a whole text file and creates missing parent directories.',
     input: object({ path, content }),
     output: {
       type: 'object',
@@ -193,7 +193,8 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_edit',
     title: 'Edit a file',
-    about: 'Replaces exact text in a file. The old text must be there once, unless `replace_all` is set.',
+    about:
+      'Replaces exact text in a file. The old text must occur exactly once, unless `replace_all` is set.',
     input: object({ path, old_text: content, new_text: content, replace_all: optional(boolean()) }),
     output: { type: 'object', properties: { replaced: { type: 'integer' } }, required: ['replaced'] },
     async run(session, { path: given, old_text, new_text, replace_all }) {
@@ -221,7 +222,7 @@ export const fileOperations: readonly Operation[] = [
   }),
   operation({
     name: 'view_image',
-    title: 'Look at a picture',
+    title: 'View an image',
     about: 'Shows a PNG, JPEG, GIF or WebP file.',
     readOnly: true,
     input: object({ path }),

@@ -4,7 +4,7 @@ import { reachOperations } from './network.ts'
 import type { Operation } from './operation.ts'
 import { searchOperations } from './search.ts'
 
-/** Everything an agent can do, once. */
+/** All operations that agents can use. */
 export const OPERATIONS: readonly Operation[] = [
   ...execOperations,
   ...fileOperations,

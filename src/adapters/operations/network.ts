@@ -3,34 +3,34 @@ import { either, list, number, object, optional, text } from '../../model/shape.
 import type { AgentSession } from '../session.ts'
 import { type Call, done, type Operation, operation, Question, type Result, told } from './operation.ts'
 
-/** SECURITY: an agent's wish for the network is a question to a person, and policy has the last word after the answer. */
+/** SECURITY: a request for network access needs the user's approval, and the policy is checked after the approval. */
 async function requestHost(session: AgentSession, host: string, why: string, call: Call): Promise<Result> {
   const place = await session.place()
   const { network } = await place.describe()
   const hosts = network.allowHosts
   if (network.mode === 'full' || hosts.includes(host))
-    return done(`${host} is allowed already`, { allowed: true, hosts })
+    return done(`${host} is already allowed`, { allowed: true, hosts })
   if (network.mode !== 'fetch')
     throw new SandboxError('invalid-network-mode', `this sandbox has the network mode \`${network.mode}\``, {
-      hint: 'tell the person that it must be started with network mode fetch',
+      hint: 'tell the user that the sandbox must be started with network mode fetch',
     })
   if (!call.approved) {
-    if (call.canAsk) throw new Question(`let the sandbox reach ${host}`, why || 'no reason was given')
-    throw new SandboxError('approval-required', `a person must allow \`${host}\``)
+    if (call.canAsk) throw new Question(`let the sandbox reach ${host}`, why || 'no reason given')
+    throw new SandboxError('approval-required', `the user must allow \`${host}\``)
   }
   const next = [...hosts, host]
   const answer = (await place.setAllowHosts(next)).find((each) => each.host === host)
-  // To be on the list is not to be reached: private and metadata addresses stay closed.
+  // A listed host may still be blocked: private and metadata addresses stay unreachable.
   if (answer?.verdict === 'deny')
-    return done(`${host} stays refused: ${answer.reason}`, { allowed: false, hosts: next })
-  return done(`${host} is allowed now`, { allowed: true, hosts: next })
+    return done(`${host} is still blocked: ${answer.reason}`, { allowed: false, hosts: next })
+  return done(`${host} is now allowed`, { allowed: true, hosts: next })
 }
 
 export const reachOperations: readonly Operation[] = [
   operation({
     name: 'expose_port',
     title: 'Open a port',
-    about: 'The address outside the sandbox of a TCP port that a program in it listens on.',
+    about: 'Returns the URL outside the sandbox for a TCP port on which a program inside listens.',
     input: object({ port: number({ integer: true, min: 1, max: 65_535 }) }),
     output: {
       type: 'object',
@@ -44,8 +44,8 @@ export const reachOperations: readonly Operation[] = [
   }),
   operation({
     name: 'request_host',
-    title: 'Ask for the network',
-    about: 'Asks a person to let the sandbox reach one more host.',
+    title: 'Request network access',
+    about: 'Asks the user to allow the sandbox to reach one more host.',
     input: object({
       host: told(text({ max: 255 }), 'a name such as `pypi.org`, or `name:port`'),
       why: optional(text({ empty: true, max: 500 })),
@@ -59,8 +59,9 @@ export const reachOperations: readonly Operation[] = [
   }),
   operation({
     name: 'policy_check',
-    title: 'Ask the policy',
-    about: 'What the policy says to a command, without running it: allow, sandbox, ask or deny, and why.',
+    title: 'Check a command',
+    about:
+      'Returns the policy decision for a command without running it: allow, sandbox, ask or deny, and why.',
     readOnly: true,
     input: object({
       command: told(
@@ -85,7 +86,7 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'sandbox_info',
     title: 'About the sandbox',
-    about: 'Where the workspace is, how strong the wall is and which hosts can be reached.',
+    about: 'Returns the workspace, the isolation level and the allowed hosts.',
     readOnly: true,
     input: object({}),
     output: {
@@ -114,14 +115,14 @@ export const reachOperations: readonly Operation[] = [
   }),
   operation({
     name: 'sandbox_reset',
-    title: 'A fresh sandbox',
-    about: 'Ends the sandbox and everything that runs in it, and opens a fresh one on the same workspace.',
+    title: 'Reset the sandbox',
+    about: 'Destroys the sandbox with all its processes, and opens a new one on the same workspace.',
     input: object({}),
     output: { type: 'object', properties: { sandbox_id: { type: 'string' } }, required: ['sandbox_id'] },
     async run(session) {
       await session.reset()
       const { id } = await session.place()
-      return done(`a fresh sandbox: ${id}`, { sandbox_id: id })
+      return done(`new sandbox: ${id}`, { sandbox_id: id })
     },
   }),
 ]

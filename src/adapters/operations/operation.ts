@@ -3,27 +3,27 @@ import type { JsonSchema, Shape } from '../../model/shape.ts'
 import { clip } from '../capture.ts'
 import type { AgentSession } from '../session.ts'
 
-/** What a tool call ends in: always something that a model can read. */
+/** The result of a tool call, as text for the model. */
 export type Result = {
   readonly ok: boolean
   readonly text: string
-  /** The same for programs. */
+  /** The same as structured data. */
   readonly data: Readonly<Record<string, unknown>>
   readonly image?: { readonly mime: string; readonly base64: string }
 }
 
-/** What the caller of a tool brings along. */
+/** The context of a tool call. */
 export type Call = {
   readonly signal?: AbortSignal | undefined
-  /** Hears that something long goes on. */
+  /** Receives progress of a long-running call. */
   readonly progress?: ((text: string) => void) | undefined
-  /** There is a person who can be asked: a `Question` may come out. */
+  /** The user can be asked, so the call may throw a `Question`. */
   readonly canAsk?: boolean | undefined
-  /** That person said yes to this very call. */
+  /** The user approved exactly this call. */
   readonly approved?: boolean | undefined
 }
 
-/** One canonical operation; every adapter is a table of names onto these. */
+/** An operation; every adapter maps its tool names to these. */
 export type Operation<A = unknown> = {
   readonly name: string
   readonly title: string
@@ -34,20 +34,20 @@ export type Operation<A = unknown> = {
   readonly run: (session: AgentSession, args: A, call: Call) => Promise<Result>
 }
 
-/** Keeps the argument's type until `run`, and forgets it for the table. */
+/** Defines an operation with typed arguments and erases the type for the table. */
 export const operation = <A>(definition: Operation<A>): Operation => definition as unknown as Operation
 
-/** What a person has to know beside the command itself, by its name. */
+/** Details that the user must see besides the command, by name. */
 export type Particulars = readonly (readonly [name: string, text: string])[]
 
-/** Thrown when a person must be asked first and the caller knows how. */
+/** Thrown when the user must approve first and the caller can ask. */
 export class Question extends Error {
   readonly what: string
   readonly why: string
   readonly particulars: Particulars
 
   constructor(what: string, why: string, particulars: Particulars = []) {
-    super('a person must be asked')
+    super('approval needed')
     this.name = 'Question'
     this.what = what
     this.why = why
@@ -58,23 +58,23 @@ export class Question extends Error {
 export const done = (text: string, data: Result['data']): Result => ({ ok: true, text, data })
 
 const HINTS: Readonly<Partial<Record<SandboxError['code'], string>>> = {
-  'wrong-state': 'the sandbox has ended; get a fresh one with `sandbox_reset`',
-  'sandbox-not-found': 'the sandbox has ended; get a fresh one with `sandbox_reset`',
-  'forbidden-command': 'policy forbids it; choose another way and do not try to get around it',
-  'approval-required': 'a person must approve it first; say what you need and why, or choose another way',
-  'path-traversal': 'only paths that the sandbox can see, best relative to the workspace',
+  'wrong-state': 'the sandbox has ended; open a new one with `sandbox_reset`',
+  'sandbox-not-found': 'the sandbox has ended; open a new one with `sandbox_reset`',
+  'forbidden-command': 'the policy denies it; choose another way and do not try to bypass the policy',
+  'approval-required': 'the user must approve it first; say what you need and why, or choose another way',
+  'path-traversal': 'use a path that is visible in the sandbox, preferably relative to the workspace',
 }
 
-/** Whatever went wrong, as a result to recover from. Unknown errors leak nothing. */
+/** Converts an error to a result that the model can recover from. Unknown errors reveal no details. */
 export function failure(error: unknown): Result {
   const known =
     error instanceof SandboxError ? error : new SandboxError('internal', 'the tool failed unexpectedly')
   const { code } = known
   const message = clip(known.message, 2000)
-  // Somebody was asked and did not say yes: to ask again is not the way.
+  // The approval was already rejected or expired, so the hint must not suggest asking again.
   const isAnswered = code === 'approval-required' && known.reasons.length > 0
   const hint = isAnswered
-    ? 'choose another way, and do not try to get around it'
+    ? 'choose another way, and do not try to bypass the policy'
     : (HINTS[code] ?? known.hint)
   return {
     ok: false,
@@ -83,7 +83,7 @@ export function failure(error: unknown): Result {
   }
 }
 
-/** Runs one operation of a table. Never throws, but for a question to a person. */
+/** Runs one operation of a table. Throws nothing except a `Question`. */
 export async function perform(
   table: readonly Operation[],
   session: AgentSession,
@@ -102,11 +102,11 @@ export async function perform(
 }
 
 export const unknownTool = (table: readonly { readonly name: string }[], name: unknown): SandboxError =>
-  new SandboxError('invalid-input', `there is no tool \`${String(name).slice(0, 64)}\``, {
+  new SandboxError('invalid-input', `no tool named \`${String(name).slice(0, 64)}\``, {
     hint: `one of: ${table.map((one) => one.name).join(', ')}`,
   })
 
-/** A shape with a sentence for the model. */
+/** Adds a description for the model to a shape. */
 export const told = <S extends Shape<unknown>>(shape: S, description: string): S => ({
   ...shape,
   schema: { ...shape.schema, description },

@@ -9,9 +9,9 @@ import { type Call, done, type Operation, operation, type Result, told } from '.
 
 const DEPTH = 16
 const MOST = 1000
-const where = optional(told(text({ max: 4096 }), 'where to begin; the workspace when absent'))
+const where = optional(told(text({ max: 4096 }), 'directory to search; default: the workspace'))
 
-/** `**` crosses directories, `*` and `?` do not, `{a,b}` chooses. */
+/** Compiles a glob: `**` matches across directories, `*` and `?` do not, `{a,b}` matches either. */
 function globExpression(pattern: string): RegExp {
   let source = ''
   for (let at = 0; at < pattern.length; at++) {
@@ -30,16 +30,16 @@ function globExpression(pattern: string): RegExp {
   try {
     return new RegExp(`^${source}$`)
   } catch {
-    throw new SandboxError('invalid-input', `\`${pattern.slice(0, 80)}\` is no pattern`)
+    throw new SandboxError('invalid-input', `\`${pattern.slice(0, 80)}\` is not a valid pattern`)
   }
 }
 
-/** Files that fit, sorted; `.git` and `node_modules` only when the pattern names them. */
+/** Matching files, sorted; `.git` and `node_modules` only if the pattern names them. */
 async function glob(session: AgentSession, pattern: string, begin?: string): Promise<readonly string[]> {
   const place = await session.place()
   const root = guestPath(place, begin ?? '.')
   const rooted = pattern.startsWith('/')
-  // A star next to a star may be slow to match; names come from the sandbox and are short.
+  // Adjacent stars could make matching slow; names come from the sandbox and are short.
   const expression = globExpression(pattern.replace(/\*{3,}/g, '**').replace(/^\.\//, ''))
   const noise = ['.git', 'node_modules'].filter((name) => !pattern.includes(name))
   const entries = await place.files.list(root, DEPTH)
@@ -57,7 +57,7 @@ async function glob(session: AgentSession, pattern: string, begin?: string): Pro
     .sort()
 }
 
-/** `grep` inside the wall: a bad pattern costs the sandbox its time, not us. */
+/** Runs `grep` inside the sandbox, so that an expensive pattern does not cost the host time. */
 async function grep(
   session: AgentSession,
   asked: {
@@ -87,7 +87,7 @@ async function grep(
     throw new SandboxError('invalid-input', `grep failed: ${clip(stderr.trim(), 300) || outcome.kind}`)
   const lines = stdout.split('\n').filter((line) => line !== '')
   const shown = clip(lines.slice(0, MOST).join('\n'), READ_CHARS)
-  return done(shown || 'nothing found', {
+  return done(shown || 'no files found', {
     matches: lines.length,
     lines: shown,
     truncated: lines.length > MOST,
@@ -98,7 +98,7 @@ export const searchOperations: readonly Operation[] = [
   operation({
     name: 'file_list',
     title: 'List a directory',
-    about: 'Lists a directory, deeper with `depth`.',
+    about: 'Lists a directory; `depth` includes subdirectories.',
     readOnly: true,
     input: object({ path: where, depth: optional(number({ integer: true, min: 1, max: DEPTH })) }),
     output: {
@@ -131,18 +131,18 @@ export const searchOperations: readonly Operation[] = [
     async run(session, { pattern, path }) {
       const all = await glob(session, pattern, path)
       const paths = all.slice(0, MOST)
-      return done(paths.join('\n') || 'nothing found', { paths, truncated: all.length > MOST })
+      return done(paths.join('\n') || 'no files found', { paths, truncated: all.length > MOST })
     },
   }),
   operation({
     name: 'file_grep',
     title: 'Search in files',
-    about: 'Searches files for an extended regular expression; answers `path:line:text`.',
+    about: 'Searches files for an extended regular expression; returns `path:line:text`.',
     readOnly: true,
     input: object({
       pattern: text({ max: 4096 }),
       path: where,
-      glob: optional(told(text({ max: 256 }), 'only files with such names, e.g. `*.py`')),
+      glob: optional(told(text({ max: 256 }), 'only files that match, e.g. `*.py`')),
       ignore_case: optional(boolean()),
     }),
     output: {

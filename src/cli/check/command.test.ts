@@ -33,13 +33,13 @@ describe('check command', () => {
   it('shows the tree, the reasons and what would make it pass', async () => {
     const { out } = await run('git status && env rm -rf /')
     expect(out).toMatchInlineSnapshot(`
-      "deny: deletes \`/\`, which everything else lies below
+      "deny: deletes \`/\`, which contains everything else
         allow   git status
                 shows the repository [git/look]
         allow   env rm -rf /
-                starts only what is judged below
+                runs only the commands checked below
           deny    rm -rf /
-                  deletes \`/\`, which everything else lies below [destructive/root]
+                  deletes \`/\`, which contains everything else [destructive/root]
       to run it: remove the denied part; it cannot be approved
       "
     `)

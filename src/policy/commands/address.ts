@@ -67,7 +67,7 @@ function openAddress(walk: Walk, text: string): Finding[] {
     walk.sources.has(source),
   )
   if (leaks.length > 0)
-    return [denied('exfiltration/address', 'puts output of other commands into a network address')]
+    return [denied('exfiltration/address', 'puts the output of other commands into a URL')]
   const host = hostOf(text.replace(/[\uFDD0-\uFDEF]/g, 'x'))
   if (host !== undefined && isMetadata(host))
     return [denied('network/metadata', `\`${host}\` hands out credentials`)]

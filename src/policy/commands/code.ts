@@ -6,7 +6,7 @@ import { spend, type Walk } from './walk.ts'
 
 /**
  * A look at code given to an interpreter on the command line. It cannot prove code harmless, so nothing here leads to
- * `allow`; it finds the plain signs of code that starts programs, talks to the network or reaches for secrets.
+ * `allow`; it finds the plain signs of code that starts programs, connects to the network or reaches for secrets.
  */
 const SPAWN =
   /\bos\.(system|popen|exec\w*|spawn\w*|posix_spawn\w*|fork|kill\w*|dup2)\b|subprocess|\bpty\b|getoutput|child_process|\b(exec|spawn|execFile)Sync\b|\bexecve?[lp]*\s*\(\s*['"]|\bspawn\s*\(|\bsystem\b|\bpopen|shell_exec|passthru|proc_open|pcntl_exec|Runtime\b|ProcessBuilder|\bOpen3\b|\bKernel\.|%x|\bqx\b|Deno\.(run|Command)|Bun\.(spawn|\$)|os\.execute|System\.cmd|os:cmd|Process\.(start|spawn)|Start-Process|Invoke-Expression|\biex\b|start_process|call-process|shell-command|do shell script|\bcprocess\b|process\.(binding|dlopen|mainModule)|\bdlopen\b/
@@ -55,12 +55,12 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
     found.push(
       denied(
         'code/network',
-        'code that talks to the network and starts programs, evaluates text or reads variables',
+        'code that connects to the network and starts programs, evaluates text or reads variables',
       ),
     )
   if (spawns) found.push(spawnFinding(walk, scope, text))
   else if (hidden) found.push(asked('code/hidden', 'code that builds other code from text'))
-  if (network) found.push(asked('code/network', 'code that talks to the network'))
+  if (network) found.push(asked('code/network', 'code that connects to the network'))
   if (ENVIRONMENT.test(text)) found.push(boxed('code/environment', 'code that reads environment variables'))
   return found
 }

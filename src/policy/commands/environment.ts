@@ -17,7 +17,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
     names: ['LD_PRELOAD', 'LD_AUDIT', 'LD_*', 'DYLD_*', 'GLIBC_TUNABLES'],
     why: 'makes programs load other libraries',
   },
-  { names: ['BASH_ENV', 'ENV', 'ZDOTDIR', 'FPATH', 'INPUTRC'], why: 'names a file that the next shell runs' },
+  { names: ['BASH_ENV', 'ENV', 'ZDOTDIR', 'FPATH', 'INPUTRC'], why: 'sets a file that the next shell runs' },
   {
     names: ['BASH_FUNC_*', 'SHELLOPTS', 'BASHOPTS', 'BASH_XTRACEFD'],
     why: 'changes how the next shell behaves',
@@ -29,7 +29,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
   },
   {
     names: ['NODE_TLS_REJECT_UNAUTHORIZED', 'GIT_SSL_NO_VERIFY', 'PYTHONHTTPSVERIFY'],
-    why: 'switches certificate checks off',
+    why: 'disables certificate checks',
   },
   {
     names: [
@@ -96,7 +96,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
       'WGETRC',
       'SSLKEYLOGFILE',
     ],
-    why: 'changes whom programs trust on the network',
+    why: 'changes trusted certificates',
   },
   {
     names: [
@@ -110,7 +110,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
       'HISTFILESIZE',
       'TMOUT',
     ],
-    why: 'moves where programs look for settings or keep records',
+    why: 'changes where programs look for settings or store records',
   },
   {
     names: [
@@ -141,7 +141,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
       'COREPACK_NPM_REGISTRY',
       'BUNDLE_MIRROR*',
     ],
-    why: 'takes packages from elsewhere',
+    why: 'uses another package source',
   },
   {
     names: [

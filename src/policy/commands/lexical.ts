@@ -29,9 +29,9 @@ export function lexicalFindings(line: string): {
 }
 
 function tooMuch(line: string): Finding | undefined {
-  if (line.trim() === '') return denied('shell/empty', 'there is no command in it')
+  if (line.trim() === '') return denied('shell/empty', 'empty command')
   if (line.includes('\0'))
-    return denied('shell/nul', 'a NUL character ends the text for some programs and not for others')
+    return denied('shell/nul', 'contains a NUL character, which some programs treat as the end of the text')
   if (line.length > MAX_BYTES)
     return unseen('shell/too-long', `longer than ${MAX_BYTES} characters, so it was not read`)
   if (

@@ -278,7 +278,7 @@ function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots):
   }
   if (roots.inHome && at.segments.length > roots.home.length) return judgeHome(at, shown, use, roots)
   if (at.segments.length === 0 || above(at, roots.home) || above(at, roots.workspace))
-    return denied('destructive/root', `${verb} \`${shown}\`, which everything else lies below`)
+    return denied('destructive/root', `${verb} \`${shown}\`, which contains everything else`)
   if (below(at, SYSTEM_PATTERNS))
     return denied('destructive/system', `${verb} \`${shown}\`, which belongs to the system`)
   if (/^(home|Users)$/.test(at.segments[0] ?? ''))

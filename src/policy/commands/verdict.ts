@@ -83,7 +83,7 @@ function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[
   if (node.base === 'none') return builtIn.filter((reason) => reason.action !== 'allow')
   if (builtIn.length > 0) return builtIn
   return [
-    { action: policy.defaultAction, rule: 'default', reason: 'no rule knows this command', hard: false },
+    { action: policy.defaultAction, rule: 'default', reason: 'no rule matches this command', hard: false },
   ]
 }
 
@@ -112,7 +112,7 @@ function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedN
   const shown = worst(reasons) ?? {
     action: 'allow' as const,
     rule: '',
-    reason: 'starts only what is judged below',
+    reason: 'runs only the commands checked below',
     hard: false,
   }
   return {

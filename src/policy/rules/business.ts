@@ -27,7 +27,7 @@ export const BUSINESS: readonly BuiltInRule[] = [
         'aws gcloud az gsutil bq doctl linode-cli hcloud oci ibmcloud aliyun heroku fly flyctl vercel netlify wrangler firebase supabase railway render eb sam cdk serverless sls amplify',
       ),
     ],
-    'works on an account elsewhere',
+    'uses a remote account',
     ['gcloud projects delete x', 'aws s3 ls'],
   ),
   ask(
@@ -115,7 +115,7 @@ export const BUSINESS: readonly BuiltInRule[] = [
     ['docker system prune -af'],
   ),
   ask('business/mail', [words('mail mailx mutt sendmail msmtp swaks')], 'sends mail', ['mail -s x a@b']),
-  ask('business/payments', [words('stripe')], 'works on an account elsewhere', ['stripe charges create']),
+  ask('business/payments', [words('stripe')], 'uses a remote account', ['stripe charges create']),
   ask(
     'business/registry',
     [

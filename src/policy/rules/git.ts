@@ -42,7 +42,7 @@ export const GIT_RULES: readonly BuiltInRule[] = [
     id: 'git/network',
     prefix: ['git', words('fetch pull clone ls-remote')],
     action: 'ask',
-    why: 'talks to another machine',
+    why: 'connects to another machine',
     match: ['git pull --rebase', 'git fetch --prune'],
   },
 ]

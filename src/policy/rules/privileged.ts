@@ -14,7 +14,7 @@ export const PRIVILEGED: readonly BuiltInRule[] = [
   deny(
     'privilege/become',
     'sudo su doas pkexec run0 runuser gksudo gksu sudoedit visudo please sudo_logsrvd',
-    'acts with other rights',
+    'changes privileges',
     ['sudo ls', '/usr/bin/sudo -E bash'],
   ),
   deny(
@@ -44,7 +44,7 @@ export const PRIVILEGED: readonly BuiltInRule[] = [
   deny(
     'privilege/namespaces',
     'unshare nsenter chroot bwrap systemd-nspawn runc crun runsc ctr crictl firecracker jailer lxc lxc-attach lxc-execute lxc-start machinectl newuidmap newgidmap',
-    'makes or enters other namespaces',
+    'creates or enters namespaces',
     ['nsenter -t 1 -m sh'],
   ),
   deny(

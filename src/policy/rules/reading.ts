@@ -71,7 +71,7 @@ export const READING: readonly BuiltInRule[] = [
       ),
     ],
     action: 'allow',
-    why: 'a harmless part of the shell',
+    why: 'harmless shell builtin',
     match: ['echo hi', '[ -f a ]', 'cd src'],
   },
   {

@@ -64,7 +64,7 @@ function findings(walk: Walk, name: string, value: string): Finding[] {
   if (OWN_SETTINGS.test(name))
     return [denied('tampering/environment', `\`${name}\` changes the sandbox's own settings`)]
   if (HISTORY.test(name) && /^0*$|^\/dev\/null$/.test(value))
-    return [denied('forensics/history', `\`${name}\` switches off the record of what is run`)]
+    return [denied('forensics/history', `\`${name}\` disables the shell history`)]
   if (name === 'PATH' || name === 'path') return pathFinding(value)
   // INVARIANT: IFS has its effect in the scope; known values are followed, so alone it is only never allowed.
   if (name === 'IFS') return [boxed('environment/ifs', 'changes how words are split')]

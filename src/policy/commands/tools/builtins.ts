@@ -16,7 +16,7 @@ const evaluate: Handler = (call) => {
     const network = call.walk.sources.has('network')
     call.node.findings.push(
       network
-        ? denied('download/execute', 'evaluates what was just downloaded')
+        ? denied('download/execute', 'evaluates downloaded code')
         : unseen('shell/eval', 'evaluates text that is known only when it runs'),
     )
     if (text.replace(/[\uFDD0-\uFDEF\s]/g, '') === '') return UNKNOWN
@@ -134,7 +134,7 @@ const setting: Handler = (call) => {
         ? args.slice(first)
         : undefined
   if (/(^|\s)\+o history\b/.test(args.join(' ')))
-    node.findings.push(denied('forensics/history', 'switches off the record of what is run'))
+    node.findings.push(denied('forensics/history', 'disables the shell history'))
   if (words) scope.positional = [scope.positional?.[0] ?? 'bash', ...words]
   if (args.some((arg) => /^-\w*x/.test(arg) || arg === 'xtrace') && scope.vars.has('PS4'))
     node.findings.push(unseen('shell/double-evaluation', 'tracing expands `PS4`'))
@@ -246,7 +246,7 @@ const unsetting: Handler = (call) => {
 
 const history: Handler = ({ args, node }) => {
   if (args.some((arg) => /^-\w*[cdwanr]/.test(arg)))
-    node.findings.push(denied('forensics/history', 'changes the record of what was run'))
+    node.findings.push(denied('forensics/history', 'changes the shell history'))
   else node.findings.push(boxed('secrets/history', 'shows what was run before'))
   return undefined
 }

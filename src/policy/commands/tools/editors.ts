@@ -108,7 +108,7 @@ const debuggers: Handler = (call) => {
     applyOption(call, option)
     if (/^--?(ex|iex|eval-command|o|O)$/.test(option.name)) judgeDebugger(call, option.value ?? '')
     if (/^--?p(id)?$/.test(option.name))
-      call.node.findings.push(unseen('editors/attach', 'looks into another process'))
+      call.node.findings.push(unseen('editors/attach', 'traces another process'))
   }
   const at = call.args.indexOf('--args')
   if (at !== -1) call.walk.run(call.scope, call.args.slice(at + 1), call.stdin)

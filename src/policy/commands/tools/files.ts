@@ -75,7 +75,7 @@ const RSYNC = {
     '-T': 'write',
     '--temp-dir': 'write',
     '--write-batch': 'write',
-    '--daemon': 'deny: offers files to the network',
+    '--daemon': 'deny: serves files on the network',
   },
 }
 const REMOTE = /^[^/]*:|^rsync:\/\//
@@ -136,7 +136,7 @@ export const FILES: Readonly<Record<string, Handler>> = {
       operands: 'data',
       also: (call, { operands }) => {
         if (/^[bcu]$/.test(operands[1] ?? ''))
-          call.node.findings.push(denied('escape/device', 'makes a device node'))
+          call.node.findings.push(denied('escape/device', 'creates a device node'))
         applyValue(call, 'write', operands[0] ?? '')
       },
     },
@@ -170,7 +170,7 @@ export const FILES: Readonly<Record<string, Handler>> = {
       operands: 'data-write',
       also: (call, { operands }) => {
         if (/^(root|0)(:|$)/.test(operands[0] ?? ''))
-          call.node.findings.push(denied('privilege/owner', 'gives a file to root'))
+          call.node.findings.push(denied('privilege/owner', 'changes the owner of a file to root'))
       },
     },
     'chattr setfacl setfattr': { short: 'mxMXnv', operands: 'write' },

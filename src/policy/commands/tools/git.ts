@@ -87,7 +87,7 @@ const OPTIONS: Readonly<Record<string, OptionSpec>> = {
       '--gpg-sign': 'box: signs',
       '--no-index': 'box: compares any two files',
       '--filters': 'box: lets settings start a program',
-      '--show-signature': 'box: starts a program that settings name',
+      '--show-signature': 'box: starts a program named in settings',
       '--exclude-from': 'read',
       '--ignore-revs-file': 'read',
     },
@@ -124,11 +124,11 @@ const git: Handler = (call) => {
     if (option.effect === RUNS) runsProgram(call, option)
     else if (option.name === '--config') judgeSetting(call, option.value ?? '')
     else if (option.name === '--template')
-      call.node.findings.push(asked('git/template', 'takes hooks from a template'))
+      call.node.findings.push(asked('git/template', 'installs hooks from a template'))
     else applyOption(call, option)
   }
   if (args.some((arg) => /%G[?GSKFPT]/.test(arg)))
-    call.node.findings.push(boxed('git/program', 'starts a program that settings name'))
+    call.node.findings.push(boxed('git/program', 'starts a program named in settings'))
   SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
   return undefined
 }
@@ -183,7 +183,7 @@ function judgeRemote(call: Call, text: string | undefined): void {
 }
 
 const network: SubHandler = (call, { operands }) => {
-  call.node.findings.push(asked('git/network', 'talks to another machine'))
+  call.node.findings.push(asked('git/network', 'connects to another machine'))
   judgeRemote(call, operands[0])
 }
 
@@ -265,11 +265,11 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
     if (/^(remove|rm|set-\w+)$/.test(operands[0] ?? ''))
       call.node.findings.push(boxed('git/remote', 'changes remotes'))
     if (/^(update|prune|show)$/.test(operands[0] ?? ''))
-      call.node.findings.push(asked('git/network', 'talks to another machine'))
+      call.node.findings.push(asked('git/network', 'connects to another machine'))
   },
   clean: (call, { options }) => {
     const dry = has(options, '-n', '--dry-run')
-    if (!dry) call.node.findings.push(asked('git/clean', 'deletes files that git does not know'))
+    if (!dry) call.node.findings.push(asked('git/clean', 'deletes untracked files'))
   },
   branch: (call, { options, operands }) => {
     if (has(options, '-D', '-d', '--delete', '-M', '-f', '--force'))
@@ -288,16 +288,16 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   },
   stash: (call, { operands }) => {
     if (/^(drop|clear)$/.test(operands[0] ?? ''))
-      call.node.findings.push(asked('git/stash', 'throws stashed work away'))
+      call.node.findings.push(asked('git/stash', 'discards stashed work'))
     else if (!/^(list|show)$/.test(operands[0] ?? ''))
       call.node.findings.push(boxed('git/stash', 'stashes work'))
   },
   reset: (call, { options }) => {
-    if (has(options, '--hard')) call.node.findings.push(asked('git/reset', 'throws uncommitted work away'))
+    if (has(options, '--hard')) call.node.findings.push(asked('git/reset', 'discards uncommitted work'))
   },
   reflog: (call, { operands }) => {
     if (/^(expire|delete)$/.test(operands[0] ?? ''))
-      call.node.findings.push(asked('git/reflog', 'throws history away'))
+      call.node.findings.push(asked('git/reflog', 'discards history'))
   },
   worktree: (call, { operands }) => {
     if (operands[0] !== 'list') call.node.findings.push(boxed('git/worktree', 'changes work trees'))
@@ -309,11 +309,11 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   notes: note(boxed('git/notes', 'changes notes')),
   gc: (call, { args }) => {
     if (args.some((arg) => arg.startsWith('--prune')))
-      call.node.findings.push(asked('git/gc', 'throws history away'))
+      call.node.findings.push(asked('git/gc', 'discards history'))
   },
-  'verify-commit': note(boxed('git/program', 'starts a program that settings name')),
-  'verify-tag': note(boxed('git/program', 'starts a program that settings name')),
-  mergetool: note(asked('git/program', 'starts a program that settings name')),
+  'verify-commit': note(boxed('git/program', 'starts a program named in settings')),
+  'verify-tag': note(boxed('git/program', 'starts a program named in settings')),
+  mergetool: note(asked('git/program', 'starts a program named in settings')),
   maintenance: (call, { operands }) => {
     if (/^(start|register|stop|unregister)$/.test(operands[0] ?? ''))
       call.node.findings.push(asked('persistence/schedule', 'runs commands later, outside this session'))
@@ -321,10 +321,10 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   svn: network,
   p4: network,
   cvsimport: network,
-  cvsserver: note(denied('network/offer', 'offers the repository to the network')),
+  cvsserver: note(denied('network/offer', 'serves the repository on the network')),
   help: (call, { options }) => {
     if (has(options, '-w', '--web', '-i', '--info'))
-      call.node.findings.push(boxed('git/program', 'starts a program that settings name'))
+      call.node.findings.push(boxed('git/program', 'starts a program named in settings'))
   },
   'update-ref': note(asked('git/ref', 'changes references directly')),
   'filter-branch': note(asked('git/rewrite', 'rewrites history')),
@@ -332,13 +332,13 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   credential: note(denied('secrets/git', 'prints stored credentials')),
   'credential-store': note(denied('secrets/git', 'prints stored credentials')),
   'credential-cache': note(denied('secrets/git', 'prints stored credentials')),
-  daemon: note(denied('network/offer', 'offers the repository to the network')),
-  instaweb: note(denied('network/offer', 'offers the repository to the network')),
-  'http-backend': note(denied('network/offer', 'offers the repository to the network')),
+  daemon: note(denied('network/offer', 'serves the repository on the network')),
+  instaweb: note(denied('network/offer', 'serves the repository on the network')),
+  'http-backend': note(denied('network/offer', 'serves the repository on the network')),
   'send-email': note(asked('git/mail', 'sends mail')),
   'imap-send': note(asked('git/mail', 'sends mail')),
   archive: (call, { options }) => {
-    if (has(options, '--remote')) call.node.findings.push(asked('git/network', 'talks to another machine'))
+    if (has(options, '--remote')) call.node.findings.push(asked('git/network', 'connects to another machine'))
   },
   init: (call, { operands }) => {
     call.node.findings.push(boxed('git/init', 'makes a repository'))

@@ -100,7 +100,7 @@ const isMutation = ({ name, value }: Option): boolean =>
   (/^(-X|--request|--method)$/.test(name) && !/^(GET|HEAD|OPTIONS)$/i.test(value ?? ''))
 
 function socket(call: Call, path: string): void {
-  call.node.findings.push(asked('network/socket', 'talks to a local service through a socket'))
+  call.node.findings.push(asked('network/socket', 'connects to a local service through a socket'))
   touch(call, path, 'write')
 }
 

@@ -96,7 +96,7 @@ function judgeModule(call: Call, module: string, rest: readonly string[]): Retur
     for (const text of rest) if (/[\s(;]/.test(text)) judgeCode(call, text)
   }
   if (/^(http\.server|smtpd|SimpleHTTPServer|pydoc|pyftpdlib|xmlrpc\.server)$/.test(module))
-    call.node.findings.push(asked('network/listen', 'offers files to the network'))
+    call.node.findings.push(asked('network/listen', 'serves files on the network'))
   if (module === 'pip' || module === 'uv') return PACKAGES[module]?.({ ...call, name: module, args: rest })
   for (const path of rest)
     if (/^([~/]|\.\.)/.test(path))
@@ -214,7 +214,7 @@ export const INTERPRETERS: Readonly<Record<string, Handler>> = {
     effects: {
       '-f': 'read',
       '-c': 'read',
-      '-S': 'ask: offers files to the network',
+      '-S': 'ask: serves files on the network',
       '-d': 'ask: settings that can load code',
     },
   }),

@@ -9,9 +9,9 @@ import { names, tools } from './tool.ts'
 
 /** Name look-ups carry whatever the name holds. */
 const lookup: Handler = (call) => {
-  call.node.findings.push(asked('network/lookup', 'asks a name server'))
+  call.node.findings.push(asked('network/lookup', 'sends a DNS query'))
   if (call.args.some((arg) => isOpen(arg)))
-    call.node.findings.push(denied('exfiltration/lookup', 'puts data into a name look-up'))
+    call.node.findings.push(denied('exfiltration/lookup', 'puts data into a DNS query'))
   return textStream(ANY, ['network'])
 }
 
@@ -24,7 +24,7 @@ const raw: Handler = (call) => {
   call.node.findings.push(asked('network/raw', 'opens a raw connection'))
   if (shell || call.name === 'socat')
     call.node.findings.push(denied('network/reverse-shell', 'connects a program to the network'))
-  if (listens) call.node.findings.push(denied('network/listen', 'waits for connections from outside'))
+  if (listens) call.node.findings.push(denied('network/listen', 'listens for connections from outside'))
   if (call.stdin.piped)
     call.node.findings.push(denied('exfiltration/raw', 'sends data over a raw connection'))
   for (const path of call.args.filter((arg) => /(^|:)\//.test(arg)))
@@ -39,7 +39,7 @@ const raw: Handler = (call) => {
 const mail: Handler = (call) => {
   call.node.findings.push(asked('network/mail', 'sends mail'))
   if (call.stdin.piped && (call.stdin.from.size > 0 || isOpen(call.stdin.text)))
-    call.node.findings.push(denied('exfiltration/mail', 'mails data away'))
+    call.node.findings.push(denied('exfiltration/mail', 'sends data by mail'))
   const { options } = parseOptions(
     { short: 'sabcrAfqS', effects: { '-a': 'read', '-A': 'read', '-f': 'read' } },
     call.args,
@@ -50,7 +50,7 @@ const mail: Handler = (call) => {
 
 const tunnel: Handler = (call) => {
   if (call.args.some((arg) => /^-{0,2}(help|version)$/.test(arg))) return undefined
-  call.node.findings.push(denied('network/tunnel', 'opens a way in from outside'))
+  call.node.findings.push(denied('network/tunnel', 'opens a tunnel from outside'))
   return UNKNOWN
 }
 
@@ -119,14 +119,14 @@ export const NETWORK: Readonly<Record<string, Handler>> = {
     'redis-cli memcached mongosh mongo etcdctl consul nats influx cqlsh': {
       short: 'hpanuPdie',
       also: (call, { operands }) => {
-        call.node.findings.push(asked('network/service', 'talks to a database or service'))
+        call.node.findings.push(asked('network/service', 'connects to a database or service'))
         if (operands.some((word) => /^(eval|config|module|slaveof|replicaof|script|debug)$/i.test(word)))
           call.node.findings.push(asked('network/service', 'can run code in the service'))
       },
     },
     'smbclient showmount rpcclient ldapsearch snmpwalk kinit': {
       also: ({ node }) => {
-        node.findings.push(asked('network/service', 'talks to a service of the network'))
+        node.findings.push(asked('network/service', 'connects to a network service'))
       },
     },
     'gpg gpg2': {
@@ -155,7 +155,7 @@ export const NETWORK: Readonly<Record<string, Handler>> = {
     'croc wormhole magic-wormhole transfer onionshare': {
       operands: 'tree',
       also: ({ node }) => {
-        node.findings.push(denied('exfiltration/share', 'sends files to anybody'))
+        node.findings.push(denied('exfiltration/share', 'uploads files to a public service'))
       },
     },
   }),

@@ -16,7 +16,9 @@ const FOREIGN_SOURCE =
 function judgeSources(call: Call, operands: readonly string[]): void {
   for (const operand of operands) {
     if (!isStatic(operand))
-      call.node.findings.push(asked('packages/dynamic', 'installs a package that is known only when it runs'))
+      call.node.findings.push(
+        asked('packages/dynamic', 'installs a package whose name is known only at run time'),
+      )
     else if (FOREIGN_SOURCE.test(operand))
       call.node.findings.push(asked('packages/source', `installs code from \`${operand.slice(0, 60)}\``))
     else if (/^[~/]/.test(operand)) touch(call, operand, 'read')
@@ -104,9 +106,8 @@ function judgeNpm(call: Call, sub: string, operands: readonly string[]): void {
   if (/^(token|login|adduser|whoami|access|owner|team|org|profile|logout)$/.test(sub))
     call.node.findings.push(asked('packages/account', 'uses the registry account'))
   if ((sub === 'config' || sub === 'c') && /^(set|delete|edit)$/.test(operands[0] ?? ''))
-    call.node.findings.push(refused('packages/settings', 'changes settings that outlive this session'))
-  if (sub === 'set')
-    call.node.findings.push(refused('packages/settings', 'changes settings that outlive this session'))
+    call.node.findings.push(refused('packages/settings', 'changes persistent settings'))
+  if (sub === 'set') call.node.findings.push(refused('packages/settings', 'changes persistent settings'))
   if (sub === 'pkg' && operands[0] === 'set') judgePkgSet(call, operands.slice(1))
   if (NPM_RUN.has(sub) && operands.some((operand) => !isStatic(operand)))
     call.node.findings.push(boxed('packages/run', 'runs a script that is known only when it runs'))
@@ -171,7 +172,7 @@ const pip: Handler = (call) => {
   }
   if (/^(install|download|wheel|add|sync|inject)$/.test(sub ?? '')) judgeSources(call, operands)
   if (sub === 'config' && operands[0] === 'set')
-    call.node.findings.push(refused('packages/settings', 'changes settings that outlive this session'))
+    call.node.findings.push(refused('packages/settings', 'changes persistent settings'))
   if (sub === 'publish' || sub === 'upload')
     call.node.findings.push(asked('packages/publish', 'publishes a package'))
   return UNKNOWN
@@ -263,7 +264,7 @@ const go: Handler = (call) => {
   if (remote !== undefined && /^(run|install|get)$/.test(sub ?? ''))
     call.node.findings.push(asked('packages/source', `runs or installs code from \`${remote}\``))
   if (sub === 'env' && rest.some((arg) => arg === '-w'))
-    call.node.findings.push(asked('packages/settings', 'changes settings that outlive this session'))
+    call.node.findings.push(asked('packages/settings', 'changes persistent settings'))
   if (sub === 'generate') call.node.findings.push(boxed('build/generate', 'runs commands from source files'))
   return UNKNOWN
 }
@@ -287,7 +288,7 @@ export const PACKAGES: Readonly<Record<string, Handler>> = {
   go,
   gem: (call) => {
     if (call.args.some((arg) => /^(--source|-s|-ghttps?)/.test(arg)))
-      call.node.findings.push(asked('packages/registry', 'takes packages from elsewhere'))
+      call.node.findings.push(asked('packages/registry', 'uses another package source'))
     if (call.args[0] === 'push') call.node.findings.push(asked('packages/publish', 'publishes a package'))
     return UNKNOWN
   },

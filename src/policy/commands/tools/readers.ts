@@ -212,7 +212,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
       also: (call, { operands }) => {
         for (const operand of operands) applyValue(call, operand.includes('://') ? 'url' : 'read', operand)
         if (operands.some((operand) => operand.includes('://')))
-          call.node.findings.push(asked('network/request', 'talks to another machine'))
+          call.node.findings.push(asked('network/request', 'connects to another machine'))
       },
     },
     'ldd nm objdump readelf size otool': {
@@ -295,5 +295,5 @@ function jqFiles(call: Parameters<Handler>[0]): void {
 /** `less +!cmd` runs a command. */
 function pagerCommands(call: Parameters<Handler>[0]): void {
   if (call.args.some((arg) => /^\+.*[!|]/.test(arg)))
-    call.node.findings.push(asked('programs/pager', 'the pager is told to run a command'))
+    call.node.findings.push(asked('programs/pager', 'makes the pager run a command'))
 }

@@ -48,14 +48,12 @@ const CONTROL_PATH = /\/(v1\/)?(policy|policies|approvals?|sandbox(es)?|audit|ru
 
 /** The addresses that a request goes to. */
 export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean): void {
-  call.node.findings.push(asked('network/request', 'talks to the network'))
+  call.node.findings.push(asked('network/request', 'connects to the network'))
   for (const url of urls) {
     call.node.findings.push(...addressFindings(call.walk, call.scope, url))
     const host = isStatic(url) ? hostOf(url) : undefined
     if (host !== undefined && isLocalHost(host) && mutates && CONTROL_PATH.test(url))
-      call.node.findings.push(
-        denied('tampering/control-plane', 'changes the sandbox through its own interface'),
-      )
+      call.node.findings.push(denied('tampering/control-plane', 'changes the sandbox through its own API'))
   }
 }
 

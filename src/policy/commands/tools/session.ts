@@ -22,7 +22,7 @@ const asks =
 const bus: Handler = (call) => {
   const reads = /^(--version|--help|list|status|tree|introspect|monitor)?\b/.exec(call.args[0] ?? '')?.[0]
   if (reads) call.node.findings.push(boxed('session/bus', 'looks at the services of the session'))
-  else call.node.findings.push(denied('escape/bus', 'tells services outside the sandbox what to do'))
+  else call.node.findings.push(denied('escape/bus', 'controls services outside the sandbox'))
   return UNKNOWN
 }
 
@@ -30,7 +30,7 @@ const ip: Handler = (call) => {
   const text = call.args.filter((arg) => arg[0] !== '-').join(' ')
   const inside = call.args.indexOf('exec')
   if (/^netns? (exec|add|del|attach|set)/.test(text))
-    call.node.findings.push(denied('privilege/namespaces', 'makes or enters other namespaces'))
+    call.node.findings.push(denied('privilege/namespaces', 'creates or enters namespaces'))
   else if (/ (add|del|delete|set|change|replace|flush|append)\b/.test(` ${text}`))
     call.node.findings.push(denied('privilege/network', 'changes the network of the machine'))
   if (inside !== -1 && call.args.length > inside + 2)

@@ -12,7 +12,7 @@ const SSH_OPTIONS = {
     '-i': 'read',
     '-F': 'read',
     '-E': 'write',
-    '-R': 'deny: opens a way in from outside',
+    '-R': 'deny: opens a tunnel from outside',
     '-D': 'ask: opens a proxy',
     '-L': 'ask: opens a tunnel',
     '-w': 'deny: opens a network tunnel',
@@ -29,7 +29,7 @@ const ssh: Handler = (call) => {
   for (const option of options) {
     if (option.name === '-o') judgeSshOption(call, option.value ?? '')
     else if (option.name === '-R' || option.name === '-w')
-      call.node.findings.push(denied('network/tunnel', 'opens a way in from outside'))
+      call.node.findings.push(denied('network/tunnel', 'opens a tunnel from outside'))
     else applyOption(call, option)
   }
   const [host, ...command] = operands
@@ -92,7 +92,7 @@ export const SSH: Readonly<Record<string, Handler>> = {
       short: 'tbCNfPDI',
       effects: { '-f': 'read', '-D': 'program', '-y': 'ask: prints a key' },
       also: ({ node }) => {
-        node.findings.push(asked('secrets/ssh', 'works with login keys'))
+        node.findings.push(asked('secrets/ssh', 'uses ssh keys'))
       },
     },
   }),

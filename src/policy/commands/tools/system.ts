@@ -35,7 +35,7 @@ const GRANTING: Readonly<Record<string, RegExp>> = {
 const docker: Handler = (call) => {
   const { options, operands } = parseOptions(DOCKER_GLOBAL, call.args)
   if (options.some(({ name }) => name === '-H' || name === '--host' || name === '--context'))
-    call.node.findings.push(denied('escape/container-daemon', 'talks to a container daemon directly'))
+    call.node.findings.push(denied('escape/container-daemon', 'connects to a container daemon directly'))
   const words = operands[0] === 'container' || operands[0] === 'image' ? operands.slice(1) : operands
   const [sub = '', ...rest] = words
   call.node.canonical = [call.name, ...operands]
@@ -43,7 +43,7 @@ const docker: Handler = (call) => {
   if (sub === 'exec') return dockerExec(call, rest)
   if (sub === 'push') pushes(call, rest)
   else if (/^(prune|rm|rmi|kill|stop)$/.test(sub) || rest[0] === 'prune' || rest[0] === 'rm')
-    call.node.findings.push(asked('containers/remove', 'removes or ends containers, images or volumes'))
+    call.node.findings.push(asked('containers/remove', 'removes or stops containers, images or volumes'))
   else if (sub === 'cp')
     for (const path of rest.filter((word) => !/^[\w.-]+:/.test(word))) touch(call, path, 'write')
   else if (sub === 'login' || sub === 'logout')
@@ -123,7 +123,7 @@ const kubectl: Handler = (call) => {
     call.node.findings.push(denied('secrets/cluster', 'prints secrets of the cluster'))
   const text = call.args.join(' ')
   if (/hostPID|hostNetwork|hostIPC|hostPath|privileged|nsenter/.test(text))
-    call.node.findings.push(denied('escape/pod', 'starts a pod with rights over its machine'))
+    call.node.findings.push(denied('escape/pod', 'starts a privileged pod'))
   if (sub === 'exec' || sub === 'debug') {
     const dashes = call.args.indexOf('--')
     if (dashes !== -1)
@@ -145,24 +145,24 @@ const kill: Handler = (call) => {
     ({ program, argv }) =>
       /^(pgrep|pidof|ps|lsof|fuser|grep)$/.test(program ?? '') && GUARD.test(argv.join(' ')),
   )
-  if (looked) node.findings.push(denied('tampering/kill', 'ends the guard that watches this session'))
+  if (looked) node.findings.push(denied('tampering/kill', 'kills the supervisor of this session'))
   if (call.name === 'kill') {
     const all =
       args.some((arg, index) => (arg === '-1' && index > 0) || arg === '0') ||
       targets.includes('1') ||
       (args.length === 1 && args[0] === '-1')
-    if (all) node.findings.push(denied('tampering/kill', 'ends every process'))
+    if (all) node.findings.push(denied('tampering/kill', 'kills every process'))
     const own = targets.every((target) => /^%/.test(target))
     node.findings.push(
-      own ? boxed('processes/kill', 'ends a job') : asked('processes/kill', 'ends or stops processes'),
+      own ? boxed('processes/kill', 'ends a job') : asked('processes/kill', 'kills or stops processes'),
     )
   } else {
-    node.findings.push(asked('processes/kill', 'ends processes by name'))
+    node.findings.push(asked('processes/kill', 'kills processes by name'))
     if (
       targets.some((target) => isStatic(target) && GUARD.test(target)) ||
       args.some((arg) => arg === '-u' || arg === '-1')
     )
-      node.findings.push(denied('tampering/kill', 'ends the guard that watches this session'))
+      node.findings.push(denied('tampering/kill', 'kills the supervisor of this session'))
   }
   return UNKNOWN
 }
@@ -174,7 +174,7 @@ const systemctl: Handler = (call) => {
   // `service NAME ACTION` has them the other way round.
   const sub = (/service$/.test(call.name) ? words[1] : words[0]) ?? 'status'
   if (words.some((word) => GUARD.test(word)) && !READS.test(sub))
-    call.node.findings.push(denied('tampering/service', 'stops a guard of this machine'))
+    call.node.findings.push(denied('tampering/service', 'stops a security service of this machine'))
   if (READS.test(sub)) return undefined
   const keeps =
     /^(enable|disable|link|edit|preset|mask|reenable|set-\w+|import-environment|daemon-reexec|isolate|poweroff|reboot|halt|kexec|suspend|hibernate|rescue|emergency|default|exit|switch-root|load|bootstrap|submit|start|stop|kill)$/
@@ -202,14 +202,14 @@ const agent: Handler = (call) => {
       text,
     )
   )
-    call.node.findings.push(denied('tampering/agent', 'starts an agent without its walls'))
+    call.node.findings.push(denied('tampering/agent', 'starts an agent without its sandbox'))
   return UNKNOWN
 }
 
 const guard: Handler = (call) => {
   const [sub = ''] = call.args.filter((arg) => arg[0] !== '-')
   if (/^(doctor|version|help|status|ls|list|check|get)?$/.test(sub)) return undefined
-  call.node.findings.push(denied('tampering/guard', 'works on the sandbox itself'))
+  call.node.findings.push(denied('tampering/guard', 'changes the sandbox itself'))
   return UNKNOWN
 }
 
@@ -245,9 +245,9 @@ const credentials =
       .filter((arg) => arg[0] !== '-' || /^-(d|t|-decrypt|-show-token)$/.test(arg))
       .join(' ')
     if (pattern.test(words))
-      call.node.findings.push(denied('secrets/command', 'prints or hands out credentials'))
+      call.node.findings.push(denied('secrets/command', 'prints or passes on credentials'))
     else if (!/^(version|help|--version)?$/.test(words))
-      call.node.findings.push(asked('cloud/account', 'works with an account elsewhere'))
+      call.node.findings.push(asked('cloud/account', 'uses a remote account'))
     const dashes = call.args.indexOf('--')
     if (dashes !== -1 && dashes + 1 < call.args.length)
       deeper(call.walk, () => call.walk.run(call.scope, call.args.slice(dashes + 1), call.stdin))
@@ -327,7 +327,7 @@ export const SYSTEM: Readonly<Record<string, Handler>> = {
           ) &&
           !/^-(l|L|s|S|Q\w*|q\w*)$/.test(args[0] ?? '')
         )
-          node.findings.push(asked('system/packages', 'installs or removes software of the machine'))
+          node.findings.push(asked('system/packages', 'installs or removes system packages'))
       },
     },
     'update-alternatives ldconfig update-rc.d': {

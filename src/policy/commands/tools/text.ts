@@ -126,7 +126,7 @@ function judgeAwk(call: Call, program: string): void {
   if (/\/inet6?\/(tcp|udp)/.test(program))
     call.node.findings.push(denied('network/awk', 'awk opens a network connection'))
   if (AWK_RUNS.test(program) && call.stdin.from.has('network'))
-    call.node.findings.push(denied('download/execute', 'starts programs with what was just downloaded'))
+    call.node.findings.push(denied('download/execute', 'passes downloaded data to programs'))
   if (AWK_RUNS.test(program))
     call.node.findings.push(
       ...codeFindings(call.walk, program, 'awk'),

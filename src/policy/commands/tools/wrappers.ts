@@ -133,7 +133,7 @@ const strace: Handler = (call) => {
   )
   for (const option of options) applyOption(call, option)
   if (options.some(({ name }) => name === '-p'))
-    call.node.findings.push(denied('escape/trace', 'looks into another process'))
+    call.node.findings.push(denied('escape/trace', 'traces another process'))
   if (options.some(({ name, value }) => name === '-o' && /^[|!]/.test(value ?? '')))
     call.node.findings.push(unseen('wrappers/strace', 'pipes into a command'))
   call.node.findings.push(boxed('wrappers/trace', 'runs under a tracer'))
@@ -209,9 +209,9 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   'env-cmd': wrapper({ short: 'fe' }),
   'cross-env': wrapper({ assigns: true }),
   'cross-env-shell': wrapper({ assigns: true, line: true }),
-  doppler: wrapper({ after: ['run'], short: 'pc', ask: 'hands secrets to a command' }),
-  'aws-vault': wrapper({ after: ['exec'], skip: 1, ask: 'hands secrets to a command' }),
-  chamber: wrapper({ after: ['exec'], skip: 1, ask: 'hands secrets to a command' }),
+  doppler: wrapper({ after: ['run'], short: 'pc', ask: 'passes secrets to a command' }),
+  'aws-vault': wrapper({ after: ['exec'], skip: 1, ask: 'passes secrets to a command' }),
+  chamber: wrapper({ after: ['exec'], skip: 1, ask: 'passes secrets to a command' }),
   expect: (call) => {
     const at = call.args.findIndex((arg) => /^-\w*c$/.test(arg))
     call.node.findings.push(dynamic('drives other programs'))

@@ -10,8 +10,8 @@ import { compilePolicy } from '../policy/policy.ts'
 import { AutoSandboxRouter } from '../policy/router.ts'
 
 /**
- * Seed 001's names, thin over the same objects. The seed keeps singletons; so does this file, and only this file,
- * because callers of those names expect to share one policy and to reset it between tests.
+ * Compatibility functions for older programs. Only this file keeps singletons, because callers of these names expect to
+ * share one policy and to reset it between tests.
  */
 
 export type ExecuteOptions = {
@@ -36,7 +36,7 @@ export type ExecuteResult = {
 
 const running = new Set<AbortController>()
 
-/** One shell line in one sandbox. Failure to isolate is a failure result, never a run on the host. */
+/** Runs one shell line in one sandbox. If isolation fails, the result is a failure; the line never runs on the host. */
 export async function sandboxExecute(command: string, options: ExecuteOptions = {}): Promise<ExecuteResult> {
   let output = ''
   const started = Date.now()
@@ -95,7 +95,7 @@ export type StreamEvent =
   | { readonly type: 'stdout' | 'stderr'; readonly data: string }
   | ({ readonly type: 'end' } & End)
 
-/** The same, with output as it comes. */
+/** Like `sandboxExecute`, with streamed output. */
 export async function* executeStreaming(
   command: string,
   options: ExecuteOptions = {},
@@ -125,17 +125,17 @@ export async function* executeStreaming(
   }
 }
 
-/** Ends everything that these functions started. Returns how many there were. */
+/** Destroys every sandbox that these functions started. Returns how many there were. */
 export function dispose(): number {
   const count = running.size
   for (const stop of running) stop.abort()
   return count
 }
 
-/** Sandboxes of ours end with their command; there is nothing that could be left to prune. */
+/** Does nothing: sandboxes end with their command, so nothing is left to prune. */
 export const prune = async (): Promise<number> => 0
 
-/** Which backends this host has, best first. */
+/** The available backends, best first. */
 export async function detectCapabilities(
   options: ComposeOptions = {},
 ): Promise<readonly { readonly name: string; readonly available: boolean; readonly level: string }[]> {
@@ -155,14 +155,14 @@ const placeOf = (ringfence: { readonly cwd: string; readonly home: string }) => 
   home: ringfence.home,
 })
 
-/** Makes the shared policy from this user's configuration. */
+/** Loads the shared policy from this user's configuration. */
 export async function initializeExecPolicy(options: ComposeOptions = {}): Promise<ExecPolicy> {
   const ringfence = await compose(options)
   policy = new ExecPolicy(ringfence.config, placeOf(ringfence))
   return policy
 }
 
-/** The shared policy; the built-in one until `initializeExecPolicy` has read another. */
+/** The shared policy; the built-in one until `initializeExecPolicy` has loaded another. */
 export function getExecPolicy(): ExecPolicy {
   policy ??= new ExecPolicy({}, hereAndNow())
   return policy
@@ -177,14 +177,14 @@ export function getAutoSandboxRouter(config: Config = {}): AutoSandboxRouter {
   return router
 }
 
-/** Registries are made anew for each sandbox; the shared router is what could be stale. */
+/** Resets the shared router; registries are created for each sandbox and need no reset. */
 export function resetSandboxRegistry(): void {
   router = undefined
 }
 
 const hereAndNow = () => ({ workspace: process.cwd(), home: '/nonexistent' })
 
-/** Every simple command in a shell line, however deep it stands. */
+/** Every simple command in a shell line, at any depth. */
 export function parseBashCommand(
   line: string,
 ): readonly { readonly command: string; readonly args: readonly string[] }[] {
@@ -192,16 +192,16 @@ export function parseBashCommand(
   return nodes.map(({ argv: [command = '', ...args] }) => ({ command, args }))
 }
 
-/** Patterns that a caller adds; the built-in judgement does not need any. */
+/** Additional patterns of the caller. */
 export const DANGEROUS_PATTERNS: { readonly pattern: RegExp; readonly reason: string }[] = []
 
-/** Would the built-in policy, or a pattern of the caller's, refuse this line? */
+/** Whether the built-in policy or a pattern of the caller denies this line. */
 export function isDangerousCommand(line: string): boolean {
   if (DANGEROUS_PATTERNS.some(({ pattern }) => pattern.test(line))) return true
   return inspectLine(compilePolicy({}), line, hereAndNow()).decision.action === 'deny'
 }
 
-/** Ordinary variables that a command line may not poison but an environment may hold. */
+/** Variables that a command line must not set but an environment may contain. */
 const KEPT = [
   'PATH',
   'HOME',
@@ -216,7 +216,7 @@ const KEPT = [
   'NODE_ENV',
   'CI',
 ]
-/** Beyond what a command line may not set: options that build tools read and that load code. */
+/** Further variables: options of build tools that load code. */
 const REMOVED = [
   ...POISONED.flatMap(({ names }) => names),
   ...[
@@ -232,7 +232,7 @@ const REMOVED = [
   ],
 ]
 
-/** The variables without those that change what programs do, and without those that look like credentials. */
+/** Removes variables that change how programs run, and variables that look like credentials. */
 export function sanitizeEnvVars(env: Readonly<Record<string, string | undefined>>): Record<string, string> {
   const listed = (names: readonly string[], name: string): boolean =>
     names.some((pattern) => matches(pattern, name))
@@ -241,7 +241,7 @@ export function sanitizeEnvVars(env: Readonly<Record<string, string | undefined>
   return Object.fromEntries(Object.entries(env).filter(keep)) as Record<string, string>
 }
 
-/** Case does not matter: some of these are read in either. */
+/** Case-insensitive, because some programs read these variables in either case. */
 function matches(pattern: string, name: string): boolean {
   const [head = '', tail] = pattern.toUpperCase().split('*')
   const upper = name.toUpperCase()
