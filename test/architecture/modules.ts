@@ -36,19 +36,19 @@ const MODULES: readonly Module[] = [
   },
   {
     name: 'store',
-    holds: 'tables in SQLite or PostgreSQL behind one query layer, migrations, group commit',
+    holds: 'tables in SQLite or PostgreSQL behind one query layer, migrations',
     imports: ['model'],
     packages: ['libsql', 'pg'],
   },
   {
     name: 'audit',
-    holds: 'the audit log: hash chain, append, verify, proofs; in segment files or in the store',
+    holds: 'the audit log: hash chain, append, verification, proofs that a record is in the log; in files or in the store',
     imports: ['model', 'store'],
   },
   {
     name: 'egress',
     holds:
-      'the proxy of a sandbox (CONNECT, absolute-form, SOCKS5), brokered secrets, fetches that never reach a private address',
+      'the HTTP and SOCKS5 proxy of a sandbox, secrets that the proxy inserts into requests, fetches that never reach a private address',
     imports: ['model', 'host', 'policy'],
   },
   {
@@ -59,7 +59,7 @@ const MODULES: readonly Module[] = [
   {
     name: 'wasm',
     holds:
-      'WebAssembly: metering rewriter (`meter/`), the worker thread (`worker/`), host functions (`host/`)',
+      'WebAssembly: counting executed instructions (`meter/`), the worker thread (`worker/`), host functions (`host/`)',
     imports: ['model', 'policy', 'host', 'egress'],
   },
   { name: 'eval', holds: 'safe evaluation of JavaScript expressions', imports: ['model'] },
@@ -72,7 +72,7 @@ const MODULES: readonly Module[] = [
   {
     name: 'supervisor',
     holds:
-      'the gate and the lifecycle of sandboxes: provisioning, execs, deadlines, queues, pools, keys, approvals, snapshots, metrics',
+      'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics',
     imports: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
   },
   {
@@ -121,7 +121,7 @@ const ENTRY_MODULES: readonly Module[] = [
   {
     name: 'compat',
     holds:
-      'names of other sandbox libraries over the same objects: `sandboxExecute`, the builder, `E2BSandbox`',
+      'functions and classes with the names of other sandbox libraries: `sandboxExecute`, the builder, `E2BSandbox`',
     imports: [...INNER, 'compose', 'api.ts'],
   },
   {
@@ -146,7 +146,7 @@ const OUTSIDE: readonly (readonly [name: string, holds: string, imports: string]
   ],
   ['guest/kernels', 'the code interpreter’s programs, run inside sandboxes', '–'],
   ['guest/node', 'makes Node’s own `fetch` inside a sandbox use the proxy', '–'],
-  ['guest/qemu', 'keeps an old QEMU from opening templates for writing', '–'],
+  ['guest/qemu', 'makes an old QEMU open saved virtual machines read-only', '–'],
 ]
 
 /** For each module: the modules, and with `npm:` in front the packages, that it may import. */
@@ -168,7 +168,7 @@ export function moduleTable(): string {
   const rows = [...MODULES, ...ENTRY_MODULES].map(({ name, holds, imports }) => {
     const isAll = INNER.every((inner) => imports.includes(inner))
     const more = imports.filter((one) => !INNER.includes(one))
-    const listed = isAll ? ['all above `compose`', ...more.map((one) => `\`${one}\``)] : imports
+    const listed = isAll ? ['all modules listed before `compose`', ...more.map((one) => `\`${one}\``)] : imports
     return `| \`src/${name}\` | ${holds} | ${listed.join(', ') || 'nothing'} |`
   })
   const outside = OUTSIDE.map((row) => `| \`${row[0]}\` | ${row[1]} | ${row[2]} |`)
