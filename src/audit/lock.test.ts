@@ -23,7 +23,7 @@ function deadHolder(nonce: string): string {
 }
 
 describe('lock', () => {
-  it('is held by one at a time', () => {
+  it('has one holder at a time', () => {
     const [one, two] = [createLock(path), createLock(path)]
     expect(one.tryAcquire()).toBe('free')
     expect(two.tryAcquire()).toBeUndefined()
@@ -34,20 +34,20 @@ describe('lock', () => {
     expect(isLocked(path)).toBe(false)
   })
 
-  it('tells its own holder that something is left to settle', () => {
+  it('tells its own holder that a repair is due', () => {
     const lock = createLock(path)
     lock.tryAcquire()
     expect(lock.tryAcquire()).toBe('inherited')
   })
 
-  it('passes from a dead holder to exactly one', () => {
+  it('passes from a dead holder to exactly one successor', () => {
     symlinkSync(deadHolder('x'), path)
     const locks = Array.from({ length: 5 }, () => createLock(path))
     expect(locks.map((lock) => lock.tryAcquire()).filter(Boolean)).toEqual(['inherited'])
     expect(readdirSync(dir)).toEqual(['lock'])
   })
 
-  it('passes on when the successor died before it could conclude', () => {
+  it('passes on if the successor dies during the takeover', () => {
     symlinkSync(deadHolder('x'), path)
     symlinkSync(deadHolder('y'), `${path}.after.x`)
     symlinkSync(deadHolder('z'), `${path}.after.y`)
@@ -58,20 +58,20 @@ describe('lock', () => {
     expect(readdirSync(dir)).toEqual([])
   })
 
-  it('waits for a successor that lives', () => {
+  it('waits for a live successor', () => {
     symlinkSync(deadHolder('x'), path)
     const successor = createLock(`${path}.after.x`)
     successor.tryAcquire()
     expect(createLock(path).tryAcquire()).toBeUndefined()
   })
 
-  it('takes a holder from before the last boot for dead', () => {
+  it('treats a holder from before the last boot as dead', () => {
     const [pid, start, , space, nonce] = deadHolder('x').split('.')
     symlinkSync([pid, start, '00000000', space, nonce].join('.'), path)
     expect(createLock(path).tryAcquire()).toBe('inherited')
   })
 
-  it('never takes what it cannot read', () => {
+  it('is never taken from a holder that cannot be parsed', () => {
     symlinkSync('something else', path)
     expect(createLock(path).tryAcquire()).toBeUndefined()
   })

@@ -125,7 +125,7 @@ function parseHolder(text: string): Holder | undefined {
   return { pid: Number(pid), start, boot, space, nonce }
 }
 
-/** A nonce distinguishes two locks of one process. */
+/** The creation time distinguishes two locks of one process. */
 function self(): string {
   const start = startOf(process.pid) ?? '0'
   return `${process.pid}.${start}.${bootId()}.${pidSpace()}.${process.hrtime.bigint().toString(36)}`

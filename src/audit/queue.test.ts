@@ -27,7 +27,7 @@ const until = async (holds: () => boolean): Promise<void> => {
   while (!holds()) await sleep(1)
 }
 
-test('records that nobody waits for share a commit, in their order with the one that comes after them', async () => {
+test('delayed records share the commit of the next record, in order', async () => {
   const { queue, commits, ends } = queueOf()
   const all = [queue.append(event(1), 'soon'), queue.append(event(2), 'soon'), queue.append(event(3))]
   await until(() => ends.length === 1)
@@ -36,7 +36,7 @@ test('records that nobody waits for share a commit, in their order with the one 
   await Promise.all(all)
 })
 
-test('without such a one they are written all the same, also after a commit that took them early', async () => {
+test('delayed records are written without a next record, also after a commit that took some early', async () => {
   const { queue, commits, ends } = queueOf()
   const first = queue.append(event(1))
   await until(() => ends.length === 1)
@@ -54,7 +54,7 @@ test('without such a one they are written all the same, also after a commit that
   expect(commits).toEqual([['1'], ['2', '3'], ['4']])
 })
 
-test('closing writes what lingers, and a lost commit is told to each that was in it', async () => {
+test('closing writes delayed records, and a failed commit rejects each of its records', async () => {
   const { queue, commits, ends } = queueOf()
   const lost = queue.append(event(1), 'soon')
   const closed = queue.close()

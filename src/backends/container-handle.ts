@@ -39,7 +39,7 @@ export type ContainerTransportOptions = {
   readonly onTunnel?: TunnelTaker
 }
 
-/** The number of processes of the agent itself. */
+/** The agent is one process. */
 const AGENT = 1
 const SETUP_MS = 20_000
 

@@ -30,7 +30,7 @@ async function until(condition: () => boolean): Promise<void> {
   expect(condition()).toBe(true)
 }
 
-test('the first caller makes its own; the next one of the kind gets a prepared one', async () => {
+test('the first caller creates its own item; the next one of the kind gets a prepared item', async () => {
   const { pool, make } = newPool()
   expect(await pool.take('a', make)).toBeUndefined()
   await until(() => pool.ready === 1)
@@ -39,7 +39,7 @@ test('the first caller makes its own; the next one of the kind gets a prepared o
   await until(() => pool.ready === 2)
 })
 
-test('waits for one that is being made, unless it is asked not to', async () => {
+test('waits for an item that is being created, unless `wait` is false', async () => {
   const { pool, make } = newPool()
   let release = (): void => {}
   const slow = async (): Promise<Item> => {
@@ -56,7 +56,7 @@ test('waits for one that is being made, unless it is asked not to', async () => 
   expect((await taken)?.name).toBe('item-0')
 })
 
-test('what died is discarded, and what the caller may not have stays', async () => {
+test('dead items are discarded, and rejected items stay', async () => {
   const { pool, make, made } = newPool(2)
   pool.pin('a', 2, make)
   pool.fill()
@@ -68,7 +68,7 @@ test('what died is discarded, and what the caller may not have stays', async () 
   expect(made[0]?.isDiscarded).toBe(true)
 })
 
-test('a failure is tried again for a pinned kind, and costs the next caller nothing', async () => {
+test('a failed pinned kind is retried, without a delay for the next caller', async () => {
   const { pool, make } = newPool()
   let failures = 2
   pool.pin('a', 1, async () => {
@@ -80,7 +80,7 @@ test('a failure is tried again for a pinned kind, and costs the next caller noth
   await until(() => pool.ready === 1)
 })
 
-test('the kinds that were used longest ago go; pinned ones stay', async () => {
+test('the least recently used kinds are evicted; pinned kinds stay', async () => {
   const { pool, make, made } = newPool(1, 1)
   pool.pin('pinned', 1, make)
   pool.fill()
@@ -91,7 +91,7 @@ test('the kinds that were used longest ago go; pinned ones stay', async () => {
   expect((await pool.take('pinned', undefined, { wait: false }))?.isAlive).toBe(true)
 })
 
-test('clear and close discard everything, also what is still being made', async () => {
+test('clear and close discard everything, including items that are being created', async () => {
   const { pool, make, made } = newPool()
   pool.pin('a', 1, async () => {
     await sleep(10)

@@ -10,7 +10,7 @@ function records() {
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
-test('the first connection to a place waits for its record, the next one does not', async () => {
+test('the first connection to a destination waits for its record, the next one does not', async () => {
   const { pending, write } = records()
   const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)
@@ -23,7 +23,7 @@ test('the first connection to a place waits for its record, the next one does no
   expect(pending).toHaveLength(4)
 })
 
-test('a lost record stops those that follow until one arrives again', async () => {
+test('after a lost record every connection waits until a record is written again', async () => {
   const { pending, write } = records()
   const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)
@@ -42,7 +42,7 @@ test('a lost record stops those that follow until one arrives again', async () =
   expect(ledger.enter('a', write)).toBeUndefined()
 })
 
-test('only so many records are on their way at once', async () => {
+test('the number of pending records is limited', async () => {
   const { pending, write } = records()
   const ledger = new ConnectionRecorder()
   const first = ledger.enter('a', write)

@@ -18,7 +18,7 @@ import type { EgressFacts } from '../policy/plan.ts'
 /** The network access of a sandbox in network mode `fetch`. */
 export interface Egress {
   handle(stream: Duplex): void
-  /** Takes effect at once and closes open connections to hosts that are no longer allowed. */
+  /** Replaces the allowed hosts; takes effect at once, also for open connections. */
   setAllowHosts(hosts: readonly string[]): void
   /** What the policy decides for each of these hosts, if they were the list. */
   verdicts(hosts: readonly string[]): readonly HostVerdict[]

@@ -10,8 +10,8 @@ const startOf = (pid: number): string =>
 /** A process that calls itself like a sandbox of somebody. */
 const called = (name: string) => spawn('/bin/sleep', ['60'], { argv0: name, stdio: 'ignore' })
 
-describe.runIf(process.platform === 'linux')('what the dead left', () => {
-  test('is ended by its owner’s name, and nothing else is', async () => {
+describe.runIf(process.platform === 'linux')('orphans of exited processes', () => {
+  test('are killed by the owner in their name, and nothing else is', async () => {
     const own = `ringfence-bwrap-${space}-${process.pid}-${startOf(process.pid)}`
     const orphan = called(`ringfence-bwrap-${space}-${process.pid}-1`)
     const others = [
@@ -28,7 +28,7 @@ describe.runIf(process.platform === 'linux')('what the dead left', () => {
     for (const other of others) other.kill('SIGKILL')
   })
 
-  test('groups name this process', () => {
+  test('cgroup names contain this process', () => {
     expect(groupName()).toMatch(
       new RegExp(`^ringfence-${space}-${process.pid}-${startOf(process.pid)}-[0-9a-f]{16}$`),
     )

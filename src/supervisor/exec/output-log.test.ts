@@ -31,7 +31,7 @@ describe('the output budget', () => {
     expect((await all(third as OutputLog)).length).toBe(14)
   })
 
-  test('a tenant that holds little loses nothing to one that holds much', () => {
+  test('a tenant with little output loses nothing to one with much output', () => {
     const budget = new OutputBudget(40 * KB)
     const mine = filled(new OutputLog(64 * KB, budget, 'small'), 8)
     mine.end()
@@ -40,14 +40,14 @@ describe('the output budget', () => {
     expect(budget.used).toBeLessThanOrEqual(40 * KB)
   })
 
-  test('pieces of one byte cost what they cost', () => {
+  test('chunks of one byte count with their overhead', () => {
     const budget = new OutputBudget(64 * KB)
     const log = filled(new OutputLog(KB * KB, budget, 'a'), 10_000, 1)
     expect(budget.used).toBeLessThanOrEqual(64 * KB)
     expect(log.text('stdout').length).toBeLessThan(64 * KB)
   })
 
-  test('a command whose reader lags is held while there is no room, and goes on when the reader has caught up', async () => {
+  test('a command with a slow reader is blocked at the limit, and continues when the reader has caught up', async () => {
     const budget = new OutputBudget(8 * KB)
     const log = new OutputLog(KB * KB, budget, 'a')
     const reader = log.follow(0)
@@ -69,7 +69,7 @@ describe('the output budget', () => {
     expect((await waiting).done).toBe(true)
   })
 
-  test('readers who never read do not take the room of another tenant', async () => {
+  test('idle readers do not use the budget of another tenant', async () => {
     const budget = new OutputBudget(64 * KB)
     const stalled = Array.from({ length: 8 }, () => new OutputLog(KB * KB, budget, 'stalled'))
     const readers = stalled.map((log) => log.follow(0))
@@ -86,7 +86,7 @@ describe('the output budget', () => {
     for (const reader of readers) await reader.return()
   })
 
-  test('what is forgotten is given back at once, or when its last reader and holder have gone', async () => {
+  test('a forgotten log is freed at once, or when its last reader and holder are gone', async () => {
     const budget = new OutputBudget(KB * KB)
     const log = filled(new OutputLog(64 * KB, budget, 'a'), 8)
     const release = log.hold()

@@ -203,7 +203,7 @@ function exitFor(user: Jail['user']): string {
   return dir
 }
 
-/** From the kernel's loops_per_jiffy: the only value that every host has. */
+/** From the bogomips that the kernel measured at boot: the only value that every host has. */
 function tscKhz(): number {
   const loops = /^bogomips\s*: ([\d.]+)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]
   return Math.round(Number(loops ?? 4000) * 500)

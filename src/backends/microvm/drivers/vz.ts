@@ -13,7 +13,7 @@ export type VzMachine = {
   readonly memoryMb: number
   /** The host socket that is connected to the agent's port. */
   readonly channel: string
-  /** The URL of vfkit's control API: pause, resume, stop. */
+  /** The path of the unix socket of vfkit's control API: pause, resume, stop. */
   readonly control: string
 }
 
