@@ -79,13 +79,13 @@ function refuseUnheldLimits({ limits }: Plan): void {
   )
 }
 
-/** Seed 002's names for the network. */
+/** Short names for network modes, as the builder takes them. */
 const NETWORK = { deny: 'offline', loopback: 'loopback', open: 'full' } as const satisfies Record<
   string,
   NetworkMode
 >
 
-/** Seed 002's fluent form. Single use: `wrap` can be called once. */
+/** Builds a spec step by step. Single use: `wrap` can be called once. */
 export class SandboxBuilder {
   readonly #options: ComposeOptions
   #spec: { -readonly [K in keyof Spec]: Spec[K] } = {}
@@ -138,7 +138,7 @@ export function createSandboxConfigForMode(mode: Preset, workspace: string): Spe
   return { preset: mode, workspace, network: { mode: network } }
 }
 
-/** Seed 001's policy object, with its file. */
+/** A policy object that can be loaded from and saved to a file. */
 export class ExecPolicy extends Rules {
   /** Atomic, readable by its owner alone. */
   save(file: string): void {

@@ -223,7 +223,7 @@ describe('a brokered secret', () => {
     expect(other.issuer).not.toBe((await ask(it)).issuer)
   })
 
-  it('is not to be had in slices or packed', async () => {
+  it('cannot be obtained in slices or compressed', async () => {
     const it = await setup((request, response) => {
       expect(request.headers).not.toHaveProperty('range')
       expect(request.headers['accept-encoding']).toBe('identity')

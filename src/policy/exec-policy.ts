@@ -13,7 +13,7 @@ export type SavedPolicy = {
   readonly rules: readonly RuleConfig[]
 }
 
-/** Seed 001's object: rules that can be added to while it lives. Reading and writing files is the host's work. */
+/** A policy to which rules can be added at run time. It touches no files; the host loads and saves it. */
 export class ExecPolicy {
   readonly #context: Context
   #config: Config

@@ -101,7 +101,7 @@ export function consoleMount(dir: string): Mount {
       if (asset && name !== 'index.html') return answer(context, asset, name.startsWith('assets/'))
       const page = loaded.get('index.html')
       if (!page || name.startsWith('assets/'))
-        return new Response(page ? 'there is nothing here\n' : 'the console is not built: npm run build\n', {
+        return new Response(page ? 'no such page\n' : 'the console is not built: npm run build\n', {
           status: 404,
           headers: { ...HEADERS, 'content-type': 'text/plain; charset=utf-8' },
         })

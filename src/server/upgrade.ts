@@ -66,7 +66,7 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
       }
       const upgrade = { request, socket, head, url, parts, authenticate }
       for (const take of takers) if (await take(upgrade)) return
-      throw new SandboxError('not-found', 'there is nothing here to upgrade to')
+      throw new SandboxError('not-found', 'no such route to upgrade')
     } catch (error) {
       await refuse(socket, problem(error, 'upgrade', parts.log))
     }

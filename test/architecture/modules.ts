@@ -42,7 +42,8 @@ const MODULES: readonly Module[] = [
   },
   {
     name: 'audit',
-    holds: 'the audit log: hash chain, append, verification, proofs that a record is in the log; in files or in the store',
+    holds:
+      'the audit log: hash chain, append, verification, proofs that a record is in the log; in files or in the store',
     imports: ['model', 'store'],
   },
   {
@@ -168,7 +169,9 @@ export function moduleTable(): string {
   const rows = [...MODULES, ...ENTRY_MODULES].map(({ name, holds, imports }) => {
     const isAll = INNER.every((inner) => imports.includes(inner))
     const more = imports.filter((one) => !INNER.includes(one))
-    const listed = isAll ? ['all modules listed before `compose`', ...more.map((one) => `\`${one}\``)] : imports
+    const listed = isAll
+      ? ['all modules listed before `compose`', ...more.map((one) => `\`${one}\``)]
+      : imports
     return `| \`src/${name}\` | ${holds} | ${listed.join(', ') || 'nothing'} |`
   })
   const outside = OUTSIDE.map((row) => `| \`${row[0]}\` | ${row[1]} | ${row[2]} |`)

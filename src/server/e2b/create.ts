@@ -27,7 +27,7 @@ function refuseUnbuilt(body: CreateBody): void {
     ] as const
   ).find(([, asked]) => asked)
   if (refused)
-    throw new SandboxError('unsupported', `\`${refused[0]}\` is not to be had here`, { hint: 'leave it out' })
+    throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }
 
 const isOn = (value: unknown): boolean =>

@@ -123,7 +123,7 @@ function rpc(guest: SandboxRequest, path: string, method: string): Response | Pr
     }
   }
   // Also E2B's own inner routes (`/init`, `/freeze` and the like), which are for its infrastructure alone.
-  throw new SandboxError('not-found', 'there is nothing here')
+  throw new SandboxError('not-found', 'no such route')
 }
 
 /** A stream that is told why it ends: whoever opened it is shown out, the server goes, the sandbox is put to sleep. */

@@ -82,7 +82,7 @@ export async function interpreter(guest: SandboxRequest): Promise<Response> {
   }
   const [, id, verb] = /^\/contexts\/([\w-]{1,64})(\/restart)?$/.exec(path) ?? []
   if (id === undefined || method !== (verb ? 'POST' : 'DELETE'))
-    throw new SandboxError('not-found', 'there is nothing here')
+    throw new SandboxError('not-found', 'no such route')
   const found = contextFor(guest, id, undefined)
   found.kernel?.stop()
   found.kernel = undefined

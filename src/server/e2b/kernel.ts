@@ -173,6 +173,6 @@ export const languageOf = (name: string | undefined): Language => {
   // Of all refusals E2B's clients show the words of this one alone.
   throw new ConnectError(
     'not_found',
-    `the language \`${(name ?? '').slice(0, 32)}\` is not to be had here; there are python and javascript`,
+    `the language \`${(name ?? '').slice(0, 32)}\` is not supported; available: python, javascript`,
   )
 }

@@ -26,7 +26,7 @@ export type E2bNetwork = ReturnType<typeof networkShape.parse>
 const ALL_TRAFFIC = ['0.0.0.0/0', '::/0']
 
 const refuse = (what: string, hint: string): never => {
-  throw new SandboxError('unsupported', `${what} is not to be had here`, { hint })
+  throw new SandboxError('unsupported', `${what} is not supported`, { hint })
 }
 
 /** Refuses by name what nothing here would honour. */
