@@ -134,6 +134,7 @@ async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string
   }
 }
 
+/** Where a server mounts MCP, and extensions of its tools. */
 export type McpMountOptions = { readonly path?: string; readonly extend?: McpOptions['extend'] }
 
 /** The `/mcp` route. Its tools call `/v1` with the caller's key, so they permit nothing that `/v1` does not. */

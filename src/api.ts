@@ -30,6 +30,7 @@ export const Sandbox = {
   },
 }
 
+/** Inspects and runs skills. */
 export type SkillRunner = OpenSkillRunner
 
 export const SkillRunner = {

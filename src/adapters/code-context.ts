@@ -5,7 +5,9 @@ import { isRunning, type Process, waitFor } from './processes.ts'
 import { outcomeText, READ_CHARS } from './results.ts'
 import type { AgentSession } from './session.ts'
 
+/** Languages of a code context. */
 export const LANGUAGES = ['python', 'javascript', 'bash'] as const
+/** One of the languages. */
 export type Language = (typeof LANGUAGES)[number]
 
 const DIR = '/tmp/.rf-agent/code'

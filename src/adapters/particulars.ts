@@ -13,6 +13,7 @@ const quoted = (word: string): string =>
 export const commandText = (command: string | readonly string[]): string =>
   typeof command === 'string' ? command : command.map(quoted).join(' ')
 
+/** The details of a command that an approval question shows. */
 export function particularsOf({ cwd, env = {}, stdin, stdinOpen }: Asked): Particulars {
   const particulars: [string, string][] = []
   if (cwd !== undefined) particulars.push(['in the directory', cwd])

@@ -7,6 +7,7 @@ import type { CommandEnd, RunningToolCommand } from './tool-sandbox.ts'
 const MAX_RUNNING = 32
 const KEPT = 64
 
+/** A command that runs in the background of a session. */
 export type Process = {
   readonly id: number
   readonly running: RunningToolCommand
@@ -15,6 +16,7 @@ export type Process = {
   failure: unknown
 }
 
+/** The background commands of a session, bounded in number. */
 export class ProcessTable {
   #next = 1
   readonly #known = new Map<number, Process>()
@@ -59,6 +61,7 @@ export class ProcessTable {
   }
 }
 
+/** Whether a background command still runs. */
 export const isRunning = (process: Process): boolean =>
   process.ended === undefined && process.failure === undefined
 

@@ -20,6 +20,7 @@ export function outcomeText(outcome: Outcome): string {
   }
 }
 
+/** The exit code of a command that exited by itself. */
 export const exitCode = (outcome: Outcome): number | null => (outcome.kind === 'exited' ? outcome.code : null)
 
 /** A finished command; a non-zero exit is a result, not a failure of the tool. */

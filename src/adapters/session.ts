@@ -13,8 +13,10 @@ import type { CommandEnd, StartOptions, ToolSandbox } from './tool-sandbox.ts'
 const DEFAULT_TIMEOUT_MS = 120_000
 const PROGRESS_MS = 1_000
 
+/** Options of a command that runs to its end. */
 export type RunOptions = Omit<StartOptions, 'output' | 'signal' | 'approved' | 'stdinOpen' | 'terminal'>
 
+/** A finished command with its output as text. */
 export type Finished = CommandEnd & { readonly id: string; readonly stdout: string; readonly stderr: string }
 
 /**

@@ -20,6 +20,7 @@ export type ToolSandbox = {
   readonly close: () => Promise<void>
 }
 
+/** What a model is told about its sandbox. */
 export type ToolSandboxDescription = {
   readonly backend: string
   readonly level: string
@@ -27,6 +28,7 @@ export type ToolSandboxDescription = {
   readonly agentId?: string
 }
 
+/** How a command is started. */
 export type StartOptions = {
   readonly cwd?: string | undefined
   readonly env?: Readonly<Record<string, string>> | undefined
@@ -42,6 +44,7 @@ export type StartOptions = {
   readonly approved?: boolean | undefined
 }
 
+/** How a command ended. */
 export type CommandEnd = {
   readonly outcome: Outcome
   readonly truncated: boolean
@@ -49,6 +52,7 @@ export type CommandEnd = {
   readonly violations: readonly Violation[]
 }
 
+/** A command that runs. */
 export type RunningToolCommand = {
   readonly id: string
   readonly write: (data: string) => Promise<void>
@@ -57,6 +61,7 @@ export type RunningToolCommand = {
   readonly ended: Promise<CommandEnd>
 }
 
+/** One entry of a directory. */
 export type ToolSandboxEntry = {
   readonly name: string
   readonly path: string

@@ -8,6 +8,7 @@ export type Entry =
   | { readonly kind: 'event'; readonly time: string; readonly members: Members }
   | { readonly kind: 'checkpoint'; readonly time: string }
 
+/** When a batch adds a signed checkpoint or starts a new segment. */
 export type BatchRules = {
   readonly key: SigningKey
   /** A checkpoint follows each record whose number is a multiple of this. */

@@ -126,6 +126,7 @@ export type VerifyKey = {
   readonly x: string
   readonly hasSigned: (statement: Buffer, signature: Buffer) => boolean
 }
+/** A key that signs heads of the log. */
 export type SigningKey = VerifyKey & { readonly sign: (statement: Buffer) => Buffer }
 
 /** An Ed25519 key in its format on disk (JWK); a public key has no secret part. */

@@ -41,9 +41,12 @@ export const pathsOf = (home: string) => ({
 /** A position between two lines. */
 export type Position = { readonly segment: number; readonly offset: number }
 
+/** Before the first record. */
 export const START: Position = { segment: 1, offset: 0 }
+/** After the last record. */
 export const END: Position = { segment: Number.POSITIVE_INFINITY, offset: Number.POSITIVE_INFINITY }
 
+/** The file of a segment. */
 export const segmentPath = (home: string, segment: number): string =>
   `${home}/trail/${String(segment).padStart(6, '0')}.jsonl`
 
@@ -117,6 +120,7 @@ export function textOf(path: string): string | undefined {
   }
 }
 
+/** The size of a file, if it exists. */
 export const sizeOf = (path: string): number | undefined => statSync(path, { throwIfNoEntry: false })?.size
 
 /** Writes all bytes at an offset; repeats short writes. */
@@ -236,5 +240,6 @@ export const damaged = (problem: string): SandboxError =>
     hint: 'run `ringfence audit verify`; keep the state directory as evidence and start with a new one',
   })
 
+/** Whether an error is a system error with this code. */
 export const isErrno = (error: unknown, code: string): boolean =>
   (error as NodeJS.ErrnoException | null)?.code === code

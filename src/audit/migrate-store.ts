@@ -6,6 +6,7 @@ import { pathsOf, replaceFile, syncDir } from './files.ts'
 import { trailLocation } from './open-store-trail.ts'
 import { StoreTrailReader } from './store-read.ts'
 
+/** What a migration copied. */
 export type Migration = {
   /** `false`: an earlier migration already copied the records. */
   readonly copied: boolean

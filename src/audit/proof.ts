@@ -15,6 +15,7 @@ export type Proof = {
   readonly public_key: string
 }
 
+/** Whether a proof holds, and why not. */
 export type ProofVerdict =
   | { readonly ok: true; readonly seq: number; readonly records: number; readonly key: string }
   | { readonly ok: false; readonly problem: string }

@@ -21,6 +21,7 @@ const CHECKPOINT_EVERY = 1000
 /** How far the copy of the head outside the store may lag behind. */
 const COPY_EVERY_MS = 1000
 
+/** What an audit log in a store is made of. */
 export type StoreTrailParts = {
   readonly home: string
   readonly store: Store

@@ -25,6 +25,7 @@ const CHECKPOINT_EVERY = 1000
 const SEGMENT_BYTES = 8 * 1024 * 1024
 const LOCK_WAIT_MS = 10_000
 
+/** Where the log is and how it is written. */
 export type TrailOptions = {
   /** The state directory; created if absent. */
   readonly home: string

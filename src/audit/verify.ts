@@ -11,6 +11,7 @@ export type Verdict =
   | { readonly ok: true; readonly records: number; readonly checkpoints: number }
   | { readonly ok: false; readonly seq: number; readonly problem: string }
 
+/** What to verify, and against which trusted key or head. */
 export type VerifyOptions = {
   /** A head kept elsewhere: reveals a log that was rolled back together with its own head. */
   readonly against?: unknown

@@ -27,7 +27,9 @@ async function showOpen(json: boolean | undefined): Promise<number> {
   return 0
 }
 
+/** `ringfence approve ID`. */
 export const approve = answerCommand('approve')
+/** `ringfence reject ID`. */
 export const reject = answerCommand('reject')
 
 /** `ringfence reload`: reloads the server's configuration. */

@@ -14,6 +14,7 @@ import type { Store } from '../store/sql.ts'
 import { standardIo } from './check.ts'
 import type { CliIo } from './terminal/io.ts'
 
+/** The text of `ringfence audit --help`. */
 export const HELP = `ringfence audit: read and verify the audit log
 
 Usage:

@@ -13,6 +13,7 @@ export type TransportOptions = {
   readonly retries?: number
 }
 
+/** One HTTP request. */
 export type Call = {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE'
   readonly path: string
@@ -29,6 +30,7 @@ export type Call = {
 const PASSING = [429, 502, 503, 504]
 const FIRST_PAUSE_MS = 100
 
+/** Sends requests with a key and turns error answers into `SandboxError`. */
 export class Transport {
   readonly #options: TransportOptions
 
@@ -108,6 +110,7 @@ async function errorOf(response: Response): Promise<SandboxError> {
   return fromProblem(problem, response.status)
 }
 
+/** The error that a server's answer describes. */
 export function fromProblem(problem: Partial<Problem>, status = 500): SandboxError {
   const known = problem.code !== undefined && Object.hasOwn(ERRORS, problem.code)
   const code: ErrorCode = known ? (problem.code as ErrorCode) : status === 404 ? 'not-found' : 'internal'

@@ -30,6 +30,7 @@ export type {
 } from '../model/api/sandboxes.ts'
 export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
+/** What a client asks for when it creates a sandbox. */
 export type SandboxSpec = {
   readonly backend?: string
   readonly min_isolation?: Level
@@ -60,6 +61,7 @@ export type SandboxSpec = {
   readonly agent_id?: string
 }
 
+/** How a command runs. */
 export type ExecOptions = {
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
@@ -70,6 +72,7 @@ export type ExecOptions = {
   readonly signal?: AbortSignal
 }
 
+/** One event of a running command. */
 export type ExecEvent =
   | { readonly type: 'start'; readonly exec_id: string; readonly pid: number }
   | { readonly type: 'stdout' | 'stderr'; readonly data: Uint8Array }

@@ -7,6 +7,7 @@ import type { ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Sandbox as Opened } from '../supervisor/sandbox.ts'
 
+/** Options of an `E2BSandbox`. */
 export type E2BSandboxOptions = {
   /** Default: `base`. */
   readonly template?: string
@@ -19,6 +20,7 @@ export type E2BSandboxOptions = {
   readonly compose?: ComposeOptions
 }
 
+/** Languages of `runScript`. */
 export type ScriptLanguage = 'python' | 'typescript' | 'javascript' | 'shell'
 
 const HOME = '/home/user'
@@ -153,6 +155,7 @@ export function getE2BSandbox(options: E2BSandboxOptions = {}): E2BSandbox {
   return shared
 }
 
+/** Closes the shared sandbox. */
 export async function resetE2BSandbox(): Promise<void> {
   const old = shared
   shared = undefined

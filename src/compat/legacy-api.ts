@@ -25,6 +25,7 @@ export type ExecuteOptions = {
   readonly compose?: ComposeOptions
 }
 
+/** The result of `sandboxExecute`. */
 export type ExecuteResult = {
   readonly success: boolean
   readonly output: string
@@ -91,6 +92,7 @@ function specOf({ timeout, workDir, env, networkEnabled, memoryLimit }: ExecuteO
   }
 }
 
+/** One event of a streamed command. */
 export type StreamEvent =
   | { readonly type: 'stdout' | 'stderr'; readonly data: string }
   | ({ readonly type: 'end' } & End)
@@ -168,10 +170,12 @@ export function getExecPolicy(): ExecPolicy {
   return policy
 }
 
+/** Forgets the shared policy. */
 export function resetExecPolicy(): void {
   policy = undefined
 }
 
+/** The shared router, made from the configuration at first use. */
 export function getAutoSandboxRouter(config: Config = {}): AutoSandboxRouter {
   router ??= AutoSandboxRouter.fromConfig(config, hereAndNow())
   return router

@@ -24,6 +24,7 @@ export type RegistryOptions = {
   readonly onProgress?: (text: string) => void
 }
 
+/** What the backends are made of. */
 export type RegistryParts = {
   readonly stateDir: string
   readonly env: Readonly<Record<string, string>>

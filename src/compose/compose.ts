@@ -50,6 +50,7 @@ export { agentPath, guestFile, packageFile }
 
 type TrailSink = EventSink & { readonly close: () => Promise<void> }
 
+/** All parts of one process, connected. */
 export type Ringfence = {
   readonly config: Config
   readonly stateDir: string
@@ -99,6 +100,7 @@ const backendSettings = (now: () => InForce) => ({
   microvmDriver: () => now().config.microvm?.driver ?? 'qemu',
 })
 
+/** Reads the configuration and connects all parts. */
 export async function compose(options: ComposeOptions = {}): Promise<Ringfence> {
   const env = definedOnly(options.env ?? environment())
   const stateDir = stateDirectory(env)

@@ -26,6 +26,7 @@ import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOption
 
 export type { ServeOptions } from './serve-parts.ts'
 
+/** A server that accepts requests. */
 export type RunningServer = {
   readonly url: string
   readonly port: number
@@ -59,6 +60,7 @@ async function undo(closing: Closing, log: (line: string) => void = () => {}): P
 /** How long each resource may take to close. */
 const CLOSE_MS = 30_000
 
+/** Starts a server; resolves when it accepts requests. */
 export async function startServer(options: ServeOptions = {}): Promise<RunningServer> {
   const closing: Closing = []
   try {

@@ -7,6 +7,7 @@ export function monotonicMs(): number {
 /** PLATFORM: timers store 31 bits of milliseconds (24.8 days); a longer timer would fire at once. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1
 
+/** A timer that may be longer than Node's longest. */
 export type LongTimeout = { readonly clear: () => void; readonly unref: () => LongTimeout }
 
 /** `setTimeout` without an upper limit: long waits are split into steps. */

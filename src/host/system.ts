@@ -39,6 +39,7 @@ export function hostFingerprint(files: readonly string[]): string {
   return [boot.trim(), String(process.getuid?.() ?? -1), ...files.map(of)].join('|')
 }
 
+/** The text of a file, or nothing if it cannot be read. */
 export function readText(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
@@ -47,6 +48,7 @@ export function readText(path: string): string | undefined {
   }
 }
 
+/** The effective user and group of this process. */
 export const caller = (): { readonly uid: number; readonly gid: number } => ({
   uid: process.getuid?.() ?? -1,
   gid: process.getgid?.() ?? -1,
@@ -58,6 +60,7 @@ export function hardLimit(name: 'open files' | 'processes', otherwise: number): 
   return Number(new RegExp(`^Max ${name}\\s+\\S+\\s+(\\d+)`, 'm').exec(text)?.[1] ?? otherwise)
 }
 
+/** The memory of this machine in MiB. */
 export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 
 /** The system's program directories. Each mount costs half a millisecond, so only existing ones are used. */
@@ -127,6 +130,7 @@ export function processKey(pid: number): string {
   return `${pid}-${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? 0}`
 }
 
+/** Whether the process with this key still runs. */
 export const isAlive = (key: string | undefined): boolean =>
   key !== undefined && /^\d+-\d+$/.test(key) && processKey(Number.parseInt(key, 10)) === key
 

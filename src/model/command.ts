@@ -20,6 +20,7 @@ export const STOP_LIMITS = [
   'fuel',
   'cancelled',
 ] as const
+/** A limit that stopped a command. */
 export type StopLimit = (typeof STOP_LIMITS)[number]
 
 /** How a command ended. */

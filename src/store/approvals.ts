@@ -1,5 +1,6 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
+/** The state of an approval. */
 export type ApprovalState = 'pending' | 'approved' | 'rejected' | 'expired'
 
 /** An approval request, and its answer. */
@@ -42,6 +43,7 @@ const toApproval = (row: Row): ApprovalRow => ({
   instance: row.instance as string,
 })
 
+/** Adds an approval. */
 export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
   await tx.run(
     `INSERT INTO approvals (id, tenant, sandbox_id, agent_id, command, cwd, decision, state, answered_by,
@@ -94,11 +96,13 @@ export async function pendingApprovals(store: Store, instance: string): Promise<
   return (await store.read(sql, [instance])).map(toApproval)
 }
 
+/** Finds an approval by its id. */
 export async function findApproval(store: Store, id: string): Promise<ApprovalRow | undefined> {
   const rows = await store.read('SELECT * FROM approvals WHERE id = ?', [id])
   return rows[0] && toApproval(rows[0])
 }
 
+/** Lists approvals, newest first. */
 export async function listApprovals(
   store: Store,
   query: {

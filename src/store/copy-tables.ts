@@ -16,6 +16,7 @@ async function tablesOf(sqlite: Store): Promise<readonly string[]> {
   return rows.map(({ name }) => String(name))
 }
 
+/** The number of rows in a table. */
 export async function countRows(store: Store | Tx, table: string): Promise<number> {
   const sql = `SELECT COUNT(*) AS count FROM ${table}`
   const rows = 'read' in store ? await store.read(sql) : await store.run(sql)

@@ -24,6 +24,7 @@ const toKey = (row: Row): KeyRow => ({
   revokedAt: row.revoked_at as number | null,
 })
 
+/** Adds a key. */
 export async function insertKey(tx: Tx, key: KeyRow): Promise<void> {
   await tx.run(
     `INSERT INTO keys (id, hash, name, start, scopes, tenant, created_at, revoked_at)
@@ -32,16 +33,19 @@ export async function insertKey(tx: Tx, key: KeyRow): Promise<void> {
   )
 }
 
+/** Finds a key by the hash of its secret. */
 export async function findKeyByHash(store: Store, hash: string): Promise<KeyRow | undefined> {
   const rows = await store.read('SELECT * FROM keys WHERE hash = ?', [hash])
   return rows[0] && toKey(rows[0])
 }
 
+/** Finds a key by its id. */
 export async function findKey(store: Store, id: string): Promise<KeyRow | undefined> {
   const rows = await store.read('SELECT * FROM keys WHERE id = ?', [id])
   return rows[0] && toKey(rows[0])
 }
 
+/** Lists all keys. */
 export async function listKeys(store: Store): Promise<KeyRow[]> {
   return (await store.read('SELECT * FROM keys ORDER BY created_at, id')).map(toKey)
 }

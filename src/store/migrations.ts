@@ -3,6 +3,7 @@ import type { Engine, Store, Tx } from './sql.ts'
 
 /** One step of the schema; statements that differ between the engines are listed by engine. */
 type Step = string | Readonly<Record<Engine['kind'], readonly string[]>> | ((tx: Tx) => Promise<void>)
+/** The steps to one version of the schema. */
 export type Migration = readonly Step[]
 
 // Protects the append-only log from our own mistakes; the signed head reveals forgery.

@@ -4,6 +4,7 @@ import { asUnusable, GroupCommit } from './group-commit.ts'
 import { migrate } from './migrations.ts'
 import type { Engine, Store } from './sql.ts'
 
+/** Where the store is. */
 export type StoreOptions = {
   readonly stateDir: string
   /** Empty: embedded SQLite in the state directory. */

@@ -9,6 +9,7 @@ export type EndedRow = {
   readonly endedAt: number
 }
 
+/** Which ended sandboxes to list. */
 export type EndedQuery = {
   readonly states: readonly string[]
   readonly instance: string

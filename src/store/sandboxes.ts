@@ -21,6 +21,7 @@ export type SandboxRow = {
   readonly endedAt: number | null
 }
 
+/** Columns of a sandbox that change. */
 export type SandboxChange = Partial<
   Pick<SandboxRow, 'state' | 'reason' | 'backend' | 'level' | 'layers' | 'expiresAt' | 'endedAt' | 'spec'>
 >
@@ -49,6 +50,7 @@ const ALL = Object.values(COLUMN).join(', ')
 const toSandbox = (row: Row): SandboxRow =>
   Object.fromEntries(FIELDS.map((field) => [field, row[COLUMN[field]] ?? null])) as unknown as SandboxRow
 
+/** Adds a sandbox. */
 export async function insertSandbox(tx: Tx, row: SandboxRow): Promise<void> {
   await tx.run(`INSERT INTO sandboxes (${ALL}, changed_at) VALUES (${FIELDS.map(() => '?').join(', ')}, ?)`, [
     ...FIELDS.map((field) => row[field]),
@@ -56,6 +58,7 @@ export async function insertSandbox(tx: Tx, row: SandboxRow): Promise<void> {
   ])
 }
 
+/** Changes columns of a sandbox. */
 export async function changeSandbox(tx: Tx, id: string, change: SandboxChange): Promise<void> {
   const fields = Object.keys(change) as (keyof SandboxChange)[]
   const sets = [...fields.map((field) => `${COLUMN[field]} = ?`), 'changed_at = ?'].join(', ')
@@ -63,10 +66,12 @@ export async function changeSandbox(tx: Tx, id: string, change: SandboxChange): 
   await tx.run(`UPDATE sandboxes SET ${sets} WHERE id = ?`, [...values, Date.now(), id])
 }
 
+/** Removes a sandbox. */
 export async function removeSandbox(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM sandboxes WHERE id = ?', [id])
 }
 
+/** Finds a sandbox by its id. */
 export async function findSandbox(store: Store, id: string): Promise<SandboxRow | undefined> {
   const rows = await store.read(`SELECT ${ALL} FROM sandboxes WHERE id = ?`, [id])
   return rows[0] && toSandbox(rows[0])
@@ -87,6 +92,7 @@ export async function findSandboxes(store: Store, ids: readonly string[]): Promi
   return found
 }
 
+/** Which sandboxes to list. */
 export type SandboxQuery = {
   readonly tenant?: string | undefined
   readonly states?: readonly string[] | undefined
@@ -131,8 +137,10 @@ export async function unfinishedOf(
   return rows.map(toSandbox)
 }
 
+/** A create request that was already answered. */
 export type IdempotencyRow = { readonly request: string; readonly sandboxId: string }
 
+/** Finds the answer to an idempotency key. */
 export async function findIdempotency(
   store: Store,
   tenant: string,
@@ -146,6 +154,7 @@ export async function findIdempotency(
   return row && { request: row.request as string, sandboxId: row.sandbox_id as string }
 }
 
+/** Remembers the answer to an idempotency key. */
 export async function saveIdempotency(
   tx: Tx,
   tenant: string,

@@ -21,6 +21,7 @@ const toSession = (row: Row): SessionRow => ({
 /** A single-use sign-in link. */
 export type LinkRow = { readonly hash: string; readonly keyId: string; readonly expiresAt: number }
 
+/** Adds a one-time sign-in link. */
 export async function insertLink(tx: Tx, { hash, keyId, expiresAt }: LinkRow): Promise<void> {
   await tx.run('DELETE FROM console_links WHERE expires_at <= ?', [Date.now()])
   await tx.run('INSERT INTO console_links (hash, key_id, expires_at) VALUES (?, ?, ?)', [
@@ -38,6 +39,7 @@ export async function takeLink(tx: Tx, hash: string): Promise<LinkRow | undefine
   return row && { hash: row.hash as string, keyId: row.key_id as string, expiresAt: row.expires_at as number }
 }
 
+/** Adds a console session. */
 export async function insertSession(tx: Tx, row: SessionRow): Promise<void> {
   await tx.run('DELETE FROM console_sessions WHERE expires_at <= ?', [Date.now()])
   await tx.run(
@@ -46,15 +48,18 @@ export async function insertSession(tx: Tx, row: SessionRow): Promise<void> {
   )
 }
 
+/** Finds a session by its hash. */
 export async function findSession(store: Store, hash: string): Promise<SessionRow | undefined> {
   const rows = await store.read('SELECT * FROM console_sessions WHERE hash = ?', [hash])
   return rows[0] && toSession(rows[0])
 }
 
+/** Moves the expiry of a session. */
 export async function extendSession(tx: Tx, hash: string, expiresAt: number): Promise<void> {
   await tx.run('UPDATE console_sessions SET expires_at = ? WHERE hash = ?', [expiresAt, hash])
 }
 
+/** Removes a session. */
 export async function removeSession(tx: Tx, hash: string): Promise<void> {
   await tx.run('DELETE FROM console_sessions WHERE hash = ?', [hash])
 }

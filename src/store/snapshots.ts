@@ -26,6 +26,7 @@ const toSnapshot = (row: Row): SnapshotRow => ({
   createdAt: Number(row.created_at),
 })
 
+/** Adds or replaces a snapshot. */
 export async function putSnapshot(tx: Tx, row: SnapshotRow): Promise<void> {
   await tx.run('DELETE FROM snapshots WHERE id = ?', [row.id])
   await tx.run(`INSERT INTO snapshots (${COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, [
@@ -40,10 +41,12 @@ export async function putSnapshot(tx: Tx, row: SnapshotRow): Promise<void> {
   ])
 }
 
+/** Removes a snapshot. */
 export async function removeSnapshot(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM snapshots WHERE id = ?', [id])
 }
 
+/** Which snapshots to list. */
 export type SnapshotQuery = {
   readonly tenant: string
   readonly kind?: SnapshotRow['kind'] | undefined

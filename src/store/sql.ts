@@ -1,6 +1,7 @@
 /** The only query layer: plain SQL with `?` placeholders for both engines. */
 
 export type Value = string | number | null
+/** One row of a result. */
 export type Row = Readonly<Record<string, Value>>
 
 /** Runs statements inside one transaction. */

@@ -47,6 +47,7 @@ export async function headOf(tx: Tx, chain: string, kind: Store['kind']): Promis
   return rows[0]?.anchor as string | undefined
 }
 
+/** Saves the signed head of a log. */
 export async function saveHead(tx: Tx, chain: string, anchor: string): Promise<void> {
   await tx.run(
     `INSERT INTO trail_heads (chain, anchor) VALUES (?, ?)
@@ -55,6 +56,7 @@ export async function saveHead(tx: Tx, chain: string, anchor: string): Promise<v
   )
 }
 
+/** Reads the signed head of a log. */
 export async function readHead(store: Store, chain: string): Promise<string | undefined> {
   const rows = await store.read('SELECT anchor FROM trail_heads WHERE chain = ?', [chain])
   return rows[0]?.anchor as string | undefined
@@ -79,6 +81,7 @@ export async function tenantsOfSandboxes(
   return tenants
 }
 
+/** The number of the last record. */
 export async function lastSeqOf(store: Store, chain: string): Promise<number> {
   const rows = await store.read('SELECT MAX(seq) AS seq FROM trail WHERE chain = ?', [chain])
   return Number(rows[0]?.seq ?? -1)

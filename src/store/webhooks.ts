@@ -28,6 +28,7 @@ const toWebhook = (row: Row): WebhookRow => ({
   createdAt: row.created_at as number,
 })
 
+/** Adds a webhook. */
 export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
   await tx.run(
     `INSERT INTO webhooks (id, tenant, key_id, url, secret, events, position, failures, created_at)
@@ -46,6 +47,7 @@ export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
   )
 }
 
+/** Lists webhooks, of one tenant or all. */
 export async function listWebhooks(store: Store, tenant?: string): Promise<WebhookRow[]> {
   const rows =
     tenant === undefined
@@ -54,6 +56,7 @@ export async function listWebhooks(store: Store, tenant?: string): Promise<Webho
   return rows.map(toWebhook)
 }
 
+/** Saves how far a webhook was delivered. */
 export async function advanceWebhook(
   tx: Tx,
   id: string,
@@ -71,6 +74,7 @@ export async function noteWebhookFailure(tx: Tx, id: string, failures: number): 
   await tx.run('UPDATE webhooks SET failures = ? WHERE id = ?', [failures, id])
 }
 
+/** Removes a webhook. */
 export async function removeWebhook(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM webhooks WHERE id = ?', [id])
 }

@@ -36,6 +36,7 @@ export type PreparedEgress = {
   close(): Promise<void> | void
 }
 
+/** What a sandbox's proxy is made of. */
 export type EgressParts = {
   readonly trail: EventSink
   readonly allowPrivate: readonly string[]

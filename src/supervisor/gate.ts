@@ -38,6 +38,7 @@ export type WorkingDirectory = {
   readonly home?: string
 }
 
+/** What the gate checks with. */
 export type GateParts = {
   readonly policy: SandboxPolicy
   /**
@@ -61,6 +62,7 @@ export type GateParts = {
   readonly review?: (spec: Spec, sandboxId: string) => Review
 }
 
+/** Who opens a sandbox, under which id, and until when. */
 export type OpenSandboxOptions = {
   readonly signal?: AbortSignal | undefined
   /** An id that `newId` returned earlier. */

@@ -12,11 +12,13 @@ export const STATES = [
   'destroyed',
   'failed',
 ] as const
+/** A state of a sandbox. */
 export type State = (typeof STATES)[number]
 
 /** `executing` is shown for a ready sandbox with a running command; it is never stored. */
 export type ShownState = SandboxState
 
+/** The states that may follow each state. */
 export const NEXT: Readonly<Record<State, readonly State[]>> = {
   requested: ['provisioning', 'destroyed', 'failed'],
   provisioning: ['ready', 'destroying', 'failed'],
@@ -30,12 +32,15 @@ export const NEXT: Readonly<Record<State, readonly State[]>> = {
 /** Final states: nothing of the sandbox is left. */
 export const ENDED: readonly State[] = ['destroyed', 'failed']
 
+/** Whether a state is final. */
 export const isEnded = (state: string): boolean => ENDED.includes(state as State)
 
 /** Why a sandbox ended, in one word; `failed` may be followed by a message. */
 const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
+/** Why a sandbox ended. */
 export type EndReason = (typeof END_REASONS)[number]
 
+/** Whether a transition is allowed. */
 export const mayMove = (from: State, to: State): boolean => NEXT[from].includes(to)
 
 /** Returns the next state, or throws if the transition is not allowed. */
@@ -44,5 +49,6 @@ export function move(id: string, from: State, to: State): State {
   throw new SandboxError('wrong-state', `sandbox ${id} is ${from}, so it cannot become ${to}`)
 }
 
+/** The state as callers see it. */
 export const shown = (state: State, running: number): ShownState =>
   state === 'ready' && running > 0 ? 'executing' : state

@@ -22,6 +22,7 @@ import { compilePolicy, examplesOf, rulesOf } from '../policy/policy.ts'
 import { suggestFrom } from '../policy/suggest.ts'
 import { judgeHere, policiesFor } from './judge-path.ts'
 
+/** What the policy service is made of. */
 export type PolicyServiceParts = {
   readonly file: string
   readonly home: string

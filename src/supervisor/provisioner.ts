@@ -23,6 +23,7 @@ import type { SandboxPool } from './sandbox-pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
 
+/** A request to create a sandbox, after parsing. */
 export type CreateRequest = {
   readonly spec: Spec
   /** Default: the operator's setting; 0: never. */
@@ -33,6 +34,7 @@ export type CreateRequest = {
 
 /** A sandbox as callers see it: its record, and the live object while there is one. */
 export type SandboxView = { readonly row: SandboxRow; readonly live?: LiveSandbox | undefined }
+/** A new sandbox with its token. */
 export type Created = SandboxView & { readonly token?: string }
 
 /** What the provisioner needs of the supervisor. */

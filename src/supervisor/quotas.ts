@@ -1,6 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import { isOperator, type Principal } from './access/keys.ts'
 
+/** How many sandboxes a key and a tenant may have. */
 export type SandboxCeilings = {
   readonly perKey: number
   /** For all keys of a tenant together. */

@@ -6,6 +6,7 @@ import type { OpenSandbox } from './open-sandbox.ts'
 /** How many sandboxes of one spec are kept ready. */
 export type PoolSize = { readonly spec: Spec; readonly size: number }
 
+/** How the pool opens sandboxes and knows the policy. */
 export type PoolParts = {
   readonly open: (spec: Spec) => Promise<OpenSandbox>
   /** The hash of the active policy; a sandbox planned under another policy is not handed out. */

@@ -25,6 +25,7 @@ import type { AskedCommand } from './gate.ts'
 import { SandboxFiles } from './sandbox-files.ts'
 import { SandboxRecord } from './sandbox-record.ts'
 
+/** How a command of a sandbox runs. */
 export type ExecOptions = AuthorizeOptions & {
   readonly stdin?: 'inherit' | Uint8Array | string
   /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
@@ -37,8 +38,10 @@ export type ExecOptions = AuthorizeOptions & {
   readonly last?: boolean
 }
 
+/** A finished command with its id and decision. */
 export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
 
+/** How a command is started that the caller talks to. */
 export type SpawnOptions = Omit<ExecOptions, 'stdin' | 'last'> & {
   /** Keeps standard input open for `write`. */
   readonly stdin?: boolean

@@ -46,6 +46,7 @@ type SupervisorLimits = {
   readonly defaultTtlMs: number
 }
 
+/** What the supervisor is made of. */
 export type SupervisorParts = {
   readonly store: Store
   readonly trail: EventSink

@@ -178,7 +178,7 @@ describe('what routes answer', () => {
   })
 
   test('every declared answer was sent and checked', () => {
-    // A server that is not ready is not to be had here.
+    // No server that is not ready exists in these tests.
     expect(declared.filter((one) => !checkedAnswers.has(one))).toEqual(['GET /readyz 503'])
   })
 })

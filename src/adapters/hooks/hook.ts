@@ -4,6 +4,7 @@ import { visible } from '../../model/visible.ts'
 /** The hook formats of coding agents: their input before a tool call, and the answers they understand. */
 
 export const HOOK_AGENTS = ['claude-code', 'codex', 'gemini'] as const
+/** A coding agent whose hooks are supported. */
 export type HookAgent = (typeof HOOK_AGENTS)[number]
 
 /** One file access of a tool call. */
@@ -22,6 +23,7 @@ export type HookToolCall =
   /** Not covered by the policy: the agent's own rules decide. */
   | { readonly kind: 'other'; readonly tool: string }
 
+/** What the policy answers to a tool call. */
 export type HookVerdict = {
   readonly verdict: 'allow' | 'ask' | 'deny' | 'none'
   readonly reason: string
@@ -183,6 +185,7 @@ export const blocked = (why: string): HookAnswer => ({
 
 const json = (value: unknown): HookAnswer => ({ stdout: `${JSON.stringify(value)}\n`, stderr: '', code: 0 })
 
+/** Returns the value if it is an object; throws with its name otherwise. */
 export function record(value: unknown, what: string): Readonly<Record<string, unknown>> {
   if (typeof value === 'object' && value !== null && !Array.isArray(value))
     return value as Record<string, unknown>

@@ -27,9 +27,11 @@ const FILES: Readonly<Record<HookAgent, readonly [directory: string, file: strin
   gemini: ['.gemini', 'settings.json'],
 }
 
+/** The settings file of the user. */
 export const userSettings = (agent: HookAgent, place: SettingsLocation): string =>
   `${agentDirectory(agent, place)}/${FILES[agent][1]}`
 
+/** The settings file of a project. */
 export const projectSettings = (agent: HookAgent, project: string): string =>
   `${project}/${FILES[agent].join('/')}`
 
@@ -138,6 +140,7 @@ export type InstalledHook = {
   readonly missed: readonly string[]
 }
 
+/** Finds our hook in an agent's settings. */
 export function installedHook(agent: HookAgent, settings: unknown): InstalledHook | undefined {
   for (const group of groupsOf(agent, settings)) {
     const ours = entriesOf(group).find((entry) => isOurs(agent, entry))

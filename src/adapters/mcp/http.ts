@@ -11,6 +11,7 @@ const MAX_BODY = 16 * 1024 * 1024
 const MAX_SESSIONS = 64
 const IDLE_MS = 30 * 60_000
 
+/** Who sends a request: its key and its sandbox session. */
 export type McpCaller = {
   /** The authenticated caller; a session belongs to one caller. */
   readonly keyId: string
@@ -30,6 +31,7 @@ type McpSession = {
   used: number
 }
 
+/** Serves `/mcp` and keeps the sessions of its clients. */
 export class McpHttp {
   readonly #options: Pick<McpOptions, 'version' | 'extend'>
   readonly #held = new Map<string, McpSession>()

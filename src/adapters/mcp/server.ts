@@ -16,8 +16,10 @@ import type { AgentSession } from '../session.ts'
 
 /** The MCP SDK, loaded on first use. */
 export type McpSdk = typeof import('@modelcontextprotocol/server')
+/** Loads the MCP SDK when it is first needed. */
 export const loadMcp = (): Promise<McpSdk> => import('@modelcontextprotocol/server')
 
+/** The session and the extensions of an MCP server. */
 export type McpOptions = {
   readonly session: AgentSession
   readonly version: string

@@ -32,6 +32,7 @@ type ModelOutput =
       )[]
     }
 
+/** A tool in the form of the Vercel AI SDK. */
 export type AiSdkTool<S> = {
   readonly description: string
   readonly inputSchema: S

@@ -17,6 +17,7 @@ type Content =
       readonly source: { readonly type: 'base64'; readonly media_type: string; readonly data: string }
     }
 
+/** The answer to a `tool_use` block. */
 export type ToolResult = {
   readonly type: 'tool_result'
   readonly tool_use_id: string

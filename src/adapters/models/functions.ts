@@ -21,11 +21,13 @@ export type FunctionTool = {
   }
 }
 
+/** A function call of a chat completion. */
 export type ToolCall = {
   readonly id: string
   readonly function: { readonly name: string; readonly arguments: unknown }
 }
 
+/** The message that answers a function call. */
 export type ToolMessage = { readonly role: 'tool'; readonly tool_call_id: string; readonly content: string }
 
 const functionOf = ({ name, about, input }: Operation): FunctionTool => ({
@@ -50,6 +52,7 @@ export async function performLeniently(
   }
 }
 
+/** Function tools and the function that executes their calls. */
 export function functionTools(session: AgentSession): {
   readonly tools: FunctionTool[]
   readonly run: (call: ToolCall, options?: Call) => Promise<ToolMessage>

@@ -27,6 +27,7 @@ type Exec = {
   readonly runAs?: string
 }
 
+/** Creates and resumes sandbox sessions for the OpenAI Agents SDK. */
 export class OpenAiSandboxClient {
   readonly backendId = 'ringfence'
   /** Not supported: a serialized state cannot prove that a sandbox belongs to the caller. */
@@ -51,6 +52,7 @@ export class OpenAiSandboxClient {
   }
 }
 
+/** One sandbox as the OpenAI Agents SDK uses it. */
 export class OpenAiSandboxSession {
   readonly state: State
   readonly #session: AgentSession

@@ -19,11 +19,13 @@ export type ShellAction = {
   readonly maxOutputLength?: number
   readonly max_output_length?: number
 }
+/** The output of one command of a `shell` call. */
 export type ShellOutput = {
   stdout: string
   stderr: string
   outcome: { type: 'exit'; exitCode: number | null } | { type: 'timeout' }
 }
+/** One operation of an `apply_patch` call. */
 export type PatchOperation =
   | { readonly type: 'create_file'; readonly path: string; readonly diff: string }
   | {
@@ -34,6 +36,7 @@ export type PatchOperation =
       readonly move_to?: string
     }
   | { readonly type: 'delete_file'; readonly path: string }
+/** The answer to an `apply_patch` call. */
 export type PatchResult = { status: 'completed' | 'failed'; output: string }
 
 /** Runs one command of the `shell` tool. Denials are returned on stderr, so that the model reads them. */
@@ -104,6 +107,7 @@ export async function execCommand(session: AgentSession, given: unknown, call: C
   return chunk(process, started, asked.max_output_tokens)
 }
 
+/** Writes to a command that `exec_command` started and returns its new output. */
 export async function writeStdin(session: AgentSession, given: unknown, call: Call = {}): Promise<Result> {
   const asked = stdinInput.parse(given, '')
   const process = session.processes.get(asked.session_id)
@@ -200,6 +204,7 @@ export function openaiTools(session: AgentSession) {
   }
 }
 
+/** An item of the Responses API that calls a tool. */
 export type ResponseItem = {
   readonly type: string
   readonly call_id?: string | undefined

@@ -29,6 +29,7 @@ export async function readText(place: ToolSandbox, given: string): Promise<strin
   }
 }
 
+/** Writes a text file in the sandbox. */
 export const writeText = (place: ToolSandbox, given: string, data: string): Promise<void> =>
   place.files.write(guestPath(place, given), Buffer.from(data))
 
@@ -147,6 +148,7 @@ export async function viewImage(session: AgentSession, given: string): Promise<R
   return { ...done(`${mime}, ${bytes.length} bytes`, { mime, bytes: bytes.length }), image }
 }
 
+/** Tools that read and change files. */
 export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_read',

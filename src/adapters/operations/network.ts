@@ -26,6 +26,7 @@ async function requestHost(session: AgentSession, host: string, why: string, cal
   return done(`${host} is now allowed`, { allowed: true, hosts: next })
 }
 
+/** Tools that reach ports and hosts. */
 export const reachOperations: readonly Operation[] = [
   operation({
     name: 'expose_port',

@@ -55,6 +55,7 @@ export class Question extends Error {
   }
 }
 
+/** A successful result. */
 export const done = (text: string, data: Result['data']): Result => ({ ok: true, text, data })
 
 const HINTS: Readonly<Partial<Record<SandboxError['code'], string>>> = {
@@ -101,6 +102,7 @@ export async function perform(
   }
 }
 
+/** The error for a tool name that does not exist; lists the names that do. */
 export const unknownTool = (table: readonly { readonly name: string }[], name: unknown): SandboxError =>
   new SandboxError('invalid-input', `no tool named \`${String(name).slice(0, 64)}\``, {
     hint: `one of: ${table.map((one) => one.name).join(', ')}`,

@@ -94,6 +94,7 @@ async function grep(
   })
 }
 
+/** Tools that search files. */
 export const searchOperations: readonly Operation[] = [
   operation({
     name: 'file_list',

@@ -23,6 +23,7 @@ export type HookMode = { readonly sandboxed?: boolean | undefined; readonly wrap
 /** How to start ringfence itself again. */
 export type OwnProgram = { readonly node: string; readonly script: string }
 
+/** The project and directories that a hook decides for. */
 export type HookContext = {
   /** The project directory, which the agent may change. */
   readonly workspace: string

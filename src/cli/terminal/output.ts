@@ -6,6 +6,7 @@ import { visibleLines } from '../../model/visible.ts'
  * values that could contain a line feed must go through `visible` before they are inserted into a text.
  */
 export const out = (text: string): boolean => process.stdout.write(visibleLines(text))
+/** Prints a message on standard error. */
 export const err = (text: string): boolean => process.stderr.write(visibleLines(text))
 
 /** Prints text with our own colours; every foreign part of it must have gone through `visible`. */

@@ -14,6 +14,7 @@ export type Pins = {
   readonly files: readonly string[]
 }
 
+/** Limits and exceptions of the search. */
 export type PinOptions = {
   readonly home: string
   /** The user's global git configuration files. */
@@ -30,6 +31,7 @@ const MOST_INCLUDES = 64
 
 type Repository = { readonly tree: string; readonly gitDir: string; readonly common: string }
 
+/** Searches a directory for paths that protected names lead to. */
 export function pinsOf(directory: string, options: PinOptions): Pins {
   const root = realOf(directory)
   if (root === undefined) return { repositories: [], files: [] }

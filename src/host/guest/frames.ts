@@ -45,6 +45,7 @@ const BULK = new Set([stdout, stderr, data].map((type) => type.charCodeAt(0)))
 /** A frame of plain bytes that has not been received completely. */
 type Bulk = { readonly type: number; readonly id: number; left: number }
 
+/** Splits the bytes of a channel into frames. */
 export class FrameReader {
   #rest: Buffer = Buffer.alloc(0)
   #bulk: Bulk | undefined
@@ -209,6 +210,7 @@ function withHead(bytes: Buffer, type: HostFrame, id: number, length: number): B
 }
 const NOTHING = new Uint8Array()
 
+/** A frame whose payload is one 32-bit number. */
 export function numberFrame(type: HostFrame, id: number, value: number): Buffer {
   const payload = Buffer.alloc(4)
   payload.writeUInt32LE(value)

@@ -4,6 +4,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { type Frame, INPUT_WINDOW, WINDOW } from './frames.ts'
 import type { FrameListener, FrameSender } from './session.ts'
 
+/** A process that the agent should start. */
 export type GuestRequest = {
   /** The fields of a command (COMMAND_FIELDS in protocol.ts). */
   readonly fields: readonly string[]

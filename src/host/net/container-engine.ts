@@ -15,6 +15,7 @@ export type ContainerEngineOptions = {
   readonly deadlineMs?: number
 }
 
+/** The answer of a container engine. */
 export type EngineAnswer = { readonly status: number; readonly body: unknown }
 
 type Call = {
@@ -29,6 +30,7 @@ type Call = {
 const DEADLINE_MS = 20_000
 const MAX_BODY = 8 * 1024 * 1024
 
+/** A client for the API of Docker or Podman. */
 export class ContainerEngine {
   readonly #parts: ContainerEngineOptions
 

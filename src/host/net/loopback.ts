@@ -19,6 +19,7 @@ export function maxConnections(): number {
 }
 const MAX_CONNECTIONS = 1024
 
+/** A port that listens on the loopback interface. */
 export type LoopbackPort = { readonly port: number; readonly close: () => void }
 
 /** Listens on a free port of this machine's loopback and passes each connection on. */

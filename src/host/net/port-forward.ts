@@ -1,6 +1,7 @@
 import { createServer } from 'node:net'
 import type { Duplex } from 'node:stream'
 
+/** The address of a forwarded port. */
 export type PortForward = { readonly url: string; readonly close: () => void }
 
 /** Forwards a port on the host's loopback to a sandbox. Every user of this host can connect to it. */

@@ -7,6 +7,7 @@ import { GRACE_MS, LimitedCommand, type Output } from './limited-command.ts'
 import { type Child, failure, type Launch, spawnChild } from './spawn.ts'
 import type { TimeLimits } from './watchdog.ts'
 
+/** The streams of a process and how it is cancelled. */
 export type RunIo = {
   /** `inherit` passes our standard streams through; bytes are written, then the stream is closed; `pipe` is the caller's. */
   readonly stdin?: 'inherit' | 'pipe' | Uint8Array | undefined
@@ -21,6 +22,7 @@ export type RunIo = {
   readonly permit?: Promise<unknown> | undefined
 }
 
+/** How a process ended and what it printed. */
 export type RunResult = {
   /** How the started process itself ended; a guest agent's `exit` frame says more. */
   readonly exit: { readonly code: number | null; readonly signal: string | null }
@@ -51,6 +53,7 @@ export type RunningProcess = {
   signal(signal: NodeJS.Signals): void
 }
 
+/** Starts a process under limits that the caller talks to while it runs. */
 export function startProcess(launch: Launch, limits: TimeLimits, io: RunIo = {}): RunningProcess {
   return new Run(launch, limits, io)
 }

@@ -77,6 +77,7 @@ function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<OnTunnel>): 
   })
 }
 
+/** The error for a process that could not be started. */
 export const failure = ({ file }: Launch, cause: Error): SandboxError =>
   new SandboxError('launch-failed', `cannot start ${file}: ${cause.message}`, { cause })
 

@@ -2,6 +2,7 @@ import type { StopLimit } from '../../model/command.ts'
 import type { Limits } from '../../model/spec.ts'
 import { type LongTimeout, longTimeout } from '../clock.ts'
 
+/** The limits that are enforced by reading a command's output and by timers. */
 export type TimeLimits = Pick<Limits, 'wallMs' | 'idleMs' | 'outputBytes'>
 
 /** Enforces the limits that are visible to the reader of a command: time, silence, output. */

@@ -63,6 +63,7 @@ function openFile(place: UntrustedPath): number {
 
 const SNIFFED = 8192
 
+/** Whether the beginning of a file contains a NUL byte. */
 export const isBinary = (place: UntrustedPath): boolean => head(place, SNIFFED).includes(0)
 
 function head(place: UntrustedPath, length: number): Buffer {

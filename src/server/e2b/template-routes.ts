@@ -34,7 +34,7 @@ async function request(call: RestCall): Promise<Response> {
     )
   const tags = (body.tags ?? []).filter((tag) => tag !== 'default')
   if (tags.length > 0)
-    throw new SandboxError('unsupported', 'tags are not to be had here', {
+    throw new SandboxError('unsupported', 'tags are not supported', {
       hint: `name it \`${name}:${tags[0]}\``,
     })
   const before = await surface.e2b.templates.find(principal.tenant, name)
@@ -178,7 +178,7 @@ async function tags(call: RestCall): Promise<Response> {
 
 const noTags = (): Promise<Response> =>
   Promise.reject(
-    new SandboxError('unsupported', 'tags are not to be had here', {
+    new SandboxError('unsupported', 'tags are not supported', {
       hint: 'give each build a name of its own',
     }),
   )

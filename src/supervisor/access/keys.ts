@@ -6,6 +6,7 @@ import type { Store } from '../../store/sql.ts'
 
 /** What a key may do. `admin` is the operator: it sees every tenant and answers approvals. */
 export const SCOPES = ['create', 'exec', 'read', 'admin'] as const
+/** What a key may do. */
 export type Scope = (typeof SCOPES)[number]
 
 /** The tenant of keys created without one. */
@@ -22,6 +23,7 @@ export type Principal = {
   readonly madeByOperator?: boolean
 }
 
+/** Whether a key has the scope `admin`. */
 export const isOperator = (principal: Principal): boolean => principal.scopes.includes('admin')
 
 /** The caller as the policy sees it. */
@@ -33,6 +35,7 @@ export const requesterOf = (principal: Principal): Requester => ({
 /** SECURITY: secrets are long and random, so a single SHA-256 round is enough; they cannot be guessed. */
 export const hashSecret = (secret: string): string => createHash('sha256').update(secret).digest('hex')
 
+/** A new random token of a sandbox. */
 export const newSandboxToken = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
 /** Compares a secret with a hash in constant time. */
@@ -42,6 +45,7 @@ export const matchesHash = (secret: string, hash: string): boolean => {
   return own.length === other.length && timingSafeEqual(own, other)
 }
 
+/** What a new key should be. */
 export type NewKey = {
   readonly name?: string | undefined
   readonly scopes?: readonly Scope[] | undefined
@@ -50,6 +54,7 @@ export type NewKey = {
   readonly e2b?: boolean | undefined
 }
 
+/** A key without its secret. */
 export type KeyInfo = Omit<KeyRow, 'hash'>
 
 /** The API keys: the secret is shown once, only its hash is stored. */

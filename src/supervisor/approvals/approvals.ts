@@ -18,6 +18,7 @@ import type { ApprovalAnswer } from './approval-facts.ts'
 
 export type { ApprovalRow }
 
+/** What approvals are made of. */
 export type ApprovalsParts = {
   readonly store: Store
   readonly trail: EventSink
@@ -26,6 +27,7 @@ export type ApprovalsParts = {
   readonly timeoutMs: () => number
 }
 
+/** A command that waits for approval. */
 export type ApprovalRequest = {
   readonly tenant: string
   readonly sandboxId: string

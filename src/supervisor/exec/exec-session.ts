@@ -27,6 +27,7 @@ const PIECE_BYTES = 64 * 1024
 /** The largest output of one response. */
 export const ANSWER_BYTES = 8 * 1024 * 1024
 
+/** What a command of the server is started with. */
 export type ExecParts = {
   readonly sandbox: OpenSandbox
   readonly request: ExecRequest

@@ -16,7 +16,9 @@ const MOST_TEXT = 512 * 1024
 /** The most changes in one audit record. */
 const MOST_RECORDED = 100
 
+/** A change with the version that was shown. */
 export type SeenChange = Change & { readonly version: string }
+/** The changes that a person chose. */
 export type Chosen = {
   readonly paths?: readonly string[] | undefined
   readonly seen?: Readonly<Record<string, string>> | undefined

@@ -28,6 +28,7 @@ export type TemplateData = {
   readonly paths?: readonly string[]
 }
 
+/** A template or snapshot with its parsed data. */
 export type Template = Omit<SnapshotRow, 'data'> & { readonly data: TemplateData }
 
 const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(row.data) as TemplateData })

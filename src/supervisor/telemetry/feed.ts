@@ -5,6 +5,7 @@ import { isOperator, type Principal } from '../access/keys.ts'
 
 const PAGE = 256
 
+/** Which records a reader wants. */
 export type FeedQuery = {
   readonly after?: number | undefined
   readonly sandboxId?: string | undefined

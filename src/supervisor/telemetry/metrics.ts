@@ -18,6 +18,7 @@ const keyOf = (labels: Labels): string =>
     .map((name) => `${name}="${(labels[name] ?? '').replace(/[\\"\n]/g, '_')}"`)
     .join(',')
 
+/** Counters, gauges and histograms in the Prometheus text format. */
 export class Metrics {
   readonly #families = new Map<string, Family>()
   readonly #gauges: (() => void)[] = []

@@ -7,6 +7,7 @@ import type { Instance } from '../instance.ts'
 import { ENDED } from '../lifecycle.ts'
 import type { Templates } from '../snapshots/templates.ts'
 
+/** What retention works on. */
 export type RetentionParts = {
   readonly store: Store
   readonly trail: EventSink

@@ -22,6 +22,7 @@ export type Post = (
   options: { readonly mayReachPrivate: boolean },
 ) => Promise<number>
 
+/** What webhook delivery is made of. */
 export type WebhookParts = {
   readonly store: Store
   readonly reader: StoreTrailReader
