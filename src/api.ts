@@ -11,10 +11,10 @@ import { ExecPolicy as Rules } from './policy/exec-policy.ts'
 import type { SkillRunner as OpenSkillRunner } from './skills/runner.ts'
 import type { Sandbox as OpenSandbox } from './supervisor/sandbox.ts'
 
-/** The seeds' API for callers in one process: create a sandbox, or wrap a command that the caller starts. */
-
+/** An open sandbox. */
 export type Sandbox = OpenSandbox
 
+/** Creates sandboxes. */
 export const Sandbox = {
   /** Judges the spec, opens it on the strongest backend that keeps everything it needs, or throws. */
   async create(spec: Spec = {}, options: ComposeOptions = {}): Promise<OpenSandbox> {
@@ -33,6 +33,7 @@ export const Sandbox = {
 /** Inspects and runs skills. */
 export type SkillRunner = OpenSkillRunner
 
+/** Creates skill runners. */
 export const SkillRunner = {
   /** Inspects and runs skills under this configuration, until it is closed. */
   async create(options: ComposeOptions = {}): Promise<OpenSkillRunner> {

@@ -9,11 +9,13 @@ export type Probe =
   | { readonly available: true; readonly guarantees: readonly Guarantee[]; readonly startMs: number }
   | { readonly available: false; readonly reason: string; readonly fix: string }
 
+/** A standard output stream of a command. */
 export type OutputStream = 'stdout' | 'stderr'
 
 /** Receives each chunk as it arrives. While a promise that it returned is pending, the command is blocked. */
 export type OutputConsumer = (stream: OutputStream, chunk: Uint8Array) => unknown
 
+/** The input, output, limits and cancellation of a command that runs to its end. */
 export type ExecIo = {
   readonly stdin?: 'inherit' | Uint8Array | undefined
   /** `inherit` passes our standard streams through; a function receives each chunk; otherwise output is collected. */
@@ -29,6 +31,7 @@ export type ExecIo = {
   readonly limits?: Limits | undefined
 }
 
+/** The size of a terminal in characters. */
 export type TerminalSize = { readonly cols: number; readonly rows: number }
 
 /** Options of a command that the caller controls while it runs. */
@@ -39,6 +42,7 @@ export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
   readonly terminal?: TerminalSize | undefined
 }
 
+/** A command that runs; the caller writes to it, signals it and waits for its result. */
 export interface RunningCommand {
   /** The pid inside the sandbox. */
   readonly pid: number
@@ -52,8 +56,10 @@ export interface RunningCommand {
   resize(size: TerminalSize): void
 }
 
+/** The kind of a file in a sandbox. */
 export type FileKind = 'file' | 'dir' | 'link' | 'other'
 
+/** One file or directory in a sandbox. */
 export type FileInfo = {
   readonly name: string
   /** The full path inside the sandbox. */
@@ -69,6 +75,7 @@ export type FileInfo = {
   readonly target?: string
 }
 
+/** One change that a watch reports. */
 export type FileChange = {
   readonly kind: 'create' | 'write' | 'remove' | 'rename' | 'chmod'
   /** Relative to the watched directory. */
@@ -99,6 +106,7 @@ export interface GuestFiles {
   unpack(path: string, data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void>
 }
 
+/** What a watch reports, and until when. */
 export type WatchOptions = {
   readonly recursive?: boolean
   readonly signal: AbortSignal
@@ -129,6 +137,7 @@ export interface Backend {
   open(plan: Plan, options?: OpenOptions): Promise<BackendSandbox>
 }
 
+/** Who opens a sandbox, its proxy and its cancellation. */
 export type OpenOptions = {
   readonly signal?: AbortSignal | undefined
   /** The tenant of the sandbox. A sandbox prepared for one owner is never given to another. */
@@ -137,6 +146,7 @@ export type OpenOptions = {
   readonly onTunnel?: ((stream: Duplex) => void) | undefined
 }
 
+/** An open sandbox of a backend. */
 export interface BackendSandbox {
   exec(command: Command, io?: ExecIo): Promise<ExecResult>
   start(command: Command, io?: StartIo): Promise<RunningCommand>
@@ -153,6 +163,7 @@ export interface BackendSandbox {
   close(): Promise<void>
 }
 
+/** Memory and CPU time that a sandbox uses. */
 export type Usage = { readonly memoryBytes: number; readonly cpuMs: number }
 
 /** Optional: a sandbox that can be paused. */
@@ -161,6 +172,7 @@ export interface Freezable {
   resume(): Promise<void>
 }
 
+/** Whether a sandbox can be paused. */
 export const canFreeze = (sandbox: BackendSandbox): sandbox is BackendSandbox & Freezable =>
   'pause' in sandbox
 
@@ -169,6 +181,7 @@ export interface Quiescable {
   still<T>(work: () => Promise<T>): Promise<T>
 }
 
+/** Whether the commands of a sandbox can be stopped while its files are read. */
 export const canQuiesce = (sandbox: BackendSandbox): sandbox is BackendSandbox & Quiescable =>
   'still' in sandbox
 
@@ -186,4 +199,5 @@ export interface Wrapper {
   wrap(plan: Plan, command: Command): Promise<Wrapped>
 }
 
+/** Whether a backend can wrap a command that the caller starts. */
 export const canWrap = (backend: Backend): backend is Backend & Wrapper => 'wrap' in backend

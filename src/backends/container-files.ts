@@ -4,6 +4,7 @@ import { caller, isAlive, processKey } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 
+/** A user and group id. */
 export type User = { readonly uid: number; readonly gid: number }
 
 const NOBODY: User = { uid: 65534, gid: 65534 }

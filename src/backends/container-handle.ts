@@ -32,8 +32,10 @@ export type AgentConfig = {
   readonly filter: Uint8Array
 }
 
+/** Receives each connection from the sandbox to its proxy. */
 export type TunnelTaker = ((stream: Duplex) => void) | undefined
 
+/** What a container is connected with. */
 export type ContainerTransportOptions = {
   readonly layersOf: GuestTransport['layersOf']
   readonly onTunnel?: TunnelTaker

@@ -6,8 +6,10 @@ import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
 import type { ExecIo, OutputStream, RunningCommand, StartIo, TerminalSize } from './backend.ts'
 
+/** Processes that the kernel killed for memory, and forks that it refused. */
 export type KernelCounts = { readonly oomKills: number; readonly pidsRefused: number }
 
+/** A cgroup that holds one command. */
 export type Confinement = { readonly counts: () => KernelCounts; readonly release: () => Promise<void> }
 
 /** Moves one command into its own cgroup; throws if this host cannot. */

@@ -6,6 +6,7 @@ import type { Limits } from '../model/spec.ts'
 export const isOffline = ({ network }: Plan): boolean =>
   network.mode === 'offline' || network.mode === 'loopback'
 
+/** The guest paths that may be written. */
 export const writableTargets = (plan: Plan): readonly string[] =>
   plan.mounts.filter((mount) => mount.mode === 'rw').map((mount) => mount.target)
 
@@ -40,6 +41,7 @@ const MB = 1024 * 1024
 /** The agent, and the reaper of the running command. */
 export const AGENT_PROCESSES = 2
 
+/** What differs between containers, gVisor and machines. */
 export type ContainerSide = {
   /** Whether the kernel inside supports seccomp notifications: without them names cannot be protected. */
   readonly supervises: boolean

@@ -141,6 +141,7 @@ const isAutomatic = (backend: Backend, plan: Plan, emulates: boolean): boolean =
   atLeast(backend.level, plan.minLevel) &&
   (!backend.onRequest || plan.image !== undefined || !atLeast('os', plan.minLevel))
 
+/** The guarantees that are needed and not claimed. */
 export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarantee[]): readonly Guarantee[] =>
   needs.filter((name) => !claims.includes(name))
 

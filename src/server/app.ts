@@ -46,6 +46,7 @@ export const ROUTES: readonly Route[] = [
   ...hostRoutes,
 ]
 
+/** The types of Hono's context. */
 export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
 
 /**
@@ -62,11 +63,13 @@ export type Surface = {
   readonly parts: ServerParts
   readonly authenticate: (context: Context<AppEnv>, scope: Scope, sandboxId?: string) => Promise<Principal>
 }
+/** Adds another API to the server. */
 export type Mount = ((app: Hono<AppEnv>, surface: Surface) => void) & {
   /** Before our own routes: for a surface that tells its requests by more than their path. */
   readonly early?: boolean
 }
 
+/** The HTTP application with all routes. */
 export function createApp(parts: ServerParts, version: string, mounts: readonly Mount[] = []): Hono<AppEnv> {
   const app = new Hono<AppEnv>()
   const surface = { parts, authenticate: authenticateWith(parts, false) }

@@ -16,6 +16,7 @@ export function secretIn(headers: Headers): string | undefined {
   return /(?:^|,\s*)bearer\.([\w-]{1,256})/.exec(headers.get('sec-websocket-protocol') ?? '')?.[1]
 }
 
+/** Finds out who sends a request. */
 export type Authenticator = {
   readonly principalOf: (headers: Headers, sandboxId: string | undefined) => Promise<Principal>
 }

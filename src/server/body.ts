@@ -49,6 +49,7 @@ export async function* bytesOf(body: ReadableStream<Uint8Array>): AsyncGenerator
 const tooLarge = (maxBytes: number): SandboxError =>
   new SandboxError('too-large', `the body is larger than ${maxBytes} bytes`)
 
+/** Parses JSON of bounded depth; throws `invalid-input`. */
 export function parseJson(text: string): unknown {
   if (text.trim() === '') return {}
   if (depthOf(text) > DEPTH) throw new SandboxError('invalid-input', `JSON nested deeper than ${DEPTH}`)

@@ -22,6 +22,7 @@ export function sessionCookie(value: string, secure: boolean): string {
   return `${name}=${value}; Path=/; HttpOnly; SameSite=Strict${secure ? '; Secure' : ''}${end}`
 }
 
+/** The session cookie of a request. */
 export function cookieIn(headers: Headers): string | undefined {
   const pairs = (headers.get('cookie') ?? '').split(/;\s*/).map((pair) => pair.split('=', 2))
   return pairs.find(([name, value]) => NAMES.some((known) => known === name) && value)?.[1]

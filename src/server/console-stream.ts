@@ -33,6 +33,7 @@ function consoleSandbox(parts: ServerParts, entry: LiveSandbox): ConsoleSandbox 
   }
 }
 
+/** The live events of one console page. */
 export class ConsoleStream {
   readonly #parts: ServerParts
   readonly #principal: Principal

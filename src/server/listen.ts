@@ -7,6 +7,7 @@ import { createApp, type Mount } from './app.ts'
 import type { ServerParts } from './parts.ts'
 import { type UpgradeTaker, upgradeHandler } from './upgrade.ts'
 
+/** Where a server listens, and with which certificate. */
 export type ListenOptions = {
   readonly host: string
   readonly port: number
@@ -18,6 +19,7 @@ export type ListenOptions = {
   readonly upgrades?: readonly UpgradeTaker[]
 }
 
+/** A server that listens. */
 export type Listening = {
   readonly url: string
   readonly port: number
@@ -34,6 +36,7 @@ const CONNECTIONS = 4096
 const isLoopback = (host: string): boolean =>
   host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))
 
+/** Starts listening. */
 export async function listen(parts: ServerParts, options: ListenOptions): Promise<Listening> {
   if (!isLoopback(options.host) && !options.tls && !options.insecureBind)
     throw new SandboxError('invalid-config', `refusing to serve keys in the clear on \`${options.host}\``, {

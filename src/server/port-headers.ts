@@ -71,4 +71,5 @@ export function passedHeaders(
 
 /** A 101 keeps what agrees on the new protocol. */
 const AGREEING = ['connection', 'upgrade']
+/** Whether a header of a 101 answer is passed on. */
 export const isKeptWhenSwitching = (name: string): boolean => AGREEING.includes(name) || !NEVER.has(name)

@@ -32,6 +32,7 @@ const OURS = [
   'sec-websocket-protocol',
 ]
 
+/** Parses a port number. */
 export function portOf(text: string | undefined): number {
   const port = Number(text)
   if (!/^\d{1,5}$/.test(text ?? '') || port < 1 || port > 65_535)
@@ -43,6 +44,7 @@ export function portOf(text: string | undefined): number {
 export const innerPath = (url: string): string =>
   url.replace(/^\/v1\/sandboxes\/[^/?]+\/ports\/[^/?]+/, '').replace(/^(?!\/)/, '/')
 
+/** The headers that a program in the sandbox receives. */
 export function innerHeaders(headers: IncomingMessage['headers'], port: number): OutgoingHttpHeaders {
   const kept = Object.entries(headers).filter(([name]) => ![...HOP, ...OURS, 'host'].includes(name))
   return { ...Object.fromEntries(kept), host: `localhost:${port}` }

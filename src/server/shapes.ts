@@ -61,6 +61,7 @@ export function metadataShape(name = /^[^\0=]+$/): Shape<Readonly<Record<string,
   }
 }
 
+/** The body that creates a sandbox. */
 export const createShape = object({
   backend: optional(words()),
   min_isolation: optional(oneOf(...LEVELS)),
@@ -90,6 +91,7 @@ export const createShape = object({
   idle_ms: optional(ms()),
   agent_id: optional(text({ max: 256 })),
 })
+/** A parsed create. */
 export type CreateBody = Infer<typeof createShape>
 
 /** The spec that a request asks for. */
@@ -124,6 +126,7 @@ export function specOf(body: CreateBody): Spec {
   )
 }
 
+/** The body that runs a command. */
 export const execShape = object({
   argv: optional(list(text({ empty: true }), 4096)),
   command: optional(text({ max: 1_000_000 })),
@@ -137,8 +140,10 @@ export const execShape = object({
   timeout_ms: optional(number({ integer: true, min: 1, max: 2 ** 31 - 1 })),
   background: optional(boolean()),
 })
+/** A parsed command. */
 export type ExecBody = Infer<typeof execShape>
 
+/** The command of a parsed body. */
 export function execRequestOf(body: ExecBody): ExecRequest {
   if ((body.argv === undefined) === (body.command === undefined))
     throw new SandboxError('no-command', 'give either `argv` or `command`')
@@ -172,6 +177,7 @@ export function bytesFrom(text: string): Uint8Array {
   return Buffer.from(text, 'base64')
 }
 
+/** The body that writes to a command's input. */
 export const stdinShape = object({
   exec_id: words(64),
   data: optional(text({ empty: true, max: 1024 * 1024 })),
@@ -192,12 +198,18 @@ const SIGNALS = [
   'SIGTSTP',
   'SIGWINCH',
 ] as const
+/** The body that signals a command. */
 export const signalShape = object({ exec_id: words(64), signal: optional(oneOf(...SIGNALS)) })
 
+/** The body that changes a lifetime. */
 export const timeoutShape = object({ timeout_ms: ms(), only_longer: optional(boolean()) })
+/** The body that changes the allowed hosts. */
 export const networkShape = object({ allow_hosts: list(words(), 1024) })
+/** The body of a snapshot. */
 export const snapshotShape = object({ name: optional(words(128)) })
+/** The body of a fork. */
 export const forkShape = object({ timeout_ms: optional(ms()) })
+/** An empty body. */
 export const noBody = object({})
 /** Paths inside the sandbox. A directory includes everything below it; without paths, all changes are applied. */
 export const applyShape = object({
@@ -206,22 +218,29 @@ export const applyShape = object({
   seen: optional(record(text({ max: 64 }))),
 })
 
+/** The body that asks for a decision. */
 export const evaluateShape = object({
   command: optional(text({ max: 1_000_000 })),
   argv: optional(list(text({ empty: true }), 4096)),
   workspace: optional(words(4096)),
   cwd: optional(words(4096)),
 })
+/** The body that answers an approval. */
 export const answerShape = object({
   approve: boolean(),
   /** The person's reason, recorded in the audit log. */
   reason: optional(text({ empty: true, max: 1024 })),
 })
+/** The body of a console sign-in. */
 export const signInShape = object({ link: optional(text({ max: 128 })), key: optional(text({ max: 256 })) })
+/** The body that creates a sign-in link. */
 export const newLinkShape = object({ key_id: optional(words(64)) })
 const policyText = () => text({ empty: true, max: 512 * 1024 })
+/** The body that checks a policy. */
 export const policyTextShape = object({ text: policyText() })
+/** The body that saves a policy. */
 export const policySaveShape = object({ text: policyText(), base: text({ empty: true, max: 64 }) })
+/** The body that tries a command, path or URL against the policy. */
 export const tryShape = object({
   command: optional(text({ max: 1_000_000 })),
   path: optional(text({ max: 4096 })),
@@ -230,6 +249,7 @@ export const tryShape = object({
   workspace: optional(words(4096)),
   cwd: optional(words(4096)),
 })
+/** The body that creates a key. */
 export const keyShape = object({
   name: optional(text({ empty: true, max: 128 })),
   scopes: optional(list(oneOf(...SCOPES), 4)),
@@ -243,7 +263,9 @@ const tenantName = (name: string, at: string): string => {
   if (!/^[\w.-]+$/.test(name)) throw new SandboxError('invalid-input', `${at}: a tenant is a word`)
   return name
 }
+/** The body that creates a webhook. */
 export const webhookShape = object({ url: words(2048), events: optional(list(oneOf(...EVENT_NAMES), 16)) })
+/** The body that runs a skill. */
 export const skillShape = object({ input: optional(json()) })
 
 /** Query parameters come as text. */
@@ -276,21 +298,28 @@ const flag = (): Shape<boolean> => ({
   parse: (value, at) => oneOf('true', 'false', '1', '0').parse(value, at) === 'true' || value === '1',
 })
 
+/** The query that lists sandboxes. */
 export const listQuery = object({
   state: optional(oneOf(...SHOWN_STATES)),
   agent_id: optional(text({ max: 256 })),
   cursor: optional(text({ max: 256 })),
   limit: optional(count(200)),
 })
+/** A query with a path. */
 export const pathQuery = object({ path: words(4096) })
+/** The query that reads a file. */
 export const readQuery = object({
   path: words(4096),
   offset: optional(position()),
   length: optional(position()),
 })
+/** The query that lists files. */
 export const filesQuery = object({ path: words(4096), depth: optional(count(16)) })
+/** The query that watches a directory. */
 export const watchQuery = object({ path: words(4096), recursive: optional(flag()) })
+/** The query that attaches to a command. */
 export const attachQuery = object({ after: optional(position()) })
+/** The query that reads the audit log. */
 export const auditQuery = object({
   event: optional(oneOf(...EVENT_NAMES)),
   event_type: optional(text({ max: 64 })),
@@ -304,16 +333,22 @@ export const auditQuery = object({
   order: optional(oneOf('asc', 'desc')),
   before: optional(position()),
 })
+/** The query that reads raw lines of the audit log. */
 export const linesQuery = object({ after: optional(position()), limit: optional(count(2048)) })
+/** A query with a position in the audit log. */
 export const positionQuery = object({ after: optional(position()) })
+/** The query that follows events. */
 export const eventsQuery = object({
   after: optional(position()),
   sandbox_id: optional(words(64)),
   event: optional(oneOf(...EVENT_NAMES)),
 })
+/** The query that lists approvals. */
 export const approvalsQuery = object({
   state: optional(oneOf('pending', 'approved', 'rejected', 'expired')),
   limit: optional(count(200)),
 })
+/** The query that reads a sandbox's log. */
 export const logsQuery = object({ limit: optional(count(1000)), after: optional(position()) })
+/** A query that is passed on as it is. */
 export const anyQuery: Shape<Readonly<Record<string, string>>> = record(text({ empty: true }), /^/)

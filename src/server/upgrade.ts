@@ -34,6 +34,7 @@ export type UpgradeTaker = (upgrade: Upgrade) => Promise<boolean>
 
 const MESSAGE_BYTES = 1024 * 1024
 
+/** Handles requests that upgrade to another protocol. */
 export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker[] = []) {
   const auth = authenticator(parts.keys, parts.supervisor)
   const sockets = new WebSocketServer({
@@ -80,6 +81,7 @@ function urlOf(target: string): URL {
   throw new SandboxError('invalid-input', 'the address of the request is not valid')
 }
 
+/** The headers of a Node request. */
 export const headersOf = (request: IncomingMessage): Headers =>
   new Headers(
     Object.entries(request.headers).flatMap(([name, value]): [string, string][] =>

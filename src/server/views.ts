@@ -26,6 +26,7 @@ export const stateOf = ({ row, live }: SandboxView): SandboxState =>
 export const layersOf = ({ layers }: SandboxView['row']): readonly string[] =>
   layers === null ? [] : (JSON.parse(layers) as string[])
 
+/** A sandbox as the API shows it. */
 export function sandboxJson(view: SandboxView) {
   const { row, live } = view
   const spec = JSON.parse(row.spec) as Spec
@@ -65,6 +66,7 @@ export const waitingJson = ({ row, changes }: Waiting): WaitingReview => ({
   changes,
 })
 
+/** An approval as the API shows it. */
 export const approvalJson = (row: ApprovalRow): Approval => ({
   id: row.id,
   command: row.command,
@@ -89,9 +91,11 @@ export const tenantOf = (principal: Principal): string | undefined =>
 export const nextSeq = (items: readonly { readonly seq: number }[], limit: number): string | null =>
   items.length === limit ? String(items.at(-1)?.seq) : null
 
+/** The cursor after a row. */
 export const cursorOf = (row: { readonly createdAt: number; readonly id: string }): string =>
   Buffer.from(`${row.createdAt} ${row.id}`).toString('base64url')
 
+/** The position of a cursor, if it is one. */
 export function cursorFrom(text: string): { readonly createdAt: number; readonly id: string } | undefined {
   const [, at, id] = /^(\d{1,15}) (\w{1,64})$/.exec(Buffer.from(text, 'base64url').toString()) ?? []
   return at && id ? { createdAt: Number(at), id } : undefined

@@ -77,6 +77,31 @@ function namesOf(bindings: ts.NamedImportBindings | ts.NamedExportBindings | und
   return bindings.elements.map((element) => (element.propertyName ?? element.name).text)
 }
 
+/** The exports of a file without a doc comment; of overloads the first one counts. */
+function undocumented(file: string, text: string): string[] {
+  const source = ts.createSourceFile(file, text, ts.ScriptTarget.ES2022, true)
+  const documented = new Set<string>()
+  return source.statements.flatMap((statement) => {
+    const isExported =
+      ts.canHaveModifiers(statement) &&
+      ts.getModifiers(statement)?.some(({ kind }) => kind === ts.SyntaxKind.ExportKeyword)
+    if (!isExported) return []
+    const name = exportedName(statement)
+    const isOverload = ts.isFunctionDeclaration(statement) && documented.has(name)
+    if (isOverload || ts.getJSDocCommentsAndTags(statement).length > 0) {
+      documented.add(name)
+      return []
+    }
+    return [`${file}: ${name}`]
+  })
+}
+
+function exportedName(statement: ts.Statement): string {
+  if (ts.isVariableStatement(statement))
+    return statement.declarationList.declarations[0]?.name.getText() ?? ''
+  return (statement as ts.Statement & { readonly name?: ts.Identifier }).name?.text ?? ''
+}
+
 /** `process.env`, `process['env']` and `{ env } = process`. */
 function isEnvironment(node: ts.Node): boolean {
   const isProcess = (one: ts.Node | undefined): boolean =>
@@ -172,6 +197,11 @@ describe('every file imports only what its module may', () => {
         return uses.filter((use) => use === 'any' || use === 'default export').map((use) => `${name}: ${use}`)
       })
     expect(wrong).toEqual([])
+  })
+
+  test('every export has a doc sentence', () => {
+    const library = sources.filter((name) => !name.includes('/testkit/'))
+    expect(library.flatMap((name) => undocumented(name, readFileSync(join(SRC, name), 'utf8')))).toEqual([])
   })
 
   test('exceptions are needed, or they go', () => {

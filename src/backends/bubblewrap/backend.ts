@@ -26,6 +26,7 @@ import { resultOf, SETUP_FAILED } from './result.ts'
 import { type Arch, assemble, encode } from './seccomp.ts'
 import { BubblewrapTransport } from './transport.ts'
 
+/** What the bubblewrap backend is made of. */
 export type BubblewrapParts = {
   /** The path of our launcher and guest agent, built by `npm run setup`. */
   readonly agent: string

@@ -28,6 +28,7 @@ export type SystemLayout = {
   readonly certificates: readonly string[]
 }
 
+/** What a launch needs besides its plan. */
 export type LaunchContext = {
   /** The agent prepares everything and waits for a `go` frame. */
   readonly waitForGo: boolean

@@ -193,4 +193,5 @@ export function encode(instructions: readonly Instruction[]): Uint8Array {
   return new Uint8Array(bytes.buffer)
 }
 
+/** The system calls that the filter refuses. */
 export const REFUSED_CALLS: readonly string[] = Object.keys(REFUSED)

@@ -20,6 +20,7 @@ import { type ContainerContext, containerBody } from './launch.ts'
 import { layersOf } from './layers.ts'
 import { engineProfile } from './seccomp-json.ts'
 
+/** What the Docker backend is made of. */
 export type DockerParts = {
   readonly agent: string
   readonly probePlan: () => Plan

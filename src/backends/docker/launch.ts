@@ -43,6 +43,7 @@ const HIDDEN = [
 ]
 const READ_ONLY = ['sys', 'sysrq-trigger', 'irq', 'bus', 'fs']
 
+/** The request that creates the container of a plan. */
 export function containerBody(plan: Plan, context: ContainerContext): Record<string, unknown> {
   return {
     Image: context.image,

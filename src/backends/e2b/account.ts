@@ -109,9 +109,11 @@ class Refusal extends SandboxError {
   }
 }
 
+/** Whether an error says that a sandbox does not exist any more. */
 export const isGone = (error: unknown): boolean =>
   error instanceof Refusal && (error.status === 404 || error.status === 502)
 
+/** The error for an answer of E2B's API. */
 export function refusalOf(status: number, text: string): SandboxError {
   if (status === 401 || status === 403)
     return new Refusal(status, 'e2b rejected the key', 'set E2B_API_KEY to a valid key')

@@ -17,6 +17,7 @@ import {
 import { EnvdLine, envdOf } from './envd.ts'
 import { envdFiles } from './files.ts'
 
+/** What the E2B backend is made of. */
 export type E2bParts = {
   /** Absent: no key is configured. */
   readonly settings: E2bSettings | undefined

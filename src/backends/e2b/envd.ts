@@ -18,6 +18,7 @@ export type Envd = {
   readonly headers: Readonly<Record<string, string>>
 }
 
+/** The address of a sandbox's own API. */
 export function envdOf({ sandboxUrl, domain }: E2bSettings, { id, token, domain: own }: E2bHandle): Envd {
   return {
     url: sandboxUrl ?? `https://${PORT}-${id}.${own ?? domain}`,

@@ -26,6 +26,7 @@ import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
 
+/** What the gVisor backend is made of. */
 export type GvisorParts = {
   readonly agent: string
   readonly probePlan: () => Plan

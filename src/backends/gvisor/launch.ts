@@ -17,6 +17,7 @@ export type Root = {
   }[]
 }
 
+/** What a bundle needs besides its plan. */
 export type BundleContext = {
   readonly agent: string
   /** Our directory with the plan's files, and an empty one called `nothing`. */
@@ -29,6 +30,7 @@ export type BundleContext = {
 
 type MountPoint = { readonly path: string; readonly kind: 'dir' | 'file' }
 type Copy = { readonly source: string; readonly path: string }
+/** An OCI bundle. */
 export type Bundle = {
   readonly copies: readonly Copy[]
   readonly config: Record<string, unknown>
@@ -36,11 +38,13 @@ export type Bundle = {
   readonly links: Root['links']
 }
 
+/** Where the agent is in the container. */
 export const AGENT_TARGET = '/.ringfence/agent'
 const MB = 1024 * 1024
 /** gVisor's threads are in them too, and none of them is a process of the sandbox. */
 const NAMESPACES = ['pid', 'network', 'ipc', 'uts', 'mount', 'cgroup']
 
+/** The OCI bundle of a plan. */
 export function bundleOf(plan: Plan, context: BundleContext): Bundle {
   const mounts = [...kernelMounts(plan), ...shownMounts(context), ...planMounts(plan, context)]
   return {

@@ -52,6 +52,7 @@ export function refuseUnkept(plan: Plan): void {
     )
 }
 
+/** The isolation layers of a gVisor sandbox. */
 export const ownKernelLayers = (status: ReadonlyMap<string, string>): readonly string[] => [
   'gvisor',
   ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),

@@ -10,8 +10,10 @@ import type { Plan } from '../../model/plan.ts'
 import type { ContainerHandle } from '../container-handle.ts'
 import { assertServed } from './own-kernel.ts'
 
+/** The `runsc` program and how it runs. */
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
 
+/** One sandbox of `runsc`. */
 export type RunscSandbox = {
   readonly id: string
   readonly bundle: string

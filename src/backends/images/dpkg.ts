@@ -11,6 +11,7 @@ export type Packages = {
 
 const HOME = '/var/lib/dpkg'
 
+/** Reads the package database of this host. */
 export function installedPackages(home = HOME): Packages {
   const lists = listsOf(home)
   const owners = new Map<string, string[]>()

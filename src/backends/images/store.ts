@@ -41,6 +41,7 @@ export type Image = {
   readonly stamp?: string
 }
 
+/** What an image is built from. */
 export type ImageSource =
   | { readonly kind: 'host'; readonly programs: readonly string[] }
   | { readonly kind: 'packages'; readonly packages: readonly string[] }
@@ -51,6 +52,7 @@ const DEFAULT_IMAGE = 'default'
 export const PROBE_IMAGE = 'probe'
 const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/
 
+/** How a build reports progress and is cancelled. */
 export type BuildOptions = {
   readonly onProgress?: ((text: string) => void) | undefined
 }

@@ -38,10 +38,12 @@ export function addHostPath(tree: Tree, path: string, at = path): boolean {
   return true
 }
 
+/** Adds a file with this text. */
 export function addText(tree: Tree, path: string, text: string): void {
   addParents(tree, path)
   tree.set(path, { kind: 'file', mode: 0o644, modified: 0, content: { text } })
 }
 
+/** The content of a file. */
 export const bytesOf = (content: Content): Buffer =>
   'text' in content ? Buffer.from(content.text) : readFileSync(content.source)

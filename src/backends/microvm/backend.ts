@@ -20,6 +20,7 @@ import { isAlone, kindOfPlan, refuseUnkept } from './plans.ts'
 import { type MachineSabotage, Prepared } from './prepared.ts'
 import { MicrovmSandbox } from './sandbox.ts'
 
+/** What the microVM backend is made of. */
 export type MicrovmParts = {
   readonly agent: string
   readonly probePlan: () => Plan

@@ -28,5 +28,6 @@ export const freshness = (): readonly string[] => [
   `${Date.now()}000000`,
 ]
 
+/** Encodes fields for the agent. */
 export const fieldsOf = (fields: readonly string[]): Buffer =>
   Buffer.from(fields.map((field) => `${field}\0`).join(''))

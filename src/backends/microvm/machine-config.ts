@@ -21,6 +21,7 @@ export function machineMemoryMb(plan: Plan): number | undefined {
   return SIZES_MB.find((size) => size >= wanted + KERNEL_MB)
 }
 
+/** The size of a machine's disk in MiB. */
 export const diskMb = (plan: Plan): number => asked(plan, 'diskMb') ?? DEFAULT_DISK_MB
 
 /** In mount order: a nested mount comes after the outer one. */
@@ -36,6 +37,7 @@ export type ContainerSettings = {
   readonly images: ReadonlySet<number>
 }
 
+/** The fields that set up the container in a machine. */
 export function containerSettingFields(plan: Plan, settings: ContainerSettings): readonly string[] {
   const { user, hostname, memoryMb, images } = settings
   const { pids, cpus } = plan.limits
@@ -101,6 +103,7 @@ export const POOL_WARM_UP_COMMANDS: readonly string[] = ['true', 'bash -c true']
 
 /** An empty container for the warm-up. */
 export const WARM_UP_MOUNTS: readonly string[] = ['user', '1000', '1000', 'tmp', '64m']
+/** The agent's configuration while a machine warms up. */
 export const WARM_UP_FIELDS: readonly string[] = [
   ...['persistent', 'cwd', '/tmp', 'env', 'PATH=/usr/local/bin:/usr/bin:/bin', 'env', 'HOME=/tmp'],
   ...['writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'],

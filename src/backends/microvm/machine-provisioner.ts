@@ -10,6 +10,7 @@ import { MachineTemplates } from './template.ts'
 /** Everything that a new machine depends on. A disk with size 0 has no file system. */
 export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
 
+/** What machines are provisioned with. */
 export type MachineProvisionerParts = {
   readonly stateDir: string
   readonly driver: Driver

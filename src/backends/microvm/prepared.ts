@@ -26,6 +26,7 @@ export type MachineSabotage = {
 
 const unharmed = (fields: readonly string[]): readonly string[] => fields
 
+/** How a machine is prepared. */
 export type Settings = {
   readonly memoryMb: number
   readonly filter: Uint8Array

@@ -6,6 +6,7 @@ import { TarReader } from '../tar/reader.ts'
 import { CopyOut, type ProtectedNameOf, type SkippedPath } from './files/copy-out.ts'
 import type { Prepared, SharedMount } from './prepared.ts'
 
+/** How files are copied back from a machine. */
 export type CopyBack = {
   readonly refuses: ProtectedNameOf
   /** The limit of all bytes that are copied back. */

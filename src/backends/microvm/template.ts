@@ -23,6 +23,7 @@ import { assertRoom } from './files/disk.ts'
 
 type Record = { readonly memoryBytes: number; readonly state: string }
 
+/** What machine templates are made of. */
 export type TemplateParts = {
   readonly dir: string
   readonly driver: Driver

@@ -5,6 +5,7 @@ import { isPlan, type Plan } from '../../model/plan.ts'
 import type { Backend, BackendSandbox, Probe } from '../backend.ts'
 import { mockFiles } from './files.ts'
 
+/** The result that a mock command returns. */
 export type MockAnswer = Partial<Pick<ExecResult, 'outcome' | 'stdout' | 'stderr' | 'violations'>>
 
 /**

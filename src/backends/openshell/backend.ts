@@ -10,6 +10,7 @@ import { REMOTE_CLAIMS, type RemoteRequest, RemoteSandbox, type RemoteTransport 
 import { scriptedFiles } from './files.ts'
 import { Gateway, type GatewaySandbox } from './gateway.ts'
 
+/** Where the gateway is, or that this host is used. */
 export type OpenShellSettings = {
   /** `remote` uses a gateway; `mirror` runs on a backend of this host, with the workspace in place. */
   readonly mode: string | undefined

@@ -22,6 +22,7 @@ const READY_MS = 180_000
 const POLL_MS = 250
 const PHASE = { ready: 2, error: 3, deleting: 4 } as const
 
+/** A sandbox of the gateway. */
 export type GatewaySandbox = { readonly id: string; readonly name: string }
 
 /** Only the sandbox's own files; no host may be reached. */
@@ -36,6 +37,7 @@ const POLICY: Message = {
   4: { 1: 'sandbox', 2: 'sandbox' },
 }
 
+/** A client for the gateway's API. */
 export class Gateway {
   readonly #channel: GrpcChannel
 

@@ -2,11 +2,13 @@
 
 /** The value of a field to encode: text and bytes, numbers, messages, and lists of them. */
 type Value = string | number | boolean | Uint8Array | Message | readonly Value[] | undefined
+/** A message by field number. */
 export type Message = { readonly [field: number]: Value }
 
 const VARINT = 0
 const BYTES = 2
 
+/** Encodes a message. */
 export function encode(message: Message): Buffer {
   return Buffer.concat(Object.entries(message).flatMap(([field, value]) => fieldOf(Number(field), value)))
 }
@@ -95,11 +97,13 @@ class Reader {
 
 const last = (fields: Fields, field: number): bigint | Buffer | undefined => fields.get(field)?.at(-1)
 
+/** The text of a field; empty if absent. */
 export function textOf(fields: Fields, field: number): string {
   const value = last(fields, field)
   return Buffer.isBuffer(value) ? value.toString('utf8') : ''
 }
 
+/** The bytes of a field. */
 export function bytesOf(fields: Fields, field: number): Buffer | undefined {
   const value = last(fields, field)
   return Buffer.isBuffer(value) ? value : undefined
@@ -111,6 +115,7 @@ export function numberOf(fields: Fields, field: number): number {
   return typeof value === 'bigint' ? Number(BigInt.asIntN(64, value)) : 0
 }
 
+/** The message in a field; empty if absent. */
 export function messageOf(fields: Fields, field: number): Fields {
   return decode(bytesOf(fields, field) ?? Buffer.alloc(0))
 }

@@ -71,6 +71,7 @@ async function feed(process: StartedProcess, input: Bytes | undefined): Promise<
 /** Each write is a round trip, so small chunks are joined. */
 const PIECE = 256 * 1024
 
+/** The input in chunks of bounded size. */
 export async function* inPieces(input: Bytes): AsyncGenerator<Uint8Array> {
   let waiting: Uint8Array[] = []
   let size = 0

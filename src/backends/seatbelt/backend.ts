@@ -43,6 +43,7 @@ const CLAIMS: readonly Guarantee[] = [
   'limit.output',
 ]
 
+/** What the Seatbelt backend is made of. */
 export type SeatbeltParts = { readonly platform: string; readonly probePlan: () => Plan }
 
 /** macOS's own sandbox. Not tested on macOS yet: see the README beside this file. */

@@ -24,6 +24,7 @@ const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   ...TAR_TYPES,
 }
 
+/** Limits on an archive. */
 export type TarLimits = {
   readonly entries?: number
   readonly bytes?: number

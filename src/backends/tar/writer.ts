@@ -30,8 +30,10 @@ export function* tarFile(name: string, size: number): Generator<Buffer> {
   yield* header({ name, type: '0', mode: 0o644, size })
 }
 
+/** The zeros after content of this size. */
 export const padding = (size: number): Buffer => Buffer.alloc((BLOCK - (size % BLOCK)) % BLOCK)
 
+/** The header of one entry. */
 export type Header = {
   readonly name: string
   readonly type: string

@@ -18,6 +18,7 @@ const STEP_MS = 15 * 60_000
 /** How far the steps have come. */
 type BuildState = { workdir: string; readonly env: Record<string, string> }
 
+/** Runs the steps of a template build in a sandbox. */
 export async function runBuild(
   surface: E2bSurface,
   principal: Principal,

@@ -4,6 +4,7 @@ import { SandboxError } from '../../model/errors.ts'
 
 export type LogEntry = { readonly timestamp: string; readonly level: string; readonly message: string }
 
+/** One build with its state and log. */
 export type Build = {
   readonly id: string
   readonly templateId: string
@@ -42,6 +43,7 @@ export class BuildLog {
 /** About what an entry costs beside its message. */
 const ENTRY_BYTES = 128
 
+/** All builds, bounded for each tenant. */
 export class Builds {
   readonly #byTenant = new Map<string, Map<string, Build>>()
 

@@ -19,6 +19,7 @@ function envelope(message: unknown, flags = 0): Uint8Array {
   return out
 }
 
+/** Answers a Connect request that has one answer. */
 export async function unary(
   request: Request,
   handle: (message: unknown) => Promise<unknown>,
@@ -35,8 +36,10 @@ export async function unary(
 
 /** What a stream's source gets to know: that nobody listens any more. */
 export type Stream = AsyncGenerator<unknown, void>
+/** Produces the messages of a stream. */
 export type StreamHandler = (gone: AbortSignal) => Stream
 
+/** How a stream is kept alive, logged and ended. */
 export type StreamOptions = {
   /** Sent when the line was silent for so long. */
   readonly keepalive?: unknown

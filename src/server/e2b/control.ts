@@ -76,6 +76,7 @@ async function setNetwork(call: RestCall): Promise<Response> {
   return nothing()
 }
 
+/** The routes of E2B's control plane. */
 export const CONTROL: readonly RestRoute[] = [
   { method: 'POST', path: '/v2/sandboxes', scope: 'create', handle: create(300) },
   { method: 'POST', path: '/sandboxes', scope: 'create', handle: create(15) },

@@ -81,6 +81,7 @@ function specFor(
   }
 }
 
+/** Creates a sandbox as E2B's clients expect it. */
 export async function createSandbox(
   surface: E2bSurface,
   principal: Principal,

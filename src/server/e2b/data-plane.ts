@@ -56,6 +56,7 @@ function signedFor(surface: E2bSurface, context: Context<AppEnv>): string | unde
   return signedSandbox(surface.parts.supervisor.liveIds, context.req.method, query, surface.e2b)
 }
 
+/** Serves a request to one sandbox. */
 export async function serveTarget(
   surface: E2bSurface,
   context: Context<AppEnv>,
@@ -222,6 +223,7 @@ export async function mayPass(
   return true
 }
 
+/** Compares two secrets in constant time. */
 export function same(one: string, other: string): boolean {
   const [a, b] = [Buffer.from(one), Buffer.from(other)]
   return a.length === b.length && timingSafeEqual(a, b)

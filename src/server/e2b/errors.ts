@@ -25,7 +25,9 @@ const STATUS = {
   deadline_exceeded: 504,
   internal: 500,
 } as const
+/** An error code of the Connect protocol. */
 export type ConnectCode = keyof typeof STATUS
+/** An error of the Connect protocol. */
 export type ConnectProblem = { readonly code: ConnectCode; readonly message: string }
 
 /** An error whose name in the RPC is known where it is thrown. */
@@ -72,8 +74,10 @@ const FAMILIES: Readonly<Record<SandboxError['family'], ConnectCode>> = {
 const lineOf = ({ message, hint }: SandboxError): string =>
   `${message}${hint ? ` (${hint})` : ''}`.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, '\ufffd')
 
+/** Writes a line to the server's log. */
 export type Log = (line: string) => void
 
+/** The Connect error for a thrown value. */
 export function connectProblem(error: unknown, log: Log): ConnectProblem {
   if (error instanceof ConnectError) return { code: error.code, message: error.message }
   if (error instanceof NotRunning) return { code: 'unavailable', message: error.message }
@@ -83,6 +87,7 @@ export function connectProblem(error: unknown, log: Log): ConnectProblem {
   return { code: 'internal', message: 'internal error' }
 }
 
+/** The response for a Connect error. */
 export const connectAnswer = (problem: ConnectProblem): Response =>
   Response.json(problem, { status: STATUS[problem.code] })
 

@@ -18,6 +18,7 @@ const listShape = object({
   depth: optional(number({ integer: true, min: 0, max: 64 })),
 })
 const moveShape = object({ source: path(), destination: path() })
+/** A request to watch a directory. */
 export const watchShape = object({
   path: optional(path()),
   recursive: optional(boolean()),
@@ -130,6 +131,7 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
   },
 }
 
+/** The methods of the file service that have one answer. */
 export const UNARY: Readonly<Record<string, Handler>> = Object.fromEntries(
   Object.entries(HANDLERS).map(([name, handle]) => [
     name,
@@ -148,7 +150,9 @@ const EVENTS = {
   chmod: 'EVENT_TYPE_CHMOD',
 } as const
 
+/** One event of a watch. */
 export type WatchEvent = { readonly name: string; readonly type: string; readonly entry?: unknown }
+/** A parsed request to watch a directory. */
 export type Watch = ReturnType<typeof watchShape.parse>
 
 /** Resolves once the watch is in place; ends with the signal. */
@@ -184,9 +188,11 @@ export function watch(
   })
 }
 
+/** The message that keeps a silent watch open. */
 export const WATCH_KEEPALIVE = { keepalive: {} }
 const QUEUE = 10_000
 
+/** Streams the changes of a directory. */
 export async function* watchDir(guest: SandboxRequest, gone: AbortSignal): Stream {
   const asked = watchShape.parse(await onlyMessage(guest.request), '')
   const queue: WatchEvent[] = []

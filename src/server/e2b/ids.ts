@@ -10,9 +10,12 @@ export const fromE2bId = (text: string): string | undefined => {
   return bare && `sb_${bare}`
 }
 
+/** The port of the sandbox's own API in E2B's addresses. */
 export const ENVD_PORT = 49_983
+/** The port of the code interpreter in E2B's addresses. */
 export const INTERPRETER_PORT = 49_999
 
+/** A sandbox and a port of it. */
 export type Target = { readonly id: string; readonly port: number }
 
 const PORT_HOST = /^(\d{1,5})-(sb[0-9a-f]{20})\./

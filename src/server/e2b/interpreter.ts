@@ -70,6 +70,7 @@ function contextFor(
 
 const shown = ({ id, language, cwd }: CodeContext) => ({ id, language, cwd })
 
+/** Serves the code interpreter's API. */
 export async function interpreter(guest: SandboxRequest): Promise<Response> {
   const { path, method } = guest.context.req
   if (path === '/health') return Response.json({ status: 'ok' })

@@ -10,8 +10,10 @@ const LANGUAGES = {
   python: { file: 'python.py', program: ['python3', '-u'] },
   javascript: { file: 'javascript.cjs', program: ['node', '--no-warnings'] },
 } as const
+/** A language of the code interpreter. */
 export type Language = keyof typeof LANGUAGES
 
+/** What a kernel is started with. */
 export type KernelParts = {
   readonly surface: E2bSurface
   readonly entry: LiveSandbox
@@ -29,6 +31,7 @@ const LINE_BYTES = 64 * 1024 * 1024
 const PATIENCE_MS = 2000
 const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution']
 
+/** A running kernel process and its messages. */
 export class Kernel {
   readonly #session: ExecSession
   /** SECURITY: every line with it is the kernel's, the rest is what programs printed past it; it guards no secret. */
@@ -161,6 +164,7 @@ function parsed(text: string): KernelMessage | undefined {
   }
 }
 
+/** The language of a name or alias; throws if there is none. */
 export const languageOf = (name: string | undefined): Language => {
   const known: Readonly<Record<string, Language>> = {
     python: 'python',

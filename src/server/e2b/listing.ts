@@ -76,6 +76,7 @@ async function collect(
   }
 }
 
+/** One page of running sandboxes. */
 export async function listPage(
   surface: E2bSurface,
   principal: Principal,
@@ -110,6 +111,7 @@ async function ascending(
   return answer(page, start + limit < all.length && last ? cursorOf(last.row) : undefined)
 }
 
+/** The page size of a query. */
 export function limitOf(query: URLSearchParams): number {
   const limit = Number(query.get('limit') ?? PAGE)
   if (!Number.isInteger(limit) || limit < 1) throw new SandboxError('invalid-input', 'limit: not a number')
@@ -123,6 +125,7 @@ function answer(page: readonly SandboxView[], next: string | undefined): Respons
   })
 }
 
+/** All running sandboxes. */
 export async function listAll(
   surface: E2bSurface,
   principal: Principal,

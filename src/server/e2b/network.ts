@@ -13,14 +13,17 @@ const egressFields = {
   rules: optional(record(anything, /^/)),
   egressProxy: optional(anything),
 }
+/** E2B's network options of a create. */
 export const networkShape = object({
   ...egressFields,
   allowPublicTraffic: optional(boolean()),
   maskRequestHost: optional(text({ max: 1024 })),
   httpsPorts: optional(list(number({ integer: true, min: 1, max: 65_535 }), 64)),
 })
+/** E2B's network options of an update. */
 export const networkUpdateShape = object({ ...egressFields, allow_internet_access: optional(boolean()) })
 
+/** Parsed network options. */
 export type E2bNetwork = ReturnType<typeof networkShape.parse>
 
 const ALL_TRAFFIC = ['0.0.0.0/0', '::/0']

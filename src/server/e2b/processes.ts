@@ -58,6 +58,7 @@ type Selector = ReturnType<typeof selector.parse>
 /** What was asked for, for as long as somebody holds the command. */
 const KNOWN = new WeakMap<ExecSession, Known>()
 
+/** The message that keeps a silent stream open. */
 export const KEEPALIVE = { event: { keepalive: {} } }
 
 /** The client's own deadline; it counts here too, because a client that went away cannot end anything. */
@@ -77,6 +78,7 @@ async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise
     throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)
 }
 
+/** Starts a command and streams its events. */
 export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
   const { surface, principal, live, request } = guest
@@ -196,6 +198,7 @@ async function takeAll(guest: SandboxRequest): Promise<unknown> {
   return {}
 }
 
+/** The methods of the process service that have one answer. */
 export const UNARY: Readonly<Record<string, (guest: SandboxRequest, message: unknown) => Promise<unknown>>> =
   {
     async List({ live }) {

@@ -19,6 +19,7 @@ export type RestCall = {
   readonly host: string
 }
 
+/** One REST route of E2B's API. */
 export type RestRoute = {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE' | 'PATCH'
   readonly path: string
@@ -26,6 +27,7 @@ export type RestRoute = {
   readonly handle: (call: RestCall) => Promise<Response>
 }
 
+/** Authenticates a REST request and runs its handler. */
 export async function serveRest(
   surface: E2bSurface,
   route: RestRoute,
@@ -41,6 +43,7 @@ export async function serveRest(
   }
 }
 
+/** The parsed body of a REST request. */
 export const bodyOf = <T>({ context }: RestCall, shape: Shape<T>): Promise<T> =>
   jsonBody(context.req.raw, shape)
 

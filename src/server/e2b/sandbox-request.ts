@@ -28,8 +28,10 @@ export type E2bParts = {
   readonly kernel: (file: string) => string
 }
 
+/** The server's parts together with those of E2B's API. */
 export type E2bSurface = Surface & { readonly e2b: E2bParts }
 
+/** The home directory of E2B's user. */
 export const HOME = '/home/user'
 /** The directories that each of these sandboxes has to itself. */
 export const PRIVATE = [HOME, '/workspace'] as const

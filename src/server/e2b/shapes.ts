@@ -7,6 +7,7 @@ import { networkShape } from './network.ts'
 const seconds = () => number({ integer: true, min: 0, max: 2 ** 31 })
 const anything: Shape<unknown> = { schema: {}, parse: (value) => value }
 
+/** A shape that treats `null` as absent. */
 export const withoutNulls = <T>(shape: Shape<T>): Shape<T> => ({
   schema: shape.schema,
   parse(value, at) {
@@ -15,6 +16,7 @@ export const withoutNulls = <T>(shape: Shape<T>): Shape<T> => ({
   },
 })
 
+/** The body of a create. */
 export const createShape = withoutNulls(
   object({
     templateID: optional(text({ max: 256 })),
@@ -33,19 +35,27 @@ export const createShape = withoutNulls(
     iam: optional(anything),
   }),
 )
+/** A parsed create. */
 export type CreateBody = ReturnType<typeof createShape.parse>
 
+/** The body that sets a time-out. */
 export const timeoutShape = withoutNulls(object({ timeout: optional(seconds()) }))
+/** The body of a connect. */
 export const connectShape = withoutNulls(
   object({ timeout: optional(seconds()), memory: optional(boolean()), autoPause: optional(boolean()) }),
 )
+/** The body of a refresh. */
 export const refreshShape = withoutNulls(object({ duration: optional(seconds()) }))
+/** The body of a pause. */
 export const pauseShape = withoutNulls(object({ memory: optional(boolean()) }))
+/** The body of a snapshot. */
 export const snapshotShape = withoutNulls(object({ name: optional(text({ max: 128 })) }))
+/** The body of a fork. */
 export const forkShape = withoutNulls(
   object({ count: optional(number({ integer: true, min: 1, max: 100 })), timeout: optional(seconds()) }),
 )
 
+/** The body that creates a template. */
 export const newTemplateShape = withoutNulls(
   object({
     name: optional(text({ max: 128 })),
@@ -69,8 +79,10 @@ const stepShape = withoutNulls(
     gzip: optional(boolean()),
   }),
 )
+/** One step of a template build. */
 export type Step = ReturnType<typeof stepShape.parse>
 
+/** The body that starts a build. */
 export const buildShape = withoutNulls(
   object({
     fromImage: optional(text({ max: 512 })),
@@ -82,4 +94,5 @@ export const buildShape = withoutNulls(
     force: optional(boolean()),
   }),
 )
+/** A parsed build. */
 export type BuildBody = ReturnType<typeof buildShape.parse>

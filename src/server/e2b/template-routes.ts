@@ -247,6 +247,7 @@ async function fork(call: RestCall): Promise<Response> {
 }
 const FORK_SECONDS = 300
 
+/** The routes of templates, builds and snapshots. */
 export const TEMPLATES: readonly RestRoute[] = [
   { method: 'POST', path: '/v3/templates', scope: 'create', handle: request },
   { method: 'POST', path: '/v2/templates', scope: 'create', handle: request },

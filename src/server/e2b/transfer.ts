@@ -59,6 +59,7 @@ function streamed(source: AsyncGenerator<Uint8Array>, ready: (Uint8Array | undef
   return new Response(stream, { headers: HEADERS })
 }
 
+/** Writes uploaded files to the sandbox. */
 export async function upload(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
   checkUser(query.get('username') ?? basicUser(guest.request))
   const { request } = guest

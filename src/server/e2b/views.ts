@@ -19,10 +19,12 @@ const optionsShape = object({
   internet: optional(boolean()),
   allowOut: optional(list(text())),
 })
+/** Options of E2B's clients that are kept with a sandbox. */
 export type E2bOptions = Infer<typeof optionsShape>
 /** INVARIANT: reserved; callers cannot set it. */
 export const OPTIONS = 'ringfence.e2b'
 
+/** The spec of a sandbox. */
 export const specOf = ({ row }: SandboxView): Spec => JSON.parse(row.spec) as Spec
 
 /** A record of an older version, or one that somebody else wrote, never breaks a list. */
@@ -37,6 +39,7 @@ export function optionsOf(spec: Spec): E2bOptions {
 /** E2B's clients cannot read a sandbox without an end. */
 const NEVER = 100 * 365 * 24 * 3600 * 1000
 
+/** A sandbox in a list. */
 export function infoOf(seen: SandboxView) {
   const { row, live } = seen
   const spec = specOf(seen)
@@ -76,6 +79,7 @@ const tokensOf = ({ e2b: { tokens } }: E2bSurface, { row }: SandboxView) => ({
   trafficAccessToken: tokens.traffic(row.id),
 })
 
+/** A sandbox with its tokens and addresses. */
 export function detailOf(surface: E2bSurface, principal: Principal, seen: SandboxView, host: string) {
   const spec = specOf(seen)
   const { internet, allowOut } = optionsOf(spec)

@@ -31,6 +31,7 @@ function watcher({ live }: SandboxRequest, message: unknown): readonly [string, 
   return [watcherId, found]
 }
 
+/** The methods for watches that are polled. */
 export const UNARY: Readonly<Record<string, (guest: SandboxRequest, message: unknown) => Promise<unknown>>> =
   {
     async CreateWatcher(guest, message) {

@@ -197,4 +197,5 @@ const following: readonly Route[] = [
   }),
 ]
 
+/** Routes of the audit log. */
 export const auditRoutes: readonly Route[] = [...reading, ...following]

@@ -40,6 +40,7 @@ function welcome(call: Pick<Call, 'parts' | 'request'>, { cookie, page, principa
   })
 }
 
+/** Routes of the console. */
 export const consoleRoutes: readonly Route[] = [
   route({
     method: 'POST',

@@ -36,6 +36,7 @@ const wantsStream = (request: Request): boolean =>
 
 const STREAM = { type: 'text/event-stream', events: execEvents } as const
 
+/** Routes of commands. */
 export const execRoutes: readonly Route[] = [
   route({
     method: 'POST',

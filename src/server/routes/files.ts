@@ -46,6 +46,7 @@ type WatchEvent = EventOf<typeof watchEvents>
 
 const base = { sandboxToken: true } as const
 
+/** Routes of files in a sandbox. */
 export const fileRoutes: readonly Route[] = [
   route({
     ...base,

@@ -10,6 +10,7 @@ import { layersOf } from '../views.ts'
 
 const base = { method: 'GET', scope: 'read', sandboxToken: true } as const
 
+/** Routes that show how a sandbox is isolated and what it connected to. */
 export const isolationRoutes: readonly Route[] = [
   route({
     ...base,

@@ -124,4 +124,5 @@ const changing: readonly Route[] = [
   }),
 ]
 
+/** Routes of the policy. */
 export const policyRoutes: readonly Route[] = [...judging, ...changing]

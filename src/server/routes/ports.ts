@@ -7,6 +7,7 @@ import { anyQuery } from '../shapes.ts'
 
 const PATHS = ['/v1/sandboxes/:id/ports/:port', '/v1/sandboxes/:id/ports/:port/*'] as const
 
+/** Routes to ports of a sandbox. */
 export const portRoutes: readonly Route[] = PATHS.map((path) =>
   route({
     method: 'ALL',

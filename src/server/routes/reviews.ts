@@ -28,6 +28,7 @@ const changeJson = ({ inside, change, kind, mode, size, binary, target, version 
   version,
 })
 
+/** Routes of reviewed changes. */
 export const reviewRoutes: readonly Route[] = [
   route({
     method: 'GET',

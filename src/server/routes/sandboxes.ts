@@ -168,4 +168,5 @@ const activity: readonly Route[] = [
   }),
 ]
 
+/** Routes of sandboxes. */
 export const sandboxRoutes: readonly Route[] = [...lifecycle, ...activity]

@@ -22,6 +22,7 @@ const snapshotJson = ({ id, name, sandboxId, backend, createdAt }: Template): Sn
   created_at: new Date(createdAt).toISOString(),
 })
 
+/** Routes of snapshots. */
 export const snapshotRoutes: readonly Route[] = [
   route({
     method: 'POST',

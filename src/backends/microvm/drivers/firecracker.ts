@@ -13,6 +13,7 @@ export type FirecrackerCall = {
   readonly body: Readonly<Record<string, unknown>>
 }
 
+/** The settings of one machine. */
 export type FirecrackerMachine = {
   readonly id: string
   readonly image: GuestImage
@@ -79,13 +80,16 @@ export const cloneCalls = (): readonly FirecrackerCall[] => [
   }),
 ]
 
+/** The call that pauses a machine. */
 export const pauseCall = (): FirecrackerCall => ({ method: 'PATCH', path: '/vm', body: { state: 'Paused' } })
+/** The call that resumes a machine. */
 export const resumeCall = (): FirecrackerCall => ({
   method: 'PATCH',
   path: '/vm',
   body: { state: 'Resumed' },
 })
 
+/** The settings of the jailer. */
 export type FirecrackerJail = {
   readonly firecracker: string
   readonly base: string

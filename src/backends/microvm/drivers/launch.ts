@@ -19,6 +19,7 @@ export const DESCRIPTORS = {
 
 const byDescriptor = (number: number): string => `/proc/self/fd/${number}`
 
+/** What QEMU is started with. */
 export type MachineLaunch = {
   readonly accelerator: Accelerator
   readonly memoryMb: number
@@ -100,6 +101,7 @@ const drive = (name: string, descriptor: number, readOnly: boolean): readonly st
   `virtio-blk-device,drive=${name},serial=${name},werror=report,rerror=report`,
 ]
 
+/** The sandbox around QEMU itself. */
 export type Jail = {
   readonly agent: string
   readonly bwrap: string

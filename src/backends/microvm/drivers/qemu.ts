@@ -13,6 +13,7 @@ import { probeKvm } from './kvm-probe.ts'
 import { type Accelerator, type Jail, jailArguments, type MachineLaunch, qemuArguments } from './launch.ts'
 import { QemuMachine } from './qemu-machine.ts'
 
+/** What the QEMU driver is made of. */
 export type QemuParts = {
   readonly agent: string
   /** The preload library that makes QEMU before version 9 open templates read-only; without it there are no clones. */

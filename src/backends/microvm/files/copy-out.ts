@@ -39,6 +39,7 @@ export type ProtectedNameOf = (
   leads?: boolean,
 ) => string | undefined
 
+/** Paths that were not copied, and when the guest was read. */
 export type CopyOutResult = { readonly left: readonly SkippedPath[]; readonly since: string | undefined }
 
 /**

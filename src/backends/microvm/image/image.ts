@@ -37,6 +37,7 @@ type KernelFiles = Omit<GuestKernel, 'vmlinux' | 'modules'> & {
   readonly modules: readonly { readonly name: string; readonly file: string }[]
 }
 
+/** What guest images are made of. */
 export type GuestImageParts = {
   readonly stateDir: string
   readonly agent: string
