@@ -106,3 +106,43 @@ test('clear and close discard everything, including items that are being created
   pool.fill()
   expect([pool.ready, made.length]).toEqual([0, 2])
 })
+
+test('an item is not handed out after the pool was cleared, however long its predecessor takes to go', async () => {
+  const items: Item[] = []
+  let release = (): void => {}
+  const pool = new WarmPool<Item>({
+    size: 3,
+    refillMs: 0,
+    isUsable: ({ isAlive }) => isAlive,
+    discard: (item) =>
+      new Promise((resolve) => {
+        item.isDiscarded = true
+        if (item === items[0]) release = resolve
+        else resolve()
+      }),
+  })
+  pool.pin('a', 3, async () => {
+    const item = { name: `item-${items.length}`, isAlive: true, isDiscarded: false }
+    items.push(item)
+    return item
+  })
+  pool.fill()
+  await until(() => pool.ready === 3)
+  ;(items[0] as Item).isAlive = false
+  const taken = pool.take('a', undefined, { wait: false })
+  const cleared = pool.clear()
+  release()
+  expect(await taken).toBeUndefined()
+  await cleared
+  expect(items.slice(0, 3).map(({ isDiscarded }) => isDiscarded)).toEqual([true, true, true])
+})
+
+test('the caller is asked about each item that it would get', async () => {
+  const { pool, make, made } = newPool(2)
+  pool.pin('a', 2, make)
+  pool.fill()
+  await until(() => pool.ready === 2)
+  ;(made[0] as Item).isAlive = false
+  expect(await pool.take('a', undefined, { accepts: ({ name }) => name === 'item-0' })).toBeUndefined()
+  expect(made[1]?.isDiscarded).toBe(false)
+})

@@ -68,9 +68,7 @@ export class WarmPool<T> {
   ): Promise<T | undefined> {
     const kind = this.#kindFor(key, make)
     if (!kind) return undefined
-    const next = kind.entries.find(({ ready }) => ready !== undefined)
-    if (next?.ready !== undefined && !accepts(next.ready)) return undefined
-    const found = await this.#nextUsable(kind, wait)
+    const found = await this.#nextUsable(key, kind, { accepts, wait })
     const delayMs = kind.pinned && found === undefined ? 0 : this.#options.refillMs
     setTimeout(() => this.#fillKind(key, kind), delayMs).unref()
     return found
@@ -78,9 +76,10 @@ export class WarmPool<T> {
 
   /** Discards all items. Pinned kinds stay, and the next `fill` creates their items again. */
   async clear(): Promise<void> {
-    const all = this.#entries()
+    const all: Entry<T>[] = []
     for (const [key, kind] of [...this.#kinds]) {
       this.#kinds.delete(key)
+      all.push(...kind.entries.splice(0))
       // A new object, so that items still being created for the old one are discarded.
       if (kind.pinned && !this.#isClosed) this.#kinds.set(key, { ...kind, entries: [] })
     }
@@ -111,16 +110,26 @@ export class WarmPool<T> {
     return kind
   }
 
-  async #nextUsable(kind: Kind<T>, wait: boolean): Promise<T | undefined> {
+  async #nextUsable(
+    key: string,
+    kind: Kind<T>,
+    { accepts, wait }: Required<TakeOptions<T>>,
+  ): Promise<T | undefined> {
+    const { isUsable, discard } = this.#options
     for (;;) {
       const index = wait ? 0 : kind.entries.findIndex(({ ready }) => ready !== undefined)
       const entry = kind.entries[index]
       if (!entry) return undefined
+      // The caller may not have it; it stays for another one.
+      if (entry.ready !== undefined && isUsable(entry.ready) && !accepts(entry.ready)) return undefined
       kind.entries.splice(index, 1)
       const item = entry.ready ?? (await entry.item)
       if (item === undefined) return undefined
-      if (this.#options.isUsable(item)) return item
-      await this.#options.discard(item).catch(() => {})
+      // SECURITY: the pool may have been cleared while an item was created or discarded.
+      const isCurrent = this.#kinds.get(key) === kind
+      if (isCurrent && isUsable(item) && accepts(item)) return item
+      await discard(item).catch(() => {})
+      if (!isCurrent) return undefined
     }
   }
 
@@ -130,7 +139,7 @@ export class WarmPool<T> {
     const unpinned = [...this.#kinds].filter(([, { pinned }]) => !pinned)
     for (const [old, { entries }] of unpinned.slice(0, -this.#options.maxKinds)) {
       this.#kinds.delete(old)
-      for (const entry of entries) void this.#discard(entry)
+      for (const entry of entries.splice(0)) void this.#discard(entry)
     }
   }
 

@@ -38,6 +38,12 @@ const NOT_FROM_OUR_ORIGIN: ReadonlySet<string> = new Set([
   'report-to',
   'reporting-endpoints',
   'nel',
+  'secure-session-registration',
+  'sec-session-registration',
+  'shared-storage-write',
+  'attribution-reporting-register-source',
+  'attribution-reporting-register-trigger',
+  'speculation-rules',
   // A service worker would stand before every page of the server.
   'service-worker-allowed',
   // Settings of the origin: client hints, agent clusters, dictionaries, the state of a login, stored permissions.

@@ -1,6 +1,6 @@
 import { observePath } from '../host/files/walk.ts'
 import type { Json } from '../model/event.ts'
-import { isWithin } from '../model/path.ts'
+import { isInWorkspace, isWithin } from '../model/path.ts'
 import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network/network.ts'
 import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths/paths.ts'
 import { readingsOf } from '../policy/paths/text.ts'
@@ -82,13 +82,13 @@ function judgePlace(text: string, { base, roots }: InputDirectories): InputRefus
   if (screened.kind === 'refused') return text.startsWith('/') ? outside() : undefined
   if (
     OWN.some((root) => isWithin(screened.path, root)) &&
-    !roots.some((root) => isWithin(screened.path, root))
+    !roots.some((root) => isInWorkspace(screened.path, root))
   )
     return undefined
   const seen = observePath(screened.path)
   if (seen.state === 'unreadable') return text.startsWith('/') ? outside() : undefined
   const real = seen.state === 'exists' ? seen.real : `${seen.ancestor}/${seen.missing.join('/')}`
-  const isInside = roots.some((root) => isWithin(real, root))
+  const isInside = roots.some((root) => isInWorkspace(real, root))
   const meant = text.startsWith('/') || seen.state === 'exists' || seen.symlinks.length > 0
   if (!isInside && meant) return outside()
   return seen.state === 'exists' && isBlockedPath(DEFAULT_BLOCKED, real) !== undefined ? outside() : undefined

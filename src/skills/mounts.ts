@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs'
 import { observePath } from '../host/files/walk.ts'
 import { SandboxError } from '../model/errors.ts'
-import { isWithin } from '../model/path.ts'
+import { isInWorkspace } from '../model/path.ts'
 import { type Capability, grantsFile, grantsName } from '../policy/grants/capability.ts'
 
 /** What a script skill sees of the host. */
@@ -22,7 +22,7 @@ export function mountsFor(grants: readonly Capability[], workspace: string | und
   const whole = root !== undefined && (readsAll || writesAll) ? [root] : []
   const write = [...(writesAll ? whole : []), ...placesOf(grants, 'FileWrite', root)]
   const read = [...(writesAll ? [] : whole), ...placesOf(grants, 'FileRead', root)]
-  const seen = [...read, ...write].some((path) => root !== undefined && isWithin(path, root))
+  const seen = [...read, ...write].some((path) => root !== undefined && isInWorkspace(path, root))
   return {
     write: distinct(write),
     read: distinct(read.filter((path) => !write.includes(path))),
@@ -66,7 +66,7 @@ function placesIn(
   const start = realOf([base, ...fixed].join('/') || '/')
   if (start === undefined) return []
   // SECURITY: a link in the workspace must not make a mount of another place.
-  if (grant.root === 'workspace' && root !== undefined && !isWithin(start, root)) return []
+  if (grant.root === 'workspace' && root !== undefined && !isInWorkspace(start, root)) return []
   const rest = grant.pattern.slice(fixed.length)
   if (rest.length === 0 || (rest.length === 1 && rest[0]?.kind === 'many')) return [start]
   if (kind === 'FileWrite')
@@ -87,7 +87,7 @@ function matchesBelow(grant: FileGrant, start: string, root: string | undefined)
     .map((entry) => `${entry.parentPath ?? entry.path}/${entry.name}`)
     .filter((absolute) => {
       const inWorkspace =
-        root !== undefined && isWithin(absolute, root) ? absolute.slice(root.length + 1) : undefined
+        root !== undefined && isInWorkspace(absolute, root) ? absolute.slice(root.length + 1) : undefined
       return grantsFile([grant], grant.kind, { absolute, inWorkspace })
     })
   if (found.length > MAX_MATCHES) throw tooWide(grant)

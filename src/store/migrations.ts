@@ -125,6 +125,19 @@ const LOCK = 7_219_004
  * applied, and the next start continues from there.
  */
 export async function migrate(store: Store, migrations = MIGRATIONS, afterStep = () => {}): Promise<void> {
+  const have = await schemaVersion(store, migrations)
+  for (let version = have + 1; version <= migrations.length; version++)
+    await apply(store, version, migrations[version - 1] as Migration, afterStep)
+}
+
+/** Whether a store with data needs an upgrade; that may take as long as the data is large. */
+export async function needsUpgrade(store: Store): Promise<boolean> {
+  const have = await schemaVersion(store)
+  return have > 0 && have < MIGRATIONS.length
+}
+
+/** The version of the schema; 0 for an empty store. */
+async function schemaVersion(store: Store, migrations = MIGRATIONS): Promise<number> {
   await store.write(async (tx) => {
     await exclusive(store, tx)
     await tx.run('CREATE TABLE IF NOT EXISTS migrations (version BIGINT PRIMARY KEY, at BIGINT NOT NULL)')
@@ -134,8 +147,7 @@ export async function migrate(store: Store, migrations = MIGRATIONS, afterStep =
     throw new SandboxError('store-unwritable', `the store was created by a newer version (schema ${have})`, {
       hint: 'use that version, or another state directory',
     })
-  for (let version = have + 1; version <= migrations.length; version++)
-    await apply(store, version, migrations[version - 1] as Migration, afterStep)
+  return have
 }
 
 async function apply(store: Store, version: number, steps: Migration, afterStep: () => void): Promise<void> {

@@ -1,7 +1,7 @@
 import { mkdirSync } from 'node:fs'
 import { SandboxError } from '../model/errors.ts'
 import { asUnusable, GroupCommit } from './group-commit.ts'
-import { migrate } from './migrations.ts'
+import { migrate, needsUpgrade } from './migrations.ts'
 import type { Engine, Store } from './sql.ts'
 
 /** Where the store is. */
@@ -21,6 +21,7 @@ export async function openStore(options: StoreOptions): Promise<Store> {
   try {
     const store = new GroupCommit(await engineOf(options))
     try {
+      if (options.databaseUrl && (await needsUpgrade(store))) await upgrade(options)
       await migrate(store)
     } catch (error) {
       await store.close()
@@ -29,6 +30,19 @@ export async function openStore(options: StoreOptions): Promise<Store> {
     return store
   } catch (error) {
     throw asUnusable(error)
+  }
+}
+
+/** Building an index on a large table takes far longer than any other statement may. */
+const UPGRADE_MS = 6 * 3_600_000
+
+/** Upgrades PostgreSQL on a connection of its own without the usual timeout. */
+async function upgrade(options: StoreOptions): Promise<void> {
+  const store = new GroupCommit(await engineOf({ ...options, answerMs: UPGRADE_MS }))
+  try {
+    await migrate(store)
+  } finally {
+    await store.close()
   }
 }
 

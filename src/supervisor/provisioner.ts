@@ -62,6 +62,8 @@ export class Provisioner {
   readonly #opening: Admission
   /** Creates with an idempotency key that are in progress: a repeat waits for the first. */
   readonly #named = new Map<string, Promise<Created>>()
+  /** Creates that were accepted and are not in `entries` yet. */
+  #unregistered = 0
 
   constructor(supervisor: SupervisorCallbacks) {
     this.#supervisor = supervisor
@@ -116,15 +118,16 @@ export class Provisioner {
 
   async #create(principal: Principal, request: CreateRequest): Promise<Created> {
     const { limits, metrics } = this.#parts
-    if (this.#supervisor.entries.size >= limits.sandboxes)
+    if (this.#supervisor.entries.size + this.#unregistered >= limits.sandboxes)
       throw new SandboxError('too-many-requests', `this server already holds ${limits.sandboxes} sandboxes`, {
         hint: 'end some, or try again later',
         retryAfterSecs: 5,
       })
     this.#supervisor.quotas.take(principal)
     const started = monotonicMs()
+    const register = this.#reserve()
     try {
-      const made = await this.#opening.run(() => this.#provision(principal, request), principal)
+      const made = await this.#opening.run(() => this.#provision(principal, request, register), principal)
       metrics.observe(
         'ringfence_create_seconds',
         'Time from request to ready.',
@@ -133,13 +136,24 @@ export class Provisioner {
       )
       return made
     } catch (error) {
+      register()
       this.#supervisor.quotas.give(principal.keyId)
       metrics.count('ringfence_creates_failed_total', 'Creates that were rejected or failed.')
       throw error
     }
   }
 
-  async #provision(principal: Principal, request: CreateRequest): Promise<Created> {
+  /** Counts a create that waits for its turn, so that parallel creates cannot exceed `max_sandboxes`. */
+  #reserve(): () => void {
+    this.#unregistered++
+    let isRegistered = false
+    return () => {
+      if (!isRegistered) this.#unregistered--
+      isRegistered = true
+    }
+  }
+
+  async #provision(principal: Principal, request: CreateRequest, register: () => void): Promise<Created> {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: a pooled sandbox was created in the server's name, so this requester's permission is checked here.
@@ -152,6 +166,7 @@ export class Provisioner {
     const entry = new LiveSandbox(row, (reason) => void this.#supervisor.stop(entry, reason).catch(() => {}))
     entry.idleMs = request.idleMs
     this.#supervisor.entries.set(entry.id, entry)
+    register()
     try {
       entry.move('provisioning')
       await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request, requester))

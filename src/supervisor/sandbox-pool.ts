@@ -16,7 +16,8 @@ export type PoolParts = {
 /** Spec fields that do not affect the sandbox. */
 const IRRELEVANT: readonly string[] = ['metadata']
 
-type Pooled = { readonly sandbox: OpenSandbox; isAlive: boolean }
+/** `policy` is the hash of the policy that admitted the sandbox. */
+type Pooled = { readonly sandbox: OpenSandbox; readonly policy: string; isAlive: boolean }
 
 /**
  * Sandboxes that `[[server.pool]]` keeps ready. SECURITY: only unused sandboxes are handed out, only for a spec that is
@@ -27,7 +28,7 @@ export class SandboxPool {
   readonly #pool = new WarmPool<Pooled>({
     size: 0,
     refillMs: 25,
-    isUsable: ({ isAlive }) => isAlive,
+    isUsable: ({ isAlive, policy }) => isAlive && policy === this.#parts.policyHash(),
     discard: ({ sandbox }) => sandbox.close(),
   })
   #policy: string
@@ -62,10 +63,11 @@ export class SandboxPool {
   }
 
   async #open(spec: Spec): Promise<Pooled> {
+    const policy = this.#parts.policyHash()
     const sandbox = await this.#parts.open(spec)
     // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
-    const pooled = { sandbox, isAlive: true }
+    const pooled = { sandbox, policy, isAlive: true }
     void sandbox.ended.then(() => {
       pooled.isAlive = false
     })

@@ -315,6 +315,27 @@ describe('others', () => {
       expect(error).toMatchObject({ code: 'too-many-requests', retryAfterSecs: expect.any(Number) })
   })
 
+  test('parallel creates do not exceed the number of sandboxes of a server', async () => {
+    const world = new World()
+    const limits = {
+      sandboxes: 10,
+      sandboxesPerKey: 1000,
+      sandboxesPerTenant: () => Infinity,
+      opening: 4,
+      waiting: 1000,
+      execs: 1,
+      background: 64,
+      outputBytes: 2 ** 27,
+      defaultTtlMs: 60_000,
+    }
+    const supervisor = new Supervisor({ ...partsOf(world), limits })
+    const results = await Promise.allSettled(
+      Array.from({ length: 60 }, () => supervisor.create(me, { spec: {} })),
+    )
+    expect(results.filter(({ status }) => status === 'fulfilled').length).toBe(10)
+    expect([...supervisor.all].length).toBe(10)
+  })
+
   const partsOf = (world: World) => {
     const trail = { append: async () => {} }
     const newId = (prefix: string): string => `${prefix}_${++ids}`

@@ -39,6 +39,7 @@ export class WasmRunner {
     if (this.#closed) throw closed()
     const release = await this.#admission.enter({ tenant: '', keyId: caller })
     try {
+      if (this.#closed) throw closed()
       // INVARIANT: there are never more threads than slots, so one is idle or may be started.
       const worker = this.#idle.pop() ?? this.#start()
       const end = await worker.run(job, answer)

@@ -89,7 +89,7 @@ export function hookCommand(agent: HookAgent, flags: readonly string[], program:
  * The trap takes the `sleep` along, so that a call which was answered leaves nothing behind.
  */
 const WATCHDOG_SECS = 30
-const watchdog = `(trap "kill \\$c; exit" TERM; PATH=$PATH:/usr/bin:/bin; sleep ${WATCHDOG_SECS} & c=$!; wait $c && kill -9 $p) 3<&- >/dev/null 2>&1 & w=$!`
+const watchdog = `(trap "kill \\$c; exit" TERM; PATH=/usr/bin:/bin; sleep ${WATCHDOG_SECS} & c=$!; wait $c && kill -9 $p) 3<&- >/dev/null 2>&1 & w=$!`
 
 const helpless = (agent: HookAgent, { kind }: HookProgram): string =>
   kind === 'name'

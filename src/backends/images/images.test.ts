@@ -62,6 +62,16 @@ describe('tar', () => {
     expect(readFileSync(join(into, long), 'utf8')).toBe('deep')
     expect(readFileSync(join(into, 'a'), 'utf8')).toHaveLength(1000)
   })
+  test('a file below a link of the archive is refused, and nothing is written where the link leads', async () => {
+    const elsewhere = mkdtempSync(join(dir, 'elsewhere-'))
+    const bad: Tree = new Map([
+      ['/x', { kind: 'link', target: elsewhere }],
+      ['/x/evil', { kind: 'file', mode: 0o644, modified: 0, content: { text: 'x' } }],
+    ])
+    writeFileSync(archive, Buffer.concat([...tarOf(bad)]))
+    await expect(unpackLayer(archive, mkdtempSync(join(dir, 'bad-')))).rejects.toThrow(/below a link/)
+    expect(readdirSync(elsewhere)).toEqual([])
+  })
   test('a name that leads out is refused', async () => {
     const bad: Tree = new Map([
       ['/../out', { kind: 'file', mode: 0o644, modified: 0, content: { text: 'x' } }],

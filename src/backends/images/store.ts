@@ -1,9 +1,11 @@
 import { createHash } from 'node:crypto'
 import {
+  chmodSync,
   closeSync,
   createReadStream,
   existsSync,
   mkdirSync,
+  mkdtempSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -13,7 +15,7 @@ import {
   writeFileSync,
   writeSync,
 } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { writeAtomically } from '../../host/files/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { padding, tarFile, tarOf } from '../tar/writer.ts'
@@ -186,11 +188,12 @@ export class ImageStore {
 
   async #unpack(image: Image, dir: string, options: BuildOptions): Promise<string> {
     options.onProgress?.(`unpacking the image ${image.name}`)
-    const temporary = `${dir}.${process.pid}.tmp`
-    rmSync(temporary, { recursive: true, force: true })
-    mkdirSync(temporary, { recursive: true, mode: 0o755 })
-    await unpackLayer(this.#blob(image.layer), temporary)
+    mkdirSync(dirname(dir), { recursive: true, mode: 0o755 })
+    // A name of its own: other stores of this process may unpack the same image now.
+    const temporary = mkdtempSync(`${dir}.`)
     try {
+      chmodSync(temporary, 0o755)
+      await unpackLayer(this.#blob(image.layer), temporary)
       renameSync(temporary, dir)
     } catch (error) {
       // Another process was faster with the same content.

@@ -13,9 +13,13 @@ const MODES = 0o7777
  */
 export async function unpackLayer(archive: string, into: string): Promise<void> {
   const reader = new TarReader(createReadStream(archive), { modes: MODES })
+  const links = new Set<string>()
   try {
-    for (let entry = await reader.next(); entry; entry = await reader.next())
+    for (let entry = await reader.next(); entry; entry = await reader.next()) {
+      refuseBelowLink(entry.name, links)
+      if (entry.kind === 'link') links.add(entry.name)
       await extract(reader, entry, into)
+    }
   } catch (error) {
     if (!(error instanceof SandboxError)) throw error
     throw new SandboxError(
@@ -29,6 +33,13 @@ export async function unpackLayer(archive: string, into: string): Promise<void> 
   } finally {
     await reader.close()
   }
+}
+
+/** SECURITY: an entry below a link of the archive would be written where the link leads. */
+function refuseBelowLink(name: string, links: ReadonlySet<string>): void {
+  const parts = name.split('/')
+  const isBelow = parts.some((_, index) => index > 0 && links.has(parts.slice(0, index).join('/')))
+  if (isBelow) throw new SandboxError('path-traversal', `the archive holds \`${name}\` below a link`)
 }
 
 async function extract(

@@ -1238,3 +1238,13 @@ describe('attacks', () => {
   it.each(DISGUISED)('denies or asks: %s', (line) => expect(['deny', 'ask']).toContain(actionOf(line)))
   it.each(BOXED)('never allows %s', (line) => expect(actionOf(line)).not.toBe('allow'))
 })
+
+describe('a workspace that is the whole machine', () => {
+  it.each([
+    ['git -C /srv/evil log', 'sandbox'],
+    ['bash /srv/x.sh', 'ask'],
+    ['python3 /var/x.py', 'ask'],
+  ])('owns no repository and no script: %s', (line, action) => {
+    expect(judgeLine(policy, line, { workspace: '/', home: '/root' }).action).toBe(action)
+  })
+})

@@ -1,4 +1,4 @@
-import { isWithin } from '../../model/path.ts'
+import { isInWorkspace } from '../../model/path.ts'
 import { codeFindings } from './code.ts'
 import { asked, boxed, denied, unseen } from './finding.ts'
 import { absolute, pathFindings } from './paths.ts'
@@ -32,7 +32,7 @@ export function runFile(call: Call, file: string, language: string): void {
     ...pathFindings(walk, scope, file, 'read').filter((finding) => finding.action === 'deny'),
   )
   const { workspace, own = [] } = walk.context
-  const inside = [workspace, ...own].some((dir) => isWithin(path, dir))
+  const inside = [workspace, ...own].some((dir) => isInWorkspace(path, dir))
   if (inside) node.findings.push(boxed('code/workspace', `runs \`${show(file)}\` from the workspace`))
   else if (/^\/(usr|opt|nix|lib|lib64)\//.test(path))
     node.findings.push(boxed('code/system', `runs \`${path}\``))

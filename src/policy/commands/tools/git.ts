@@ -1,4 +1,4 @@
-import { isWithin } from '../../../model/path.ts'
+import { isInWorkspace } from '../../../model/path.ts'
 import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, type Finding, refused, unseen } from '../finding.ts'
@@ -140,7 +140,7 @@ function judgePlace({ walk, scope, node }: Call, options: readonly Option[]): vo
   const starts = scope.cwds.length === 0 ? [ANY] : scope.cwds
   const outside = starts
     .map((cwd) => moves.reduce((at, move) => absolute(move, at), cwd))
-    .some((place) => !isWithin(place, workspace))
+    .some((place) => !isInWorkspace(place, workspace))
   if (outside) node.findings.push(boxed('git/repository', 'uses a repository outside the workspace'))
 }
 
