@@ -181,7 +181,7 @@ describe.each(KINDS)('$name', ({ make }) => {
         await put(column, forged)
         const verdict = await reader.verify()
         expect(verdict, column).toMatchObject({ ok: false, seq: 2 })
-        expect((verdict as { problem: string }).problem).toContain('which queries read')
+        expect((verdict as { problem: string }).problem).toContain('which queries use')
         await put(column, value)
       }
     expect(await reader.verify()).toMatchObject({ ok: true })
