@@ -17,5 +17,5 @@ describe('isWithin', () => {
 
 test('a workspace that is the whole machine owns nothing', () => {
   expect(isInWorkspace('/srv/x', '/')).toBe(false)
-  expect(isInWorkspace('/work/x', '/work')).toBe(true)
+  expect(isInWorkspace('/project/x', '/project')).toBe(true)
 })

@@ -118,7 +118,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   })
 }
 
-/** An image that we built is nobody's secret; one of the engine is for whoever was granted it. */
+/** Every tenant may use an image of `ringfence image build`; an image of the container engine needs a grant. */
 function mayBeEngineImage(policy: SandboxPolicy, { image }: Spec, { isBuiltImage }: Facts): boolean {
   if (image === undefined || isBuiltImage?.(image)) return false
   return policy.engineImages?.includes(image) ?? true

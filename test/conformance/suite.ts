@@ -72,8 +72,8 @@ async function succeeds(
 const AMPLE_MB = 1024
 
 /**
- * Whoever takes more memory than there is may take the sandbox along; then nothing was gained. No other attack may end so, and
- * this one only where the limit was the reason: with ample memory the same attack must get what it wants behind the same wall.
+ * An attack on the memory limit may end its own sandbox: that counts as held. To show that the limit was the reason, the same attack
+ * must succeed on the same backend with ample memory. Every other attack that ends the sandbox counts as a failure of the proof.
  */
 async function succeedsOrEnds(
   backend: Backend,

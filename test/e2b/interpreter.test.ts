@@ -131,7 +131,9 @@ describe('contexts', () => {
   })
 
   test('in other languages are refused, and nobody comes in without a token', async () => {
-    await expect(sandbox.createCodeContext({ language: 'r' })).rejects.toThrow(/not supported; available: python, javascript/)
+    await expect(sandbox.createCodeContext({ language: 'r' })).rejects.toThrow(
+      /not supported; available: python, javascript/,
+    )
     const answer = await fetch(`${here.options.apiUrl}/contexts`, {
       headers: { 'e2b-sandbox-id': sandbox.sandboxId, 'e2b-sandbox-port': '49999' },
     })

@@ -15,7 +15,7 @@ import { Feed } from '../../src/supervisor/telemetry/feed.ts'
 import { Webhooks } from '../../src/supervisor/telemetry/webhooks.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 
-/** A tenant's part of the audit log is found by an index, whoever else fills the log. */
+/** Queries for one tenant use an index, however many records other tenants have. */
 
 let postgres: Postgres
 const dirs: string[] = []

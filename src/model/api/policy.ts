@@ -37,7 +37,7 @@ export type ThemeDescription = Infer<typeof themeShape>
 
 const descriptionShape = object({
   default_action: oneOf(...ACTIONS),
-  /** `null`: whoever creates a sandbox chooses. */
+  /** `null`: the caller that creates a sandbox chooses. */
   allowed_host_prefixes: nullable(arrayOf(string())),
   blocked_host_patterns: arrayOf(string()),
   /** `null`: no ceiling. */

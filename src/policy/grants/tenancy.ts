@@ -102,7 +102,7 @@ export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPo
 
 /**
  * The private addresses that a tenant may reach: of those that the operator opened, what `allow_hosts` of the tenant, or a
- * secret that is lent to it, names. SECURITY: `*` names none; whoever may reach any host did not get the operator's network.
+ * secret that is lent to it, names. SECURITY: `*` names none: permission for any public host is no permission for the operator's network.
  */
 export function privateFor(grants: TenantGrants, opened: readonly string[]): readonly string[] {
   const lent = grants.secrets.filter(({ tenants }) => tenants?.includes(grants.tenant))
