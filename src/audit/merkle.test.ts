@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto'
 import { describe, expect, it } from 'vitest'
-import { frontierOf, frontierSize, pathOf, rootFromPath, rootOf } from './merkle.ts'
+import { frontierOf, frontierSize, PathBuilder, rootFromPath, rootOf } from './merkle.ts'
 
 const leafOf = (index: number): string => hash('sha256', `{${index}}`, 'hex')
 const leavesOf = (count: number): string[] => Array.from({ length: count }, (_, index) => leafOf(index))
@@ -29,7 +29,10 @@ describe('Merkle tree', () => {
       const leaves = leavesOf(count)
       const root = rootOf(frontierOf(leaves))
       for (let index = 0; index < count; index++) {
-        const path = pathOf(leaves, index)
+        const builder = new PathBuilder(index)
+        for (const leaf of leaves) builder.add(leaf)
+        const { root: built, path } = builder.finish()
+        expect(built).toBe(root)
         expect(rootFromPath(leafOf(index), index, count, path)).toBe(root)
         expect(rootFromPath(leafOf(index + 1), index, count, path)).not.toBe(root)
         if (count > 1) expect(rootFromPath(leafOf(index), (index + 1) % count, count, path)).not.toBe(root)

@@ -39,15 +39,45 @@ export function frontierOf(leaves: Iterable<string>): string[] {
   return frontier
 }
 
-/** The sibling hashes from leaf `index` up to the root, lowest first. */
-export function pathOf(leaves: readonly string[], index: number): string[] {
-  if (leaves.length <= 1) return []
-  const split = splitOf(leaves.length)
-  const left = leaves.slice(0, split)
-  const right = leaves.slice(split)
-  return index < split
-    ? [...pathOf(left, index), rootOf(frontierOf(right))]
-    : [...pathOf(right, index - split), rootOf(frontierOf(left))]
+/** A perfect subtree, and whether the leaf whose path is wanted is below it. */
+type Subtree = { readonly root: string; readonly hasLeaf: boolean }
+
+/**
+ * Computes the path of one leaf while the leaves come in order, with one hash for each leaf and without keeping them: a log has
+ * hundreds of thousands of records, and a server answers other requests meanwhile.
+ */
+export class PathBuilder {
+  readonly #index: number
+  readonly #path: string[] = []
+  readonly #subtrees: Subtree[] = []
+  #count = 0
+
+  constructor(index: number) {
+    this.#index = index
+  }
+
+  add(leaf: string): void {
+    let tree: Subtree = { root: leaf, hasLeaf: this.#count === this.#index }
+    // INVARIANT: as in `grow`, one subtree for each 1 bit of the count.
+    for (let rest = this.#count; rest % 2 === 1; rest = (rest - 1) / 2)
+      tree = this.#join(this.#subtrees.pop() as Subtree, tree)
+    this.#subtrees.push(tree)
+    this.#count++
+  }
+
+  /** The root of the leaves so far, and the sibling hashes from the leaf up to it, lowest first. To be called once. */
+  finish(): { readonly root: string; readonly path: readonly string[] } {
+    const last = this.#subtrees.pop()
+    if (last === undefined) return { root: EMPTY_ROOT, path: [] }
+    const whole = this.#subtrees.reduceRight((right, left) => this.#join(left, right), last)
+    return { root: whole.root, path: this.#path }
+  }
+
+  #join(left: Subtree, right: Subtree): Subtree {
+    if (left.hasLeaf) this.#path.push(right.root)
+    else if (right.hasLeaf) this.#path.push(left.root)
+    return { root: node(left.root, right.root), hasLeaf: left.hasLeaf || right.hasLeaf }
+  }
 }
 
 /** Computes the root from one leaf and its path; undefined if the path has the wrong length. */

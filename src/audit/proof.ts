@@ -2,7 +2,7 @@ import { SandboxError } from '../model/errors.ts'
 import { loadVerifyKey, parseAnchors, readAnchors } from './anchor.ts'
 import { type Head, parseHead, recordHash, type TrailRecord, type VerifyKey } from './chain.ts'
 import { damaged } from './files.ts'
-import { frontierOf, pathOf, rootFromPath, rootOf } from './merkle.ts'
+import { PathBuilder, rootFromPath } from './merkle.ts'
 import { readTrail } from './read.ts'
 
 /** Proves that one record is in the audit log; verifiable without any other record. */
@@ -20,19 +20,41 @@ export type ProofVerdict =
   | { readonly ok: true; readonly seq: number; readonly records: number; readonly key: string }
   | { readonly ok: false; readonly problem: string }
 
+/** Collects what a proof of record `seq` needs while all records come in order. */
+export class ProofBuilder {
+  readonly #seq: number
+  readonly #head: Head
+  readonly #path: PathBuilder
+  #count = 0
+  #record: TrailRecord | undefined
+
+  constructor(seq: number, head: Head) {
+    if (seq >= head.count) throw new SandboxError('invalid-input', `the audit log has no record ${seq}`)
+    this.#seq = seq
+    this.#head = head
+    this.#path = new PathBuilder(seq)
+  }
+
+  add(record: TrailRecord): void {
+    if (this.#count++ === this.#seq) this.#record = record
+    this.#path.add(record.hash)
+  }
+
+  finish(key: VerifyKey): Proof {
+    const { root, path } = this.#path.finish()
+    const record = this.#record
+    if (record?.seq !== this.#seq || root !== this.#head.root)
+      throw damaged('its records are not the signed ones')
+    return { record, path, head: this.#head, public_key: key.x }
+  }
+}
+
 /** The proof of one record against the current signed head. */
 export function proofOf(home: string, seq: number): Proof {
   const { key, head } = signedHead(home)
-  if (seq >= head.count) throw new SandboxError('invalid-input', `the audit log has no record ${seq}`)
-  const leaves: string[] = []
-  let record: TrailRecord | undefined
-  for (const each of readTrail(home, {}, { to: head })) {
-    if (leaves.length === seq) record = each
-    leaves.push(each.hash)
-  }
-  if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
-    throw damaged('its records are not the signed ones')
-  return { record, path: pathOf(leaves, seq), head, public_key: key.x }
+  const builder = new ProofBuilder(seq, head)
+  for (const each of readTrail(home, {}, { to: head })) builder.add(each)
+  return builder.finish(key)
 }
 
 function signedHead(home: string): { readonly key: VerifyKey; readonly head: Head } {

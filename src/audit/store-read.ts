@@ -1,4 +1,3 @@
-import { SandboxError } from '../model/errors.ts'
 import type { Store } from '../store/sql.ts'
 import { queryTrail, type TrailQuery } from '../store/trail-query.ts'
 import { lastSeqOf, readHead, type TrailRow, tenantsOfSandboxes } from '../store/trail-rows.ts'
@@ -6,8 +5,7 @@ import { loadVerifyKey, parseAnchors, parseAnchorText, readAnchors } from './anc
 import { type Head, parseHead, type TrailRecord, type VerifyKey } from './chain.ts'
 import { ChainVerifier } from './chain-verifier.ts'
 import { damaged } from './files.ts'
-import { frontierOf, pathOf, rootOf } from './merkle.ts'
-import type { Proof } from './proof.ts'
+import { type Proof, ProofBuilder } from './proof.ts'
 import { rowOf } from './trail-row.ts'
 import type { Verdict, VerifyOptions } from './verify.ts'
 
@@ -83,17 +81,9 @@ export class StoreTrailReader {
   /** Proves that one record is in the audit log. */
   async proof(seq: number): Promise<Proof> {
     const head = await this.head()
-    if (seq >= head.count) throw new SandboxError('invalid-input', `the audit log has no record ${seq}`)
-    const leaves: string[] = []
-    let record: TrailRecord | undefined
-    for await (const { line } of this.#rows(0, head.count)) {
-      const each = JSON.parse(line) as TrailRecord
-      if (leaves.length === seq) record = each
-      leaves.push(each.hash)
-    }
-    if (record?.seq !== seq || rootOf(frontierOf(leaves)) !== head.root)
-      throw damaged('its records are not the signed ones')
-    return { record, path: pathOf(leaves, seq), head, public_key: this.#key.x }
+    const builder = new ProofBuilder(seq, head)
+    for await (const { line } of this.#rows(0, head.count)) builder.add(JSON.parse(line) as TrailRecord)
+    return builder.finish(this.#key)
   }
 
   #copiedHead(): Head | string {
