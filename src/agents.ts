@@ -15,6 +15,7 @@ import { RingfenceClient } from './client/client.ts'
 import { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
 import { forwardPort, type PortForward } from './host/net/port-forward.ts'
 import type { Mount } from './server/app.ts'
+import type { AskHost } from './supervisor/approvals/host-questions.ts'
 import type { Sandbox } from './supervisor/sandbox.ts'
 
 /** `ringfence/agents`: tools for models, on a local or a remote sandbox. */
@@ -39,11 +40,13 @@ export function localSession(
   spec: Readonly<Record<string, unknown>>,
   options: ComposeOptions = {},
 ): AgentSession {
-  return new AgentSession(async () => {
+  const nobody = { state: 'rejected', reason: 'the client cannot ask its user' } as const
+  const session = new AgentSession(async () => {
     const ringfence = await compose(options)
     try {
       const began = endOfTrail(ringfence.stateDir)
-      const sandbox = await ringfence.gate.open(spec)
+      const askHost: AskHost = async (question) => session.askHost?.(question) ?? nobody
+      const sandbox = await ringfence.gate.open(spec, { askHost })
       sandbox.onClose(() => ringfence.close())
       return localToolSandbox(ringfence, sandbox, began === END ? undefined : began)
     } catch (error) {
@@ -51,6 +54,7 @@ export function localSession(
       throw error
     }
   })
+  return session
 }
 
 /** A local sandbox for tools; `began` is where its part of the audit log starts. */

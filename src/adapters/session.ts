@@ -2,6 +2,7 @@ import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import { Capture } from './capture.ts'
 import { CodeContext, type Language } from './code-context.ts'
+import type { AskHost } from './host-elicitation.ts'
 import { PendingApprovals } from './mcp/pending-approvals.ts'
 import { type Call, Question } from './operations/operation.ts'
 import { type Asked, commandText, particularsOf } from './particulars.ts'
@@ -31,6 +32,8 @@ export class AgentSession implements AsyncDisposable {
   #contexts = new Map<string, CodeContext>()
   #shells = new Map<string, ShellState>()
   #closed = false
+  /** Asks the user of the client about a host, while one of its calls runs; absent: nobody can be asked. */
+  askHost: AskHost | undefined
 
   constructor(open: () => Promise<ToolSandbox>) {
     this.#open = open

@@ -56,6 +56,7 @@ files, network and environment
   --env K[=V]             set a variable; without =V, copy it from this environment
   --network MODE          offline (default) | loopback | fetch | full
   --allow-host H[:PORT]   allow a host through the proxy; also *.host, @registries, @github
+  --ask-hosts             ask about other hosts while the connection waits, instead of refusing them
   --secret NAME=VAR@HOST  set NAME to a placeholder; the proxy replaces it with the value of VAR in requests to HOST
   --review                hold back file changes until you apply them
 
@@ -213,8 +214,8 @@ examples:
   ringfence eval --async 'await Promise.resolve(3)' --timeout 200
 `
 
-const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID] [--preset P]
-                     [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL]
+const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--ask-hosts] [--agent-id ID]
+                     [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL]
 
 Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
 directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
@@ -301,10 +302,12 @@ examples:
   ringfence key revoke key_0123
 `
 
-const APPROVE = `usage: ringfence approve [ID] [--reason TEXT]
+const APPROVE = `usage: ringfence approve [ID] [--reason TEXT] [--for once|sandbox|always [--yes]]
        ringfence reject [ID] [--reason TEXT]
 
-Approves or rejects a waiting command on the server at RINGFENCE_URL. Without an id, lists the pending approvals.
+Approves or rejects a waiting command or connection on the server at RINGFENCE_URL. Without an id, lists the pending
+approvals. A host is approved for the connections that wait (--for once, the default), for its sandbox, or always: then the
+change of the policy is shown, and saved after a yes.
 
 examples:
   ringfence approve

@@ -15,6 +15,7 @@ const OPTIONS = {
   deny: { type: 'string', multiple: true },
   network: { type: 'string' },
   'allow-host': { type: 'string', multiple: true },
+  'ask-hosts': { type: 'boolean' },
   backend: { type: 'string' },
   'min-isolation': { type: 'string' },
   'agent-id': { type: 'string' },
@@ -26,11 +27,14 @@ export async function mcp(args: readonly string[]): Promise<number> {
   if (positionals.length > 0) throw usage('mcp', `unexpected \`${positionals[0]}\``)
   const named = values['agent-id'] ?? environment().RINGFENCE_AGENT_ID
   const hosts = values['allow-host']
-  const mode = values.network ?? (hosts ? 'fetch' : undefined)
+  const asks = values['ask-hosts']
+  const mode = values.network ?? (hosts || asks ? 'fetch' : undefined)
   const spec: Record<string, unknown> = {
     workspace: resolve(values.workspace ?? '.'),
     agentId: named ?? 'mcp',
-    ...(mode && { network: { mode, ...(hosts && { allowHosts: hosts }) } }),
+    ...(mode && {
+      network: { mode, ...(hosts && { allowHosts: hosts }), ...(asks && { unlisted: 'ask' }) },
+    }),
     ...(values.preset && { preset: values.preset }),
     ...(values.read && { read: values.read.map((path) => resolve(path)) }),
     ...(values.write && { write: values.write.map((path) => resolve(path)) }),

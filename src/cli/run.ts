@@ -6,6 +6,7 @@ import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import { visible, visibleJson } from '../model/visible.ts'
+import type { AskHost } from '../supervisor/approvals/host-questions.ts'
 import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
@@ -14,6 +15,7 @@ import { askReview } from './terminal/ask.ts'
 import { err, out } from './terminal/output.ts'
 import { explain } from './terminal/plan-text.ts'
 import { isTerminal, runInTerminal, SignalForwarder } from './terminal/terminal.ts'
+import { TerminalLease } from './terminal/terminal-lease.ts'
 
 const OPTIONS = {
   preset: { type: 'string' },
@@ -24,6 +26,7 @@ const OPTIONS = {
   mount: { type: 'string', multiple: true },
   network: { type: 'string' },
   'allow-host': { type: 'string', multiple: true },
+  'ask-hosts': { type: 'boolean' },
   'unix-socket': { type: 'string', multiple: true },
   env: { type: 'string', short: 'e', multiple: true },
   secret: { type: 'string', multiple: true },
@@ -107,9 +110,9 @@ function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown
 }
 
 function networkOf(values: Values): Record<string, unknown> | undefined {
-  const { network, 'allow-host': hosts } = values
-  if (network === undefined && hosts === undefined) return undefined
-  return defined({ mode: network, allowHosts: hosts })
+  const { network, 'allow-host': hosts, 'ask-hosts': asks } = values
+  if (network === undefined && hosts === undefined && asks === undefined) return undefined
+  return defined({ mode: network, allowHosts: hosts, unlisted: asks ? 'ask' : undefined })
 }
 
 const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
@@ -177,21 +180,25 @@ async function runIn(
   values: Values,
 ): Promise<number> {
   const signals = new SignalForwarder()
-  const sandbox = await ringfence.gate.open(spec)
+  const lease = new TerminalLease()
+  const inTerminal = !values.json && isTerminal()
+  const askHost = inTerminal && (await hostAskerFor(ringfence, values, lease))
+  const sandbox = await ringfence.gate.open(spec, askHost ? { askHost } : {})
   sandbox.onClose(() => ringfence.close())
+  if (sandbox.plan.network.unlisted === 'ask' && !askHost && !values.quiet)
+    err('ringfence: no terminal to ask at: hosts that are not on the list are refused\n')
   const approving = approver(values)
   try {
-    const done =
-      !values.json && isTerminal()
-        ? await runInTerminal(sandbox, command, { ...approving, signal: signals.stop })
-        : await sandbox.exec(command, {
-            last: true,
-            stdin: 'inherit',
-            output: values.json ? undefined : 'inherit',
-            signal: signals.stop,
-            onStarted: (send) => signals.passTo(send),
-            ...approving,
-          })
+    const done = inTerminal
+      ? await runInTerminal(sandbox, command, { ...approving, signal: signals.stop }, lease)
+      : await sandbox.exec(command, {
+          last: true,
+          stdin: 'inherit',
+          output: values.json ? undefined : 'inherit',
+          signal: signals.stop,
+          onStarted: (send) => signals.passTo(send),
+          ...approving,
+        })
     // Close first: nothing may write during the review, and closing must not touch applied or dropped changes.
     if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
@@ -202,6 +209,17 @@ async function runIn(
     await sandbox.close()
     signals.dispose()
   }
+}
+
+/** Loaded only where the configuration or a flag may ask about hosts. */
+async function hostAskerFor(
+  ringfence: Ringfence,
+  values: Values,
+  lease: TerminalLease,
+): Promise<AskHost | undefined> {
+  if (!values['ask-hosts'] && ringfence.config.network?.unlisted !== 'ask') return undefined
+  const { hostAsker } = await import('./terminal/ask-host.ts')
+  return hostAsker(ringfence, lease)
 }
 
 /** Shows the changes and applies or drops them as the user answers; without a terminal they wait. */

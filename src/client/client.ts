@@ -1,5 +1,6 @@
 import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
+import type { HostScope } from '../model/host-question.ts'
 import { isAuthenticationLost, type StreamEnd } from '../model/stream-end.ts'
 import { RemoteSandbox } from './sandbox.ts'
 import { errorOfStreamEnd, readEvents, streamEndIn } from './sse.ts'
@@ -11,6 +12,7 @@ import type {
   KeyInfo,
   Page,
   PolicyHash,
+  PolicyView,
   ReviewPage,
   SandboxInfo,
   SandboxSpec,
@@ -78,18 +80,33 @@ export class RingfenceClient {
     return this.#get('/v1/approvals', { state })
   }
 
+  /** One approval. */
+  approval(id: string): Promise<Approval> {
+    return this.#get(`/v1/approvals/${encodeURIComponent(id)}`)
+  }
+
+  /** The policy; with the scope `admin` also its file, its text and the `base` that a change names. */
+  policy(): Promise<PolicyView> {
+    return this.#get('/v1/policy')
+  }
+
+  /** Replaces the text of the policy file; refused if it has changed since `base` was read. */
+  savePolicy(text: string, base: string): Promise<PolicyHash> {
+    return this.#transport.json({ method: 'PUT', path: '/v1/policy', json: { text, base } })
+  }
+
   /** The sandboxes that have ended and whose changes wait, latest first. */
   reviews(): Promise<ReviewPage> {
     return this.#get('/v1/reviews')
   }
 
-  /** The reason is told to whoever asked, and recorded. */
-  answer(id: string, approve: boolean, reason?: string): Promise<Approval> {
+  /** The reason is told to whoever asked, and recorded. `scope` is for a host: how far a yes reaches. */
+  answer(id: string, approve: boolean, reason?: string, scope?: HostScope): Promise<Approval> {
     const path = `/v1/approvals/${encodeURIComponent(id)}`
     return this.#transport.json({
       method: 'POST',
       path,
-      json: { approve, ...(reason === undefined ? {} : { reason }) },
+      json: { approve, ...(reason === undefined ? {} : { reason }), ...(scope && { scope }) },
     })
   }
 

@@ -92,19 +92,6 @@ export class ConsoleClient extends RingfenceClient {
     })
   }
 
-  approval(id: string): Promise<Approval> {
-    return this.#get(`/v1/approvals/${encodeURIComponent(id)}`)
-  }
-
-  respond(id: string, approve: boolean, reason?: string): Promise<Approval> {
-    const json = { approve, ...(reason ? { reason } : {}) }
-    return this.#transport.json({ method: 'POST', path: `/v1/approvals/${encodeURIComponent(id)}`, json })
-  }
-
-  policy(): Promise<PolicyView> {
-    return this.#get('/v1/policy')
-  }
-
   tryCommand(command: string, workspace?: string, cwd?: string): Promise<Inspected> {
     return this.#post('/v1/policy/try', { command, workspace, cwd })
   }
@@ -119,10 +106,6 @@ export class ConsoleClient extends RingfenceClient {
 
   checkPolicy(text: string): Promise<PolicyCheck> {
     return this.#post('/v1/policy/check', { text })
-  }
-
-  savePolicy(text: string, base: string): Promise<PolicyHash> {
-    return this.#transport.json({ method: 'PUT', path: '/v1/policy', json: { text, base } })
   }
 
   async suggestions(): Promise<readonly Suggestion[]> {

@@ -5,6 +5,7 @@ import { safeFetch } from '../egress/safe-fetch.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
+import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
 import { Builds } from '../server/e2b/builds.ts'
@@ -18,7 +19,7 @@ import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
 import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
-import { GUEST_HOME } from '../supervisor/gate.ts'
+import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
 import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
@@ -87,7 +88,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const reader = new StoreTrailReader(ringfence.stateDir, store)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
-  const approvals = new Approvals({ store, trail: ringfence.trail, newId, instance: instance.id, timeoutMs })
+  const approvals = approvalsOf(grown, timeoutMs)
   const supervisor = supervisorOf(grown, { approvals, metrics, server })
   trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId)
   const keys = new Keys(store, newId)
@@ -195,7 +196,10 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     approvals,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openFrom(templates, openWithPrivateDirectories(ringfence.gate, privateDirectories, newId)),
+    open: openFrom(
+      templates,
+      openWithPrivateDirectories(askingGate(ringfence.gate, approvals), privateDirectories, newId),
+    ),
     tokenOf: (id) => tokens.access(id),
     // The directory for pending changes is created for this sandbox and needs no policy check.
     judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
@@ -215,6 +219,30 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     },
   })
 }
+
+const approvalsOf = ({ ringfence, store, instance }: Grown, timeoutMs: () => number): Approvals =>
+  new Approvals({
+    store,
+    trail: ringfence.trail,
+    newId,
+    instance: instance.id,
+    timeoutMs,
+    isApprovedHost: (entry, tenant) =>
+      approvedHostsOf(ringfence.current(), tenant ?? undefined).includes(entry),
+  })
+
+/** The gate, with approvals as the way to ask about hosts. */
+const askingGate = (gate: Gate, approvals: Approvals): Pick<Gate, 'open'> => ({
+  open: (spec, options = {}) =>
+    gate.open(spec, {
+      ...options,
+      askHost: (question) => {
+        const { owner, requester } = options
+        const tenant = owner ?? requester?.tenant ?? ''
+        return approvals.askHost({ tenant, isOperators: requester?.operator ?? false, question })
+      },
+    }),
+})
 
 /** SECURITY: by default no tenant gets more than half of the sandboxes, so that one tenant cannot use all of them. */
 function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {

@@ -1,13 +1,16 @@
+import type { Duplex } from 'node:stream'
 import { LONGEST_TIMER_MS } from '../host/clock.ts'
 import type { UrlVerdict } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import {
+  isOnlyUnlisted,
   judgeAnswers,
   judgeTarget,
   type NetworkPolicy,
   networkPolicyOf,
   parseTarget,
   type TargetKind,
+  withTarget,
 } from '../policy/network/network.ts'
 import type { Broker } from './broker.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
@@ -47,14 +50,30 @@ export const LIMITS: Limits = {
 export type Hooks = {
   /** A second check after ours; it can only reject. */
   readonly policy?: ((connection: Connection) => Promise<UrlVerdict> | UrlVerdict) | undefined
+  /** Decides about a host that only the list objects to, while the connection waits; rejects to refuse it. Absent: refused. */
+  readonly unlisted?: ((target: UnlistedTarget) => Promise<void>) | undefined
   /** Runs before the connection is made, for example to write a record; if it rejects, no connection is made. */
   readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
   /** Receives every connection: a rejected one at once, others when they end. */
   readonly onConnection?: ((connection: Connection) => void) | undefined
 }
 
+/** A host that is not on the list, and the client that waits for it. */
+export type UnlistedTarget = {
+  readonly host: string
+  readonly port: number
+  readonly protocol: Protocol
+  /** The client that waits; absent inside a connection that waited already. */
+  readonly client?: Duplex | undefined
+}
+
 /** The target that a client asked for, as it wrote it. */
-export type Wanted = { readonly raw: string; readonly kind: TargetKind; readonly protocol: Protocol }
+export type Wanted = {
+  readonly raw: string
+  readonly kind: TargetKind
+  readonly protocol: Protocol
+  readonly client?: Duplex | undefined
+}
 
 /** PLATFORM: a Node timer with a delay above 31 bits fires at once. */
 export const timersOf = (limits: Limits): Limits =>
@@ -83,6 +102,8 @@ export class Core {
   readonly #parts: CoreParts
   readonly #open = new Set<EgressConnection>()
   #policy: NetworkPolicy
+  /** Counts replaced lists; a host that is added to a list leaves open connections as they are. */
+  #replaced = 0
   #closed = false
 
   constructor(parts: CoreParts) {
@@ -94,16 +115,18 @@ export class Core {
   }
 
   /** Checks the policy, then asks the owner. Every rejection is reported before it is thrown. */
-  async enter({ raw, kind, protocol }: Wanted, around?: EgressConnection): Promise<EgressConnection> {
+  async enter(wanted: Wanted, around?: EgressConnection): Promise<EgressConnection> {
+    const { raw, kind, protocol } = wanted
     let connection: EgressConnection | undefined
     try {
       const { resolve } = this.#parts
-      const policy = this.#policy
+      const policy = await this.#policyFor(wanted, around)
+      const replaced = this.#replaced
       const judged = await resolveJudged(policy, raw, kind, { resolve })
       connection = new EgressConnection(judged, protocol, this.limits.idleMs, this.#report, around)
       this.#open.add(connection)
       await this.#askOwner(connection)
-      if (policy !== this.#policy || this.#closed) this.#rejudge(connection)
+      if (replaced !== this.#replaced || this.#closed) this.#rejudge(connection)
       if (connection.until.reason !== undefined) throw connection.until.reason
       return connection
     } catch (error) {
@@ -111,10 +134,26 @@ export class Core {
         error instanceof SandboxError
           ? error
           : new SandboxError('ssrf-blocked', 'the connection was not admitted')
-      if (connection === undefined) this.refuse({ raw, kind, protocol }, refused)
+      if (connection === undefined) this.refuse(wanted, refused)
       else connection.cut(refused)
       throw refused
     }
+  }
+
+  /** The list for one connection. INVARIANT: nothing is looked up before a host that is not on the list was approved. */
+  async #policyFor(
+    { raw, kind, protocol, client }: Wanted,
+    around: EgressConnection | undefined,
+  ): Promise<NetworkPolicy> {
+    const { unlisted } = this.#parts.hooks
+    const parsed = parseTarget(raw, kind)
+    if (!unlisted || parsed.kind === 'blocked' || !isOnlyUnlisted(this.#policy, parsed.value))
+      return this.#policy
+    const { host, port } = parsed.value
+    // A request inside a tunnel to this host was approved with the tunnel.
+    const tunnel = around?.judged.target
+    if (tunnel?.host !== host || tunnel.port !== port) await unlisted({ host, port, protocol, client })
+    return withTarget(this.#policy, parsed.value)
   }
 
   /** Reports a connection that is not made. */
@@ -134,8 +173,15 @@ export class Core {
   /** Takes effect at once: open connections that are no longer allowed are cut. */
   setAllowHosts(allowHosts: readonly string[]): void {
     this.#policy = networkPolicyOf({ allowHosts, allowPrivate: this.#parts.allowPrivate })
+    this.#replaced++
     this.pool.clear()
     for (const connection of [...this.#open]) this.#rejudge(connection)
+  }
+
+  /** Adds one host to the list. */
+  allowAlso(entry: string): void {
+    const { hosts = [] } = networkPolicyOf({ allowHosts: [entry] })
+    this.#policy = { ...this.#policy, hosts: [...(this.#policy.hosts ?? []), ...hosts] }
   }
 
   close(): void {

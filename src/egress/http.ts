@@ -108,7 +108,10 @@ async function judgeAndSend(
     core.refuse(wanted, sent)
     throw sent
   }
-  const connection = await core.enter(wanted, front.kind === 'origin' ? front.connection : undefined)
+  const connection = await core.enter(
+    { ...wanted, client: client.stream },
+    front.kind === 'origin' ? front.connection : undefined,
+  )
   try {
     const fields = endToEnd(sent?.headers ?? head.headers, /^(host|content-length)$/i)
     fields.unshift(['host', authorityOf(target, scheme)])

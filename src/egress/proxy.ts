@@ -61,7 +61,12 @@ export class EgressProxy {
       allowPrivate: options.allowPrivate ?? [],
       resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
       limits: timersOf({ ...LIMITS, ...options.limits }),
-      hooks: { policy: options.policy, admit: options.admit, onConnection: options.onConnection },
+      hooks: {
+        policy: options.policy,
+        unlisted: options.unlisted,
+        admit: options.admit,
+        onConnection: options.onConnection,
+      },
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
       upstreamCa: options.upstreamCa,
     })
@@ -124,6 +129,11 @@ export class EgressProxy {
     this.#core.setAllowHosts(allowHosts)
   }
 
+  /** Adds one host to the list; open connections stay. */
+  allowAlso(entry: string): void {
+    this.#core.allowAlso(entry)
+  }
+
   /** Closes all connections. */
   async close(): Promise<void> {
     this.#closed = true
@@ -178,7 +188,7 @@ export class EgressProxy {
   ): Promise<void> {
     let connection: EgressConnection | undefined
     try {
-      connection = await this.#core.enter({ raw, kind: 'proxy-target', protocol })
+      connection = await this.#core.enter({ raw, kind: 'proxy-target', protocol, client: client.stream })
       const { target } = connection.judged
       if (this.#core.broker?.terminates(target)) return await this.#terminate(client, connection, connected)
       if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, connection, connected)

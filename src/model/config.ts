@@ -12,7 +12,7 @@ import {
   type Shape,
   text,
 } from './shape.ts'
-import { NETWORK_MODES } from './spec.ts'
+import { NETWORK_MODES, UNLISTED } from './spec.ts'
 
 /** The shape of `ringfence.toml`. Unknown keys are errors, so that a typo never drops a rule. */
 
@@ -125,6 +125,14 @@ const tenantsShape: Shape<readonly TenantConfig[]> = {
   },
 }
 
+/** One answer "always" to the question about a host. */
+const approvedHostShape = object({
+  /** `name:port`, as the question named it. */
+  host: text(),
+  /** The tenant whose sandbox asked; absent: sandboxes that are not a tenant's. */
+  tenant: optional(text({ max: 64 })),
+})
+
 /** Hypervisors that `[microvm] driver` selects. */
 export const MICROVM_DRIVERS = ['qemu', 'firecracker', 'vz'] as const
 
@@ -133,7 +141,16 @@ export const configShape = object({
   policy: optional(policyShape),
   commands: optional(object({ allowed: optional(list(text())) })),
   router: optional(object({ always_sandbox: optional(list(text())), never_sandbox: optional(list(text())) })),
-  network: optional(object({ allow_private: optional(list(text())), allow_hosts: optional(list(text())) })),
+  network: optional(
+    object({
+      allow_private: optional(list(text())),
+      allow_hosts: optional(list(text())),
+      /** What a sandbox in mode `fetch` does with other hosts unless its spec says it. Default: deny, and a spec may ask. */
+      unlisted: optional(oneOf(...UNLISTED)),
+    }),
+  ),
+  /** Hosts that a person approved for good: sandboxes that ask about unlisted hosts do not ask about these. */
+  approved_host: optional(list(approvedHostShape, 4096)),
   secret: optional(list(secretShape, 256)),
   tenant: optional(tenantsShape),
   sandbox: optional(

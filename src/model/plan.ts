@@ -1,5 +1,5 @@
 import type { Guarantee, Level } from './guarantee.ts'
-import type { Limits, NetworkMode, Preset } from './spec.ts'
+import type { Limits, NetworkMode, Preset, Unlisted } from './spec.ts'
 
 /** The proxy's port on the sandbox's loopback in network mode `fetch`. */
 export const PROXY_PORT = 3128
@@ -62,7 +62,12 @@ type PlanFields = {
   readonly own: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
-  readonly network: { readonly mode: NetworkMode; readonly allowHosts: readonly string[] }
+  readonly network: {
+    readonly mode: NetworkMode
+    readonly allowHosts: readonly string[]
+    /** `ask`: a person is asked about other hosts while the connection waits. Absent: they are refused. */
+    readonly unlisted?: Unlisted
+  }
   /** Private addresses that the proxy may reach if `allowHosts` names them. */
   readonly privateHosts: readonly string[]
   readonly unixSockets: readonly Mount[]

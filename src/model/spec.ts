@@ -12,6 +12,11 @@ export const NETWORK_MODES = ['offline', 'loopback', 'fetch', 'full'] as const
 /** How a sandbox reaches the network. */
 export type NetworkMode = (typeof NETWORK_MODES)[number]
 
+/** What happens to a connection to a host that is not on the list: it is refused, or a person is asked while it waits. */
+export const UNLISTED = ['deny', 'ask'] as const
+/** Refuse or ask. */
+export type Unlisted = (typeof UNLISTED)[number]
+
 const MB_MAX = 2 ** 30
 const whole = (max: number) => number({ integer: true, min: 1, max })
 
@@ -44,7 +49,14 @@ export const specShape = object({
   write: optional(list(text())),
   deny: optional(list(text())),
   mounts: optional(list(mountShape)),
-  network: optional(object({ mode: optional(oneOf(...NETWORK_MODES)), allowHosts: optional(list(text())) })),
+  network: optional(
+    object({
+      mode: optional(oneOf(...NETWORK_MODES)),
+      allowHosts: optional(list(text())),
+      /** In mode `fetch`: what happens to a connection to a host that is not on the list. Default: `[network] unlisted`. */
+      unlisted: optional(oneOf(...UNLISTED)),
+    }),
+  ),
   unixSockets: optional(list(text())),
   /** `NAME=ENVVAR@HOST`: the sandbox gets a placeholder, the proxy has the value. */
   secrets: optional(list(text())),

@@ -15,7 +15,13 @@ import {
   reviewedMounts,
   type SandboxPolicy,
 } from './grants/grants.ts'
-import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './network/plan-egress.ts'
+import {
+  approvedHostsOf,
+  askedNetworkMode,
+  egressEnvironment,
+  egressFiles,
+  reachableHosts,
+} from './network/plan-egress.ts'
 import { type PinFacts, protectionFor } from './paths/pins.ts'
 
 export type { EgressFacts, Facts, Observed, SandboxPolicy } from './grants/grants.ts'
@@ -33,6 +39,8 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
     networkModes: policy.allowed_network_modes ?? ['offline', 'loopback', 'fetch', 'full'],
     allowHosts: config.network?.allow_hosts ?? [],
     allowPrivate: config.network?.allow_private ?? [],
+    unlisted: config.network?.unlisted,
+    approvedHosts: approvedHostsOf(config, undefined),
     max: {
       cpus: policy.max_cpus ?? 4096,
       memoryMb: policy.max_memory_mb ?? 2 ** 30,
@@ -98,7 +106,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     own: own.map(({ target }) => target),
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
-    network: { mode, allowHosts: mode === 'fetch' ? allowedHosts(policy, spec) : [] },
+    network: mode === 'fetch' ? reachableHosts(policy, spec) : { mode, allowHosts: [] },
     privateHosts: mode === 'fetch' ? policy.allowPrivate : [],
     unixSockets: sockets,
     files: mode === 'fetch' ? egressFiles(facts) : [],
@@ -135,6 +143,11 @@ function refuseUnbuilt(spec: Spec): void {
     throw new SandboxError(
       'invalid-input',
       `secrets are brokered only in network mode \`fetch\`, not \`${mode}\``,
+    )
+  if (spec.network?.unlisted === 'ask' && mode !== undefined && mode !== 'fetch')
+    throw new SandboxError(
+      'invalid-input',
+      `hosts can be asked for only in network mode \`fetch\`, not \`${mode}\``,
     )
   if (spec.network?.allowHosts?.length && mode !== undefined && mode !== 'fetch')
     throw new SandboxError('invalid-input', `allowed hosts have no meaning in network mode \`${mode}\``, {

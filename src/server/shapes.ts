@@ -3,6 +3,7 @@ import { SHOWN_STATES } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
 import { EVENT_NAMES } from '../model/event.ts'
 import { GUARANTEE_NAMES, LEVELS } from '../model/guarantee.ts'
+import { HOST_SCOPES } from '../model/host-question.ts'
 import {
   boolean,
   type Infer,
@@ -16,7 +17,15 @@ import {
   type Shape,
   text,
 } from '../model/shape.ts'
-import { limitsShape, mountShape, NETWORK_MODES, PRESETS, type Spec, specShape } from '../model/spec.ts'
+import {
+  limitsShape,
+  mountShape,
+  NETWORK_MODES,
+  PRESETS,
+  type Spec,
+  specShape,
+  UNLISTED,
+} from '../model/spec.ts'
 import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 
@@ -74,7 +83,12 @@ export const createShape = object({
   deny: optional(list(words(4096), 256)),
   mounts: optional(list(mountShape, 256)),
   network: optional(
-    object({ mode: optional(oneOf(...NETWORK_MODES)), allow_hosts: optional(list(words(), 1024)) }),
+    object({
+      mode: optional(oneOf(...NETWORK_MODES)),
+      allow_hosts: optional(list(words(), 1024)),
+      /** What happens to a connection to another host in mode `fetch`; default: `[network] unlisted`. */
+      unlisted: optional(oneOf(...UNLISTED)),
+    }),
   ),
   unix_sockets: optional(list(words(4096), 64)),
   /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
@@ -110,7 +124,11 @@ export function specOf(body: CreateBody): Spec {
         write: body.write,
         deny: body.deny,
         mounts: body.mounts,
-        network: network && { mode: network.mode, allowHosts: network.allow_hosts },
+        network: network && {
+          mode: network.mode,
+          allowHosts: network.allow_hosts,
+          unlisted: network.unlisted,
+        },
         unixSockets: body.unix_sockets,
         secrets: body.secrets,
         limits: body.limits,
@@ -230,6 +248,8 @@ export const answerShape = object({
   approve: boolean(),
   /** The person's reason, recorded in the audit log. */
   reason: optional(text({ empty: true, max: 1024 })),
+  /** For a host: how far a yes reaches; default: `once`. `always` needs the host in the policy. */
+  scope: optional(oneOf(...HOST_SCOPES)),
 })
 /** The body of a console sign-in. */
 export const signInShape = object({ link: optional(text({ max: 128 })), key: optional(text({ max: 256 })) })

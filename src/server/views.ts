@@ -5,7 +5,7 @@ import type { Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Spec } from '../model/spec.ts'
 import { isOperator, type Principal } from '../supervisor/access/keys.ts'
-import type { ApprovalRow } from '../supervisor/approvals/approvals.ts'
+import type { ApprovalRow, StoredHost } from '../supervisor/approvals/approvals.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
 import type { SandboxView } from '../supervisor/provisioner.ts'
 import type { WaitingReview as Waiting } from '../supervisor/snapshots/reviews.ts'
@@ -45,6 +45,7 @@ export function sandboxJson(view: SandboxView) {
     network: {
       mode: plan?.network.mode ?? spec.network?.mode ?? 'offline',
       allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],
+      ...(plan?.network.unlisted && { unlisted: plan.network.unlisted }),
     },
     metadata: callerMetadata(spec),
     public_ports: spec.publicPorts ?? false,
@@ -81,6 +82,8 @@ export const approvalJson = (row: ApprovalRow): Approval => ({
   answered_at: timeOf(row.answeredAt),
   reason: row.reason,
   state: row.state,
+  host: row.host === null ? null : (JSON.parse(row.host) as StoredHost),
+  scope: row.scope as Approval['scope'],
 })
 
 /** The tenant whose records a caller sees; the operator sees all. */

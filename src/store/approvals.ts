@@ -23,6 +23,10 @@ export type ApprovalRow = {
   readonly expiresAt: number
   readonly answeredAt: number | null
   readonly instance: string
+  /** The host that is asked for, as JSON; null for a command. */
+  readonly host: string | null
+  /** How far a yes about a host reaches. */
+  readonly scope: string | null
 }
 
 const toApproval = (row: Row): ApprovalRow => ({
@@ -41,13 +45,16 @@ const toApproval = (row: Row): ApprovalRow => ({
   expiresAt: row.expires_at as number,
   answeredAt: row.answered_at as number | null,
   instance: row.instance as string,
+  host: row.host as string | null,
+  scope: row.scope as string | null,
 })
 
 /** Adds an approval. */
 export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
   await tx.run(
     `INSERT INTO approvals (id, tenant, sandbox_id, agent_id, command, cwd, decision, state, answered_by,
-       asked_at, expires_at, answered_at, instance, exec_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       asked_at, expires_at, answered_at, instance, exec_id, host)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     [
       row.id,
       row.tenant,
@@ -63,6 +70,7 @@ export async function insertApproval(tx: Tx, row: ApprovalRow): Promise<void> {
       row.answeredAt,
       row.instance,
       row.execId,
+      row.host,
     ],
   )
 }
@@ -76,17 +84,15 @@ export async function answerApproval(
     readonly by: string | null
     readonly at: number
     readonly reason?: string | undefined
+    readonly scope?: string | undefined
   },
 ): Promise<boolean> {
   const pending = await tx.run("SELECT id FROM approvals WHERE id = ? AND state = 'pending'", [id])
   if (pending.length === 0) return false
-  await tx.run('UPDATE approvals SET state = ?, answered_by = ?, answered_at = ?, reason = ? WHERE id = ?', [
-    answer.state,
-    answer.by,
-    answer.at,
-    answer.reason ?? null,
-    id,
-  ])
+  await tx.run(
+    'UPDATE approvals SET state = ?, answered_by = ?, answered_at = ?, reason = ?, scope = ? WHERE id = ?',
+    [answer.state, answer.by, answer.at, answer.reason ?? null, answer.scope ?? null, id],
+  )
   return true
 }
 

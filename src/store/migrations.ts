@@ -99,8 +99,21 @@ const TRAIL_TENANTS: Migration = [
   'CREATE INDEX trail_tenant ON trail (tenant, seq) WHERE tenant IS NOT NULL',
 ]
 
+/** Approvals of hosts: the host as JSON, and how far the answer reaches. */
+const HOST_APPROVALS: Migration = [
+  'ALTER TABLE approvals ADD COLUMN host TEXT',
+  'ALTER TABLE approvals ADD COLUMN scope TEXT',
+]
+
 /** In order. A released migration is never changed. */
-export const MIGRATIONS: readonly Migration[] = [TABLES, CONSOLE, RETENTION, WEBHOOK_KEYS, TRAIL_TENANTS]
+export const MIGRATIONS: readonly Migration[] = [
+  TABLES,
+  CONSOLE,
+  RETENTION,
+  WEBHOOK_KEYS,
+  TRAIL_TENANTS,
+  HOST_APPROVALS,
+]
 
 /** In steps, because each statement must finish within the store's timeout. */
 const FILL_ROWS = 10_000

@@ -1,6 +1,7 @@
 import type { Duplex } from 'node:stream'
 import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
 import type { Connection } from '../egress/connection.ts'
+import type { UnlistedTarget } from '../egress/core.ts'
 import { EgressProxy } from '../egress/proxy.ts'
 import { Secret } from '../host/secrets/secret.ts'
 import type { Vault } from '../host/secrets/vault.ts'
@@ -20,6 +21,10 @@ export interface Egress {
   handle(stream: Duplex): void
   /** Replaces the allowed hosts; takes effect at once, also for open connections. */
   setAllowHosts(hosts: readonly string[]): void
+  /** Adds a host that a person approved; open connections stay. */
+  allowAlso(entry: string): void
+  /** Decides about hosts that are not on the list; absent: they are refused. */
+  onUnlisted: ((target: UnlistedTarget) => Promise<void>) | undefined
   /** What the policy decides for each of these hosts, if they were the list. */
   verdicts(hosts: readonly string[]): readonly HostVerdict[]
   /** The latest connections, allowed and refused. */
@@ -68,6 +73,8 @@ class SandboxEgress implements PreparedEgress, Egress {
   readonly connections: Connection[] = []
   readonly #ledger = new ConnectionRecorder()
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
+  #asks = false
+  onUnlisted: Egress['onUnlisted']
 
   constructor(parts: EgressParts, spec: Spec) {
     this.#parts = parts
@@ -76,6 +83,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       allowHosts: [],
       allowPrivate: parts.allowPrivate,
       secrets: this.#secrets,
+      unlisted: (target) => this.#unlisted(target),
       admit: (connection) => this.#admit(connection),
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
     })
@@ -94,6 +102,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       sandbox_id: sandboxId,
       ...(plan.agentId === undefined ? {} : { agent_id: plan.agentId }),
     }
+    this.#asks = plan.network.unlisted === 'ask'
     this.#proxy.setAllowHosts(plan.network.allowHosts)
     return this
   }
@@ -104,6 +113,17 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   setAllowHosts(hosts: readonly string[]): void {
     this.#proxy.setAllowHosts(hosts)
+  }
+
+  allowAlso(entry: string): void {
+    this.#proxy.allowAlso(entry)
+  }
+
+  /** SECURITY: without somebody who answers, a host that is not on the list is refused. */
+  async #unlisted(target: UnlistedTarget): Promise<void> {
+    if (this.#asks && this.onUnlisted) return this.onUnlisted(target)
+    const nobody = this.#asks ? ', and nobody can be asked' : ''
+    throw new SandboxError('ssrf-blocked', `\`${target.host}\` is not an allowed host${nobody}`)
   }
 
   verdicts(hosts: readonly string[]): readonly HostVerdict[] {

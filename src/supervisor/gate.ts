@@ -22,6 +22,7 @@ import {
 import { allowedHosts, askedNetworkMode } from '../policy/network/plan-egress.ts'
 import { type PinFacts, writablePathsOf } from '../policy/paths/pins.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
+import type { AskHost } from './approvals/host-questions.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
 import { Sandbox } from './sandbox.ts'
 
@@ -69,6 +70,8 @@ export type OpenSandboxOptions = {
   readonly id?: string | undefined
   /** The tenant that owns the sandbox. */
   readonly owner?: string | undefined
+  /** Asks a person about a host that is not on the list, where the plan says so. */
+  readonly askHost?: AskHost | undefined
   /** The caller that asks for the sandbox. */
   readonly requester?: Requester | undefined
   /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
@@ -96,6 +99,7 @@ type SandboxContext = {
   readonly egress?: Egress | undefined
   readonly review?: Review | undefined
   readonly requester?: Requester | undefined
+  readonly askHost?: AskHost | undefined
 }
 
 /**
@@ -187,7 +191,7 @@ export class Gate {
   /** Opens a sandbox on the first backend that provides every guarantee the plan needs. */
   async open(
     input: unknown,
-    { signal, own, owner, requester, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, owner, requester, askHost, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     if (spec.private?.length && !own)
@@ -205,7 +209,7 @@ export class Gate {
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester })
+      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester, askHost })
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
@@ -224,7 +228,7 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    { id = this.#parts.newId('sb'), egress, review, requester }: SandboxContext = {},
+    { id = this.#parts.newId('sb'), egress, review, requester, askHost }: SandboxContext = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
@@ -232,7 +236,19 @@ export class Gate {
       const spec: Spec = { network: { mode: 'fetch', allowHosts: hosts } }
       allowedHosts(this.#policyFor(this.#permitted(spec, requester)), spec)
     }
-    return new Sandbox({ id, plan, backend, inside, egress, review, trail, newId, judge, judgeHosts })
+    return new Sandbox({
+      id,
+      plan,
+      backend,
+      inside,
+      egress,
+      review,
+      trail,
+      newId,
+      judge,
+      judgeHosts,
+      askHost,
+    })
   }
 
   /** Plans a spec; a rejected spec is recorded too, whether the policy or a missing guarantee rejects it. */

@@ -54,7 +54,9 @@ export class SandboxPool {
       this.#policy = this.#parts.policyHash()
       void this.#pool.clear()
     }
-    const accepts = ({ sandbox }: Pooled): boolean => isPermitted(sandbox)
+    // Hosts that a person approved belong to one tenant, and a pooled sandbox was planned for none.
+    const accepts = ({ sandbox }: Pooled): boolean =>
+      sandbox.plan.network.unlisted !== 'ask' && isPermitted(sandbox)
     return (await this.#pool.take(poolKey(spec), undefined, { accepts, wait: false }))?.sandbox
   }
 

@@ -2,9 +2,11 @@ import type { Backend } from '../backends/backend.ts'
 import type { ExecResult, Outcome } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { type Event, type EventName, type EventSink, VIOLATION_TYPE } from '../model/event.ts'
+import type { AskedHost } from '../model/host-question.ts'
 import type { Plan } from '../model/plan.ts'
 import { redact } from '../model/redact.ts'
 import type { ApprovalAnswer } from './approvals/approval-facts.ts'
+import type { HostAnswer } from './approvals/host-questions.ts'
 import type { AskedCommand } from './gate.ts'
 
 type Fields = Readonly<Record<string, Event[string]>>
@@ -63,6 +65,17 @@ export class SandboxRecord {
   /** Records the outcome of an approval, once. */
   answered(execId: string, answer: ApprovalAnswer): Promise<void> {
     return this.write(this.#event('Approval', { exec_id: execId, ...answerFields(answer) }))
+  }
+
+  /** Records that a person is asked about a host. */
+  askedHost(host: AskedHost): Promise<void> {
+    const reason = `\`${host.host}\` is not an allowed host`
+    return this.write(this.#event('PolicyDecision', { subject: 'host', ...host, action: 'ask', reason }))
+  }
+
+  /** Records the answer about a host, once. */
+  answeredHost({ host, port }: AskedHost, answer: HostAnswer): Promise<void> {
+    return this.write(this.#event('Approval', { host, port, ...hostAnswerFields(answer) }))
   }
 
   /** Records a command that was permitted and could not run, or not to its end. */
@@ -136,6 +149,12 @@ export const answerFields = ({ state, by, reason, approvalId }: ApprovalAnswer):
   ...(state === 'expired' ? {} : { approved: state === 'approved' }),
   ...(by === undefined ? {} : { answered_by: by }),
   ...(reason === undefined || reason === '' ? {} : { reason: redact(reason) }),
+})
+
+/** The event fields of an answer about a host. */
+export const hostAnswerFields = (answer: HostAnswer): Fields => ({
+  ...answerFields(answer),
+  ...(answer.state === 'approved' ? { scope: answer.scope ?? 'once' } : {}),
 })
 
 function summaryOf({ plan, backend }: RecordParts): Fields {

@@ -19,6 +19,7 @@ import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { HostVerdict } from '../policy/network/host-verdicts.ts'
 import { type AuthorizeOptions, CommandAuthorizer } from './approvals/command-authorizer.ts'
+import { type AskHost, HostQuestions } from './approvals/host-questions.ts'
 import type { Egress } from './egress.ts'
 import { askedCommand, placed } from './exec/asked-command.ts'
 import type { AskedCommand } from './gate.ts'
@@ -74,6 +75,8 @@ type Parts = {
   readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
   /** Throws if the operator's policy does not permit these hosts. */
   readonly judgeHosts: (hosts: readonly string[]) => void
+  /** Asks a person about a host that is not on the list; absent: it is refused. */
+  readonly askHost?: AskHost | undefined
 }
 
 /** One sandbox. Every command in it is checked by the policy before it runs, and recorded before and after. */
@@ -89,10 +92,12 @@ export class Sandbox implements AsyncDisposable {
   readonly #record: SandboxRecord
   readonly #permits: CommandAuthorizer
   readonly #closing: (() => Promise<void>)[] = []
+  readonly #questions: HostQuestions | undefined
   #failedLaunch: () => void = () => {}
   #lost: string | undefined
   #state: 'ready' | 'destroyed' = 'ready'
   #allowHosts: readonly string[] | undefined
+  readonly #approvedHosts: string[] = []
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -108,6 +113,7 @@ export class Sandbox implements AsyncDisposable {
       (operation, path) => record.file(operation, path),
       () => this.#inside().files,
     )
+    this.#questions = this.#hostQuestions(parts)
     void parts.inside?.ended.then((reason) => this.#ended(reason))
   }
 
@@ -255,7 +261,29 @@ export class Sandbox implements AsyncDisposable {
     this.#parts.judgeHosts(hosts)
     await this.#record.hosts(hosts)
     egress.setAllowHosts(hosts)
+    this.#questions?.forget()
+    this.#approvedHosts.length = 0
     this.#allowHosts = hosts
+  }
+
+  #hostQuestions({ egress, askHost, id, plan }: Parts): HostQuestions | undefined {
+    if (!egress || !askHost) return undefined
+    const questions = new HostQuestions({
+      ask: (question) => askHost({ ...question, sandboxId: id, agentId: plan.agentId }),
+      allow: (entry) => {
+        egress.allowAlso(entry)
+        this.#approvedHosts.push(entry)
+      },
+      asked: (host) => this.#record.askedHost(host),
+      answered: (host, answer) => this.#record.answeredHost(host, answer),
+    })
+    egress.onUnlisted = (target) => questions.admit(target)
+    return questions
+  }
+
+  /** Hosts beside the list that a person approved for this sandbox; a fork or snapshot does not take them over. */
+  get approvedHosts(): readonly string[] {
+    return this.#approvedHosts
   }
 
   /** The hosts that the sandbox may reach now. */

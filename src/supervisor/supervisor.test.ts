@@ -67,7 +67,14 @@ function begin(store: Store, world: World, epoch: number, instance = 'i1'): Supe
     judge: () => {},
     assertPermitted: () => {},
     assertFreeSpace: () => {},
-    approvals: new Approvals({ store, trail, newId, instance, timeoutMs: () => 1000 }),
+    approvals: new Approvals({
+      store,
+      trail,
+      newId,
+      instance,
+      timeoutMs: () => 1000,
+      isApprovedHost: () => false,
+    }),
     metrics: new Metrics(),
     policyHash: () => 'p',
     limits: {
@@ -348,7 +355,14 @@ describe('others', () => {
       judge: () => {},
       assertPermitted: () => {},
       assertFreeSpace: () => {},
-      approvals: new Approvals({ store, trail, newId, instance: 'full', timeoutMs: () => 1000 }),
+      approvals: new Approvals({
+        store,
+        trail,
+        newId,
+        instance: 'full',
+        timeoutMs: () => 1000,
+        isApprovedHost: () => false,
+      }),
       metrics: new Metrics(),
       policyHash: () => 'p',
     }

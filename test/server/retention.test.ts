@@ -62,6 +62,8 @@ const approvalRow = (id: string, sandboxId: string): ApprovalRow => ({
   command: 'git push',
   cwd: '/',
   decision: '{}',
+  host: null,
+  scope: null,
   state: 'pending',
   answeredBy: null,
   reason: null,

@@ -9,6 +9,7 @@ import type {
 import { SandboxError } from '../../model/errors.ts'
 import { visible } from '../../model/visible.ts'
 import { clip } from '../capture.ts'
+import { type AskHost, HOST_FORM, hostAnswerOf } from '../host-elicitation.ts'
 import { readText } from '../operations/files.ts'
 import { OPERATIONS } from '../operations/index.ts'
 import { failure, type Operation, perform, Question, type Result } from '../operations/operation.ts'
@@ -98,6 +99,7 @@ async function callTool(
   const { mcpReq } = context
   const client = clientOf(sdk, server, context)
   onClient?.(client.name)
+  if (client.canAsk) session.askHost = hostElicitation(context)
   const answered = session.approvals.take(Object.keys(mcpReq.inputResponses ?? {}), name, args)
   const answer = answered === undefined ? undefined : sdk.inputResponse(mcpReq.inputResponses, answered)
   if (answer?.kind === 'elicit' && !saidYes(answer))
@@ -115,6 +117,18 @@ async function callTool(
     return toolResult(failure(error))
   }
 }
+
+/** Asks through the client while the call runs. PLATFORM: the newest revision has no requests from the server, so nobody is asked there. */
+const hostElicitation =
+  ({ mcpReq }: ServerContext): AskHost =>
+  async ({ host, port, signal }) => {
+    const message = `A program in the sandbox wants to reach ${visible(host)}:${port}, which is not on the list of allowed hosts.`
+    try {
+      return hostAnswerOf(await mcpReq.elicitInput({ message, requestedSchema: HOST_FORM }, { signal }))
+    } catch {
+      return { state: 'rejected', reason: 'the client could not be asked; call request_host first' }
+    }
+  }
 
 /** The newest revision sends with each request what older ones sent in the handshake. */
 function clientOf(

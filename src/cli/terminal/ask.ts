@@ -21,12 +21,21 @@ export async function askReview(json: boolean): Promise<'apply' | 'drop' | 'wait
   return /^d(rop)?$/i.test(answer ?? '') ? 'drop' : 'wait'
 }
 
-async function ask(question: string, json: boolean): Promise<string | undefined> {
-  if (json || !process.stdin.isTTY || !process.stderr.isTTY) return undefined
+const ask = async (question: string, json: boolean): Promise<string | undefined> =>
+  json || !process.stdin.isTTY || !process.stderr.isTTY ? undefined : askLine(question)
+
+/** Reads one line at the terminal; undefined after Ctrl-C or Ctrl-D, or when the signal is aborted. */
+export async function askLine(question: string, signal?: AbortSignal): Promise<string | undefined> {
   const { createInterface } = await import('node:readline/promises')
   const lines = createInterface({ input: process.stdin, output: process.stderr })
+  const closed = new Promise<undefined>((resolve) => lines.once('close', () => resolve(undefined)))
   try {
-    return (await lines.question(question)).trim()
+    const answered = lines.question(question, signal ? { signal } : {})
+    answered.catch(() => {})
+    return (await Promise.race([answered, closed]))?.trim()
+  } catch (error) {
+    if (signal?.aborted) return undefined
+    throw error
   } finally {
     lines.close()
   }

@@ -1,5 +1,6 @@
 import type { TerminalSize } from '../../backends/backend.ts'
 import type { ExecOptions, Executed, Sandbox } from '../../supervisor/sandbox.ts'
+import type { TerminalLease } from './terminal-lease.ts'
 
 /** Whether stdin and stdout are a terminal; the command then gets its own pseudo-terminal. */
 export const isTerminal = (): boolean => process.stdin.isTTY === true && process.stdout.isTTY === true
@@ -9,21 +10,34 @@ export async function runInTerminal(
   sandbox: Sandbox,
   command: string | readonly string[],
   options: Pick<ExecOptions, 'approve' | 'signal'>,
+  lease: TerminalLease,
 ): Promise<Executed> {
-  const output = (_: string, chunk: Uint8Array): Promise<void> | undefined =>
+  const write = (chunk: Uint8Array): Promise<void> | undefined =>
     process.stdout.write(chunk) ? undefined : new Promise((resolve) => process.stdout.once('drain', resolve))
+  const output = (_: string, chunk: Uint8Array): Promise<void> | undefined =>
+    lease.free ? lease.free.then(() => write(chunk)) : write(chunk)
   const running = await sandbox.spawn(command, { ...options, output, stdin: true, terminal: sizeOfOurs() })
   const onInput = (chunk: Uint8Array): void => void running.write(chunk).catch(() => {})
   const onResize = (): void => running.resize(sizeOfOurs())
   // Raw mode: keys such as Ctrl-C are sent to the inner terminal, which signals its foreground process.
-  process.stdin.setRawMode(true)
-  process.stdin.on('data', onInput)
+  const take = (): void => {
+    process.stdin.setRawMode(true)
+    process.stdin.on('data', onInput)
+    process.stdin.resume()
+  }
+  const release = (): void => {
+    process.stdin.setRawMode(false)
+    process.stdin.off('data', onInput)
+  }
+  if (!lease.free) take()
+  lease.user = { take, release }
   process.stdout.on('resize', onResize)
   try {
     return await running.result
   } finally {
-    process.stdin.setRawMode(false)
-    process.stdin.off('data', onInput)
+    await lease.free
+    lease.user = undefined
+    release()
     process.stdin.pause()
     process.stdout.off('resize', onResize)
   }

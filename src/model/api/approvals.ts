@@ -1,4 +1,5 @@
-import { type Infer, object, oneOf } from '../shape.ts'
+import { HOST_SCOPES } from '../host-question.ts'
+import { type Infer, number, object, oneOf } from '../shape.ts'
 import { decisionShape } from './execs.ts'
 import { nullable, pageOf, string, time } from './fields.ts'
 
@@ -20,6 +21,19 @@ export const approvalShape = object({
   answered_by: nullable(string()),
   answered_at: nullable(time()),
   reason: nullable(string()),
+  /** The host that a connection waits for; `null` for a command. `entry` is how a list names it. */
+  host: nullable(
+    object({
+      host: string(),
+      port: number({ integer: true }),
+      protocol: string(),
+      entry: string(),
+      /** Whose policy an answer "always" changes; `null`: that of sandboxes of the operator. */
+      tenant: nullable(string()),
+    }),
+  ),
+  /** How far a yes about a host reaches. */
+  scope: nullable(oneOf(...HOST_SCOPES)),
 })
 /** One approval. */
 export type Approval = Infer<typeof approvalShape>

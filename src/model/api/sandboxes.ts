@@ -1,6 +1,6 @@
 import { LEVELS } from '../guarantee.ts'
 import { boolean, type Infer, number, object, oneOf, optional, record } from '../shape.ts'
-import { limitsShape, NETWORK_MODES, PRESETS } from '../spec.ts'
+import { limitsShape, NETWORK_MODES, PRESETS, UNLISTED } from '../spec.ts'
 import { arrayOf, described, nullable, pageOf, string, time } from './fields.ts'
 
 /** Sandboxes, their isolation, their connections and their snapshots. */
@@ -21,7 +21,12 @@ export const SHOWN_STATES = [
 /** The state of a sandbox as callers see it. */
 export type SandboxState = (typeof SHOWN_STATES)[number]
 
-const networkShape = object({ mode: oneOf(...NETWORK_MODES), allow_hosts: arrayOf(string()) })
+const networkShape = object({
+  mode: oneOf(...NETWORK_MODES),
+  allow_hosts: arrayOf(string()),
+  /** Present if a person is asked about other hosts. */
+  unlisted: optional(oneOf(...UNLISTED)),
+})
 
 /** What every answer about a sandbox has. */
 export const sandboxFields = {

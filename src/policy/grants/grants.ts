@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import type { Mask, Mount, PathFact } from '../../model/plan.ts'
-import type { Limits, NetworkMode, Preset, Spec } from '../../model/spec.ts'
+import type { Limits, NetworkMode, Preset, Spec, Unlisted } from '../../model/spec.ts'
 import { hardDenied, hasMountSyntax, refuseTarget } from '../paths/mount.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from '../paths/paths.ts'
 import type { PinFacts } from '../paths/pins.ts'
@@ -19,6 +19,10 @@ export type SandboxPolicy = {
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
   /** Private addresses that may be reached in mode `fetch`, where its hosts name them. */
   readonly allowPrivate: readonly string[]
+  /** What happens to connections to other hosts unless a spec says it; `deny` cannot be changed by a spec. */
+  readonly unlisted?: Unlisted | undefined
+  /** Hosts that a sandbox which asks about unlisted hosts may reach without asking. */
+  readonly approvedHosts?: readonly string[]
   /** The hosts of a sandbox that names none, where that is not `allowHosts`. */
   readonly defaultHosts?: readonly string[]
   /** Limits of a sandbox that asks for none. */

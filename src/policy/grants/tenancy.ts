@@ -5,7 +5,7 @@ import { isWithin } from '../../model/path.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Spec } from '../../model/spec.ts'
 import { type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'
-import { askedHosts, askedNetworkMode } from '../network/plan-egress.ts'
+import { approvedHostsOf, askedHosts, askedNetworkMode } from '../network/plan-egress.ts'
 import type { PathEvidence } from '../paths/paths.ts'
 import { segmentsOf } from '../paths/text.ts'
 import type { Capability } from './capability.ts'
@@ -35,6 +35,8 @@ export type TenantGrants = {
   readonly networkModes: readonly NetworkMode[]
   /** `undefined`: what the operator's own list says. */
   readonly allowHosts: readonly string[] | undefined
+  /** Hosts that its sandboxes reach without asking where they ask about unlisted ones. */
+  readonly approvedHosts: readonly string[]
   readonly hostPaths: readonly HostPathGrant[]
   readonly waive: readonly Guarantee[]
   readonly images: readonly string[]
@@ -60,6 +62,7 @@ export function tenantGrants(
     backends: own.backends ?? ISOLATING,
     networkModes: own.network_modes ?? ISOLATED_MODES,
     allowHosts: own.allow_hosts,
+    approvedHosts: approvedHostsOf(config, tenant),
     hostPaths: (own.host_paths ?? []).map(({ path, mode }) => {
       const absolute = plain(path.replace(/^~(?=\/|$)/, home))
       return { path: absolute, real: real(absolute), mode }
@@ -87,6 +90,7 @@ export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPo
     networkModes: policy.networkModes.filter((mode) => grants.networkModes.includes(mode)),
     allowPrivate: privateFor(grants, policy.allowPrivate),
     ...(grants.allowHosts && { defaultHosts: grants.allowHosts.filter(isPermitted) }),
+    approvedHosts: grants.approvedHosts,
     max: {
       ...policy.max,
       ...Object.fromEntries(
@@ -159,7 +163,10 @@ export function assertLinksPermitted(
 export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
   assertBackend(grants, plan.backend)
   assertMode(grants, plan.network.mode)
-  assertHosts(grants, plan.network.allowHosts)
+  assertHosts(
+    grants,
+    plan.network.allowHosts.filter((host) => !grants.approvedHosts.includes(host)),
+  )
   assertWaivers(grants, plan.waived)
   const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
   for (const { real, mode } of foreign) assertHostPath(grants, real, mode)

@@ -134,6 +134,25 @@ export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
   return { verdict: 'allow', reason: 'public name' }
 }
 
+/**
+ * Whether the list of hosts is the only objection to a target, so that a person may be asked about it.
+ * SECURITY: metadata services, internal names, private addresses and refused ports are never a question, whatever the operator opened.
+ */
+export function isOnlyUnlisted(policy: NetworkPolicy, target: Target): boolean {
+  if (judgeTarget(policy, target).verdict === 'allow') return false
+  return judgeTarget({ privateHosts: [], privateRanges: [] }, target).verdict === 'allow'
+}
+
+/** The policy with one more host and port on its list. */
+export const withTarget = (policy: NetworkPolicy, { host, port, literal }: Target): NetworkPolicy => ({
+  ...policy,
+  hosts: [...(policy.hosts ?? []), { kind: 'exact', host: literal ? canonicalHost(literal) : host, port }],
+})
+
+/** A target as an entry of a list of hosts. */
+export const hostEntry = ({ host, port }: Pick<Target, 'host' | 'port'>): string =>
+  host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+
 function judgeAddress(policy: NetworkPolicy, target: Target, bytes: readonly number[]): UrlVerdict {
   const kind = classify(bytes)
   if (kind === 'public') return { verdict: 'allow', reason: 'public address' }

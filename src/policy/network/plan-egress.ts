@@ -1,5 +1,6 @@
+import type { Config } from '../../model/config.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { type PlanFile, PROXY_PORT } from '../../model/plan.ts'
+import { type Plan, type PlanFile, PROXY_PORT } from '../../model/plan.ts'
 import type { NetworkMode, Spec } from '../../model/spec.ts'
 import type { Facts, SandboxPolicy } from '../grants/grants.ts'
 import { parseSecretGrant } from '../grants/secret-grant.ts'
@@ -20,7 +21,10 @@ export const askedHosts = (spec: Spec): readonly string[] => [
 
 /** The network mode that a spec means: whoever names hosts wants to reach them. */
 export const askedNetworkMode = (spec: Spec): NetworkMode =>
-  spec.network?.mode ?? (spec.network?.allowHosts?.length || spec.secrets?.length ? 'fetch' : 'offline')
+  spec.network?.mode ??
+  (spec.network?.allowHosts?.length || spec.network?.unlisted === 'ask' || spec.secrets?.length
+    ? 'fetch'
+    : 'offline')
 
 /**
  * The hosts that a spec may reach: those it names, else the operator's. Where the operator has a list, nothing outside
@@ -36,6 +40,24 @@ export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string
       hint: `allowed: ${policy.allowHosts.join(', ')}`,
     })
   return [...new Set(asked)]
+}
+
+/** Hosts that were approved for good, for the sandboxes of one tenant or for those of none. */
+export const approvedHostsOf = (config: Config, tenant: string | undefined): readonly string[] =>
+  (config.approved_host ?? []).filter((entry) => entry.tenant === tenant).map(({ host }) => host)
+
+/** The hosts of a sandbox in mode `fetch`, and what happens to other hosts. */
+export function reachableHosts(policy: SandboxPolicy, spec: Spec): Plan['network'] {
+  const asked = spec.network?.unlisted
+  // SECURITY: an operator who wrote `deny` wants no questions, whatever a spec says.
+  if (asked === 'ask' && policy.unlisted === 'deny')
+    throw new SandboxError('forbidden', 'this policy does not ask about hosts that are not on the list', {
+      hint: 'the operator can permit it: `unlisted = "ask"` in [network]',
+    })
+  const allowHosts = allowedHosts(policy, spec)
+  if ((asked ?? policy.unlisted) !== 'ask') return { mode: 'fetch', allowHosts }
+  const approved = policy.approvedHosts ?? []
+  return { mode: 'fetch', allowHosts: [...new Set([...allowHosts, ...approved])], unlisted: 'ask' }
 }
 
 /** A secret is of no use where its host cannot be reached. */

@@ -4,7 +4,7 @@ import { reply, route } from '../route.ts'
 import { answerShape, approvalsQuery } from '../shapes.ts'
 import { approvalJson } from '../views.ts'
 
-/** Approvals: commands that wait for a person. */
+/** Approvals: commands and hosts that wait for a person. */
 
 export const approvalRoutes: readonly Route[] = [
   route({
@@ -36,7 +36,7 @@ export const approvalRoutes: readonly Route[] = [
     body: answerShape,
     answers: { 200: { description: 'the approval', shape: approvalShape } },
     async handle({ parts, principal, params, body }) {
-      const answered = await parts.approvals.answer(principal, params.id, body.approve, body.reason)
+      const answered = await parts.approvals.answer(principal, params.id, body)
       return reply(200, approvalJson(answered))
     },
   }),

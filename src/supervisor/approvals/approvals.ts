@@ -1,8 +1,10 @@
 import { longTimeout } from '../../host/clock.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { EventSink } from '../../model/event.ts'
+import type { EventSink, Json } from '../../model/event.ts'
+import type { AskedHost, HostScope } from '../../model/host-question.ts'
 import { redact } from '../../model/redact.ts'
+import { hostEntry } from '../../policy/network/network.ts'
 import {
   type ApprovalRow,
   answerApproval,
@@ -13,8 +15,9 @@ import {
 } from '../../store/approvals.ts'
 import type { Store } from '../../store/sql.ts'
 import { isOperator, type Principal } from '../access/keys.ts'
-import { answerFields } from '../sandbox-record.ts'
+import { answerFields, hostAnswerFields } from '../sandbox-record.ts'
 import type { ApprovalAnswer } from './approval-facts.ts'
+import type { HostAnswer, HostQuestion } from './host-questions.ts'
 
 export type { ApprovalRow }
 
@@ -25,6 +28,8 @@ export type ApprovalsParts = {
   readonly newId: (prefix: string) => string
   readonly instance: string
   readonly timeoutMs: () => number
+  /** Whether the policy approves a host for good, for a tenant or (null) for the operator. */
+  readonly isApprovedHost: (entry: string, tenant: string | null) => boolean
 }
 
 /** A command that waits for approval. */
@@ -42,10 +47,26 @@ export type ApprovalRequest = {
   readonly onAsked?: (id: string) => void
 }
 
+/** A host that a sandbox of this tenant asks for. */
+export type HostRequest = {
+  readonly tenant: string
+  /** Whether the operator created the sandbox: then an answer "always" is for no tenant. */
+  readonly isOperators: boolean
+  readonly question: HostQuestion
+}
+
+/** How a person answers. */
+export type Given = {
+  readonly approve: boolean
+  readonly reason?: string | undefined
+  /** For a host: how far a yes reaches. */
+  readonly scope?: HostScope | undefined
+}
+
 /** Approval requests. The caller waits for the answer; a request that is not answered in time expires. */
 export class Approvals {
   readonly #parts: ApprovalsParts
-  readonly #waiting = new Map<string, (answer: ApprovalAnswer) => void>()
+  readonly #waiting = new Map<string, (answer: HostAnswer) => void>()
   readonly #listeners = new Set<() => void>()
 
   constructor(parts: ApprovalsParts) {
@@ -69,9 +90,17 @@ export class Approvals {
   }
 
   /** Waits for the answer, which is recorded before this resolves. */
-  async ask(request: ApprovalRequest): Promise<ApprovalAnswer> {
-    const row = this.#rowOf(request)
-    const answered = new Promise<ApprovalAnswer>((resolve) => this.#waiting.set(row.id, resolve))
+  ask(request: ApprovalRequest): Promise<ApprovalAnswer> {
+    return this.#wait(this.#rowOf(request), request)
+  }
+
+  /** The same for a host. */
+  askHost(request: HostRequest): Promise<HostAnswer> {
+    return this.#wait(this.#hostRow(request), { signal: request.question.signal })
+  }
+
+  async #wait(row: ApprovalRow, request: Pick<ApprovalRequest, 'signal' | 'onAsked'>): Promise<HostAnswer> {
+    const answered = new Promise<HostAnswer>((resolve) => this.#waiting.set(row.id, resolve))
     const expire = (reason: string): void => {
       const answer = { state: 'expired', reason } as const
       void this.#settle(row, answer).catch(() => this.#tell(row.id, answer))
@@ -94,17 +123,38 @@ export class Approvals {
   }
 
   /** Records a human's answer; only the first answer counts. */
-  async answer(principal: Principal, id: string, approve: boolean, reason?: string): Promise<ApprovalRow> {
+  async answer(principal: Principal, id: string, { approve, reason, scope }: Given): Promise<ApprovalRow> {
     const row = await this.get(principal, id)
     if (!isOperator(principal))
       throw new SandboxError('forbidden', 'only a key with the scope `admin` can answer', {
         hint: 'an agent must not approve its own commands',
       })
     const state = approve ? 'approved' : 'rejected'
-    const counted = await this.#settle(row, { state, by: principal.keyId, reason })
+    const answer = { state, by: principal.keyId, reason } as const
+    const counted = await this.#settle(
+      row,
+      approve ? { ...answer, scope: this.#scopeOf(row, scope) } : answer,
+    )
     const now = (await findApproval(this.#parts.store, id)) ?? row
     if (!counted) throw new SandboxError('conflict', `approval ${id} is already ${now.state}`)
     return now
+  }
+
+  /**
+   * How far a yes about a host reaches. SECURITY: "always" is what the policy says already: whoever answers has seen the
+   * change and saved it, and this answer only lets the sandbox that waits go on.
+   */
+  #scopeOf(row: ApprovalRow, scope: HostScope | undefined): HostScope | undefined {
+    if (row.host === null) {
+      if (scope === undefined || scope === 'once') return undefined
+      throw new SandboxError('invalid-input', 'a command is approved once; only a host has a scope')
+    }
+    const { entry, tenant } = JSON.parse(row.host) as StoredHost
+    if (scope === 'always' && !this.#parts.isApprovedHost(entry, tenant))
+      throw new SandboxError('conflict', `the policy does not contain \`${entry}\` as an approved host`, {
+        hint: 'add it to the policy first: `ringfence approve ID --for always` shows the change and saves it',
+      })
+    return scope ?? 'once'
   }
 
   async get(principal: Principal, id: string): Promise<ApprovalRow> {
@@ -120,27 +170,27 @@ export class Approvals {
   }
 
   /** Whether this is the answer that counts. INVARIANT: the answer that counts writes exactly one record. */
-  async #settle(row: ApprovalRow, given: ApprovalAnswer): Promise<boolean> {
+  async #settle(row: ApprovalRow, given: HostAnswer): Promise<boolean> {
     const { store, trail } = this.#parts
     const at = Date.now()
     const isLate = row.expiresAt <= at && given.state === 'approved'
     const reason = isLate ? 'the answer came too late' : given.reason && redact(given.reason)
     const answer = { ...given, reason, ...(isLate ? { state: 'expired' as const } : {}), approvalId: row.id }
-    const { state, by = null } = answer
-    const counted = await store.write((tx) => answerApproval(tx, row.id, { state, by, at, reason }))
+    const { state, by = null, scope } = answer
+    const counted = await store.write((tx) => answerApproval(tx, row.id, { state, by, at, reason, scope }))
     if (!counted) return false
     await trail.append({
       event: 'Approval',
       sandbox_id: row.sandboxId,
       ...(row.agentId === null ? {} : { agent_id: row.agentId }),
       ...(row.execId === null ? {} : { exec_id: row.execId }),
-      ...answerFields(answer),
+      ...(row.host === null ? answerFields(answer) : hostRecordOf(row.host, answer)),
     })
     this.#tell(row.id, answer)
     return !isLate
   }
 
-  #tell(id: string, answer: ApprovalAnswer): void {
+  #tell(id: string, answer: HostAnswer): void {
     this.#waiting.get(id)?.({ ...answer, approvalId: id })
     this.#changed()
   }
@@ -149,14 +199,22 @@ export class Approvals {
     for (const listener of this.#listeners) listener()
   }
 
-  #rowOf({ tenant, sandboxId, execId, agentId, command, cwd, decision }: ApprovalRequest): ApprovalRow {
+  #rowOf({
+    tenant,
+    sandboxId,
+    execId,
+    agentId,
+    command,
+    cwd,
+    decision,
+  }: Omit<ApprovalRequest, 'execId'> & { readonly execId?: string }): ApprovalRow {
     const { newId, instance, timeoutMs } = this.#parts
     const now = Date.now()
     return {
       id: newId('ap'),
       tenant,
       sandboxId,
-      execId,
+      execId: execId ?? null,
       agentId: agentId ?? null,
       command: redact(typeof command === 'string' ? command : command.join(' ')),
       cwd,
@@ -168,6 +226,34 @@ export class Approvals {
       expiresAt: now + timeoutMs(),
       answeredAt: null,
       instance,
+      host: null,
+      scope: null,
     }
   }
+
+  #hostRow({ tenant, isOperators, question }: HostRequest): ApprovalRow {
+    const { host, port, protocol, sandboxId, agentId } = question
+    const entry = hostEntry({ host, port })
+    const reason = `\`${host}\` is not an allowed host`
+    const stored: StoredHost = { host, port, protocol, entry, tenant: isOperators ? null : tenant }
+    return {
+      ...this.#rowOf({
+        tenant,
+        sandboxId,
+        agentId,
+        command: `connect to ${entry}`,
+        cwd: '',
+        decision: { action: 'ask', reason, rules: ['network/unlisted'], commands: [] },
+      }),
+      host: JSON.stringify(stored),
+    }
+  }
+}
+
+/** What is kept of a host that is asked for. */
+export type StoredHost = AskedHost & { readonly entry: string; readonly tenant: string | null }
+
+function hostRecordOf(stored: string, answer: HostAnswer): Readonly<Record<string, Json>> {
+  const { host, port } = JSON.parse(stored) as StoredHost
+  return { host, port, ...hostAnswerFields(answer) } as Readonly<Record<string, Json>>
 }

@@ -19,7 +19,7 @@ export function AlwaysAllowDialog(props: { readonly approval: Approval; readonly
   const check = usePolicyCheck(newPolicy)
   const save = async (): Promise<void> => {
     if (!(await attempt(() => client.savePolicy(newPolicy as string, policy?.base ?? '')))) return
-    const respond = () => client.respond(approval.id, true, 'with a new policy rule')
+    const respond = () => client.answer(approval.id, true, 'with a new policy rule')
     if (await attempt(respond, 'Rule saved and command approved')) onClose()
   }
   return (

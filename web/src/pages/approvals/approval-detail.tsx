@@ -18,9 +18,11 @@ export function ApprovalDetail({ approval }: { readonly approval: Approval }) {
     <article className="approval panel" aria-label="Approval request">
       <Requester approval={approval} />
       <pre className="command">{safeText(command)}</pre>
-      <p className="cwd dim">
-        in <code>{safeLine(cwd)}</code>
-      </p>
+      {!approval.host && (
+        <p className="cwd dim">
+          in <code>{safeLine(cwd)}</code>
+        </p>
+      )}
       <h3>Why approval is needed</h3>
       <p>
         <Badge word={decision.action} /> {safeLine(decision.reason)}{' '}
@@ -28,9 +30,18 @@ export function ApprovalDetail({ approval }: { readonly approval: Approval }) {
           <RuleTag key={rule} rule={rule} />
         ))}
       </p>
-      <CommandTree commands={decision.commands} />
-      <h3>What it can access</h3>
-      <CommandAccess approval={approval} />
+      {approval.host ? (
+        <p className="dim">
+          The connection waits for the answer. The name has not been looked up. Private and metadata addresses
+          stay closed whatever the answer is.
+        </p>
+      ) : (
+        <>
+          <CommandTree commands={decision.commands} />
+          <h3>What it can access</h3>
+          <CommandAccess approval={approval} />
+        </>
+      )}
       {approval.state === 'pending' ? (
         <PendingDecision approval={approval} />
       ) : (
@@ -71,7 +82,10 @@ function PendingDecision({ approval }: { readonly approval: Approval }) {
   }
   useShortcuts([
     { keys: 'a', label: 'Approve once', run: choose('once') },
-    { keys: 'w', label: 'Always allow, with a policy rule', run: choose('always') },
+    ...(approval.host
+      ? [{ keys: 's', label: 'Allow the host for this sandbox', run: choose('sandbox') }]
+      : []),
+    { keys: 'w', label: 'Always allow, with a change of the policy', run: choose('always') },
     { keys: 'r', label: 'Reject with a reason', run: choose('reject') },
   ])
   return (
@@ -80,6 +94,11 @@ function PendingDecision({ approval }: { readonly approval: Approval }) {
         <Button onClick={choose('once')} tone="primary" shortcut="a" disabled={!operator}>
           Approve once
         </Button>
+        {approval.host && (
+          <Button onClick={choose('sandbox')} shortcut="s" disabled={!operator}>
+            Allow for this sandbox
+          </Button>
+        )}
         <Button onClick={choose('always')} shortcut="w" disabled={!operator}>
           Always allow…
         </Button>

@@ -6,8 +6,9 @@ import { attempt } from '../../components/toasts.tsx'
 import { useClient } from '../../data/live-context.ts'
 import { safeText } from '../../format.ts'
 import { AlwaysAllowDialog } from './always-allow-dialog.tsx'
+import { AlwaysAllowHostDialog } from './always-allow-host-dialog.tsx'
 
-export type Choice = 'once' | 'always' | 'reject'
+export type Choice = 'once' | 'sandbox' | 'always' | 'reject'
 
 type DialogProps = { readonly approval: Approval; readonly onClose: () => void }
 
@@ -15,9 +16,19 @@ type DialogProps = { readonly approval: Approval; readonly onClose: () => void }
 export function ApprovalDialog({ choice, ...props }: DialogProps & { readonly choice: Choice }) {
   switch (choice) {
     case 'once':
-      return <ApproveOnceDialog {...props} />
+      return props.approval.host ? (
+        <ApproveHostDialog {...props} scope="once" />
+      ) : (
+        <ApproveOnceDialog {...props} />
+      )
+    case 'sandbox':
+      return <ApproveHostDialog {...props} scope="sandbox" />
     case 'always':
-      return <AlwaysAllowDialog {...props} />
+      return props.approval.host ? (
+        <AlwaysAllowHostDialog {...props} host={props.approval.host} />
+      ) : (
+        <AlwaysAllowDialog {...props} />
+      )
     case 'reject':
       return <RejectDialog {...props} />
   }
@@ -26,7 +37,7 @@ export function ApprovalDialog({ choice, ...props }: DialogProps & { readonly ch
 function ApproveOnceDialog({ approval, onClose }: DialogProps) {
   const client = useClient()
   const approve = async (): Promise<void> => {
-    if (await attempt(() => client.respond(approval.id, true), 'Approved. The command is running.')) onClose()
+    if (await attempt(() => client.answer(approval.id, true), 'Approved. The command is running.')) onClose()
   }
   return (
     <ConfirmDialog
@@ -41,15 +52,43 @@ function ApproveOnceDialog({ approval, onClose }: DialogProps) {
   )
 }
 
+const HOST_SCOPE_TEXT = {
+  once: ['Allow this host once?', 'Allow once', 'Only the connections that wait now are made.'],
+  sandbox: [
+    'Allow this host for the sandbox?',
+    'Allow for this sandbox',
+    'It is not asked again until the sandbox ends.',
+  ],
+} as const
+
+function ApproveHostDialog({
+  approval,
+  onClose,
+  scope,
+}: DialogProps & { readonly scope: 'once' | 'sandbox' }) {
+  const client = useClient()
+  const [title, confirmLabel, effect] = HOST_SCOPE_TEXT[scope]
+  const approve = async (): Promise<void> => {
+    const answer = () => client.answer(approval.id, true, undefined, scope)
+    if (await attempt(answer, 'Approved. The connection goes on.')) onClose()
+  }
+  return (
+    <ConfirmDialog title={title} confirmLabel={confirmLabel} onClose={onClose} onConfirm={approve}>
+      <pre className="command">{safeText(approval.command)}</pre>
+      <p className="dim">{effect} The decision is recorded in the audit log.</p>
+    </ConfirmDialog>
+  )
+}
+
 function RejectDialog({ approval, onClose }: DialogProps) {
   const client = useClient()
   const [reason, setReason] = useState('')
   const reject = async (): Promise<void> => {
-    if (await attempt(() => client.respond(approval.id, false, reason.trim()), 'Rejected')) onClose()
+    if (await attempt(() => client.answer(approval.id, false, reason.trim()), 'Rejected')) onClose()
   }
   return (
     <ConfirmDialog
-      title="Reject this command?"
+      title={approval.host ? 'Reject this host?' : 'Reject this command?'}
       confirmLabel="Reject"
       tone="danger"
       onClose={onClose}

@@ -1,0 +1,61 @@
+import type { Ringfence } from '../../compose/compose.ts'
+import { approvedHostText } from '../../model/host-question.ts'
+import { visible } from '../../model/visible.ts'
+import { hostEntry } from '../../policy/network/network.ts'
+import type { AskHost, HostAnswer, HostQuestion } from '../../supervisor/approvals/host-questions.ts'
+import { PolicyService } from '../../supervisor/policy-service.ts'
+import { askLine, askYes } from './ask.ts'
+import { err, errBytes } from './output.ts'
+import type { TerminalLease } from './terminal-lease.ts'
+
+// A program can leave the terminal in any colour and with a hidden cursor.
+const PLAIN = '\u001b[0m\u001b[?25h\r\n'
+
+/** Asks at the terminal about hosts that are not on the list. */
+export const hostAsker =
+  (ringfence: Ringfence, lease: TerminalLease): AskHost =>
+  (question) =>
+    lease.ask(() => askAbout(question, ringfence))
+
+async function askAbout(question: HostQuestion, ringfence: Ringfence): Promise<HostAnswer> {
+  if (question.signal.aborted) return { state: 'expired', reason: 'the connection was given up' }
+  const entry = hostEntry(question)
+  errBytes(Buffer.from(PLAIN))
+  err(`ringfence: a program in the sandbox wants to reach ${visible(entry)}, which is not on the list\n`)
+  const text = 'allow it? [o]nce, this [s]andbox, [a]lways, [N]o: '
+  const answer = await askLine(text, question.signal)
+  if (question.signal.aborted) return { state: 'expired', reason: 'no answer in time' }
+  if (/^o(nce)?$/i.test(answer ?? '')) return approved('once')
+  if (/^s(andbox)?$/i.test(answer ?? '')) return approved('sandbox')
+  if (!/^a(lways)?$/i.test(answer ?? '')) return { state: 'rejected', by: 'terminal' }
+  return (await saveAlways(entry, ringfence)) ? approved('always') : askAbout(question, ringfence)
+}
+
+const approved = (scope: HostAnswer['scope']): HostAnswer => ({ state: 'approved', by: 'terminal', scope })
+
+/** Shows the change of the policy, and saves it if the person says yes. */
+async function saveAlways(entry: string, ringfence: Ringfence): Promise<boolean> {
+  const { policyFile: file, home, current, policyHash: hash, inspect, reload } = ringfence
+  const service = new PolicyService({
+    file,
+    home,
+    current,
+    hash,
+    inspect,
+    reload: async () => {
+      await reload()
+      return { policy: hash() }
+    },
+  })
+  const { text, base } = service.source()
+  const added = approvedHostText(entry, null)
+  err(`this is added to ${visible(file)}:\n${added.replace(/^/gm, '  ')}\n`)
+  if (!(await askYes('save it? [y/N] ', false))) return false
+  try {
+    await service.save(`${text}${text === '' || text.endsWith('\n') ? '' : '\n'}${added}`, base)
+    return true
+  } catch (error) {
+    err(`ringfence: not saved: ${visible((error as Error).message)}\n`)
+    return false
+  }
+}
