@@ -74,7 +74,10 @@ async function connect(
   if (elicit)
     client.setRequestHandler('elicitation/create', ({ params }) => {
       asked.push(params.message)
-      return { action: 'accept', content: { approve: answers.shift() ?? false } }
+      const yes = answers.shift() ?? false
+      const isHost =
+        'allow' in (params as { requestedSchema: { properties: object } }).requestedSchema.properties
+      return { action: 'accept', content: isHost ? { allow: yes ? 'once' : 'no' } : { approve: yes } }
     })
   const transport =
     kind === 'stdio'
@@ -200,6 +203,26 @@ describe.each([
     expect(opened.structuredContent).toEqual({ allowed: true, hosts: ['example.com'] })
     await client.close()
   })
+})
+
+test('a host that is not on the list is asked about while the command runs', async () => {
+  const client = await connect('stdio', { elicit: true, args: ['--ask-hosts'] })
+  await call(client, 'file_write', {
+    path: 'get.py',
+    content:
+      "import sys, urllib.request\ntry: urllib.request.urlopen(sys.argv[1])\nexcept urllib.error.HTTPError as e: print(e.headers['x-ringfence-reason'])\n",
+  })
+  asked.length = 0
+  answers.push(true, false)
+  const once = await call(client, 'exec', { command: 'python3 get.py http://a.test:8080/' })
+  expect(once.content[0]?.text).toContain('does not resolve')
+  const no = await call(client, 'exec', { command: 'python3 get.py http://b.test:8080/' })
+  expect(no.content[0]?.text).toContain('rejected by client')
+  expect(asked).toEqual([
+    expect.stringContaining('wants to reach a.test:8080'),
+    expect.stringContaining('wants to reach b.test:8080'),
+  ])
+  await client.close()
 })
 
 test('over HTTP only a key that may approve can pass on the yes', async () => {

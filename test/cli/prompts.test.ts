@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -39,6 +40,35 @@ describe('run with a question', () => {
     expect(screen).toContain('approval-required')
     expect(screen).not.toMatch(/not a git repository|internal/)
     expect(status).toBe(126)
+  })
+})
+
+describe('run --ask-hosts', () => {
+  // A name below `.test` resolves nowhere: an admitted connection ends at the look-up and says so.
+  const reach = ['run', '--yes', '--ask-hosts', '-c', 'curl -sS http://files.test:8080/; echo over']
+
+  test.each([
+    ['o', 'does not resolve'],
+    ['s', 'does not resolve'],
+    ['n', 'rejected by terminal'],
+    ['', 'rejected by terminal'],
+    ['yes', 'rejected by terminal'],
+  ])('`%s`: %s', async (answer, outcome) => {
+    const { status, screen } = await ask(reach, '[N]o:', answer)
+    expect(screen).toContain('wants to reach files.test:8080')
+    expect(screen).toContain(outcome)
+    expect(screen).toContain('over')
+    expect(status).toBe(0)
+  })
+
+  test('without a terminal nobody is asked, and the host is refused', () => {
+    const { stdout, stderr } = spawnSync(process.execPath, [program, ...reach], {
+      cwd: workspace,
+      env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state },
+      encoding: 'utf8',
+    })
+    expect(stderr).toContain('no terminal to ask at')
+    expect(stdout).toContain('nobody can be asked')
   })
 })
 
