@@ -119,7 +119,7 @@ function spawnFinding(walk: Walk, scope: Scope, text: string): Finding {
   ]
   for (const line of tries.slice(0, 24)) {
     if (line.trim() !== '' && line.length < 2048 && walk.probe(scope, line) === 'deny')
-      return denied('code/spawn', `code that runs \`${line.trim().slice(0, 60)}\``)
+      return denied('code/catastrophe', `code that runs \`${line.trim().slice(0, 60)}\``)
   }
   return unseen('code/spawn', 'code that starts other programs')
 }

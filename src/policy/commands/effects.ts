@@ -19,7 +19,7 @@ export function applyOption(call: Call, option: Option): void {
 }
 
 function flagFinding(call: Call, kind: string, reason: string): Finding {
-  const rule = `${call.name}/option`
+  const rule = `${call.name}/option` as const
   if (kind === 'deny') return denied(rule, reason)
   return kind === 'ask' ? asked(rule, reason) : boxed(rule, reason)
 }

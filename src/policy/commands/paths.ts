@@ -260,7 +260,10 @@ function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots):
   if (OWN_FILES.test(at.text))
     return denied('tampering/files', `${verb} \`${shown}\`, a record or setting of the sandbox`)
   if (firstOf(at, STARTUP_NAME_PATTERNS) && !(roots.inWorkspace && at.segments.includes('node_modules')))
-    return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
+    return denied(
+      roots.inWorkspace || at.open ? 'persistence/workspace' : 'persistence/startup',
+      `${verb} \`${shown}\`, which runs when something else starts`,
+    )
   if (roots.inWorkspace) return judgeWorkspace(at, shown, use, roots)
   if (at.open) return judgeOpenWrite(at, shown, verb)
   if (below(at, SHARED_PATTERNS)) {
@@ -294,7 +297,7 @@ function judgeOpenWrite(at: PathPattern, shown: string, verb: string): Finding {
     protectedName(tail) &&
     !SOFT_PROTECTED.has(protectedName(tail) as string)
   )
-    return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
+    return denied('persistence/workspace', `${verb} \`${shown}\`, which runs when something else starts`)
   if (SHARED_PATTERNS.all.some((entry) => entry.every((segment, index) => at.segments[index] === segment)))
     return dynamic(`${verb} \`${shown}\``)
   return {

@@ -1,7 +1,7 @@
 import { type BuiltInRule, words } from './rule.ts'
 
 const ask = (
-  id: string,
+  id: BuiltInRule['id'],
   prefix: BuiltInRule['prefix'],
   why: string,
   match: readonly string[],

@@ -1,6 +1,11 @@
 import { type BuiltInRule, words } from './rule.ts'
 
-const deny = (id: string, programs: string, why: string, match: readonly string[]): BuiltInRule => ({
+const deny = (
+  id: BuiltInRule['id'],
+  programs: string,
+  why: string,
+  match: readonly string[],
+): BuiltInRule => ({
   id,
   prefix: [words(programs)],
   action: 'deny',

@@ -1,8 +1,10 @@
 import type { Action } from '../../model/decision.ts'
+import type { RuleId } from './risks.ts'
 
 /** One of our own rules. A token may be a list: any of its words stands there. */
 export type BuiltInRule = {
-  readonly id: string
+  /** Its risks are the row of this id in `risks.ts`. */
+  readonly id: RuleId
   readonly prefix: readonly (string | readonly string[])[]
   readonly action: Action
   readonly why: string

@@ -1,3 +1,4 @@
+import type { RuleId } from '../../rules/risks.ts'
 import { runText } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
 import { UNKNOWN } from '../shell/scope.ts'
@@ -6,14 +7,14 @@ import { type Call, deeper, type Handler } from '../walk.ts'
 /** Programs that speak to the session, the kernel's network or the key ring. */
 
 const refuses =
-  (pattern: RegExp, rule: string, why: string): Handler =>
+  (pattern: RegExp, rule: RuleId, why: string): Handler =>
   (call) => {
     if (pattern.test(call.args.join(' '))) call.node.findings.push(denied(rule, why))
     return undefined
   }
 
 const asks =
-  (pattern: RegExp, rule: string, why: string): Handler =>
+  (pattern: RegExp, rule: RuleId, why: string): Handler =>
   (call) => {
     if (pattern.test(call.args.join(' '))) call.node.findings.push(asked(rule, why))
     return undefined

@@ -1,4 +1,4 @@
-import { boxed, unseen } from '../finding.ts'
+import { boxed, denied, unseen } from '../finding.ts'
 import { runFile, runStream } from '../run-file.ts'
 import { fork, newScope, UNKNOWN } from '../shell/scope.ts'
 import { ANY, isStatic } from '../shell/unknown-text.ts'
@@ -69,7 +69,7 @@ function runLine(call: Call, line: string, positional: readonly string[]) {
   if (!isStatic(line)) {
     call.node.findings.push(
       call.walk.sources.has('network')
-        ? { action: 'deny', rule: 'download/execute', reason: 'runs downloaded code', hard: true }
+        ? denied('download/execute', 'runs downloaded code')
         : unseen('shell/dynamic-code', 'runs a shell line that is known only when it runs'),
     )
     if (line === ANY) return UNKNOWN
