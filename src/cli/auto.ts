@@ -23,14 +23,19 @@ export async function auto(args: readonly string[]): Promise<number> {
   if (line === undefined)
     throw new SandboxError('no-command', 'no command given', { hint: 'ringfence auto -c "shell line"' })
   const ringfence = await compose({ config: values.config, policy: values.policy })
-  const { AutoSandboxRouter } = await import('../policy/router.ts')
+  const { AutoSandboxRouter, INERT_GIT } = await import('../policy/router.ts')
   const workspace = resolve(ringfence.cwd, values.workspace ?? '.')
-  const router = AutoSandboxRouter.fromConfig(ringfence.config, { workspace, home: ringfence.home })
+  const router = AutoSandboxRouter.fromConfig(ringfence.config, {
+    workspace,
+    home: ringfence.home,
+    inertGit: true,
+  })
   const route = router.route(line)
   const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
   const spec = {
     workspace,
-    ...(route.mode === 'host' ? { backend: 'native' } : {}),
+    // SECURITY: `inertGit` above is true only with these variables.
+    ...(route.mode === 'host' ? { backend: 'native', env: INERT_GIT } : {}),
     ...(agentId === undefined ? {} : { agentId }),
   }
   try {

@@ -1,6 +1,9 @@
 import type { Config } from '../model/config.ts'
 import type { Decision } from '../model/decision.ts'
 import { type Context, inspectLine } from './commands/judge.ts'
+
+export { INERT_GIT } from './commands/tools/git-repository.ts'
+
 import { type CommandPolicy, compilePolicy } from './policy.ts'
 
 /** Where a line runs: directly, inside a sandbox, after a person agreed, or never. */

@@ -37,6 +37,8 @@ export type WorkingDirectory = {
   readonly own?: readonly string[]
   /** What `~` stands for; default: the home directory of the user of this process. */
   readonly home?: string
+  /** git at the workspace's root starts nothing that a sandbox could have planted. */
+  readonly inertGit?: boolean
 }
 
 /** What the gate checks with. */

@@ -16,10 +16,11 @@ type Row = {
   readonly technique: string
 }
 
-const rows: readonly Row[] = readFileSync(new URL('../corpus/commands.jsonl', import.meta.url), 'utf8')
-  .split('\n')
-  .filter((line) => line.trim() !== '')
-  .map((line) => JSON.parse(line) as Row)
+const rowsOf = (name: string): readonly Row[] =>
+  readFileSync(new URL(`../corpus/${name}`, import.meta.url), 'utf8')
+    .split('\n')
+    .filter((line) => line.trim() !== '')
+    .map((line) => JSON.parse(line) as Row)
 
 const policy = compilePolicy({})
 
@@ -33,7 +34,12 @@ function judge(row: Row): { row: Row; action: string; us: number } {
   return { row, action, us: (performance.now() - started) * 1000 }
 }
 
-describe('corpus of commands', () => {
+describe.each([
+  ['commands.jsonl', 500],
+  ['fresh/commands.jsonl', 400],
+  ['fresh/option-arity.jsonl', 1400],
+] as const)('corpus of commands: %s', (name, least) => {
+  const rows = rowsOf(name)
   for (const row of rows) judge(row)
   // The best of three: what another process on this machine takes is not ours.
   const judged = rows.map((row) => {
@@ -48,11 +54,12 @@ describe('corpus of commands', () => {
   })
   const soft = judged.filter(({ row, action }) => !(row.accept ?? [row.expect]).includes(action))
   const share = (kind: string): number =>
-    soft.filter(({ row }) => row.kind === kind).length / rows.filter((row) => row.kind === kind).length
+    soft.filter(({ row }) => row.kind === kind).length /
+    Math.max(1, rows.filter((row) => row.kind === kind).length)
   const listed = (list: typeof judged): string[] =>
     list.map(({ row, action }) => `${row.id} ${row.technique}: ${action}: ${row.cmd.slice(0, 80)}`)
 
-  it('is there', () => expect(rows.length).toBeGreaterThan(500))
+  it('is there', () => expect(rows.length).toBeGreaterThan(least))
   it('has no hard failure', () => expect(listed(hard)).toEqual([]))
   it('asks needlessly on at most 5 % of honest lines', () =>
     expect(share('benign'), listed(soft).join('\n')).toBeLessThanOrEqual(0.05))

@@ -94,9 +94,12 @@ const rowsOf = (name: string): readonly Row[] =>
 const unlabelled = (row: Row): object =>
   Object.fromEntries(Object.entries(row).filter(([key]) => !LABELS.includes(key)))
 
-describe('urls', () => {
-  const rows = rowsOf('urls.jsonl')
-  it('has the corpus', () => expect(rows.length).toBeGreaterThan(150))
+describe.each([
+  ['urls.jsonl', 150],
+  ['fresh/urls.jsonl', 40],
+] as const)('%s', (name, least) => {
+  const rows = rowsOf(name)
+  it('has the corpus', () => expect(rows.length).toBeGreaterThan(least))
   it.each(rows)('$id $technique: $why', async (row) => {
     const answer = await answerUrlLine(JSON.stringify(unlabelled(row)))
     expect(answer.id).toBe(row.id)
@@ -106,15 +109,18 @@ describe('urls', () => {
   })
 })
 
-describe('paths', () => {
+describe.each([
+  ['paths.jsonl', 120],
+  ['fresh/paths.jsonl', 25],
+] as const)('%s', (name, least) => {
   const scratch = realpathSync(mkdtempSync(join(tmpdir(), 'rf-corpus-')))
   const open: { close(): unknown }[] = []
   afterAll(() => {
     for (const server of open) server.close()
     rmSync(scratch, { recursive: true, force: true })
   })
-  const rows = rowsOf('paths.jsonl').filter((row) => row.expect !== 'no-escape')
-  it('has the corpus', () => expect(rows.length).toBeGreaterThan(120))
+  const rows = rowsOf(name).filter((row) => row.expect !== 'no-escape')
+  it('has the corpus', () => expect(rows.length).toBeGreaterThan(least))
   it.each(rows)('$id $technique: $why', (row) => {
     const root = join(scratch, row.id)
     for (const operation of [...BASE, ...(row.setup ?? [])]) build(placed(operation, root), open)

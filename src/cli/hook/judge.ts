@@ -1,6 +1,6 @@
-import { existsSync } from 'node:fs'
+import { existsSync, lstatSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, isAbsolute, resolve } from 'node:path'
+import { dirname, isAbsolute, join, resolve } from 'node:path'
 import {
   type HookAgent,
   type HookToolCall,
@@ -107,7 +107,8 @@ export async function judgeToolCall(
   }
   if (act.kind === 'files') return { verdict: 'none', reason: '' }
   const { workspace } = place
-  const { action, reason } = await ringfence.judge({ line: act.line }, { workspace, cwd })
+  const inertGit = hasOwnRepository(workspace)
+  const { action, reason } = await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit })
   if (action !== 'sandbox') return { verdict: action, reason }
   if (mode.sandboxed) return { verdict: 'allow', reason }
   if (mode.wrap)
@@ -118,6 +119,13 @@ export async function judgeToolCall(
     }
   return { verdict: 'ask', reason: `${reason}; the policy permits it only in a sandbox` }
 }
+
+/**
+ * SECURITY: git uses the `.git` of the directory first, whose settings no sandbox can change; without one, the directory
+ * itself could be a bare repository that was planted.
+ */
+const hasOwnRepository = (workspace: string): boolean =>
+  lstatSync(join(workspace, '.git'), { throwIfNoEntry: false })?.isDirectory() === true
 
 /** Runs `ringfence` by name if it is on PATH, otherwise by absolute path. */
 function wrapped({ env, cwd }: Ringfence, { node, script }: OwnProgram, line: string): string {

@@ -10,6 +10,7 @@ const actionOf = (line: string): string => judgeLine(policy, line, place).action
 /** Looking and changing the workspace: no person is asked. */
 const QUIET: readonly string[] = [
   'ls -la',
+  'grep -rn TODO src | wc -l',
   'ls -la /tmp',
   'cat package.json | jq .version',
   'cat package.json | grep version',
@@ -479,7 +480,7 @@ const READING: readonly string[] = [
   'cat README.md',
   'git status --short',
   'git log --oneline -5 | head -3',
-  'grep -rn TODO src | wc -l',
+  "grep -rn --include='*.ts' TODO src | wc -l",
   "find . -name '*.ts'",
   'head -n 3 a.txt && tail -n 3 b.txt',
   'echo "built at $(date -u)"',
@@ -494,5 +495,7 @@ describe('honest work', () => {
     expect(['allow', 'sandbox']).toContain(actionOf(line)),
   )
   it.each(WORK)('boxes or asks: %s', (line) => expect(['sandbox', 'ask']).toContain(actionOf(line)))
-  it.each(READING)('allows %s', (line) => expect(actionOf(line)).toBe('allow'))
+  it.each(READING)('allows %s', (line) =>
+    expect(judgeLine(policy, line, { ...place, inertGit: true }).action).toBe('allow'),
+  )
 })

@@ -36,6 +36,9 @@ const WRITE =
   /\bopen\s*\([^)]*,\s*(mode\s*=\s*)?['"][rb]*[wax+]|\b(write|append)File|write_text|write_bytes|File\.(write|open)|\bwriteFileSync|createWriteStream|Deno\.writeTextFile|Bun\.write|file_put_contents|\bfopen\s*\([^)]*,\s*['"][wax]|>>?\s*['"]?[/~]|copyfile|\bshutil\.(copy|move)|rename(Sync)?\s*\(|symlink|os\.link/
 const ENVIRONMENT =
   /process\.env|os\.environ|\bgetenv\b|%ENV|\$ENV|\bENV\b|ENVIRON|\$_ENV|System\.getenv|Deno\.env|Bun\.env/
+const FORKS =
+  /\bfork\b\s*(\(\s*\))?\s*(;\s*)?(while|until|for)\b|\bwhile\b\s*\(?\s*(1|true|True)\b[\s\S]{0,40}\bfork\b|\bfor\s*\(\s*;;\s*\)[\s\S]{0,40}\bfork\b|\bloop\b[\s\S]{0,20}\bfork\b/
+const HOME = /\bhomedir\b|Dir\.home|Path\.home|expanduser|\bHOME\b/
 const MAX_CODE = 8192
 
 /** What code in some language does, as far as its text says. */
@@ -58,7 +61,10 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
         'code that connects to the network and starts programs, evaluates text or reads variables',
       ),
     )
-  if (spawns) found.push(spawnFinding(walk, scope, text))
+  if (FORKS.test(text)) found.push(denied('resource/fork-bomb', 'code that starts itself again and again'))
+  if (DESTROY.test(text) && HOME.test(text))
+    found.push(unseen('destructive/root', 'code that deletes below the home directory'))
+  if (spawns) found.push(plainSpawn(walk, scope, text) ?? spawnFinding(walk, scope, text))
   else if (hidden) found.push(asked('code/hidden', 'code that builds other code from text'))
   if (network) found.push(asked('code/network', 'code that connects to the network'))
   if (ENVIRONMENT.test(text)) found.push(boxed('code/environment', 'code that reads environment variables'))
@@ -95,7 +101,9 @@ function closing(text: string, from: number, close: string): number {
 function literalFindings(walk: Walk, scope: Scope, text: string): Finding[] {
   const use = DESTROY.test(text) ? 'delete' : WRITE.test(text) ? 'write' : 'read'
   const found: Finding[] = []
-  for (const literal of [...literalsOf(text), ...bareParts(text)]) {
+  // `'.e' + 'nv'` is one text.
+  const whole = text.replace(/(['"])\s*\+\s*\1/g, '')
+  for (const literal of [...literalsOf(whole), ...bareParts(text)]) {
     if (!/^(\.{0,2}\/|~|\.[a-z])/.test(literal)) continue
     const path = literal.replace(/^~/, walk.context.home)
     const findings = pathFindings(walk, scope, path, use)
@@ -106,7 +114,36 @@ function literalFindings(walk: Walk, scope: Scope, text: string): Finding[] {
 
 /** Paths also stand in text without quotes, or inside other quotes. */
 const bareParts = (text: string): readonly string[] =>
-  [...text.matchAll(/(?<![\w:/.~])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
+  [...text.matchAll(/(?<![\w:/.~})\]%$])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
+
+/** Whether code deletes files, so that the paths it is given are in danger. */
+export const destroysFiles = (text: string): boolean => DESTROY.test(text)
+
+const SPAWNS_TEXT =
+  /\b(?:subprocess\.(?:run|call|check_call|check_output|Popen|getoutput)|os\.(?:system|popen)|(?:child_process\.)?(?:execSync|execFileSync|spawnSync))\s*\(\s*(?:\[([^\][]*)\]|(['"])((?:(?!\2)[^\\\n])*)\2(?:\s*,\s*\[([^\][]*)\])?)(?=\s*[,)])/g
+const LITERALS = /^\s*((['"])[^'"\\\n]*\2\s*,?\s*)*$/
+const IMPORTS =
+  /\b(import|from)\s+(subprocess|os)\b[^\n;]*|require\(\s*['"](node:)?child_process['"]\s*\)|\bsubprocess\.(PIPE|DEVNULL|STDOUT|CalledProcessError|TimeoutExpired)/g
+
+/** Code whose every start of a program is written out: it is as good as the lines that it starts. */
+function plainSpawn(walk: Walk, scope: Scope, text: string): Finding | undefined {
+  const lines: string[] = []
+  let plain = true
+  const rest = text.replace(SPAWNS_TEXT, (_, list?: string, __?: string, line?: string, args?: string) => {
+    const words = line === undefined ? list : args
+    plain &&= words === undefined || LITERALS.test(words)
+    const quoted = literalsOf(words ?? '').map((word) => `'${word}'`)
+    lines.push([...(line === undefined ? [] : [line]), ...quoted].join(' '))
+    return ''
+  })
+  if (!plain || lines.length === 0 || SPAWN.test(rest.replace(IMPORTS, '')) || DYNAMIC.test(text))
+    return undefined
+  const actions = lines.slice(0, 8).map((line) => walk.probe(scope, line))
+  if (lines.length > 8 || actions.includes('ask'))
+    return unseen('code/spawn', 'code that starts other programs')
+  if (actions.includes('deny')) return undefined
+  return boxed('code/spawn', 'code that starts other programs')
+}
 
 /** Code that starts programs: what the literals say together and alone decides between asking and refusing. */
 function spawnFinding(walk: Walk, scope: Scope, text: string): Finding {

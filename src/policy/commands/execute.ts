@@ -1,4 +1,4 @@
-import { asked, dynamic, type Finding, unseen } from './finding.ts'
+import { asked, denied, dynamic, type Finding, unseen } from './finding.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
 import { familyOf, handlerOf } from './programs.ts'
@@ -80,6 +80,7 @@ function runNamed(call: Call): Stream {
   if (handlerOf(familyOf(base))) return runProgram({ ...call, name: familyOf(base) }, false)
   node.program = base
   node.canonical = [name, ...args]
+  miner(call, base)
   suspicious(call)
   return UNKNOWN
 }
@@ -92,6 +93,15 @@ function runCopy(call: Call, of: string, base: string): Stream {
   return runProgram({ ...call, name: multi ? familyOf(base) : original }, false)
 }
 
+const MINER =
+  /^(xmrig|xmr-stak|minerd|cpuminer|ccminer|cgminer|bfgminer|ethminer|nbminer|lolminer|phoenixminer|t-rex|teamredminer|nanominer|srbminer)/i
+
+/** Programs that use the machine up for somebody else. */
+function miner({ node, args }: Call, base: string): void {
+  if (MINER.test(base) || args.some((arg) => /^stratum\+?\w*:\/\//.test(arg)))
+    node.findings.push(denied('resource/miner', 'mines a currency'))
+}
+
 function runProgram(call: Call, trusted: boolean): Stream {
   const { node, name } = call
   node.base = 'rules'
@@ -100,6 +110,7 @@ function runProgram(call: Call, trusted: boolean): Stream {
   node.canonical = [name, ...call.args]
   const handler = handlerOf(name)
   if (!handler) {
+    miner(call, name)
     suspicious(call)
     return outputOf(call)
   }

@@ -189,6 +189,12 @@ export const PROJECT_SECRETS: readonly string[] = lines(`
   *.keystore
   *.jks
   *.kdbx
+  *.key
+  *.env
+  .flaskenv
+  .dev.vars
+  .pgpass
+  .htpasswd
 `)
 
 /** Files in a home directory that run something later. Below the home, or with this ending below an unknown directory. */

@@ -7,8 +7,10 @@ import { ANY, isStatic, SPLIT } from './shell/unknown-text.ts'
  */
 export type Effect = string
 
-/** How a program reads its arguments. Only what matters is listed: options with values, and options with effects. */
+/** How a program reads its arguments. */
 export type OptionSpec = {
+  /** Every option of the program in getopt's notation (tools/option-tables.ts). Without it only what matters is listed below. */
+  readonly exact?: string
   /** Letters of short options that take a value. */
   readonly short?: string
   /** Long options that take a value, blank-separated, without dashes. */
@@ -26,6 +28,8 @@ export type Option = {
   readonly name: string
   readonly value: string | undefined
   readonly effect: Effect | undefined
+  /** The program has no such option, as far as is known here. */
+  readonly unknown?: boolean
 }
 /** The options and operands of a command. */
 export type Parsed = {
@@ -39,6 +43,36 @@ const FLAG = /^(ask|deny|box):/
 
 const takesValue = (effect: Effect | undefined): boolean => effect !== undefined && !FLAG.test(effect)
 
+/** Whether an option takes a value: never, as the next word too, or only attached. */
+type Arity = 'none' | 'next' | 'attached'
+
+type Table = { readonly short: ReadonlyMap<string, Arity>; readonly long: ReadonlyMap<string, Arity> }
+
+const ARITIES: Readonly<Record<string, Arity>> = { '': 'none', ':': 'next', '::': 'attached' }
+
+const compiled = new Map<string, Table>()
+
+/** Compiled when it is first needed: most lines use few programs. */
+function tableOf(exact: string): Table {
+  let table = compiled.get(exact)
+  if (!table) {
+    const short = new Map<string, Arity>()
+    const long = new Map<string, Arity>()
+    for (const word of exact.split(/\s+/)) {
+      if (word[0] === '-')
+        for (const [, letter, marks] of word.slice(1).matchAll(/([^:])(:{0,2})/g))
+          short.set(letter as string, ARITIES[marks as string] as Arity)
+      else if (word !== '') long.set(word.replace(/:+$/, ''), ARITIES[/:*$/.exec(word)?.[0] ?? ''] as Arity)
+    }
+    table = { short, long }
+    compiled.set(exact, table)
+  }
+  return table
+}
+
+/** A word that starts with a mark could be an option: `"$x"`, or a glob that meets a file called `-f`. */
+const OPEN_START = /^[\uFDD0-\uFDEF]/
+
 /** Reads arguments the way getopt_long does: bundles, attached values, abbreviations, `--`. */
 export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed {
   const options: Option[] = []
@@ -51,7 +85,7 @@ export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed 
       operands.push(...args.slice(at + 1))
       return { options, operands, open }
     }
-    if (arg[0] === ANY || arg[0] === SPLIT) open = true
+    if (arg[0] === ANY || arg[0] === SPLIT || (spec.exact !== undefined && OPEN_START.test(arg))) open = true
     if (arg[0] !== '-' || arg === '-') {
       if (spec.prefix) break
       operands.push(arg)
@@ -67,6 +101,7 @@ function long(spec: OptionSpec, arg: string, next: string | undefined, out: Opti
   const equals = arg.indexOf('=')
   const given = equals === -1 ? arg : arg.slice(0, equals)
   const attached = equals === -1 ? undefined : arg.slice(equals + 1)
+  if (spec.exact !== undefined && !spec.single) return exactLong(spec, { given, attached, next }, out)
   const name = spec.single ? given : fullName(spec, given)
   const effect = spec.effects?.[name]
   const wants = takesValue(effect) || longValues(spec).has(name.replace(/^-+/, ''))
@@ -78,9 +113,44 @@ function long(spec: OptionSpec, arg: string, next: string | undefined, out: Opti
   return 1
 }
 
+type Given = {
+  readonly given: string
+  readonly attached: string | undefined
+  readonly next: string | undefined
+}
+
+function exactLong(spec: OptionSpec, { given, attached, next }: Given, out: Option[]): number {
+  const { long: table } = tableOf(spec.exact as string)
+  const name = exactName(table, given.slice(2))
+  const arity = name === undefined ? undefined : table.get(name)
+  const shown = name === undefined ? given : `--${name}`
+  const effect = spec.effects?.[shown]
+  const takes = attached === undefined && (arity ?? looseArity(spec, '', effect)) === 'next'
+  const unknown = arity === undefined || (arity === 'none' && attached !== undefined)
+  out.push({ name: shown, value: takes ? next : attached, effect, unknown })
+  return takes ? 1 : 0
+}
+
+/** SECURITY: GNU programs take any unambiguous beginning of a long option; with an ambiguous one they do nothing. */
+function exactName(table: ReadonlyMap<string, Arity>, given: string): string | undefined {
+  if (table.has(given)) return given
+  let found: string | undefined
+  for (const name of table.keys()) {
+    if (!name.startsWith(given)) continue
+    if (found !== undefined) return undefined
+    found = name
+  }
+  return found
+}
+
 /** An option with a value that the description does not list: whatever it does, nobody looked at it. */
-export const isUnlisted = (spec: OptionSpec, { name, value, effect }: Option): boolean =>
-  effect === undefined && value !== undefined && name.startsWith('--') && !longValues(spec).has(name.slice(2))
+export const isUnlisted = (spec: OptionSpec, { name, value, effect, unknown }: Option): boolean =>
+  unknown === true ||
+  (spec.exact === undefined &&
+    effect === undefined &&
+    value !== undefined &&
+    name.startsWith('--') &&
+    !longValues(spec).has(name.slice(2)))
 
 const valueSets = new WeakMap<OptionSpec, ReadonlySet<string>>()
 
@@ -105,17 +175,34 @@ function fullName(spec: OptionSpec, given: string): string {
 }
 
 function bundle(spec: OptionSpec, arg: string, next: string | undefined, out: Option[]): number {
+  const table = spec.exact === undefined ? undefined : tableOf(spec.exact).short
+  if (table?.has('#') && /^-\d+$/.test(arg)) return 0
   for (let at = 1; at < arg.length; at++) {
     const letter = arg[at] as string
     const name = `-${letter}`
     const effect = spec.effects?.[name]
-    if (!takesValue(effect) && !spec.short?.includes(letter)) {
+    const attached = arg.slice(at + 1)
+    const arity = table ? table.get(letter) : looseArity(spec, letter, effect)
+    if (arity === undefined) {
+      // What follows could be its value; the next word is an operand then and is looked at as one.
+      const takes = attached === '' && takesValue(effect)
+      out.push({ name, value: takes ? next : attached === '' ? undefined : attached, effect, unknown: true })
+      return takes ? 1 : 0
+    }
+    if (arity === 'none') {
       out.push({ name, value: undefined, effect })
       continue
     }
-    const attached = arg.slice(at + 1)
-    out.push({ name, value: attached !== '' ? attached.replace(/^=/, '') : next, effect })
-    return attached !== '' ? 0 : 1
+    const takes = attached === '' && arity === 'next'
+    out.push({ name, value: takes ? next : attached === '' ? undefined : unequal(spec, attached), effect })
+    return takes ? 1 : 0
   }
   return 0
 }
+
+const looseArity = (spec: OptionSpec, letter: string, effect: Effect | undefined): Arity =>
+  takesValue(effect) || (letter !== '' && spec.short?.includes(letter)) ? 'next' : 'none'
+
+/** Some programs take `-o=file`; getopt takes the `=` as part of the value. */
+const unequal = (spec: OptionSpec, attached: string): string =>
+  spec.exact === undefined ? attached.replace(/^=/, '') : attached

@@ -1,6 +1,7 @@
 import { readFile } from './shell/redirect.ts'
 import { type Source, type Stream, textStream } from './shell/scope.ts'
 import { ANY, BELOW, isStatic } from './shell/unknown-text.ts'
+import { foundBelow } from './tools/search.ts'
 import type { Call } from './walk.ts'
 
 const IDENTITY = new Set(
@@ -90,7 +91,9 @@ const KNOWN: Readonly<Record<string, (call: Call) => string | undefined>> = {
   fd: () => `./${BELOW}\n`,
   find: ({ args }) => {
     const root = args.length === 0 || args[0]?.[0] === '-' ? '.' : (args[0] as string)
-    return operands(args.slice(1)).length > 0 && args[1]?.[0] !== '-' ? undefined : `${root}/${BELOW}\n`
+    return operands(args.slice(1)).length > 0 && args[1]?.[0] !== '-'
+      ? undefined
+      : `${foundBelow(root, args)}\n`
   },
   git: ({ node }) =>
     /^git (ls-files|diff|ls-tree|grep|show|log)\b/.test(node.canonical.join(' ')) &&

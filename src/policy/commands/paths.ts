@@ -1,4 +1,3 @@
-import { PROTECTION, protectedBy } from '../paths/protect.ts'
 import { asked, boxed, denied, dynamic, type Finding } from './finding.ts'
 import {
   ASK_TO_READ,
@@ -14,8 +13,18 @@ import {
   SYSTEM,
   SYSTEM_SECRETS,
 } from './locations.ts'
+import {
+  below,
+  entriesOf,
+  firstBelow,
+  firstOf,
+  type PathPattern,
+  protectedGlob,
+  protectedName,
+  startsWith,
+} from './name-patterns.ts'
 import type { Scope } from './shell/scope.ts'
-import { ANY, isOpen, isStatic, meets, SPLIT, STAR, show } from './shell/unknown-text.ts'
+import { ANY, BELOW, isOpen, isStatic, meets, SPLIT, show } from './shell/unknown-text.ts'
 import { spend, type Walk } from './walk.ts'
 
 /** `tree` reads everything below; `delete` removes it. */
@@ -23,29 +32,6 @@ export type PathUse = 'read' | 'tree' | 'write' | 'delete'
 
 function rootOf(path: string): readonly string[] {
   return path.split('/').filter((segment) => segment !== '')
-}
-
-type PathPattern = { readonly segments: readonly string[]; readonly text: string; readonly open: boolean }
-
-/** Patterns by their first segment, so that a plain path is compared with few of them. */
-type Entries = {
-  readonly all: readonly Entry[]
-  readonly byFirst: ReadonlyMap<string, readonly Entry[]>
-  /** Those whose first segment is itself a pattern. */
-  readonly loose: readonly Entry[]
-}
-type Entry = readonly string[]
-
-const NONE: readonly Entry[] = []
-
-function entriesOf(list: readonly string[]): Entries {
-  const all = list.map((line) => rootOf(line.replaceAll('*', STAR)))
-  const byFirst = new Map<string, Entry[]>()
-  for (const entry of all) {
-    const first = entry[0] as string
-    if (isStatic(first)) byFirst.set(first, [...(byFirst.get(first) ?? []), entry])
-  }
-  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)) }
 }
 
 const SECRET_PATTERNS = entriesOf(SECRETS)
@@ -59,18 +45,6 @@ const SYSTEM_PATTERNS = entriesOf(SYSTEM)
 const SHARED_PATTERNS = entriesOf(SHARED)
 /** Token files that projects also keep: asked for inside a workspace, denied elsewhere. */
 const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.docker'])
-
-/** Segments that every protected path holds one of; nearly no path does. */
-const PROTECTED_SEGMENTS: ReadonlySet<string> = new Set(
-  [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names].map((name) =>
-    (name.split('/')[0] as string).toLowerCase(),
-  ),
-)
-
-const protectedName = (relative: string): string | undefined =>
-  relative.split('/').some((segment) => PROTECTED_SEGMENTS.has(segment.toLowerCase()))
-    ? protectedBy(PROTECTION, relative)
-    : undefined
 
 /** Why using a path this way is stricter than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
@@ -115,9 +89,7 @@ function place(path: string, cwd: string): PathPattern {
   for (const segment of whole.split('/')) {
     if (segment === '' || segment === '.') continue
     if (segment !== '..') segments.push(segment)
-    // What an unknown segment is, nobody knows, so neither where its parent lies.
-    else if (isOpen(segments.at(-1) ?? '')) segments = [ANY]
-    else segments.pop()
+    else segments = parentOf(segments)
     segments = unaliased(segments, cwd)
   }
   // A path that long is no path; it counts as one that could be anything.
@@ -126,9 +98,23 @@ function place(path: string, cwd: string): PathPattern {
   return { segments, text: (rooted ? '/' : '') + segments.join('/'), open: unknown }
 }
 
+/** SECURITY: the parent of a link of the kernel is the parent of what it leads to, and that is rarely known. */
+function parentOf(segments: string[]): string[] {
+  const path = segments.join('/')
+  if (path === 'dev/fd') return ['proc', 'self']
+  // What an unknown segment is, nobody knows, so neither where its parent lies.
+  if (isOpen(segments.at(-1) ?? '') || LINKS.test(path)) return [ANY]
+  return segments.slice(0, -1)
+}
+
+const LINKS =
+  /^(dev\/(fd\/.*|stdin|stdout|stderr|core)|proc\/[^/]+\/(task\/[^/]+\/)?(fd\/.*|exe|cwd|root|map_files\/.*|ns\/.*)|proc\/(self|thread-self))$/
+
 // SECURITY: the kernel offers the root and every directory under other names; they are the same files.
 function unaliased(segments: string[], cwd: string): string[] {
-  const [first, second, third] = segments
+  const [first, second, third, fourth] = segments
+  if (first === 'proc' && third === 'task' && fourth !== undefined && segments.length > 4)
+    return unaliased([first, second as string, ...segments.slice(4)], cwd)
   if (first === 'proc' && third === 'root' && second !== undefined) return []
   if (first === 'proc' && third === 'cwd' && second !== undefined)
     return second === 'self' || second === 'thread-self'
@@ -136,7 +122,6 @@ function unaliased(segments: string[], cwd: string): string[] {
       : [ANY]
   if (first === 'private' && (second === 'etc' || second === 'var' || second === 'tmp'))
     return segments.slice(1)
-  if (first === 'dev' && second === 'fd' && third !== undefined) return segments
   return segments
 }
 
@@ -149,49 +134,12 @@ const above = (at: PathPattern, root: readonly string[]): boolean =>
   at.segments.length <= root.length &&
   at.segments.every((segment, index) => meets(segment, root[index] as string))
 
-/** The entries that could begin at a segment. */
-function candidates(entries: Entries, segment: string): readonly Entry[] {
-  if (!isStatic(segment)) return entries.all
-  const found = entries.byFirst.get(segment) ?? NONE
-  return entries.loose.length === 0 ? found : [...found, ...entries.loose]
-}
-
-const startsWith = (at: PathPattern, entry: Entry): boolean =>
-  entry.every((segment, index) => meets(at.segments[index] ?? '', segment))
-
-/** The place lies at or below one of the entries, seen from the root. */
-const below = (at: PathPattern, entries: Entries): boolean => firstBelow(at, entries) !== undefined
-
-const firstBelow = (
-  at: PathPattern,
-  entries: Entries,
-  fits: (entry: Entry) => boolean = () => true,
-): Entry | undefined =>
-  candidates(entries, at.segments[0] ?? '').find((entry) => startsWith(at, entry) && fits(entry))
-
-/** A bare `*` or an unknown word is no reason by itself to think of a certain file. */
-function meetsName(segment: string, name: string): boolean {
-  if (isStatic(segment)) return meets(segment, name)
-  // Two patterns nearly always have something in common; that says nothing.
-  if (!isStatic(name)) return false
-  return segment.replace(/[\uFDD0-\uFDEF]/g, '').length >= 2 && meets(segment, name)
-}
-
-/** The first entry that the place holds anywhere from a segment on. */
-function firstOf(at: PathPattern, entries: Entries, from = 0): Entry | undefined {
-  for (let start = from; start < at.segments.length; start++) {
-    for (const entry of candidates(entries, at.segments[start] as string)) {
-      if (start + entry.length > at.segments.length) continue
-      if (entry.every((segment, index) => meetsName(at.segments[start + index] as string, segment)))
-        return entry
-    }
-  }
-  return undefined
-}
-
 function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
-  if (PLAIN_DEVICES.test(at.text)) return undefined
   const shown = show(at.text) || '/'
+  if (PLAIN_DEVICES.test(at.text))
+    return ENDLESS.test(at.text) && (use === 'read' || use === 'tree')
+      ? boxed('resource/endless', `\`${shown}\` has no end`)
+      : undefined
   if (/^\/dev\/(tcp|udp)\//.test(at.text))
     return denied('network/shell-socket', `\`${shown}\` opens a network connection from the shell`)
   const workspaces = [walk.context.workspace, ...(walk.context.own ?? [])].map(rootOf)
@@ -204,6 +152,12 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
     ? judgeRead(at, shown, use, roots)
     : judgeWrite(at, shown, use, roots)
 }
+
+/** They answer for ever, or wait for somebody. */
+const ENDLESS = /\/(zero|full|random|urandom|tty|ptmx|pts\/\d+)$/
+/** Kernel files have no size, and some no end; only those that are known to be short are read on the host. */
+const KERNEL_FILES =
+  /^\/(dev|sys)\/|^\/proc\/(?!(cpuinfo|meminfo|version|loadavg|uptime|stat|filesystems|mounts|swaps|partitions|(self|\d+)\/(status|stat|comm|limits|cgroup))$)/
 
 type Roots = {
   readonly workspace: readonly string[]
@@ -236,12 +190,7 @@ function judgeRead(at: PathPattern, shown: string, use: PathUse, roots: Roots): 
     return dynamic(`reads \`${shown}\`, which is known only when it runs`)
   if (use === 'tree' && !roots.inWorkspace && (above(at, roots.home) || at.segments.length === 0))
     return asked('secrets/tree', `reads everything below \`${shown}\`, credentials included`)
-  if (roots.inWorkspace) {
-    const secret = isStatic(at.segments.at(-1) ?? '')
-      ? firstOf(at, PROJECT_PATTERNS, roots.workspace.length)
-      : undefined
-    return secret && asked('secrets/project', `\`${shown}\` may hold credentials`)
-  }
+  if (roots.inWorkspace) return judgeProjectRead(at, shown, use, roots.workspace.length)
   if (below(at, ASK_PATTERNS))
     return asked('paths/system-read', `\`${shown}\` describes this machine and its users`)
   if (roots.inHome) return boxed('paths/home-read', `\`${shown}\` is in the home directory`)
@@ -249,10 +198,27 @@ function judgeRead(at: PathPattern, shown: string, use: PathUse, roots: Roots): 
     return at.segments.length > 1
       ? asked('paths/other-home', `\`${shown}\` belongs to another user`)
       : undefined
+  if (KERNEL_FILES.test(at.text)) return boxed('paths/outside-read', `\`${shown}\` is a file of the kernel`)
   if (below(at, SYSTEM_PATTERNS) || below(at, SHARED_PATTERNS)) return undefined
   return at.segments.length > 0
     ? boxed('paths/outside-read', `\`${shown}\` is outside the workspace`)
     : undefined
+}
+
+const lastOf = (at: PathPattern): PathPattern => ({ ...at, segments: at.segments.slice(-1) })
+
+/** A glob or a whole tree that could hold a secret name is read in a sandbox, where such files are hidden. */
+function judgeProjectRead(at: PathPattern, shown: string, use: PathUse, from: number): Finding | undefined {
+  if (firstOf(at, PROJECT_PATTERNS, from))
+    return asked('secrets/project', `\`${shown}\` may hold credentials`)
+  const last = at.segments.at(-1) ?? ''
+  if (use !== 'tree' && isStatic(last)) return undefined
+  const could =
+    use === 'tree' ||
+    last.includes(BELOW) ||
+    firstOf(lastOf(at), PROJECT_PATTERNS, 0, meets) ||
+    firstOf(lastOf(at), SECRET_PATTERNS, 0, meets)
+  return could ? boxed('paths/broad-read', `\`${shown}\` could meet files with credentials`) : undefined
 }
 
 function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
@@ -273,7 +239,7 @@ function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots):
         (entry) =>
           startsWith(at, entry) &&
           at.segments.length <= entry.length + 1 &&
-          /^[\uFDD2]*$/.test(at.segments[entry.length] ?? ''),
+          /^[\uFDD2\uFDD5]*$/.test(at.segments[entry.length] ?? ''),
       )
     return whole
       ? asked('destructive/shared', `deletes all of \`${shown}\``)
@@ -309,16 +275,12 @@ function judgeOpenWrite(at: PathPattern, shown: string, verb: string): Finding {
 function judgeWorkspace(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding {
   const inner = at.segments.slice(roots.workspace.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string)))
+  if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3\uFDD5]+$/.test(inner[0] as string)))
     return asked('destructive/workspace', 'deletes the whole workspace')
-  const name =
-    protectedName(inner.filter(isStatic).join('/')) ??
-    (inner.some((segment) => segment[0] === '.' && !isStatic(segment) && meets(segment, '.git'))
-      ? '.git'
-      : undefined)
+  const name = protectedName(inner.filter(isStatic).join('/')) ?? protectedGlob(inner)
   if (name !== undefined) {
     const reason = `${verb} \`${shown}\`, which is protected: it runs code outside the sandbox later`
-    return SOFT_PROTECTED.has(name) || name === '.git'
+    return SOFT_PROTECTED.has(name) || name === '.git' || !inner.every(isStatic)
       ? asked('protect/soft', reason)
       : denied('protect/name', reason)
   }
@@ -333,7 +295,7 @@ function judgeHome(at: PathPattern, shown: string, use: PathUse, roots: Roots): 
   const tail: PathPattern = { segments: inner, text: inner.join('/'), open: false }
   if (protectedName(inner.join('/')) || below(tail, STARTUP_PATTERNS))
     return denied('persistence/startup', `${verb} \`${shown}\`, which runs when something else starts`)
-  if (use === 'delete' && /^[\uFDD0-\uFDD3]+$/.test(inner[0] as string))
+  if (use === 'delete' && /^[\uFDD0-\uFDD3\uFDD5]+$/.test(inner[0] as string))
     return denied('destructive/root', 'deletes everything in the home directory')
   return asked('paths/home-write', `${verb} \`${shown}\` in the home directory`)
 }

@@ -8,6 +8,7 @@ import { FILES } from './tools/files.ts'
 import { GIT } from './tools/git.ts'
 import { HTTP } from './tools/http.ts'
 import { INTERPRETERS } from './tools/interpreters.ts'
+import { MACHINE } from './tools/machine.ts'
 import { NETWORK } from './tools/network.ts'
 import { PACKAGES } from './tools/packages.ts'
 import { PRIVILEGES } from './tools/privileges.ts'
@@ -25,6 +26,7 @@ import type { Handler } from './walk.ts'
 const HANDLERS: ReadonlyMap<string, Handler> = new Map(
   [
     READERS,
+    MACHINE,
     SEARCH,
     TEXT,
     FILES,
@@ -58,7 +60,9 @@ const FAMILIES: readonly (readonly [RegExp, string])[] = [
   [/^(g|m|n|original-)awk$/, 'awk'],
   [/^gsed$/, 'sed'],
   [/^(gtar|bsdtar|star)$/, 'tar'],
-  [/^(e|f|z|bz|xz|p|r|g)grep$/, 'grep'],
+  [/^(e|f|g)grep$/, 'grep'],
+  // Shell scripts around grep and a decompressor.
+  [/^(z|bz|xz|zstd|lz|lzop)[ef]?grep$/, 'zgrep'],
   [/^pip[\d.]*$/, 'pip'],
   [/^mkfs\..+$/, 'mkfs'],
   [/^fsck\..+$/, 'fsck'],

@@ -29,7 +29,9 @@ export function runFile(call: Call, file: string, language: string): void {
     return
   }
   node.findings.push(
-    ...pathFindings(walk, scope, file, 'read').filter((finding) => finding.action === 'deny'),
+    ...pathFindings(walk, scope, file, 'read').filter(
+      ({ action, rule }) => action === 'deny' || (action === 'ask' && rule.startsWith('secrets/')),
+    ),
   )
   const { workspace, own = [] } = walk.context
   const inside = [workspace, ...own].some((dir) => isInWorkspace(path, dir))

@@ -13,6 +13,8 @@ export type Context = {
   readonly rulesHome?: string
   readonly cwd?: string
   readonly shell?: string
+  /** git at the workspace's root starts nothing that a sandbox could have planted (tools/git-repository.ts). */
+  readonly inertGit?: boolean
 }
 
 /** One simple command found anywhere in a line, with everything found about it. */

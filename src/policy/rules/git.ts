@@ -12,7 +12,7 @@ export const GIT_RULES: readonly BuiltInRule[] = [
     ],
     action: 'allow',
     why: 'shows the repository',
-    match: ['git status --short', 'git -C src log --oneline -5'],
+    match: ['git status --short', 'git log --oneline -5'],
     notMatch: ['git push'],
   },
   {

@@ -1,4 +1,4 @@
-import { ANY, BELOW, ONE, SPLIT, STAR } from '../commands/shell/unknown-text.ts'
+import { ANY, BELOW, HIDDEN, ONE, SPLIT, STAR } from '../commands/shell/unknown-text.ts'
 
 /**
  * Glob and regular-expression matching in time linear in the text: a Thompson automaton, followed set by set, with
@@ -230,7 +230,7 @@ function classOf(body: string): Match {
 }
 
 const END = -2
-const OPEN = new Set([ANY, SPLIT, STAR, BELOW].map((mark) => mark.codePointAt(0) as number))
+const OPEN = new Set([ANY, SPLIT, STAR, BELOW, HIDDEN].map((mark) => mark.codePointAt(0) as number))
 const SINGLE = ONE.codePointAt(0) as number
 
 function automaton(builder: Builder, fragment: Fragment): Pattern {

@@ -6,7 +6,7 @@ export const READING: readonly BuiltInRule[] = [
     id: 'reading/files',
     prefix: [
       words(
-        'cat tac head tail nl rev fold fmt expand unexpand wc ls dir stat file du df tree readlink realpath basename dirname pathchk exa eza lsd less more bat batcat',
+        'cat tac head tail nl rev fold fmt expand unexpand wc ls dir stat file du df tree readlink realpath basename dirname pathchk less more',
       ),
     ],
     action: 'allow',
@@ -16,38 +16,28 @@ export const READING: readonly BuiltInRule[] = [
   },
   {
     id: 'reading/checksums',
-    prefix: [
-      words('md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum md5 crc32'),
-    ],
+    prefix: [words('md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum')],
     action: 'allow',
     why: 'prints checksums',
     match: ['sha256sum dist/app.js'],
   },
   {
     id: 'reading/binary',
-    prefix: [
-      words(
-        'xxd od hexdump hd strings base64 base32 cmp diff colordiff sdiff comm join nm objdump readelf size',
-      ),
-    ],
+    prefix: [words('xxd od hexdump hd strings base64 base32 basenc cmp diff comm join')],
     action: 'allow',
     why: 'shows or compares bytes',
     match: ['diff -u a.txt b.txt', 'xxd a.bin'],
   },
   {
     id: 'reading/text',
-    prefix: [
-      words(
-        'grep rg ag ack ugrep sort uniq cut paste tr sed awk column jq yq gojq look bc seq factor expr numfmt iconv envsubst shuf tee xmllint cloc tokei scc',
-      ),
-    ],
+    prefix: [words('grep rg sort uniq cut paste tr sed awk column jq look seq expr iconv shuf tee')],
     action: 'allow',
     why: 'filters text',
-    match: ['grep -rn TODO src', 'sort a', "sed -n '1,5p' a", 'jq . package.json'],
+    match: ['grep -n TODO src/a.ts', 'sort a', "sed -n '1,5p' a", 'jq . package.json'],
   },
   {
     id: 'reading/find',
-    prefix: [words('find fd fdfind locate')],
+    prefix: [words('find fd fdfind')],
     action: 'allow',
     why: 'finds files',
     match: ["find . -name '*.ts'"],
@@ -56,7 +46,7 @@ export const READING: readonly BuiltInRule[] = [
     id: 'reading/machine',
     prefix: [
       words(
-        'pwd whoami id groups logname tty arch nproc uname uptime free lscpu date cal locale getconf which whereis type ps pgrep pidof sleep hostname sw_vers lsb_release tput man whatis apropos info',
+        'pwd whoami id groups logname tty arch nproc uname uptime free lscpu date cal locale getconf which whereis type ps pgrep pidof sleep hostname tput',
       ),
     ],
     action: 'allow',
@@ -75,18 +65,26 @@ export const READING: readonly BuiltInRule[] = [
     match: ['echo hi', '[ -f a ]', 'cd src'],
   },
   {
+    // Only programs that read no settings of the workspace first: `yarn`, `cargo`, `go`, `dotnet` and package managers
+    // start what a file there says.
     id: 'reading/versions',
     prefix: [
-      words(
-        'node python python3 npm pnpm yarn go cargo rustc git java javac ruby perl php deno bun make cmake gcc clang docker tsc pip uv dotnet',
-      ),
-      words('--version -v -V version'),
+      words('node python git java javac ruby perl php gcc g++ clang make cmake docker'),
+      words('--version'),
     ],
     action: 'allow',
     why: 'prints a version',
-    // `cargo -v build` and `npm version patch` do something else.
     exact: true,
-    match: ['node --version', 'go version'],
-    notMatch: ['node a.js', 'cargo -v build', 'npm version patch'],
+    match: ['node --version', 'python3 --version'],
+    notMatch: ['node a.js', 'make --version build', 'yarn --version', 'cargo --version'],
+  },
+  {
+    id: 'reading/short-versions',
+    prefix: [words('node perl php gcc make docker'), words('-v')],
+    action: 'allow',
+    why: 'prints a version',
+    exact: true,
+    match: ['node -v'],
+    notMatch: ['python3 -v', 'cargo -v build'],
   },
 ]

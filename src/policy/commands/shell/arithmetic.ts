@@ -5,6 +5,11 @@ import type { Words } from './words.ts'
 /** Judges a word that bash evaluates as arithmetic: a subscript, an offset, a length. Quotes protect nothing in it. */
 export function arithmeticText(words: Words, word: Word): void {
   for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') words.runHidden(words, part.value)
+  for (const part of word.parts ?? []) {
+    // What an unquoted variable holds is evaluated again, brackets included.
+    const held = part.type === 'SimpleExpansion' ? words.scope.vars.get(part.text.slice(1)) : undefined
+    if (held !== undefined && isStatic(held)) words.runHidden(words, held)
+  }
   const text = words.expandText(words, word)
   if (isStatic(text)) words.runHidden(words, text)
   for (const [name] of text.matchAll(/[A-Za-z_]\w*/g)) {

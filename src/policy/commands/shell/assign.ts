@@ -1,6 +1,7 @@
 import type { Assignment } from 'unbash'
 import { BOXED_VARIABLES, COMMAND_VARIABLES, POISONED } from '../environment.ts'
 import { boxed, denied, type Finding, unseen } from '../finding.ts'
+import { pathFindings } from '../paths.ts'
 import { deeper, type Walk } from '../walk.ts'
 import { arithmeticText } from './arithmetic.ts'
 import { CLOSED, fork, newScope } from './scope.ts'
@@ -68,6 +69,10 @@ function findings(walk: Walk, name: string, value: string): Finding[] {
   if (name === 'PATH' || name === 'path') return pathFinding(value)
   // INVARIANT: IFS has its effect in the scope; known values are followed, so alone it is only never allowed.
   if (name === 'IFS') return [boxed('environment/ifs', 'changes how words are split')]
+  if (/^GIT_TRACE/.test(name) && value[0] === '/')
+    return pathFindings(walk, newScope(walk.context.workspace), value, 'write')
+  if (name === 'GOFLAGS' && /-(toolexec|exec|vettool)/.test(value))
+    return [unseen('environment/command', '`GOFLAGS` makes go start another program')]
   if (listed(BOXED_VARIABLES, name)) return boxedFindings(walk, name, value)
   if (COMMAND_VARIABLES.has(name)) return commandFindings(walk, name, value)
   const poison = POISONED.find((entry) => listed(entry.names, name))

@@ -7,7 +7,7 @@ import { arithmeticText } from './arithmetic.ts'
 import { assign, assignArray } from './assign.ts'
 import { redirections } from './redirections.ts'
 import { EMPTY, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
-import { ANY, SPLIT } from './unknown-text.ts'
+import { ANY, INTEGER, SPLIT } from './unknown-text.ts'
 import { expandText, expandWord, type Words } from './words.ts'
 
 /** Judges one simple command: its words, assignments and redirections, then the program itself. */
@@ -120,6 +120,8 @@ function expandNoting(words: Words, name: string, value: Word): string {
 
 function store(words: Words, assignment: Assignment, name: string, value: string): void {
   const { scope } = words
+  // SECURITY: bash evaluates what a variable with the integer attribute is given.
+  if (scope.vars.has(`${INTEGER}${name}`)) words.runHidden(words, value)
   if (assignment.value.type === 'ArrayValue') {
     assignArray(words, assignment)
     return

@@ -13,6 +13,13 @@ export const STAR = '\uFDD2'
 export const ONE = '\uFDD3'
 /** A path below the one it follows, without `..`: what `find` and `ls` print. */
 export const BELOW = '\uFDD4'
+/** A `*` or `?` that also meets hidden files: `shopt -s dotglob`, and the patterns of `find`, `grep` and git. */
+export const HIDDEN = '\uFDD5'
+
+/** The name, which no variable can have, under which a scope notes that globs meet hidden files. */
+export const DOTGLOB = '*dotglob'
+/** The same, followed by a variable's name: that it has the integer attribute. */
+export const INTEGER = '*integer '
 
 const MARK = /[\uFDD0-\uFDEF]/
 const OPEN = /[\uFDD0\uFDD1]/
@@ -22,6 +29,7 @@ const SHOWN: Readonly<Record<string, string>> = {
   [STAR]: '*',
   [ONE]: '?',
   [BELOW]: '…',
+  [HIDDEN]: '*',
 }
 
 /** Whether every part of a text is known. */
@@ -45,7 +53,11 @@ export const globbed = (text: string): string =>
         .replace(/\?/g, ONE)
     : text
 
-const isStar = (char: string): boolean => char === ANY || char === SPLIT || char === STAR || char === BELOW
+/** A pattern that a program reads itself (`find -name`, `grep --include`, a pathspec): it meets hidden files too. */
+export const patternText = (text: string): string => globbed(text).replace(/[\uFDD2\uFDD3]/g, HIDDEN)
+
+const isStar = (char: string): boolean =>
+  char === ANY || char === SPLIT || char === STAR || char === BELOW || char === HIDDEN
 
 /** Above this, two patterns count as meeting: no honest pattern is that long. */
 const MAX_PATTERN = 600

@@ -12,7 +12,7 @@ import { expandBraces } from './braces.ts'
 import { expandParameter, lookup } from './parameters.ts'
 import { parseWord } from './parse.ts'
 import type { Scope } from './scope.ts'
-import { ANY, globbed, isStatic, ONE, SPLIT, STAR } from './unknown-text.ts'
+import { ANY, DOTGLOB, globbed, HIDDEN, isStatic, ONE, SPLIT, STAR } from './unknown-text.ts'
 
 /** How the interpreter serves the words: it judges the scripts inside them and says what they print. */
 export type Words = {
@@ -123,7 +123,7 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
       return [quoted(''), ...part.parts.flatMap((child: DoubleQuotedChild) => partPieces(words, child, true))]
     case 'Glob':
       for (const inner of part.parts ?? []) partPieces(words, inner, false)
-      return [literal(part.kind === 'star' ? STAR : ONE)]
+      return [literal(meetsHidden(words) ? HIDDEN : part.kind === 'star' ? STAR : ONE)]
     case 'ExtendedGlob':
       for (const inner of part.parts ?? []) partPieces(words, inner, false)
       return [literal(STAR)]
@@ -134,6 +134,9 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
       return expansionPieces(words, part, inQuotes)
   }
 }
+
+/** bash's `dotglob`, which any value of GLOBIGNORE sets too. */
+const meetsHidden = ({ scope }: Words): boolean => scope.vars.has(DOTGLOB) || scope.vars.has('GLOBIGNORE')
 
 type Expansion = Extract<
   WordPart,

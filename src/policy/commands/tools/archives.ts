@@ -1,7 +1,7 @@
 import { applyOption, runProgram, runText, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
 import { parseOptions } from '../options.ts'
-import { BELOW } from '../shell/unknown-text.ts'
+import { BELOW, patternText } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
@@ -78,6 +78,7 @@ const unpackTo =
     if (parsed.options.some(({ name }) => name === '-l' || name === '-t' || name === '-p' || name === '-Z'))
       return
     touch(call, `${dir}/${BELOW}`, 'write')
+    for (const member of parsed.operands.slice(1)) touch(call, `${dir}/${patternText(member)}`, 'write')
   }
 
 /** Programs that pack and unpack. */
@@ -123,6 +124,8 @@ export const ARCHIVES: Readonly<Record<string, Handler>> = {
       also: (call, { operands }) => {
         call.node.findings.push(boxed('archives/pack', 'packs or unpacks files'))
         for (const path of operands.slice(1)) touch(call, path, 'read')
+        const into = call.args.find((arg) => /^-o./.test(arg))?.slice(2)
+        if (/^[ex]$/.test(operands[0] ?? '')) touch(call, `${into ?? '.'}/${BELOW}`, 'write')
       },
     },
     'cpio pax': {

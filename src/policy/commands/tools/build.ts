@@ -72,6 +72,16 @@ const settings =
     return undefined
   }
 
+/** Settings or packages for every project of the user. */
+const forEveryProject =
+  (sub: RegExp, option: RegExp): Handler =>
+  (call) => {
+    if (sub.test(call.args[0] ?? '') && call.args.slice(1).some((arg) => option.test(arg)))
+      call.node.findings.push(asked('packages/settings', 'changes every project of this user'))
+    for (const arg of call.args) if (/^[~/]/.test(arg)) touch(call, arg, 'write')
+    return UNKNOWN
+  }
+
 /** Compilers and build tools: what they build is workspace code; what they are told to start is judged. */
 export const BUILD: Readonly<Record<string, Handler>> = {
   ...Object.fromEntries(
@@ -82,6 +92,12 @@ export const BUILD: Readonly<Record<string, Handler>> = {
   swipl: goals,
   prolog: goals,
   gprolog: goals,
+  ninja: settings('-f'),
+  'run-parts': (call) => {
+    runFile(call, call.args.find((arg) => arg[0] !== '-') ?? '', 'unknown')
+    return UNKNOWN
+  },
+  composer: forEveryProject(/^global$/, /./),
   ctags: settings('--options', '-options', '--optlib-dir'),
   'pre-commit': (call) => {
     if (call.args[0] === 'try-repo')

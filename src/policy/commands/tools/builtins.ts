@@ -5,8 +5,9 @@ import { absolute } from '../paths.ts'
 import { runFile } from '../run-file.ts'
 import { assign } from '../shell/assign.ts'
 import { CLOSED, EMPTY, textStream, UNKNOWN } from '../shell/scope.ts'
-import { ANY, isStatic, SPLIT } from '../shell/unknown-text.ts'
+import { ANY, DOTGLOB, globbed, INTEGER, isStatic, SPLIT } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
+import { wideFormat } from './machine.ts'
 
 const evaluate: Handler = (call) => {
   const words = call.args[0] === '--' ? call.args.slice(1) : call.args
@@ -110,6 +111,7 @@ const declaring: Handler = (call) => {
     if (word.includes('=') && /^\w+$/.test(name)) scope.vars.set(name, value)
   }
   if (args.some((arg) => /^-\w*[in]/.test(arg)) && call.name !== 'export') {
+    for (const word of words) scope.vars.set(`${INTEGER}${word.replace(/=.*$/s, '')}`, '1')
     node.findings.push(boxed('shell/double-evaluation', 'declares a variable whose value is evaluated'))
     judgeNames(
       call,
@@ -184,6 +186,7 @@ const test: Handler = (call) => {
 const printf: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^-v/.test(arg))
   if (at !== 0) {
+    wideFormat(call, call.args)
     if (!call.args.every(isStatic)) call.node.findings.push(dynamic('an argument is known only when it runs'))
     return undefined
   }
@@ -224,6 +227,8 @@ const completing: Handler = (call) => {
   const at = call.args.findIndex((arg) => arg === '-C' || arg === '-F' || arg === '-W')
   call.node.findings.push(boxed('shell/complete', 'may run commands for completion'))
   if (at !== -1) runText(call, call.args[at + 1] ?? '')
+  const glob = call.args.indexOf('-G')
+  if (glob !== -1) return textStream(`${globbed(call.args[glob + 1] ?? '')}\n`)
   const bound = call.name === 'bind' ? call.args.indexOf('-x') : -1
   if (bound !== -1) runText(call, (call.args[bound + 1] ?? '').replace(/^[^:]*:/, ''))
   return undefined
@@ -247,14 +252,19 @@ const unsetting: Handler = (call) => {
 const history: Handler = ({ args, node }) => {
   if (args.some((arg) => /^-\w*[cdwanr]/.test(arg)))
     node.findings.push(denied('forensics/history', 'changes the shell history'))
+  else if (args.some((arg) => /^-\w*[spe]/.test(arg)))
+    node.findings.push(unseen('shell/history', 'adds to the shell history, or runs what is in it'))
   else node.findings.push(boxed('secrets/history', 'shows what was run before'))
   return undefined
 }
 
 const nothing: Handler = () => EMPTY
 
-const shopt: Handler = ({ node }) => {
+const shopt: Handler = ({ node, args, scope }) => {
   node.findings.push(boxed('shell/options', 'changes how the shell reads the rest'))
+  if (args[0] === '-s' && args.includes('dotglob')) scope.vars.set(DOTGLOB, '1')
+  if (args[0] === '-s' && args.includes('nocaseglob'))
+    node.findings.push(unseen('shell/options', 'makes globs meet names in other letters'))
   return EMPTY
 }
 

@@ -5,6 +5,7 @@ import { parseOptions } from '../options.ts'
 import { UNKNOWN } from '../shell/scope.ts'
 import { isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
+import { secretsOf } from './tool.ts'
 
 const VIM_RUNS =
   /!|\bsystem(list)?\s*\(|\bterm|\bjob_start|\bexe(cute)?\b|\b(py|py3|lua|perl|ruby|tcl)\b|\bmake\b|\bgrep\b|\bso(urce)?\b|\bread\b|\bw(rite)?\b/
@@ -35,7 +36,10 @@ const vim: Handler = (call) => {
   }
   for (const operand of operands) {
     if (operand[0] === '+') judgeVim(call, operand.slice(1))
-    else touch(call, operand, 'write')
+    else {
+      secretsOf(call, operand)
+      touch(call, operand, 'write')
+    }
   }
   if (call.stdin.piped) judgeVim(call, call.stdin.text)
   return UNKNOWN
@@ -44,7 +48,10 @@ const vim: Handler = (call) => {
 /** `ed` and `ex` read commands from their input; `!` runs a shell line. */
 const ed: Handler = (call) => {
   call.node.findings.push(boxed('editors/start', 'starts an editor'))
-  for (const path of call.args.filter((arg) => arg[0] !== '-')) touch(call, path, 'write')
+  for (const path of call.args.filter((arg) => arg[0] !== '-')) {
+    secretsOf(call, path)
+    touch(call, path, 'write')
+  }
   if (!call.stdin.piped) return UNKNOWN
   if (!isStatic(call.stdin.text))
     call.node.findings.push(boxed('editors/stream', 'edits by commands that are known only when they run'))

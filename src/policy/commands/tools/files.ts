@@ -1,8 +1,9 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
+import { protectedName } from '../name-patterns.ts'
 import { parseOptions } from '../options.ts'
-import { absolute } from '../paths.ts'
+import { absolute, pathFindings } from '../paths.ts'
 import { ANY, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tool, tools } from './tool.ts'
@@ -35,7 +36,12 @@ const link: Handler = (call) => {
   const { options, operands } = parseOptions(COPY, call.args)
   for (const option of options) applyOption(call, option)
   const [target, name] = operands
-  if (target !== undefined) touch(call, target, 'read')
+  if (target !== undefined) {
+    touch(call, target, 'read')
+    // Writing through the link is writing there.
+    const found = pathFindings(call.walk, call.scope, target, 'write')
+    call.node.findings.push(...found.filter(({ rule }) => rule.startsWith('protect/')))
+  }
   const made = name ?? (target === undefined ? undefined : target.slice(target.lastIndexOf('/') + 1))
   if (made !== undefined) touch(call, made, 'write')
   for (const other of operands.slice(2)) touch(call, other, 'write')
@@ -82,7 +88,11 @@ const REMOTE = /^[^/]*:|^rsync:\/\//
 
 const rsync: Handler = (call) => {
   const { options, operands } = parseOptions(RSYNC, call.args)
-  for (const option of options) applyOption(call, option)
+  for (const option of options) {
+    applyOption(call, option)
+    if (/^(--include|-f|--filter)$/.test(option.name) && protectedName(option.value ?? ''))
+      call.node.findings.push(asked('protect/soft', 'copies protected names'))
+  }
   const target = operands.at(-1)
   const deletes = options.some(({ name }) => name.startsWith('--del') || name === '--remove-source-files')
   for (const source of operands.slice(0, -1)) if (!REMOTE.test(source)) touch(call, source, 'tree')

@@ -1,11 +1,10 @@
-import { isInWorkspace } from '../../../model/path.ts'
 import { addressFindings } from '../address.ts'
 import { applyOption, applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, type Finding, refused, unseen } from '../finding.ts'
 import { type Option, type OptionSpec, parseOptions } from '../options.ts'
-import { absolute } from '../paths.ts'
-import { ANY, isOpen, isStatic, show } from '../shell/unknown-text.ts'
+import { isOpen, isStatic, show } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
+import { judgeContents, judgeRepository } from './git-repository.ts'
 
 const GLOBAL: OptionSpec = {
   short: 'Cc',
@@ -57,7 +56,7 @@ const OPTIONS: Readonly<Record<string, OptionSpec>> = {
     effects: {
       '--output': 'write',
       '--ext-diff': 'ask: lets settings start a diff program',
-      '--textconv': 'box: lets settings start a program',
+      '--textconv': 'ask: lets settings start a program',
       '--upload-pack': RUNS,
       '--receive-pack': RUNS,
       '--exec': RUNS,
@@ -114,7 +113,7 @@ const git: Handler = (call) => {
   for (const option of options) judgeGlobal(call, option)
   const [sub, ...args] = operands
   if (sub === undefined) return undefined
-  judgePlace(call, options)
+  judgeRepository(call, options)
   call.node.canonical = ['git', sub, ...args]
   if (isOpen(sub))
     call.node.findings.push(unseen('git/dynamic', 'a git command that is known only when it runs'))
@@ -129,19 +128,9 @@ const git: Handler = (call) => {
   }
   if (args.some((arg) => /%G[?GSKFPT]/.test(arg)))
     call.node.findings.push(boxed('git/program', 'starts a program named in settings'))
+  judgeContents(call, sub, args)
   SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
   return undefined
-}
-
-/** SECURITY: the settings of a repository start programs, so one outside the workspace never gets the host. */
-function judgePlace({ walk, scope, node }: Call, options: readonly Option[]): void {
-  const moves = options.filter(({ name }) => name === '-C').map(({ value }) => value ?? '')
-  const { workspace } = walk.context
-  const starts = scope.cwds.length === 0 ? [ANY] : scope.cwds
-  const outside = starts
-    .map((cwd) => moves.reduce((at, move) => absolute(move, at), cwd))
-    .some((place) => !isInWorkspace(place, workspace))
-  if (outside) node.findings.push(boxed('git/repository', 'uses a repository outside the workspace'))
 }
 
 function runsProgram(call: Call, option: Option): void {
@@ -360,6 +349,14 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   },
   rm: (call, { operands }) => {
     for (const path of operands) applyValue(call, 'delete', path)
+  },
+  // Both bring names into the work tree without a commit.
+  'update-index': (call, { args, operands }) => {
+    for (const path of [...operands, ...args.flatMap((arg) => arg.split(',').slice(2))])
+      applyValue(call, 'write', path)
+  },
+  'checkout-index': (call, { operands }) => {
+    for (const path of operands) applyValue(call, 'write', path)
   },
   bundle: (call, { operands }) => {
     if (operands[0] === 'create') touch(call, operands[1] ?? '', 'write')

@@ -1,7 +1,8 @@
-import { codeFindings } from '../code.ts'
+import { codeFindings, destroysFiles } from '../code.ts'
 import { applyOption, runProgram, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
+import type { PathUse } from '../paths.ts'
 import { runFile, runStream } from '../run-file.ts'
 import { UNKNOWN } from '../shell/scope.ts'
 import { isStatic } from '../shell/unknown-text.ts'
@@ -39,9 +40,11 @@ function interpreter(language: Language): Handler {
   return (call) => {
     const parsed = parseOptions(spec, call.args)
     let coded = false
+    let destroys = false
     for (const option of parsed.options) {
       if (language.code.includes(option.name)) {
         coded = true
+        destroys ||= destroysFiles(option.value ?? '')
         judgeCode(call, option.value ?? '')
       } else if (language.load?.includes(option.name)) judgeLoad(call, option.value ?? '')
       else applyOption(call, option)
@@ -50,7 +53,8 @@ function interpreter(language: Language): Handler {
     if (coded) {
       const edits = language.edits !== undefined
       for (const path of parsed.operands)
-        if (edits || /[/.~]/.test(path)) touch(call, path, inPlace && edits ? 'write' : 'read')
+        if (edits || /[/.~]/.test(path))
+          touch(call, path, destroys ? 'delete' : inPlace && edits ? 'write' : 'read')
       return UNKNOWN
     }
     const operands = language.run?.includes(parsed.operands[0] ?? '')
@@ -79,6 +83,17 @@ function judgeScript(call: Call, operands: readonly string[], optioned: boolean)
   else if (!optioned) call.node.findings.push(boxed('code/interactive', 'starts an interpreter'))
 }
 
+/** What modules of python do with the paths they are given. */
+const MODULE_USES: Readonly<Record<string, PathUse>> = {
+  zipfile: 'tree',
+  tarfile: 'tree',
+  gzip: 'tree',
+  base64: 'tree',
+  venv: 'write',
+  virtualenv: 'write',
+  compileall: 'write',
+}
+
 /** Modules of python that run code, offer files to the network or are programs of their own. */
 const python: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^-[a-zA-Z]*m$/.test(arg) || /^-m./.test(arg))
@@ -98,9 +113,7 @@ function judgeModule(call: Call, module: string, rest: readonly string[]): Retur
   if (/^(http\.server|smtpd|SimpleHTTPServer|pydoc|pyftpdlib|xmlrpc\.server)$/.test(module))
     call.node.findings.push(asked('network/listen', 'serves files on the network'))
   if (module === 'pip' || module === 'uv') return PACKAGES[module]?.({ ...call, name: module, args: rest })
-  for (const path of rest)
-    if (/^([~/]|\.\.)/.test(path))
-      touch(call, path, /^(zipfile|tarfile|gzip|base64)$/.test(module) ? 'tree' : 'read')
+  for (const path of rest) if (/^([~/]|\.\.)/.test(path)) touch(call, path, MODULE_USES[module] ?? 'read')
   return UNKNOWN
 }
 

@@ -1,7 +1,7 @@
 import { addressFindings, hostOf, isLocalHost } from '../address.ts'
 import { touch } from '../effects.ts'
 import { SECRET_VARIABLE } from '../environment.ts'
-import { asked, denied } from '../finding.ts'
+import { asked, boxed, denied } from '../finding.ts'
 import { absolute } from '../paths.ts'
 import { textStream } from '../shell/scope.ts'
 import { ANY, isOpen, isStatic, show } from '../shell/unknown-text.ts'
@@ -46,9 +46,26 @@ export function judgeLeaks(call: Call, inHeadersOnly: boolean): void {
 
 const CONTROL_PATH = /\/(v1\/)?(policy|policies|approvals?|sandbox(es)?|audit|rules|keys)\b/i
 
+/** Ports of this machine on which daemons that control it listen. */
+const DAEMON_PORTS =
+  /^(2375|2376|2379|2380|4243|6443|8001|9229|10250|10255|22|25|111|631|3306|5432|6379|11211|27017|9200|9300)$/
+
+/** A web server on the loopback interface, as a development server is. In a sandbox that is its own. */
+function isOwnService(url: string): boolean {
+  if (!isStatic(url) || CONTROL_PATH.test(url)) return false
+  // Only as people write it: another spelling of the same address hides something.
+  const plain = /^(?:https?:\/\/)?(?:localhost|127\.0\.0\.1|\[::1\])(?::(\d+))?(?:[/?#]|$)/.exec(url)
+  return plain !== null && !DAEMON_PORTS.test(plain[1] ?? '')
+}
+
 /** The addresses that a request goes to. */
 export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean): void {
-  call.node.findings.push(asked('network/request', 'connects to the network'))
+  const local = urls.length > 0 && urls.every(isOwnService) && !mutates
+  call.node.findings.push(
+    local
+      ? boxed('network/loopback', 'connects to a service of the same sandbox')
+      : asked('network/request', 'connects to the network'),
+  )
   for (const url of urls) {
     call.node.findings.push(...addressFindings(call.walk, call.scope, url))
     const host = isStatic(url) ? hostOf(url) : undefined

@@ -1,28 +1,55 @@
-import { applyOption, applyValue, runProgram, runText, touch } from '../effects.ts'
+import { applyValue, runProgram, runText, touch } from '../effects.ts'
 import { asked, boxed, denied } from '../finding.ts'
+import { PROJECT_SECRETS, SECRETS } from '../locations.ts'
+import { entriesOf, firstOf } from '../name-patterns.ts'
 import { parseOptions } from '../options.ts'
 import { pathFindings } from '../paths.ts'
-import { BELOW, isStatic, meets, STAR } from '../shell/unknown-text.ts'
+import { BELOW, isStatic, patternText, show } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
-import { tools } from './tool.ts'
+import { wideFormat } from './machine.ts'
+import { TEXT_TABLES } from './option-tables.ts'
+import { applyOptions, tools } from './tool.ts'
 
 const RECURSIVE = new Set(['-r', '-R', '--recursive', '--dereference-recursive'])
 
 const GREP = {
-  short: 'ABCmeDdTd',
-  long: 'after-context before-context context max-count color colour binary-files devices directories label include exclude exclude-dir regexp',
+  exact: TEXT_TABLES.grep as string,
+  patternOptions: ['-e', '--regexp', '--label', '--exclude', '--exclude-dir'],
   effects: { '-f': 'read', '--file': 'read', '--exclude-from': 'read', '-e': 'data', '--regexp': 'data' },
 }
 
 const grep: Handler = (call) => {
-  const { options, operands } = parseOptions(GREP, call.args)
-  for (const option of options) applyOption(call, option)
+  const parsed = parseOptions(GREP, call.args)
+  const { options, operands } = parsed
+  applyOptions(call, GREP, parsed)
   const given = options.some(({ name }) => ['-e', '--regexp', '-f', '--file'].includes(name))
   const tree = options.some(
     ({ name, value }) => RECURSIVE.has(name) || (/^(-d|--directories)$/.test(name) && value === 'recurse'),
   )
-  for (const path of given ? operands : operands.slice(1)) touch(call, path, tree ? 'tree' : 'read')
+  const named = given ? operands : operands.slice(1)
+  const paths = tree && named.length === 0 ? ['.'] : named
+  const filters = options.filter(({ name }) => name === '--include').map(({ value }) => value ?? '')
+  for (const path of paths) searchTree(call, path, tree ? filters : undefined)
   return undefined
+}
+
+/** A search of a whole directory meets every file in it; `--include` narrows that to its patterns. */
+function searchTree(call: Call, path: string, filters: readonly string[] | undefined): void {
+  if (filters === undefined) touch(call, path, 'read')
+  else if (filters.length === 0) touch(call, path, 'tree')
+  else {
+    touch(call, path, 'read')
+    for (const filter of filters) touch(call, `${path}/${patternText(filter)}`, 'read')
+    // What lies outside of the workspace is looked at as a whole.
+    const found = pathFindings(call.walk, call.scope, path, 'tree')
+    call.node.findings.push(...found.filter(({ action }) => action !== 'sandbox'))
+  }
+}
+
+/** Shell scripts around grep and a decompressor: the same arguments, never on the host. */
+const zgrep: Handler = (call) => {
+  call.node.findings.push(boxed('programs/script', 'starts decompressors'))
+  return grep(call)
 }
 
 const NAME_TESTS = new Set([
@@ -36,37 +63,41 @@ const NAME_TESTS = new Set([
   '-iregex',
   '-lname',
 ])
-const KEY_NAMES = [
-  'id_rsa',
-  'id_dsa',
-  'id_ecdsa',
-  'id_ed25519',
-  '.ssh',
-  '.aws',
-  '.gnupg',
-  '.netrc',
-  '.pgpass',
-  '.git-credentials',
-  'shadow',
-  '.kube',
-  '.npmrc',
-  '.pypirc',
-  'credentials',
-  '.docker',
-  '.vault-token',
-  '.password-store',
-]
+/** Names of keys and credentials, and with them what a project keeps secret. */
+const KEY_NAMES = entriesOf([...SECRETS, ...PROJECT_SECRETS, 'shadow', 'credentials', '.docker'])
+
+/** Tests and actions of find with a value, and those without one. */
+const FIND_VALUES: ReadonlySet<string> = new Set(
+  `-regextype -files0-from -maxdepth -mindepth -amin -anewer -atime -cmin -cnewer -context -ctime -fstype -gid -group
+  -ilname -iname -inum -iwholename -iregex -ipath -links -lname -mmin -mtime -name -newer -path -perm -regex -samefile
+  -size -type -uid -used -user -xtype -printf -fprint -fprint0 -fls -wholename -newermt -newerct -newerat`.split(
+    /\s+/,
+  ),
+)
+const FIND_TESTS: ReadonlySet<string> = new Set([
+  ...FIND_VALUES,
+  ...`-daystart -follow -nowarn -warn -depth -d -mount -noleaf -xdev -ignore_readdir_race -noignore_readdir_race -empty
+  -false -nouser -nogroup -readable -writable -executable -true -delete -print0 -print -ls -prune -quit -a -and -o -or
+  -not -fprintf`.split(/\s+/),
+])
 
 /** Whether a find pattern is after credentials. A pattern of little but wildcards is after nothing certain. */
 function seeksSecrets(pattern: string): boolean {
-  const bare = pattern.replace(/[*?[\]\\.^$|()]/g, '')
+  const segments = patternText(pattern)
+    .split('/')
+    .filter((segment) => /[^\uFDD0-\uFDEF]/.test(segment))
+  const bare = pattern.replace(/[*?[\]\\.^$|()/]/g, '')
   if (bare.length < 3) return false
-  const last = pattern.replace(/^[*/]+(?=.)/, STAR).replaceAll('*', STAR)
-  return KEY_NAMES.some(
-    (name) =>
-      meets(last, name) ||
-      meets(last.replaceAll('/', ''), name) ||
-      (bare.length > 3 && pattern.includes(name)),
+  return (
+    firstOf({ segments, text: '', open: false }, KEY_NAMES) !== undefined ||
+    (bare.length > 3 &&
+      KEY_NAMES.all.some(
+        (entry) =>
+          isStatic(entry[0] as string) &&
+          entry.length === 1 &&
+          (entry[0] as string).length > 3 &&
+          pattern.includes(entry[0] as string),
+      ))
   )
 }
 
@@ -78,11 +109,32 @@ const find: Handler = (call) => {
   const tests = first === -1 ? [] : args.slice(first)
   const filtered = tests.some((test) => NAME_TESTS.has(test) || test === '-empty')
   for (const root of roots)
-    touch(call, root, tests.some((test) => /^-(exec|ok)/.test(test)) ? 'tree' : 'read')
+    judgeRoot(
+      call,
+      root,
+      tests.some((test) => /^-(exec|ok)/.test(test)),
+    )
   if (roots.some((root) => /^\/+$/.test(root)))
     call.node.findings.push(boxed('paths/whole-disk', 'walks over every file of the machine'))
   judgeTests(call, { roots, tests, filtered })
   return undefined
+}
+
+/** What is searched is seen by name only, unless a program is started for each file. */
+function judgeRoot(call: Call, root: string, starts: boolean): void {
+  touch(call, root, 'read')
+  const found = starts ? pathFindings(call.walk, call.scope, root, 'tree') : []
+  call.node.findings.push(...found.filter(({ action }) => action !== 'sandbox'))
+}
+
+/** The files below a root that the tests let through: those of one `-name`, else any. */
+export function foundBelow(root: string, tests: readonly string[]): string {
+  const below = `${root.replace(/\/+$/, '')}/${BELOW}`
+  const names = tests.flatMap((test, index) => (test === '-name' ? [tests[index + 1] ?? ''] : []))
+  const plain = names.length === 1 && !tests.some((test) => /^(-o|-or|!|-not|,)$/.test(test))
+  return plain && isStatic(names[0] as string) && /[^*?]/.test(names[0] as string)
+    ? `${below}/${patternText(names[0] as string)}`
+    : below
 }
 
 type Finding = {
@@ -101,7 +153,7 @@ function judgeTests(call: Call, found: Finding): void {
   for (let at = 0; at < tests.length; at++) {
     const test = tests[at] as string
     const value = tests[at + 1] ?? ''
-    if (NAME_TESTS.has(test) && seeksSecrets(value))
+    if (NAME_TESTS.has(test) && !/^(!|-not)$/.test(tests[at - 1] ?? '') && seeksSecrets(value))
       call.node.findings.push(
         outside
           ? denied('secrets/search', `looks for credentials (\`${value}\`)`)
@@ -111,6 +163,10 @@ function judgeTests(call: Call, found: Finding): void {
     if (/^-(newer\w*|anewer|cnewer|samefile|files0-from)$/.test(test)) touch(call, value, 'read')
     if (test === '-delete') deletes(call, found)
     if (/^-(exec|execdir|ok|okdir)$/.test(test)) at = executes(call, found, at)
+    else if (/^-/.test(test) && !FIND_TESTS.has(test) && !/^-\d/.test(test))
+      call.node.findings.push(boxed('programs/option', `\`${show(test)}\` is a test that is not known here`))
+    else if (FIND_VALUES.has(test)) at++
+    if (/^-printf$/.test(test)) wideFormat(call, [value])
   }
 }
 
@@ -124,7 +180,7 @@ function executes(call: Call, { roots, tests }: Finding, at: number): number {
   const command = tests.slice(at + 1, end)
   const only = tests.indexOf('-maxdepth') !== -1 && tests[tests.indexOf('-maxdepth') + 1] === '0'
   for (const root of roots.slice(0, 8)) {
-    const path = only ? root : `${root.replace(/\/+$/, '')}/${BELOW}`
+    const path = only ? root : foundBelow(root, tests)
     const argv = command.map((word) => word.replaceAll('{}', path))
     if (argv.length > 0) deeper(call.walk, () => call.walk.run(call.scope, argv, call.stdin))
   }
@@ -132,8 +188,7 @@ function executes(call: Call, { roots, tests }: Finding, at: number): number {
 }
 
 const FD = {
-  short: 'detTEScjgo',
-  long: 'max-depth extension type exclude size changed-within color threads glob owner format',
+  exact: TEXT_TABLES.fd as string,
   effects: { '--base-directory': 'read', '--search-path': 'read', '--ignore-file': 'read' },
   prefix: false,
 }
@@ -141,9 +196,9 @@ const FD = {
 /** `fd -x cmd…` runs everything after it. */
 const fd: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^(-x|-X|--exec|--exec-batch)(=|$)/.test(arg))
-  const { options, operands } = parseOptions(FD, at === -1 ? call.args : call.args.slice(0, at))
-  for (const option of options) applyOption(call, option)
-  for (const path of operands.slice(1)) touch(call, path, 'read')
+  const parsed = parseOptions(FD, at === -1 ? call.args : call.args.slice(0, at))
+  applyOptions(call, FD, parsed)
+  for (const path of parsed.operands.slice(1)) touch(call, path, 'read')
   if (at === -1) return undefined
   const attached = /=(.*)$/s.exec(call.args[at] as string)?.[1]
   const command = [...(attached !== undefined ? [attached] : []), ...call.args.slice(at + 1)].map((word) =>
@@ -156,73 +211,85 @@ const fd: Handler = (call) => {
 /** Programs that look for files and text. */
 export const SEARCH: Readonly<Record<string, Handler>> = {
   grep,
+  zgrep,
+  rgrep: (call) => grep({ ...call, args: ['-r', ...call.args] }),
   find,
   fd,
   fdfind: fd,
-  ...tools({
-    'rg ripgrep': {
-      short: 'ABCmeEgjMtTdr',
-      long: 'after-context before-context context max-count max-depth glob iglob type type-not type-add color colors replace sort sortr threads encoding engine max-columns max-filesize context-separator field-match-separator regexp hyperlink-format',
-      effects: {
-        '--pre': 'program',
-        '--hostname-bin': 'program',
-        '--pager': 'program',
-        '-f': 'read',
-        '--file': 'read',
-        '--ignore-file': 'read',
-        '-z': 'box: starts decompressors',
-        '--search-zip': 'box: starts decompressors',
-        '-e': 'data',
+  ...tools(
+    {
+      'rg ripgrep': {
+        effects: {
+          '--pre': 'program',
+          '--hostname-bin': 'program',
+          '--pager': 'program',
+          '-f': 'read',
+          '--file': 'read',
+          '--ignore-file': 'read',
+          '-z': 'box: starts decompressors',
+          '--search-zip': 'box: starts decompressors',
+          '-e': 'data',
+        },
+        operands: 'pattern-tree',
+        patternOptions: ['-e', '--regexp', '-f', '--file', '--files', '--type-list', '-r', '--replace'],
+        also: (call, { options, operands }) => {
+          const given = options.some(({ name }) =>
+            ['-e', '--regexp', '-f', '--file', '--files'].includes(name),
+          )
+          if (operands.length === (given ? 0 : 1)) touch(call, '.', 'tree')
+          for (const { name, value } of options)
+            if (/^(-g|--i?glob)$/.test(name) && value?.[0] !== '!')
+              touch(call, patternText(value ?? ''), 'read')
+        },
       },
-      operands: 'pattern-tree',
-      patternOptions: ['-e', '--regexp', '-f', '--file', '--files'],
-    },
-    'ag ack ugrep ug': {
-      short: 'ABCmegjMtTG',
-      long: 'after-context before-context context max-count max-depth glob type color replace sort output regexp',
-      effects: {
-        '--pager': 'program',
-        '--filter': 'program',
-        '--view': 'program',
-        '--config': 'ask: settings that can start programs',
-        '--ackrc': 'ask: settings that can start programs',
-        '-f': 'read',
-        '--file': 'read',
-        '--path-to-ignore': 'read',
-        '-e': 'data',
-        '--save-config': 'write',
+      'ag ack ugrep ug': {
+        short: 'ABCmegjMtTG',
+        long: 'after-context before-context context max-count max-depth glob type color replace sort output regexp',
+        effects: {
+          '--pager': 'program',
+          '--filter': 'program',
+          '--view': 'program',
+          '--config': 'ask: settings that can start programs',
+          '--ackrc': 'ask: settings that can start programs',
+          '-f': 'read',
+          '--file': 'read',
+          '--path-to-ignore': 'read',
+          '-e': 'data',
+          '--save-config': 'write',
+        },
+        operands: 'pattern-tree',
+        patternOptions: ['-e', '--regexp', '-f', '--file'],
       },
-      operands: 'pattern-tree',
-      patternOptions: ['-e', '--regexp', '-f', '--file'],
-    },
-    'locate mlocate plocate mdfind': {
-      short: 'dln',
-      long: 'limit',
-      effects: { '-d': 'read', '--database': 'read' },
-      also: (call, { operands }) => {
-        if (operands.some((operand) => isStatic(operand) && seeksSecrets(operand)))
-          call.node.findings.push(denied('secrets/search', 'looks for credentials'))
+      'locate mlocate plocate mdfind': {
+        short: 'dln',
+        long: 'limit',
+        effects: { '-d': 'read', '--database': 'read' },
+        also: (call, { operands }) => {
+          if (operands.some((operand) => isStatic(operand) && seeksSecrets(operand)))
+            call.node.findings.push(denied('secrets/search', 'looks for credentials'))
+        },
       },
-    },
-    fzf: { effects: { '--preview': 'shell', '--bind': 'program', '-q': 'data', '--query': 'data' } },
-    'sgrep ast-grep sg': {
-      effects: { '-p': 'data', '-l': 'data', '-r': 'data', '-U': 'box: changes files' },
-      operands: 'read',
-    },
-    entr: {
-      prefix: true,
-      also: (call, { operands }) => {
-        if (operands.length > 0) deeper(call.walk, () => call.walk.run(call.scope, operands, call.stdin))
+      fzf: { effects: { '--preview': 'shell', '--bind': 'program', '-q': 'data', '--query': 'data' } },
+      'sgrep ast-grep sg': {
+        effects: { '-p': 'data', '-l': 'data', '-r': 'data', '-U': 'box: changes files' },
+        operands: 'read',
       },
-    },
-    'watchexec nodemon chokidar-cli': {
-      effects: { '--exec': 'program', '-x': 'program' },
-      also: (call, { operands }) => {
-        const command = operands.join(' ')
-        if (/\s/.test(command)) runText(call, command)
-        else if (command !== '') runProgram(call, command)
-        else applyValue(call, 'data', '')
+      entr: {
+        prefix: true,
+        also: (call, { operands }) => {
+          if (operands.length > 0) deeper(call.walk, () => call.walk.run(call.scope, operands, call.stdin))
+        },
+      },
+      'watchexec nodemon chokidar-cli': {
+        effects: { '--exec': 'program', '-x': 'program' },
+        also: (call, { operands }) => {
+          const command = operands.join(' ')
+          if (/\s/.test(command)) runText(call, command)
+          else if (command !== '') runProgram(call, command)
+          else applyValue(call, 'data', '')
+        },
       },
     },
-  }),
+    { rg: TEXT_TABLES.rg as string },
+  ),
 }

@@ -3,7 +3,7 @@ import { asked, boxed, denied, refused } from '../finding.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { pathFindings } from '../paths.ts'
 import { UNKNOWN } from '../shell/scope.ts'
-import { isStatic } from '../shell/unknown-text.ts'
+import { isOpen, isStatic } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
@@ -136,6 +136,12 @@ const kubectl: Handler = (call) => {
 const GUARD =
   /ringfence|sandbox|sandforge|auditd|audit|falco|supervisor|codex|claude|osquery|crowdstrike|watchdog|systemd|init\b|sshd/i
 
+/** `$!`, or a number that a file of the workspace holds: a job that was started here. */
+const isOwnJob = ({ walk }: Call, target: string): boolean =>
+  isOpen(target) &&
+  (walk.sources.has('$!') ||
+    walk.nodes.some(({ argv }) => argv[0] === 'cat' && /\.pid$/.test(argv.at(-1) ?? '')))
+
 const kill: Handler = (call) => {
   const { walk, node, args } = call
   const targets = args.filter(
@@ -152,12 +158,17 @@ const kill: Handler = (call) => {
       targets.includes('1') ||
       (args.length === 1 && args[0] === '-1')
     if (all) node.findings.push(denied('tampering/kill', 'kills every process'))
-    const own = targets.every((target) => /^%/.test(target))
+    const own = targets.every((target) => /^%/.test(target) || isOwnJob(call, target))
     node.findings.push(
       own ? boxed('processes/kill', 'ends a job') : asked('processes/kill', 'kills or stops processes'),
     )
   } else {
-    node.findings.push(asked('processes/kill', 'kills processes by name'))
+    const plain = targets.length === 1 && /^[\w./-]{3,}( [\w./-]+)*$/.test(targets[0] as string)
+    node.findings.push(
+      plain
+        ? boxed('processes/kill', 'kills processes of the sandbox by name')
+        : asked('processes/kill', 'kills processes by name'),
+    )
     if (
       targets.some((target) => isStatic(target) && GUARD.test(target)) ||
       args.some((arg) => arg === '-u' || arg === '-1')

@@ -1,17 +1,19 @@
 import { codeFindings } from '../code.ts'
-import { applyOption, applyValue, runText, touch } from '../effects.ts'
+import { applyValue, runText, touch } from '../effects.ts'
 import { asked, boxed, denied, unseen } from '../finding.ts'
 import { parseOptions } from '../options.ts'
 import { absolute } from '../paths.ts'
 import { runFile } from '../run-file.ts'
 import { ANY, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
-import { tools } from './tool.ts'
+import { isPlainAwk, isPlainSed } from './filter-scripts.ts'
+import { READER_TABLES, TEXT_TABLES } from './option-tables.ts'
+import { applyOptions, tools } from './tool.ts'
 
 const SED = {
-  short: 'l',
-  long: 'line-length',
+  exact: TEXT_TABLES.sed as string,
   effects: { '-e': 'data', '--expression': 'data', '-f': 'read', '--file': 'read' },
+  patternOptions: ['-e', '--expression'],
 }
 
 /** `s/a/b/e`, `e cmd`, `w file`, `r file` at the places where sed reads a command. */
@@ -20,6 +22,7 @@ function judgeSedScript(call: Call, script: string): void {
     call.node.findings.push(unseen('text/sed', 'a sed script that cannot be read before it runs'))
     return
   }
+  if (!isPlainSed(script)) call.node.findings.push(boxed('text/sed', 'a script that does more than filter'))
   for (const part of script.split(/\n|;(?![^/|,#]*[/|,#][^/|,#]*$)/)) judgeSedCommand(call, part.trim())
 }
 
@@ -63,28 +66,26 @@ function runSed(call: Call, _flags: string, command: string): void {
 }
 
 const sed: Handler = (call) => {
-  // -i takes its suffix attached, -n and -E none: getopt would otherwise eat the script.
-  const args = call.args.map((arg) =>
-    /^-[a-zA-Z]*i./.test(arg) && arg[1] !== '-' && !/^-[nEsrz]*e/.test(arg) ? arg.replace(/i.*/, 'i') : arg,
-  )
-  const { options, operands } = parseOptions(SED, args)
+  const parsed = parseOptions(SED, call.args)
+  const { options, operands } = parsed
   const inPlace = options.some(({ name }) => name === '-i' || name.startsWith('--in-p'))
   const scripts = options
     .filter(({ name }) => name === '-e' || name === '--expression')
     .map(({ value }) => value ?? '')
   const given = scripts.length > 0 || options.some(({ name }) => name === '-f' || name === '--file')
-  for (const option of options) {
-    applyOption(call, option)
-    if (option.name === '-f' || option.name === '--file') runFile(call, option.value ?? '', 'sed')
-  }
-  for (const script of given ? scripts : operands.slice(0, 1)) judgeSedScript(call, script)
+  applyOptions(call, SED, parsed)
+  for (const { name, value } of options)
+    if (name === '-f' || name === '--file') runFile(call, value ?? '', 'sed')
+  // BSD's sed takes the word behind `-i` for a suffix.
+  const shift = inPlace && operands[0] === '' ? 2 : 1
+  for (const script of given ? scripts : operands.slice(0, shift)) judgeSedScript(call, script)
   for (const path of given ? operands : operands.slice(1)) touch(call, path, inPlace ? 'write' : 'read')
   return undefined
 }
 
 const AWK = {
-  short: 'vFbi',
-  long: 'assign field-separator',
+  exact: TEXT_TABLES.awk as string,
+  patternOptions: ['-F', '-v', '-e', '--assign', '--field-separator', '--source'],
   effects: {
     '-f': 'read',
     '--file': 'read',
@@ -107,12 +108,14 @@ const AWK = {
 const AWK_RUNS = /\bsystem\s*\(|\|\s*getline|\|&|\|\s*("|[a-zA-Z_])|\/inet6?\//
 
 const awk: Handler = (call) => {
-  const { options, operands } = parseOptions(AWK, call.args)
-  for (const option of options) applyOption(call, option)
+  const parsed = parseOptions(AWK, call.args)
+  const { options, operands } = parsed
+  applyOptions(call, AWK, parsed)
   const given = options.some(({ name }) => ['-f', '--file', '-E', '--exec'].includes(name))
   const program = given ? '' : (operands[0] ?? '')
   if (given) call.node.findings.push(boxed('text/awk-file', 'awk runs a program from a file'))
   judgeAwk(call, program)
+  for (const { name, value } of options) if (name === '-e' || name === '--source') judgeAwk(call, value ?? '')
   const inPlace = options.some(({ value }) => value === 'inplace')
   for (const path of given ? operands : operands.slice(1))
     if (!/^\w+=/.test(path)) touch(call, path, inPlace ? 'write' : 'read')
@@ -123,6 +126,9 @@ function judgeAwk(call: Call, program: string): void {
   if (!isStatic(program) || program.length > MAX_SCRIPT)
     call.node.findings.push(unseen('text/awk', 'an awk program that cannot be read before it runs'))
   if (program.length > MAX_SCRIPT) return
+  if (!isPlainAwk(program)) call.node.findings.push(boxed('text/awk', 'a program that does more than filter'))
+  if (/^\s*@(load|include)|[;}\n]\s*@(load|include)/.test(program))
+    call.node.findings.push(unseen('text/awk-load', 'awk loads other code'))
   if (/\/inet6?\/(tcp|udp)/.test(program))
     call.node.findings.push(denied('network/awk', 'awk opens a network connection'))
   if (AWK_RUNS.test(program) && call.stdin.from.has('network'))
@@ -150,128 +156,128 @@ function judgeAwk(call: Call, program: string): void {
 export const TEXT: Readonly<Record<string, Handler>> = {
   sed,
   awk,
-  ...tools({
-    sort: {
-      short: 'kStT',
-      long: 'key buffer-size field-separator parallel batch-size sort',
-      effects: {
-        '-o': 'write',
-        '--output': 'write',
-        '--compress-program': 'program',
-        '-T': 'write',
-        '--temporary-directory': 'write',
-        '--files0-from': 'read',
-        '--random-source': 'read',
+  ...tools(
+    {
+      sort: {
+        patternOptions: ['-t', '--field-separator'],
+        effects: {
+          '-o': 'write',
+          '--output': 'write',
+          '--compress-program': 'program',
+          '-T': 'write',
+          '--temporary-directory': 'write',
+          '--files0-from': 'read',
+          '--random-source': 'read',
+        },
+        operands: 'read',
       },
-      operands: 'read',
-    },
-    uniq: { short: 'fsw', long: 'skip-fields skip-chars check-chars group', operands: 'pair' },
-    'cut paste': {
-      short: 'bcdfs',
-      long: 'bytes characters delimiter fields output-delimiter delimiters',
-      operands: 'read',
-    },
-    tr: {},
-    shuf: {
-      short: 'inr',
-      long: 'input-range head-count',
-      effects: { '-o': 'write', '--output': 'write', '--random-source': 'read' },
-      operands: 'read',
-    },
-    split: {
-      short: 'abCln',
-      long: 'suffix-length bytes line-bytes lines number additional-suffix separator prefix suffix-format digits',
-      effects: { '--filter': 'program' },
-      operands: 'pair',
-    },
-    tee: {
-      effects: {},
-      operands: 'write',
-      also: ({ scope, stdin }, { operands }) => {
-        for (const path of operands)
-          if (isStatic(path) && stdin.piped)
-            scope.files.set(absolute(path, scope.cwds[0] ?? ANY), { kind: 'content', stream: stdin })
+      uniq: { operands: 'pair' },
+      'cut paste': { operands: 'read' },
+      tr: {},
+      shuf: {
+        effects: {
+          '-o': 'write',
+          '--output': 'write',
+          '--random-source': 'read',
+          '-r': 'box: prints without end',
+          '--repeat': 'box: prints without end',
+        },
+        operands: 'read',
       },
-    },
-    iconv: {
-      short: 'ft',
-      long: 'from-code to-code',
-      effects: { '-o': 'write', '--output': 'write' },
-      operands: 'read',
-    },
-    'dos2unix unix2dos': { operands: 'write' },
-    envsubst: {
-      also: ({ node }) => {
-        node.findings.push(boxed('secrets/environment', 'prints environment variables'))
+      split: {
+        short: 'abCln',
+        long: 'suffix-length bytes line-bytes lines number additional-suffix separator prefix suffix-format digits',
+        effects: { '--filter': 'program' },
+        operands: 'pair',
       },
-    },
-    yes: {
-      also: ({ node }) => {
-        node.findings.push(boxed('resource/endless', 'prints without end'))
+      tee: {
+        effects: {},
+        operands: 'write',
+        also: ({ scope, stdin }, { operands }) => {
+          for (const path of operands)
+            if (isStatic(path) && stdin.piped)
+              scope.files.set(absolute(path, scope.cwds[0] ?? ANY), { kind: 'content', stream: stdin })
+        },
       },
-    },
-    patch: {
-      short: 'pBDFgVYz',
-      long: 'strip',
-      effects: {
-        '-i': 'read',
-        '--input': 'read',
-        '-o': 'write',
-        '--output': 'write',
-        '-d': 'write',
-        '--directory': 'write',
-        '-r': 'write',
-        '--reject-file': 'write',
+      iconv: {
+        effects: { '-o': 'write', '--output': 'write' },
+        operands: 'read',
       },
-      operands: 'write',
-    },
-    pandoc: {
-      short: 'frtVMHBA',
-      long: 'from to variable metadata include-in-header',
-      effects: {
-        '-o': 'write',
-        '--output': 'write',
-        '-F': 'program',
-        '--filter': 'program',
-        '-L': 'program',
-        '--lua-filter': 'program',
-        '--pdf-engine': 'program',
-        '--template': 'read',
-        '--extract-media': 'write',
+      'dos2unix unix2dos': { operands: 'write' },
+      envsubst: {
+        also: ({ node }) => {
+          node.findings.push(boxed('secrets/environment', 'prints environment variables'))
+        },
       },
-      operands: 'read',
-    },
-    'pdflatex latex xelatex lualatex tex pdftex latexmk luatex': {
-      single: true,
-      effects: {
-        '-shell-escape': 'ask: lets the document run programs',
-        '--shell-escape': 'ask: lets the document run programs',
-        '-enable-write18': 'ask: lets the document run programs',
-        '-e': 'code',
-        '-pdflatex': 'program',
-        '-output-directory': 'write',
-        '-latex': 'program',
-        '-jobname': 'data',
+      yes: {
+        also: ({ node }) => {
+          node.findings.push(boxed('resource/endless', 'prints without end'))
+        },
       },
-      also: (call, { operands }) => {
-        for (const text of operands)
-          if (/write18/.test(text)) runText(call, /write18\s*\{([^}]*)\}/.exec(text)?.[1] ?? '')
+      patch: {
+        short: 'pBDFgVYz',
+        long: 'strip',
+        effects: {
+          '-i': 'read',
+          '--input': 'read',
+          '-o': 'write',
+          '--output': 'write',
+          '-d': 'write',
+          '--directory': 'write',
+          '-r': 'write',
+          '--reject-file': 'write',
+        },
+        operands: 'write',
       },
-    },
-    'convert magick mogrify montage composite gs ghostscript': {
-      single: true,
-      also: (call, { operands }) => {
-        call.node.findings.push(boxed('programs/convert', 'converts files'))
-        for (const path of operands) applyValue(call, 'read', path)
-        if (
-          operands.some(
-            (path) =>
-              /^(msl|ephemeral|https?|url|mvg|text|label):|\|/.test(path) || path.startsWith('%pipe%'),
+      pandoc: {
+        short: 'frtVMHBA',
+        long: 'from to variable metadata include-in-header',
+        effects: {
+          '-o': 'write',
+          '--output': 'write',
+          '-F': 'program',
+          '--filter': 'program',
+          '-L': 'program',
+          '--lua-filter': 'program',
+          '--pdf-engine': 'program',
+          '--template': 'read',
+          '--extract-media': 'write',
+        },
+        operands: 'read',
+      },
+      'pdflatex latex xelatex lualatex tex pdftex latexmk luatex': {
+        single: true,
+        effects: {
+          '-shell-escape': 'ask: lets the document run programs',
+          '--shell-escape': 'ask: lets the document run programs',
+          '-enable-write18': 'ask: lets the document run programs',
+          '-e': 'code',
+          '-pdflatex': 'program',
+          '-output-directory': 'write',
+          '-latex': 'program',
+          '-jobname': 'data',
+        },
+        also: (call, { operands }) => {
+          for (const text of operands)
+            if (/write18/.test(text)) runText(call, /write18\s*\{([^}]*)\}/.exec(text)?.[1] ?? '')
+        },
+      },
+      'convert magick mogrify montage composite gs ghostscript': {
+        single: true,
+        also: (call, { operands }) => {
+          call.node.findings.push(boxed('programs/convert', 'converts files'))
+          for (const path of operands) applyValue(call, 'read', path)
+          if (
+            operands.some(
+              (path) =>
+                /^(msl|ephemeral|https?|url|mvg|text|label):|\|/.test(path) || path.startsWith('%pipe%'),
+            )
           )
-        )
-          call.node.findings.push(asked('programs/convert', 'an input that can run programs'))
+            call.node.findings.push(asked('programs/convert', 'an input that can run programs'))
+        },
       },
+      ffmpeg: { single: true, effects: { '-i': 'read' }, operands: 'write' },
     },
-    ffmpeg: { single: true, effects: { '-i': 'read' }, operands: 'write' },
-  }),
+    { ...TEXT_TABLES, iconv: READER_TABLES.iconv as string },
+  ),
 }

@@ -1,6 +1,8 @@
-import { applyOption, applyValue, note } from '../effects.ts'
+import { applyOption, applyValue, note, touch } from '../effects.ts'
 import { boxed } from '../finding.ts'
-import { isUnlisted, type OptionSpec, type Parsed, parseOptions } from '../options.ts'
+import { isUnlisted, type Option, type OptionSpec, type Parsed, parseOptions } from '../options.ts'
+import { pathFindings } from '../paths.ts'
+import { ANY, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 
 /**
@@ -36,26 +38,58 @@ export type ToolSpec = OptionSpec & {
 export function tool(spec: ToolSpec): Handler {
   return (call) => {
     const parsed = parseOptions(spec, call.args)
-    if (parsed.open) note(call, 'an argument is known only when it runs')
-    for (const option of parsed.options) {
-      applyOption(call, option)
-      if (isUnlisted(spec, option))
-        call.node.findings.push(
-          boxed('programs/option', `\`${option.name}\` is an option that is not known here`),
-        )
-    }
+    applyOptions(call, spec, parsed)
     applyOperands(call, spec, parsed)
     spec.also?.(call, parsed)
     return undefined
   }
 }
 
-/** A table of handlers from descriptions; names are blank-separated. */
-export function tools(table: Readonly<Record<string, ToolSpec>>): Readonly<Record<string, Handler>> {
+/** Applies what the options of a command do, the ones that are not known and other readings of their values included. */
+export function applyOptions(call: Call, spec: ToolSpec, parsed: Parsed): void {
+  if (parsed.open) note(call, 'an argument is known only when it runs')
+  for (const option of parsed.options) {
+    applyOption(call, option)
+    if (isUnlisted(spec, option))
+      call.node.findings.push(
+        boxed('programs/option', `\`${option.name}\` is an option that is not known here`),
+      )
+    if (spec.exact !== undefined || READING.has(spec.operands ?? 'data')) otherReading(call, spec, option)
+  }
+}
+
+const READING: ReadonlySet<string> = new Set(['read', 'tree', 'pattern', 'pattern-tree', 'pair'])
+
+/** A count or width that large prints or keeps more than any honest use. */
+const HUGE = /\d{6}/
+
+/**
+ * SECURITY: programs of one name differ between systems: what is an option with a value here is a flag there, and the
+ * value is a file. So the value of an option is also looked at as a path, unless the option gives a pattern.
+ */
+function otherReading(call: Call, spec: ToolSpec, { name, value, effect }: Option): void {
+  if (value === undefined || value === ANY || (effect !== undefined && effect !== 'data')) return
+  if (spec.patternOptions?.includes(name)) return
+  if (!isStatic(value)) note(call, 'the value of an option is known only when it runs')
+  else {
+    touch(call, value, 'read')
+    if (HUGE.test(value))
+      call.node.findings.push(boxed('resource/endless', `\`${name}\` makes it print or keep too much`))
+  }
+}
+
+/** A table of handlers from descriptions; names are blank-separated. `exact`: the options of those that are fully known. */
+export function tools(
+  table: Readonly<Record<string, ToolSpec>>,
+  exact: Readonly<Record<string, string>> = {},
+): Readonly<Record<string, Handler>> {
   const out: Record<string, Handler> = {}
   for (const [names, spec] of Object.entries(table)) {
     const handler = tool(spec)
-    for (const name of names.split(/\s+/)) out[name] = handler
+    for (const name of names.split(/\s+/)) {
+      const known = exact[name]
+      out[name] = known === undefined ? handler : tool({ ...spec, exact: known })
+    }
   }
   return out
 }
@@ -98,12 +132,22 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
 const isTarget = (option: { readonly name: string }): boolean =>
   option.name === '-t' || option.name === '--target-directory'
 
+/** Notes that a path holds credentials; what else reading it would mean is no concern of the caller. */
+export function secretsOf(call: Call, path: string): void {
+  const found = pathFindings(call.walk, call.scope, path, 'read')
+  call.node.findings.push(...found.filter(({ rule }) => rule.startsWith('secrets/')))
+}
+
 type Copying = { readonly targeted: boolean; readonly from: string }
 
 function copy(call: Call, operands: readonly string[], { targeted, from }: Copying): void {
   const target = targeted || operands.length < 2 ? undefined : operands.at(-1)
   const sources = target === undefined ? operands : operands.slice(0, -1)
-  for (const source of sources) applyValue(call, from, source)
+  for (const source of sources) {
+    applyValue(call, from, source)
+    // Under another name it is read without a question.
+    if (from === 'delete') secretsOf(call, source)
+  }
   if (target === undefined) return
   applyValue(call, 'write', target)
   if (target.startsWith('/dev/')) return

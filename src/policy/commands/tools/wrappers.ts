@@ -74,7 +74,10 @@ const script: Handler = (call) => {
 /** `busybox rm …`: the applet is the program. */
 const multicall: Handler = (call) => {
   const rest = call.args[0]?.startsWith('--') ? call.args.slice(1) : call.args
-  if (rest.length === 0) return undefined
+  // Its programs have options of their own.
+  call.node.findings.push(boxed('wrappers/multicall', 'runs one of its own programs'))
+  if (call.args[0] === '--install') for (const path of rest) if (path[0] !== '-') touch(call, path, 'write')
+  if (rest.length === 0 || call.args[0] === '--install') return undefined
   call.node.base = 'none'
   return deeper(call.walk, () => call.walk.run(call.scope, rest, call.stdin))
 }
@@ -184,7 +187,11 @@ export const WRAPPERS: Readonly<Record<string, Handler>> = {
   perf: wrapper({ after: ['stat', 'record', 'trace'], short: 'eopCr', effects: { '-o': 'write' } }),
   'xvfb-run': wrapper({ short: 'efnpsw', long: 'server-args server-num' }),
   direnv,
-  bundle: wrapper({ after: ['exec'] }),
+  bundle: (call) => {
+    if (call.args[0] === 'config' && call.args.includes('--global'))
+      call.node.findings.push(asked('packages/settings', 'changes every project of this user'))
+    return wrapper({ after: ['exec'] })(call)
+  },
   poetry: wrapper({ after: ['run'] }),
   pipenv: wrapper({ after: ['run'] }),
   hatch: wrapper({ after: ['run'] }),

@@ -1,0 +1,125 @@
+import { PROTECTION, protectedBy } from '../paths/protect.ts'
+import { HIDDEN, isStatic, meets, STAR } from './shell/unknown-text.ts'
+
+/** Compares paths, which may hold globs and unknown parts, with lists of names that matter. */
+
+/** A path as segments; marks stay in them. */
+export type PathPattern = {
+  readonly segments: readonly string[]
+  readonly text: string
+  readonly open: boolean
+}
+
+type Entry = readonly string[]
+/** Patterns by their first segment, so that a plain path is compared with few of them. */
+export type Entries = {
+  readonly all: readonly Entry[]
+  readonly byFirst: ReadonlyMap<string, readonly Entry[]>
+  /** Those whose first segment is itself a pattern. */
+  readonly loose: readonly Entry[]
+}
+
+const NONE: readonly Entry[] = []
+
+const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
+
+/** Compiles a list of paths or names; `*` inside a segment matches any text. */
+export function entriesOf(list: readonly string[]): Entries {
+  const all = list.map((line) => segmentsOf(line.replaceAll('*', STAR)).map(folded))
+  const byFirst = new Map<string, Entry[]>()
+  for (const entry of all) {
+    const first = entry[0] as string
+    if (isStatic(first)) byFirst.set(first, [...(byFirst.get(first) ?? []), entry])
+  }
+  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)) }
+}
+
+const PLAIN = /^[a-z0-9_.-]*[a-z0-9_-]$/
+
+/** A name as file systems that ignore case, trailing dots or the form of letters know it. */
+function folded(segment: string): string {
+  if (PLAIN.test(segment)) return segment
+  const plain = segment.normalize('NFKC').toLowerCase()
+  return plain.replace(/[. ]+$/, '') || plain
+}
+
+/** The entries that could begin at a segment. */
+function candidates(entries: Entries, segment: string): readonly Entry[] {
+  if (!isStatic(segment)) return entries.all
+  const found = entries.byFirst.get(segment) ?? NONE
+  return entries.loose.length === 0 ? found : [...found, ...entries.loose]
+}
+
+/** The path lies at or below an entry, seen from the root. */
+export const startsWith = (at: PathPattern, entry: Entry): boolean =>
+  entry.every((segment, index) => meets(folded(at.segments[index] ?? ''), segment))
+
+/** The first entry that the path lies at or below, seen from the root. */
+export const firstBelow = (
+  at: PathPattern,
+  entries: Entries,
+  fits: (entry: Entry) => boolean = () => true,
+): Entry | undefined =>
+  candidates(entries, folded(at.segments[0] ?? '')).find((entry) => startsWith(at, entry) && fits(entry))
+
+/** The path lies at or below one of the entries, seen from the root. */
+export const below = (at: PathPattern, entries: Entries): boolean => firstBelow(at, entries) !== undefined
+
+/** The first entry that the path holds anywhere from a segment on. */
+export function firstOf(
+  at: PathPattern,
+  entries: Entries,
+  from = 0,
+  fits: (segment: string, name: string) => boolean = aimsAt,
+): Entry | undefined {
+  for (let start = from; start < at.segments.length; start++) {
+    for (const entry of candidates(entries, folded(at.segments[start] as string))) {
+      if (start + entry.length > at.segments.length) continue
+      if (entry.every((name, index) => fits(folded(at.segments[start + index] as string), name))) return entry
+    }
+  }
+  return undefined
+}
+
+const MARKS = /[\uFDD0-\uFDEF]/g
+
+/**
+ * Whether a segment is meant for a name. A plain segment is what it says; a glob is meant for it when it meets the name
+ * and says something of it: a leading dot, a beginning, or more than an ending like `.json`.
+ */
+export function aimsAt(segment: string, name: string): boolean {
+  if (isStatic(segment)) return meets(segment, name)
+  if (!meets(segment, name)) return false
+  if (!isStatic(name)) return endsAlike(segment, name)
+  if (segment[0] === '.' || (segment[0] === HIDDEN && name[0] === '.')) return true
+  return segment.replace(MARKS, '').replace(/\.\w+$/, '').length >= 3
+}
+
+/** Every text that the glob stands for ends as the name's pattern does: `*.pem`, `tls-*.pem`. */
+function endsAlike(segment: string, name: string): boolean {
+  const ending = name.slice(Math.max(name.lastIndexOf(STAR), 0) + 1)
+  const begin = name.slice(0, name.indexOf(STAR))
+  return ending + begin !== '' && segment.endsWith(ending) && segment.startsWith(begin)
+}
+
+/** Segments that every protected path holds one of; nearly no path does. */
+const PROTECTED_SEGMENTS: ReadonlySet<string> = new Set(
+  [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names].map((name) =>
+    (name.split('/')[0] as string).toLowerCase(),
+  ),
+)
+
+/** The protected name that changing a relative path would touch. */
+export function protectedName(relative: string): string | undefined {
+  const segments = relative.split('/').map((segment) => (isStatic(segment) ? folded(segment) : segment))
+  if (!segments.some((segment) => PROTECTED_SEGMENTS.has(segment))) return undefined
+  return protectedBy(PROTECTION, segments.join('/'))
+}
+
+const PROTECTED_ENTRIES = entriesOf([...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names])
+
+/** The protected name that a glob is meant for. */
+export function protectedGlob(segments: readonly string[]): string | undefined {
+  if (segments.every(isStatic)) return undefined
+  return firstOf({ segments, text: '', open: false }, PROTECTED_ENTRIES)?.join('/')
+}

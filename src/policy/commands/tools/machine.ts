@@ -1,0 +1,136 @@
+import { boxed, denied } from '../finding.ts'
+import type { Call, Handler } from '../walk.ts'
+import { MACHINE_TABLES } from './option-tables.ts'
+import { tools } from './tool.ts'
+
+/** Longest pause and longest list that are nobody's concern. */
+const MAX_PAUSE = 600
+const MAX_NUMBER = 1_000_000
+
+const endless = (call: Call, reason: string): void => {
+  call.node.findings.push(boxed('resource/endless', reason))
+}
+
+/** The widths of a format: `%2000000000d` prints two gigabytes. */
+export function wideFormat(call: Call, formats: readonly string[]): void {
+  if (formats.some((format) => /%[^a-zA-Z%]*(\d{4}|\*)/.test(format)))
+    endless(call, 'a format prints too much')
+}
+
+/** Programs that show the machine. */
+export const MACHINE: Readonly<Record<string, Handler>> = tools(
+  {
+    'whoami logname tty arch nproc uname uptime lscpu locale cal groups id getconf pidof which': {},
+    'users free lsb_release sw_vers ncal factor expr numfmt type printenv who w last vmstat iostat hostid dircolors whatis apropos':
+      {},
+    'true false : pwd [[': {},
+    echo: {},
+    'basename dirname pathchk': {},
+    whereis: {},
+    sleep: {
+      also: (call, { operands }) => {
+        const pauses = operands.map((operand) =>
+          Number(/^\d+(\.\d+)?(?=s?$)/.exec(operand)?.[0] ?? Number.NaN),
+        )
+        if (!(pauses.reduce((sum, pause) => sum + pause, 0) <= MAX_PAUSE))
+          endless(call, 'waits for long or for ever')
+      },
+    },
+    seq: {
+      also: (call, { operands, options }) => {
+        const numbers = operands.map(Number)
+        const bounded = numbers.every((number) => Math.abs(number) <= MAX_NUMBER)
+        const [from = 0, step = 1, to = 0] =
+          numbers.length === 3 ? numbers : [numbers.at(-2) ?? 1, 1, numbers.at(-1)]
+        const fine = Math.abs(step) >= 1 || Math.abs(to - from) < MAX_NUMBER * Math.abs(step)
+        if (!bounded || !fine) endless(call, 'prints without end')
+        wideFormat(
+          call,
+          options.map(({ value }) => value ?? ''),
+        )
+      },
+    },
+    tput: {
+      also: (call, { operands }) => {
+        // `init` and `reset` start programs that the terminal's description names.
+        if (!/^(cols|lines|colors|bold|sgr0|smul|rmul|rev|el|setaf|setab)$/.test(operands[0] ?? ''))
+          call.node.findings.push(boxed('programs/terminal', 'sets up the terminal'))
+      },
+    },
+    date: {
+      effects: {
+        '-s': 'ask: sets the clock',
+        '--set': 'ask: sets the clock',
+        '-f': 'read',
+        '--file': 'read',
+        '-r': 'read',
+        '--reference': 'read',
+      },
+      also: (call, { operands }) => {
+        if (operands.some((operand) => operand[0] !== '+'))
+          call.node.findings.push(boxed('system/clock', 'sets the clock'))
+        wideFormat(call, operands)
+      },
+    },
+    'hostname domainname hostnamectl timedatectl': {
+      effects: {
+        '-F': 'ask: sets the name of the machine',
+        '--file': 'ask: sets the name',
+        '-b': 'ask: sets the name',
+      },
+      also: (call, { operands }) => {
+        if (operands.some((operand) => !/^(status|show|list-timezones)$/.test(operand)))
+          call.node.findings.push(denied('system/name', 'changes the settings of the machine'))
+      },
+    },
+    ps: { also: processes },
+    pgrep: { effects: { '-F': 'read', '--pidfile': 'read' } },
+    'top htop lsof fuser ss netstat pstree': {
+      short: 'opuUgGtCnPsFdbw',
+      effects: { '-k': 'ask: ends processes' },
+    },
+    'man info': {
+      short: 'SseLMrmERC',
+      long: 'sections locale manpath encoding',
+      effects: {
+        '-P': 'program',
+        '--pager': 'program',
+        '-H': 'program',
+        '--html': 'program',
+        '--preprocessor': 'program',
+        '-C': 'read',
+        '--config-file': 'read',
+        '-l': 'box: a local page',
+        '--local-file': 'box: a local page',
+        '-o': 'write',
+        '--output': 'write',
+        '--restore': 'ask: types keys that can run programs',
+        '--init-file': 'read',
+      },
+      operands: 'read',
+      also: (call, { operands }) => {
+        if (operands.some((operand) => operand.includes('/')))
+          call.node.findings.push(boxed('programs/page', 'formats a page from a file'))
+      },
+    },
+  },
+  MACHINE_TABLES,
+)
+
+const PS_OPTION =
+  /^(-?[aAdefFhHjlLmNrSTuvwxyZcG]+|-[opCuUgGtqs]|--(forest|headers|no-headers|sort(=.*)?|pid|ppid|user|group|cols|width))$/
+
+/** `ps` has three styles of options at once; it opens no file that it is given. */
+function processes({ node, args }: Call): void {
+  if (args.some((arg) => /^[a-z]*e[a-z]*$|^-\w*E/.test(arg)))
+    node.findings.push(boxed('secrets/environment', 'prints environment variables'))
+  const options = args.filter(
+    (_, index) => !/^-?[opCuUgGtqks]$|^--(sort|pid|ppid|user|group)$/.test(args[index - 1] ?? ''),
+  )
+  if (
+    !options.every(
+      (arg) => PS_OPTION.test(arg) || /^-?[opCuUgGtqk][\w,.=%:+-]+$/.test(arg) || /^[\d,]+$/.test(arg),
+    )
+  )
+    node.findings.push(boxed('programs/option', 'has an option that is not known here'))
+}

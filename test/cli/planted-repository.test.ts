@@ -1,0 +1,76 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { packageRoot } from '../conformance/world.ts'
+
+/** A directory that a sandbox wrote as a bare repository, whose settings start a program when git looks at it. */
+
+const place = mkdtempSync(join(tmpdir(), 'rf-planted-'))
+const workspace = join(place, 'ws')
+const marker = join(place, 'RAN')
+const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+const env = { ...process.env, HOME: join(place, 'home'), CLAUDE_PROJECT_DIR: workspace }
+
+function plant(directory: string): void {
+  execFileSync('git', ['init', '--quiet', '--bare', directory])
+  const set = (key: string, value: string): void =>
+    void execFileSync('git', ['--git-dir', directory, 'config', key, value])
+  const script = join(directory, 'monitor.sh')
+  writeFileSync(script, `#!/bin/sh\ntouch '${marker}'\n`)
+  chmodSync(script, 0o755)
+  set('core.bare', 'false')
+  set('core.worktree', '.')
+  set('core.fsmonitor', script)
+}
+
+beforeAll(() => {
+  mkdirSync(env.HOME, { recursive: true })
+  plant(workspace)
+  plant(join(workspace, 'evil'))
+})
+
+afterAll(() => rmSync(place, { recursive: true, force: true }))
+
+const ran = (): boolean => {
+  const found = existsSync(marker)
+  rmSync(marker, { force: true })
+  return found
+}
+
+test('the plant works', () => {
+  spawnSync('git', ['status'], { cwd: workspace })
+  expect(ran()).toBe(true)
+})
+
+test.each(['git status', 'git log -3', 'git diff', 'git -C . status'])(
+  'auto runs %s on the host without the planted program',
+  (line) => {
+    spawnSync(process.execPath, [program, 'auto', '-w', workspace, '-c', line], { env })
+    expect(ran()).toBe(false)
+  },
+)
+
+test.each(['cd evil && git status', 'git -C evil status', '(cd evil; git diff --stat)'])(
+  'the host is not given to %s',
+  (line) => {
+    const { stdout } = spawnSync(process.execPath, [program, 'check', 'command', '--json', line], { env })
+    expect(JSON.parse(stdout.toString()).action).toBe('sandbox')
+  },
+)
+
+test('a hook does not allow git in a workspace without a repository of its own', () => {
+  const ask = (): string => {
+    const call = { tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }
+    const { stdout } = spawnSync(process.execPath, [program, 'hook', 'claude-code'], {
+      env,
+      input: JSON.stringify(call),
+    })
+    return JSON.parse(stdout.toString()).hookSpecificOutput.permissionDecision
+  }
+  expect(ask()).toBe('ask')
+  execFileSync('git', ['init', '--quiet', join(place, 'other')])
+  execFileSync('mv', [join(place, 'other', '.git'), workspace])
+  expect(ask()).toBe('allow')
+})
