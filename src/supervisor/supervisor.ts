@@ -362,8 +362,9 @@ export class Supervisor {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       if (entry.state !== 'ready' && entry.state !== 'paused') entry.ready()
-      if (onlyLonger) entry.ttl.extend(ms)
-      else entry.ttl.set(ms === 0 ? undefined : ms)
+      // An unchanged deadline keeps its recorded time, which a second computation would move by a millisecond.
+      if (onlyLonger && !entry.ttl.extend(ms)) return
+      if (!onlyLonger) entry.ttl.set(ms === 0 ? undefined : ms)
       const left = entry.ttl.leftMs
       await this.#save(entry, {
         expiresAt: left === undefined || entry.state === 'paused' ? null : Date.now() + left,

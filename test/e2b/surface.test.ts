@@ -200,8 +200,8 @@ describe('what runs inside is reached from outside', () => {
     const host = closed.getHost(3000)
     const token = { 'e2b-traffic-access-token': closed.trafficAccessToken }
     await until(async () => (await get(here.options.apiUrl, host, token)).status === 200, 'the server')
-    expect((await get(here.options.apiUrl, host)).status).toBe(401)
-    expect((await get(here.options.apiUrl, host, { 'e2b-traffic-access-token': 'rft_0' })).status).toBe(401)
+    expect((await get(here.options.apiUrl, host)).status).toBe(403)
+    expect((await get(here.options.apiUrl, host, { 'e2b-traffic-access-token': 'rft_0' })).status).toBe(403)
     await closed.kill()
   })
 })

@@ -124,7 +124,16 @@ async function* unzipped(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8A
   }
 }
 
-/** Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. */
+/** Whether a signed address has expired. */
+export const isExpired = (query: URLSearchParams): boolean => {
+  const expires = query.get('signature_expiration')
+  return expires !== null && !(Number(expires) * 1000 > Date.now())
+}
+
+/**
+ * Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. SECURITY: also
+ * finds the sandbox of an expired address; callers must check `isExpired`.
+ */
 export function signedSandbox(
   ids: readonly string[],
   method: string,
@@ -133,7 +142,6 @@ export function signedSandbox(
 ): string | undefined {
   const given = Buffer.from(query.get('signature') ?? '')
   const expires = query.get('signature_expiration')
-  if (expires !== null && !(Number(expires) * 1000 > Date.now())) return undefined
   const words = [query.get('path') ?? '', method === 'GET' ? 'read' : 'write', query.get('username') ?? '']
   return ids.find((id) => {
     const text = [...words, tokens.access(id), ...(expires === null ? [] : [expires])].join(':')
