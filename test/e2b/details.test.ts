@@ -109,3 +109,40 @@ describe('private ports', () => {
     await one.kill()
   })
 })
+
+describe('figures', () => {
+  test('come for the period that was asked for, with the disk', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    const start = new Date()
+    await one.commands.run('head -c 3000000 /dev/zero > big; for i in $(seq 20000); do :; done')
+    const [figure, ...more] = await one.getMetrics({ start, end: new Date() })
+    expect(more).toEqual([])
+    expect(figure.diskUsed).toBeGreaterThan(2_900_000)
+    expect(figure.diskTotal).toBeGreaterThan(figure.diskUsed)
+    expect(figure.memUsed).toBeGreaterThan(100_000)
+    expect(figure.cpuUsedPct).toBeGreaterThan(0)
+    const before = (minutes: number): Date => new Date(start.getTime() - minutes * 60_000)
+    expect(await one.getMetrics({ start: before(60), end: before(30) })).toEqual([])
+    expect(await one.getMetrics()).toHaveLength(1)
+    const wrong = await fetch(`${here.options.apiUrl}/sandboxes/${one.sandboxId}/metrics?start=soon`, {
+      headers: { 'x-api-key': here.options.apiKey },
+    })
+    expect(wrong.status).toBe(400)
+    await one.kill()
+  })
+})
+
+describe('programs', () => {
+  test('`python` is there, behind every program of the system', async () => {
+    expect((await sandbox.commands.run('python -c "print(6 * 7)"')).stdout).toBe('42\n')
+    const { stdout } = await sandbox.commands.run('echo "$PATH"')
+    expect(stdout).toMatch(/:\/home\/user\/\.local\/bin\n$/)
+  })
+
+  test('a snapshot and what is made of it have it too', async () => {
+    const { snapshotId } = await sandbox.createSnapshot()
+    const copy = await e2b.Sandbox.create(snapshotId, here.options)
+    expect((await copy.commands.run('python -c "print(1)"')).stdout).toBe('1\n')
+    await copy.kill()
+  })
+})

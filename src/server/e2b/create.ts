@@ -94,6 +94,7 @@ export async function createSandbox(
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000) })
+  surface.e2b.usage.follow(made.live as LiveSandbox)
   try {
     if (isClosed(body)) await closeNetwork(made.live as LiveSandbox)
     if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)

@@ -7,6 +7,7 @@ import { sandboxInsteadOfAsking } from '../../supervisor/approvals/auto-answer.t
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
+import type { UsageHistory } from '../../supervisor/telemetry/usage-history.ts'
 import type { AppEnv, Surface } from '../app.ts'
 import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
@@ -16,6 +17,8 @@ export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
   readonly builds: Builds
+  /** What each of these sandboxes used over time. */
+  readonly usage: UsageHistory
   /** What policy permits to the sandboxes of this key. */
   readonly policyFor: (principal: Principal) => {
     readonly networkModes: readonly string[]
