@@ -71,6 +71,7 @@ async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
     permissions: permissions(info.kind, info.mode),
     ...(await ownerOf(live, info)),
     modifiedTime: new Date(info.modifiedMs).toISOString(),
+    ...(info.metadata ? { metadata: info.metadata } : {}),
     ...(info.target === undefined
       ? {}
       : { symlinkTarget: real?.path ?? posix.resolve(posix.dirname(info.path), info.target) }),
