@@ -68,7 +68,11 @@ export type Grown = {
 const DISK_MB = 10_240
 
 /** Services that only E2B's routes need. */
-export const e2bParts = ({ ringfence, templates, tokens, privateDirectories }: Grown): E2bParts => ({
+export const e2bParts = (
+  { ringfence, templates, tokens, privateDirectories }: Grown,
+  live: Live,
+): E2bParts => ({
+  internet: () => live.config.e2b?.internet,
   usage: new UsageHistory((id) => privateDirectories.usedBytes(id)),
   tokens,
   templates,

@@ -107,7 +107,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
   const recovered = await recover(parts, grown)
-  const e2b = e2bParts(grown)
+  const e2b = e2bParts(grown, live)
   const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
   closing.push(() => listening.close())
   retention.start()

@@ -373,13 +373,22 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Changes the hosts that a running sandbox may reach. */
-  async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<SandboxView> {
+  /** Changes the hosts that a running sandbox may reach, and the metadata that describes them. */
+  async setAllowHosts(
+    principal: Principal,
+    id: string,
+    hosts: readonly string[],
+    metadata: Readonly<Record<string, string>> = {},
+  ): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
       const spec = JSON.parse(entry.row.spec) as Spec
-      const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
+      const changed = {
+        ...spec,
+        network: { ...spec.network, allowHosts: hosts },
+        metadata: { ...spec.metadata, ...metadata },
+      }
       // SECURITY: a change is checked like a create; otherwise it would bypass the policy.
       this.#parts.judge(changed, requesterOf(principal))
       await live.setAllowHosts(hosts)

@@ -16,7 +16,7 @@ import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
 import { awake, type E2bSurface, type SandboxRequest } from './sandbox-request.ts'
 import { download, isExpired, signedSandbox, upload } from './transfer.ts'
-import { specOf } from './views.ts'
+import { maskOf, specOf } from './views.ts'
 import * as watchers from './watchers.ts'
 
 /** What E2B's clients say to a sandbox itself; told from the rest by header, token, signature or host name. */
@@ -67,7 +67,8 @@ export async function serveTarget(
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
     const guest = await traffic(surface, context, target.id, doorOf(target, context.req.path))
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
-    return await passOn(guest.live, context.env.incoming, target.port).catch(() => closedPort(target))
+    const host = maskOf(guest.live.row, target.port)
+    return await passOn(guest.live, context.env.incoming, target.port, host).catch(() => closedPort(target))
   } catch (error) {
     if (error instanceof SandboxError && error.code === 'sandbox-not-found') return notRunning(target.id)
     return rpc && !(error instanceof Error && 'id' in error)

@@ -11,6 +11,7 @@ import type { UsageHistory } from '../../supervisor/telemetry/usage-history.ts'
 import type { AppEnv, Surface } from '../app.ts'
 import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
+import type { HostCeiling, Internet } from './network.ts'
 
 /** What this surface needs beside the server's own parts. */
 export type E2bParts = {
@@ -24,7 +25,9 @@ export type E2bParts = {
     readonly networkModes: readonly string[]
     readonly max: { readonly diskMb: number }
     readonly publicPorts?: boolean
-  }
+  } & HostCeiling
+  /** `[e2b] internet` as it is now. */
+  readonly internet: () => Internet | undefined
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
   readonly diskMb: number
   /** The text of a program in guest/kernels. */
