@@ -146,3 +146,40 @@ describe('programs', () => {
     await copy.kill()
   })
 })
+
+describe('tags of templates', () => {
+  const build = (name: string, text: string): Promise<Loose> =>
+    e2b.Template.build(e2b.Template().fromBaseImage().runCmd(`echo ${text} > said`), name, here.options)
+  const said = async (name: string): Promise<string> => {
+    const one = await e2b.Sandbox.create(name, here.options)
+    const text = await one.files.read('said')
+    await one.kill()
+    return text.trim()
+  }
+  const tags = async (name: string): Promise<string[]> =>
+    (await e2b.Template.getTags(name, here.options)).map(({ tag }: Loose) => tag).sort()
+
+  test('lead to one build at a time', async () => {
+    const first = await build('tagged:v1', 'one')
+    await build('tagged:v2', 'two')
+    const given = await e2b.Template.assignTags('tagged:v1', ['stable', 'latest'], here.options)
+    expect(given.tags).toEqual(['stable', 'latest'])
+    expect(await said('tagged:stable')).toBe('one')
+    await e2b.Template.assignTags('tagged:v2', 'stable', here.options)
+    expect([await said('tagged:stable'), await said('tagged:latest'), await said('tagged:v1')]).toEqual([
+      'two',
+      'one',
+      'one',
+    ])
+    expect(await tags(first.templateId)).toEqual(['latest', 'stable', 'v1', 'v2'])
+    await e2b.Template.removeTags('tagged', ['latest'], here.options)
+    expect(await tags('tagged')).toEqual(['stable', 'v1', 'v2'])
+    await expect(said('tagged:latest')).rejects.toThrow(/no template/)
+    for (const wrong of [':bad', 'a:b', ''])
+      await expect(e2b.Template.assignTags('tagged:v1', wrong, here.options)).rejects.toThrow()
+    await expect(e2b.Template.assignTags('tagged:', 'x', here.options)).rejects.toThrow()
+    const stranger = { ...here.options, apiKey: await here.key('stranger') }
+    await expect(e2b.Template.assignTags('tagged:v1', 'x', stranger)).rejects.toThrow(/no template/)
+    await expect(e2b.Template.getTags('tagged', stranger)).rejects.toThrow(/no template/)
+  })
+})

@@ -7,6 +7,7 @@ import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { defaultHosts, hostsOf, networkOf } from './network.ts'
 import { answererFor, type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
+import { findTagged } from './tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 
 /** A sandbox as E2B's clients expect one: user `user`, home `/home/user`, the host's own tools. */
@@ -41,7 +42,9 @@ export async function templateFor(
 ): Promise<Template | undefined> {
   const bare = name.replace(/:default$/, '')
   if (PLAIN.includes(bare)) return undefined
-  const found = (await e2b.templates.find(tenant, name)) ?? (await e2b.templates.find(tenant, bare))
+  const { templates } = e2b
+  const exact = /:/.test(bare) ? undefined : await templates.find(tenant, bare)
+  const found = exact ?? (await findTagged(templates, tenant, name)) ?? (await templates.find(tenant, name))
   if (!found)
     throw new SandboxError('not-found', `there is no template \`${name}\``, {
       hint: 'use `base`, or build one',
