@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Command, ExecResult } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
 import type { Guarantee, Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
@@ -73,6 +74,19 @@ export type FileInfo = {
   readonly modifiedMs: number
   /** The target of a symbolic link. */
   readonly target?: string
+  /** The names and values that a client gave a file; kept as extended attributes `user.e2b.*`. */
+  readonly metadata?: FileMetadata
+}
+
+/** Names and values that a client gave a file. */
+export type FileMetadata = Readonly<Record<string, string>>
+
+/** For backends that keep no metadata. */
+export function refuseMetadata(backend: string, metadata: FileMetadata | undefined): void {
+  if (metadata === undefined) return
+  throw new SandboxError('unsupported', `${backend} cannot keep the metadata of files`, {
+    hint: 'leave `metadata` out, or choose another backend',
+  })
 }
 
 /** One change that a watch reports. */
@@ -88,8 +102,12 @@ export interface GuestFiles {
     path: string,
     range?: { readonly offset?: number; readonly length?: number },
   ): AsyncIterable<Uint8Array>
-  /** Replaces the file and creates missing parent directories. */
-  write(path: string, data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void>
+  /** Replaces the file with its metadata, and creates missing parent directories. */
+  write(
+    path: string,
+    data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+    metadata?: FileMetadata,
+  ): Promise<void>
   /** `depth` 1 lists the directory itself. */
   list(path: string, depth?: number): Promise<readonly FileInfo[]>
   /** Does not follow symbolic links. */

@@ -2,7 +2,15 @@ import { basename } from 'node:path/posix'
 import { FILE_CHANGES, FILE_KINDS } from '../host/guest/protocol.ts'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
-import type { FileChange, FileInfo, FileKind, GuestFiles, OutputConsumer, WatchOptions } from './backend.ts'
+import type {
+  FileChange,
+  FileInfo,
+  FileKind,
+  FileMetadata,
+  GuestFiles,
+  OutputConsumer,
+  WatchOptions,
+} from './backend.ts'
 
 /** Runs one of the agent's own file operations; resolves with its exit code. */
 export type RunBuiltin = (
@@ -34,7 +42,7 @@ export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boo
   return {
     read: (path, { offset = 0, length } = {}) =>
       streamed(run, ['read', path, String(offset), length === undefined ? '' : String(length)]),
-    write: (path, data) => done(['write', path], data),
+    write: (path, data, metadata) => done(['write', path, attributesOf(metadata)], data),
     list: (path, depth = 1) => infos(['list', path, String(depth)]),
     stat: async (path) => (await infos(['stat', path]))[0] as FileInfo,
     makeDir: (path) => done(['mkdir', path]),
@@ -82,6 +90,10 @@ const CODES: Readonly<Record<string, { readonly code: ErrorCode; readonly text: 
   EEXIST: { code: 'file-exists', text: 'exists already' },
   EINVAL: { code: 'invalid-input', text: 'is not a regular file' },
   ENOSPC: { code: 'resource-exhausted', text: 'cannot be written: the disk is full' },
+  EOPNOTSUPP: {
+    code: 'unsupported',
+    text: 'does not support this: its file system or the backend cannot do it',
+  },
   EFBIG: { code: 'resource-exhausted', text: 'is larger than the disk limit' },
 }
 
@@ -142,16 +154,39 @@ async function* streamed(run: Run, argv: readonly [string, ...string[]]): AsyncG
 
 const KINDS: Readonly<Record<string, FileKind>> = FILE_KINDS
 
-/** Parses records of `kind mode uid gid size mtime NUL path NUL target NUL` (guest/agent/files/file_operations.c). */
+/** Ends each name and each value of a file's metadata (guest/agent/files/attributes.h). */
+const ATTRIBUTE_END = '\u0001'
+
+function attributesOf(metadata: FileMetadata = {}): string {
+  const texts = Object.entries(metadata).flat()
+  const isPlain = texts.every((text, index) => (index % 2 ? /^[\x20-\x7e]*$/ : /^[\x21-\x7e]+$/).test(text))
+  if (!isPlain) throw new SandboxError('invalid-input', 'metadata is not plain ASCII')
+  return texts.map((text) => `${text}${ATTRIBUTE_END}`).join('')
+}
+
+function metadataOf(text: string): FileMetadata | undefined {
+  const texts = text.split(ATTRIBUTE_END)
+  const pairs = Array.from({ length: Math.floor(texts.length / 2) }, (_, index) => [
+    texts[2 * index] as string,
+    texts[2 * index + 1] as string,
+  ])
+  return pairs.length === 0 ? undefined : Object.fromEntries(pairs)
+}
+
+/**
+ * Parses records of `kind mode uid gid size mtime NUL path NUL target NUL attributes NUL`
+ * (guest/agent/files/file_operations.c).
+ */
 function infosOf(text: string): readonly FileInfo[] {
   const parts = text.split('\0')
   const infos: FileInfo[] = []
-  for (let i = 0; i + 2 < parts.length; i += 3) {
+  for (let i = 0; i + 3 < parts.length; i += 4) {
     const [kind = '', mode = '0', uid = '0', gid = '0', size = '0', modified = '0'] = (parts[i] ?? '').split(
       ' ',
     )
     const path = parts[i + 1] ?? ''
     const target = parts[i + 2] ?? ''
+    const metadata = metadataOf(parts[i + 3] ?? '')
     infos.push({
       name: basename(path),
       path,
@@ -162,6 +197,7 @@ function infosOf(text: string): readonly FileInfo[] {
       gid: Number(gid),
       modifiedMs: Number(modified),
       ...(target === '' ? {} : { target }),
+      ...(metadata === undefined ? {} : { metadata }),
     })
   }
   return infos

@@ -33,6 +33,7 @@ import { Feed } from '../supervisor/telemetry/feed.ts'
 import { Metrics } from '../supervisor/telemetry/metrics.ts'
 import { Retention } from '../supervisor/telemetry/retention.ts'
 import { Samples } from '../supervisor/telemetry/samples.ts'
+import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
@@ -68,7 +69,12 @@ export type Grown = {
 const DISK_MB = 10_240
 
 /** Services that only E2B's routes need. */
-export const e2bParts = (ringfence: Ringfence, templates: Templates, tokens: SandboxTokens): E2bParts => ({
+export const e2bParts = (
+  { ringfence, templates, tokens, privateDirectories }: Grown,
+  live: Live,
+): E2bParts => ({
+  internet: () => live.config.e2b?.internet,
+  usage: new UsageHistory((id) => privateDirectories.usedBytes(id)),
   tokens,
   templates,
   builds: new Builds(),

@@ -99,7 +99,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
-  const { ringfence, store, templates, tokens } = grown
+  const { ringfence, store } = grown
   const live: Live = { config: ringfence.config }
   const parts = partsOf(options, grown, live)
   const retention = retentionOf(options, grown, live)
@@ -107,7 +107,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
   const recovered = await recover(parts, grown)
-  const e2b = e2bParts(ringfence, templates, tokens)
+  const e2b = e2bParts(grown, live)
   const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
   closing.push(() => listening.close())
   retention.start()

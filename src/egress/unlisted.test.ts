@@ -87,6 +87,12 @@ describe('a host that is not on the list', () => {
     expect(world.lookups).toEqual([])
   })
 
+  it('is never asked about when the list denies it', async () => {
+    const { asked, port } = await asking(async () => {}, ['!a.example'])
+    expect(await connectTo(port, 'a.example:443')).toMatch(/^HTTP\/1\.1 403/)
+    expect(asked).toEqual([])
+  })
+
   it('stays closed after a yes when its addresses are private', async () => {
     const server = await world.http()
     const { port } = await world.proxy({ allowHosts: [], allowPrivate: [], unlisted: async () => {} })

@@ -178,6 +178,12 @@ export const configShape = object({
       emulate: optional(boolean()),
     }),
   ),
+  e2b: optional(
+    object({
+      /** What sandboxes of E2B's API reach whose creator names no hosts. Default: `[network] allow_hosts`. */
+      internet: optional(oneOf('closed', 'registries', 'open')),
+    }),
+  ),
   microvm: optional(
     object({
       /** The hypervisor. Only `qemu` runs sandboxes today; `doctor` says what the others lack on this host. */

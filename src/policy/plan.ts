@@ -112,7 +112,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     files: mode === 'fetch' ? egressFiles(facts) : [],
     env: {
       ...baseEnvironment(facts),
-      ...(own[0] ? { HOME: own[0].target, USER: 'user', LOGNAME: 'user' } : {}),
+      ...(own[0] ? homeEnvironment(own[0].target) : {}),
       ...(mode === 'fetch' ? egressEnvironment(facts) : {}),
       ...spec.env,
     },
@@ -177,6 +177,14 @@ const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
   LANG: 'C.UTF-8',
   USER: facts.uid === 0 ? 'root' : 'agent',
   RINGFENCE: '1',
+})
+
+/** SECURITY: a directory that the sandbox writes to comes last, so that it replaces no program of the system. */
+const homeEnvironment = (home: string): Readonly<Record<string, string>> => ({
+  HOME: home,
+  USER: 'user',
+  LOGNAME: 'user',
+  PATH: `${SYSTEM_PATH}:${home}/.local/bin`,
 })
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {

@@ -45,9 +45,13 @@ export const innerPath = (url: string): string =>
   url.replace(/^\/v1\/sandboxes\/[^/?]+\/ports\/[^/?]+/, '').replace(/^(?!\/)/, '/')
 
 /** The headers that a program in the sandbox receives. */
-export function innerHeaders(headers: IncomingMessage['headers'], port: number): OutgoingHttpHeaders {
+export function innerHeaders(
+  headers: IncomingMessage['headers'],
+  port: number,
+  host = `localhost:${port}`,
+): OutgoingHttpHeaders {
   const kept = Object.entries(headers).filter(([name]) => ![...HOP, ...OURS, 'host'].includes(name))
-  return { ...Object.fromEntries(kept), host: `localhost:${port}` }
+  return { ...Object.fromEntries(kept), host }
 }
 
 /**
@@ -57,13 +61,18 @@ export function innerHeaders(headers: IncomingMessage['headers'], port: number):
 const framing = ({ headers }: IncomingMessage): OutgoingHttpHeaders =>
   headers['transfer-encoding'] === undefined ? {} : { 'transfer-encoding': 'chunked' }
 
-/** Hands a request to a program inside and its answer back. */
-export async function passOn(entry: LiveSandbox, incoming: IncomingMessage, port: number): Promise<Response> {
+/** Hands a request to a program inside and its answer back. `host`: its `Host` header, if not the usual one. */
+export async function passOn(
+  entry: LiveSandbox,
+  incoming: IncomingMessage,
+  port: number,
+  host?: string,
+): Promise<Response> {
   const inside = await entry.ready().connect(port)
   const end = entry.begin()
   inside.once('close', end)
   try {
-    const answer = await exchange(incoming, inside, port)
+    const answer = await exchange(incoming, inside, innerHeaders(incoming.headers, port, host))
     return toResponse(answer, inside, incoming.headers.host)
   } catch (cause) {
     inside.destroy()
@@ -72,12 +81,16 @@ export async function passOn(entry: LiveSandbox, incoming: IncomingMessage, port
   }
 }
 
-function exchange(incoming: IncomingMessage, inside: Duplex, port: number): Promise<IncomingMessage> {
+function exchange(
+  incoming: IncomingMessage,
+  inside: Duplex,
+  headers: OutgoingHttpHeaders,
+): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const outgoing: ClientRequest = httpRequest({
       method: incoming.method ?? 'GET',
       path: innerPath(incoming.url ?? '/'),
-      headers: { ...innerHeaders(incoming.headers, port), ...framing(incoming) },
+      headers: { ...headers, ...framing(incoming) },
       createConnection: () => inside,
     })
     outgoing.on('response', resolve)

@@ -1,4 +1,4 @@
-import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { request as httpRequest, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { SandboxError } from '../model/errors.ts'
@@ -192,14 +192,19 @@ const portTaker: UpgradeTaker = async (upgrade) => {
  * is passed on as an ordinary one and the connection is closed: a program that had the raw socket after a 200 would receive
  * the next request that a proxy in front of us sends on it, with its keys.
  */
-export async function joinPort(upgrade: Upgrade, entry: LiveSandbox, port: number): Promise<void> {
+export async function joinPort(
+  upgrade: Upgrade,
+  entry: LiveSandbox,
+  port: number,
+  host?: string,
+): Promise<void> {
   const { request, socket, head } = upgrade
   const inside = await entry.ready().connect(port)
   const end = entry.begin()
   inside.once('close', end)
   socket.once('close', () => inside.destroy())
   try {
-    const answer = await askForUpgrade(request, inside, port)
+    const answer = await askForUpgrade(request, inside, innerHeaders(request.headers, port, host))
     if ('response' in answer)
       return await refuse(socket, toResponse(answer.response, inside, request.headers.host))
     socket.write(switchingHead(answer.head, request.headers.host))
@@ -215,7 +220,11 @@ type UpgradeAnswer =
   | { readonly response: IncomingMessage }
   | { readonly head: IncomingMessage; readonly first: Buffer }
 
-function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): Promise<UpgradeAnswer> {
+function askForUpgrade(
+  request: IncomingMessage,
+  inside: Duplex,
+  headers: OutgoingHttpHeaders,
+): Promise<UpgradeAnswer> {
   const protocols = (request.headers['sec-websocket-protocol'] ?? '')
     .split(/,\s*/)
     // SECURITY: the one with the key, and the console's own, of which one holds half of a session.
@@ -224,7 +233,7 @@ function askForUpgrade(request: IncomingMessage, inside: Duplex, port: number): 
     const outgoing = httpRequest({
       path: innerPath(request.url ?? '/'),
       headers: {
-        ...innerHeaders(request.headers, port),
+        ...headers,
         connection: 'Upgrade',
         upgrade: request.headers.upgrade ?? 'websocket',
         ...(protocols.length > 0 ? { 'sec-websocket-protocol': protocols.join(', ') } : {}),

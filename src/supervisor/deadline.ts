@@ -26,10 +26,12 @@ export class Deadline {
     this.#arm()
   }
 
-  /** Makes the deadline at least this far from now; never earlier than it was. */
-  extend(ms: number): void {
+  /** Makes the deadline at least this far from now; never earlier than it was. Returns whether it changed. */
+  extend(ms: number): boolean {
     const left = this.leftMs
-    if (left !== undefined && left < ms) this.set(ms)
+    if (left === undefined || left >= ms) return false
+    this.set(ms)
+    return true
   }
 
   hold(): void {

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
+import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import { diskUsage } from '../host/files/disk-usage.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -15,15 +16,21 @@ export class PrivateDirectories {
     mkdirSync(dir, { recursive: true, mode: 0o700 })
   }
 
-  /** Creates this many empty directories. */
+  /** Creates this many directories. The first is the home; the others are empty. */
   make(id: string, count: number): readonly string[] {
     const base = join(this.#dir, id)
     mkdirSync(base, { mode: 0o700 })
     return Array.from({ length: count }, (_, index) => {
       const path = join(base, String(index))
       mkdirSync(path, { mode: 0o755 })
+      if (index === 0) addPythonName(path)
       return path
     })
+  }
+
+  /** Bytes on disk of a sandbox's directories. */
+  usedBytes(id: string): Promise<number | undefined> {
+    return diskUsage(join(this.#dir, id))
   }
 
   /** INVARIANT: called only when nothing runs in the sandbox any more; the sandbox wrote the tree that is walked here. */
@@ -41,6 +48,13 @@ export class PrivateDirectories {
     })
     return Promise.all(aside.map(removeTree)).then(() => {})
   }
+}
+
+/** PLATFORM: Debian has `python3` and no `python`, which most programs for other sandboxes call. It is last in `PATH`. */
+function addPythonName(home: string): void {
+  const dir = join(home, '.local', 'bin')
+  mkdirSync(dir, { recursive: true, mode: 0o755 })
+  symlinkSync('/usr/bin/python3', join(dir, 'python'))
 }
 
 async function removeTree(path: string): Promise<void> {

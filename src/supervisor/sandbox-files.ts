@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FileInfo, GuestFiles, WatchOptions } from '../backends/backend.ts'
+import type { FileInfo, FileMetadata, GuestFiles, WatchOptions } from '../backends/backend.ts'
 import { SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/whole.ts'
 
@@ -30,9 +30,13 @@ export class SandboxFiles {
     yield* this.#stream('read', path, (inside) => inside.read(path, range))
   }
 
-  /** Replaces the file and creates missing parent directories. */
-  async write(path: string, data: Uint8Array | string | AsyncIterable<Uint8Array>): Promise<void> {
-    await this.#run('write', path, (inside) => inside.write(path, bytesOf(data)))
+  /** Replaces the file with its metadata, and creates missing parent directories. */
+  async write(
+    path: string,
+    data: Uint8Array | string | AsyncIterable<Uint8Array>,
+    metadata?: FileMetadata,
+  ): Promise<void> {
+    await this.#run('write', path, (inside) => inside.write(path, bytesOf(data), metadata))
   }
 
   /** The names in a directory. */

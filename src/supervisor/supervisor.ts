@@ -362,8 +362,9 @@ export class Supervisor {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       if (entry.state !== 'ready' && entry.state !== 'paused') entry.ready()
-      if (onlyLonger) entry.ttl.extend(ms)
-      else entry.ttl.set(ms === 0 ? undefined : ms)
+      // An unchanged deadline keeps its recorded time, which a second computation would move by a millisecond.
+      if (onlyLonger && !entry.ttl.extend(ms)) return
+      if (!onlyLonger) entry.ttl.set(ms === 0 ? undefined : ms)
       const left = entry.ttl.leftMs
       await this.#save(entry, {
         expiresAt: left === undefined || entry.state === 'paused' ? null : Date.now() + left,
@@ -372,13 +373,22 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Changes the hosts that a running sandbox may reach. */
-  async setAllowHosts(principal: Principal, id: string, hosts: readonly string[]): Promise<SandboxView> {
+  /** Changes the hosts that a running sandbox may reach, and the metadata that describes them. */
+  async setAllowHosts(
+    principal: Principal,
+    id: string,
+    hosts: readonly string[],
+    metadata: Readonly<Record<string, string>> = {},
+  ): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
       const live = entry.ready()
       const spec = JSON.parse(entry.row.spec) as Spec
-      const changed = { ...spec, network: { ...spec.network, allowHosts: hosts } }
+      const changed = {
+        ...spec,
+        network: { ...spec.network, allowHosts: hosts },
+        metadata: { ...spec.metadata, ...metadata },
+      }
       // SECURITY: a change is checked like a create; otherwise it would bypass the policy.
       this.#parts.judge(changed, requesterOf(principal))
       await live.setAllowHosts(hosts)

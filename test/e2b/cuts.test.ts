@@ -58,7 +58,12 @@ test('a sandbox that is killed', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   const open = await everything(sandbox)
   await sandbox.kill()
-  expect(await together(open)).toEqual(allSay('TimeoutError', '[unavailable] the sandbox has ended (killed)'))
+  expect(await together(open)).toEqual(
+    allSay(
+      'TimeoutError',
+      '[unavailable] the sandbox has ended (killed): the sandbox was killed or reached its end of life',
+    ),
+  )
 })
 
 test('a sandbox whose time runs out', async () => {
@@ -66,7 +71,10 @@ test('a sandbox whose time runs out', async () => {
   const open = await everything(sandbox)
   await sandbox.setTimeout(1000)
   expect(await together(open)).toEqual(
-    allSay('TimeoutError', '[unavailable] the sandbox has ended (timeout)'),
+    allSay(
+      'TimeoutError',
+      '[unavailable] the sandbox has ended (timeout): the sandbox was killed or reached its end of life',
+    ),
   )
 })
 
@@ -110,7 +118,10 @@ test('a sandbox that is lost', async () => {
   await until(() => holderOf(seconds) > 0, 'the process')
   process.kill(holderOf(seconds), 'SIGKILL')
   expect(await together(open)).toEqual(
-    allSay('TimeoutError', '[unavailable] the sandbox has ended (crashed)'),
+    allSay(
+      'TimeoutError',
+      '[unavailable] the sandbox has ended (crashed): the sandbox was killed or reached its end of life',
+    ),
   )
 })
 

@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 4 };
+enum { PROTOCOL_VERSION = 5 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -164,7 +164,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
 /* Operations on files that the agent implements itself (`builtin`): each row is a name and how many arguments follow it. */
 #define FILE_OPERATIONS(ROW) \
   ROW("read", 3) /* PATH OFFSET LENGTH */ \
-  ROW("write", 1) /* PATH */ \
+  ROW("write", 2) /* PATH ATTRIBUTES */ \
   ROW("stat", 1) /* PATH */ \
   ROW("list", 2) /* PATH DEPTH */ \
   ROW("mkdir", 1) /* PATH */ \

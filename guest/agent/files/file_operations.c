@@ -1,5 +1,7 @@
 #include "files/files.h"
 
+#include "files/attributes.h"
+
 #include <dirent.h>
 #include <sys/inotify.h>
 
@@ -8,13 +10,14 @@
 static const struct {
   int error;
   const char *name;
-} ERROR_NAMES[] = {{ENOENT, "ENOENT"},   {EACCES, "EACCES"},
-                   {EPERM, "EPERM"},     {EEXIST, "EEXIST"},
-                   {ENOTDIR, "ENOTDIR"}, {EISDIR, "EISDIR"},
-                   {EROFS, "EROFS"},     {ENOSPC, "ENOSPC"},
-                   {ELOOP, "ELOOP"},     {ENOTEMPTY, "ENOTEMPTY"},
-                   {EXDEV, "EXDEV"},     {EINVAL, "EINVAL"},
-                   {EFBIG, "EFBIG"},     {ENAMETOOLONG, "ENAMETOOLONG"}};
+} ERROR_NAMES[] = {{ENOENT, "ENOENT"},        {EACCES, "EACCES"},
+                   {EPERM, "EPERM"},          {EEXIST, "EEXIST"},
+                   {ENOTDIR, "ENOTDIR"},      {EISDIR, "EISDIR"},
+                   {EROFS, "EROFS"},          {ENOSPC, "ENOSPC"},
+                   {ELOOP, "ELOOP"},          {ENOTEMPTY, "ENOTEMPTY"},
+                   {EXDEV, "EXDEV"},          {EINVAL, "EINVAL"},
+                   {EFBIG, "EFBIG"},          {ENAMETOOLONG, "ENAMETOOLONG"},
+                   {EOPNOTSUPP, "EOPNOTSUPP"}};
 
 static _Noreturn void fail(const char *what) {
   const char *name = "EIO";
@@ -83,6 +86,7 @@ static int write_file(char **argv) {
   struct stat stat;
   if (fd < 0 || fstat(fd, &stat)) fail(argv[1]);
   if (!S_ISREG(stat.st_mode)) errno = EINVAL, fail(argv[1]);
+  if (!replace_attributes(fd, argv[2])) fail(argv[1]);
   for (ssize_t got; (got = read_input()) > 0;)
     for (ssize_t done = 0; done < got;) {
       ssize_t written = write(fd, chunk + done, (size_t)(got - done));
@@ -101,9 +105,9 @@ static char kind_of(mode_t mode) {
                          : FILE_KIND_OTHER;
 }
 
-/* kind mode uid gid size mtime-in-ms NUL path NUL target NUL */
+/* kind mode uid gid size mtime-in-ms NUL path NUL target NUL attributes NUL */
 static void write_info(const char *path, const struct stat *stat) {
-  char head[160], target[PATH_MAX] = "";
+  char head[160], target[PATH_MAX] = "", attributes[ATTRIBUTES_SIZE] = "";
   if (S_ISLNK(stat->st_mode)) {
     ssize_t length = readlink(path, target, sizeof target - 1);
     target[length < 0 ? 0 : length] = 0;
@@ -114,6 +118,8 @@ static void write_info(const char *path, const struct stat *stat) {
   write_output(head, (size_t)length + 1);
   write_output(path, strlen(path) + 1);
   write_output(target, strlen(target) + 1);
+  if (S_ISREG(stat->st_mode)) read_attributes(path, attributes);
+  write_output(attributes, strlen(attributes) + 1);
 }
 
 static int stat_file(char **argv) {

@@ -2,9 +2,13 @@
 #ifndef RINGFENCE_TAR_H
 #define RINGFENCE_TAR_H
 
-#include "common/common.h"
+#include "files/attributes.h"
 
-enum { BLOCK = 512 };
+/* MAX_PAX: two paths, a size and the attributes of a file, each with its key. */
+enum { BLOCK = 512, MAX_PAX = PATH_MAX * 2 + ATTRIBUTES_SIZE + 128 };
+
+/* The pax record with the metadata of a file (attributes.h). */
+#define TAR_ATTRIBUTES "RINGFENCE.attributes"
 
 struct header {
   char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], sum[8], type, link[100];

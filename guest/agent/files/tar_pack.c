@@ -1,3 +1,4 @@
+#include "files/attributes.h"
 #include "files/files.h"
 #include "files/tar.h"
 
@@ -46,14 +47,15 @@ static size_t pax_record(char *at, size_t room, const char *key, const char *val
   return (size_t)snprintf(at, room, "%zu %s=%s\n", length, key, value);
 }
 
-static void put_pax(const char *name, const char *link, long long size) {
+static void put_pax(const char *name, const char *link, long long size, const char *attributes) {
   char length[24];
-  static char records[PATH_MAX * 2 + 64];
+  static char records[MAX_PAX];
   size_t used = 0;
   if (strlen(name) > 100) used += pax_record(records, sizeof records, "path", name);
   if (strlen(link) > 100) used += pax_record(records + used, sizeof records - used, "linkpath", link);
   snprintf(length, sizeof length, "%lld", size);
   if (size > 077777777777) used += pax_record(records + used, sizeof records - used, "size", length);
+  if (*attributes) used += pax_record(records + used, sizeof records - used, TAR_ATTRIBUTES, attributes);
   if (!used) return;
   struct header header = {.type = 'x'};
   memcpy(header.name, "pax", 3);
@@ -86,7 +88,7 @@ static bool is_unchanged(const struct stat *stat) {
 }
 
 static void put_entry(const char *path, const char *name, const struct stat *stat) {
-  char link[PATH_MAX] = "";
+  char link[PATH_MAX] = "", attributes[ATTRIBUTES_SIZE] = "";
   bool regular = S_ISREG(stat->st_mode), unchanged = regular && is_unchanged(stat);
   if (!regular && !S_ISDIR(stat->st_mode) && !S_ISLNK(stat->st_mode)) return;
   if (S_ISLNK(stat->st_mode)) {
@@ -98,7 +100,8 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
     if (!since) return;
     unchanged = true; /* it exists, so the host must not take it for deleted */
   }
-  put_pax(name, link, regular && !unchanged ? (long long)stat->st_size : 0);
+  if (regular) read_attributes(path, attributes);
+  put_pax(name, link, regular && !unchanged ? (long long)stat->st_size : 0, attributes);
   struct header header = {.type = unchanged ? TAR_TYPE_SAME : regular ? '0' : S_ISDIR(stat->st_mode) ? '5' : '2'};
   put_text(header.name, sizeof header.name, name);
   put_text(header.link, sizeof header.link, link);
@@ -114,7 +117,7 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
 /* The content of this directory cannot be read; the host must not take it for deleted. */
 static void put_unreadable(const char *name) {
   struct header header = {.type = TAR_TYPE_UNREAD};
-  put_pax(name, "", 0);
+  put_pax(name, "", 0, "");
   put_text(header.name, sizeof header.name, name);
   put_header(&header);
 }

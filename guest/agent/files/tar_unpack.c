@@ -24,9 +24,10 @@ static void skip(long long size) {
     if (!read_input(nothing, BLOCK)) errno = EIO, tar_fail("tar");
 }
 
-/* A long name, link target and size from extension headers; they apply to the next entry. */
+/* A long name, link target, size and metadata from extension headers; they apply to the next entry. */
 static char long_name[PATH_MAX], long_link[PATH_MAX];
 static long long long_size = -1;
+static char attributes[ATTRIBUTES_SIZE];
 
 static void read_long_name(char *into, long long size) {
   char block[BLOCK];
@@ -39,7 +40,7 @@ static void read_long_name(char *into, long long size) {
 }
 
 static void read_pax(long long size) {
-  static char records[PATH_MAX * 2 + BLOCK];
+  static char records[MAX_PAX + BLOCK];
   if (size >= (long long)sizeof records - BLOCK) return skip(size);
   for (long long done = 0; done < size; done += BLOCK)
     if (!read_input(records + done, BLOCK)) errno = EIO, tar_fail("tar");
@@ -51,6 +52,8 @@ static void read_pax(long long size) {
     if (!strncmp(key + 1, "path=", 5)) snprintf(long_name, sizeof long_name, "%s", key + 6);
     if (!strncmp(key + 1, "linkpath=", 9)) snprintf(long_link, sizeof long_link, "%s", key + 10);
     if (!strncmp(key + 1, "size=", 5)) long_size = strtoll(key + 6, NULL, 10);
+    if (!strncmp(key + 1, TAR_ATTRIBUTES "=", sizeof TAR_ATTRIBUTES))
+      snprintf(attributes, sizeof attributes, "%s", key + 1 + sizeof TAR_ATTRIBUTES);
     at += length;
   }
 }
@@ -85,6 +88,7 @@ static void read_body(int parent, const char *name, mode_t mode, long long size,
   unlinkat(parent, name, 0);
   int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (fd < 0) tar_fail(name);
+  if (attributes[0]) replace_attributes(fd, attributes); /* a file system without attributes still gets the file */
   for (long long left = size; left > 0;) {
     size_t part = left < CHUNK ? (size_t)left : CHUNK;
     if (!read_input(chunk, part)) errno = EIO, tar_fail("tar");
@@ -146,6 +150,7 @@ int unpack_files(char **argv) {
       long_name[0] = long_link[0] = 0;
       long_size = -1;
       extract_entry(root, &header, name, link, size);
+      attributes[0] = 0;
     }
   }
   return 0;

@@ -1,6 +1,13 @@
 import { basename } from 'node:path/posix'
 import { SandboxError } from '../../model/errors.ts'
-import type { FileChange, FileInfo, FileKind, GuestFiles, WatchOptions } from '../backend.ts'
+import {
+  type FileChange,
+  type FileInfo,
+  type FileKind,
+  type GuestFiles,
+  refuseMetadata,
+  type WatchOptions,
+} from '../backend.ts'
 import { reached, refusalOf } from './account.ts'
 import { type Envd, stream, unary } from './envd.ts'
 
@@ -14,7 +21,10 @@ export function envdFiles(envd: Envd, run: RunThere): GuestFiles {
     unary(envd, `filesystem.Filesystem/${method}`, message)
   return {
     read: (path, { offset = 0, length } = {}) => part(download(envd, path), offset, length),
-    write: (path, data) => upload(envd, path, data),
+    async write(path, data, metadata) {
+      refuseMetadata('e2b', metadata)
+      await upload(envd, path, data)
+    },
     list: async (path, depth = 1) =>
       entriesOf((await ask('ListDir', { path, depth })) as Entries).map(infoOf),
     stat: async (path) => infoOf(((await ask('Stat', { path })) as { entry?: Entry }).entry ?? {}),

@@ -1,6 +1,6 @@
 import { basename, dirname } from 'node:path/posix'
 import { SandboxError } from '../../model/errors.ts'
-import type { FileInfo, GuestFiles } from '../backend.ts'
+import { type FileInfo, type GuestFiles, refuseMetadata } from '../backend.ts'
 
 /** Files in a map; a directory exists while it contains something. */
 export function mockFiles(alive: () => void): GuestFiles {
@@ -18,8 +18,9 @@ export function mockFiles(alive: () => void): GuestFiles {
     async *read(path, { offset = 0, length } = {}) {
       yield get(path).subarray(offset, length === undefined ? undefined : offset + length)
     },
-    async write(path, data) {
+    async write(path, data, metadata) {
       alive()
+      refuseMetadata('mock', metadata)
       const chunks: Uint8Array[] = []
       for await (const chunk of data) chunks.push(chunk)
       files.set(path, Uint8Array.from(Buffer.concat(chunks)))

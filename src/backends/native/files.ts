@@ -5,7 +5,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { RunIo, RunResult } from '../../host/process/run.ts'
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
-import type { FileInfo, GuestFiles, WatchOptions } from '../backend.ts'
+import { type FileInfo, type GuestFiles, refuseMetadata, type WatchOptions } from '../backend.ts'
 
 type Run = (argv: readonly [string, ...string[]], io: RunIo) => Promise<RunResult>
 
@@ -13,8 +13,9 @@ type Run = (argv: readonly [string, ...string[]], io: RunIo) => Promise<RunResul
 export function nativeFiles(run: Run): GuestFiles {
   return {
     read: (path, { offset = 0, length } = {}) => read(path, offset, length),
-    write: (path, data) =>
+    write: (path, data, metadata) =>
       named(path, async () => {
+        refuseMetadata('native', metadata)
         await mkdir(dirname(path), { recursive: true })
         await pipeline(Readable.from(data), createWriteStream(path))
       }),

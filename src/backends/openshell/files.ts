@@ -7,12 +7,12 @@ import type { RemoteTransport } from '../remote/sandbox.ts'
  * (guest/agent/files/file_operations.c), and reports errors the same way.
  */
 const FAIL = 'fail() { printf "%s " "$1" >&2; exit 1; }\n'
-const SHOWN = `-printf '%y %m %U %G %s %T@ \\0%p\\0%l\\0'`
+const SHOWN = `-printf '%y %m %U %G %s %T@ \\0%p\\0%l\\0\\0'`
 
 const SCRIPTS: Readonly<Record<string, string>> = {
   read: `[ -e "$1" ] || fail ENOENT; [ -d "$1" ] && fail EISDIR; [ -f "$1" ] || fail EINVAL
 if [ -n "$3" ]; then tail -c "+$(($2 + 1))" -- "$1" | head -c "$3"; else exec tail -c "+$(($2 + 1))" -- "$1"; fi`,
-  write: `[ -d "$1" ] && fail EISDIR; mkdir -p -- "$(dirname -- "$1")" || fail ENOTDIR
+  write: `[ -z "$2" ] || fail EOPNOTSUPP; [ -d "$1" ] && fail EISDIR; mkdir -p -- "$(dirname -- "$1")" || fail ENOTDIR
 cat > "$1.$$" && mv -f -- "$1.$$" "$1" || { rm -f -- "$1.$$"; fail EACCES; }`,
   list: `[ -e "$1" ] || fail ENOENT; [ -d "$1" ] || fail ENOTDIR
 exec find "$1/" -mindepth 1 -maxdepth "$2" ${SHOWN}`,

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '4'
+export const PROTOCOL_VERSION = '5'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -242,7 +242,7 @@ export const IDENTITY_FIELDS: Readonly<Record<string, number>> = {
 /** Operations on files that the agent implements itself (`builtin`), with how many arguments each takes. */
 export const FILE_OPERATIONS: Readonly<Record<string, number>> = {
   read: 3, // PATH OFFSET LENGTH
-  write: 1, // PATH
+  write: 2, // PATH ATTRIBUTES
   stat: 1, // PATH
   list: 2, // PATH DEPTH
   mkdir: 1, // PATH

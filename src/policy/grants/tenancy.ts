@@ -4,7 +4,7 @@ import type { Guarantee } from '../../model/guarantee.ts'
 import { isWithin } from '../../model/path.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Spec } from '../../model/spec.ts'
-import { type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'
+import { allowedBy, type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'
 import { approvedHostsOf, askedHosts, askedNetworkMode } from '../network/plan-egress.ts'
 import type { PathEvidence } from '../paths/paths.ts'
 import { segmentsOf } from '../paths/text.ts'
@@ -123,7 +123,7 @@ const withoutScheme = (place: string): string => place.replace(/^https?:\/\//, '
 /** An entry as a host; ranges of addresses are compared as text alone. */
 function ruleOf(entry: string): readonly HostRule[] {
   try {
-    return parseHostRules([entry])
+    return parseHostRules([entry]).filter(({ kind }) => kind !== 'range')
   } catch {
     return []
   }
@@ -225,7 +225,8 @@ function assertMode(grants: TenantGrants, mode: NetworkMode): void {
 function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
   if (!grants.allowHosts) return
   const outer = parseHostRules(grants.allowHosts)
-  const beyond = hosts.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
+  const named = allowedBy(hosts)
+  const beyond = named.find((host) => parseHostRules([host]).some((rule) => !isCovered(rule, outer)))
   if (beyond !== undefined)
     throw refused(grants, `reach \`${beyond}\``, listed('allow_hosts', [...grants.allowHosts, beyond]))
 }

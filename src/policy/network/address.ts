@@ -22,7 +22,9 @@ export type AddressClass =
   | 'transition'
   | 'reserved'
 
-type Range = { readonly bytes: readonly number[]; readonly bits: number; readonly class: AddressClass }
+/** The addresses that begin with these bits. */
+export type AddressRange = { readonly bytes: readonly number[]; readonly bits: number }
+type Range = AddressRange & { readonly class: AddressClass }
 
 const DECIMAL = /^(0|[1-9]\d{0,2})$/
 const GROUP = /^[0-9a-f]{1,4}$/i
@@ -74,7 +76,7 @@ function range(text: string, kind: AddressClass): Range {
 }
 
 /** Does the address lie in the range? Families never mix. */
-export function inRange(bytes: readonly number[], { bytes: base, bits }: Omit<Range, 'class'>): boolean {
+export function inRange(bytes: readonly number[], { bytes: base, bits }: AddressRange): boolean {
   if (bytes.length !== base.length) return false
   const whole = bits >> 3
   for (let index = 0; index < whole; index++) if (bytes[index] !== base[index]) return false
@@ -83,7 +85,7 @@ export function inRange(bytes: readonly number[], { bytes: base, bits }: Omit<Ra
 }
 
 /** A CIDR or a single address, for an operator's list; `undefined` where the text is neither. */
-export function parseCidr(text: string): Omit<Range, 'class'> | undefined {
+export function parseCidr(text: string): AddressRange | undefined {
   const [address = '', bits, ...more] = text.split('/')
   const bytes = parseAddress(address)
   if (bytes === undefined || more.length > 0) return undefined

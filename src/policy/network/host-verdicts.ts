@@ -1,4 +1,5 @@
 import { parseAddress } from './address.ts'
+import { isDenial } from './hosts.ts'
 import { judgeTarget, networkPolicyOf, parseTarget } from './network.ts'
 
 /** What the policy says to one entry of a list of hosts. */
@@ -19,7 +20,8 @@ export function hostVerdicts(
 ): readonly HostVerdict[] {
   const policy = networkPolicyOf({ allowHosts, allowPrivate })
   return allowHosts.map((host): HostVerdict => {
-    if (/^[@*]/.test(host.trim())) return { host, verdict: 'allow', reason: BY_PATTERN }
+    if (isDenial(host)) return { host, verdict: 'deny', reason: 'denied by this entry' }
+    if (/^[@*]|\/\d+\]?$/.test(host.trim())) return { host, verdict: 'allow', reason: BY_PATTERN }
     const target = parseTarget(withPort(host.trim()), 'proxy-target')
     if (target.kind === 'blocked') return { host, verdict: 'deny', reason: target.reason }
     const { verdict, reason } = judgeTarget(policy, target.value)

@@ -1,12 +1,14 @@
 import { SandboxError } from '../../model/errors.ts'
-import { parseAddress } from './address.ts'
+import { type AddressRange, inRange, parseCidr } from './address.ts'
 
 /** Host names: which are never reached, which mean this network, and how an operator's list matches them. */
 
 /** One entry of a host allowlist, parsed. */
 export type HostRule = {
-  readonly kind: 'exact' | 'below' | 'any'
+  readonly kind: 'exact' | 'below' | 'any' | 'range'
   readonly host: string
+  /** The addresses of a rule that names an address or a range of them. */
+  readonly range?: AddressRange
   /** Absent: every port that is not refused anyway. */
   readonly port?: number
 }
@@ -122,8 +124,21 @@ export const isMetadataName = (host: string): boolean =>
 export const isInternalName = (host: string): boolean =>
   !host.includes('.') || INTERNAL_SUFFIXES.some((suffix) => host === suffix || isSubdomain(host, suffix))
 
+/** A sandbox's own list may also deny, with `!` before an entry; a list of the operator only allows. */
+export const isDenial = (entry: string): boolean => entry.trim().startsWith('!')
+
+/** The entries of a list that deny, without their `!`. */
+export const deniedBy = (entries: readonly string[]): readonly string[] =>
+  entries.filter(isDenial).map((entry) => entry.trim().slice(1))
+
+/** The entries of a list that allow. */
+export const allowedBy = (entries: readonly string[]): readonly string[] =>
+  entries.filter((entry) => !isDenial(entry))
+
 /**
- * Parses an operator's host list: `host`, `*.host`, `host:port`, `*`, or a preset. A wrong entry is an error.
+ * Parses a host list: `host`, `*.host`, `host:port`, `1.2.3.4`, `1.2.3.0/24`, `[2001:db8::/32]`, `*`, or a preset. A wrong
+ * entry is an error. SECURITY: a range matches connections by address alone. To match names with it, every name would have
+ * to be looked up, and a look-up carries data out.
  */
 export const parseHostRules = (entries: readonly string[]): readonly HostRule[] =>
   entries.flatMap((entry) => (PRESETS[entry] ?? [entry]).map(parseHostRule))
@@ -132,17 +147,23 @@ function parseHostRule(entry: string): HostRule {
   const [, text = '', portText] = /^(\[[^\]]*\]|[^:]*)(?::(\d{1,5}))?$/.exec(entry.trim().toLowerCase()) ?? []
   const port = portText === undefined ? {} : { port: Number(portText) }
   if (text === '*') return { kind: 'any', host: '', ...port }
-  const literal = text.startsWith('[') ? text.slice(1, -1) : text
-  const bytes = parseAddress(literal)
-  if (bytes !== undefined) return { kind: 'exact', host: canonicalHost(bytes), ...port }
+  const range = parseCidr(text.startsWith('[') ? text.slice(1, -1) : text)
+  if (range !== undefined) return { ...addressRule(range), ...port }
   const wildcard = text.startsWith('*.')
   const host = asciiHost(wildcard ? text.slice(2) : text)
   if (host === undefined || (port.port ?? 1) > 65_535) {
     throw new SandboxError('invalid-config', `\`${entry}\` is not a host`, {
-      hint: 'write `example.com`, `*.example.com`, `example.com:8443`, `@registries` or `@github`',
+      hint: 'write `example.com`, `*.example.com`, `example.com:8443`, `1.2.3.0/24`, `@registries` or `@github`',
     })
   }
   return { kind: wildcard ? 'below' : 'exact', host, ...port }
+}
+
+function addressRule(range: AddressRange): HostRule {
+  const isSingle = range.bits === range.bytes.length * 8
+  return isSingle
+    ? { kind: 'exact', host: canonicalHost(range.bytes), range }
+    : { kind: 'range', host: `${canonicalHost(range.bytes)}/${range.bits}`, range }
 }
 
 function asciiHost(text: string): string | undefined {
@@ -161,14 +182,35 @@ export const isCovered = (rule: HostRule, outer: readonly HostRule[]): boolean =
       (by.port === undefined || by.port === rule.port) &&
       (by.kind === 'any' ||
         (by.kind === rule.kind && by.host === rule.host) ||
+        (by.kind === 'range' && rule.range !== undefined && isInside(rule.range, by.range)) ||
         (by.kind === 'below' && rule.kind !== 'any' && isSubdomain(rule.host, by.host))),
   )
 
-/** The rule that admits this host and port, or `undefined`. Wildcards match whole labels, never the apex. */
-export function hostRuleFor(rules: readonly HostRule[], host: string, port: number): HostRule | undefined {
-  return rules.find(
-    (rule) =>
-      (rule.port === undefined || rule.port === port) &&
-      (rule.kind === 'any' || (rule.kind === 'exact' ? host === rule.host : isSubdomain(host, rule.host))),
-  )
+const isInside = (range: AddressRange, outer: AddressRange | undefined): boolean =>
+  outer !== undefined && outer.bits <= range.bits && inRange(range.bytes, outer)
+
+/**
+ * The rule that matches this host and port, or `undefined`. Wildcards match whole labels, never the apex. `literal`: the
+ * address, if the host is one.
+ */
+export function hostRuleFor(
+  rules: readonly HostRule[],
+  host: string,
+  port: number,
+  literal?: readonly number[],
+): HostRule | undefined {
+  return rules.find((rule) => (rule.port === undefined || rule.port === port) && matches(rule, host, literal))
 }
+
+function matches({ kind, host: named, range }: HostRule, host: string, literal?: readonly number[]): boolean {
+  if (kind === 'any') return true
+  if (kind === 'range') return literal !== undefined && range !== undefined && inRange(literal, range)
+  return kind === 'exact' ? host === named : isSubdomain(host, named)
+}
+
+/** Whether a list of denials names this address, for an address that a name leads to. */
+export const deniesAddress = (rules: readonly HostRule[], bytes: readonly number[], port: number): boolean =>
+  rules.some(
+    ({ range, port: only }) =>
+      range !== undefined && inRange(bytes, range) && (only === undefined || only === port),
+  )

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, test } from 'vitest'
 import { type FetchWorld, MAX_REDIRECTS, walkFetch } from './fetch-walk.ts'
-import { hostRuleFor, parseHostRules } from './hosts.ts'
+import { hostRuleFor, isCovered, parseHostRules } from './hosts.ts'
 import { isSamePeer, judgeUrl, networkPolicyOf } from './network.ts'
 
 const PUBLIC = '93.184.215.14'
@@ -335,4 +335,51 @@ it('total: any text gets a verdict, and no text reaches loopback', () => {
     ),
     { numRuns: 1000 },
   )
+})
+
+describe('addresses, ranges and denials in a list', () => {
+  const verdict = (allowHosts: readonly string[], target: string, answers: readonly string[] = []) =>
+    judgeUrl(networkPolicyOf({ allowHosts }), target, answers, 'proxy-target').verdict
+  const cases: readonly (readonly [list: string[], target: string, wanted: string, answers?: string[]])[] = [
+    [['1.1.1.1'], '1.1.1.1:443', 'allow'],
+    [['1.1.1.1'], '8.8.8.8:443', 'block'],
+    [['8.8.0.0/16'], '8.8.4.4:443', 'allow'],
+    [['8.8.0.0/16'], '8.9.0.1:443', 'block'],
+    [['8.8.0.0/16:443'], '8.8.4.4:80', 'block'],
+    [['[2606:4700::/32]'], '[2606:4700::1111]:443', 'allow'],
+    [['[2606:4700::/32]'], '[2606:4701::1]:443', 'block'],
+    // A name is not looked up for a range.
+    [['8.8.0.0/16'], 'dns.google:443', 'block', ['8.8.8.8']],
+    // Neither opens what only an operator can open.
+    [['0.0.0.0/0'], '10.0.0.1:443', 'block'],
+    [['0.0.0.0/0'], '169.254.169.254:80', 'block'],
+    [['*', '!evil.example'], 'evil.example:443', 'block', ['1.1.1.1']],
+    [['*', '!evil.example'], 'good.example:443', 'allow', ['1.1.1.1']],
+    [['*', '!*.evil.example'], 'a.evil.example:443', 'block', ['1.1.1.1']],
+    [['*', '!8.8.8.8'], '8.8.8.8:443', 'block'],
+    [['*', '!8.8.8.8'], '1.1.1.1:443', 'allow'],
+    // A name that leads to a denied address is denied too, also if only one of its addresses is.
+    [['*', '!8.8.8.0/24'], 'dns.google:443', 'block', ['1.1.1.1', '8.8.8.8']],
+    [['*', '!8.8.8.8:53'], '8.8.8.8:443', 'allow'],
+    // A list that only denies allows nothing by itself.
+    [['!8.8.8.8'], '1.1.1.1:443', 'block'],
+  ]
+  test.each(cases.map((row) => ({ row, name: `${row[0]}: ${row[1]} is ${row[2]}` })))('$name', ({ row }) => {
+    const [list, target, wanted, answers] = row
+    expect(verdict(list, target, answers)).toBe(wanted)
+  })
+
+  test('a list of the operator does not deny, and covers the ranges inside its own', () => {
+    expect(() => parseHostRules(['!evil.example'])).toThrow(/is not a host/)
+    const covered = (entry: string, outer: string): boolean =>
+      parseHostRules([entry]).every((rule) => isCovered(rule, parseHostRules([outer])))
+    expect(covered('8.8.8.8', '8.8.0.0/16')).toBe(true)
+    expect(covered('8.8.8.0/24', '8.8.0.0/16')).toBe(true)
+    expect(covered('8.0.0.0/8', '8.8.0.0/16')).toBe(false)
+    expect(covered('8.8.8.0/24', '8.8.8.8')).toBe(false)
+    expect(covered('8.8.8.8', '[::/0]')).toBe(false)
+    expect(covered('8.8.8.8', '*')).toBe(true)
+    expect(covered('*', '0.0.0.0/0')).toBe(false)
+    expect(covered('example.com', '0.0.0.0/0')).toBe(false)
+  })
 })

@@ -1,7 +1,10 @@
 import type { UrlVerdict } from '../../model/decision.ts'
 import { type AddressClass, classify, inRange, parseAddress, parseCidr } from './address.ts'
 import {
+  allowedBy,
   canonicalHost,
+  deniedBy,
+  deniesAddress,
   type HostRule,
   hostRuleFor,
   isHostName,
@@ -14,6 +17,8 @@ import {
 export type NetworkPolicy = {
   /** Absent: every public host. Present, even empty: only these. */
   readonly hosts?: readonly HostRule[]
+  /** Never reached, even if `hosts` has them. */
+  readonly denied?: readonly HostRule[]
   readonly privateHosts: readonly HostRule[]
   readonly privateRanges: readonly { readonly bytes: readonly number[]; readonly bits: number }[]
 }
@@ -25,7 +30,8 @@ export function networkPolicyOf(given: {
 }): NetworkPolicy {
   const open = given.allowPrivate ?? []
   return {
-    ...(given.allowHosts === undefined ? {} : { hosts: parseHostRules(given.allowHosts) }),
+    ...(given.allowHosts === undefined ? {} : { hosts: parseHostRules(allowedBy(given.allowHosts)) }),
+    denied: parseHostRules(deniedBy(given.allowHosts ?? [])),
     privateHosts: parseHostRules(open.filter((entry) => parseCidr(entry) === undefined)),
     privateRanges: open.flatMap((entry) => parseCidr(entry) ?? []),
   }
@@ -123,7 +129,9 @@ export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
   const { host, port, literal } = target
   if (isMetadataName(host) || (literal && classify(literal) === 'metadata'))
     return block(`\`${host}\` serves cloud metadata`)
-  const rule = policy.hosts && hostRuleFor(policy.hosts, literal ? canonicalHost(literal) : host, port)
+  const name = literal ? canonicalHost(literal) : host
+  if (hostRuleFor(policy.denied ?? [], name, port, literal)) return block(`\`${host}\` is denied`)
+  const rule = policy.hosts && hostRuleFor(policy.hosts, name, port, literal)
   // An operator may name a port for tunnels (`github.com:22`); a fetch of such a port stays refused.
   const named = target.kind === 'proxy-target' && rule?.port === port
   if (BAD_PORTS.has(port) && !named) return block(`port ${port} is refused`)
@@ -136,11 +144,13 @@ export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
 
 /**
  * Whether the list of hosts is the only objection to a target, so that a person may be asked about it.
- * SECURITY: metadata services, internal names, private addresses and refused ports are never a question, whatever the operator opened.
+ * SECURITY: metadata services, internal names, private addresses, refused ports and denied hosts are never a question, whatever the
+ * operator opened.
  */
 export function isOnlyUnlisted(policy: NetworkPolicy, target: Target): boolean {
   if (judgeTarget(policy, target).verdict === 'allow') return false
-  return judgeTarget({ privateHosts: [], privateRanges: [] }, target).verdict === 'allow'
+  const { denied = [] } = policy
+  return judgeTarget({ denied, privateHosts: [], privateRanges: [] }, target).verdict === 'allow'
 }
 
 /** The policy with one more host and port on its list. */
@@ -154,6 +164,8 @@ export const hostEntry = ({ host, port }: Pick<Target, 'host' | 'port'>): string
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 
 function judgeAddress(policy: NetworkPolicy, target: Target, bytes: readonly number[]): UrlVerdict {
+  if (deniesAddress(policy.denied ?? [], unmapped(bytes), target.port))
+    return block(`\`${target.host}\` leads to a denied address`)
   const kind = classify(bytes)
   if (kind === 'public') return { verdict: 'allow', reason: 'public address' }
   const named = target.literal ? canonicalHost(target.literal) : target.host

@@ -4,7 +4,7 @@ import { type Plan, type PlanFile, PROXY_PORT } from '../../model/plan.ts'
 import type { NetworkMode, Spec } from '../../model/spec.ts'
 import type { Facts, SandboxPolicy } from '../grants/grants.ts'
 import { parseSecretGrant } from '../grants/secret-grant.ts'
-import { isCovered, parseHostRules } from './hosts.ts'
+import { allowedBy, deniedBy, isCovered, parseHostRules } from './hosts.ts'
 import { certificateEnvironment, proxyEnvironment } from './proxy-environment.ts'
 
 /** What network mode `fetch` adds to a plan. */
@@ -32,9 +32,11 @@ export const askedNetworkMode = (spec: Spec): NetworkMode =>
  */
 export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string[] {
   const asked = askedHosts(spec)
-  if (asked.length === 0) return policy.defaultHosts ?? policy.allowHosts
+  const named = allowedBy(asked)
+  parseHostRules(deniedBy(asked))
+  if (named.length === 0) return [...(policy.defaultHosts ?? policy.allowHosts), ...asked]
   const outer = parseHostRules(policy.allowHosts)
-  const beyond = asked.find((entry) => parseHostRules([entry]).some((rule) => !isCovered(rule, outer)))
+  const beyond = named.find((entry) => parseHostRules([entry]).some((rule) => !isCovered(rule, outer)))
   if (policy.allowHosts.length > 0 && beyond !== undefined)
     throw new SandboxError('ssrf-blocked', `\`${beyond}\` is not among the hosts that the policy allows`, {
       hint: `allowed: ${policy.allowHosts.join(', ')}`,

@@ -7,6 +7,7 @@ import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
 import { answererFor, type E2bSurface, HOME, PRIVATE, pathOf } from './sandbox-request.ts'
 import type { BuildBody, Step } from './shapes.ts'
+import { assignTags } from './tags.ts'
 
 /** Builds of templates: the steps run in a sandbox, and what its own directories then hold is the template. */
 
@@ -73,7 +74,8 @@ async function keep(
   { startCmd, readyCmd }: BuildBody,
   place: BuildState,
 ): Promise<void> {
-  await e2b.templates.keep(entry.ready(), PRIVATE, {
+  const before = await e2b.templates.find(build.tenant, build.templateId)
+  const kept = await e2b.templates.keep(entry.ready(), PRIVATE, {
     id: build.templateId,
     kind: 'template',
     tenant: build.tenant,
@@ -87,8 +89,10 @@ async function keep(
       ...(readyCmd ? { readyCommand: readyCmd } : {}),
       ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
       ...(build.memoryMb === undefined ? {} : { memoryMb: build.memoryMb }),
+      ...(before?.data.tags ? { tags: before.data.tags } : {}),
     },
   })
+  if (build.tags.length > 0) await assignTags(e2b.templates, kept, build.tags)
 }
 
 type Site = {

@@ -5,6 +5,7 @@ const build = (tenant: string, id: string, status: Build['status'] = 'ready'): B
   id,
   tenant,
   templateId: 'tpl',
+  tags: [],
   name: 'x',
   cpus: undefined,
   memoryMb: undefined,

@@ -10,6 +10,8 @@ export type Build = {
   readonly templateId: string
   readonly tenant: string
   readonly name: string
+  /** Tags that lead to this build once it is ready. */
+  readonly tags: readonly string[]
   readonly cpus: number | undefined
   readonly memoryMb: number | undefined
   readonly log: BuildLog

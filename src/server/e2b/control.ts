@@ -1,11 +1,11 @@
 import { SandboxError } from '../../model/errors.ts'
 import { createSandbox } from './create.ts'
 import { listAll, listPage } from './listing.ts'
-import { allowHostsOf, networkUpdateShape } from './network.ts'
+import { defaultHosts, hostsOf, networkUpdateShape } from './network.ts'
 import { logsOf, metricsOf } from './observe.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './rest.ts'
 import { connectShape, createShape, pauseShape, refreshShape, timeoutShape, withoutNulls } from './shapes.ts'
-import { accessOf, detailOf } from './views.ts'
+import { accessOf, detailOf, type E2bOptions, networkOptions, OPTIONS, optionsOf, specOf } from './views.ts'
 
 /** E2B's control plane: the life of sandboxes over REST. */
 
@@ -68,11 +68,18 @@ async function resume(call: RestCall): Promise<Response> {
 
 async function setNetwork(call: RestCall): Promise<Response> {
   const { allow_internet_access, ...network } = await bodyOf(call, withoutNulls(networkUpdateShape))
-  const { id, live } = await aliveOf(call)
-  const hosts = allowHostsOf(network, allow_internet_access)
-  // Nothing named means the operator's own list, as at the begin.
-  const wanted = hosts ?? live?.sandbox?.plan.network.allowHosts ?? []
-  await call.surface.parts.supervisor.setAllowHosts(call.principal, id, wanted)
+  const { surface, principal } = call
+  const seen = await aliveOf(call)
+  const defaults = defaultHosts(surface.e2b.policyFor(principal), surface.e2b.internet())
+  const hosts = hostsOf(network, allow_internet_access, defaults)
+  const { template, maskHost } = optionsOf(specOf(seen))
+  const options: E2bOptions = {
+    template,
+    ...(maskHost ? { maskHost } : {}),
+    ...networkOptions(network, allow_internet_access),
+  }
+  const metadata = { [OPTIONS]: JSON.stringify(options) }
+  await surface.parts.supervisor.setAllowHosts(principal, seen.id, hosts, metadata)
   return nothing()
 }
 

@@ -4,10 +4,11 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
-import { allowHostsOf, networkOf } from './network.ts'
+import { defaultHosts, hostsOf, networkOf } from './network.ts'
 import { answererFor, type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
-import { type E2bOptions, OPTIONS } from './views.ts'
+import { findTagged } from './tags.ts'
+import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 
 /** A sandbox as E2B's clients expect one: user `user`, home `/home/user`, the host's own tools. */
 
@@ -41,7 +42,9 @@ export async function templateFor(
 ): Promise<Template | undefined> {
   const bare = name.replace(/:default$/, '')
   if (PLAIN.includes(bare)) return undefined
-  const found = (await e2b.templates.find(tenant, name)) ?? (await e2b.templates.find(tenant, bare))
+  const { templates } = e2b
+  const exact = /:/.test(bare) ? undefined : await templates.find(tenant, bare)
+  const found = exact ?? (await findTagged(templates, tenant, name)) ?? (await templates.find(tenant, name))
   if (!found)
     throw new SandboxError('not-found', `there is no template \`${name}\``, {
       hint: 'use `base`, or build one',
@@ -49,19 +52,32 @@ export async function templateFor(
   return found
 }
 
+/** The hosts that a new sandbox may reach. */
+const hostsFor = ({ e2b }: E2bSurface, principal: Principal, body: CreateBody): readonly string[] =>
+  hostsOf(
+    body.network ?? {},
+    body.allow_internet_access,
+    defaultHosts(e2b.policyFor(principal), e2b.internet()),
+  )
+
+/** SECURITY: the text becomes a header of requests. */
+function checkMask(mask: string): string {
+  if (/^[A-Za-z0-9.-]+(:\d{1,5})?$/.test(masked(mask, 0))) return mask
+  throw new SandboxError('invalid-input', 'maskRequestHost: not a host name, with or without a port')
+}
+
 function specFor(
   { e2b }: E2bSurface,
   principal: Principal,
   body: CreateBody,
-  template: Template | undefined,
+  { template, hosts }: { readonly template: Template | undefined; readonly hosts: readonly string[] },
 ): Spec {
   const policy = e2b.policyFor(principal)
   const { network = {}, allow_internet_access: internet } = body
-  const hosts = allowHostsOf(network, internet)
   const options: E2bOptions = {
     template: body.templateID ?? 'base',
-    ...(internet === undefined ? {} : { internet }),
-    ...(network.allowOut ? { allowOut: network.allowOut } : {}),
+    ...networkOptions(network, internet),
+    ...(network.maskRequestHost === undefined ? {} : { maskHost: checkMask(network.maskRequestHost) }),
   }
   const { cpus, memoryMb, env } = template?.data ?? {}
   // SECURITY: their directories lie on the host's disk, which also holds the records of everything.
@@ -90,12 +106,14 @@ export async function createSandbox(
 ): Promise<SandboxView> {
   refuseUnbuilt(body)
   const template = await templateFor(surface, principal.tenant, body.templateID ?? 'base')
-  const spec = specFor(surface, principal, body, template)
+  const hosts = hostsFor(surface, principal, body)
+  const spec = specFor(surface, principal, body, { template, hosts })
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000) })
+  surface.e2b.usage.follow(made.live as LiveSandbox)
   try {
-    if (isClosed(body)) await closeNetwork(made.live as LiveSandbox)
+    if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
     if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
     return made
   } catch (error) {
@@ -104,10 +122,7 @@ export async function createSandbox(
   }
 }
 
-/** An empty list of hosts means the operator's; a client that wants none gets none. */
-const isClosed = ({ network = {}, allow_internet_access }: CreateBody): boolean =>
-  allowHostsOf(network, allow_internet_access)?.length === 0
-
+/** In a spec an empty list of hosts means the operator's. */
 async function closeNetwork(entry: LiveSandbox): Promise<void> {
   const live = entry.ready()
   if (live.plan.network.allowHosts.length > 0) await live.setAllowHosts([])

@@ -6,17 +6,17 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import { claimedSandbox } from '../../supervisor/access/sandbox-tokens.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { AppEnv } from '../app.ts'
-import { makerInForce } from '../auth.ts'
+import { makerInForce, secretIn } from '../auth.ts'
 import { passOn } from '../ports.ts'
 import { type Stream, streaming, unary } from './connect.ts'
-import { ConnectError, connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
+import { connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
 import * as filesystem from './filesystem.ts'
-import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf } from './ids.ts'
+import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf, toE2bId } from './ids.ts'
 import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
 import { awake, type E2bSurface, type SandboxRequest } from './sandbox-request.ts'
-import { download, signedSandbox, upload } from './transfer.ts'
-import { specOf } from './views.ts'
+import { download, isExpired, signedSandbox, upload } from './transfer.ts'
+import { maskOf, specOf } from './views.ts'
 import * as watchers from './watchers.ts'
 
 /** What E2B's clients say to a sandbox itself; told from the rest by header, token, signature or host name. */
@@ -67,7 +67,8 @@ export async function serveTarget(
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
     const guest = await traffic(surface, context, target.id, doorOf(target, context.req.path))
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
-    return await passOn(guest.live, context.env.incoming, target.port).catch(() => closedPort(target))
+    const host = maskOf(guest.live.row, target.port)
+    return await passOn(guest.live, context.env.incoming, target.port, host).catch(() => closedPort(target))
   } catch (error) {
     if (error instanceof SandboxError && error.code === 'sandbox-not-found') return notRunning(target.id)
     return rpc && !(error instanceof Error && 'id' in error)
@@ -78,7 +79,7 @@ export async function serveTarget(
 
 const closedPort = ({ id, port }: Target): Response =>
   Response.json(
-    { sandboxId: id, message: 'The sandbox is running but port is not open', port, code: 502 },
+    { sandboxId: toE2bId(id), message: 'The sandbox is running but port is not open', port, code: 502 },
     { status: 502 },
   )
 
@@ -150,7 +151,9 @@ async function principalOf(
   const signed = query?.has('signature') && context.req.header('x-access-token') === undefined
   if (!signed) return owner(surface, context, id)
   if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
-    throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
+    throw new SandboxError('unauthenticated', 'invalid signature')
+  if (isExpired(query as URLSearchParams))
+    throw new SandboxError('unauthenticated', 'signature is already expired')
   const { row } = await surface.parts.supervisor.get(anyone(id), id)
   await makerInForce(surface.parts.keys, row.keyId)
   return anyone(id)
@@ -186,7 +189,7 @@ async function traffic(
   const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
   const passes =
     door !== 'own' && (await mayPass(surface, seen, given, { ...open, byAddress: door === 'address' }))
-  if (!passes) await owner(surface, context, id)
+  if (!passes) await ownerOfPort(surface, context, id, door)
   return {
     surface,
     context,
@@ -194,6 +197,24 @@ async function traffic(
     principal,
     live: seen.live as SandboxRequest['live'],
     sandbox: live,
+  }
+}
+
+/** A private port without any credential is answered as E2B does it: forbidden, with the name of the missing header. */
+async function ownerOfPort(
+  surface: E2bSurface,
+  context: Context<AppEnv>,
+  id: string,
+  door: RequiredToken,
+): Promise<void> {
+  try {
+    await owner(surface, context, id)
+  } catch (error) {
+    const isMissing = error instanceof SandboxError && error.code === 'unauthenticated'
+    if (!isMissing || door !== 'address' || secretIn(context.req.raw.headers) !== undefined) throw error
+    throw new SandboxError('forbidden', 'the ports of this sandbox are private', {
+      hint: "send the header 'e2b-traffic-access-token'",
+    })
   }
 }
 
@@ -216,7 +237,7 @@ export async function mayPass(
   if (open.byAddress && isPublic) return true
   if (token === undefined) return false
   if (!same(token, e2b.tokens.traffic(row.id)))
-    throw new ConnectError('unauthenticated', 'the traffic token is wrong')
+    throw new SandboxError('forbidden', "the token in 'e2b-traffic-access-token' is wrong")
   const ask = (): Promise<Principal> => makerInForce(parts.keys, row.keyId)
   await ask()
   parts.streams.enter('traffic', open.headers, row.id, ask, open.answer)

@@ -1,5 +1,6 @@
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
 import { isAuthenticationLost, type StreamEnd } from '../../model/stream-end.ts'
+import { toE2bId } from './ids.ts'
 
 /** How errors look to E2B's clients: numbers on their REST routes, words in their RPC. */
 
@@ -39,12 +40,18 @@ export class ConnectError extends Error {
   }
 }
 
+/** E2B's own phrase; programs look for it in the message of a command that lost its sandbox. */
+const END_OF_LIFE = 'the sandbox was killed or reached its end of life'
+
 /**
  * The reason why a stream was ended from here. PLATFORM: for `unavailable` E2B's clients raise the error with which they
  * report a sandbox that is gone, and show our words first.
  */
-export const streamEndError = (cut: StreamEnd): ConnectError =>
-  new ConnectError(isAuthenticationLost(cut) ? 'unauthenticated' : 'unavailable', cut.message)
+export function streamEndError(end: StreamEnd): ConnectError {
+  if (isAuthenticationLost(end)) return new ConnectError('unauthenticated', end.message)
+  const message = end.reason === 'sandbox-ended' ? `${end.message}: ${END_OF_LIFE}` : end.message
+  return new ConnectError('unavailable', message)
+}
 
 const CODES: Partial<Record<ErrorCode, ConnectCode>> = {
   'file-not-found': 'not_found',
@@ -93,7 +100,7 @@ export const connectAnswer = (problem: ConnectProblem): Response =>
 
 /** The sandbox is gone or asleep: whatever was asked of it. */
 export const notRunning = (id: string): Response =>
-  Response.json({ sandboxId: id, message: 'The sandbox was not found', code: 502 }, { status: 502 })
+  Response.json({ sandboxId: toE2bId(id), message: 'The sandbox was not found', code: 502 }, { status: 502 })
 
 /** INVARIANT: E2B's clients look at the number in the body, not at the status. */
 export function restProblem(error: unknown, log: Log): Response {

@@ -5,6 +5,7 @@ import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { endStreamSoon } from '../stream-end.ts'
 import { onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
+import { ownerOf } from './owners.ts'
 import { basicUser, checkUser, pathOf, type SandboxRequest, within } from './sandbox-request.ts'
 
 /** `filesystem.Filesystem`: files as the sandbox sees them. */
@@ -68,9 +69,9 @@ async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
     size: String(info.size),
     mode: info.mode,
     permissions: permissions(info.kind, info.mode),
-    owner: info.uid === 0 ? 'root' : 'user',
-    group: info.gid === 0 ? 'root' : 'user',
+    ...(await ownerOf(live, info)),
     modifiedTime: new Date(info.modifiedMs).toISOString(),
+    ...(info.metadata ? { metadata: info.metadata } : {}),
     ...(info.target === undefined
       ? {}
       : { symlinkTarget: real?.path ?? posix.resolve(posix.dirname(info.path), info.target) }),

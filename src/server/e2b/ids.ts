@@ -2,7 +2,7 @@ import { isIP } from 'node:net'
 
 /** Which sandbox a request is for. E2B's ids go into host names, so ours travel without the underscore. */
 
-export const toE2bId = (id: string): string => id.replace('_', '')
+export const toE2bId = (id: string): string => id.replace(/^sb_/, 'sb')
 
 /** Ours, or nothing when it cannot be one. */
 export const fromE2bId = (text: string): string | undefined => {

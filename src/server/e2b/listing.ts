@@ -48,7 +48,7 @@ function fits(seen: SandboxView, { metadata, template, after }: Filter): boolean
   const spec = specOf(seen)
   const own = callerMetadata(spec)
   return (
-    seen.row.createdAt > after &&
+    seen.row.createdAt >= after &&
     metadata.every(([name, value]) => own[name] === value) &&
     (template === undefined || optionsOf(spec).template === template)
   )

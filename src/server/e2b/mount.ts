@@ -8,6 +8,7 @@ import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
 import { serveRest } from './rest.ts'
 import { awake, type E2bParts, type E2bSurface } from './sandbox-request.ts'
 import { TEMPLATES, takeUpload } from './template-routes.ts'
+import { maskOf } from './views.ts'
 
 /**
  * E2B's surface beside `/v1`: an unmodified E2B client works with `E2B_API_URL` and `E2B_SANDBOX_URL` set to this server.
@@ -45,7 +46,7 @@ export function e2bUpgrades(e2b: E2bParts): UpgradeTaker {
     const open = { headers: headersOf(upgrade.request), answer: upgrade.socket, byAddress: true }
     if (!(await mayPass({ parts: upgrade.parts, e2b }, seen, given, open)))
       await upgrade.parts.supervisor.get(await upgrade.authenticate(id), id)
-    await joinPort(upgrade, seen.live as NonNullable<typeof seen.live>, port)
+    await joinPort(upgrade, seen.live as NonNullable<typeof seen.live>, port, maskOf(seen.row, port))
     return true
   }
 }

@@ -1,8 +1,9 @@
+import { isIPv6 } from 'node:net'
 import { SandboxError } from '../../model/errors.ts'
 import { boolean, list, number, object, optional, record, type Shape, text } from '../../model/shape.ts'
 import type { Spec } from '../../model/spec.ts'
 
-/** E2B's network options in our words: names that the proxy lets through; there is no raw way out. */
+/** E2B's network options as a list of hosts for the proxy; there is no other way out. */
 
 const anything: Shape<unknown> = { schema: {}, parse: (value) => value }
 const hosts = () => optional(list(text({ max: 1024 }), 1024))
@@ -26,6 +27,17 @@ export const networkUpdateShape = object({ ...egressFields, allow_internet_acces
 /** Parsed network options. */
 export type E2bNetwork = ReturnType<typeof networkShape.parse>
 
+/** What the operator permits, as far as lists of hosts are concerned. */
+export type HostCeiling = {
+  /** Hosts that may be named; empty: any public one. */
+  readonly allowHosts: readonly string[]
+  /** The hosts of this tenant; absent: as above. */
+  readonly defaultHosts?: readonly string[]
+}
+
+/** `[e2b] internet`: what a sandbox reaches whose creator names no hosts. */
+export type Internet = 'closed' | 'registries' | 'open'
+
 const ALL_TRAFFIC = ['0.0.0.0/0', '::/0']
 
 const refuse = (what: string, hint: string): never => {
@@ -37,38 +49,54 @@ function refuseUnbuilt(network: E2bNetwork): void {
   if (network.egressProxy !== undefined) refuse('`egressProxy`', 'leave it out; the way out is our own proxy')
   if (network.rules && Object.keys(network.rules).length > 0)
     refuse('`rules`', 'an operator can broker credentials with `secrets`')
-  if (network.maskRequestHost !== undefined) refuse('`maskRequestHost`', 'leave it out')
   if (network.httpsPorts?.length) refuse('`httpsPorts`', 'leave it out')
-  const single = network.denyOut?.find((host) => !ALL_TRAFFIC.includes(host))
-  if (single !== undefined)
-    refuse(`denying \`${single}\` alone`, 'everything is closed but what `allowOut` names')
+}
+
+/** An entry as our lists write it: an IPv6 address stands in brackets. */
+const entryOf = (host: string): string => (isIPv6(host.split('/')[0] ?? '') ? `[${host}]` : host)
+
+const named = (entries: readonly string[] = []): readonly string[] =>
+  entries.filter((host) => !ALL_TRAFFIC.includes(host)).map(entryOf)
+const hasAll = (entries: readonly string[] = []): boolean =>
+  entries.some((host) => ALL_TRAFFIC.includes(host))
+
+/** The hosts of a sandbox that names none. */
+export function defaultHosts(ceiling: HostCeiling, internet: Internet | undefined): readonly string[] {
+  const outer = ceiling.defaultHosts ?? ceiling.allowHosts
+  if (internet === 'closed') return []
+  if (internet === undefined) return outer
+  const wanted = internet === 'open' ? '*' : '@registries'
+  const isUnlimited = ceiling.defaultHosts === undefined && outer.length === 0
+  if (isUnlimited || outer.includes('*') || outer.includes(wanted)) return [wanted]
+  return internet === 'open' ? outer : []
 }
 
 /**
- * The names that a sandbox may reach. `undefined`: what the operator allows for all; an empty list: nothing.
- * All traffic is no name: it means the operator's list.
+ * The hosts that a sandbox may reach; an empty list: none. As with E2B, what is allowed by name is reached even if it is
+ * denied too. SECURITY: unlike E2B, `allowOut` alone also closes the rest.
  */
-export function allowHostsOf(
+export function hostsOf(
   network: E2bNetwork,
   internet: boolean | undefined,
-): readonly string[] | undefined {
+  defaults: readonly string[],
+): readonly string[] {
   refuseUnbuilt(network)
+  const allowed = named(network.allowOut)
   if (internet === false) return []
-  const named = network.allowOut?.filter((host) => !ALL_TRAFFIC.includes(host))
-  const address = named?.find((host) => /^[\d.]+(\/\d+)?$|\/\d+$|^[0-9a-f]*:[0-9a-f:]+$/i.test(host))
-  if (address !== undefined)
-    refuse(`the address range \`${address}\``, 'name hosts: `example.com`, `*.example.com`')
-  if (named && named.length > 0) return named
-  return network.denyOut?.length ? [] : undefined
+  if (hasAll(network.denyOut)) return hasAll(network.allowOut) ? defaults : allowed
+  if (allowed.length > 0 && !hasAll(network.allowOut)) return allowed
+  const denied = named(network.denyOut).filter((host) => !allowed.includes(host))
+  const open = [...new Set([...defaults, ...allowed])]
+  return open.length === 0 ? [] : [...open, ...denied.map((host) => `!${host}`)]
 }
 
 /** Mode `fetch` wherever the policy has it, so that the list can be changed while the sandbox runs. */
 export function networkOf(
   modes: readonly string[],
-  allowHosts: readonly string[] | undefined,
+  allowHosts: readonly string[],
 ): NonNullable<Spec['network']> {
-  if (modes.includes('fetch')) return { mode: 'fetch', ...(allowHosts?.length ? { allowHosts } : {}) }
-  if (allowHosts?.length)
+  if (modes.includes('fetch')) return { mode: 'fetch', ...(allowHosts.length > 0 ? { allowHosts } : {}) }
+  if (allowHosts.length > 0)
     throw new SandboxError('invalid-network-mode', 'network mode `fetch` is not permitted', {
       hint: 'an operator can add it to `[policy] allowed_network_modes`',
     })

@@ -1,42 +1,45 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import { fromE2bId } from './ids.ts'
 import { aliveOf, type RestCall } from './rest.ts'
 import { infoOf } from './views.ts'
 
 /** What a sandbox uses, and what is on record about it. */
 
-type Sample = { readonly at: number; readonly cpuMs: number }
-const LAST = new WeakMap<LiveSandbox, Sample>()
 const MB = 1024 * 1024
 
 /**
- * One figure: now. The processor's share counts from the last time that somebody asked. Empty where nothing can be
- * measured: no figure is better than a wrong one.
+ * The samples of a period, by default from the start until now. Empty where the backend cannot measure: no figure is
+ * better than a wrong one.
  */
 export async function metricsOf(call: RestCall): Promise<Response> {
   const seen = await aliveOf(call)
-  const entry = seen.live
-  const usage = entry?.sandbox?.usage()
-  if (!entry || !usage) return Response.json([])
-  const at = Date.now()
-  const before = LAST.get(entry) ?? { at: seen.row.createdAt, cpuMs: 0 }
-  LAST.set(entry, { at, cpuMs: usage.cpuMs })
+  if (!seen.live) return Response.json([])
+  // Whole seconds, so the second that `end` names belongs to the period.
+  const from = secondsOf(call.query, 'start', 0) * 1000
+  const to = secondsOf(call.query, 'end', Number.POSITIVE_INFINITY) * 1000 + 999
   const { cpuCount, memoryMB, diskSizeMB } = infoOf(seen)
-  const share = (usage.cpuMs - before.cpuMs) / (Math.max(1, at - before.at) * cpuCount)
-  return Response.json([
-    {
+  const samples = await call.surface.e2b.usage.of(seen.live, from, to)
+  return Response.json(
+    samples.map(({ at, cpus, memoryBytes, diskBytes }) => ({
       timestamp: new Date(at).toISOString(),
       timestampUnix: Math.floor(at / 1000),
       cpuCount,
-      cpuUsedPct: Math.round(Math.min(1, Math.max(0, share)) * 10_000) / 100,
-      memUsed: usage.memoryBytes,
+      cpuUsedPct: Math.round(Math.min(1, cpus / cpuCount) * 10_000) / 100,
+      memUsed: memoryBytes,
       memTotal: memoryMB * MB,
       memCache: 0,
-      diskUsed: 0,
+      diskUsed: diskBytes,
       diskTotal: diskSizeMB * MB,
-    },
-  ])
+    })),
+  )
+}
+
+function secondsOf(query: URLSearchParams, name: string, otherwise: number): number {
+  const text = query.get(name)
+  if (text === null) return otherwise
+  if (!/^\d{1,12}$/.test(text))
+    throw new SandboxError('invalid-input', `${name}: not a time in whole seconds since 1970`)
+  return Number(text)
 }
 
 const LIMIT = 1000

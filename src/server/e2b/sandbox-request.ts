@@ -7,21 +7,27 @@ import { sandboxInsteadOfAsking } from '../../supervisor/approvals/auto-answer.t
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
+import type { UsageHistory } from '../../supervisor/telemetry/usage-history.ts'
 import type { AppEnv, Surface } from '../app.ts'
 import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
+import type { HostCeiling, Internet } from './network.ts'
 
 /** What this surface needs beside the server's own parts. */
 export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
   readonly builds: Builds
+  /** What each of these sandboxes used over time. */
+  readonly usage: UsageHistory
   /** What policy permits to the sandboxes of this key. */
   readonly policyFor: (principal: Principal) => {
     readonly networkModes: readonly string[]
     readonly max: { readonly diskMb: number }
     readonly publicPorts?: boolean
-  }
+  } & HostCeiling
+  /** `[e2b] internet` as it is now. */
+  readonly internet: () => Internet | undefined
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
   readonly diskMb: number
   /** The text of a program in guest/kernels. */

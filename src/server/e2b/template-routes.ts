@@ -16,6 +16,7 @@ import { limitOf } from './listing.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './rest.ts'
 import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import { buildShape, forkShape, newTemplateShape, snapshotShape } from './shapes.ts'
+import { checkTag, TAGS } from './tags.ts'
 import { accessOf, ENVD_VERSION } from './views.ts'
 
 /** Templates, their builds, and snapshots, which are templates that a sandbox made. */
@@ -32,24 +33,21 @@ async function request(call: RestCall): Promise<Response> {
       'invalid-input',
       'a template needs a name of letters, digits, `-`, `_`, `.` and `:`',
     )
-  const tags = (body.tags ?? []).filter((tag) => tag !== 'default')
-  if (tags.length > 0)
-    throw new SandboxError('unsupported', 'tags are not supported', {
-      hint: `name it \`${name}:${tags[0]}\``,
-    })
+  const tags = (body.tags ?? []).filter((tag) => tag !== 'default').map(checkTag)
   const before = await surface.e2b.templates.find(principal.tenant, name)
   const build: Build = {
     id: newName('bld'),
     templateId: before?.id ?? newName('tpl'),
     tenant: principal.tenant,
     name,
+    tags,
     cpus: body.cpuCount,
     memoryMb: body.memoryMB,
     log: new BuildLog(),
     status: 'waiting',
   }
   surface.e2b.builds.add(build)
-  const names = { names: [name], aliases: [name], tags: ['default'] }
+  const names = { names: [name], aliases: [name], tags: tags.length > 0 ? tags : ['default'] }
   return Response.json(
     { templateID: build.templateId, buildID: build.id, public: false, ...names },
     { status: 202 },
@@ -170,19 +168,6 @@ async function remove({ surface, principal, params }: RestCall): Promise<Respons
   return nothing()
 }
 
-async function tags(call: RestCall): Promise<Response> {
-  const found = await templateFor(call.surface, call.principal.tenant, call.params.id ?? '')
-  const createdAt = new Date(found?.createdAt ?? 0).toISOString()
-  return Response.json([{ tag: 'default', buildID: found?.id ?? 'base', createdAt }])
-}
-
-const noTags = (): Promise<Response> =>
-  Promise.reject(
-    new SandboxError('unsupported', 'tags are not supported', {
-      hint: 'give each build a name of its own',
-    }),
-  )
-
 /** The files of the sandbox's own directories; its processes are not in it. */
 async function snapshot(call: RestCall): Promise<Response> {
   const { surface, principal } = call
@@ -256,9 +241,7 @@ export const TEMPLATES: readonly RestRoute[] = [
   { method: 'GET', path: '/templates/:id/files/:hash', scope: 'create', handle: uploadLink },
   { method: 'GET', path: '/templates', scope: 'read', handle: list },
   { method: 'GET', path: '/templates/aliases/:alias', scope: 'read', handle: alias },
-  { method: 'POST', path: '/templates/tags', scope: 'create', handle: noTags },
-  { method: 'DELETE', path: '/templates/tags', scope: 'create', handle: noTags },
-  { method: 'GET', path: '/templates/:id/tags', scope: 'read', handle: tags },
+  ...TAGS,
   { method: 'GET', path: '/templates/:id', scope: 'read', handle: one },
   { method: 'DELETE', path: '/templates/:id', scope: 'create', handle: remove },
   { method: 'POST', path: '/sandboxes/:id/snapshots', scope: 'create', handle: snapshot },

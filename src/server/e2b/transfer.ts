@@ -3,6 +3,7 @@ import { posix } from 'node:path'
 import { Readable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { bytesOf } from '../body.ts'
 import { reading } from './filesystem.ts'
 import { parts } from './multipart.ts'
@@ -14,6 +15,8 @@ import {
   type SandboxRequest,
   within,
 } from './sandbox-request.ts'
+
+type FileMetadata = NonNullable<Parameters<OpenSandbox['files']['write']>[2]>
 
 /** `/files`: whole files in and out, as streams. */
 
@@ -63,15 +66,13 @@ function streamed(source: AsyncGenerator<Uint8Array>, ready: (Uint8Array | undef
 export async function upload(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
   checkUser(query.get('username') ?? basicUser(guest.request))
   const { request } = guest
-  for (const name of request.headers.keys())
-    if (name.startsWith('x-metadata-'))
-      throw new SandboxError('unsupported', 'files have no metadata here', { hint: 'leave `metadata` out' })
+  const metadata = metadataOf(request.headers)
   const type = request.headers.get('content-type') ?? ''
   const asked = query.get('path') ?? undefined
   return within(guest, async () => {
     const written = /^multipart\/form-data\b/i.test(type)
-      ? await uploadForm(guest, type, asked)
-      : [await uploadOne(guest, pathOf(requirePath(asked)), plainBody(request))]
+      ? await uploadForm({ guest, metadata }, type, asked)
+      : [await uploadOne({ guest, metadata }, pathOf(requirePath(asked)), plainBody(request))]
     return Response.json(written)
   })
 }
@@ -81,27 +82,41 @@ function requirePath(path: string | undefined): string {
   throw new SandboxError('invalid-input', 'the address names no path')
 }
 
-async function uploadForm(
-  guest: SandboxRequest,
-  type: string,
-  asked: string | undefined,
-): Promise<unknown[]> {
+const MOST_METADATA = 2048
+
+/** The metadata in `X-Metadata-…` headers. SECURITY: it is kept in an inode, which has little room. */
+function metadataOf(headers: Headers): FileMetadata | undefined {
+  const pairs = [...headers]
+    .filter(([name]) => name.startsWith('x-metadata-'))
+    .map(([name, value]) => [name.slice('x-metadata-'.length), value] as const)
+  if (pairs.length === 0) return undefined
+  if (pairs.some(([name, value]) => !/^[!-~]{1,200}$/.test(name) || !/^[ -~]*$/.test(value)))
+    throw new SandboxError('invalid-input', 'the metadata of a file is not plain ASCII')
+  if (pairs.flat().join('').length > MOST_METADATA)
+    throw new SandboxError('too-large', `the metadata of a file is larger than ${MOST_METADATA} bytes`)
+  return Object.fromEntries(pairs)
+}
+
+/** An upload of one or many files; all get the same metadata. */
+type Upload = { readonly guest: SandboxRequest; readonly metadata: FileMetadata | undefined }
+
+async function uploadForm(upload: Upload, type: string, asked: string | undefined): Promise<unknown[]> {
   const written: unknown[] = []
-  for await (const part of parts(rawBody(guest.request), type)) {
+  for await (const part of parts(rawBody(upload.guest.request), type)) {
     if (part.name !== 'file') continue
-    written.push(await uploadOne(guest, pathOf(requirePath(asked ?? part.filename)), part.data))
+    written.push(await uploadOne(upload, pathOf(requirePath(asked ?? part.filename)), part.data))
   }
   if (written.length === 0) throw new SandboxError('invalid-input', 'the form holds no file')
   return written
 }
 
 async function uploadOne(
-  { sandbox }: SandboxRequest,
+  { guest: { sandbox }, metadata }: Upload,
   path: string,
   data: AsyncIterable<Uint8Array>,
 ): Promise<unknown> {
-  await sandbox.files.write(path, data)
-  return { name: posix.basename(path), path, type: 'file' }
+  await sandbox.files.write(path, data, metadata)
+  return { name: posix.basename(path), path, type: 'file', ...(metadata ? { metadata } : {}) }
 }
 
 async function* rawBody(request: Request): AsyncGenerator<Uint8Array, void> {
@@ -124,7 +139,16 @@ async function* unzipped(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8A
   }
 }
 
-/** Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. */
+/** Whether a signed address has expired. */
+export const isExpired = (query: URLSearchParams): boolean => {
+  const expires = query.get('signature_expiration')
+  return expires !== null && !(Number(expires) * 1000 > Date.now())
+}
+
+/**
+ * Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. SECURITY: also
+ * finds the sandbox of an expired address; callers must check `isExpired`.
+ */
 export function signedSandbox(
   ids: readonly string[],
   method: string,
@@ -133,7 +157,6 @@ export function signedSandbox(
 ): string | undefined {
   const given = Buffer.from(query.get('signature') ?? '')
   const expires = query.get('signature_expiration')
-  if (expires !== null && !(Number(expires) * 1000 > Date.now())) return undefined
   const words = [query.get('path') ?? '', method === 'GET' ? 'read' : 'write', query.get('username') ?? '']
   return ids.find((id) => {
     const text = [...words, tokens.access(id), ...(expires === null ? [] : [expires])].join(':')

@@ -6,6 +6,7 @@ import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { mayHoldToken } from '../auth.ts'
 import { callerMetadata } from '../views.ts'
 import { domainOf, toE2bId } from './ids.ts'
+import type { E2bNetwork } from './network.ts'
 import type { E2bSurface } from './sandbox-request.ts'
 
 /** Sandboxes as E2B's clients see them. */
@@ -18,6 +19,9 @@ const optionsShape = object({
   template: text(),
   internet: optional(boolean()),
   allowOut: optional(list(text())),
+  denyOut: optional(list(text())),
+  /** The `Host` header of requests to ports; `${PORT}` stands for the port. */
+  maskHost: optional(text()),
 })
 /** Options of E2B's clients that are kept with a sandbox. */
 export type E2bOptions = Infer<typeof optionsShape>
@@ -35,6 +39,25 @@ export function optionsOf(spec: Spec): E2bOptions {
     return { template: 'base' }
   }
 }
+
+/** The `Host` header that a program on a port of the sandbox gets, if its creator chose one. */
+export const maskOf = (row: SandboxView['row'], port: number): string | undefined =>
+  masked(optionsOf(specOf({ row })).maskHost, port)
+
+/** A mask with E2B's placeholder for the port filled in. */
+export const masked = <Mask extends string | undefined>(mask: Mask, port: number): Mask =>
+  // biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholder is E2B's
+  mask?.replaceAll('${PORT}', String(port)) as Mask
+
+/** What is kept of a client's network options, to show them again. */
+export const networkOptions = (
+  { allowOut, denyOut }: Pick<E2bNetwork, 'allowOut' | 'denyOut'>,
+  internet: boolean | undefined,
+): Omit<E2bOptions, 'template'> => ({
+  ...(internet === undefined ? {} : { internet }),
+  ...(allowOut ? { allowOut } : {}),
+  ...(denyOut ? { denyOut } : {}),
+})
 
 /** E2B's clients cannot read a sandbox without an end. */
 const NEVER = 100 * 365 * 24 * 3600 * 1000
@@ -82,12 +105,17 @@ const tokensOf = ({ e2b: { tokens } }: E2bSurface, { row }: SandboxView) => ({
 /** A sandbox with its tokens and addresses. */
 export function detailOf(surface: E2bSurface, principal: Principal, seen: SandboxView, host: string) {
   const spec = specOf(seen)
-  const { internet, allowOut } = optionsOf(spec)
+  const { internet, allowOut, denyOut, maskHost } = optionsOf(spec)
   return {
     ...infoOf(seen),
     ...accessOf(surface, principal, seen, host),
     allowInternetAccess: internet ?? null,
-    network: { allowPublicTraffic: spec.publicPorts ?? false, ...(allowOut ? { allowOut } : {}) },
+    network: {
+      allowPublicTraffic: spec.publicPorts ?? false,
+      ...(allowOut ? { allowOut } : {}),
+      ...(denyOut ? { denyOut } : {}),
+      ...(maskHost ? { maskRequestHost: maskHost } : {}),
+    },
     lifecycle: { onTimeout: 'kill', autoResume: false },
   }
 }

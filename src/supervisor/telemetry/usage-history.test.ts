@@ -1,0 +1,46 @@
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import type { LiveSandbox } from '../live-sandbox.ts'
+import { UsageHistory } from './usage-history.ts'
+
+beforeEach(() => void vi.useFakeTimers())
+afterEach(() => void vi.useRealTimers())
+
+/** A sandbox that keeps one CPU half busy. */
+function halfBusy(): { readonly entry: LiveSandbox; readonly end: () => void } {
+  const createdAt = Date.now()
+  let end: () => void = () => {}
+  const gone = new Promise<void>((resolve) => {
+    end = resolve
+  })
+  const usage = () => ({ cpuMs: (Date.now() - createdAt) / 2, memoryBytes: 1000 })
+  const entry = { id: 'sb_1', row: { createdAt }, state: 'ready', sandbox: { usage }, gone }
+  return { entry: entry as unknown as LiveSandbox, end }
+}
+
+test('a long life is covered from its start, in few samples', async () => {
+  const history = new UsageHistory(async () => 7)
+  const { entry } = halfBusy()
+  const start = Date.now()
+  history.follow(entry)
+  await vi.advanceTimersByTimeAsync(3 * 3600_000)
+  const all = await history.of(entry, 0, Number.POSITIVE_INFINITY)
+  expect(all.length).toBeGreaterThan(100)
+  expect(all.length).toBeLessThanOrEqual(241)
+  expect((all[0]?.at ?? 0) - start).toBeLessThan(5 * 60_000)
+  for (const { cpus, diskBytes } of all) expect([Math.round(cpus * 100), diskBytes]).toEqual([50, 7])
+  const hour = await history.of(entry, start + 3600_000, start + 2 * 3600_000)
+  expect(hour.length).toBeGreaterThan(30)
+  for (const { at } of hour) expect(at >= start + 3600_000 && at <= start + 2 * 3600_000).toBe(true)
+})
+
+test('nothing is sampled when every sandbox has ended, and disk is measured at most once a minute', async () => {
+  let measured = 0
+  const history = new UsageHistory(async () => ++measured)
+  const { entry, end } = halfBusy()
+  history.follow(entry)
+  await vi.advanceTimersByTimeAsync(10 * 60_000)
+  expect(measured).toBeLessThanOrEqual(11)
+  end()
+  await vi.advanceTimersByTimeAsync(20_000)
+  expect(vi.getTimerCount()).toBe(0)
+})

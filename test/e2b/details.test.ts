@@ -1,0 +1,185 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { client, get, type Loose, until, type World, world } from './kit.ts'
+
+/** Details of E2B's contract that its users' programs rely on: statuses, phrases, bounds and names. */
+
+let here: World
+let e2b: Loose
+let sandbox: Loose
+beforeAll(async () => {
+  here = await world('[server]\nhosts = ["*.sbx.test"]\n')
+  e2b = await client('e2b')
+  sandbox = await e2b.Sandbox.create(here.options)
+})
+afterAll(async () => {
+  await here.close()
+  expect(here.logs).toEqual([])
+})
+
+describe('files', () => {
+  test('have the owner that programs inside see', async () => {
+    await sandbox.commands.run('mkdir d; echo x > d/f')
+    const inside = (await sandbox.commands.run('stat -c "%U %G" d/f /etc')).stdout.trim().split('\n')
+    const f = await sandbox.files.getInfo('d/f')
+    const etc = await sandbox.files.getInfo('/etc')
+    expect([f, etc].map(({ owner, group }) => `${owner} ${group}`)).toEqual(inside)
+    expect(f.owner).toBe('user')
+    const [listed] = await sandbox.files.list('d')
+    expect([listed.owner, listed.group]).toEqual(['user', 'user'])
+  })
+
+  test('an expired address says so, a wrong one is told apart', async () => {
+    await sandbox.files.write('signed.txt', 'x')
+    const late = await sandbox.downloadUrl('signed.txt', { useSignatureExpiration: -10_000 })
+    const answer = await fetch(late)
+    expect([answer.status, await answer.json()]).toEqual([
+      401,
+      { code: 401, message: 'signature is already expired' },
+    ])
+    // Moving the time of a signed address makes it a wrong one.
+    const moved = new URL(late)
+    moved.searchParams.set('signature_expiration', String(Math.ceil(Date.now() / 1000) + 60))
+    const named = { 'e2b-sandbox-id': sandbox.sandboxId, 'e2b-sandbox-port': '49983' }
+    const wrong = await fetch(moved, { headers: named })
+    expect([wrong.status, ((await wrong.json()) as Loose).message]).toEqual([401, 'invalid signature'])
+    const upload = await sandbox.uploadUrl('signed.txt', { useSignatureExpiration: -10_000 })
+    expect((await fetch(upload, { method: 'POST', body: 'y' })).status).toBe(401)
+    expect(await sandbox.files.read('signed.txt')).toBe('x')
+  })
+})
+
+describe('a sandbox that is gone', () => {
+  test('is named as its clients know it', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    const host = one.getHost(3000)
+    const closed = await get(here.options.apiUrl, host)
+    expect([closed.status, JSON.parse(closed.text).sandboxId]).toEqual([502, one.sandboxId])
+    await one.kill()
+    const gone = await get(here.options.apiUrl, host)
+    expect([gone.status, JSON.parse(gone.text)]).toEqual([
+      502,
+      { sandboxId: one.sandboxId, message: 'The sandbox was not found', code: 502 },
+    ])
+  })
+
+  test('tells a running command in E2B’s own phrase', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    const running = await one.commands.run('sleep 60', { background: true })
+    await one.kill()
+    const error = await running.wait().catch((thrown: Loose) => thrown)
+    expect(error).toBeInstanceOf(e2b.TimeoutError)
+    expect(error.message).toContain('sandbox was killed or reached its end of life')
+  })
+})
+
+describe('times', () => {
+  test('`startedAfter` includes its own instant', async () => {
+    const { startedAt } = await sandbox.getInfo()
+    const from = async (ms: number): Promise<string[]> => {
+      const query = { startedAfter: new Date(startedAt.getTime() + ms) }
+      const items = await e2b.Sandbox.list({ ...here.options, query }).nextItems()
+      return items.map(({ sandboxId }: Loose) => sandboxId)
+    }
+    expect(await from(0)).toContain(sandbox.sandboxId)
+    expect(await from(1)).not.toContain(sandbox.sandboxId)
+  })
+
+  test('connecting leaves a later end where it was', async () => {
+    const { endAt } = await sandbox.getInfo()
+    for (const timeoutMs of [1000, 2000, 3000])
+      await e2b.Sandbox.connect(sandbox.sandboxId, { ...here.options, timeoutMs })
+    expect((await sandbox.getInfo()).endAt).toEqual(endAt)
+    await e2b.Sandbox.connect(sandbox.sandboxId, { ...here.options, timeoutMs: 3_600_000 })
+    expect((await sandbox.getInfo()).endAt.getTime()).toBeGreaterThan(endAt.getTime())
+  })
+})
+
+describe('private ports', () => {
+  test('are forbidden without their token and with a wrong one', async () => {
+    const one = await e2b.Sandbox.create({ ...here.options, network: { allowPublicTraffic: false } })
+    await one.files.write('s.cjs', 'require("http").createServer((q, s) => s.end("in")).listen(3000)')
+    await one.commands.run('node s.cjs', { background: true, timeoutMs: 0 })
+    const ask = (headers = {}) => get(here.options.apiUrl, one.getHost(3000), headers)
+    const token = { 'e2b-traffic-access-token': one.trafficAccessToken }
+    await until(async () => (await ask(token)).text === 'in', 'the server')
+    const bare = await ask()
+    expect([bare.status, JSON.parse(bare.text).code]).toEqual([403, 403])
+    expect((await ask({ 'e2b-traffic-access-token': `${one.trafficAccessToken}0` })).status).toBe(403)
+    expect((await ask({ 'x-api-key': `e2b_${'0'.repeat(40)}` })).status).toBe(401)
+    await one.kill()
+  })
+})
+
+describe('figures', () => {
+  test('come for the period that was asked for, with the disk', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    const start = new Date()
+    await one.commands.run('head -c 3000000 /dev/zero > big; for i in $(seq 20000); do :; done')
+    const [figure, ...more] = await one.getMetrics({ start, end: new Date() })
+    expect(more).toEqual([])
+    expect(figure.diskUsed).toBeGreaterThan(2_900_000)
+    expect(figure.diskTotal).toBeGreaterThan(figure.diskUsed)
+    expect(figure.memUsed).toBeGreaterThan(100_000)
+    expect(figure.cpuUsedPct).toBeGreaterThan(0)
+    const before = (minutes: number): Date => new Date(start.getTime() - minutes * 60_000)
+    expect(await one.getMetrics({ start: before(60), end: before(30) })).toEqual([])
+    expect(await one.getMetrics()).toHaveLength(1)
+    const wrong = await fetch(`${here.options.apiUrl}/sandboxes/${one.sandboxId}/metrics?start=soon`, {
+      headers: { 'x-api-key': here.options.apiKey },
+    })
+    expect(wrong.status).toBe(400)
+    await one.kill()
+  })
+})
+
+describe('programs', () => {
+  test('`python` is there, behind every program of the system', async () => {
+    expect((await sandbox.commands.run('python -c "print(6 * 7)"')).stdout).toBe('42\n')
+    const { stdout } = await sandbox.commands.run('echo "$PATH"')
+    expect(stdout).toMatch(/:\/home\/user\/\.local\/bin\n$/)
+  })
+
+  test('a snapshot and what is made of it have it too', async () => {
+    const { snapshotId } = await sandbox.createSnapshot()
+    const copy = await e2b.Sandbox.create(snapshotId, here.options)
+    expect((await copy.commands.run('python -c "print(1)"')).stdout).toBe('1\n')
+    await copy.kill()
+  })
+})
+
+describe('tags of templates', () => {
+  const build = (name: string, text: string): Promise<Loose> =>
+    e2b.Template.build(e2b.Template().fromBaseImage().runCmd(`echo ${text} > said`), name, here.options)
+  const said = async (name: string): Promise<string> => {
+    const one = await e2b.Sandbox.create(name, here.options)
+    const text = await one.files.read('said')
+    await one.kill()
+    return text.trim()
+  }
+  const tags = async (name: string): Promise<string[]> =>
+    (await e2b.Template.getTags(name, here.options)).map(({ tag }: Loose) => tag).sort()
+
+  test('lead to one build at a time', async () => {
+    const first = await build('tagged:v1', 'one')
+    await build('tagged:v2', 'two')
+    const given = await e2b.Template.assignTags('tagged:v1', ['stable', 'latest'], here.options)
+    expect(given.tags).toEqual(['stable', 'latest'])
+    expect(await said('tagged:stable')).toBe('one')
+    await e2b.Template.assignTags('tagged:v2', 'stable', here.options)
+    expect([await said('tagged:stable'), await said('tagged:latest'), await said('tagged:v1')]).toEqual([
+      'two',
+      'one',
+      'one',
+    ])
+    expect(await tags(first.templateId)).toEqual(['latest', 'stable', 'v1', 'v2'])
+    await e2b.Template.removeTags('tagged', ['latest'], here.options)
+    expect(await tags('tagged')).toEqual(['stable', 'v1', 'v2'])
+    await expect(said('tagged:latest')).rejects.toThrow(/no template/)
+    for (const wrong of [':bad', 'a:b', ''])
+      await expect(e2b.Template.assignTags('tagged:v1', wrong, here.options)).rejects.toThrow()
+    await expect(e2b.Template.assignTags('tagged:', 'x', here.options)).rejects.toThrow()
+    const stranger = { ...here.options, apiKey: await here.key('stranger') }
+    await expect(e2b.Template.assignTags('tagged:v1', 'x', stranger)).rejects.toThrow(/no template/)
+    await expect(e2b.Template.getTags('tagged', stranger)).rejects.toThrow(/no template/)
+  })
+})

@@ -1,0 +1,99 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { client, get, type Loose, until, type World, world } from './kit.ts'
+
+/** What a sandbox reaches: by the operator's default, by what its creator allows and denies, and how ports are named. */
+
+let here: World
+let e2b: Loose
+beforeAll(async () => {
+  here = await world('[e2b]\ninternet = "open"\n[server]\nhosts = ["*.sbx.test"]\n')
+  e2b = await client('e2b')
+})
+afterAll(async () => {
+  await here.close()
+  expect(here.logs).toEqual([])
+})
+
+const listOf = async (place: World, one: Loose): Promise<string[]> => {
+  const id = one.sandboxId.replace(/^sb/, 'sb_')
+  return (await place.server.call('GET', `/v1/sandboxes/${id}`)).json.network.allow_hosts
+}
+/** What the proxy answers to a request for this host. The policy for commands would refuse some of them before. */
+const ask = async (one: Loose, host: string): Promise<string> => {
+  const line = `curl -sS --noproxy '' --max-time 5 "http://$H/" 2>&1; true`
+  return (await one.commands.run(line, { envs: { H: host } })).stdout
+}
+
+describe('lists', () => {
+  test('addresses, ranges and denials, at the start and while it runs', async () => {
+    const make = (network: object): Promise<Loose> => e2b.Sandbox.create({ ...here.options, network })
+    const all = '0.0.0.0/0'
+    const one = await make({ denyOut: [all], allowOut: ['192.0.2.7', '2001:db8::/32'] })
+    expect(await listOf(here, one)).toEqual(['192.0.2.7', '[2001:db8::/32]'])
+    await one.updateNetwork({ denyOut: ['bad.example', '198.51.100.0/24'] })
+    expect(await listOf(here, one)).toEqual(['*', '!bad.example', '!198.51.100.0/24'])
+    expect(await ask(one, 'bad.example')).toContain('`bad.example` is denied')
+    expect(await ask(one, '198.51.100.9')).toContain('is denied')
+    expect(await ask(one, 'other.invalid-tld')).not.toContain('denied')
+    expect((await one.getInfo()).network.denyOut).toEqual(['bad.example', '198.51.100.0/24'])
+    await one.updateNetwork({})
+    expect(await listOf(here, one)).toEqual(['*'])
+    await one.updateNetwork({ denyOut: [all] })
+    expect(await listOf(here, one)).toEqual([])
+    await one.kill()
+    const both = await make({ allowOut: ['a.example'], denyOut: ['a.example', all] })
+    expect(await listOf(here, both)).toEqual(['a.example'])
+    await both.kill()
+    await expect(make({ denyOut: ['1.2.3.4/99'] })).rejects.toThrow(/is not a host/)
+  })
+
+  test('what is open stays closed to this machine and its network', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    expect(await listOf(here, one)).toEqual(['*'])
+    for (const host of ['127.0.0.1', '10.0.0.1', '169.254.169.254', 'localhost', 'metadata.google.internal'])
+      expect(await ask(one, host)).toMatch(/metadata|loopback|private|internal/)
+    await one.kill()
+    const closed = await e2b.Sandbox.create({ ...here.options, allowInternetAccess: false })
+    expect(await listOf(here, closed)).toEqual([])
+    await closed.kill()
+  })
+
+  test.each([
+    ['closed', '', []],
+    ['registries', '', ['@registries']],
+    ['open', '[network]\nallow_hosts = ["one.example"]\n', ['one.example']],
+    ['closed', '[network]\nallow_hosts = ["one.example"]\n', []],
+    ['registries', '[network]\nallow_hosts = ["one.example"]\n', []],
+  ])('the operator’s default `%s` %s', async (internet, network, wanted) => {
+    const other = await world(`[e2b]\ninternet = "${internet}"\n${network}`)
+    const one = await e2b.Sandbox.create(other.options)
+    const id = one.sandboxId.replace(/^sb/, 'sb_')
+    const { live } = await other.server.server.parts.supervisor.get(
+      { keyId: '', tenant: '', scopes: [], sandboxId: id },
+      id,
+    )
+    expect(live?.sandbox?.allowHosts).toEqual(wanted)
+    await other.close()
+  })
+})
+
+describe('ports', () => {
+  test('a program sees the host that its creator chose', async () => {
+    const one = await e2b.Sandbox.create({
+      ...here.options,
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholder is E2B's
+      network: { maskRequestHost: 'inner.example:${PORT}' },
+    })
+    await one.files.write(
+      's.cjs',
+      'require("http").createServer((q, s) => s.end(q.headers.host)).listen(3000)',
+    )
+    await one.commands.run('node s.cjs', { background: true, timeoutMs: 0 })
+    const page = () => get(here.options.apiUrl, one.getHost(3000))
+    await until(async () => (await page()).status === 200, 'the server')
+    expect((await page()).text).toBe('inner.example:3000')
+    await one.kill()
+    const wrong = { ...here.options, network: { maskRequestHost: 'a\r\nb: c' } }
+    await expect(e2b.Sandbox.create(wrong)).rejects.toThrow(/maskRequestHost/)
+  })
+})
