@@ -76,7 +76,8 @@ async function connect(
       asked.push(params.message)
       const yes = answers.shift() ?? false
       const isHost =
-        'allow' in (params as { requestedSchema: { properties: object } }).requestedSchema.properties
+        'allow' in
+        (params as unknown as { requestedSchema: { properties: object } }).requestedSchema.properties
       return { action: 'accept', content: isHost ? { allow: yes ? 'once' : 'no' } : { approve: yes } }
     })
   const transport =

@@ -73,6 +73,8 @@ const RUNNING = {
   ...rows(CODE, 'git/setting git/exec-path git/repository git/dynamic git/program git/template'),
   ...rows(ANYTHING, 'code/catastrophe git/transport packages/shell'),
   ...rows(SOME_PATH, 'text/awk-write paths/open-write'),
+  ...rows(CODE, 'shell/history text/awk-load programs/script'),
+  ...rows(SOME_READ, 'paths/broad-read'),
   ...rows(SOME_READ, 'text/awk-files text/awk-read text/awk-environment'),
   ...rows(['processes'], 'editors/attach processes/kill wrappers/daemon system/message'),
   ...rows(['network', 'publish', 'granted-secret'], 'agents/start'),
@@ -145,9 +147,16 @@ const HOST = {
   ...rows(ANYTHING, 'escape/container-mount escape/pod escape/bus escape/trace'),
   ...rows(ANYTHING, 'tampering/agent tampering/control-plane tampering/environment tampering/files'),
   ...rows(ANYTHING, 'tampering/guard tampering/kill tampering/service forensics/history'),
+  ...rows(['resources', ...NETWORK], 'resource/miner'),
+  ...rows(['loopback'], 'network/loopback'),
+  ...rows(MACHINE, 'system/clock'),
+  ...rows(['processes'], 'programs/terminal'),
   ...rows(['resources'], 'resource/fork-bomb resource/flood resource/endless'),
   ...rows(NONE, 'reading/files reading/checksums reading/binary reading/text reading/find reading/machine'),
-  ...rows(NONE, 'reading/shell reading/versions git/look git/look-or-change git/stash-look'),
+  ...rows(
+    NONE,
+    'reading/shell reading/short-versions reading/versions git/look git/look-or-change git/stash-look',
+  ),
 }
 
 const RULE_RISKS = { ...SHELL, ...RUNNING, ...REACHING, ...HOST }
