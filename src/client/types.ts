@@ -1,3 +1,4 @@
+import type { CreateBody } from '../model/api/create-sandbox.ts'
 import type { ExecEnd } from '../model/api/execs.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Limits, NetworkMode, Preset } from '../model/spec.ts'
@@ -31,35 +32,7 @@ export type {
 export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
 /** What a client asks for when it creates a sandbox. */
-export type SandboxSpec = {
-  readonly backend?: string
-  readonly min_isolation?: Level
-  readonly preset?: Preset
-  readonly template?: string
-  readonly image?: string
-  readonly workspace?: string
-  readonly read?: readonly string[]
-  readonly write?: readonly string[]
-  readonly deny?: readonly string[]
-  readonly mounts?: readonly {
-    readonly source: string
-    readonly target: string
-    readonly mode?: 'ro' | 'rw'
-  }[]
-  readonly network?: { readonly mode?: NetworkMode; readonly allow_hosts?: readonly string[] }
-  readonly unix_sockets?: readonly string[]
-  /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
-  readonly secrets?: readonly string[]
-  readonly limits?: Limits
-  readonly env?: Readonly<Record<string, string>>
-  readonly waive?: readonly string[]
-  readonly metadata?: Readonly<Record<string, string>>
-  /** Changes to host directories need approval. */
-  readonly review?: boolean
-  readonly timeout_ms?: number
-  readonly idle_ms?: number
-  readonly agent_id?: string
-}
+export type SandboxSpec = CreateBody
 
 /** How a command runs. */
 export type ExecOptions = {

@@ -7,8 +7,8 @@ import { isPortHost } from './e2b/ids.ts'
  * (`<port>-<id>.<domain>`) it is the program's.
  */
 
-/** Never passed on: they act beyond the host that sends them, or on the connection. */
-const NEVER: ReadonlySet<string> = new Set([
+/** Headers that belong to one connection and are never passed on, in either direction. */
+export const HOP_BY_HOP: readonly string[] = [
   'connection',
   'keep-alive',
   'proxy-authenticate',
@@ -17,6 +17,11 @@ const NEVER: ReadonlySet<string> = new Set([
   'trailer',
   'transfer-encoding',
   'upgrade',
+]
+
+/** Never passed on: they act beyond the host that sends them, or on the connection. */
+const NEVER: ReadonlySet<string> = new Set([
+  ...HOP_BY_HOP,
   'content-length',
   // A cookie can be set for the parent domain, which is the server's.
   'set-cookie',

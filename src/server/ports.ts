@@ -7,20 +7,10 @@ import {
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
-import { passedHeaders } from './port-headers.ts'
+import { HOP_BY_HOP, passedHeaders } from './port-headers.ts'
 
 /** What a program in the sandbox serves, for callers outside. */
 
-const HOP = [
-  'connection',
-  'keep-alive',
-  'proxy-authenticate',
-  'proxy-authorization',
-  'te',
-  'trailer',
-  'transfer-encoding',
-  'upgrade',
-]
 /** SECURITY: our keys and a console's cookies are not the sandbox's to see, nor are ours its to set. */
 const OURS = [
   'authorization',
@@ -50,7 +40,7 @@ export function innerHeaders(
   port: number,
   host = `localhost:${port}`,
 ): OutgoingHttpHeaders {
-  const kept = Object.entries(headers).filter(([name]) => ![...HOP, ...OURS, 'host'].includes(name))
+  const kept = Object.entries(headers).filter(([name]) => ![...HOP_BY_HOP, ...OURS, 'host'].includes(name))
   return { ...Object.fromEntries(kept), host }
 }
 

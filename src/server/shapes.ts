@@ -1,3 +1,4 @@
+import { type CreateBody, envShape, ms, words } from '../model/api/create-sandbox.ts'
 import { json } from '../model/api/fields.ts'
 import { SHOWN_STATES } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -30,83 +31,6 @@ import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 
 /** Request bodies and queries. Each shape is the parser and, in `/openapi.json`, the schema. */
-
-const ms = () => number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })
-const words = (max = 1024) => text({ max })
-const envShape = record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)
-
-/** Limits have the names of the library's spec; the snake_case spelling is accepted too. */
-const LIMIT_NAMES: Readonly<Record<string, string>> = {
-  memory_mb: 'memoryMb',
-  disk_mb: 'diskMb',
-  wall_ms: 'wallMs',
-  idle_ms: 'idleMs',
-  output_bytes: 'outputBytes',
-}
-const limits: Shape<Infer<typeof limitsShape>> = {
-  schema: limitsShape.schema,
-  parse(value, at) {
-    if (typeof value !== 'object' || value === null || Array.isArray(value))
-      return limitsShape.parse(value, at)
-    const named = Object.entries(value).map(([name, one]) => [LIMIT_NAMES[name] ?? name, one] as const)
-    if (new Set(named.map(([name]) => name)).size < named.length)
-      throw new SandboxError('invalid-input', `${at}: a limit is given twice`)
-    return limitsShape.parse(Object.fromEntries(named), at)
-  },
-}
-
-/** Metadata of the caller. SECURITY: names that begin with `ringfence.` are the server's own. */
-export function metadataShape(name = /^[^\0=]+$/): Shape<Readonly<Record<string, string>>> {
-  const inner = record(text({ empty: true, max: 4096 }), name)
-  return {
-    ...inner,
-    parse(value, at) {
-      const given = inner.parse(value, at)
-      const reserved = Object.keys(given).find((one) => one.startsWith('ringfence.'))
-      return reserved === undefined
-        ? given
-        : refuse(at, `the name \`${reserved.slice(0, 64)}\` is reserved`, 'choose one without `ringfence.`')
-    },
-  }
-}
-
-/** The body that creates a sandbox. */
-export const createShape = object({
-  backend: optional(words()),
-  min_isolation: optional(oneOf(...LEVELS)),
-  preset: optional(oneOf(...PRESETS)),
-  template: optional(words()),
-  image: optional(words()),
-  workspace: optional(words(4096)),
-  read: optional(list(words(4096), 256)),
-  write: optional(list(words(4096), 256)),
-  deny: optional(list(words(4096), 256)),
-  mounts: optional(list(mountShape, 256)),
-  network: optional(
-    object({
-      mode: optional(oneOf(...NETWORK_MODES)),
-      allow_hosts: optional(list(words(), 1024)),
-      /** What happens to a connection to another host in mode `fetch`; default: `[network] unlisted`. */
-      unlisted: optional(oneOf(...UNLISTED)),
-    }),
-  ),
-  unix_sockets: optional(list(words(4096), 64)),
-  /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
-  secrets: optional(list(words(1024), 64)),
-  limits: optional(limits),
-  env: optional(envShape),
-  waive: optional(list(oneOf(...GUARANTEE_NAMES))),
-  metadata: optional(metadataShape()),
-  /** Ports are reachable without a key. */
-  public_ports: optional(boolean()),
-  /** Changes to host directories need approval. */
-  review: optional(boolean()),
-  timeout_ms: optional(ms()),
-  idle_ms: optional(ms()),
-  agent_id: optional(text({ max: 256 })),
-})
-/** A parsed create. */
-export type CreateBody = Infer<typeof createShape>
 
 /** The spec that a request asks for. */
 export function specOf(body: CreateBody): Spec {

@@ -2,7 +2,7 @@ import { appendFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileS
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { createShape } from '../../src/server/shapes.ts'
+import { createShape } from '../../src/model/api/create-sandbox.ts'
 import { readSkill } from '../../src/skills/package.ts'
 import { SkillRegister } from '../../src/skills/register.ts'
 import type { Scope } from '../../src/supervisor/access/keys.ts'

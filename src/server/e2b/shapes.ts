@@ -1,5 +1,5 @@
+import { metadataShape } from '../../model/api/create-sandbox.ts'
 import { boolean, list, number, object, optional, record, type Shape, text } from '../../model/shape.ts'
-import { metadataShape } from '../shapes.ts'
 import { networkShape } from './network.ts'
 
 /** What E2B's clients send. A field that is `null` is one that is not there. */

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { recordPage } from '../../model/api/audit.ts'
+import { createShape } from '../../model/api/create-sandbox.ts'
 import {
   createdSandboxShape,
   networkChangeShape,
@@ -10,7 +11,7 @@ import {
 import { SandboxError } from '../../model/errors.ts'
 import type { Call, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
-import { createShape, listQuery, logsQuery, networkShape, noBody, specOf, timeoutShape } from '../shapes.ts'
+import { listQuery, logsQuery, networkShape, noBody, specOf, timeoutShape } from '../shapes.ts'
 import { createdJson, cursorFrom, cursorOf, nextSeq, sandboxJson, stateOf } from '../views.ts'
 
 /** Sandboxes: their lifecycle and what they are doing. */
