@@ -60,6 +60,33 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
+describe('a host that is not on the list', () => {
+  test('is allowed for good: the change of the policy is shown, saved, and the connection goes on', async () => {
+    const id = await make({ agent_id: 'claude-code', network: { unlisted: 'ask' } })
+    const at = await openSignedIn()
+    const { page } = at
+    const got = call('POST', `/v1/sandboxes/${id}/exec`, {
+      command: 'python3 /dev/stdin',
+      stdin:
+        "import urllib.request\ntry: urllib.request.urlopen('http://files.test:8080/')\nexcept urllib.error.HTTPError as e: print(e.headers['x-ringfence-reason'])\n",
+    })
+    await page.getByRole('heading', { name: 'Needs attention' }).waitFor()
+    await page.keyboard.press('g')
+    await page.keyboard.press('a')
+    const question = page.getByRole('article', { name: 'Approval request' })
+    await question.getByText('connect to files.test:8080').waitFor()
+    await saveScreenshot(page, 'host-1-question')
+    await page.keyboard.press('w')
+    const dialog = page.getByRole('dialog', { name: 'Always allow this host?' })
+    await dialog.getByText('[[approved_host]]').waitFor()
+    await saveScreenshot(page, 'host-2-always')
+    await dialog.getByRole('button', { name: 'Save and allow' }).click()
+    expect((await got).json.stdout).toContain('does not resolve')
+    expect(readFileSync(join(dir, 'ringfence.toml'), 'utf8')).toContain('host = "files.test:8080"')
+    await at.context.close()
+  })
+})
+
 describe('an approval', () => {
   test('is found, explained, rejected and recorded, by keyboard alone', async () => {
     const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' } })
