@@ -15,6 +15,7 @@ import {
   reviewedMounts,
   type SandboxPolicy,
 } from './grants/grants.ts'
+import { parseSecretGrant } from './grants/secret-grant.ts'
 import { allowedHosts, askedNetworkMode, egressEnvironment, egressFiles } from './network/plan-egress.ts'
 import { type PinFacts, protectionFor } from './paths/pins.ts'
 
@@ -108,6 +109,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
       ...(mode === 'fetch' ? egressEnvironment(facts) : {}),
       ...spec.env,
     },
+    secrets: (spec.secrets ?? []).map((grant) => parseSecretGrant(grant).name),
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
     runAs: ownerOf(facts, workspace ?? own[0]),

@@ -224,6 +224,8 @@ export const evaluateShape = object({
   argv: optional(list(text({ empty: true }), 4096)),
   workspace: optional(words(4096)),
   cwd: optional(words(4096)),
+  /** Judge it as a command of this sandbox, which may answer questions of the built-in rules. */
+  sandbox_id: optional(words(128)),
 })
 /** The body that answers an approval. */
 export const answerShape = object({

@@ -9,6 +9,7 @@ import { isWithin } from '../model/path.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
+import type { Behind } from '../policy/containment.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import {
   assertCapabilitiesPermitted,
@@ -23,7 +24,7 @@ import { allowedHosts, askedNetworkMode } from '../policy/network/plan-egress.ts
 import { type PinFacts, writablePathsOf } from '../policy/paths/pins.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
-import { Sandbox } from './sandbox.ts'
+import { Sandbox, type SandboxParts } from './sandbox.ts'
 
 /** A command before the policy check: a shell line, or a program with its arguments. */
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
@@ -36,6 +37,20 @@ export type WorkingDirectory = {
   readonly own?: readonly string[]
   /** What `~` stands for; default: the home directory of the user of this process. */
   readonly home?: string
+  /** The sandbox that the command would run in, which may answer questions of the built-in rules; absent: the host. */
+  readonly behind?: Behind
+}
+
+/** How a command would run in a sandbox. */
+export type JudgeOptions = {
+  /** A path inside the sandbox; default: the plan's. */
+  readonly cwd?: string | undefined
+  /** The backend that was selected for the plan. Without it nothing is contained. */
+  readonly backend?: string | undefined
+  /** The hosts that can be reached now; default: the plan's. */
+  readonly allowHosts?: readonly string[] | undefined
+  /** Variables of the command itself. */
+  readonly env?: Readonly<Record<string, string>> | undefined
 }
 
 /** What the gate checks with. */
@@ -71,6 +86,8 @@ export type OpenSandboxOptions = {
   readonly owner?: string | undefined
   /** The caller that asks for the sandbox. */
   readonly requester?: Requester | undefined
+  /** Judges commands as if they ran on the host, where nothing contains a risk. */
+  readonly judgedForHost?: boolean
   /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
   readonly own?: readonly string[] | undefined
 }
@@ -96,6 +113,7 @@ type SandboxContext = {
   readonly egress?: Egress | undefined
   readonly review?: Review | undefined
   readonly requester?: Requester | undefined
+  readonly judgedForHost?: boolean | undefined
 }
 
 /**
@@ -174,20 +192,28 @@ export class Gate {
     return this.#policyFor(this.#parts.grantsOf?.(requester))
   }
 
-  judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
+  /** Judges a command of a sandbox with this plan. */
+  judge(command: AskedCommand, plan: Plan, options: JudgeOptions = {}): Promise<Decision> {
+    return this.#parts.judge(command, this.placeOf(plan, options))
+  }
+
+  /** Where commands of this plan run, and behind what. */
+  placeOf(plan: Plan, { cwd = plan.cwd, backend, allowHosts, env }: JudgeOptions = {}): WorkingDirectory {
     const isOnServer = this.#parts.grantsOf !== undefined && plan.backend !== 'native'
-    return this.#parts.judge(command, {
+    const { home } = this.#parts.host
+    return {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
-    })
+      ...(backend === undefined ? {} : { behind: { plan, backend, allowHosts, env, home } }),
+    }
   }
 
   /** Opens a sandbox on the first backend that provides every guarantee the plan needs. */
   async open(
     input: unknown,
-    { signal, own, owner, requester, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    { signal, own, owner, requester, judgedForHost, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     if (spec.private?.length && !own)
@@ -205,7 +231,7 @@ export class Gate {
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester })
+      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester, judgedForHost })
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
@@ -224,10 +250,11 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    { id = this.#parts.newId('sb'), egress, review, requester }: SandboxContext = {},
+    { id = this.#parts.newId('sb'), egress, review, requester, judgedForHost }: SandboxContext = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
-    const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
+    const judge: SandboxParts['judge'] = (command, options) =>
+      this.judge(command, plan, { ...options, backend: judgedForHost ? undefined : backend.name })
     const judgeHosts = (hosts: readonly string[]): void => {
       const spec: Spec = { network: { mode: 'fetch', allowHosts: hosts } }
       allowedHosts(this.#policyFor(this.#permitted(spec, requester)), spec)

@@ -47,7 +47,7 @@ export class SandboxRecord {
 
   /** Records the decision about a command; with `ask` this is the record of the question. */
   decided(asked: AskedCommand, execId: string, decision: Decision): Promise<void> {
-    const { action, reason, rules } = decision
+    const { action, reason, rules, contained } = decision
     return this.write(
       this.#event('PolicyDecision', {
         exec_id: execId,
@@ -56,6 +56,7 @@ export class SandboxRecord {
         action,
         reason: redact(reason),
         rules,
+        ...(contained ? { contained } : {}),
       }),
     )
   }

@@ -1,4 +1,5 @@
-import type { Action } from '../../model/decision.ts'
+import type { Action, ContainedRule } from '../../model/decision.ts'
+import type { Containment } from '../../model/risk.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
 import type { Scope, Stream } from './shell/scope.ts'
@@ -13,6 +14,8 @@ export type Context = {
   readonly rulesHome?: string
   readonly cwd?: string
   readonly shell?: string
+  /** The risks that the sandbox contains in which the line would run; absent: it would run on the host. */
+  readonly contains?: Containment
 }
 
 /** One simple command found anywhere in a line, with everything found about it. */
@@ -45,6 +48,8 @@ export type Walk = {
   readonly doubts: Set<string>
   steps: number
   depth: number
+  /** Rules that the sandbox answered, by id. */
+  readonly contained: Map<string, ContainedRule>
   /** Sources of the substitutions inside the words of the command being read. */
   sources: Set<string>
   /** Judges an argv as if it stood in the line. */
