@@ -15,7 +15,7 @@ const CHUNKS = [
     test: /src\/(model(?!\/(text-diff|admission))|host(?!\/(net\/(container-engine|grpc|receive-file)|warm-pool))|backends(?!\/(docker|gvisor|microvm|e2b|openshell|remote|images|container-handle|container-pool|container-files|tar)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox\.|sandbox-record|approvals\/approval-facts)|src\/compose\/(?!serve|doctor)|policy\/(plan|grants\/grants)/,
     priority: 3,
   },
-  { name: 'judge', test: /policy\/(commands|rules|policy|network|router)|unbash/, priority: 2 },
+  { name: 'judge', test: /policy\/(commands|rules|policy|network|router|containment)|unbash/, priority: 2 },
   { name: 'wasm', test: /src\/(wasm|eval)\/|quickjs/, priority: 1 },
 ]
 

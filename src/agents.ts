@@ -82,7 +82,7 @@ export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox, began?:
       stat: async (path) => entryOf(await sandbox.files.stat(path)),
       remove: (path) => sandbox.files.remove(path),
     },
-    judge: (command, cwd) => ringfence.gate.judge(asked(command), plan, cwd),
+    judge: (command, where) => sandbox.judge(asked(command), where),
     async setAllowHosts(hosts) {
       await sandbox.setAllowHosts(hosts)
       allowHosts = hosts

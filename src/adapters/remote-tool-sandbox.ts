@@ -28,7 +28,7 @@ export function remoteToolSandbox(
       stat: (path) => sandbox.files.stat(path),
       remove: (path) => sandbox.files.remove(path),
     },
-    judge: (command) => client.evaluate(command, workspace),
+    judge: (command, { cwd } = {}) => client.evaluate(command, workspace, { sandboxId: sandbox.id, cwd }),
     setAllowHosts: async (hosts) => (await sandbox.setAllowHosts(hosts)).hosts ?? [],
     portUrl: async (port) => sandbox.portUrl(port),
     trail: async (limit) => (await sandbox.logs()).items.slice(-limit),
@@ -99,8 +99,9 @@ async function follow(
   for await (const event of events) {
     if (event.type === 'stdout' || event.type === 'stderr') output(event.type, event.data)
     if (event.type === 'end') {
-      const { outcome, truncated, duration_ms, violations } = event.result
-      if (outcome) return { outcome, truncated, durationMs: duration_ms ?? 0, violations }
+      const { outcome, truncated, duration_ms, violations, hint } = event.result
+      const more = hint === undefined ? {} : { hint }
+      if (outcome) return { outcome, truncated, durationMs: duration_ms ?? 0, violations, ...more }
     }
   }
   throw new SandboxError('unreachable', 'the connection was lost before the command ended')

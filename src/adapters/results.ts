@@ -25,13 +25,19 @@ export const exitCode = (outcome: Outcome): number | null => (outcome.kind === '
 
 /** A finished command; a non-zero exit is a result, not a failure of the tool. */
 export function finishedResult(finished: Finished, max = READ_CHARS): Result {
-  const { outcome, violations } = finished
+  const { outcome, violations, hint } = finished
   const stdout = clip(finished.stdout, max)
   const stderr = clip(finished.stderr, max)
   const refused = violations.map(
     ({ guarantee, details }) => `[blocked by the sandbox: ${guarantee}: ${details}]`,
   )
-  const parts = [stdout, stderr && `[stderr]\n${stderr}`, ...refused, `[${outcomeText(outcome)}]`]
+  const parts = [
+    stdout,
+    stderr && `[stderr]\n${stderr}`,
+    ...refused,
+    hint === undefined ? '' : `[hint: ${hint}]`,
+    `[${outcomeText(outcome)}]`,
+  ]
   const cut = stdout.length < finished.stdout.length || stderr.length < finished.stderr.length
   return {
     ok: true,
@@ -45,6 +51,7 @@ export function finishedResult(finished: Finished, max = READ_CHARS): Result {
       truncated: finished.truncated || cut,
       duration_ms: Math.round(finished.durationMs),
       violations,
+      ...(hint === undefined ? {} : { hint }),
     },
   }
 }

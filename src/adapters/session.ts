@@ -114,7 +114,7 @@ export class AgentSession implements AsyncDisposable {
     options: Asked = {},
   ): Promise<void> {
     if (!call.canAsk || call.approved) return
-    const decision: Decision = await place.judge(command, options.cwd)
+    const decision: Decision = await place.judge(command, options)
     if (decision.action === 'ask')
       throw new Question(commandText(command), decision.reason, particularsOf(options))
   }

@@ -11,7 +11,10 @@ export type ToolSandbox = {
   /** Checks and records a command, then starts it; rejects if the policy denies it. */
   readonly start: (command: string | readonly string[], options: StartOptions) => Promise<RunningToolCommand>
   readonly files: ToolSandboxFiles
-  readonly judge: (command: string | readonly string[], cwd?: string) => Promise<Decision>
+  readonly judge: (
+    command: string | readonly string[],
+    where?: Pick<StartOptions, 'cwd' | 'env'>,
+  ) => Promise<Decision>
   /** Sets the allowed hosts; the result says for each host whether the policy permits it. */
   readonly setAllowHosts: (hosts: readonly string[]) => Promise<readonly HostVerdict[]>
   readonly portUrl: (port: number) => Promise<string>
@@ -50,6 +53,8 @@ export type CommandEnd = {
   readonly truncated: boolean
   readonly durationMs: number
   readonly violations: readonly Violation[]
+  /** What would let the command reach the network. */
+  readonly hint?: string
 }
 
 /** A command that runs. */

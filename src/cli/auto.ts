@@ -39,7 +39,7 @@ export async function auto(args: readonly string[]): Promise<number> {
     ...(agentId === undefined ? {} : { agentId }),
   }
   try {
-    const sandbox = await ringfence.gate.open(spec)
+    const sandbox = await ringfence.gate.open(spec, { judgedForHost: true })
     sandbox.onClose(() => ringfence.close())
     try {
       const done = await sandbox.exec(line, {

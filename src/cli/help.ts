@@ -125,15 +125,20 @@ examples:
   ringfence auto --yes -c 'npm install'
 `
 
-const CHECK = `usage: ringfence check command 'shell line' [--workspace W] [--home H]
+const CHECK = `usage: ringfence check command 'shell line' [--workspace W] [--home H] [--behind [options of run]] [--explain]
        ringfence check path P --op read|write|create|mount-ro|mount-rw [--workspace W]
        ringfence check url U
 
 Checks the input against the policy and runs nothing. Exit 0: allow or sandbox; 3: ask; 4: deny or block.
 --batch reads one JSON object per line and prints one answer per line. --policy FILE checks against that file.
 
+A command is judged for the host. With --behind it is judged as \`ringfence run\` with the same options would judge it:
+questions and denials of the built-in rules become \`sandbox\` where that sandbox contains all their risks. --explain
+shows both decisions and which guarantee contains each risk.
+
 examples:
   ringfence check command 'find . -name "*.ts" -delete'
+  ringfence check command --behind --network offline 'curl https://example.com'
   ringfence check path /etc/shadow --op read
   ringfence check url http://169.254.169.254/
 `

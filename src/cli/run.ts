@@ -1,5 +1,4 @@
 import { constants } from 'node:os'
-import { resolve } from 'node:path'
 import { compose, type Ringfence } from '../compose/compose.ts'
 import type { Review } from '../host/review/review.ts'
 import { exitCodeOf } from '../model/command.ts'
@@ -9,7 +8,8 @@ import { visible, visibleJson } from '../model/visible.ts'
 import type { AskHost } from '../supervisor/approvals/host-questions.ts'
 import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options.ts'
+import { SANDBOX_OPTIONS, specOf } from './sandbox-options.ts'
 import { approver } from './terminal/approver.ts'
 import { askReview } from './terminal/ask.ts'
 import { err, out } from './terminal/output.ts'
@@ -18,33 +18,9 @@ import { isTerminal, runInTerminal, SignalForwarder } from './terminal/terminal.
 import { TerminalLease } from './terminal/terminal-lease.ts'
 
 const OPTIONS = {
-  preset: { type: 'string' },
-  workspace: { type: 'string', short: 'w' },
-  read: { type: 'string', multiple: true },
-  write: { type: 'string', multiple: true },
-  deny: { type: 'string', multiple: true },
-  mount: { type: 'string', multiple: true },
-  network: { type: 'string' },
-  'allow-host': { type: 'string', multiple: true },
-  'ask-hosts': { type: 'boolean' },
-  'unix-socket': { type: 'string', multiple: true },
-  env: { type: 'string', short: 'e', multiple: true },
-  secret: { type: 'string', multiple: true },
-  cpus: { type: 'string' },
-  memory: { type: 'string' },
-  disk: { type: 'string' },
-  pids: { type: 'string' },
-  timeout: { type: 'string' },
-  idle: { type: 'string' },
-  output: { type: 'string' },
-  backend: { type: 'string' },
-  'min-isolation': { type: 'string' },
-  waive: { type: 'string', multiple: true },
-  review: { type: 'boolean' },
+  ...SANDBOX_OPTIONS,
   yes: { type: 'boolean', short: 'y' },
   explain: { type: 'boolean' },
-  image: { type: 'string' },
-  'agent-id': { type: 'string' },
   command: { type: 'string', short: 'c' },
 } as const
 
@@ -86,76 +62,6 @@ function commandOf(
   return positionals
 }
 
-function specOf(values: Values, { cwd, env }: Ringfence): Record<string, unknown> {
-  const agentId = values['agent-id'] ?? env.RINGFENCE_AGENT_ID
-  return defined({
-    backend: values.backend,
-    minIsolation: values['min-isolation'],
-    preset: values.preset,
-    workspace: resolve(cwd, values.workspace ?? '.'),
-    read: values.read,
-    write: values.write,
-    deny: values.deny,
-    mounts: values.mount?.map(mountOf),
-    network: networkOf(values),
-    secrets: values.secret,
-    unixSockets: values['unix-socket'],
-    env: environmentOf(values, env),
-    limits: limitsOf(values),
-    review: values.review,
-    waive: values.waive,
-    image: values.image,
-    agentId,
-  })
-}
-
-function networkOf(values: Values): Record<string, unknown> | undefined {
-  const { network, 'allow-host': hosts, 'ask-hosts': asks } = values
-  if (network === undefined && hosts === undefined && asks === undefined) return undefined
-  return defined({ mode: network, allowHosts: hosts, unlisted: asks ? 'ask' : undefined })
-}
-
-const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
-
-function mountOf(text: string): Record<string, string> {
-  const [source = '', target = '', mode = 'rw', ...rest] = text.split(':')
-  if (rest.length > 0 || !source || !target || (mode !== 'ro' && mode !== 'rw'))
-    throw usage('run', `--mount takes SRC:DST[:ro], not \`${text}\``)
-  return { source, target, mode }
-}
-
-function environmentOf(values: Values, env: Readonly<Record<string, string>>): Record<string, string> {
-  const terminal: Record<string, string> = env.TERM && process.stdout.isTTY ? { TERM: env.TERM } : {}
-  for (const pair of values.env ?? []) {
-    const at = pair.indexOf('=')
-    const name = at < 0 ? pair : pair.slice(0, at)
-    const value = at < 0 ? env[name] : pair.slice(at + 1)
-    if (value === undefined) throw usage('run', `--env ${name}: not set in this environment`)
-    terminal[name] = value
-  }
-  return terminal
-}
-
-function limitsOf(values: Values): Record<string, number> {
-  const seconds = (flag: 'timeout' | 'idle'): number | undefined => {
-    const value = numberOption(`--${flag}`, values[flag])
-    return value === undefined ? undefined : Math.max(value > 0 ? 1 : 0, Math.round(value * 1000))
-  }
-  return defined({
-    cpus: numberOption('--cpus', values.cpus),
-    memoryMb: numberOption('--memory', values.memory),
-    diskMb: numberOption('--disk', values.disk),
-    pids: numberOption('--pids', values.pids),
-    wallMs: seconds('timeout'),
-    idleMs: seconds('idle'),
-    outputBytes: numberOption('--output', values.output) ?? (values.json ? CAPTURED_BYTES : undefined),
-  }) as Record<string, number>
-}
-
-/** Default output limit with `--json`. */
-const CAPTURED_BYTES = 64 * 1024 * 1024
-
 async function explainRun(
   ringfence: Ringfence,
   spec: unknown,
@@ -165,7 +71,7 @@ async function explainRun(
   const plan = ringfence.gate.plan(spec)
   const backend = await ringfence.registry.select(plan)
   const asked = typeof command === 'string' ? { line: command } : { argv: command as [string, ...string[]] }
-  const decision = await ringfence.gate.judge(asked, plan)
+  const decision = await ringfence.gate.judge(asked, plan, { backend: backend.name })
   const text = values.json
     ? visibleJson({ backend: backend.name, level: backend.level, decision, plan })
     : explain(plan, backend, decision, command)
@@ -203,7 +109,10 @@ async function runIn(
     if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
     if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
-    else if (!values.quiet && process.stderr.isTTY) printViolations(done, sandbox.plan.limits)
+    else if (!values.quiet) {
+      if (process.stderr.isTTY) printViolations(done, sandbox.plan.limits)
+      if (done.hint !== undefined) err(`ringfence: hint: ${visible(done.hint)}\n`)
+    }
     return exitCodeOf(done.outcome, constants.signals)
   } finally {
     await sandbox.close()

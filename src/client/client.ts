@@ -70,9 +70,19 @@ export class RingfenceClient {
     return this.#get('/v1/sandboxes', query)
   }
 
-  evaluate(command: string | readonly string[], workspace?: string): Promise<Decision> {
+  /** Judges a command without running it: for the host, or as a command of a sandbox. */
+  evaluate(
+    command: string | readonly string[],
+    workspace?: string,
+    { sandboxId, cwd }: { readonly sandboxId?: string; readonly cwd?: string | undefined } = {},
+  ): Promise<Decision> {
     const asked = typeof command === 'string' ? { command } : { argv: command }
-    const json = { ...asked, ...(workspace === undefined ? {} : { workspace }) }
+    const json = {
+      ...asked,
+      ...(workspace === undefined ? {} : { workspace }),
+      ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
+      ...(cwd === undefined ? {} : { cwd }),
+    }
     return this.#transport.json({ method: 'POST', path: '/v1/policy/evaluate', json, repeatable: true })
   }
 

@@ -6,8 +6,6 @@ import type {
   ExecView,
   Inspected,
   PolicyCheck,
-  PolicyHash,
-  PolicyView,
   Session,
   SignedHead,
   SignInLink,
@@ -21,7 +19,7 @@ import type {
 } from './console-types.ts'
 import { readEvents } from './sse.ts'
 import { Transport } from './transport.ts'
-import type { Approval, Page, TrailRecord } from './types.ts'
+import type { Page, TrailRecord } from './types.ts'
 
 /** The header that carries the page's half of a session. */
 const PAGE_HEADER = 'x-ringfence-console'

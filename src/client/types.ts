@@ -1,7 +1,5 @@
 import type { CreateBody } from '../model/api/create-sandbox.ts'
 import type { ExecEnd } from '../model/api/execs.ts'
-import type { Level } from '../model/guarantee.ts'
-import type { Limits, NetworkMode, Preset } from '../model/spec.ts'
 
 /** What goes over the wire. The types of answers are those of the shapes in `model/api`, which the server's routes declare. */
 

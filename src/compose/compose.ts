@@ -17,7 +17,9 @@ import type { Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink, Pace } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
+import type { Containment } from '../model/risk.ts'
 import type { Spec } from '../model/spec.ts'
+import type { Behind } from '../policy/containment.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import { type TenantGrants, tenantGrants } from '../policy/grants/tenancy.ts'
 import { PROTECTION, protectedBy } from '../policy/paths/protect.ts'
@@ -322,15 +324,18 @@ async function loadJudge(
   config: Config,
   home: string,
 ): Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> {
-  const [{ compilePolicy }, { judgeArgv, judgeLine }] = await Promise.all([
+  const [{ compilePolicy }, { judgeArgv, judgeLine }, { containedBy }] = await Promise.all([
     import('../policy/policy.ts'),
     import('../policy/commands/judge.ts'),
+    import('../policy/containment.ts'),
   ])
   const policy = compilePolicy(config)
-  return (command, place) =>
-    'line' in command
-      ? judgeLine(policy, command.line, contextOf(place, home))
-      : judgeArgv(policy, command.argv, contextOf(place, home))
+  return (command, place) => {
+    const context = contextOf(place, home, containedBy)
+    return 'line' in command
+      ? judgeLine(policy, command.line, context)
+      : judgeArgv(policy, command.argv, context)
+  }
 }
 
 async function inspectWith(
@@ -339,18 +344,26 @@ async function inspectWith(
   command: AskedCommand,
   place: WorkingDirectory,
 ): Promise<Inspected> {
-  const [{ compilePolicy }, { inspectArgv, inspectLine }] = await Promise.all([
+  const [{ compilePolicy }, { inspectArgv, inspectLine }, { containedBy }] = await Promise.all([
     import('../policy/policy.ts'),
     import('../policy/commands/judge.ts'),
+    import('../policy/containment.ts'),
   ])
   const policy = compilePolicy(config)
+  const context = contextOf(place, home, containedBy)
   return 'line' in command
-    ? inspectLine(policy, command.line, contextOf(place, home))
-    : inspectArgv(policy, command.argv, contextOf(place, home))
+    ? inspectLine(policy, command.line, context)
+    : inspectArgv(policy, command.argv, context)
 }
 
 /** `~` in the operator's rules is the operator's home directory, for every caller. */
-const contextOf = (place: WorkingDirectory, home: string) => ({ home, ...place, rulesHome: home })
+function contextOf(
+  { behind, ...place }: WorkingDirectory,
+  home: string,
+  containedBy: (behind: Behind) => Containment,
+) {
+  return { home, ...place, rulesHome: home, ...(behind && { contains: containedBy(behind) }) }
+}
 
 /** Opened by the first event, so that a command that records nothing does not touch the disk. */
 function lazyTrail(stateDir: string, database: () => string): TrailSink {

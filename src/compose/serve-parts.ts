@@ -18,7 +18,6 @@ import { Keys, requesterOf } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
-import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
@@ -88,7 +87,7 @@ export type Live = { config: Config }
 
 /** Everything that the routes use. */
 export function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
-  const { ringfence, store, trail, instance, templates } = grown
+  const { ringfence, store, trail, templates } = grown
   const server = live.config.server ?? {}
   const metrics = loopMetrics()
   const reader = new StoreTrailReader(ringfence.stateDir, store)
@@ -289,7 +288,6 @@ function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] 
     requestsPerSecond: server.requests_per_second ?? 2000,
     wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
     allowInteractive: () => live.config.policy?.allow_interactive ?? false,
-    operatorRules: () => operatorRules(live.config),
     tls: Boolean(options.tlsCert ?? server.tls_cert),
     version: options.version ?? '0.1.0',
   }
@@ -317,9 +315,3 @@ function poolSize({
   })
   return { spec, size }
 }
-
-/** Rule ids as they appear in decisions. */
-const operatorRules = ({ policy }: Config): OperatorRules => ({
-  ids: new Set((policy?.rule ?? []).map(({ id }, index) => id ?? `policy.rule[${index}]`)),
-  asksByDefault: policy?.default_action === 'ask',
-})

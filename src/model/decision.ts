@@ -1,5 +1,7 @@
 /** Policy decisions: an action with its rules and reasons. */
 
+import type { Containment } from './risk.ts'
+
 /** Strictest first. `deny` never runs; `ask` needs approval; `sandbox` runs only in a sandbox; `allow` may run on the host. */
 export const ACTIONS = ['deny', 'ask', 'sandbox', 'allow'] as const
 /** What the policy decided, strictest first in `ACTIONS`. */
@@ -22,6 +24,14 @@ export type CommandJudgement = {
   readonly depth?: number
 }
 
+/** A question or denial of a built-in rule that the sandbox answered: each of its risks with the guarantee that contains it. */
+export type ContainedRule = {
+  readonly rule: string
+  /** What the rule asks for where nothing contains its risks. */
+  readonly action: 'ask' | 'deny'
+  readonly by: Containment
+}
+
 /** The policy's answer for one command line. */
 export type Decision = {
   readonly action: Action
@@ -29,6 +39,8 @@ export type Decision = {
   /** Ids of the rules that decided, strictest first. */
   readonly rules: readonly string[]
   readonly commands: readonly CommandJudgement[]
+  /** Absent when the sandbox answered nothing. A decision replays with these risks contained and no others. */
+  readonly contained?: readonly ContainedRule[]
 }
 
 /** The decision for a path or an address: allow or deny, nothing between. */

@@ -74,6 +74,8 @@ type PlanFields = {
   /** Small files created in the sandbox. */
   readonly files: readonly PlanFile[]
   readonly env: Readonly<Record<string, string>>
+  /** Variables of granted secrets; each holds a placeholder. */
+  readonly secrets: readonly string[]
   readonly limits: Limits
   /** Limits that were not requested but protect the host; enforced in the cheapest way. */
   readonly nets: readonly (keyof Limits)[]

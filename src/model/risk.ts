@@ -1,3 +1,5 @@
+import type { Guarantee } from './guarantee.ts'
+
 /**
  * Everything that a question or a denial of the built-in rules can be about. A rule names its risks; a plan's
  * guarantees contain some of them (policy/containment.ts). A rule with an unknown risk does not compile.
@@ -22,3 +24,6 @@ export type Risk = keyof typeof RISKS
 
 /** The names of all risks. */
 export const RISK_NAMES = Object.keys(RISKS) as readonly Risk[]
+
+/** The guarantee that contains each risk behind a plan; a risk that is not contained is absent. */
+export type Containment = Readonly<Partial<Record<Risk, Guarantee>>>

@@ -15,6 +15,7 @@ import {
   reviewedMounts,
   type SandboxPolicy,
 } from './grants/grants.ts'
+import { parseSecretGrant } from './grants/secret-grant.ts'
 import {
   approvedHostsOf,
   askedNetworkMode,
@@ -116,6 +117,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
       ...(mode === 'fetch' ? egressEnvironment(facts) : {}),
       ...spec.env,
     },
+    secrets: (spec.secrets ?? []).map((grant) => parseSecretGrant(grant).name),
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
     runAs: ownerOf(facts, workspace ?? own[0]),

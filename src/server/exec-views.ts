@@ -1,6 +1,6 @@
 import type { ExecResult, ExecView } from '../model/api/execs.ts'
 import type { Outcome, Violation } from '../model/command.ts'
-import type { Action } from '../model/decision.ts'
+import type { Action, ContainedRule } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
@@ -90,6 +90,7 @@ export async function recordedExec(
       action: decided.action as Action,
       reason: decided.reason as string,
       rules: decided.rules as readonly string[],
+      ...(decided.contained ? { contained: decided.contained as unknown as readonly ContainedRule[] } : {}),
     },
   }
 }

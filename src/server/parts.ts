@@ -16,7 +16,6 @@ import type { Requester } from '../model/requester.ts'
 import type { Keys } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
-import type { OperatorRules } from '../supervisor/approvals/auto-answer.ts'
 import type { Reviews } from '../supervisor/snapshots/reviews.ts'
 import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
@@ -105,7 +104,6 @@ type ServerSettings = {
   /** How many wrong keys an address may try in a second. */
   readonly wrongKeysPerSecond: number
   readonly allowInteractive: () => boolean
-  readonly operatorRules: () => OperatorRules
   /** Whether we speak TLS ourselves. */
   readonly tls: boolean
   readonly version: string

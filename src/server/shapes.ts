@@ -3,7 +3,6 @@ import { json } from '../model/api/fields.ts'
 import { SHOWN_STATES } from '../model/api/sandboxes.ts'
 import { SandboxError } from '../model/errors.ts'
 import { EVENT_NAMES } from '../model/event.ts'
-import { GUARANTEE_NAMES, LEVELS } from '../model/guarantee.ts'
 import { HOST_SCOPES } from '../model/host-question.ts'
 import {
   boolean,
@@ -14,19 +13,10 @@ import {
   oneOf,
   optional,
   record,
-  refuse,
   type Shape,
   text,
 } from '../model/shape.ts'
-import {
-  limitsShape,
-  mountShape,
-  NETWORK_MODES,
-  PRESETS,
-  type Spec,
-  specShape,
-  UNLISTED,
-} from '../model/spec.ts'
+import { type Spec, specShape } from '../model/spec.ts'
 import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 
@@ -166,6 +156,8 @@ export const evaluateShape = object({
   argv: optional(list(text({ empty: true }), 4096)),
   workspace: optional(words(4096)),
   cwd: optional(words(4096)),
+  /** Judge it as a command of this sandbox, which may answer questions of the built-in rules. */
+  sandbox_id: optional(words(128)),
 })
 /** The body that answers an approval. */
 export const answerShape = object({

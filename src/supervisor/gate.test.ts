@@ -198,13 +198,13 @@ describe('a command that may run', () => {
   test('is judged from where it starts', async () => {
     const { open, places } = testGate()
     await (await open()).exec('true')
-    expect(places).toEqual([{ workspace: '/w', cwd: '/w/sub', own: ['/tmp'] }])
+    expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/sub', own: ['/tmp'] }])
   })
 
   test('also when that is another place than the sandbox’s', async () => {
     const { open, places } = testGate()
     await (await open()).exec('rm -rf *', { cwd: '/w/other' })
-    expect(places).toEqual([{ workspace: '/w', cwd: '/w/other', own: ['/tmp'] }])
+    expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/other', own: ['/tmp'] }])
   })
 })
 

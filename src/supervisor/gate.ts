@@ -9,6 +9,7 @@ import { isWithin } from '../model/path.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
+import type { Behind } from '../policy/containment.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import {
   assertCapabilitiesPermitted,
@@ -24,7 +25,7 @@ import { type PinFacts, writablePathsOf } from '../policy/paths/pins.ts'
 import { type Facts, type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import type { AskHost } from './approvals/host-questions.ts'
 import type { Egress, PreparedEgress } from './egress.ts'
-import { Sandbox } from './sandbox.ts'
+import { Sandbox, type SandboxParts } from './sandbox.ts'
 
 /** A command before the policy check: a shell line, or a program with its arguments. */
 export type AskedCommand = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
@@ -39,6 +40,20 @@ export type WorkingDirectory = {
   readonly home?: string
   /** git at the workspace's root starts nothing that a sandbox could have planted. */
   readonly inertGit?: boolean
+  /** The sandbox that the command would run in, which may answer questions of the built-in rules; absent: the host. */
+  readonly behind?: Behind
+}
+
+/** How a command would run in a sandbox. */
+export type JudgeOptions = {
+  /** A path inside the sandbox; default: the plan's. */
+  readonly cwd?: string | undefined
+  /** The backend that was selected for the plan. Without it nothing is contained. */
+  readonly backend?: string | undefined
+  /** The hosts that can be reached now; default: the plan's. */
+  readonly allowHosts?: readonly string[] | undefined
+  /** Variables of the command itself. */
+  readonly env?: Readonly<Record<string, string>> | undefined
 }
 
 /** What the gate checks with. */
@@ -76,6 +91,8 @@ export type OpenSandboxOptions = {
   readonly askHost?: AskHost | undefined
   /** The caller that asks for the sandbox. */
   readonly requester?: Requester | undefined
+  /** Judges commands as if they ran on the host, where nothing contains a risk. */
+  readonly judgedForHost?: boolean
   /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
   readonly own?: readonly string[] | undefined
 }
@@ -102,6 +119,7 @@ type SandboxContext = {
   readonly review?: Review | undefined
   readonly requester?: Requester | undefined
   readonly askHost?: AskHost | undefined
+  readonly judgedForHost?: boolean | undefined
 }
 
 /**
@@ -180,20 +198,36 @@ export class Gate {
     return this.#policyFor(this.#parts.grantsOf?.(requester))
   }
 
-  judge(command: AskedCommand, plan: Plan, cwd = plan.cwd): Promise<Decision> {
+  /** Judges a command of a sandbox with this plan. */
+  judge(command: AskedCommand, plan: Plan, options: JudgeOptions = {}): Promise<Decision> {
+    return this.#parts.judge(command, this.placeOf(plan, options))
+  }
+
+  /** Where commands of this plan run, and behind what. */
+  placeOf(plan: Plan, { cwd = plan.cwd, backend, allowHosts, env }: JudgeOptions = {}): WorkingDirectory {
     const isOnServer = this.#parts.grantsOf !== undefined && plan.backend !== 'native'
-    return this.#parts.judge(command, {
+    const { home } = this.#parts.host
+    return {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
-    })
+      ...(backend === undefined ? {} : { behind: { plan, backend, allowHosts, env, home } }),
+    }
   }
 
   /** Opens a sandbox on the first backend that provides every guarantee the plan needs. */
   async open(
     input: unknown,
-    { signal, own, owner, requester, askHost, id = this.#parts.newId('sb') }: OpenSandboxOptions = {},
+    {
+      signal,
+      own,
+      owner,
+      requester,
+      askHost,
+      judgedForHost,
+      id = this.#parts.newId('sb'),
+    }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
     if (spec.private?.length && !own)
@@ -211,7 +245,14 @@ export class Gate {
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
       const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
-      const sandbox = this.#sandbox(plan, backend, inside, { id, egress, review, requester, askHost })
+      const sandbox = this.#sandbox(plan, backend, inside, {
+        id,
+        egress,
+        review,
+        requester,
+        askHost,
+        judgedForHost,
+      })
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
     } catch (error) {
@@ -230,10 +271,11 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    { id = this.#parts.newId('sb'), egress, review, requester, askHost }: SandboxContext = {},
+    { id = this.#parts.newId('sb'), egress, review, requester, askHost, judgedForHost }: SandboxContext = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
-    const judge = (command: AskedCommand, cwd?: string): Promise<Decision> => this.judge(command, plan, cwd)
+    const judge: SandboxParts['judge'] = (command, options) =>
+      this.judge(command, plan, { ...options, backend: judgedForHost ? undefined : backend.name })
     const judgeHosts = (hosts: readonly string[]): void => {
       const spec: Spec = { network: { mode: 'fetch', allowHosts: hosts } }
       allowedHosts(this.#policyFor(this.#permitted(spec, requester)), spec)

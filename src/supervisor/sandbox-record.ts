@@ -49,7 +49,7 @@ export class SandboxRecord {
 
   /** Records the decision about a command; with `ask` this is the record of the question. */
   decided(asked: AskedCommand, execId: string, decision: Decision): Promise<void> {
-    const { action, reason, rules } = decision
+    const { action, reason, rules, contained } = decision
     return this.write(
       this.#event('PolicyDecision', {
         exec_id: execId,
@@ -58,6 +58,7 @@ export class SandboxRecord {
         action,
         reason: redact(reason),
         rules,
+        ...(contained ? { contained } : {}),
       }),
     )
   }

@@ -18,11 +18,12 @@ import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 import type { HostVerdict } from '../policy/network/host-verdicts.ts'
+import { networkHint } from '../policy/network-hint.ts'
 import { type AuthorizeOptions, CommandAuthorizer } from './approvals/command-authorizer.ts'
 import { type AskHost, HostQuestions } from './approvals/host-questions.ts'
 import type { Egress } from './egress.ts'
 import { askedCommand, placed } from './exec/asked-command.ts'
-import type { AskedCommand } from './gate.ts'
+import type { AskedCommand, JudgeOptions } from './gate.ts'
 import { SandboxFiles } from './sandbox-files.ts'
 import { SandboxRecord } from './sandbox-record.ts'
 
@@ -40,7 +41,12 @@ export type ExecOptions = AuthorizeOptions & {
 }
 
 /** A finished command with its id and decision. */
-export type Executed = ExecResult & { readonly execId: string; readonly decision: Decision }
+export type Executed = ExecResult & {
+  readonly execId: string
+  readonly decision: Decision
+  /** What would let the command reach the network that this sandbox does not have. */
+  readonly hint?: string
+}
 
 /** How a command is started that the caller talks to. */
 export type SpawnOptions = Omit<ExecOptions, 'stdin' | 'last'> & {
@@ -60,7 +66,8 @@ export type RunningExec = Omit<RunningCommand, 'result'> & {
 /** The default size limit of a collected result. */
 const RESULT_BYTES = 16 * 1024 * 1024
 
-type Parts = {
+/** What a sandbox is made of. */
+export type SandboxParts = {
   readonly id: string
   readonly plan: Plan
   readonly backend: Backend
@@ -72,7 +79,7 @@ type Parts = {
   readonly review?: Review | undefined
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
-  readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  readonly judge: (command: AskedCommand, options: Omit<JudgeOptions, 'backend'>) => Promise<Decision>
   /** Throws if the operator's policy does not permit these hosts. */
   readonly judgeHosts: (hosts: readonly string[]) => void
   /** Asks a person about a host that is not on the list; absent: it is refused. */
@@ -88,7 +95,7 @@ export class Sandbox implements AsyncDisposable {
   readonly files: SandboxFiles
   /** The changes of the sandbox, if the spec asked for review: list, apply or drop them. */
   readonly review: Review | undefined
-  readonly #parts: Parts
+  readonly #parts: SandboxParts
   readonly #record: SandboxRecord
   readonly #permits: CommandAuthorizer
   readonly #closing: (() => Promise<void>)[] = []
@@ -99,7 +106,7 @@ export class Sandbox implements AsyncDisposable {
   #allowHosts: readonly string[] | undefined
   readonly #approvedHosts: string[] = []
 
-  constructor(parts: Parts) {
+  constructor(parts: SandboxParts) {
     this.#parts = parts
     this.id = parts.id
     this.backend = parts.backend.name
@@ -108,13 +115,22 @@ export class Sandbox implements AsyncDisposable {
     this.review = parts.review
     const record = new SandboxRecord(parts)
     this.#record = record
-    this.#permits = new CommandAuthorizer({ plan: parts.plan, judge: parts.judge, record })
+    this.#permits = new CommandAuthorizer({
+      plan: parts.plan,
+      judge: (command, asking) => this.judge(command, asking),
+      record,
+    })
     this.files = new SandboxFiles(
       (operation, path) => record.file(operation, path),
       () => this.#inside().files,
     )
     this.#questions = this.#hostQuestions(parts)
     void parts.inside?.ended.then((reason) => this.#ended(reason))
+  }
+
+  /** The policy's decision about a command in this sandbox as it is now; runs nothing. */
+  judge(command: AskedCommand, { cwd, env }: Pick<JudgeOptions, 'cwd' | 'env'> = {}): Promise<Decision> {
+    return this.#parts.judge(command, { cwd, env, allowHosts: this.allowHosts })
   }
 
   /** Runs a shell line (text) or a program (list) and waits for its end. A non-zero exit is an outcome, not an error. */
@@ -131,7 +147,7 @@ export class Sandbox implements AsyncDisposable {
       const decision = await permit
       const events = this.#record.endOf(execId, result)
       await (options.last ? this.#end(events) : this.#record.write(...events))
-      return { ...result, execId, decision }
+      return finished(result, execId, decision)
     } catch (error) {
       await this.#recordFailure(execId, permit, error)
       throw error
@@ -172,7 +188,7 @@ export class Sandbox implements AsyncDisposable {
     const result = running.result.then(
       async (ended) => {
         await this.#record.write(...this.#record.endOf(execId, ended))
-        return { ...ended, execId, decision }
+        return finished(ended, execId, decision)
       },
       async (error) => {
         await this.#recordFailure(execId, Promise.resolve(), error)
@@ -266,7 +282,7 @@ export class Sandbox implements AsyncDisposable {
     this.#allowHosts = hosts
   }
 
-  #hostQuestions({ egress, askHost, id, plan }: Parts): HostQuestions | undefined {
+  #hostQuestions({ egress, askHost, id, plan }: SandboxParts): HostQuestions | undefined {
     if (!egress || !askHost) return undefined
     const questions = new HostQuestions({
       ask: (question) => askHost({ ...question, sandboxId: id, agentId: plan.agentId }),
@@ -361,6 +377,11 @@ export class Sandbox implements AsyncDisposable {
   #assertAlive(): void {
     if (this.#state !== 'ready') throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}`)
   }
+}
+
+function finished(result: ExecResult, execId: string, decision: Decision): Executed {
+  const hint = networkHint(decision, result.outcome)
+  return { ...result, execId, decision, ...(hint === undefined ? {} : { hint }) }
 }
 
 function ioOf(

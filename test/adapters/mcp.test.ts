@@ -183,12 +183,12 @@ describe.each([
     const client = await connect('stdio', { elicit: true, ...(version && { version }) })
     asked.length = 0
     answers.push(true, false)
-    const yes = await call(client, 'exec', { command: 'git push origin main' })
+    const yes = await call(client, 'exec', { command: 'git reset --hard' })
     expect(yes.isError).toBeUndefined()
-    const no = await call(client, 'exec', { command: 'git push origin main' })
+    const no = await call(client, 'exec', { command: 'git reset --hard' })
     expect(no.content[0]?.text).toMatch(/^error: approval-required: the user rejected it/)
     expect(asked).toHaveLength(2)
-    expect(asked[0]).toContain('git push origin main')
+    expect(asked[0]).toContain('git reset --hard')
     await client.close()
   })
 
@@ -226,16 +226,19 @@ test('a host that is not on the list is asked about while the command runs', asy
   await client.close()
 })
 
+/** Asked about in every sandbox: a line that is known only when it runs carries every risk. */
+const UNKNOWN = 'eval "$NEXT"'
+
 test('over HTTP only a key that may approve can pass on the yes', async () => {
   const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
   const client = await connect('http', { elicit: true, apiKey: operator.secret })
   answers.push(true)
-  const yes = await call(client, 'exec', { command: 'git push origin main' })
+  const yes = await call(client, 'exec', { command: UNKNOWN })
   expect(yes.isError).toBeUndefined()
   await client.close()
   const other = await connect('http', { elicit: true })
   answers.push(true)
-  const no = await call(other, 'exec', { command: 'git push origin main' })
+  const no = await call(other, 'exec', { command: UNKNOWN })
   expect(no.content[0]?.text).toMatch(/^error: forbidden/)
   await other.close()
 })
@@ -247,10 +250,10 @@ test('a question hides nothing of the command: not behind its length, not behind
     await call(client, 'exec', { command })
     return asked.at(-1) ?? ''
   }
-  const long = await ask(`git push origin main #${' '.repeat(3000)}\nnpm publish`)
+  const long = await ask(`${UNKNOWN} #${' '.repeat(3000)}\nnpm publish`)
   expect(long).toContain('npm publish')
   expect(long).toMatch(/\d+ characters/)
-  const forged = await ask('git push origin main\n\n\u202eonly shows files')
+  const forged = await ask(`${UNKNOWN}\n\n\u202eonly shows files`)
   expect(forged.split('\n')).toHaveLength(5)
   await client.close()
 })
@@ -260,7 +263,7 @@ test('a question shows the directory, the variables and the input of a command, 
   const client = await connect('http', { elicit: true, apiKey: operator.secret })
   const ask = async (args: Record<string, unknown>, tool = 'exec'): Promise<string> => {
     const before = asked.length
-    await call(client, tool, { command: 'git push origin main', ...args })
+    await call(client, tool, { command: UNKNOWN, ...args })
     expect(asked.length).toBe(before + 1)
     return asked.at(-1) ?? ''
   }
@@ -280,13 +283,13 @@ test('a question shows the directory, the variables and the input of a command, 
   expect(long).toContain('npm publish')
   expect(long.length).toBeLessThan(4000)
   expect(await ask({ env }, 'process_start')).toMatch(/GIT_SSH_COMMAND[\s\S]*more standard input/)
-  expect(await ask({ command: ['git', 'push', 'origin', 'a b'] })).toContain(`git push origin 'a b'`)
+  expect(await ask({ command: ['bash', '-c', UNKNOWN, 'a b'] })).toContain(`'eval "$NEXT"' 'a b'`)
   await client.close()
 })
 
 test('a client that cannot ask gets a refusal', async () => {
   const client = await connect('stdio')
-  const result = await call(client, 'exec', { command: 'git push origin main' })
+  const result = await call(client, 'exec', { command: 'git reset --hard' })
   expect(result.content[0]?.text).toMatch(/^error: approval-required/)
   await client.close()
 })

@@ -186,12 +186,10 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect((await call('policy_check', { command: 'rm -rf /' })).data.action).toBe('deny')
     expect((await call('exec', { command: 'rm -rf /' })).text).toMatch(/^error: forbidden-command/)
     expect((await call('request_host', { host: 'example.com' })).text).toMatch(/^error: invalid-network-mode/)
-    const asks = perform(OPERATIONS, session, 'exec', { command: 'git push origin main' }, { canAsk: true })
+    const asks = perform(OPERATIONS, session, 'exec', { command: 'git reset --hard' }, { canAsk: true })
     await expect(asks).rejects.toBeInstanceOf(Question)
     if (kind === 'local')
-      expect((await call('exec', { command: 'git push origin main' })).text).toMatch(
-        /^error: approval-required/,
-      )
+      expect((await call('exec', { command: 'git reset --hard' })).text).toMatch(/^error: approval-required/)
   })
 
   test.each<[string, string, unknown, RegExp]>([

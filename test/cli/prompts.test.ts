@@ -26,17 +26,17 @@ const ask = (args: readonly string[], question: string, answer: string): Promise
   })
 
 describe('run with a question', () => {
-  // `git push` is asked about; with no repository it fails by itself, with git's own exit code.
-  const push = ['run', '-c', 'git push origin main']
+  // `git reset --hard` is asked about, also in a sandbox without network; with no repository it fails by itself, with git's own exit code.
+  const reset = ['run', '-c', 'git reset --hard']
 
   test('yes runs it', async () => {
-    const { status, screen } = await ask(push, '[y/N]', 'y')
+    const { status, screen } = await ask(reset, '[y/N]', 'y')
     expect(screen).toContain('not a git repository')
     expect(status).toBe(128)
   })
 
   test.each(['n', '', 'perhaps'])('`%s` does not', async (answer) => {
-    const { status, screen } = await ask(push, '[y/N]', answer)
+    const { status, screen } = await ask(reset, '[y/N]', answer)
     expect(screen).toContain('approval-required')
     expect(screen).not.toMatch(/not a git repository|internal/)
     expect(status).toBe(126)

@@ -68,6 +68,7 @@ export const execOperations: readonly Operation[] = [
         truncated: { type: 'boolean' },
         duration_ms: { type: 'integer' },
         violations: { type: 'array', items: { type: 'object' } },
+        hint: { type: 'string' },
       },
       required: [
         'exec_id',

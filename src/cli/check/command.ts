@@ -2,20 +2,27 @@ import { homedir } from 'node:os'
 import { resolve } from 'node:path'
 import type { Action, Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { RISK_NAMES } from '../../model/risk.ts'
 import { visible, visibleJson } from '../../model/visible.ts'
 import { type Context, type Inspection, inspectLine, judgeLine } from '../../policy/commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from '../../policy/policy.ts'
-import { parseOptions } from '../options.ts'
+import { parseOptions, usage } from '../options.ts'
+import { SANDBOX_OPTIONS } from '../sandbox-options.ts'
 import type { CliIo } from '../terminal/io.ts'
+import { behindPlan, type Wall } from './behind.ts'
 import { jsonLine, type LoadConfig, linesOf } from './path.ts'
 
 const OPTIONS = {
-  workspace: { type: 'string', short: 'w' },
+  ...SANDBOX_OPTIONS,
   home: { type: 'string' },
   shell: { type: 'string' },
   cwd: { type: 'string' },
   batch: { type: 'boolean' },
+  behind: { type: 'boolean' },
+  explain: { type: 'boolean' },
 } as const
+
+type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 
 /** `ringfence check command "…"`: exit 0 for allow and sandbox, 3 for ask, 4 for deny; `--batch` always exits 0. */
 export async function checkCommand(
@@ -24,13 +31,11 @@ export async function checkCommand(
   loadConfig?: LoadConfig,
 ): Promise<number> {
   const { values, positionals } = parseOptions('check', args, OPTIONS)
+  refuseStrayFlags(values)
   const policy = compilePolicy((await loadConfig?.(values.policy ?? values.config)) ?? {})
-  const context: Context = {
-    workspace: resolve(values.workspace ?? '.'),
-    home: values.home ?? homedir(),
-    ...(values.shell === undefined ? {} : { shell: values.shell }),
-    ...(values.cwd === undefined ? {} : { cwd: resolve(values.cwd) }),
-  }
+  const host = hostContext(values)
+  const wall = values.behind || values.explain ? await behindPlan(values, host) : undefined
+  const context = values.behind && wall ? wall.context : host
   if (values.batch) return batch(policy, context, io)
   const [line, ...more] = positionals
   if (line === undefined || more.length > 0)
@@ -38,9 +43,41 @@ export async function checkCommand(
       hint: 'ringfence check command "git status | head"',
     })
   const inspection = inspectLine(policy, line, context)
-  if (io.json || values.json) io.out(`${visibleJson(inspection.decision)}\n`)
-  else io.out(tree(inspection, colours(process.stdout.isTTY === true)))
+  const isJson = io.json || values.json === true
+  if (values.explain && wall)
+    io.out(explained(inspectLine(policy, line, host), inspectLine(policy, line, wall.context), wall, isJson))
+  else if (isJson) io.out(`${visibleJson(inspection.decision)}\n`)
+  else io.out(tree(inspection, paint()))
   return EXIT[inspection.decision.action]
+}
+
+const hostContext = (values: Values): Context => ({
+  workspace: resolve(values.workspace ?? '.'),
+  home: values.home ?? homedir(),
+  ...(values.shell === undefined ? {} : { shell: values.shell }),
+  ...(values.cwd === undefined ? {} : { cwd: resolve(values.cwd) }),
+})
+
+/** Flags of `run` have no meaning for a command on the host. */
+function refuseStrayFlags(values: Values): void {
+  if (values.behind || values.explain) return
+  const stray = Object.keys(SANDBOX_OPTIONS).find(
+    (name) => name !== 'workspace' && values[name as keyof Values] !== undefined,
+  )
+  if (stray !== undefined) throw usage('check', `--${stray} describes a sandbox; add --behind`)
+}
+
+/** The host's decision and the one behind the plan, with what the plan contains. */
+function explained(onHost: Inspection, inside: Inspection, wall: Wall, isJson: boolean): string {
+  const { backend, level, contains } = wall
+  if (isJson)
+    return `${visibleJson({ host: onHost.decision, behind: inside.decision, backend, level, contains })}\n`
+  const rows = RISK_NAMES.map((risk) => `  ${risk.padEnd(22)} ${contains[risk] ?? 'not contained'}\n`)
+  return [
+    `on the host: ${tree(onHost, paint())}`,
+    `behind ${backend} (${level}): ${tree(inside, paint())}`,
+    `risks behind ${backend}:\n${rows.join('')}`,
+  ].join('\n')
 }
 
 const EXIT: Readonly<Record<Action, number>> = { allow: 0, sandbox: 0, ask: 3, deny: 4 }
@@ -102,8 +139,8 @@ type Paint = (action: Action, text: string) => string
 
 const CODES: Readonly<Record<Action, number>> = { deny: 31, ask: 33, sandbox: 36, allow: 32 }
 
-const colours =
-  (terminal: boolean): Paint =>
+const paint =
+  (terminal = process.stdout.isTTY === true): Paint =>
   (action, text) =>
     terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text
 
@@ -126,14 +163,14 @@ function passOf({ decision, nodes }: Inspection): string {
 }
 
 /** The commands of the line as a tree, each with its decision, rule and reason. */
-export function tree(inspection: Inspection, paint: Paint): string {
+export function tree(inspection: Inspection, painted: Paint): string {
   const { decision, nodes } = inspection
   const rows = nodes.map((node) => {
     const command = clip(node.argv.map(printable).join(' '), 70)
     const rule = node.rule === undefined ? '' : ` [${node.rule}]`
-    return `${'  '.repeat(node.depth + 1)}${paint(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${visible(node.reason)}${rule}\n`
+    return `${'  '.repeat(node.depth + 1)}${painted(node.action, node.action.padEnd(7))} ${command}\n${'  '.repeat(node.depth + 1)}        ${visible(node.reason)}${rule}\n`
   })
-  return `${paint(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to run it: ${passOf(inspection)}\n`
+  return `${painted(decision.action, decision.action)}: ${visible(decision.reason)}\n${rows.join('')}to run it: ${passOf(inspection)}\n`
 }
 
 const clip = (text: string, size: number): string =>

@@ -12,6 +12,8 @@ import { agentDirectory } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
 import { observeProgram } from '../../host/process/program.ts'
 import { caller } from '../../host/system.ts'
+import type { Decision } from '../../model/decision.ts'
+import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
@@ -108,8 +110,10 @@ export async function judgeToolCall(
   if (act.kind === 'files') return { verdict: 'none', reason: '' }
   const { workspace } = place
   const inertGit = hasOwnRepository(workspace)
-  const { action, reason } = await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit })
-  if (action !== 'sandbox') return { verdict: action, reason }
+  const onHost = await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit })
+  const isWrapped = mode.wrap && !mode.sandboxed && onHost.action !== 'allow'
+  const { action, reason } = isWrapped ? await judgeWrapped(ringfence, act.line, cwd, onHost) : onHost
+  if (action !== 'sandbox' && !(isWrapped && action === 'allow')) return { verdict: action, reason }
   if (mode.sandboxed) return { verdict: 'allow', reason }
   if (mode.wrap)
     return {
@@ -126,6 +130,23 @@ export async function judgeToolCall(
  */
 const hasOwnRepository = (workspace: string): boolean =>
   lstatSync(join(workspace, '.git'), { throwIfNoEntry: false })?.isDirectory() === true
+
+/** The decision behind the plan of the `ringfence run` that the line is wrapped into; without one, the host's. */
+async function judgeWrapped(
+  { gate, registry }: Ringfence,
+  line: string,
+  cwd: string,
+  onHost: Decision,
+): Promise<Decision> {
+  try {
+    const plan = gate.plan({ workspace: cwd })
+    const { name } = await registry.select(plan)
+    return await gate.judge({ line }, plan, { backend: name, cwd })
+  } catch (error) {
+    if (error instanceof SandboxError) return onHost
+    throw error
+  }
+}
 
 /** Runs `ringfence` by name if it is on PATH, otherwise by absolute path. */
 function wrapped({ env, cwd }: Ringfence, { node, script }: OwnProgram, line: string): string {

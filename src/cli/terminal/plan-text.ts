@@ -1,5 +1,5 @@
 import type { Backend } from '../../backends/backend.ts'
-import type { Decision } from '../../model/decision.ts'
+import type { ContainedRule, Decision } from '../../model/decision.ts'
 import type { Plan } from '../../model/plan.ts'
 import { visible } from '../../model/visible.ts'
 
@@ -34,6 +34,7 @@ export function explain(
   const rows: readonly (readonly [string, readonly string[]])[] = [
     ['command', [shown]],
     ['decision', [`${decision.action}: ${decision.reason}`]],
+    ['contained', (decision.contained ?? []).map(containedText)],
     ['backend', [`${backend.name} (${backend.level})`]],
     ['starts in', [plan.cwd]],
     [
@@ -70,6 +71,11 @@ export function explain(
     .map(([name, lines]) => `${name.padEnd(14)} ${lines.map(visible).join(`\n${' '.repeat(15)}`)}`)
     .join('\n')
 }
+
+const containedText = ({ rule, action, by }: ContainedRule): string =>
+  `${rule} (${action} on the host): ${Object.entries(by)
+    .map(([risk, guarantee]) => `${risk} by ${guarantee}`)
+    .join(', ')}`
 
 const shownMount = (source: string, target: string): string =>
   source === target ? target : `${target} (from ${source})`

@@ -1,7 +1,8 @@
 import { type Outcome, STOP_LIMITS, type Violation } from '../command.ts'
-import { ACTIONS, type CommandJudgement, type Decision } from '../decision.ts'
-import { LEVELS } from '../guarantee.ts'
-import { boolean, type Infer, number, object, oneOf, optional, type Shape } from '../shape.ts'
+import { ACTIONS, type CommandJudgement, type ContainedRule, type Decision } from '../decision.ts'
+import { GUARANTEE_NAMES, LEVELS } from '../guarantee.ts'
+import { type Containment, RISK_NAMES } from '../risk.ts'
+import { boolean, type Infer, number, object, oneOf, optional, record, type Shape } from '../shape.ts'
 import { STREAM_END_REASONS, type StreamEnd } from '../stream-end.ts'
 import { arrayOf, literal, nullable, pageOf, string, time, variants } from './fields.ts'
 import { problemShape } from './problem.ts'
@@ -29,10 +30,19 @@ export const judgementFields = {
 }
 const judgementShape: Shape<CommandJudgement> = object(judgementFields)
 
+const containedShape: Shape<ContainedRule> = object({
+  rule: string(),
+  action: oneOf('ask', 'deny'),
+  /** Each risk of the rule with the guarantee that contains it. */
+  by: record(oneOf(...GUARANTEE_NAMES), new RegExp(`^(${RISK_NAMES.join('|')})$`)) as Shape<Containment>,
+})
+
 const decided = {
   action: oneOf(...ACTIONS),
   reason: string(),
   rules: arrayOf(string()),
+  /** The questions and denials of built-in rules that the sandbox answered. */
+  contained: optional(arrayOf(containedShape)),
 }
 
 /** A decision of the policy about a command. */
@@ -59,6 +69,8 @@ const resultFields = {
   /** `null` where the audit log does not say it. */
   duration_ms: nullable(number()),
   violations: arrayOf(violationShape),
+  /** What would let a command pass whose risks the sandbox contained, such as the host to allow. */
+  hint: optional(string()),
   /** Read from the audit log, a decision has no `commands`. */
   decision: nullable(object({ ...decided, commands: optional(arrayOf(judgementShape)) })),
   /** Why the command was stopped, when its sandbox ended while it ran. */

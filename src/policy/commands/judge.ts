@@ -24,6 +24,7 @@ function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside
     doubts: new Set(),
     steps: 0,
     depth: 0,
+    contained: new Map(),
     sources: new Set(),
     run: (scope, argv, stdin) => runArgv(walk, scope, argv, { stdin }),
     source: (scope, text, stdin) => interpret(walk, scope, text, stdin),
@@ -45,6 +46,7 @@ function probe(walk: Walk, scope: Scope, text: string): Action {
   )
   walk.steps = inner.steps
   for (const name of inner.doubts) walk.doubts.add(name)
+  for (const [rule, answered] of inner.contained) walk.contained.set(rule, answered)
   return action.decision.action
 }
 
@@ -83,8 +85,15 @@ function eitherOf(first: Inspection, second: Inspection): Inspection {
   const seen = new Set(shown.nodes.map(({ argv }) => argv.join('\0')))
   const extra = (argv: readonly string[]): boolean => !seen.has(argv.join('\0'))
   const commands = [...shown.decision.commands, ...hidden.decision.commands.filter(({ argv }) => extra(argv))]
+  const contained = new Map(
+    [...(shown.decision.contained ?? []), ...(hidden.decision.contained ?? [])].map((one) => [one.rule, one]),
+  )
   return {
-    decision: { ...shown.decision, commands },
+    decision: {
+      ...shown.decision,
+      commands,
+      ...(contained.size > 0 ? { contained: [...contained.values()] } : {}),
+    },
     nodes: [...shown.nodes, ...hidden.nodes.filter(({ argv }) => extra(argv))],
   }
 }

@@ -173,7 +173,11 @@ function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots)
     return use === 'read' || use === 'tree'
       ? asked('secrets/project', `\`${shown}\` may hold credentials`)
       : undefined
-  if (secret) return denied('secrets/location', `\`${shown}\` holds credentials`)
+  if (secret)
+    return denied(
+      roots.inWorkspace || at.open ? 'secrets/workspace' : 'secrets/location',
+      `\`${shown}\` holds credentials`,
+    )
   if (roots.inWorkspace || at.text[0] !== '/') return undefined
   const system = firstBelow(at, SYSTEM_SECRET_PATTERNS, (entry) => !(roots.inHome && entry.length === 1))
   if (!system) return undefined

@@ -5,7 +5,10 @@ import {
   type Decision,
   strictest,
 } from '../../model/decision.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
+import type { Risk } from '../../model/risk.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
+import { isContainable, type RuleId, risksOf } from '../rules/risks.ts'
 import { show } from './shell/unknown-text.ts'
 import type { Context, Node, Walk } from './walk.ts'
 
@@ -31,6 +34,31 @@ type Reason = {
   readonly rule: string
   readonly reason: string
   readonly hard: boolean
+}
+
+/** A reason of our own rules, which the sandbox may answer; an operator's is no such reason. */
+type OwnReason = Reason & { readonly rule: RuleId; readonly risks: readonly Risk[] }
+
+const isOwn = (reason: Reason): reason is OwnReason => 'risks' in reason
+
+/**
+ * A question or denial whose every risk the sandbox contains asks for no more than that sandbox.
+ * SECURITY: it becomes `sandbox` and never `allow`, and a rule without risks stays as it is.
+ */
+function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
+  const { contains } = walk.context
+  const { action, rule, risks } = own
+  if (!contains || (action !== 'ask' && action !== 'deny') || risks.length === 0 || !isContainable(rule))
+    return own
+  const by: Partial<Record<Risk, Guarantee>> = {}
+  for (const risk of risks) {
+    const guarantee = contains[risk]
+    if (guarantee === undefined) return own
+    by[risk] = guarantee
+  }
+  walk.contained.set(rule, { rule, action, by })
+  const names = [...new Set(Object.values(by))].join(', ')
+  return { ...own, action: 'sandbox', reason: `${own.reason}; contained by ${names}` }
 }
 
 const rank = (reason: Reason): number => ACTIONS.indexOf(reason.action)
@@ -65,8 +93,8 @@ function operatorReason(rules: readonly Rule[]): Reason {
   return { action, rule: shown?.id ?? '', reason: shown?.why ?? '', hard: false }
 }
 
-function builtInReasons(policy: CommandPolicy, node: Node): Reason[] {
-  const found: Reason[] = []
+function builtInReasons({ policy }: Walk, node: Node): OwnReason[] {
+  const found: OwnReason[] = []
   for (const rule of policy.builtIn.get(node.program ?? '') ?? []) {
     if (rule.action === 'allow' && !node.trusted) continue
     if (
@@ -74,7 +102,8 @@ function builtInReasons(policy: CommandPolicy, node: Node): Reason[] {
       !builtInMatches(rule, [node.program ?? '', ...node.argv.slice(1)])
     )
       continue
-    found.push({ action: rule.action, rule: rule.id, reason: rule.why, hard: rule.hard === true })
+    const { action, id, why, hard = false } = rule
+    found.push({ action, rule: id, reason: why, hard, risks: risksOf(id) })
   }
   return found
 }
@@ -88,8 +117,9 @@ function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[
 }
 
 /** The judgement of one command: hard findings, then the operator's rules, else our own. */
-function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedNode {
-  const builtIn = node.program === undefined ? [] : builtInReasons(policy, node)
+function judgeNode(walk: Walk, node: Node): JudgedNode {
+  const { policy, context } = walk
+  const builtIn = node.program === undefined ? [] : builtInReasons(walk, node)
   const hard: Reason[] = [
     ...node.findings.filter((finding) => finding.hard),
     ...builtIn.filter((reason) => reason.hard),
@@ -105,10 +135,11 @@ function judgeNode(policy: CommandPolicy, context: Context, node: Node): JudgedN
     policy.rules.length === 0 || node.argv.length === 0
       ? []
       : policy.rules.filter((rule) => ruleMatches(rule, subjectOf(node, context)))
-  const reasons =
+  const given =
     rules.length > 0
       ? [...hard, operatorReason(rules)]
       : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
+  const reasons = context.contains ? given.map((one) => (isOwn(one) ? behindWall(walk, one) : one)) : given
   const shown = worst(reasons) ?? {
     action: 'allow' as const,
     rule: '',
@@ -142,11 +173,9 @@ function listed(allowed: ReadonlySet<string>, node: Node): boolean {
 
 /** The strictest of all parts, with what made it so. */
 export function decide(walk: Walk): { readonly decision: Decision; readonly nodes: readonly JudgedNode[] } {
-  const nodes = walk.nodes.map((node) => judgeNode(walk.policy, walk.context, node))
-  const parts = [
-    ...walk.line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] })),
-    ...nodes,
-  ]
+  const nodes = walk.nodes.map((node) => judgeNode(walk, node))
+  const line = walk.context.contains ? walk.line.map((own) => behindWall(walk, own)) : walk.line
+  const parts = [...line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] })), ...nodes]
   const action = parts.length === 0 ? 'sandbox' : strictest(parts.map((part) => part.action))
   const decisive = parts.filter((part) => part.action === action)
   const commands = nodes.map(({ argv, action, reason, rule, depth }) => ({
@@ -158,5 +187,6 @@ export function decide(walk: Walk): { readonly decision: Decision; readonly node
   }))
   const reason = decisive[0]?.reason ?? 'nothing in it runs'
   const rules = [...new Set(decisive.flatMap((part) => part.rules))]
-  return { decision: { action, reason, rules, commands }, nodes }
+  const contained = walk.contained.size === 0 ? {} : { contained: [...walk.contained.values()] }
+  return { decision: { action, reason, rules, commands, ...contained }, nodes }
 }

@@ -1,4 +1,5 @@
-import type { Action } from '../../model/decision.ts'
+import type { Action, ContainedRule } from '../../model/decision.ts'
+import type { Containment } from '../../model/risk.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
 import type { Scope, Stream } from './shell/scope.ts'
@@ -15,6 +16,8 @@ export type Context = {
   readonly shell?: string
   /** git at the workspace's root starts nothing that a sandbox could have planted (tools/git-repository.ts). */
   readonly inertGit?: boolean
+  /** The risks that the sandbox contains in which the line would run; absent: it would run on the host. */
+  readonly contains?: Containment
 }
 
 /** One simple command found anywhere in a line, with everything found about it. */
@@ -47,6 +50,8 @@ export type Walk = {
   readonly doubts: Set<string>
   steps: number
   depth: number
+  /** Rules that the sandbox answered, by id. */
+  readonly contained: Map<string, ContainedRule>
   /** Sources of the substitutions inside the words of the command being read. */
   sources: Set<string>
   /** Judges an argv as if it stood in the line. */

@@ -118,12 +118,13 @@ const REACHING = {
 
 /** Files, credentials and the machine. */
 const HOST = {
-  ...rows(READ, 'paths/system-read paths/other-home paths/home-read paths/outside-read secrets/location'),
-  ...rows(READ, 'secrets/system secrets/tree secrets/git secrets/ssh secrets/keyring secrets/history'),
+  ...rows(READ, 'paths/system-read paths/other-home paths/home-read paths/outside-read secrets/keyring'),
+  ...rows(READ, 'secrets/tree secrets/git secrets/ssh secrets/history'),
+  ...rows([...READ, ...WRITE, 'persistence'], 'secrets/location secrets/system'),
   ...rows(READ, 'privacy/screen paths/whole-disk'),
   ...rows([...READ, ...NETWORK], 'secrets/cluster'),
   ...rows(SOME_READ, 'secrets/search'),
-  ...rows(['workspace-credentials'], 'secrets/project'),
+  ...rows(['workspace-credentials'], 'secrets/project secrets/workspace'),
   ...rows(SECRETS, 'secrets/environment secrets/command'),
   ...rows(
     WRITE,
@@ -161,6 +162,25 @@ const HOST = {
 
 const RULE_RISKS = { ...SHELL, ...RUNNING, ...REACHING, ...HOST }
 
+const listed = <const List extends string>(
+  ids: Words<List> extends keyof typeof RULE_RISKS ? List : never,
+): readonly string[] => ids.split(' ')
+
+/**
+ * Rules that no sandbox answers, whatever it contains: protected names and what runs from the workspace later, escapes
+ * and attacks on the sandbox itself, bombs, and programs that act on the kernel, on disks or on how files run.
+ */
+const NEVER_CONTAINED: ReadonlySet<string> = new Set([
+  ...listed('protect/name protect/soft persistence/workspace persistence/automation persistence/scripts'),
+  ...listed('escape/process escape/device escape/raw-disk escape/container escape/container-daemon'),
+  ...listed('escape/container-mount escape/pod escape/bus escape/trace code/catastrophe git/transport'),
+  ...listed('tampering/agent tampering/control-plane tampering/environment tampering/files'),
+  ...listed('tampering/guard tampering/kill tampering/service forensics/history'),
+  ...listed('resource/fork-bomb resource/flood destructive/disk destructive/root shell/empty shell/nul'),
+  ...listed('privilege/mount privilege/kernel privilege/namespaces privilege/boot privilege/power'),
+  ...listed('privilege/capsh privilege/setuid privilege/owner'),
+])
+
 /** Rules whose id names the program they are about. */
 type FamilyId = `${string}/option` | `${string}/program` | `privilege/${string}` | `wrappers/${string}`
 
@@ -168,6 +188,9 @@ type FamilyId = `${string}/option` | `${string}/program` | `privilege/${string}`
 export type RuleId = keyof typeof RULE_RISKS | FamilyId
 
 const OPTION = [...CODE, 'network', 'publish'] as const
+
+/** Whether a sandbox that contains all risks of the rule makes it needless. */
+export const isContainable = (rule: RuleId): boolean => !NEVER_CONTAINED.has(rule)
 
 /** The risks of a rule. Ids of a family that have no row of their own have the risks of the family. */
 export function risksOf(rule: RuleId): readonly Risk[] {

@@ -5,7 +5,7 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
-import { answererFor, type E2bSurface, HOME, PRIVATE, pathOf } from './sandbox-request.ts'
+import { type E2bSurface, HOME, PRIVATE, pathOf } from './sandbox-request.ts'
 import type { BuildBody, Step } from './shapes.ts'
 import { assignTags } from './tags.ts'
 
@@ -135,14 +135,13 @@ async function shell(
   line: string,
   place: BuildState,
 ): Promise<void> {
-  const answerForUser = answererFor({ surface, live: entry, sandbox: entry.ready() })
   const request = {
     command: ['/bin/bash', '-l', '-c', line] as const,
     cwd: place.workdir,
     env: place.env,
     timeoutMs: STEP_MS,
   }
-  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request, { answerForUser })
+  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request)
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
     for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)

@@ -5,7 +5,7 @@ import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { defaultHosts, hostsOf, networkOf } from './network.ts'
-import { answererFor, type E2bSurface, PRIVATE } from './sandbox-request.ts'
+import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
@@ -143,12 +143,11 @@ async function bringUp(
     cwd: workdir,
     background: true,
   })
-  const context = { answerForUser: answererFor({ surface, live: entry, sandbox: entry.ready() }) }
-  if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand), context)
+  if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand))
   if (!readyCommand) return
   for (const until = Date.now() + READY_MS; Date.now() < until; ) {
     const request = { ...shell(readyCommand), timeoutMs: READY_MS }
-    const { session } = await supervisor.exec(principal, entry.id, request, context)
+    const { session } = await supervisor.exec(principal, entry.id, request)
     const { outcome } = await session.result
     if (outcome.kind === 'exited' && outcome.code === 0) return
     await new Promise((resolve) => setTimeout(resolve, 100))

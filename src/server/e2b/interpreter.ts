@@ -6,7 +6,7 @@ import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
 import { Kernel, type Language, languageOf, type MessageConsumer } from './kernel.ts'
 import { ANSWER_MS } from './processes.ts'
-import { answererFor, HOME, pathOf, type SandboxRequest } from './sandbox-request.ts'
+import { HOME, pathOf, type SandboxRequest } from './sandbox-request.ts'
 import { withoutNulls } from './shapes.ts'
 
 /** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */
@@ -101,7 +101,6 @@ async function admit(guest: SandboxRequest, context: CodeContext, code: string, 
     { argv },
     {
       cwd,
-      answerForUser: answererFor(guest),
       approve: (decision, execId) =>
         surface.parts.approvals.ask({
           tenant: live.row.tenant,

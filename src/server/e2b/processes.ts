@@ -6,7 +6,7 @@ import { bytesFrom } from '../shapes.ts'
 import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
-import { answererFor, basicUser, checkUser, pathOf, type SandboxRequest } from './sandbox-request.ts'
+import { basicUser, checkUser, pathOf, type SandboxRequest } from './sandbox-request.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -104,7 +104,6 @@ export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream
     },
     {
       signal: AbortSignal.any([signal, live.abort.signal, AbortSignal.timeout(ANSWER_MS)]),
-      answerForUser: answererFor(guest),
     },
   )
   KNOWN.set(session, { config: process, tag: tag || undefined, pty: pty !== undefined })

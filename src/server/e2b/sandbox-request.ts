@@ -1,9 +1,7 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
-import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../../supervisor/access/sandbox-tokens.ts'
-import { sandboxInsteadOfAsking } from '../../supervisor/approvals/auto-answer.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
@@ -57,17 +55,6 @@ export function awake(entry: LiveSandbox | undefined, id: string): OpenSandbox {
   if (entry?.state !== 'ready' || !entry.sandbox) throw new NotRunning(id)
   return entry.sandbox
 }
-
-/** E2B's clients have nobody to ask: what our rules would ask about the host is answered by a place that has nothing of it. */
-export const answererFor = ({
-  surface,
-  sandbox,
-  live,
-}: Pick<SandboxRequest, 'surface' | 'sandbox' | 'live'>) =>
-  // SECURITY: whoever brought a secret has something of theirs in it.
-  (JSON.parse(live.row.spec) as Spec).secrets?.length
-    ? undefined
-    : sandboxInsteadOfAsking(sandbox.plan, surface.parts.settings.operatorRules())
 
 /** Work in flight counts as use of the sandbox. */
 export async function within<T>({ live }: SandboxRequest, work: () => Promise<T>): Promise<T> {

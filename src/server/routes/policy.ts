@@ -8,6 +8,7 @@ import {
 } from '../../model/api/policy.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator } from '../../supervisor/access/keys.ts'
+import type { AskedCommand } from '../../supervisor/gate.ts'
 import type { Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { evaluateShape, noBody, policySaveShape, policyTextShape, tryShape } from '../shapes.ts'
@@ -15,6 +16,15 @@ import { evaluateShape, noBody, policySaveShape, policyTextShape, tryShape } fro
 /** The policy: read it, try it, change it. */
 
 const SUGGEST_FROM = 2000
+
+type AskedBody = { readonly command?: string | undefined; readonly argv?: readonly string[] | undefined }
+
+function askedIn({ command, argv = [] }: AskedBody): AskedCommand {
+  const [program, ...rest] = argv
+  if (command !== undefined && program === undefined) return { line: command }
+  if (command === undefined && program !== undefined) return { argv: [program, ...rest] }
+  throw new SandboxError('no-command', 'give either `argv` or `command`')
+}
 
 const judging: readonly Route[] = [
   route({
@@ -24,18 +34,19 @@ const judging: readonly Route[] = [
     scope: 'read',
     body: evaluateShape,
     answers: { 200: { description: 'the decision', shape: decisionShape } },
-    async handle({ parts, body }) {
-      const { command, argv = [], workspace, cwd } = body
-      const [program, ...rest] = argv
+    async handle({ parts, principal, body }) {
+      const { workspace, cwd, sandbox_id } = body
+      const asked = askedIn(body)
+      if (sandbox_id !== undefined) {
+        const { live } = await parts.supervisor.get(principal, sandbox_id)
+        if (!live) throw new SandboxError('wrong-state', `sandbox \`${sandbox_id}\` has ended`)
+        return reply(200, await live.ready().judge(asked, { cwd }))
+      }
       const where = {
         ...(workspace === undefined ? {} : { workspace }),
         ...(cwd === undefined ? {} : { cwd }),
       }
-      if (command !== undefined && program === undefined)
-        return reply(200, await parts.evaluate({ line: command }, where))
-      if (command === undefined && program !== undefined)
-        return reply(200, await parts.evaluate({ argv: [program, ...rest] }, where))
-      throw new SandboxError('no-command', 'give either `argv` or `command`')
+      return reply(200, await parts.evaluate(asked, where))
     },
   }),
   route({

@@ -12,14 +12,12 @@ export type AuthorizeOptions = {
   readonly env?: Readonly<Record<string, string>>
   /** Answers `ask`: true if a human approved this command, or an answer with who and why. */
   readonly approve?: (decision: Decision, execId: string) => Answered | Promise<Answered>
-  /** Answers `ask` before a human is asked, for sandboxes whose isolation makes approval unnecessary. */
-  readonly answerForUser?: ((decision: Decision) => Decision) | undefined
 }
 
 type AuthorizerParts = {
   readonly plan: Plan
   readonly record: SandboxRecord
-  readonly judge: (command: AskedCommand, cwd?: string) => Promise<Decision>
+  readonly judge: (command: AskedCommand, asking: AuthorizeOptions) => Promise<Decision>
 }
 
 /** Authorizes commands: each is checked by the policy, approved if required, and recorded before it runs. */
@@ -33,8 +31,7 @@ export class CommandAuthorizer {
   /** Throws if the command may not start. */
   async decide(asked: AskedCommand, execId: string, options: AuthorizeOptions): Promise<Decision> {
     const { judge, record } = this.#parts
-    const judged = await judge(asked, options.cwd)
-    const decision = options.answerForUser?.(judged) ?? judged
+    const decision = await judge(asked, options)
     // Recorded before the question, so that a question without an answer is in the audit log too.
     await record.decided(asked, execId, decision)
     const { action, reason } = decision

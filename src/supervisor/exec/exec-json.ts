@@ -6,6 +6,7 @@ import type { Level } from '../../model/guarantee.ts'
 type Done = Pick<ExecResult, 'layers' | 'truncated' | 'durationMs' | 'violations'> & {
   readonly outcome: ExecResult['outcome'] | null
   readonly decision: Decision | null
+  readonly hint?: string
 }
 type Where = { readonly id: string; readonly backend: string; readonly level: Level }
 type Said = { readonly execId: string; readonly stdout: string; readonly stderr: string }
@@ -24,4 +25,5 @@ export const execResultJson = (sandbox: Where, { execId, stdout, stderr }: Said,
   duration_ms: Math.round(done.durationMs * 10) / 10,
   violations: done.violations,
   decision: done.decision,
+  ...(done.hint === undefined ? {} : { hint: done.hint }),
 })

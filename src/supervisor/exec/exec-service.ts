@@ -2,15 +2,13 @@ import { Admission } from '../../model/admission.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { SupervisorParts } from '../supervisor.ts'
-import { type ExecParts, type ExecRequest, ExecSession } from './exec-session.ts'
+import { type ExecRequest, ExecSession } from './exec-session.ts'
 import { OutputBudget } from './output-budget.ts'
 
 /** The caller, and what to call while a command waits for approval. */
 export type ExecContext = {
   readonly onAsked?: (id: string) => void
   readonly signal?: AbortSignal
-  /** Skips approval where the sandbox's isolation makes it unnecessary. */
-  readonly answerForUser?: ExecParts['answerForUser']
 }
 
 /** A running command and its sandbox. */
@@ -54,11 +52,7 @@ export class ExecService {
   }
 
   /** Starts a command. Resolves once it runs; rejects if it is refused. */
-  async start(
-    entry: LiveSandbox,
-    request: ExecRequest,
-    { answerForUser, ...context }: ExecContext,
-  ): Promise<Started> {
+  async start(entry: LiveSandbox, request: ExecRequest, context: ExecContext): Promise<Started> {
     const sandbox = entry.ready()
     const end = entry.begin()
     let leave: (() => void) | undefined
@@ -70,7 +64,6 @@ export class ExecService {
       const session = new ExecSession({
         sandbox,
         request,
-        answerForUser,
         tenant: entry.row.tenant,
         budget: this.output,
         approve: (decision, execId) =>

@@ -35,7 +35,6 @@ export type ExecParts = {
   readonly tenant: string
   readonly budget: OutputBudget
   readonly approve: NonNullable<SpawnOptions['approve']>
-  readonly answerForUser?: SpawnOptions['answerForUser']
 }
 
 /** One command that was started, with its output. */
@@ -61,7 +60,7 @@ export class ExecSession {
 
   /** Resolves once the command runs; rejects if it is refused. */
   async start(): Promise<void> {
-    const { sandbox, request, approve, answerForUser } = this.#parts
+    const { sandbox, request, approve } = this.#parts
     this.#running = await sandbox.spawn(request.command, {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
@@ -71,7 +70,6 @@ export class ExecSession {
       output: (stream, chunk) => this.log.push(stream, chunk),
       signal: this.#stop.signal,
       approve,
-      answerForUser,
     })
     const { result } = this.#running
     if (request.stdin instanceof Uint8Array) void this.#feed(this.#running, request.stdin)

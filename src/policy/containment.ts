@@ -1,0 +1,107 @@
+import type { Guarantee } from '../model/guarantee.ts'
+import { isWithin } from '../model/path.ts'
+import type { Mount, Plan } from '../model/plan.ts'
+import type { Containment, Risk } from '../model/risk.ts'
+import { isRemote } from '../model/spec.ts'
+import { SECRET_VARIABLE } from './commands/environment.ts'
+import { SECRETS, SYSTEM_SECRETS } from './commands/locations.ts'
+
+/** What a command would run behind. */
+export type Behind = {
+  readonly plan: Plan
+  /** The backend that was chosen for the plan, and provides every guarantee that the plan needs. */
+  readonly backend: string
+  /** The hosts that can be reached now; default: the plan's. */
+  readonly allowHosts?: readonly string[] | undefined
+  /** Variables of the command itself, beside the plan's. */
+  readonly env?: Readonly<Record<string, string>> | undefined
+  /** The home directory of the user of this process. */
+  readonly home: string
+}
+
+/**
+ * The risks that a sandbox contains, each with the guarantee that does. SECURITY: only a guarantee counts that the plan
+ * needs, because then the chosen backend claims it and nobody waived it. `native`, `mock` and remote backends contain
+ * nothing, and neither does a plan that shows the whole host or a socket of it, behind which anything may listen.
+ */
+export function containedBy(behind: Behind): Containment {
+  const { plan, backend } = behind
+  const isOpen = plan.preset === 'danger-full-access' || plan.unixSockets.length > 0
+  if (backend === 'native' || backend === 'mock' || isRemote(backend) || isOpen) return {}
+  const held: [Risk, Guarantee | undefined][] = [
+    ...networkRisks(behind),
+    ...fileRisks(behind),
+    ['processes', all(plan, 'proc.hidden', 'ipc.private')],
+    ['privileges', all(plan, 'kernel.filtered')],
+    ['granted-secret', hasSecrets(behind) ? undefined : all(plan, 'env.clean')],
+    ['resources', all(plan, 'limit.memory', 'limit.pids', 'limit.disk')],
+  ]
+  return Object.fromEntries(held.filter(([, guarantee]) => guarantee !== undefined))
+}
+
+/** The first of these guarantees, if the plan has all of them. */
+const all = (
+  { needs, waived }: Plan,
+  ...names: readonly [Guarantee, ...Guarantee[]]
+): Guarantee | undefined =>
+  names.every((name) => needs.includes(name) && !waived.includes(name)) ? names[0] : undefined
+
+function networkRisks({ plan, allowHosts }: Behind): [Risk, Guarantee | undefined][] {
+  const { mode, allowHosts: planned, unlisted } = plan.network
+  if (mode === 'full') return []
+  const net = `net.${mode}` as const
+  // A host that a person can be asked for can be reached.
+  const isClosed = mode !== 'fetch' || ((allowHosts ?? planned).length === 0 && unlisted !== 'ask')
+  const none = isClosed ? all(plan, net, 'ipc.private') : undefined
+  return [
+    ['network', none],
+    ['publish', none],
+    ['loopback', isClosed || plan.privateHosts.length === 0 ? all(plan, net, 'ipc.private') : undefined],
+  ]
+}
+
+function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
+  const ofHost = plan.mounts.filter(({ target }) => !plan.own.includes(target))
+  const writable = ofHost.filter(({ mode }) => mode === 'rw')
+  const onlyWorkspace = writable.every(({ target }) => isWithin(plan.cwd, target))
+  const shows = ofHost.some((mount) => showsCredentials(mount, home))
+  const write = onlyWorkspace ? all(plan, 'fs.write') : undefined
+  return [
+    ['outside-write', write],
+    ['machine-read', shows ? undefined : all(plan, 'fs.read', 'env.clean', 'proc.hidden')],
+    ['workspace-credentials', ofHost.length === 0 ? all(plan, 'fs.read', 'env.clean') : undefined],
+    ['persistence', write && (writable.length === 0 ? write : all(plan, 'fs.protect', 'cleanup'))],
+    // Reviewed changes wait in an overlay, and a person sees what was deleted before it is.
+    ['workspace-loss', writable.every(({ overlay }) => overlay) ? all(plan, 'fs.write') : undefined],
+  ]
+}
+
+/** A brokered secret, or a variable whose name says that it is one. */
+const hasSecrets = ({ plan, env }: Behind): boolean =>
+  plan.secrets.length > 0 || Object.keys({ ...plan.env, ...env }).some((name) => SECRET_VARIABLE.test(name))
+
+const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
+const SECRET_PARTS = SECRETS.map(segmentsOf)
+/** Up to the first wildcard. */
+const SYSTEM_PARTS = SYSTEM_SECRETS.map(
+  (path) => `/${segmentsOf(path.replace(/\/[^/]*\*.*$/, '')).join('/')}`,
+)
+const HOMES = /^\/(home|Users)(\/[^/]*)?$|^\/root$/
+
+/** SECURITY: `fs.read` keeps nothing back that a mount shows, so a mount near credentials counts as showing them. */
+function showsCredentials({ real, target }: Mount, home: string): boolean {
+  return [real, target].some(
+    (path) =>
+      isWithin(home, path) ||
+      HOMES.test(path) ||
+      SYSTEM_PARTS.some((secret) => isWithin(secret, path) || (isWithin(path, secret) && secret !== home)) ||
+      SECRET_PARTS.some((secret) => meets(segmentsOf(path), secret)),
+  )
+}
+
+/** Whether the path goes through a secret location, or ends on the way to one. */
+function meets(path: readonly string[], secret: readonly string[]): boolean {
+  return path.some((_, start) =>
+    secret.every((part, index) => start + index >= path.length || path[start + index] === part),
+  )
+}
