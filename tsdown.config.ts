@@ -56,7 +56,11 @@ export default defineConfig([
   { ...shared, entry: { library: 'bench/library.ts' }, format: 'esm', outDir: 'dist/bench', dts: false },
   {
     ...shared,
-    entry: { conformance: 'test/conformance/cli.ts', 'fuzz-shell': 'test/policy/fuzz-shell.ts' },
+    entry: {
+      conformance: 'test/conformance/cli.ts',
+      'fuzz-shell': 'test/policy/fuzz-shell.ts',
+      'fuzz-options': 'test/policy/fuzz-options.ts',
+    },
     format: 'esm',
     outDir: 'dist/test',
     dts: false,

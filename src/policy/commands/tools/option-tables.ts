@@ -141,7 +141,7 @@ export const MACHINE_TABLES: Readonly<Record<string, string>> = {
   free: '-bkmghltvwV bytes kilo mega giga tera kibi mebi gibi human si lohi total committed wide help version',
   lscpu:
     '-abBC::cJe::p::xyhV all online bytes caches:: offline json extended:: parse:: hex physical output-all help version',
-  locale: '-amckvV all-locales charmaps category-name keyword-name verbose',
+  locale: '-ackvV all-locales category-name keyword-name verbose',
   getconf: '-av:',
   cal: '-13ymsjwY',
   date: `-d:f:I::Rr:s:u date: debug file: iso-8601:: rfc-email rfc-3339: reference: set: utc universal ${HELP}`,

@@ -1,6 +1,8 @@
+import { isInWorkspace } from '../../../model/path.ts'
 import { applyValue, note, touch } from '../effects.ts'
 import { asked, boxed } from '../finding.ts'
-import { isStatic, show } from '../shell/unknown-text.ts'
+import { absolute } from '../paths.ts'
+import { ANY, isStatic, show } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { jqFiles, jqProgram } from './jq.ts'
 import { READER_TABLES, TEXT_TABLES } from './option-tables.ts'
@@ -51,6 +53,9 @@ export const READERS: Readonly<Record<string, Handler>> = {
         short: 'wITL',
         long: 'ignore hide width tabsize block-size color sort time time-style format level',
         operands: 'read',
+        also: (call, { options, operands }) => {
+          if (options.some(({ name }) => name === '-R' || name === '--recursive')) walks(call, operands)
+        },
       },
       'stat readlink realpath': { operands: 'read' },
       file: {
@@ -65,6 +70,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
       'du df': {
         effects: { '--files0-from': 'read', '-X': 'read', '--exclude-from': 'read' },
         operands: 'read',
+        also: (call, { operands }) => (call.name === 'du' ? walks(call, operands) : undefined),
       },
       tree: {
         effects: {
@@ -74,6 +80,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
           '--fromfile': 'box: reads a list of names',
         },
         operands: 'read',
+        also: (call, { operands }) => walks(call, operands),
       },
       'md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum md5 crc32': {
         short: 'a',
@@ -223,7 +230,8 @@ function xxd(call: Call): undefined {
   const operands: string[] = []
   for (let at = 0; at < call.args.length; at++) {
     const arg = call.args[at] as string
-    if (arg[0] !== '-' || arg === '-') operands.push(arg)
+    // Options end at the first file.
+    if (arg[0] !== '-' || arg === '-' || operands.length > 0) operands.push(arg)
     else if (XXD_VALUE.test(arg)) {
       if (XXD_VALUE.exec(arg)?.[2] === '') touch(call, call.args[++at] ?? '', 'read')
     } else if (!XXD_FLAG.test(arg))
@@ -234,6 +242,14 @@ function xxd(call: Call): undefined {
   if (call.args.some((arg) => !isStatic(arg))) note(call, 'an argument is known only when it runs')
   for (const [index, path] of operands.entries()) touch(call, path, index === 0 ? 'read' : 'write')
   return undefined
+}
+
+/** Walking over a directory of the system takes minutes. */
+function walks(call: Call, roots: readonly string[]): void {
+  const { workspace } = call.walk.context
+  const cwds = call.scope.cwds.length === 0 ? [ANY] : call.scope.cwds
+  if (roots.some((root) => cwds.some((cwd) => !isInWorkspace(absolute(root, cwd), workspace))))
+    call.node.findings.push(boxed('paths/whole-disk', 'walks over files outside of the workspace'))
 }
 
 /** `strings @file` takes its arguments from the file. */
