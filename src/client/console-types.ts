@@ -16,7 +16,6 @@ export type {
   JudgedCommand,
   PolicyCheck,
   PolicyDescription,
-  PolicyHash,
   PolicyView,
   Suggestion,
   Verdict,

@@ -64,6 +64,10 @@ export type Grown = {
   readonly templates: Templates
 }
 
+/** How often requests wake one sandbox. */
+const WAKES_PER_SECOND = 0.2
+const WAKES_AT_ONCE = 10
+
 /** Default resources of a sandbox at E2B. */
 const DISK_MB = 10_240
 
@@ -73,6 +77,7 @@ export const e2bParts = (
   live: Live,
 ): E2bParts => ({
   internet: () => live.config.e2b?.internet,
+  wakes: new RateLimit(WAKES_PER_SECOND, WAKES_AT_ONCE),
   usage: new UsageHistory((id) => privateDirectories.usedBytes(id)),
   tokens,
   templates,
@@ -148,8 +153,14 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
 }
 
 /** Removes old records. */
-export const retentionOf = (options: ServeOptions, grown: Grown, live: Live): Retention =>
+export const retentionOf = (
+  options: ServeOptions,
+  grown: Grown,
+  live: Live,
+  supervisor: Supervisor,
+): Retention =>
   new Retention({
+    endOldPaused: (now) => supervisor.endOldPaused(now),
     store: grown.store,
     trail: grown.ringfence.trail,
     instance: grown.instance,
@@ -205,6 +216,11 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
       templates,
       openWithPrivateDirectories(askingGate(ringfence.gate, approvals), privateDirectories, newId),
     ),
+    suspended: {
+      has: (id) => privateDirectories.has(id),
+      remove: (id) => privateDirectories.remove(id),
+    },
+    keepPausedMs: () => (server.keep_days ?? KEEP_DAYS) * 24 * 3_600_000,
     tokenOf: (id) => tokens.access(id),
     // The directory for pending changes is created for this sandbox and needs no policy check.
     judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),

@@ -102,7 +102,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const { ringfence, store } = grown
   const live: Live = { config: ringfence.config }
   const parts = partsOf(options, grown, live)
-  const retention = retentionOf(options, grown, live)
+  const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
@@ -139,8 +139,8 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
 async function recover(parts: ServerParts, { ringfence, privateDirectories }: Grown): Promise<number> {
   reapOrphans()
   reapContainers(ringfence)
-  const recovered = await parts.supervisor.recover()
-  await privateDirectories.sweep()
+  const recovered = await parts.supervisor.recover((keyId) => parts.keys.principalById(keyId))
+  await privateDirectories.sweep(parts.supervisor.liveIds)
   void parts.reviews.settle().catch(() => {})
   parts.webhooks.deliver()
   return recovered

@@ -33,7 +33,10 @@ describe('a host that is not on the list', () => {
   it.each([
     ['http', (port: number, server: number) => getThrough(port, 'a.example', server)],
     ['connect', (port: number, server: number) => connectTo(port, `a.example:${server}`)],
-    ['socks5', (port: number, server: number) => talk(port, socksRequest('a.example', server), /^..\x05[^]/)],
+    [
+      'socks5',
+      (port: number, server: number) => talk(port, socksRequest('a.example', server), /^..\x05[\s\S]/),
+    ],
   ])('waits for the answer over %s, and no name is looked up before', async (protocol, send) => {
     const server = await world.http()
     const lookups: number[] = []
@@ -50,7 +53,7 @@ describe('a host that is not on the list', () => {
     const { port } = await asking(async () => {
       throw new SandboxError('ssrf-blocked', 'not an allowed host (rejected)')
     })
-    expect(await getThrough(port, 'a.example', server)).toMatch(/403[^]*rejected/)
+    expect(await getThrough(port, 'a.example', server)).toMatch(/403[\s\S]*rejected/)
     expect(world.lookups).toEqual([])
     expect(world.requests).toHaveLength(0)
   })
@@ -96,7 +99,7 @@ describe('a host that is not on the list', () => {
   it('stays closed after a yes when its addresses are private', async () => {
     const server = await world.http()
     const { port } = await world.proxy({ allowHosts: [], allowPrivate: [], unlisted: async () => {} })
-    expect(await getThrough(port, 'a.example', server)).toMatch(/403[^]*loopback address/)
+    expect(await getThrough(port, 'a.example', server)).toMatch(/403[\s\S]*loopback address/)
     expect(world.requests).toHaveLength(0)
   })
 
@@ -105,7 +108,7 @@ describe('a host that is not on the list', () => {
     const heard = await talk(
       port,
       'CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n',
-      /200 [^]*HTTP\/1\.1 /,
+      /200 [\s\S]*HTTP\/1\.1 /,
     )
     expect(heard).toContain('200 Connection established')
     expect(asked).toHaveLength(1)

@@ -73,6 +73,16 @@ export const specShape = object({
   review: optional(boolean()),
   /** Records file accesses and started programs. */
   learn: optional(boolean()),
+  /** On a server: what happens when the time of the sandbox is over. Default: it ends. */
+  atTimeout: optional(
+    object({
+      action: oneOf('end', 'pause'),
+      /** Whether the processes stay frozen in memory (default) or only the files are kept. */
+      keepMemory: optional(boolean()),
+      /** Whether the next request wakes the paused sandbox. */
+      wakes: optional(boolean()),
+    }),
+  ),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
+import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
@@ -18,14 +18,27 @@ export class PrivateDirectories {
 
   /** Creates this many directories. The first is the home; the others are empty. */
   make(id: string, count: number): readonly string[] {
-    const base = join(this.#dir, id)
-    mkdirSync(base, { mode: 0o700 })
-    return Array.from({ length: count }, (_, index) => {
-      const path = join(base, String(index))
+    mkdirSync(join(this.#dir, id), { mode: 0o700 })
+    const paths = this.#paths(id, count)
+    for (const [index, path] of paths.entries()) {
       mkdirSync(path, { mode: 0o755 })
       if (index === 0) addPythonName(path)
-      return path
-    })
+    }
+    return paths
+  }
+
+  /** Whether the directories of a sandbox exist. */
+  has(id: string): boolean {
+    return /^sb_[0-9a-f]+$/.test(id) && existsSync(join(this.#dir, id))
+  }
+
+  /** The directories of a sandbox that was suspended. */
+  kept(id: string, count: number): readonly string[] {
+    return this.#paths(id, count)
+  }
+
+  #paths(id: string, count: number): readonly string[] {
+    return Array.from({ length: count }, (_, index) => join(this.#dir, id, String(index)))
   }
 
   /** Bytes on disk of a sandbox's directories. */
@@ -39,8 +52,8 @@ export class PrivateDirectories {
   }
 
   /** Removes what an earlier run left. Moves it aside first, so that a new sandbox never waits for the removal. */
-  sweep(): Promise<void> {
-    const left = readdirSync(this.#dir)
+  sweep(except: readonly string[] = []): Promise<void> {
+    const left = readdirSync(this.#dir).filter((name) => !except.includes(name))
     const aside = left.map((name) => {
       const path = join(this.#dir, `.old-${randomBytes(6).toString('hex')}`)
       renameSync(join(this.#dir, name), path)
@@ -74,23 +87,24 @@ function openUp(path: string): void {
   for (const name of readdirSync(path)) openUp(join(path, name))
 }
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
+  /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
+  readonly isSuspended?: boolean
+}
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
 export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, privateDirectories: PrivateDirectories, newId: (prefix: string) => string) =>
-  async (spec: Spec, { id = newId('sb'), ...options }: Opening): Promise<Sandbox> => {
-    if (!spec.private?.length) return gate.open(spec, { id, ...options })
+  async (spec: Spec, { id = newId('sb'), isSuspended = false, ...options }: Opening): Promise<Sandbox> => {
+    const count = spec.private?.length ?? 0
+    if (count === 0) return gate.open(spec, { id, ...options })
     try {
-      const sandbox = await gate.open(spec, {
-        id,
-        ...options,
-        own: privateDirectories.make(id, spec.private.length),
-      })
+      const own = isSuspended ? privateDirectories.kept(id, count) : privateDirectories.make(id, count)
+      const sandbox = await gate.open(spec, { id, ...options, own })
       sandbox.onClose(() => privateDirectories.remove(id))
       return sandbox
     } catch (error) {
-      await privateDirectories.remove(id)
+      if (!isSuspended) await privateDirectories.remove(id)
       throw error
     }
   }

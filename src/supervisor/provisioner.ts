@@ -47,7 +47,7 @@ export type SupervisorCallbacks = {
   readonly save: (entry: LiveSandbox, change: SandboxChange) => Promise<void>
   /** Ends that are still to be recorded. */
   readonly unrecorded: UnrecordedEnds
-  readonly stop: (entry: LiveSandbox, reason: EndReason) => Promise<void>
+  readonly onDeadline: (entry: LiveSandbox, reason: EndReason) => void
   readonly endedByItself: (entry: LiveSandbox, why: string) => Promise<void>
   readonly get: (principal: Principal, id: string) => Promise<SandboxView>
 }
@@ -163,8 +163,9 @@ export class Provisioner {
     const id = pooled?.id ?? this.#parts.newId('sb')
     const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()
     const row = this.#newRow(principal, request, { id, token })
-    const entry = new LiveSandbox(row, (reason) => void this.#supervisor.stop(entry, reason).catch(() => {}))
+    const entry = new LiveSandbox(row, (reason) => this.#supervisor.onDeadline(entry, reason))
     entry.idleMs = request.idleMs
+    entry.timeoutMs = this.#ttlOf(request.timeoutMs)
     this.#supervisor.entries.set(entry.id, entry)
     register()
     try {
@@ -240,9 +241,43 @@ export class Provisioner {
     entry.move('ready')
     entry.ttl.set(this.#ttlOf(timeoutMs))
     entry.touch()
-    void (entry.sandbox as OpenSandbox).ended
-      .then((why) => this.#supervisor.endedByItself(entry, why))
+    this.#watch(entry)
+  }
+
+  #watch(entry: LiveSandbox): void {
+    const sandbox = entry.sandbox as OpenSandbox
+    void sandbox.ended
+      // A suspended sandbox has ended on purpose.
+      .then((why) => (entry.sandbox === sandbox ? this.#supervisor.endedByItself(entry, why) : undefined))
       .catch(() => {})
+  }
+
+  /** Opens a suspended sandbox again, with its files. SECURITY: its spec is judged again, for whoever wakes it. */
+  async reopen(principal: Principal, entry: LiveSandbox): Promise<void> {
+    this.#supervisor.assertOpen()
+    await this.#opening.run(async () => {
+      const { id, tenant: owner } = entry.row
+      const spec = JSON.parse(entry.row.spec) as Spec
+      const requester = requesterOf(principal)
+      const sandbox = await this.#parts.open(spec, {
+        id,
+        signal: entry.abort.signal,
+        owner,
+        requester,
+        isSuspended: true,
+      })
+      try {
+        // In a spec an empty list means the operator's; here it is what the sandbox had when it was suspended.
+        const isClosed = spec.network?.allowHosts?.length === 0
+        if (isClosed && sandbox.plan.network.mode === 'fetch') await sandbox.setAllowHosts([])
+        await sandbox.recorded()
+      } catch (error) {
+        await sandbox.suspend()
+        throw error
+      }
+      entry.sandbox = sandbox
+      this.#watch(entry)
+    }, principal)
   }
 
   /** Removes everything of a failed create, including its idempotency key. */

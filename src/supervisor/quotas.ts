@@ -25,17 +25,23 @@ export class SandboxQuotas {
     const [ofKey, ofTenant] = [this.#keys.get(keyId) ?? 0, this.#tenants.get(tenant) ?? 0]
     if (ofKey >= this.#ceilings.perKey)
       throw tooMany('this key', ofKey, '`max_sandboxes_per_key` in [server]')
+    if (!isOperator(principal) && ofTenant >= this.#ceilings.perTenant(tenant))
+      throw tooMany(
+        'this tenant',
+        ofTenant,
+        '`max_sandboxes` in [[tenant]] or `max_sandboxes_per_tenant` in [server]',
+      )
+    this.add(principal)
+  }
+
+  /** Counts a sandbox that exists already, whatever the ceilings are. */
+  add(principal: Principal): void {
+    const { keyId, tenant } = principal
     if (!isOperator(principal)) {
-      if (ofTenant >= this.#ceilings.perTenant(tenant))
-        throw tooMany(
-          'this tenant',
-          ofTenant,
-          '`max_sandboxes` in [[tenant]] or `max_sandboxes_per_tenant` in [server]',
-        )
-      this.#tenants.set(tenant, ofTenant + 1)
+      this.#tenants.set(tenant, (this.#tenants.get(tenant) ?? 0) + 1)
       this.#tenantOf.set(keyId, tenant)
     }
-    this.#keys.set(keyId, ofKey + 1)
+    this.#keys.set(keyId, (this.#keys.get(keyId) ?? 0) + 1)
   }
 
   give(keyId: string): void {

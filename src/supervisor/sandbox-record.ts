@@ -97,8 +97,8 @@ export class SandboxRecord {
   }
 
   /** Records a pause or a resume. */
-  state(state: 'paused' | 'ready'): Promise<void> {
-    return this.write(this.#event('SandboxState', { state }))
+  state(state: 'paused' | 'ready', reason?: string): Promise<void> {
+    return this.write(this.#event('SandboxState', { state, ...(reason === undefined ? {} : { reason }) }))
   }
 
   /** Writes the last events of the sandbox; `lost` is the reason if it ended by itself. */

@@ -360,6 +360,16 @@ export class Sandbox implements AsyncDisposable {
     if (this.#state === 'ready') await this.#end([])
   }
 
+  /** Ends every process and keeps the private directories, so that the sandbox can be opened again. */
+  async suspend(): Promise<void> {
+    this.#assertAlive()
+    this.#state = 'destroyed'
+    await this.#parts.inside?.close()
+    await this.#parts.egress?.close()
+    this.#closing.splice(0)
+    await this.#record.state('paused', 'only the files are kept')
+  }
+
   /** Ends the sandbox; the last events are appended together, so that they share one write to disk. */
   async #end(events: readonly Event[]): Promise<void> {
     this.#state = 'destroyed'

@@ -28,6 +28,7 @@ import type { OpenSandbox } from './open-sandbox.ts'
 import { type Created, type CreateRequest, Provisioner, type SandboxView } from './provisioner.ts'
 import { SandboxQuotas } from './quotas.ts'
 import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
+import { SleepService, type SuspendedFiles } from './sleep.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -59,8 +60,14 @@ export type SupervisorParts = {
       readonly signal?: AbortSignal
       readonly owner?: string
       readonly requester: Requester
+      /** The sandbox was suspended, so its files exist. */
+      readonly isSuspended?: boolean
     },
   ) => Promise<OpenSandbox>
+  /** The files of suspended sandboxes; absent: sandboxes are only paused with their memory. */
+  readonly suspended?: SuspendedFiles
+  /** How long a paused sandbox without memory is kept. */
+  readonly keepPausedMs?: () => number
   /** Derives a sandbox's own token from its id. Absent: the token is random and shown once. */
   readonly tokenOf?: (id: string) => string
   /** Throws if there is no disk space for the records of more work. */
@@ -85,6 +92,7 @@ export class Supervisor {
   readonly #quotas: SandboxQuotas
   readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
+  readonly #sleep: SleepService
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -106,11 +114,23 @@ export class Supervisor {
       assertOpen: () => this.#assertOpen(),
       save: (entry, change) => this.#save(entry, change),
       unrecorded: this.#unrecorded,
-      stop: (entry, reason) => this.#stop(entry, reason),
+      onDeadline: this.#onDeadline,
       endedByItself: (entry, why) => this.#endedByItself(entry, why),
       get: (principal, id) => this.get(principal, id),
     })
+    this.#sleep = new SleepService({
+      save: (entry, change) => this.#save(entry, change),
+      reopen: (principal, entry) => this.#provisioner.reopen(principal, entry),
+      stop: (entry, reason) => this.#stop(entry, reason),
+      files: parts.suspended,
+      keepMs: parts.keepPausedMs ?? (() => KEEP_PAUSED_MS),
+    })
     this.#describeMetrics()
+  }
+
+  readonly #onDeadline = (entry: LiveSandbox, reason: EndReason): void => {
+    const work = reason === 'timeout' ? this.#sleep.atTimeout(entry) : this.#stop(entry, reason)
+    void work.catch(() => {})
   }
 
   /** Creates a sandbox that is ready; a failed create leaves nothing behind. */
@@ -151,10 +171,15 @@ export class Supervisor {
     return this.#entries.size
   }
 
-  /** Cleans up after an earlier run of this instance; does not touch sandboxes of other instances. */
-  async recover(): Promise<number> {
+  /**
+   * Cleans up after an earlier run of this instance; does not touch sandboxes of other instances. Paused sandboxes whose
+   * files are here stay paused. `ownerOf`: the key that created a sandbox, for its quota.
+   */
+  async recover(ownerOf?: (keyId: string) => Promise<Principal | undefined>): Promise<number> {
     const { store, instance, trail, approvals } = this.#parts
-    const left = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
+    const all = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
+    const left = all.filter((row) => !this.#sleep.isSuspended(row))
+    for (const row of all) if (this.#sleep.isSuspended(row)) await this.#adopt(row, ownerOf)
     const reason = 'crashed: the server stopped while the sandbox was running'
     for (const { id } of left)
       await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'failed', reason })
@@ -167,6 +192,24 @@ export class Supervisor {
     await approvals.forgetOld()
     this.#pool.fill()
     return left.length
+  }
+
+  async #adopt(
+    row: SandboxRow,
+    ownerOf: (keyId: string) => Promise<Principal | undefined> = async () => undefined,
+  ): Promise<void> {
+    const { keyId, tenant } = row
+    this.#quotas.add((await ownerOf(keyId)) ?? { keyId, tenant, scopes: [] })
+    this.#entries.set(row.id, this.#sleep.adopt(row, this.#onDeadline, this.#parts.limits.defaultTtlMs))
+  }
+
+  /** Ends paused sandboxes whose files were kept long enough. Returns how many. */
+  async endOldPaused(now = Date.now()): Promise<number> {
+    const old = [...this.#entries.values()].filter(
+      ({ state, row }) => state === 'paused' && row.expiresAt !== null && row.expiresAt <= now,
+    )
+    for (const entry of old) await this.#stop(entry, 'timeout')
+    return old.length
   }
 
   /** SECURITY: a sandbox of another tenant is reported as not found. */
@@ -292,7 +335,7 @@ export class Supervisor {
       entry.ending = why
       const noted = this.#note(entry, 'destroying', why)
       for (const session of entry.execs.values()) session.cancel()
-      const closed = entry.sandbox?.close()
+      const closed = entry.sandbox ? entry.sandbox.close() : this.#parts.suspended?.remove(entry.id)
       // The sandbox is closed in any case; a failed record is reported afterwards.
       const [record, close] = await Promise.allSettled([noted, closed])
       const state: State = close.status === 'fulfilled' && reason !== 'crashed' ? 'destroyed' : 'failed'
@@ -329,32 +372,29 @@ export class Supervisor {
   }
 
   /** Pauses a sandbox and its deadlines; throws `unsupported` if the backend cannot. */
-  async pause(principal: Principal, id: string): Promise<SandboxView> {
+  async pause(principal: Principal, id: string, keepMemory = true): Promise<SandboxView> {
     const entry = await this.use(principal, id)
-    await entry.serially(async () => {
-      const live = entry.ready()
-      if (!live.pause) throw cannot(live, 'pause')
-      await live.pause()
-      entry.move('paused')
-      entry.hold()
-      await this.#save(entry, { state: 'paused', expiresAt: null })
-    })
+    await entry.serially(() => this.#sleep.pause(entry, keepMemory))
     return { row: entry.row, live: entry }
   }
 
   async resume(principal: Principal, id: string): Promise<SandboxView> {
     const entry = await this.use(principal, id)
-    await entry.serially(async () => {
-      if (entry.state !== 'paused' || !entry.sandbox?.resume)
-        throw new SandboxError('wrong-state', `sandbox ${id} is ${entry.state}, not paused`)
-      await entry.sandbox.resume()
-      entry.move('ready')
-      entry.release()
-      const left = entry.ttl.leftMs
-      const expiresAt = left === undefined ? null : Date.now() + left
-      await this.#save(entry, { state: 'ready', expiresAt })
-    })
+    await entry.serially(() => this.#sleep.resume(principal, entry))
     return { row: entry.row, live: entry }
+  }
+
+  /** Whether the next request may wake this paused sandbox. */
+  wakes(entry: LiveSandbox): boolean {
+    return this.#sleep.wakes(entry)
+  }
+
+  /** Resumes a sandbox that wakes by itself; several requests at once wake it once. */
+  async wake(principal: Principal, entry: LiveSandbox): Promise<void> {
+    this.#assertOpen()
+    await entry.serially(async () => {
+      if (this.#sleep.wakes(entry)) await this.#sleep.resume(principal, entry)
+    })
   }
 
   /** Sets the deadline relative to now; 0 removes it. With `onlyLonger` it never becomes earlier. */
@@ -366,9 +406,9 @@ export class Supervisor {
       if (onlyLonger && !entry.ttl.extend(ms)) return
       if (!onlyLonger) entry.ttl.set(ms === 0 ? undefined : ms)
       const left = entry.ttl.leftMs
-      await this.#save(entry, {
-        expiresAt: left === undefined || entry.state === 'paused' ? null : Date.now() + left,
-      })
+      // A paused sandbox has no end of its own time; what is recorded is how long its files are kept.
+      if (entry.state !== 'paused')
+        await this.#save(entry, { expiresAt: left === undefined ? null : Date.now() + left })
     })
     return { row: entry.row, live: entry }
   }
@@ -406,9 +446,15 @@ export class Supervisor {
     const until = monotonicMs() + deadlineMs
     const busy = (): boolean => this.#execs.running > 0 || this.#provisioner.running > 0
     while (busy() && monotonicMs() < until) await new Promise((resolve) => setTimeout(resolve, 20))
-    await Promise.allSettled([...this.#entries.values()].map((entry) => this.#stop(entry, 'drained')))
+    await Promise.allSettled([...this.#entries.values()].map((entry) => this.#leave(entry)))
     await this.#pool.close()
     this.#unrecorded.close()
+  }
+
+  /** At a shutdown, a paused sandbox keeps its files where that is possible; every other one ends. */
+  async #leave(entry: LiveSandbox): Promise<void> {
+    const isKept = await entry.serially(() => this.#sleep.keepOverRestart(entry)).catch(() => false)
+    if (!isKept) await this.#stop(entry, 'drained')
   }
 
   #assertOpen(): void {
@@ -468,7 +514,4 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
 const notFound = (id: string): SandboxError =>
   new SandboxError('sandbox-not-found', `no such sandbox \`${id.slice(0, 64)}\``)
 
-const cannot = (live: Pick<OpenSandbox, 'backend'>, what: string): SandboxError =>
-  new SandboxError('unsupported', `the backend \`${live.backend}\` cannot ${what}`, {
-    hint: 'choose a backend that can; see `ringfence doctor`',
-  })
+const KEEP_PAUSED_MS = 30 * 24 * 3_600_000

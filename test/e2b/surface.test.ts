@@ -316,11 +316,6 @@ describe('snapshots and templates', () => {
 
 describe('what is refused, in words', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
-    [
-      'auto-pause',
-      () => e2b.Sandbox.create({ ...here.options, lifecycle: { onTimeout: 'pause' } }),
-      /autoPause/,
-    ],
     ['volumes', () => e2b.Sandbox.create({ ...here.options, volumeMounts: { '/v': 'v' } }), /volumeMounts/],
     ['mcp', () => e2b.Sandbox.create({ ...here.options, mcp: { x: {} } }), /mcp/],
     ['an unknown template', () => e2b.Sandbox.create('nope', here.options), /no template `nope`/],

@@ -53,9 +53,9 @@ async function refresh(call: RestCall): Promise<Response> {
 }
 
 async function pause(call: RestCall): Promise<Response> {
-  await bodyOf(call, pauseShape)
+  const { memory } = await bodyOf(call, pauseShape)
   const { id } = await aliveOf(call)
-  await call.surface.parts.supervisor.pause(call.principal, id)
+  await call.surface.parts.supervisor.pause(call.principal, id, memory ?? true)
   return nothing()
 }
 

@@ -20,8 +20,6 @@ const READY_MS = 60_000
 function refuseUnbuilt(body: CreateBody): void {
   const refused = (
     [
-      ['autoPause', body.autoPause],
-      ['autoResume', isOn(body.autoResume)],
       ['volumeMounts', (body.volumeMounts?.length ?? 0) > 0],
       ['mcp', body.mcp !== undefined],
       ['iam', body.iam !== undefined],
@@ -31,8 +29,21 @@ function refuseUnbuilt(body: CreateBody): void {
     throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }
 
-const isOn = (value: unknown): boolean =>
-  typeof value === 'object' && value !== null && (value as { enabled?: unknown }).enabled === true
+/** What the client wants when the time of the sandbox is over. */
+function timeoutOf({ autoPause, autoPauseMemory, autoResume }: CreateBody): Pick<Spec, 'atTimeout'> {
+  if (!autoPause) return {}
+  const wakes = autoResume?.enabled ?? false
+  const keepMemory = autoPauseMemory ?? true
+  if (wakes && !keepMemory)
+    throw new SandboxError(
+      'invalid-input',
+      'a sandbox that is paused without its memory is not resumed by requests',
+      {
+        hint: 'leave `autoResume` out, or keep the memory',
+      },
+    )
+  return { atTimeout: { action: 'pause', keepMemory, wakes } }
+}
 
 /** The template that a name means for a tenant; nothing for the host's tools alone. */
 export async function templateFor(
@@ -88,6 +99,7 @@ function specFor(
   }
   return {
     private: PRIVATE,
+    ...timeoutOf(body),
     // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
     network: networkOf(policy.networkModes, hosts),

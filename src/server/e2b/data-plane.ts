@@ -14,7 +14,7 @@ import * as filesystem from './filesystem.ts'
 import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf, toE2bId } from './ids.ts'
 import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
-import { awake, type E2bSurface, type SandboxRequest } from './sandbox-request.ts'
+import { awake, type E2bSurface, type SandboxRequest, woken } from './sandbox-request.ts'
 import { download, isExpired, signedSandbox, upload } from './transfer.ts'
 import { maskOf, specOf } from './views.ts'
 import * as watchers from './watchers.ts'
@@ -88,12 +88,14 @@ const anyone = (id: string): Principal => ({ keyId: '', tenant: '', scopes: ['ex
 async function envd(surface: E2bSurface, context: Context<AppEnv>, id: string): Promise<Response> {
   const { supervisor } = surface.parts
   const entry = (await supervisor.get(anyone(id), id)).live
-  const live = awake(entry, id)
   const { path, method } = context.req
+  // Asking whether a sandbox runs does not wake it, and neither does a request that is refused.
+  if (path === '/health' || !entry || !supervisor.wakes(entry)) awake(entry, id)
   if (path === '/health') return new Response(null, { status: 204 })
   const query = new URL(context.req.url).searchParams
   const request = context.req.raw
   const principal = await principalOf(surface, context, id, path === '/files' ? query : undefined)
+  const live = await woken(surface, entry, id)
   const guest: SandboxRequest = {
     surface,
     context,
@@ -184,12 +186,13 @@ async function traffic(
 ): Promise<SandboxRequest> {
   const principal = anyone(id)
   const seen = await surface.parts.supervisor.get(principal, id)
-  const live = awake(seen.live, id)
+  if (!seen.live || !surface.parts.supervisor.wakes(seen.live)) awake(seen.live, id)
   const given = context.req.header('e2b-traffic-access-token')
   const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
   const passes =
     door !== 'own' && (await mayPass(surface, seen, given, { ...open, byAddress: door === 'address' }))
   if (!passes) await ownerOfPort(surface, context, id, door)
+  const live = await woken(surface, seen.live, id)
   return {
     surface,
     context,

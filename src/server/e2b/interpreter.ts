@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import { object, optional, record, text } from '../../model/shape.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { jsonBody } from '../body.ts'
 import { ConnectError, connectProblem } from './errors.ts'
 import { Kernel, type Language, languageOf, type MessageConsumer } from './kernel.ts'
@@ -20,7 +21,8 @@ type CodeContext = {
   tail: Promise<unknown>
 }
 
-const CONTEXTS = new WeakMap<LiveSandbox, Map<string, CodeContext>>()
+/** By what runs: a sandbox that was paused without its memory has no contexts. */
+const CONTEXTS = new WeakMap<OpenSandbox, Map<string, CodeContext>>()
 const MOST = 32
 const CODE_BYTES = 8 * 1024 * 1024
 
@@ -37,10 +39,11 @@ const contextShape = withoutNulls(
 )
 
 function contextsOf(entry: LiveSandbox): Map<string, CodeContext> {
-  const known = CONTEXTS.get(entry)
+  const sandbox = entry.ready()
+  const known = CONTEXTS.get(sandbox)
   if (known) return known
   const made = new Map<string, CodeContext>()
-  CONTEXTS.set(entry, made)
+  CONTEXTS.set(sandbox, made)
   return made
 }
 

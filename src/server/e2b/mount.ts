@@ -1,4 +1,5 @@
 import type { Context, Hono } from 'hono'
+import { SandboxError } from '../../model/errors.ts'
 import type { AppEnv, Mount, Surface } from '../app.ts'
 import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
 import { headersOf, joinPort } from '../upgrade.ts'
@@ -6,7 +7,7 @@ import { CONTROL } from './control.ts'
 import { mayPass, routed, serveTarget } from './data-plane.ts'
 import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
 import { serveRest } from './rest.ts'
-import { awake, type E2bParts, type E2bSurface } from './sandbox-request.ts'
+import { awake, type E2bParts, type E2bSurface, woken } from './sandbox-request.ts'
 import { TEMPLATES, takeUpload } from './template-routes.ts'
 import { maskOf } from './views.ts'
 
@@ -40,13 +41,24 @@ export function e2bUpgrades(e2b: E2bParts): UpgradeTaker {
     if (!target || target.port === ENVD_PORT || target.port === INTERPRETER_PORT) return false
     const { id, port } = target
     const principal = { keyId: '', tenant: '', scopes: ['exec' as const], sandboxId: id }
-    const seen = await upgrade.parts.supervisor.get(principal, id)
-    awake(seen.live, id)
+    const { supervisor } = upgrade.parts
+    const seen = await supervisor.get(principal, id)
+    if (!seen.live || !supervisor.wakes(seen.live)) assertRunning(seen.live, id)
     const given = one('e2b-traffic-access-token')
     const open = { headers: headersOf(upgrade.request), answer: upgrade.socket, byAddress: true }
     if (!(await mayPass({ parts: upgrade.parts, e2b }, seen, given, open)))
-      await upgrade.parts.supervisor.get(await upgrade.authenticate(id), id)
+      await supervisor.get(await upgrade.authenticate(id), id)
+    await woken({ parts: upgrade.parts, e2b }, seen.live, id)
     await joinPort(upgrade, seen.live as NonNullable<typeof seen.live>, port, maskOf(seen.row, port))
     return true
+  }
+}
+
+/** As an error that the handler of upgrades knows. */
+function assertRunning(entry: Parameters<typeof awake>[0], id: string): void {
+  try {
+    awake(entry, id)
+  } catch (cause) {
+    throw new SandboxError('sandbox-not-found', `sandbox ${id} is not running`, { cause })
   }
 }

@@ -7,6 +7,8 @@ import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
 import type { UsageHistory } from '../../supervisor/telemetry/usage-history.ts'
 import type { AppEnv, Surface } from '../app.ts'
+import { makerInForce } from '../auth.ts'
+import type { RateLimit } from '../guard.ts'
 import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
 import type { HostCeiling, Internet } from './network.ts'
@@ -16,6 +18,8 @@ export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
   readonly builds: Builds
+  /** How often a sandbox may be woken by requests. */
+  readonly wakes: RateLimit
   /** What each of these sandboxes used over time. */
   readonly usage: UsageHistory
   /** What policy permits to the sandboxes of this key. */
@@ -54,6 +58,24 @@ export type SandboxRequest = {
 export function awake(entry: LiveSandbox | undefined, id: string): OpenSandbox {
   if (entry?.state !== 'ready' || !entry.sandbox) throw new NotRunning(id)
   return entry.sandbox
+}
+
+/**
+ * The sandbox after it was woken, if it sleeps and its creator wants requests to wake it. SECURITY: called after whoever
+ * asks was let in; the sandbox wakes in the name of the key that made it, and only while that key is in force. Requests to a
+ * public port need no key, so a sandbox wakes a few times a minute at most.
+ */
+export async function woken(
+  { parts, e2b }: Pick<E2bSurface, 'parts' | 'e2b'>,
+  entry: LiveSandbox | undefined,
+  id: string,
+): Promise<OpenSandbox> {
+  if (entry && parts.supervisor.wakes(entry)) {
+    const maker = await makerInForce(parts.keys, entry.row.keyId)
+    e2b.wakes.assert(id)
+    await parts.supervisor.wake(maker, entry)
+  }
+  return awake(entry, id)
 }
 
 /** Work in flight counts as use of the sandbox. */

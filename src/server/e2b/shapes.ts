@@ -29,7 +29,7 @@ export const createShape = withoutNulls(
     secure: optional(boolean()),
     autoPause: optional(boolean()),
     autoPauseMemory: optional(boolean()),
-    autoResume: optional(anything),
+    autoResume: optional(withoutNulls(object({ enabled: optional(boolean()) }))),
     volumeMounts: optional(list(anything, 64)),
     mcp: optional(anything),
     iam: optional(anything),

@@ -116,6 +116,9 @@ export function detailOf(surface: E2bSurface, principal: Principal, seen: Sandbo
       ...(denyOut ? { denyOut } : {}),
       ...(maskHost ? { maskRequestHost: maskHost } : {}),
     },
-    lifecycle: { onTimeout: 'kill', autoResume: false },
+    lifecycle: {
+      onTimeout: spec.atTimeout?.action === 'pause' ? 'pause' : 'kill',
+      autoResume: spec.atTimeout?.wakes ?? false,
+    },
   }
 }

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { object, text } from '../../model/shape.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import { type WatchEvent, watch, watchShape } from './filesystem.ts'
 import type { SandboxRequest } from './sandbox-request.ts'
@@ -9,17 +10,18 @@ import type { SandboxRequest } from './sandbox-request.ts'
 
 type Watcher = { readonly events: WatchEvent[]; readonly stop: AbortController }
 
-const WATCHERS = new WeakMap<LiveSandbox, Map<string, Watcher>>()
+const WATCHERS = new WeakMap<OpenSandbox, Map<string, Watcher>>()
 const MOST = 64
 const KEPT = 10_000
 
 const idShape = object({ watcherId: text({ max: 64 }) })
 
 function watchersOf(entry: LiveSandbox): Map<string, Watcher> {
-  const known = WATCHERS.get(entry)
+  const sandbox = entry.ready()
+  const known = WATCHERS.get(sandbox)
   if (known) return known
   const made = new Map<string, Watcher>()
-  WATCHERS.set(entry, made)
+  WATCHERS.set(sandbox, made)
   return made
 }
 

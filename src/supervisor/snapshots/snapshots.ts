@@ -122,14 +122,17 @@ export function judged({ template: _, ...spec }: Spec): Spec {
   return spec
 }
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
+  readonly isSuspended?: boolean
+}
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
 /** Opens the sandbox of a spec and restores the files of its template. */
 export const openFrom =
   (templates: Templates, open: Open): Open =>
   async (spec, options) => {
-    if (spec.template === undefined || PLAIN.includes(spec.template)) return open(judged(spec), options)
+    if (options.isSuspended || spec.template === undefined || PLAIN.includes(spec.template))
+      return open(judged(spec), options)
     // SECURITY: a template belongs to a tenant; without a tenant there is no template.
     const found = options.owner === undefined ? undefined : await templates.find(options.owner, spec.template)
     if (!found)

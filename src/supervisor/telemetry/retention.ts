@@ -15,6 +15,8 @@ export type RetentionParts = {
   readonly templates: Pick<Templates, 'staleFiles' | 'removeFile'>
   /** Read again for each pass. */
   readonly keepDays: () => number
+  /** Ends paused sandboxes whose files were kept long enough. */
+  readonly endOldPaused?: (now: number) => Promise<number>
   /** The pending reviews on this host. */
   readonly reviews: () => readonly string[]
   readonly log: (line: string) => void
@@ -83,6 +85,7 @@ export class Retention {
 
   async #pass(): Promise<Pruned> {
     const { store, trail, templates, keepDays, now = Date.now } = this.#parts
+    await this.#parts.endOldPaused?.(now())
     const before = now() - keepDays() * DAY_MS
     const { batches, more } = await this.#ended(before)
     const files = await templates.staleFiles(before, BATCH * PAGES)
