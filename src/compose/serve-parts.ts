@@ -10,6 +10,7 @@ import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
 import { Builds } from '../server/e2b/builds.ts'
 import type { E2bParts } from '../server/e2b/sandbox-request.ts'
+import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
 import { RateLimit } from '../server/guard.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
@@ -257,6 +258,7 @@ const askingGate = (gate: Gate, approvals: Approvals): Pick<Gate, 'open'> => ({
   open: (spec, options = {}) =>
     gate.open(spec, {
       ...options,
+      isNetworkGranted: (spec as Spec).metadata?.[E2B_OPTIONS] !== undefined,
       askHost: (question) => {
         const { owner, requester } = options
         const tenant = owner ?? requester?.tenant ?? ''

@@ -15,6 +15,8 @@ export type Behind = {
   readonly allowHosts?: readonly string[] | undefined
   /** Variables of the command itself, beside the plan's. */
   readonly env?: Readonly<Record<string, string>> | undefined
+  /** The operator opened the network to sandboxes whose clients have nobody to ask (E2B's), so using it is no question. */
+  readonly isNetworkGranted?: boolean | undefined
   /** The home directory of the user of this process. */
   readonly home: string
 }
@@ -46,13 +48,16 @@ const all = (
 ): Guarantee | undefined =>
   names.every((name) => needs.includes(name) && !waived.includes(name)) ? names[0] : undefined
 
-function networkRisks({ plan, allowHosts }: Behind): [Risk, Guarantee | undefined][] {
+function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
+  const { plan, allowHosts } = behind
   const { mode, allowHosts: planned, unlisted } = plan.network
   if (mode === 'full') return []
   const net = `net.${mode}` as const
   // A host that a person can be asked for can be reached.
   const isClosed = mode !== 'fetch' || ((allowHosts ?? planned).length === 0 && unlisted !== 'ask')
-  const none = isClosed ? all(plan, net, 'ipc.private') : undefined
+  // SECURITY: with a secret in it, a sandbox could hand the secret's power to others.
+  const isGranted = behind.isNetworkGranted && !hasSecrets(behind)
+  const none = isClosed || isGranted ? all(plan, net, 'ipc.private') : undefined
   return [
     ['network', none],
     ['publish', none],

@@ -52,6 +52,8 @@ export type JudgeOptions = {
   readonly backend?: string | undefined
   /** The hosts that can be reached now; default: the plan's. */
   readonly allowHosts?: readonly string[] | undefined
+  /** The operator opened the network to sandboxes whose clients have nobody to ask. */
+  readonly isNetworkGranted?: boolean | undefined
   /** Variables of the command itself. */
   readonly env?: Readonly<Record<string, string>> | undefined
 }
@@ -93,6 +95,8 @@ export type OpenSandboxOptions = {
   readonly requester?: Requester | undefined
   /** Judges commands as if they ran on the host, where nothing contains a risk. */
   readonly judgedForHost?: boolean
+  /** Commands may use the network that the plan opens without a question: the client has nobody to ask. */
+  readonly isNetworkGranted?: boolean | undefined
   /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
   readonly own?: readonly string[] | undefined
 }
@@ -120,6 +124,7 @@ type SandboxContext = {
   readonly requester?: Requester | undefined
   readonly askHost?: AskHost | undefined
   readonly judgedForHost?: boolean | undefined
+  readonly isNetworkGranted?: boolean | undefined
 }
 
 /**
@@ -204,7 +209,10 @@ export class Gate {
   }
 
   /** Where commands of this plan run, and behind what. */
-  placeOf(plan: Plan, { cwd = plan.cwd, backend, allowHosts, env }: JudgeOptions = {}): WorkingDirectory {
+  placeOf(
+    plan: Plan,
+    { cwd = plan.cwd, backend, allowHosts, env, isNetworkGranted }: JudgeOptions = {},
+  ): WorkingDirectory {
     const isOnServer = this.#parts.grantsOf !== undefined && plan.backend !== 'native'
     const { home } = this.#parts.host
     return {
@@ -212,7 +220,9 @@ export class Gate {
       cwd,
       own: ownOf(plan),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
-      ...(backend === undefined ? {} : { behind: { plan, backend, allowHosts, env, home } }),
+      ...(backend === undefined
+        ? {}
+        : { behind: { plan, backend, allowHosts, env, isNetworkGranted, home } }),
     }
   }
 
@@ -226,6 +236,7 @@ export class Gate {
       requester,
       askHost,
       judgedForHost,
+      isNetworkGranted,
       id = this.#parts.newId('sb'),
     }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
@@ -252,6 +263,7 @@ export class Gate {
         requester,
         askHost,
         judgedForHost,
+        isNetworkGranted,
       })
       sandbox.onFailedLaunch(() => this.registry.invalidate(backend.name))
       return sandbox
@@ -271,11 +283,23 @@ export class Gate {
     plan: Plan,
     backend: Backend,
     inside: BackendSandbox | undefined,
-    { id = this.#parts.newId('sb'), egress, review, requester, askHost, judgedForHost }: SandboxContext = {},
+    {
+      id = this.#parts.newId('sb'),
+      egress,
+      review,
+      requester,
+      askHost,
+      judgedForHost,
+      isNetworkGranted,
+    }: SandboxContext = {},
   ): Sandbox {
     const { trail, newId } = this.#parts
     const judge: SandboxParts['judge'] = (command, options) =>
-      this.judge(command, plan, { ...options, backend: judgedForHost ? undefined : backend.name })
+      this.judge(command, plan, {
+        ...options,
+        backend: judgedForHost ? undefined : backend.name,
+        isNetworkGranted,
+      })
     const judgeHosts = (hosts: readonly string[]): void => {
       const spec: Spec = { network: { mode: 'fetch', allowHosts: hosts } }
       allowedHosts(this.#policyFor(this.#permitted(spec, requester)), spec)
