@@ -60,9 +60,12 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
+/** A network through which a push could publish something: that is asked about. */
+const OPEN = { network: { mode: 'fetch', allow_hosts: ['git.example'] } }
+
 describe('an approval', () => {
   test('is found, explained, rejected and recorded, by keyboard alone', async () => {
-    const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' } })
+    const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' }, ...OPEN })
     const at = await openSignedIn()
     const { page } = at
     const { keyboard } = page
@@ -115,7 +118,7 @@ describe('an approval', () => {
   })
 
   test('is approved once with `a`, and the command runs', async () => {
-    const id = await make({ agent_id: 'codex' })
+    const id = await make({ agent_id: 'codex', ...OPEN })
     const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main; echo ran' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()
@@ -131,7 +134,7 @@ describe('an approval', () => {
   })
 
   test('is approved with a new rule, which is then active', async () => {
-    const id = await make({})
+    const id = await make(OPEN)
     const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()

@@ -34,6 +34,7 @@ type Reason = {
   readonly rule: string
   readonly reason: string
   readonly hard: boolean
+  readonly isAnswered?: boolean
 }
 
 /** A reason of our own rules, which the sandbox may answer; an operator's is no such reason. */
@@ -58,10 +59,11 @@ function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
   }
   walk.contained.set(rule, { rule, action, by })
   const names = [...new Set(Object.values(by))].join(', ')
-  return { ...own, action: 'sandbox', reason: `${own.reason}; contained by ${names}` }
+  return { ...own, action: 'sandbox', isAnswered: true, reason: `${own.reason}; contained by ${names}` }
 }
 
-const rank = (reason: Reason): number => ACTIONS.indexOf(reason.action)
+/** Of equally strict reasons, the one that the sandbox answered says more. */
+const rank = ({ action, isAnswered }: Reason): number => ACTIONS.indexOf(action) - (isAnswered ? 0.5 : 0)
 
 const worst = (reasons: readonly Reason[]): Reason | undefined => {
   let found: Reason | undefined
@@ -185,7 +187,8 @@ export function decide(walk: Walk): { readonly decision: Decision; readonly node
     ...(rule === undefined ? {} : { rule }),
     ...(depth > 0 ? { depth } : {}),
   }))
-  const reason = decisive[0]?.reason ?? 'nothing in it runs'
+  const answered = decisive.find((part) => walk.contained.has(part.rules[0] ?? ''))
+  const reason = (answered ?? decisive[0])?.reason ?? 'nothing in it runs'
   const rules = [...new Set(decisive.flatMap((part) => part.rules))]
   const contained = walk.contained.size === 0 ? {} : { contained: [...walk.contained.values()] }
   return { decision: { action, reason, rules, commands, ...contained }, nodes }
