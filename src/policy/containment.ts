@@ -81,9 +81,9 @@ const hasSecrets = ({ plan, env }: Behind): boolean =>
 
 const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
 const SECRET_PARTS = SECRETS.map(segmentsOf)
-/** Up to the first wildcard. */
-const SYSTEM_PARTS = SYSTEM_SECRETS.map(
-  (path) => `/${segmentsOf(path.replace(/\/[^/]*\*.*$/, '')).join('/')}`,
+/** Up to the first wildcard; what lies in `/root` is judged like what lies in any home. */
+const SYSTEM_PARTS = SYSTEM_SECRETS.map((path) => path.replace(/\/[^/]*\*.*$/, '')).filter(
+  (path) => path !== '/root',
 )
 const HOMES = /^\/(home|Users)(\/[^/]*)?$|^\/root$/
 
@@ -93,7 +93,7 @@ function showsCredentials({ real, target }: Mount, home: string): boolean {
     (path) =>
       isWithin(home, path) ||
       HOMES.test(path) ||
-      SYSTEM_PARTS.some((secret) => isWithin(secret, path) || (isWithin(path, secret) && secret !== home)) ||
+      SYSTEM_PARTS.some((secret) => isWithin(secret, path) || isWithin(path, secret)) ||
       SECRET_PARTS.some((secret) => meets(segmentsOf(path), secret)),
   )
 }

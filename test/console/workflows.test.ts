@@ -86,7 +86,7 @@ describe('an approval', () => {
       .allInnerTexts()
     expect(parts[0]).toMatch(/echo start[\s\S]*allow/)
     expect(parts[1]).toMatch(/git push origin main[\s\S]*ask[\s\S]*git\/push/)
-    await question.getByText('nothing (offline)').waitFor()
+    await question.getByText('git.example').first().waitFor()
     await saveScreenshot(page, 'approval-2-reasons')
     await keyboard.press('r')
     await page.getByRole('dialog').waitFor()
