@@ -25,6 +25,19 @@ export type Behind = {
  * nothing, and neither does a plan that shows the whole host or a socket of it, behind which anything may listen.
  */
 export function containedBy(behind: Behind): Containment {
+  const { plan, backend, home, allowHosts } = behind
+  const known = KNOWN.get(plan) ?? new Map<string, Containment>()
+  KNOWN.set(plan, known)
+  const key = JSON.stringify([backend, home, allowHosts ? allowHosts.length > 0 : null, hasSecrets(behind)])
+  const found = known.get(key) ?? computed(behind)
+  known.set(key, found)
+  return found
+}
+
+/** A plan never changes, so what it contains is computed once for each way to use it. */
+const KNOWN = new WeakMap<Plan, Map<string, Containment>>()
+
+function computed(behind: Behind): Containment {
   const { plan, backend } = behind
   const isOpen = plan.preset === 'danger-full-access' || plan.unixSockets.length > 0
   if (backend === 'native' || backend === 'mock' || isRemote(backend) || isOpen) return {}
