@@ -1,10 +1,12 @@
-/** What the bench calls: the library, and the parts that the library does not export by themselves. */
+/** What the bench and the scripts call: the library, and the parts that the library does not export by themselves. */
 export { Sandbox, wrap } from '../src/api.ts'
 export { docker } from '../src/backends/docker/backend.ts'
 export { gvisor } from '../src/backends/gvisor/backend.ts'
+export { compose } from '../src/compose/compose.ts'
 export { EgressProxy } from '../src/egress/proxy.ts'
 export { safeEval } from '../src/eval/safe-eval.ts'
 export { judgeLine } from '../src/policy/commands/judge.ts'
+export { containedBy } from '../src/policy/containment.ts'
 export { compilePolicy } from '../src/policy/policy.ts'
 export { METER_EXPORTS, meterModule, meterWord } from '../src/wasm/meter/meter.ts'
 export { WasmRunner } from '../src/wasm/runner.ts'

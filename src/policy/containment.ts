@@ -27,6 +27,19 @@ export type Behind = {
  * nothing, and neither does a plan that shows the whole host or a socket of it, behind which anything may listen.
  */
 export function containedBy(behind: Behind): Containment {
+  const { plan, backend, home, allowHosts } = behind
+  const known = KNOWN.get(plan) ?? new Map<string, Containment>()
+  KNOWN.set(plan, known)
+  const key = JSON.stringify([backend, home, allowHosts ? allowHosts.length > 0 : null, hasSecrets(behind)])
+  const found = known.get(key) ?? computed(behind)
+  known.set(key, found)
+  return found
+}
+
+/** A plan never changes, so what it contains is computed once for each way to use it. */
+const KNOWN = new WeakMap<Plan, Map<string, Containment>>()
+
+function computed(behind: Behind): Containment {
   const { plan, backend } = behind
   const isOpen = plan.preset === 'danger-full-access' || plan.unixSockets.length > 0
   if (backend === 'native' || backend === 'mock' || isRemote(backend) || isOpen) return {}
@@ -87,9 +100,9 @@ const hasSecrets = ({ plan, env }: Behind): boolean =>
 
 const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
 const SECRET_PARTS = SECRETS.map(segmentsOf)
-/** Up to the first wildcard. */
-const SYSTEM_PARTS = SYSTEM_SECRETS.map(
-  (path) => `/${segmentsOf(path.replace(/\/[^/]*\*.*$/, '')).join('/')}`,
+/** Up to the first wildcard; what lies in `/root` is judged like what lies in any home. */
+const SYSTEM_PARTS = SYSTEM_SECRETS.map((path) => path.replace(/\/[^/]*\*.*$/, '')).filter(
+  (path) => path !== '/root',
 )
 const HOMES = /^\/(home|Users)(\/[^/]*)?$|^\/root$/
 
@@ -99,7 +112,7 @@ function showsCredentials({ real, target }: Mount, home: string): boolean {
     (path) =>
       isWithin(home, path) ||
       HOMES.test(path) ||
-      SYSTEM_PARTS.some((secret) => isWithin(secret, path) || (isWithin(path, secret) && secret !== home)) ||
+      SYSTEM_PARTS.some((secret) => isWithin(secret, path) || isWithin(path, secret)) ||
       SECRET_PARTS.some((secret) => meets(segmentsOf(path), secret)),
   )
 }

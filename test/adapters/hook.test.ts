@@ -46,6 +46,19 @@ test('Claude Code: --sandboxed lets it run, --wrap runs it in a sandbox', () => 
   expect(claude('Bash', { command: 'rm -rf /' }, '--wrap')).toBe('deny')
 })
 
+test('Claude Code: --wrap judges behind the plan that it wraps into, the others for the host', () => {
+  const push = { command: 'git push origin main' }
+  expect(claude('Bash', push)).toBe('ask')
+  expect(claude('Bash', push, '--sandboxed')).toBe('ask')
+  const { stdout } = hook(['claude-code', '--wrap'], call('Bash', push))
+  expect(JSON.parse(stdout).hookSpecificOutput).toMatchObject({
+    permissionDecision: 'allow',
+    updatedInput: { command: expect.stringMatching(/ run -c 'git push origin main'$/) },
+  })
+  expect(claude('Bash', { command: 'git reset --hard' }, '--wrap')).toBe('ask')
+  expect(claude('Bash', { command: 'echo x > .git/hooks/pre-commit' }, '--wrap')).toBe('deny')
+})
+
 test('Codex: what needs a person is refused, for it cannot ask', () => {
   const decision = (input: unknown, ...flags: readonly string[]): unknown =>
     JSON.parse(hook(['codex', ...flags], call('Bash', input)).stdout).hookSpecificOutput?.permissionDecision

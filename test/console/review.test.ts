@@ -127,7 +127,8 @@ describe('changes of a sandbox', () => {
 })
 
 test('a pending command is marked, and links to its approval', async () => {
-  const id = await make({ agent_id: 'codex', metadata: { name: 'waits' } })
+  const network = { mode: 'fetch', allow_hosts: ['git.example'] }
+  const id = await make({ agent_id: 'codex', metadata: { name: 'waits' }, network })
   const busy = await make({ metadata: { name: 'works' } })
   await home.call('POST', `/v1/sandboxes/${busy}/exec`, { body: { command: 'sleep 20', background: true } })
   const seen = await openSignedIn()

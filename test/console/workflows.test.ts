@@ -60,6 +60,9 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
+/** A network through which a push could publish something: that is asked about. */
+const OPEN = { network: { mode: 'fetch', allow_hosts: ['git.example'] } }
+
 describe('a host that is not on the list', () => {
   test('is allowed for good: the change of the policy is shown, saved, and the connection goes on', async () => {
     const id = await make({ agent_id: 'claude-code', network: { unlisted: 'ask' } })
@@ -89,7 +92,7 @@ describe('a host that is not on the list', () => {
 
 describe('an approval', () => {
   test('is found, explained, rejected and recorded, by keyboard alone', async () => {
-    const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' } })
+    const id = await make({ agent_id: 'claude-code', metadata: { name: 'release' }, ...OPEN })
     const at = await openSignedIn()
     const { page } = at
     const { keyboard } = page
@@ -110,7 +113,7 @@ describe('an approval', () => {
       .allInnerTexts()
     expect(parts[0]).toMatch(/echo start[\s\S]*allow/)
     expect(parts[1]).toMatch(/git push origin main[\s\S]*ask[\s\S]*git\/push/)
-    await question.getByText('nothing (offline)').waitFor()
+    await question.getByText('git.example').first().waitFor()
     await saveScreenshot(page, 'approval-2-reasons')
     await keyboard.press('r')
     await page.getByRole('dialog').waitFor()
@@ -142,7 +145,7 @@ describe('an approval', () => {
   })
 
   test('is approved once with `a`, and the command runs', async () => {
-    const id = await make({ agent_id: 'codex' })
+    const id = await make({ agent_id: 'codex', ...OPEN })
     const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main; echo ran' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()
@@ -158,7 +161,7 @@ describe('an approval', () => {
   })
 
   test('is approved with a new rule, which is then active', async () => {
-    const id = await make({})
+    const id = await make(OPEN)
     const at = await openSignedIn()
     const asked = call('POST', `/v1/sandboxes/${id}/exec`, { command: 'git push origin main' })
     await at.page.getByRole('heading', { name: 'Needs attention' }).waitFor()

@@ -61,6 +61,18 @@ const CONFIGS: readonly Config[] = [
   },
 ]
 
+/** What an offline sandbox on the workspace contains. */
+const OFFLINE: Context['contains'] = {
+  network: 'net.offline',
+  publish: 'net.offline',
+  loopback: 'net.offline',
+  'outside-write': 'fs.write',
+  'machine-read': 'fs.read',
+  processes: 'proc.hidden',
+  persistence: 'fs.protect',
+  privileges: 'kernel.filtered',
+}
+
 describe('commands', () => {
   type Case = { readonly config: Config; readonly line: string; readonly context: Context }
   const cases: readonly Case[] = rowsOf<{ cmd: string; shell?: string }>('commands.jsonl').map(
@@ -72,6 +84,7 @@ describe('commands', () => {
         home: '/home/agent',
         ...(row.shell === undefined ? {} : { shell: row.shell }),
         ...(index % 2 === 0 ? { cwd: '/workspace/src' } : {}),
+        ...(index % 3 === 0 ? { contains: OFFLINE } : {}),
       },
     }),
   )
@@ -87,6 +100,17 @@ describe('commands', () => {
       const record = throughJson({ case: one, decided: judge(one) })
       expect(throughJson(judge(record.case)), one.line).toEqual(record.decided)
     }
+  })
+  it('judges each the same with only the guarantees that its record names', () => {
+    const answered = cases.filter((one) => {
+      const policy = compilePolicy(configShape.parse(one.config, ''))
+      const { decision } = inspectLine(policy, one.line, one.context)
+      const recorded = (throughJson(decision).contained ?? []).map(({ by }) => by)
+      const contains = Object.assign({}, ...recorded)
+      expect(inspectLine(policy, one.line, { ...one.context, contains }).decision, one.line).toEqual(decision)
+      return recorded.length > 0
+    })
+    expect(answered.length).toBeGreaterThan(50)
   })
   it('does not depend on what was judged before', () => {
     const policy = compilePolicy({})

@@ -2,11 +2,12 @@ import {
   ACTIONS,
   type Action,
   type CommandJudgement,
+  type ContainedRule,
   type Decision,
   strictest,
 } from '../../model/decision.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
-import type { Risk } from '../../model/risk.ts'
+import type { Containment, Risk } from '../../model/risk.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
 import { isContainable, type RuleId, risksOf } from '../rules/risks.ts'
 import { show } from './shell/unknown-text.ts'
@@ -34,6 +35,7 @@ type Reason = {
   readonly rule: string
   readonly reason: string
   readonly hard: boolean
+  readonly isAnswered?: boolean
 }
 
 /** A reason of our own rules, which the sandbox may answer; an operator's is no such reason. */
@@ -41,27 +43,55 @@ type OwnReason = Reason & { readonly rule: RuleId; readonly risks: readonly Risk
 
 const isOwn = (reason: Reason): reason is OwnReason => 'risks' in reason
 
-/**
- * A question or denial whose every risk the sandbox contains asks for no more than that sandbox.
- * SECURITY: it becomes `sandbox` and never `allow`, and a rule without risks stays as it is.
- */
-function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
-  const { contains } = walk.context
-  const { action, rule, risks } = own
-  if (!contains || (action !== 'ask' && action !== 'deny') || risks.length === 0 || !isContainable(rule))
-    return own
+type Answer = { readonly contained: ContainedRule; readonly names: string }
+
+/** Answers by what is contained and by rule; a sandbox is asked about the same rules again and again. */
+const ANSWERS = new WeakMap<Containment, Map<string, Answer | null>>()
+
+/** The guarantees that contain every risk of a rule, or `null`. SECURITY: a rule without risks has no answer. */
+function answerFor(contains: Containment, { action, rule, risks }: OwnReason): Answer | null {
+  if ((action !== 'ask' && action !== 'deny') || risks.length === 0 || !isContainable(rule)) return null
   const by: Partial<Record<Risk, Guarantee>> = {}
   for (const risk of risks) {
     const guarantee = contains[risk]
-    if (guarantee === undefined) return own
+    if (guarantee === undefined) return null
     by[risk] = guarantee
   }
-  walk.contained.set(rule, { rule, action, by })
-  const names = [...new Set(Object.values(by))].join(', ')
-  return { ...own, action: 'sandbox', reason: `${own.reason}; contained by ${names}` }
+  return { contained: { rule, action, by }, names: [...new Set(Object.values(by))].join(', ') }
 }
 
-const rank = (reason: Reason): number => ACTIONS.indexOf(reason.action)
+/**
+ * A question or denial whose every risk the sandbox contains asks for no more than that sandbox.
+ * SECURITY: it becomes `sandbox` and never `allow`.
+ */
+function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
+  const { contains } = walk.context
+  if (!contains || own.action === 'sandbox' || own.action === 'allow') return own
+  const known = ANSWERS.get(contains) ?? new Map<string, Answer | null>()
+  ANSWERS.set(contains, known)
+  const key = `${own.action} ${own.rule}`
+  let answer = known.get(key)
+  if (answer === undefined) {
+    answer = answerFor(contains, own)
+    known.set(key, answer)
+  }
+  if (answer === null) return own
+  walk.contained.set(own.rule, answer.contained)
+  return {
+    ...own,
+    action: 'sandbox',
+    isAnswered: true,
+    reason: `${own.reason}; contained by ${answer.names}`,
+  }
+}
+
+const answeredBy = (walk: Walk, reasons: readonly Reason[]): readonly Reason[] =>
+  reasons.some(({ action }) => action === 'ask' || action === 'deny')
+    ? reasons.map((one) => (isOwn(one) ? behindWall(walk, one) : one))
+    : reasons
+
+/** Of equally strict reasons, the one that the sandbox answered says more. */
+const rank = ({ action, isAnswered }: Reason): number => ACTIONS.indexOf(action) - (isAnswered ? 0.5 : 0)
 
 const worst = (reasons: readonly Reason[]): Reason | undefined => {
   let found: Reason | undefined
@@ -139,7 +169,7 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
     rules.length > 0
       ? [...hard, operatorReason(rules)]
       : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
-  const reasons = context.contains ? given.map((one) => (isOwn(one) ? behindWall(walk, one) : one)) : given
+  const reasons = context.contains ? answeredBy(walk, given) : given
   const shown = worst(reasons) ?? {
     action: 'allow' as const,
     rule: '',
@@ -185,7 +215,8 @@ export function decide(walk: Walk): { readonly decision: Decision; readonly node
     ...(rule === undefined ? {} : { rule }),
     ...(depth > 0 ? { depth } : {}),
   }))
-  const reason = decisive[0]?.reason ?? 'nothing in it runs'
+  const answered = decisive.find((part) => walk.contained.has(part.rules[0] ?? ''))
+  const reason = (answered ?? decisive[0])?.reason ?? 'nothing in it runs'
   const rules = [...new Set(decisive.flatMap((part) => part.rules))]
   const contained = walk.contained.size === 0 ? {} : { contained: [...walk.contained.values()] }
   return { decision: { action, reason, rules, commands, ...contained }, nodes }
