@@ -44,7 +44,14 @@ export const specShape = object({
   write: optional(list(text())),
   deny: optional(list(text())),
   mounts: optional(list(mountShape)),
-  network: optional(object({ mode: optional(oneOf(...NETWORK_MODES)), allowHosts: optional(list(text())) })),
+  network: optional(
+    object({
+      mode: optional(oneOf(...NETWORK_MODES)),
+      allowHosts: optional(list(text())),
+      /** Headers that the proxy sets in requests to a host. A value may name a secret: `${e2b.secrets.NAME}`. */
+      headers: optional(list(object({ host: text(), headers: record(text({ empty: true })) }), 64)),
+    }),
+  ),
   unixSockets: optional(list(text())),
   /** `NAME=ENVVAR@HOST`: the sandbox gets a placeholder, the proxy has the value. */
   secrets: optional(list(text())),

@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
 import type { Connection } from '../egress/connection.ts'
 import { EgressProxy } from '../egress/proxy.ts'
+import type { HeaderTransform } from '../egress/transforms.ts'
 import { Secret } from '../host/secrets/secret.ts'
 import type { Vault } from '../host/secrets/vault.ts'
 import type { SecretConfig } from '../model/config.ts'
@@ -20,6 +21,8 @@ export interface Egress {
   handle(stream: Duplex): void
   /** Replaces the allowed hosts; takes effect at once, also for open connections. */
   setAllowHosts(hosts: readonly string[]): void
+  /** Replaces the headers that are set in requests. */
+  setHeaders(spec: Spec): void
   /** What the policy decides for each of these hosts, if they were the list. */
   verdicts(hosts: readonly string[]): readonly HostVerdict[]
   /** The latest connections, allowed and refused. */
@@ -55,6 +58,9 @@ export const egressWith =
   (spec) =>
     new SandboxEgress(parts, spec)
 
+/** How E2B's clients write the name of a secret or of a token in the value of a header. */
+const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
+
 /** Older connections are only in the audit log. */
 const MAX_CONNECTIONS = 1000
 
@@ -76,6 +82,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       allowHosts: [],
       allowPrivate: parts.allowPrivate,
       secrets: this.#secrets,
+      transforms: this.#transforms(spec),
       admit: (connection) => this.#admit(connection),
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
     })
@@ -108,6 +115,32 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   verdicts(hosts: readonly string[]): readonly HostVerdict[] {
     return hostVerdicts(hosts, this.#parts.allowPrivate)
+  }
+
+  setHeaders(spec: Spec): void {
+    this.#proxy.setTransforms(this.#transforms(spec))
+  }
+
+  /** The headers of a spec, in which the name of a secret is replaced by its placeholder, and that later by its value. */
+  #transforms({ network }: Spec): readonly HeaderTransform[] {
+    const filled = (value: string, host: string): string =>
+      value.replace(SECRET_NAME, (_, name: string) => {
+        const found = this.#secrets.find(({ grant }) => grant.name === name && grant.host === host)
+        if (found) return found.placeholder
+        throw new SandboxError(
+          'invalid-input',
+          `there is no secret \`${name.slice(0, 64)}\` for \`${host}\``,
+          {
+            hint: 'create the sandbox with it; the operator declares it with [[secret]] for this host and tenant',
+          },
+        )
+      })
+    return (network?.headers ?? []).map(({ host, headers }) => ({
+      host,
+      headers: Object.fromEntries(
+        Object.entries(headers).map(([name, value]) => [name, filled(value, host)]),
+      ),
+    }))
   }
 
   async close(): Promise<void> {

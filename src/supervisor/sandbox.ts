@@ -16,7 +16,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
-import type { Limits } from '../model/spec.ts'
+import type { Limits, Spec } from '../model/spec.ts'
 import type { HostVerdict } from '../policy/network/host-verdicts.ts'
 import { type AuthorizeOptions, CommandAuthorizer } from './approvals/command-authorizer.ts'
 import type { Egress } from './egress.ts'
@@ -256,6 +256,12 @@ export class Sandbox implements AsyncDisposable {
     await this.#record.hosts(hosts)
     egress.setAllowHosts(hosts)
     this.#allowHosts = hosts
+  }
+
+  /** Changes the headers that the proxy sets in requests. SECURITY: values are not recorded; they may be credentials. */
+  setHeaders(spec: Spec): void {
+    this.#assertAlive()
+    this.#parts.egress?.setHeaders(spec)
   }
 
   /** The hosts that the sandbox may reach now. */
