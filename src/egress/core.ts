@@ -16,6 +16,7 @@ import type { Broker } from './broker.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Resolve } from './dial.ts'
 import { resolveJudged } from './resolve.ts'
+import type { Transforms } from './transforms.ts'
 
 /** Timeouts and limits. */
 export type Limits = {
@@ -89,6 +90,8 @@ export type CoreParts = {
   readonly limits: Limits
   readonly hooks: Hooks
   readonly broker: Broker | undefined
+  /** Headers that are set in requests. */
+  readonly transforms: Transforms
   /** Certificates to trust upstream instead of the system's. */
   readonly upstreamCa: string | undefined
 }
@@ -99,6 +102,7 @@ export class Core {
   readonly broker: Broker | undefined
   readonly upstreamCa: string | undefined
   readonly pool = new UpstreamPool()
+  transforms: Transforms
   readonly #parts: CoreParts
   readonly #open = new Set<EgressConnection>()
   #policy: NetworkPolicy
@@ -110,6 +114,7 @@ export class Core {
     this.#parts = parts
     this.limits = parts.limits
     this.broker = parts.broker
+    this.transforms = parts.transforms
     this.upstreamCa = parts.upstreamCa
     this.#policy = networkPolicyOf(parts)
   }

@@ -103,7 +103,8 @@ async function judgeAndSend(
 ): Promise<boolean> {
   const framing = requestFraming(head)
   const { wanted, path, target, scheme } = addressOf(core, front, head)
-  const sent = core.broker?.prepare(target, scheme, { path, headers: head.headers })
+  const headers = core.transforms.apply(target, head.headers)
+  const sent = core.broker?.prepare(target, scheme, { path, headers })
   if (sent instanceof SandboxError) {
     core.refuse(wanted, sent)
     throw sent
@@ -113,7 +114,7 @@ async function judgeAndSend(
     front.kind === 'origin' ? front.connection : undefined,
   )
   try {
-    const fields = endToEnd(sent?.headers ?? head.headers, /^(host|content-length)$/i)
+    const fields = endToEnd(sent?.headers ?? headers, /^(host|content-length)$/i)
     fields.unshift(['host', authorityOf(target, scheme)])
     if (framing.kind === 'length') fields.push(['content-length', String(framing.bytes)])
     if (framing.kind === 'chunked') fields.push(['transfer-encoding', 'chunked'])

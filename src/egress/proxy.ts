@@ -16,6 +16,7 @@ import { refusal, sendAndClose } from './refusal.ts'
 import { rememberAnswers } from './resolve.ts'
 import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
 import { Source } from './source.ts'
+import { type HeaderTransform, Transforms } from './transforms.ts'
 import { judgeFirstFlight, tunnel } from './tunnel.ts'
 
 /** The settings of one sandbox's proxy. */
@@ -26,6 +27,8 @@ export type EgressProxyOptions = Hooks & {
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
   readonly secrets?: readonly BrokeredSecret[]
+  /** Headers to set in requests to a host. Their TLS ends in the proxy. */
+  readonly transforms?: readonly HeaderTransform[]
   /** Credentials that every client must send; needed if other programs can reach the proxy. */
   readonly credentials?: Credentials
   readonly limits?: Partial<Limits>
@@ -54,7 +57,8 @@ export class EgressProxy {
 
   constructor(options: EgressProxyOptions) {
     const secrets = options.secrets ?? []
-    this.#authority = secrets.length > 0 ? new Authority() : undefined
+    const transforms = new Transforms(options.transforms ?? [])
+    this.#authority = secrets.length + transforms.size > 0 ? new Authority() : undefined
     this.#credentials = options.credentials
     this.#core = new Core({
       allowHosts: options.allowHosts,
@@ -68,6 +72,7 @@ export class EgressProxy {
         onConnection: options.onConnection,
       },
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
+      transforms,
       upstreamCa: options.upstreamCa,
     })
   }
@@ -134,6 +139,16 @@ export class EgressProxy {
     this.#core.allowAlso(entry)
   }
 
+  /** Replaces the headers that are set in requests. */
+  setTransforms(list: readonly HeaderTransform[]): void {
+    const transforms = new Transforms(list)
+    if (transforms.size > 0 && !this.#authority)
+      throw new SandboxError('unsupported', 'this sandbox was created without rules for requests', {
+        hint: 'the sandbox must trust the certificates of the proxy from its start: create it with `network.rules`',
+      })
+    this.#core.transforms = transforms
+  }
+
   /** Closes all connections. */
   async close(): Promise<void> {
     this.#closed = true
@@ -192,6 +207,7 @@ export class EgressProxy {
       const { target } = connection.judged
       if (this.#core.broker?.terminates(target)) return await this.#terminate(client, connection, connected)
       if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, connection, connected)
+      if (this.#core.transforms.applies(target)) return await this.#intercept(client, connection, connected)
       if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, connection, connected)
       const upstream = await dialJudged(connection, { connectMs: this.#core.limits.connectMs })
       client.stream.write(connected)
@@ -209,7 +225,7 @@ export class EgressProxy {
   }
 
   /**
-   * SECURITY: another port of a host with a secret. All traffic is parsed as HTTP, with or without TLS, so that the
+   * SECURITY: another port of a host with a secret, or a host whose requests are changed. All traffic is parsed as HTTP, with or without TLS, so that the
    * value is not returned there; other protocols are rejected.
    */
   async #intercept(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {

@@ -55,6 +55,8 @@ export const specShape = object({
       allowHosts: optional(list(text())),
       /** In mode `fetch`: what happens to a connection to a host that is not on the list. Default: `[network] unlisted`. */
       unlisted: optional(oneOf(...UNLISTED)),
+      /** Headers that the proxy sets in requests to a host. A value may name a secret: `${e2b.secrets.NAME}`. */
+      headers: optional(list(object({ host: text(), headers: record(text({ empty: true })) }), 64)),
     }),
   ),
   unixSockets: optional(list(text())),

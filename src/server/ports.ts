@@ -41,7 +41,8 @@ export function innerHeaders(
   host = `localhost:${port}`,
 ): OutgoingHttpHeaders {
   const kept = Object.entries(headers).filter(([name]) => ![...HOP_BY_HOP, ...OURS, 'host'].includes(name))
-  return { ...Object.fromEntries(kept), host }
+  // In the usual spelling, for programs that show or compare it.
+  return { ...Object.fromEntries(kept), Host: host }
 }
 
 /**

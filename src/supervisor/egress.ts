@@ -3,6 +3,7 @@ import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
 import type { Connection } from '../egress/connection.ts'
 import type { UnlistedTarget } from '../egress/core.ts'
 import { EgressProxy } from '../egress/proxy.ts'
+import type { HeaderTransform } from '../egress/transforms.ts'
 import { Secret } from '../host/secrets/secret.ts'
 import type { Vault } from '../host/secrets/vault.ts'
 import type { SecretConfig } from '../model/config.ts'
@@ -25,6 +26,8 @@ export interface Egress {
   allowAlso(entry: string): void
   /** Decides about hosts that are not on the list; absent: they are refused. */
   onUnlisted: ((target: UnlistedTarget) => Promise<void>) | undefined
+  /** Replaces the headers that are set in requests. */
+  setHeaders(spec: Spec): void
   /** What the policy decides for each of these hosts, if they were the list. */
   verdicts(hosts: readonly string[]): readonly HostVerdict[]
   /** The latest connections, allowed and refused. */
@@ -60,6 +63,9 @@ export const egressWith =
   (spec) =>
     new SandboxEgress(parts, spec)
 
+/** How E2B's clients write the name of a secret or of a token in the value of a header. */
+const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
+
 /** Older connections are only in the audit log. */
 const MAX_CONNECTIONS = 1000
 
@@ -84,6 +90,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       allowPrivate: parts.allowPrivate,
       secrets: this.#secrets,
       unlisted: (target) => this.#unlisted(target),
+      transforms: this.#transforms(spec),
       admit: (connection) => this.#admit(connection),
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
     })
@@ -128,6 +135,32 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   verdicts(hosts: readonly string[]): readonly HostVerdict[] {
     return hostVerdicts(hosts, this.#parts.allowPrivate)
+  }
+
+  setHeaders(spec: Spec): void {
+    this.#proxy.setTransforms(this.#transforms(spec))
+  }
+
+  /** The headers of a spec, in which the name of a secret is replaced by its placeholder, and that later by its value. */
+  #transforms({ network }: Spec): readonly HeaderTransform[] {
+    const filled = (value: string, host: string): string =>
+      value.replace(SECRET_NAME, (_, name: string) => {
+        const found = this.#secrets.find(({ grant }) => grant.name === name && grant.host === host)
+        if (found) return found.placeholder
+        throw new SandboxError(
+          'invalid-input',
+          `there is no secret \`${name.slice(0, 64)}\` for \`${host}\``,
+          {
+            hint: 'create the sandbox with it; the operator declares it with [[secret]] for this host and tenant',
+          },
+        )
+      })
+    return (network?.headers ?? []).map(({ host, headers }) => ({
+      host,
+      headers: Object.fromEntries(
+        Object.entries(headers).map(([name, value]) => [name, filled(value, host)]),
+      ),
+    }))
   }
 
   async close(): Promise<void> {

@@ -16,7 +16,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Plan } from '../model/plan.ts'
-import type { Limits } from '../model/spec.ts'
+import type { Limits, Spec } from '../model/spec.ts'
 import type { HostVerdict } from '../policy/network/host-verdicts.ts'
 import { networkHint } from '../policy/network-hint.ts'
 import { type AuthorizeOptions, CommandAuthorizer } from './approvals/command-authorizer.ts'
@@ -300,6 +300,12 @@ export class Sandbox implements AsyncDisposable {
   /** Hosts beside the list that a person approved for this sandbox; a fork or snapshot does not take them over. */
   get approvedHosts(): readonly string[] {
     return this.#approvedHosts
+  }
+
+  /** Changes the headers that the proxy sets in requests. SECURITY: values are not recorded; they may be credentials. */
+  setHeaders(spec: Spec): void {
+    this.#assertAlive()
+    this.#parts.egress?.setHeaders(spec)
   }
 
   /** The hosts that the sandbox may reach now. */

@@ -47,6 +47,13 @@ type SupervisorLimits = {
   readonly defaultTtlMs: number
 }
 
+/** What changes with the hosts of a sandbox. */
+type NetworkChange = {
+  readonly metadata?: Readonly<Record<string, string>>
+  /** Replaces all headers that the proxy sets in requests; absent: they stay. */
+  readonly headers?: NonNullable<Spec['network']>['headers']
+}
+
 /** What the supervisor is made of. */
 export type SupervisorParts = {
   readonly store: Store
@@ -413,12 +420,12 @@ export class Supervisor {
     return { row: entry.row, live: entry }
   }
 
-  /** Changes the hosts that a running sandbox may reach, and the metadata that describes them. */
+  /** Changes the hosts that a running sandbox may reach, the headers of its requests, and the metadata that describes them. */
   async setAllowHosts(
     principal: Principal,
     id: string,
     hosts: readonly string[],
-    metadata: Readonly<Record<string, string>> = {},
+    { metadata = {}, headers }: NetworkChange = {},
   ): Promise<SandboxView> {
     const entry = await this.use(principal, id)
     await entry.serially(async () => {
@@ -426,11 +433,12 @@ export class Supervisor {
       const spec = JSON.parse(entry.row.spec) as Spec
       const changed = {
         ...spec,
-        network: { ...spec.network, allowHosts: hosts },
+        network: { ...spec.network, allowHosts: hosts, ...(headers ? { headers } : {}) },
         metadata: { ...spec.metadata, ...metadata },
       }
       // SECURITY: a change is checked like a create; otherwise it would bypass the policy.
       this.#parts.judge(changed, requesterOf(principal))
+      if (headers) live.setHeaders(changed)
       await live.setAllowHosts(hosts)
       await this.#save(entry, { spec: JSON.stringify(changed) })
     })

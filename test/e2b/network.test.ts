@@ -1,3 +1,4 @@
+import { createServer } from 'node:http'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { client, get, type Loose, until, type World, world } from './kit.ts'
 
@@ -74,6 +75,40 @@ describe('lists', () => {
     )
     expect(live?.sandbox?.allowHosts).toEqual(wanted)
     await other.close()
+  })
+})
+
+describe('rules for requests', () => {
+  test('set headers on the way out, and can be replaced; their values are not shown inside', async () => {
+    const seen: Loose[] = []
+    const upstream = createServer((request, response) => {
+      seen.push(request.headers)
+      response.end('ok')
+    })
+    await new Promise<void>((resolve) => void upstream.listen(0, '127.0.0.1', resolve))
+    const { port } = upstream.address() as { port: number }
+    const place = await world(
+      '[network]\nallow_private = ["127.0.0.1"]\n[[tenant]]\nname = "default"\nallow_hosts = ["127.0.0.1"]\n',
+    )
+    const rules = (value: string) => ({ '127.0.0.1': [{ transform: { headers: { 'X-Token': value } } }] })
+    const allowOut = ['127.0.0.1']
+    const one = await e2b.Sandbox.create({ ...place.options, network: { allowOut, rules: rules('first') } })
+    const call = async (): Promise<string> => {
+      const line = `curl -sS --noproxy '' -H 'x-token: mine' "http://$H/"; env | grep -c first; true`
+      return (await one.commands.run(line, { envs: { H: `127.0.0.1:${port}` } })).stdout
+    }
+    expect(await call()).toBe('ok0\n')
+    expect(seen.at(-1)?.['x-token']).toBe('first')
+    await one.updateNetwork({ allowOut, rules: rules('second') })
+    await call()
+    expect(seen.at(-1)?.['x-token']).toBe('second')
+    await one.updateNetwork({ allowOut })
+    await call()
+    expect(seen.at(-1)?.['x-token']).toBe('mine')
+    const plain = await e2b.Sandbox.create({ ...place.options, network: { allowOut } })
+    await expect(plain.updateNetwork({ allowOut, rules: rules('late') })).rejects.toThrow(/without rules/)
+    await place.close()
+    upstream.close()
   })
 })
 

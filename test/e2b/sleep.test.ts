@@ -124,6 +124,9 @@ describe('without its memory', () => {
     const one = await e2b.Sandbox.create({ ...here.options, envs: { COLOUR: 'red' }, timeoutMs: 60_000 })
     await one.files.write('f', 'kept', { metadata: { a: 'b' } })
     await one.commands.run('echo w > /workspace/w; echo t > /tmp/t')
+    const boot = async (): Promise<string> =>
+      (await one.commands.run('cat /proc/sys/kernel/random/boot_id')).stdout
+    const before = await boot()
     const running = await one.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
     expect(await one.pause({ keepMemory: false })).toBe(true)
     await expect(running.wait()).rejects.toThrow(/paused/)
@@ -136,6 +139,8 @@ describe('without its memory', () => {
     )
     expect(stdout).toBe('keptw\nred\n0\n')
     expect(await one.commands.list()).toEqual([])
+    expect(await boot()).toMatch(/^[0-9a-f-]{36}\n$/)
+    expect(await boot()).not.toBe(before)
     const id = one.sandboxId.replace(/^sb/, 'sb_')
     const { json } = await here.server.call('GET', `/v1/audit?sandbox_id=${id}&event=SandboxState`)
     expect(json.items.map(({ state }: Loose) => state)).toEqual(['ready', 'paused', 'ready'])

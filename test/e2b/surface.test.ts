@@ -229,6 +229,12 @@ describe('the network', () => {
     await expect(make({ allowOut: ['evil.example'] })).rejects.toThrow(/not among the hosts/)
     await expect(make({ denyOut: ['bad example'] })).rejects.toThrow(/is not a host/)
     await expect(make({ egressProxy: { address: 'proxy.example:1080' } })).rejects.toThrow(/egressProxy/)
+    const rule = (headers: object) => ({ rules: { 'one.example': [{ transform: { headers } }] } })
+    await expect(make(rule({ host: 'evil.example' }))).rejects.toThrow(/cannot be set/)
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: E2B's way to name a secret
+    await expect(make(rule({ a: '${e2b.secrets.NOT_THERE}' }))).rejects.toThrow(/NOT_THERE/)
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: E2B's way to name a secret
+    await expect(make(rule({ a: '${e2b.secrets.not-ours}' }))).rejects.toThrow(/not the name of a secret/)
   })
 })
 
@@ -317,7 +323,11 @@ describe('snapshots and templates', () => {
 describe('what is refused, in words', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
     ['volumes', () => e2b.Sandbox.create({ ...here.options, volumeMounts: { '/v': 'v' } }), /volumeMounts/],
-    ['mcp', () => e2b.Sandbox.create({ ...here.options, mcp: { x: {} } }), /mcp/],
+    [
+      'mcp',
+      () => e2b.Sandbox.create('base', { ...here.options, mcp: { x: {} } }),
+      /Failed to start MCP gateway/,
+    ],
     ['an unknown template', () => e2b.Sandbox.create('nope', here.options), /no template `nope`/],
     ['another user', (one) => one.commands.run('id', { user: 'root' }), /no user `root`/],
     ['a bad directory', (one) => one.commands.run('true', { cwd: '/nowhere' }), /nowhere|director/],

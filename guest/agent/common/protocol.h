@@ -92,6 +92,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("arg", 1) /* ARGUMENT */ \
   ROW("file", 2) /* TARGET TEXT */ \
   ROW("file-from-contents", 2) /* TARGET LENGTH */ \
+  ROW("cover", 2) /* TARGET TEXT */ \
   ROW("filter", 1) /* HEX */ \
   ROW("init", 1) /* FIELD */ \
   ROW("user", 2) /* UID GID */

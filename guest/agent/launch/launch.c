@@ -101,6 +101,13 @@ static void add_file(const char *target, const char *content, size_t length) {
   strings_add(&bwrap, target);
 }
 
+/* A read-only file over one that exists. */
+static void cover_file(const char *target, const char *content) {
+  strings_add(&bwrap, "--ro-bind-data");
+  strings_add(&bwrap, number_text(memory_file(content, strlen(content))));
+  strings_add(&bwrap, target);
+}
+
 /*
  * PLATFORM: one variable holds at most 128 KiB (MAX_ARG_STRLEN), and a bundle of certificates is larger. The contents
  * of such files come one after another on a descriptor; the vector tells the length of each.
@@ -147,6 +154,7 @@ static void apply(const char *name, char **arguments) {
   else if (!strcmp(name, "bind")) bind_source(arguments[0], arguments + 1);
   else if (!strcmp(name, "arg")) strings_add(&bwrap, arguments[0]);
   else if (!strcmp(name, "file")) add_file(arguments[0], arguments[1], strlen(arguments[1]));
+  else if (!strcmp(name, "cover")) cover_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "file-from-contents")) receive_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "user")) set_user(arguments[0], arguments[1]);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);

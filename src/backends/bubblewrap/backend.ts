@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { monotonicMs } from '../../host/clock.ts'
 import { Session } from '../../host/guest/session.ts'
@@ -201,6 +202,7 @@ class Bubblewrap implements Backend, Wrapper {
       contents: control >= 0 && plan.files.length > 0 ? contentsAfter(handoverFd) : undefined,
       waitForGo,
       cgroups: group?.dirs ?? [],
+      bootId: randomUUID(),
       agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },
     }
     const vector = launchVector(plan, command, context)

@@ -44,6 +44,8 @@ export type LaunchContext = {
   /** The descriptor from which the launcher reads the plan's files (`launchContents`), if the plan has any. */
   readonly contents?: number | undefined
   readonly cgroups: readonly string[]
+  /** What a sandbox with a home of its own takes for the id of its boot; it differs after each start. */
+  readonly bootId?: string
   /** Limits that the agent must enforce because no cgroup does. */
   readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
 }
@@ -175,7 +177,7 @@ const varTmp = (plan: Plan): string[] =>
 const tmpSize = (plan: Plan): string[] =>
   plan.limits.diskMb ? ['--size', String(plan.limits.diskMb * MB)] : []
 
-function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
+function etc(plan: Plan, { layout, uid, gid, bootId }: LaunchContext): string[] {
   const home = plan.own[0]
   const name = home ? 'user' : uid === 0 ? 'root' : 'agent'
   const offline = plan.network.mode === 'offline' || plan.network.mode === 'loopback'
@@ -191,6 +193,10 @@ function etc(plan: Plan, { layout, uid, gid }: LaunchContext): string[] {
     ...(plan.network.mode === 'full'
       ? []
       : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
+    // The host's would not change when a sandbox that was paused without its memory starts again.
+    ...(home && bootId
+      ? [...arg('--perms', '0444'), 'cover', '/proc/sys/kernel/random/boot_id', `${bootId}\n`]
+      : []),
   ]
 }
 

@@ -164,6 +164,7 @@ export const LAUNCH_OPERATIONS: Readonly<Record<string, number>> = {
   arg: 1, // ARGUMENT
   file: 2, // TARGET TEXT
   'file-from-contents': 2, // TARGET LENGTH
+  cover: 2, // TARGET TEXT
   filter: 1, // HEX
   init: 1, // FIELD
   user: 2, // UID GID

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { createSandbox } from './create.ts'
 import { listAll, listPage } from './listing.ts'
-import { defaultHosts, hostsOf, networkUpdateShape } from './network.ts'
+import { defaultHosts, headersOf, hostsOf, networkUpdateShape } from './network.ts'
 import { logsOf, metricsOf } from './observe.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './rest.ts'
 import { connectShape, createShape, pauseShape, refreshShape, timeoutShape, withoutNulls } from './shapes.ts'
@@ -79,7 +79,8 @@ async function setNetwork(call: RestCall): Promise<Response> {
     ...networkOptions(network, allow_internet_access),
   }
   const metadata = { [OPTIONS]: JSON.stringify(options) }
-  await surface.parts.supervisor.setAllowHosts(principal, seen.id, hosts, metadata)
+  const headers = headersOf(network)
+  await surface.parts.supervisor.setAllowHosts(principal, seen.id, hosts, { metadata, headers })
   return nothing()
 }
 

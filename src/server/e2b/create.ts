@@ -4,7 +4,7 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
-import { defaultHosts, hostsOf, networkOf } from './network.ts'
+import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
 import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
@@ -18,13 +18,9 @@ const PLAIN = ['base', 'code-interpreter-v1']
 const READY_MS = 60_000
 
 function refuseUnbuilt(body: CreateBody): void {
-  const refused = (
-    [
-      ['volumeMounts', (body.volumeMounts?.length ?? 0) > 0],
-      ['mcp', body.mcp !== undefined],
-      ['iam', body.iam !== undefined],
-    ] as const
-  ).find(([, asked]) => asked)
+  const refused = ([['volumeMounts', (body.volumeMounts?.length ?? 0) > 0]] as const).find(
+    ([, asked]) => asked,
+  )
   if (refused)
     throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }
@@ -85,6 +81,8 @@ function specFor(
 ): Spec {
   const policy = e2b.policyFor(principal)
   const { network = {}, allow_internet_access: internet } = body
+  const headers = headersOf(network)
+  const secrets = secretsIn(headers)
   const options: E2bOptions = {
     template: body.templateID ?? 'base',
     ...networkOptions(network, internet),
@@ -102,7 +100,8 @@ function specFor(
     ...timeoutOf(body),
     // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
-    network: networkOf(policy.networkModes, hosts),
+    network: networkOf(policy.networkModes, hosts, headers),
+    ...(secrets.length > 0 ? { secrets } : {}),
     env: { ...env, ...body.envVars },
     limits,
     metadata: { ...body.metadata, [OPTIONS]: JSON.stringify(options) },

@@ -8,10 +8,16 @@ import type { Spec } from '../../model/spec.ts'
 const anything: Shape<unknown> = { schema: {}, parse: (value) => value }
 const hosts = () => optional(list(text({ max: 1024 }), 1024))
 
+const ruleShape = object({
+  transform: optional(
+    object({ headers: optional(record(text({ empty: true, max: 8192 }), /^[^\s]{1,128}$/)) }),
+  ),
+})
+
 const egressFields = {
   allowOut: hosts(),
   denyOut: hosts(),
-  rules: optional(record(anything, /^/)),
+  rules: optional(record(list(ruleShape, 16), /^[^\s]{1,253}$/)),
   egressProxy: optional(anything),
 }
 /** E2B's network options of a create. */
@@ -47,9 +53,40 @@ const refuse = (what: string, hint: string): never => {
 /** Refuses by name what nothing here would honour. */
 function refuseUnbuilt(network: E2bNetwork): void {
   if (network.egressProxy !== undefined) refuse('`egressProxy`', 'leave it out; the way out is our own proxy')
-  if (network.rules && Object.keys(network.rules).length > 0)
-    refuse('`rules`', 'an operator can broker credentials with `secrets`')
   if (network.httpsPorts?.length) refuse('`httpsPorts`', 'leave it out')
+}
+
+/** The headers that `rules` set, by host. */
+export const headersOf = ({ rules = {} }: E2bNetwork): NonNullable<NonNullable<Spec['network']>['headers']> =>
+  Object.entries(rules)
+    .map(([host, list]) => ({
+      host: entryOf(host),
+      headers: Object.assign({}, ...list.map(({ transform }) => transform?.headers ?? {})) as Record<
+        string,
+        string
+      >,
+    }))
+    .filter(({ headers }) => Object.keys(headers).length > 0)
+
+const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
+
+/** The secrets that the values of headers name, each for the host of its header. */
+export function secretsIn(headers: ReturnType<typeof headersOf>): readonly string[] {
+  const named = headers.flatMap(({ host, headers: own }) =>
+    Object.values(own).flatMap((value) =>
+      [...value.matchAll(SECRET_NAME)].map(([, name = '']) => ({ name, host })),
+    ),
+  )
+  const wrong = named.find(({ name }) => !/^[A-Za-z_]\w*$/.test(name))
+  if (wrong)
+    throw new SandboxError(
+      'invalid-input',
+      `\`${wrong.name.slice(0, 64)}\` is not the name of a secret here`,
+      {
+        hint: 'the operator declares secrets with [[secret]]; a name has letters, digits and `_`',
+      },
+    )
+  return [...new Set(named.map(({ name, host }) => `${name}=${name}@${host}`))]
 }
 
 /** An entry as our lists write it: an IPv6 address stands in brackets. */
@@ -94,9 +131,15 @@ export function hostsOf(
 export function networkOf(
   modes: readonly string[],
   allowHosts: readonly string[],
+  headers: ReturnType<typeof headersOf> = [],
 ): NonNullable<Spec['network']> {
-  if (modes.includes('fetch')) return { mode: 'fetch', ...(allowHosts.length > 0 ? { allowHosts } : {}) }
-  if (allowHosts.length > 0)
+  if (modes.includes('fetch'))
+    return {
+      mode: 'fetch',
+      ...(allowHosts.length > 0 ? { allowHosts } : {}),
+      ...(headers.length > 0 ? { headers } : {}),
+    }
+  if (allowHosts.length > 0 || headers.length > 0)
     throw new SandboxError('invalid-network-mode', 'network mode `fetch` is not permitted', {
       hint: 'an operator can add it to `[policy] allowed_network_modes`',
     })
