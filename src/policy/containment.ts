@@ -65,16 +65,15 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
   const { plan, allowHosts } = behind
   const { mode, allowHosts: planned, unlisted } = plan.network
   if (mode === 'full') return []
-  const net = `net.${mode}` as const
+  const held = all(plan, `net.${mode}`, 'ipc.private')
   // A host that a person can be asked for can be reached.
   const isClosed = mode !== 'fetch' || ((allowHosts ?? planned).length === 0 && unlisted !== 'ask')
   // SECURITY: with a secret in it, a sandbox could hand the secret's power to others.
-  const isGranted = behind.isNetworkGranted && !hasSecrets(behind)
-  const none = isClosed || isGranted ? all(plan, net, 'ipc.private') : undefined
+  const isUsable = isClosed || (behind.isNetworkGranted === true && !hasSecrets(behind))
   return [
-    ['network', none],
-    ['publish', none],
-    ['loopback', isClosed || plan.privateHosts.length === 0 ? all(plan, net, 'ipc.private') : undefined],
+    ['network', isUsable ? held : undefined],
+    ['publish', isClosed ? held : undefined],
+    ['loopback', isUsable || plan.privateHosts.length === 0 ? held : undefined],
   ]
 }
 

@@ -56,7 +56,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
   })
 
   test('is told in words what the policy refuses', async () => {
-    await expect(sandbox.commands.run('sudo ls')).rejects.toThrow(/runs with raised privileges/)
+    await expect(sandbox.commands.run('nsenter -t 1 -a ls')).rejects.toThrow(/creates or enters namespaces/)
     expect((await sandbox.commands.run('echo still here')).stdout).toBe('still here\n')
   })
 
