@@ -35,6 +35,8 @@ export type WorkingDirectory = {
   readonly cwd: string
   /** Directories that belong to the sandbox; they are treated like the workspace. */
   readonly own?: readonly string[]
+  /** Other paths of the host that the sandbox shows. */
+  readonly mounted?: readonly string[]
   /** What `~` stands for; default: the home directory of the user of this process. */
   readonly home?: string
   /** The sandbox that the command would run in, which may answer questions of the built-in rules; absent: the host. */
@@ -205,6 +207,7 @@ export class Gate {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
+      mounted: plan.mounts.map(({ target }) => target).filter((target) => !plan.own.includes(target)),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
       ...(backend === undefined ? {} : { behind: { plan, backend, allowHosts, env, home } }),
     }
