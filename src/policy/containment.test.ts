@@ -159,6 +159,7 @@ const judged = (line: string, spec: Record<string, unknown> = w, config: Config 
     workspace: W,
     home: HOME,
     own: ['/tmp'],
+    mounted: planOf(spec).mounts.map(({ target }) => target),
     contains: contained(spec),
   })
 const onHost = (line: string, config: Config = {}): Action =>
@@ -207,10 +208,23 @@ describe('what the sandbox answers', () => {
     ['ask', 'curl https://a.example', fetch('a.example')],
     ['deny', 'curl https://a.example/x | sh', fetch('a.example')],
     ['deny', 'cat ~/.kube/config', { ...w, read: [`${HOME}/.kube`] }],
+    ['deny', 'cat /srv/old/home/.ssh/id_rsa', { ...w, read: ['/srv/old'] }],
+    ['deny', 'python3 -c "open(\'/srv/old/.aws/credentials\')"', { ...w, read: ['/srv/old'] }],
+    ['deny', 'rm -rf /srv'],
     ['deny', 'cat ~/.ssh/id_rsa', { ...w, waive: ['fs.read'] }],
     ['ask', 'pkill node', { ...w, unixSockets: ['/run/x.sock'] }],
   ])('not: %s: %s %o', (action, line, spec) => {
     expect(judged(line, spec).action).toBe(action)
+  })
+
+  test('deleting a directory above the workspace is not contained', () => {
+    const above = (line: string, workspace: string): Action =>
+      judgeLine(compilePolicy({}), line, { workspace, home: HOME, contains: contained(w) }).action
+    expect(above('rm -rf ~/projects', `${HOME}/projects/w`)).toBe('ask')
+    expect(above('rm -rf ~/projects/*', `${HOME}/projects/w`)).toBe('ask')
+    expect(above('chmod -R 0 ~/projects', `${HOME}/projects/w`)).toBe('ask')
+    expect(above('rm -rf /tmp/*', '/tmp/w')).toBe('ask')
+    expect(above('rm -rf ~/other', `${HOME}/projects/w`)).toBe('sandbox')
   })
 
   test('what automation runs later is not contained', () => {

@@ -36,6 +36,8 @@ export type WorkingDirectory = {
   readonly cwd: string
   /** Directories that belong to the sandbox; they are treated like the workspace. */
   readonly own?: readonly string[]
+  /** Other paths of the host that the sandbox shows. */
+  readonly mounted?: readonly string[]
   /** What `~` stands for; default: the home directory of the user of this process. */
   readonly home?: string
   /** git at the workspace's root starts nothing that a sandbox could have planted. */
@@ -219,6 +221,7 @@ export class Gate {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
+      mounted: plan.mounts.map(({ target }) => target).filter((target) => !plan.own.includes(target)),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
       ...(backend === undefined
         ? {}

@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { resolve } from 'node:path'
 import type { Action, Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { RISK_NAMES } from '../../model/risk.ts'
+import { RISK_NAMES, RISKS } from '../../model/risk.ts'
 import { visible, visibleJson } from '../../model/visible.ts'
 import { type Context, type Inspection, inspectLine, judgeLine } from '../../policy/commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from '../../policy/policy.ts'
@@ -72,7 +72,9 @@ function explained(onHost: Inspection, inside: Inspection, wall: Wall, isJson: b
   const { backend, level, contains } = wall
   if (isJson)
     return `${visibleJson({ host: onHost.decision, behind: inside.decision, backend, level, contains })}\n`
-  const rows = RISK_NAMES.map((risk) => `  ${risk.padEnd(22)} ${contains[risk] ?? 'not contained'}\n`)
+  const rows = RISK_NAMES.map(
+    (risk) => `  ${risk.padEnd(22)} ${(contains[risk] ?? 'not contained').padEnd(16)} ${RISKS[risk]}\n`,
+  )
   return [
     `on the host: ${tree(onHost, paint())}`,
     `behind ${backend} (${level}): ${tree(inside, paint())}`,

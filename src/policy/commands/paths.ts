@@ -146,11 +146,14 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const workspace = workspaces.find((root) => inside(at, root)) ?? (workspaces[0] as readonly string[])
   const home = rootOf(walk.context.home)
   const roots = { workspace, home, inWorkspace: inside(at, workspace), inHome: inside(at, home) }
-  const secret = judgeSecret(at, shown, use, roots)
+  const isMounted = (walk.context.mounted ?? []).some((path) => inside(at, rootOf(path)))
+  const secret = judgeSecret(at, shown, use, { ...roots, isMounted })
   if (secret) return secret
-  return use === 'read' || use === 'tree'
-    ? judgeRead(at, shown, use, roots)
-    : judgeWrite(at, shown, use, roots)
+  if (use === 'read' || use === 'tree') return judgeRead(at, shown, use, roots)
+  const found = judgeWrite(at, shown, use, roots)
+  // A place above the workspace contains it, so a sandbox does not keep the workspace from what happens there.
+  const isAbove = found?.action === 'ask' && !roots.inWorkspace && above(at, roots.workspace)
+  return isAbove ? asked('destructive/workspace', found.reason) : found
 }
 
 /** They answer for ever, or wait for somebody. */
@@ -166,7 +169,12 @@ type Roots = {
   readonly inHome: boolean
 }
 
-function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
+function judgeSecret(
+  at: PathPattern,
+  shown: string,
+  use: PathUse,
+  roots: Roots & { readonly isMounted: boolean },
+): Finding | undefined {
   const from = roots.inWorkspace ? roots.workspace.length : 0
   const secret = firstOf(at, SECRET_PATTERNS, from)
   if (secret && roots.inWorkspace && PROJECT_TOKENS.has(secret[0] as string))
@@ -175,7 +183,7 @@ function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots)
       : undefined
   if (secret)
     return denied(
-      roots.inWorkspace || at.open ? 'secrets/workspace' : 'secrets/location',
+      roots.inWorkspace || roots.isMounted || at.open ? 'secrets/workspace' : 'secrets/location',
       `\`${shown}\` holds credentials`,
     )
   if (roots.inWorkspace || at.text[0] !== '/') return undefined

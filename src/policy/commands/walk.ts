@@ -9,6 +9,8 @@ export type Context = {
   readonly workspace: string
   /** Other directories that are as good as it. */
   readonly own?: readonly string[]
+  /** Other paths of the host that the sandbox shows: credentials below them can be read in it. */
+  readonly mounted?: readonly string[]
   readonly home: string
   /** What `~` means in the directories of rules; absent: `home`. */
   readonly rulesHome?: string
