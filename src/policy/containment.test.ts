@@ -170,7 +170,7 @@ describe('what the sandbox answers', () => {
     ["python3 -c 'import socket; socket.socket()'", 'code/network', { network: 'net.offline' }],
     ['curl https://example.com', 'network/request', { network: 'net.offline' }],
     ['git push origin main', 'git/push', { network: 'net.offline', publish: 'net.offline' }],
-    ['pkill node', 'processes/kill', { processes: 'proc.hidden' }],
+    ['kill -9 1234', 'processes/kill', { processes: 'proc.hidden' }],
     ['git config --global user.name x', 'git/global-setting', { persistence: 'fs.protect' }],
     ['echo x > /etc/motd', 'destructive/system', { 'outside-write': 'fs.write' }],
     ['cat ~/.ssh/id_rsa', 'secrets/location', { 'machine-read': 'fs.read' }],
@@ -212,7 +212,7 @@ describe('what the sandbox answers', () => {
     ['deny', 'python3 -c "open(\'/srv/old/.aws/credentials\')"', { ...w, read: ['/srv/old'] }],
     ['deny', 'rm -rf /srv'],
     ['deny', 'cat ~/.ssh/id_rsa', { ...w, waive: ['fs.read'] }],
-    ['ask', 'pkill node', { ...w, unixSockets: ['/run/x.sock'] }],
+    ['ask', 'kill -9 1234', { ...w, unixSockets: ['/run/x.sock'] }],
   ])('not: %s: %s %o', (action, line, spec) => {
     expect(judged(line, spec).action).toBe(action)
   })

@@ -5,6 +5,7 @@ import type { Containment, Risk } from '../model/risk.ts'
 import { isRemote } from '../model/spec.ts'
 import { SECRET_VARIABLE } from './commands/environment.ts'
 import { SECRETS, SYSTEM_SECRETS } from './commands/locations.ts'
+import { certificateEnvironment } from './network/proxy-environment.ts'
 
 /** What a command would run behind. */
 export type Behind = {
@@ -93,9 +94,13 @@ function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
   ]
 }
 
+/** Variables that name the file with the proxy's certificates. */
+const CERTIFICATES = new Set(Object.keys(certificateEnvironment('')))
+
 /** A brokered secret, or a variable whose name says that it is one. */
 const hasSecrets = ({ plan, env }: Behind): boolean =>
-  plan.secrets.length > 0 || Object.keys({ ...plan.env, ...env }).some((name) => SECRET_VARIABLE.test(name))
+  plan.secrets.length > 0 ||
+  Object.keys({ ...plan.env, ...env }).some((name) => SECRET_VARIABLE.test(name) && !CERTIFICATES.has(name))
 
 const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
 const SECRET_PARTS = SECRETS.map(segmentsOf)

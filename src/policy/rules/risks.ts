@@ -91,7 +91,9 @@ const REACHING = {
     NETWORK,
     'exfiltration/ssh exfiltration/copy exfiltration/mail exfiltration/share exfiltration/code',
   ),
-  ...rows([...NETWORK, ...CODE], 'network/ssh-option download/execute'),
+  ...rows([...NETWORK, ...CODE], 'network/ssh-option'),
+  // Nobody knows what a downloaded program does through an open network, so it may act through any account it finds.
+  ...rows([...PUBLISH, ...CODE], 'download/execute'),
   ...rows(REMOTE, 'network/private network/scheme network/raw network/service network/scan network/awk'),
   ...rows(REMOTE, 'network/shell-socket network/reverse-shell network/tunnel databases/client'),
   ...rows(REMOTE, 'business/databases'),
