@@ -139,7 +139,7 @@ describe('E2B’s surface', () => {
     expect((await byHost(open)).status).toBe(200)
     const closed = await home.key(['create', 'exec', 'read'], 'closed')
     const shut = await serve(closed, ours(await create(closed)))
-    expect((await byHost(shut)).status).toBe(401)
+    expect((await byHost(shut)).status).toBe(403)
     const asked = await create(closed, { network: { allowPublicTraffic: true } })
     expect(asked.status, asked.text).toBe(403)
     for (const { id } of [open, shut]) await home.call('DELETE', `/v1/sandboxes/${id}`)

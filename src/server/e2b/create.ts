@@ -18,9 +18,12 @@ const PLAIN = ['base', 'code-interpreter-v1']
 const READY_MS = 60_000
 
 function refuseUnbuilt(body: CreateBody): void {
-  const refused = ([['volumeMounts', (body.volumeMounts?.length ?? 0) > 0]] as const).find(
-    ([, asked]) => asked,
-  )
+  const refused = (
+    [
+      ['volumeMounts', (body.volumeMounts?.length ?? 0) > 0],
+      ['mcp', body.mcp !== undefined],
+    ] as const
+  ).find(([, asked]) => asked)
   if (refused)
     throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }

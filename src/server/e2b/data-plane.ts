@@ -16,7 +16,7 @@ import { interpreter } from './interpreter.ts'
 import * as processes from './processes.ts'
 import { awake, type E2bSurface, type SandboxRequest, woken } from './sandbox-request.ts'
 import { download, isExpired, signedSandbox, upload } from './transfer.ts'
-import { maskOf, specOf } from './views.ts'
+import { maskOf, OPTIONS, specOf } from './views.ts'
 import * as watchers from './watchers.ts'
 
 /** What E2B's clients say to a sandbox itself; told from the rest by header, token, signature or host name. */
@@ -191,7 +191,7 @@ async function traffic(
   const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
   const passes =
     door !== 'own' && (await mayPass(surface, seen, given, { ...open, byAddress: door === 'address' }))
-  if (!passes) await ownerOfPort(surface, context, id, door)
+  if (!passes) await ownerOfPort(surface, context, seen, door)
   const live = await woken(surface, seen.live, id)
   return {
     surface,
@@ -203,16 +203,20 @@ async function traffic(
   }
 }
 
-/** A private port without any credential is answered as E2B does it: forbidden, with the name of the missing header. */
+/**
+ * A private port of a sandbox that E2B's API made is answered as E2B does it if there is no credential at all: forbidden,
+ * with the name of the missing header.
+ */
 async function ownerOfPort(
   surface: E2bSurface,
   context: Context<AppEnv>,
-  id: string,
+  seen: SandboxView,
   door: RequiredToken,
 ): Promise<void> {
   try {
-    await owner(surface, context, id)
+    await owner(surface, context, seen.row.id)
   } catch (error) {
+    if (!(OPTIONS in (specOf(seen).metadata ?? {}))) throw error
     const isMissing = error instanceof SandboxError && error.code === 'unauthenticated'
     if (!isMissing || door !== 'address' || secretIn(context.req.raw.headers) !== undefined) throw error
     throw new SandboxError('forbidden', 'the ports of this sandbox are private', {

@@ -6,6 +6,8 @@ import { infoOf } from './views.ts'
 /** What a sandbox uses, and what is on record about it. */
 
 const MB = 1024 * 1024
+const ROUNDED_MS = 500
+const INTERVAL_MS = 5000
 
 /**
  * The samples of a period, by default from the start until now. Empty where the backend cannot measure: no figure is
@@ -14,9 +16,9 @@ const MB = 1024 * 1024
 export async function metricsOf(call: RestCall): Promise<Response> {
   const seen = await aliveOf(call)
   if (!seen.live) return Response.json([])
-  // Whole seconds, so the second that `end` names belongs to the period.
-  const from = secondsOf(call.query, 'start', 0) * 1000
-  const to = secondsOf(call.query, 'end', Number.POSITIVE_INFINITY) * 1000 + 999
+  // Clients round to seconds and samples are seconds apart, so the period is a little wider than it was asked for.
+  const from = secondsOf(call.query, 'start', 0) * 1000 - ROUNDED_MS
+  const to = secondsOf(call.query, 'end', Number.POSITIVE_INFINITY) * 1000 + INTERVAL_MS
   const { cpuCount, memoryMB, diskSizeMB } = infoOf(seen)
   const samples = await call.surface.e2b.usage.of(seen.live, from, to)
   return Response.json(
