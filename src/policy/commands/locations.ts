@@ -271,7 +271,8 @@ export const STARTUP: readonly string[] = lines(`
 export const STARTUP_NAMES: readonly string[] = [
   'sitecustomize.py',
   'usercustomize.py',
-  '*.pth',
+  'site-packages/*.pth',
+  'dist-packages/*.pth',
   'authorized_keys',
 ]
 
@@ -307,6 +308,24 @@ export const SOFT_PROTECTED: ReadonlySet<string> = new Set([
   '.mise.toml',
   '.tool-versions',
   '.aider.conf.yml',
+  // Automation: runs on other machines, and only after a push.
+  '.github/workflows',
+  '.github/actions',
+  '.gitlab-ci.yml',
+  '.circleci',
+  '.travis.yml',
+  'azure-pipelines.yml',
+  'bitbucket-pipelines.yml',
+  '.drone.yml',
+  '.woodpecker',
+  '.woodpecker.yml',
+  'jenkinsfile',
+  '.buildkite',
+  '.cirrus.yml',
+  '.appveyor.yml',
+  'appveyor.yml',
+  '.forgejo/workflows',
+  '.gitea/workflows',
 ])
 
 /** Our own records and settings, and those of other guards. */

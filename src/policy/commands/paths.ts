@@ -166,6 +166,10 @@ type Roots = {
   readonly inHome: boolean
 }
 
+/** A glob that says hardly more than that a name is hidden: `.*`, `.[^.]*`. */
+const isVague = (at: PathPattern): boolean =>
+  at.segments.some((segment) => /^\.?[\uFDD2-\uFDD5]+$/.test(segment))
+
 function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   const from = roots.inWorkspace ? roots.workspace.length : 0
   const secret = firstOf(at, SECRET_PATTERNS, from)
@@ -173,6 +177,10 @@ function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots)
     return use === 'read' || use === 'tree'
       ? asked('secrets/project', `\`${shown}\` may hold credentials`)
       : undefined
+  if (secret && isVague(at)) {
+    const reads = use === 'read' || use === 'tree'
+    return reads ? asked('secrets/project', `\`${shown}\` may hold credentials`) : undefined
+  }
   if (secret) return denied('secrets/location', `\`${shown}\` holds credentials`)
   if (roots.inWorkspace || at.text[0] !== '/') return undefined
   const system = firstBelow(at, SYSTEM_SECRET_PATTERNS, (entry) => !(roots.inHome && entry.length === 1))

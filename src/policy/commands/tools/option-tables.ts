@@ -35,8 +35,8 @@ export const READER_TABLES: Readonly<Record<string, string>> = {
   readlink: `-femnqsvz canonicalize canonicalize-existing canonicalize-missing no-newline quiet silent verbose zero ${HELP}`,
   realpath: `-emLPqsz canonicalize-existing canonicalize-missing logical physical quiet relative-to: relative-base: strip
     no-symlinks zero ${HELP}`,
-  file: `-m:bce:f:F:ikLhnN0P:rd brief checking-printout exclude: exclude-quiet: files-from: separator: mime apple extension
-    mime-type mime-encoding keep-going dereference no-dereference no-buffer no-pad print0 parameter: raw debug magic-file: help version`,
+  file: `-m:bce:f:F:ikLhnN0P:r brief checking-printout exclude: exclude-quiet: files-from: separator: mime apple extension
+    mime-type mime-encoding keep-going dereference no-dereference no-buffer no-pad print0 parameter: raw magic-file: help version`,
   du: `-0aB:bcDd:HhkLlmPSst:X:x null all apparent-size block-size: bytes total dereference-args max-depth: files0-from:
     human-readable inodes dereference count-links no-dereference separate-dirs si summarize threshold: time:: time-style:
     exclude-from: exclude: one-file-system ${HELP}`,
@@ -54,8 +54,6 @@ export const READER_TABLES: Readonly<Record<string, string>> = {
   b2sum: `-bcl:twz binary check length: tag text zero ignore-missing quiet status strict warn ${HELP}`,
   cksum: `-a:cl:wz algorithm: check length: tag untagged zero ignore-missing quiet status strict warn debug ${HELP}`,
   sum: `-rs sysv ${HELP}`,
-  shasum:
-    '-a:bctU0qswhv algorithm: binary check tag text UNIVERSAL ignore-missing quiet status strict warn help version',
   base64: `-diw: decode ignore-garbage wrap: ${HELP}`,
   base32: `-diw: decode ignore-garbage wrap: ${HELP}`,
   basenc: `-diw: base64 base64url base32 base32hex base16 base2msbf base2lsbf decode ignore-garbage wrap: z85 ${HELP}`,

@@ -81,12 +81,20 @@ const FIND_TESTS: ReadonlySet<string> = new Set([
   -not -fprintf`.split(/\s+/),
 ])
 
+/** A regular expression as the nearest glob. */
+const globOf = (regex: string): string =>
+  regex
+    .replace(/\\\./g, '\0')
+    .replace(/\.[*+]/g, '*')
+    .replace(/\./g, '?')
+    .replaceAll('\0', '.')
+
 /** Whether a find pattern is after credentials. A pattern of little but wildcards is after nothing certain. */
 function seeksSecrets(pattern: string): boolean {
   const segments = patternText(pattern)
     .split('/')
     .filter((segment) => /[^\uFDD0-\uFDEF]/.test(segment))
-  const bare = pattern.replace(/[*?[\]\\.^$|()/]/g, '')
+  const bare = pattern.replace(/\[[^\]]*\]/g, '').replace(/[*?[\]\\.^$|()/]/g, '')
   if (bare.length < 3) return false
   return (
     firstOf({ segments, text: '', open: false }, KEY_NAMES) !== undefined ||
@@ -153,7 +161,8 @@ function judgeTests(call: Call, found: Finding): void {
   for (let at = 0; at < tests.length; at++) {
     const test = tests[at] as string
     const value = tests[at + 1] ?? ''
-    if (NAME_TESTS.has(test) && !/^(!|-not)$/.test(tests[at - 1] ?? '') && seeksSecrets(value))
+    const excluded = /^(!|-not)$/.test(tests[at - 1] ?? '') || tests[at + 2] === '-prune'
+    if (NAME_TESTS.has(test) && !excluded && seeksSecrets(/regex$/.test(test) ? globOf(value) : value))
       call.node.findings.push(
         outside
           ? denied('secrets/search', `looks for credentials (\`${value}\`)`)
