@@ -374,3 +374,10 @@ export const SHARED: readonly string[] = lines(`
 /** Devices that anything may read or write. */
 export const PLAIN_DEVICES =
   /^\/dev\/(null|zero|full|random|urandom|tty|stdin|stdout|stderr|fd(\/\d+)?|ptmx|pts\/\d+)$|^\/proc\/(self|thread-self)\/fd\/\d+$/
+
+/** They answer for ever, or wait for somebody. */
+export const ENDLESS_DEVICES = /\/(zero|full|random|urandom|tty|ptmx|pts\/\d+)$/
+
+/** Kernel files have no size, and some no end; only those that are known to be short are read on the host. */
+export const KERNEL_FILES =
+  /^\/(dev|sys)\/|^\/proc\/(?!(cpuinfo|meminfo|version|loadavg|uptime|stat|filesystems|mounts|swaps|partitions|(self|\d+)\/(status|stat|comm|limits|cgroup))$)/

@@ -106,7 +106,7 @@ const MARKS = /[\uFDD0-\uFDEF]/g
  * Whether a segment is meant for a name. A plain segment is what it says; a glob is meant for it when it meets the name
  * and says something of it: a leading dot, a beginning, or at least half of it.
  */
-export function aimsAt(segment: string, name: string): boolean {
+function aimsAt(segment: string, name: string): boolean {
   if (isStatic(segment)) return meets(segment, name)
   if (!meets(segment, name)) return false
   if (!isStatic(name)) return endsAlike(segment, name)

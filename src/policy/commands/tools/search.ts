@@ -7,7 +7,7 @@ import { pathFindings } from '../paths.ts'
 import { BELOW, isStatic, patternText, show } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { wideFormat } from './machine.ts'
-import { TEXT_TABLES } from './option-tables.ts'
+import { FIND_TESTS, FIND_VALUES, TEXT_TABLES } from './option-tables.ts'
 import { applyOptions, tools } from './tool.ts'
 
 const RECURSIVE = new Set(['-r', '-R', '--recursive', '--dereference-recursive'])
@@ -65,21 +65,6 @@ const NAME_TESTS = new Set([
 ])
 /** Names of keys and credentials, and with them what a project keeps secret. */
 const KEY_NAMES = entriesOf([...SECRETS, ...PROJECT_SECRETS, 'shadow', 'credentials', '.docker'])
-
-/** Tests and actions of find with a value, and those without one. */
-const FIND_VALUES: ReadonlySet<string> = new Set(
-  `-regextype -files0-from -maxdepth -mindepth -amin -anewer -atime -cmin -cnewer -context -ctime -fstype -gid -group
-  -ilname -iname -inum -iwholename -iregex -ipath -links -lname -mmin -mtime -name -newer -path -perm -regex -samefile
-  -size -type -uid -used -user -xtype -printf -fprint -fprint0 -fls -wholename -newermt -newerct -newerat`.split(
-    /\s+/,
-  ),
-)
-const FIND_TESTS: ReadonlySet<string> = new Set([
-  ...FIND_VALUES,
-  ...`-daystart -follow -nowarn -warn -depth -d -mount -noleaf -xdev -ignore_readdir_race -noignore_readdir_race -empty
-  -false -nouser -nogroup -readable -writable -executable -true -delete -print0 -print -ls -prune -quit -a -and -o -or
-  -not -fprintf`.split(/\s+/),
-])
 
 /** A regular expression as the nearest glob. */
 const globOf = (regex: string): string =>
