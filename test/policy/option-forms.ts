@@ -30,7 +30,7 @@ export function programs(path = process.env.PATH ?? ''): readonly (readonly [str
 }
 
 /** The options that a program's own help names. */
-export function helpOf(file: string): {
+function helpOf(file: string): {
   readonly letters: readonly string[]
   readonly words: readonly string[]
 } {

@@ -34,8 +34,8 @@ describe('check command', () => {
     const { out } = await run('git status && env rm -rf /')
     expect(out).toMatchInlineSnapshot(`
       "deny: deletes \`/\`, which contains everything else
-        allow   git status
-                shows the repository [git/look]
+        sandbox git status
+                uses a repository whose settings can start programs [git/repository]
         allow   env rm -rf /
                 runs only the commands checked below
           deny    rm -rf /

@@ -38,6 +38,7 @@ const ENVIRONMENT =
   /process\.env|os\.environ|\bgetenv\b|%ENV|\$ENV|\bENV\b|ENVIRON|\$_ENV|System\.getenv|Deno\.env|Bun\.env/
 const FORKS =
   /\bfork\b\s*(\(\s*\))?\s*(;\s*)?(while|until|for)\b|\bwhile\b\s*\(?\s*(1|true|True)\b[\s\S]{0,40}\bfork\b|\bfor\s*\(\s*;;\s*\)[\s\S]{0,40}\bfork\b|\bloop\b[\s\S]{0,20}\bfork\b/
+const WHOLE_DISK = /\b(rmtree|rm\w*|remove\w*|unlink\w*|delete\w*)\s*[(\s]\s*['"]\/['"]|chmod|chown/
 const HOME = /\bhomedir\b|Dir\.home|Path\.home|expanduser|\bHOME\b/
 const MAX_CODE = 8192
 
@@ -61,10 +62,11 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
         'code that connects to the network and starts programs, evaluates text or reads variables',
       ),
     )
-  if (FORKS.test(text)) found.push(denied('resource/fork-bomb', 'code that starts itself again and again'))
+  if (text.includes('fork') && FORKS.test(text))
+    found.push(denied('resource/fork-bomb', 'code that starts itself again and again'))
   if (DESTROY.test(text) && HOME.test(text))
     found.push(unseen('destructive/root', 'code that deletes below the home directory'))
-  if (spawns) found.push(plainSpawn(walk, scope, text) ?? spawnFinding(walk, scope, text))
+  if (spawns) found.push(plainSpawn(walk, scope, text) ?? spawnFinding(walk, scope, text, language))
   else if (hidden) found.push(asked('code/hidden', 'code that builds other code from text'))
   if (network) found.push(asked('code/network', 'code that connects to the network'))
   if (ENVIRONMENT.test(text)) found.push(boxed('code/environment', 'code that reads environment variables'))
@@ -98,13 +100,17 @@ function closing(text: string, from: number, close: string): number {
   return -1
 }
 
-function literalFindings(walk: Walk, scope: Scope, text: string): Finding[] {
+function literalFindings(walk: Walk, scope: Scope, source: string): Finding[] {
+  // The first line of a script names its interpreter; nothing is done to that file.
+  const text = source.includes('#!') ? source.replace(/^#!.*$/gm, '') : source
   const use = DESTROY.test(text) ? 'delete' : WRITE.test(text) ? 'write' : 'read'
   const found: Finding[] = []
   // `'.e' + 'nv'` is one text.
-  const whole = text.replace(/(['"])\s*\+\s*\1/g, '')
+  const whole = text.includes('+') ? text.replace(/(['"])\s*\+\s*\1/g, '') : text
   for (const literal of [...literalsOf(whole), ...bareParts(text)]) {
     if (!/^(\.{0,2}\/|~|\.[a-z])/.test(literal)) continue
+    // `~450` is a number, and a lone `/` separates far more often than it is a file.
+    if (/^~[^/]/.test(literal) || (literal === '/' && !WHOLE_DISK.test(text))) continue
     const path = literal.replace(/^~/, walk.context.home)
     const findings = pathFindings(walk, scope, path, use)
     found.push(...findings.filter((finding) => finding.action === 'deny' || finding.action === 'ask'))
@@ -146,13 +152,16 @@ function plainSpawn(walk: Walk, scope: Scope, text: string): Finding | undefined
 }
 
 /** Code that starts programs: what the literals say together and alone decides between asking and refusing. */
-function spawnFinding(walk: Walk, scope: Scope, text: string): Finding {
+function spawnFinding(walk: Walk, scope: Scope, text: string, language: string): Finding {
   const literals = literalsOf(text)
   const tries = [
     ...literals,
     literals.join(' '),
     literals.join(''),
-    ...text.split(/[;\n{}]/).map((part) => part.replace(/^\s*(exec|spawn|system|!)\s+/, '')),
+    // In languages of commands a statement is one.
+    ...(/^(python|node|ipython)$/.test(language) ? [] : text.split(/[;\n{}]/)).map((part) =>
+      part.replace(/^\s*(exec|spawn|system|!)\s+/, ''),
+    ),
   ]
   for (const line of tries.slice(0, 24)) {
     if (line.trim() !== '' && line.length < 2048 && walk.probe(scope, line) === 'deny')

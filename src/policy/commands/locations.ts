@@ -271,7 +271,8 @@ export const STARTUP: readonly string[] = lines(`
 export const STARTUP_NAMES: readonly string[] = [
   'sitecustomize.py',
   'usercustomize.py',
-  '*.pth',
+  'site-packages/*.pth',
+  'dist-packages/*.pth',
   'authorized_keys',
 ]
 
@@ -307,6 +308,24 @@ export const SOFT_PROTECTED: ReadonlySet<string> = new Set([
   '.mise.toml',
   '.tool-versions',
   '.aider.conf.yml',
+  // Automation: runs on other machines, and only after a push.
+  '.github/workflows',
+  '.github/actions',
+  '.gitlab-ci.yml',
+  '.circleci',
+  '.travis.yml',
+  'azure-pipelines.yml',
+  'bitbucket-pipelines.yml',
+  '.drone.yml',
+  '.woodpecker',
+  '.woodpecker.yml',
+  'jenkinsfile',
+  '.buildkite',
+  '.cirrus.yml',
+  '.appveyor.yml',
+  'appveyor.yml',
+  '.forgejo/workflows',
+  '.gitea/workflows',
 ])
 
 /** Our own records and settings, and those of other guards. */
@@ -355,3 +374,10 @@ export const SHARED: readonly string[] = lines(`
 /** Devices that anything may read or write. */
 export const PLAIN_DEVICES =
   /^\/dev\/(null|zero|full|random|urandom|tty|stdin|stdout|stderr|fd(\/\d+)?|ptmx|pts\/\d+)$|^\/proc\/(self|thread-self)\/fd\/\d+$/
+
+/** They answer for ever, or wait for somebody. */
+export const ENDLESS_DEVICES = /\/(zero|full|random|urandom|tty|ptmx|pts\/\d+)$/
+
+/** Kernel files have no size, and some no end; only those that are known to be short are read on the host. */
+export const KERNEL_FILES =
+  /^\/(dev|sys)\/|^\/proc\/(?!(cpuinfo|meminfo|version|loadavg|uptime|stat|filesystems|mounts|swaps|partitions|(self|\d+)\/(status|stat|comm|limits|cgroup))$)/

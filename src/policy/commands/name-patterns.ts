@@ -1,5 +1,5 @@
 import { PROTECTION, protectedBy } from '../paths/protect.ts'
-import { HIDDEN, isStatic, meets, STAR } from './shell/unknown-text.ts'
+import { HIDDEN, isOpen, isStatic, meets, STAR } from './shell/unknown-text.ts'
 
 /** Compares paths, which may hold globs and unknown parts, with lists of names that matter. */
 
@@ -17,6 +17,8 @@ export type Entries = {
   readonly byFirst: ReadonlyMap<string, readonly Entry[]>
   /** Those whose first segment is itself a pattern. */
   readonly loose: readonly Entry[]
+  /** Those that a glob meets, for the globs seen last. */
+  readonly byGlob: Map<string, readonly Entry[]>
 }
 
 const NONE: readonly Entry[] = []
@@ -31,7 +33,7 @@ export function entriesOf(list: readonly string[]): Entries {
     const first = entry[0] as string
     if (isStatic(first)) byFirst.set(first, [...(byFirst.get(first) ?? []), entry])
   }
-  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)) }
+  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)), byGlob: new Map() }
 }
 
 const PLAIN = /^[a-z0-9_.-]*[a-z0-9_-]$/
@@ -40,12 +42,26 @@ const PLAIN = /^[a-z0-9_.-]*[a-z0-9_-]$/
 function folded(segment: string): string {
   if (PLAIN.test(segment)) return segment
   const plain = segment.normalize('NFKC').toLowerCase()
-  return plain.replace(/[. ]+$/, '') || plain
+  let end = plain.length
+  while (end > 0 && (plain[end - 1] === '.' || plain[end - 1] === ' ')) end--
+  return plain.slice(0, end) || plain
+}
+
+const MAX_GLOBS = 512
+
+function globCandidates({ all, byGlob }: Entries, segment: string): readonly Entry[] {
+  let found = byGlob.get(segment)
+  if (!found) {
+    found = all.filter((entry) => meets(segment, entry[0] as string))
+    if (byGlob.size >= MAX_GLOBS) byGlob.clear()
+    byGlob.set(segment, found)
+  }
+  return found
 }
 
 /** The entries that could begin at a segment. */
 function candidates(entries: Entries, segment: string): readonly Entry[] {
-  if (!isStatic(segment)) return entries.all
+  if (!isStatic(segment)) return globCandidates(entries, segment)
   const found = entries.byFirst.get(segment) ?? NONE
   return entries.loose.length === 0 ? found : [...found, ...entries.loose]
 }
@@ -73,6 +89,8 @@ export function firstOf(
   fits: (segment: string, name: string) => boolean = aimsAt,
 ): Entry | undefined {
   for (let start = from; start < at.segments.length; start++) {
+    // A segment of wildcards alone is meant for nothing.
+    if (fits === aimsAt && NOTHING.test(at.segments[start] as string)) continue
     for (const entry of candidates(entries, folded(at.segments[start] as string))) {
       if (start + entry.length > at.segments.length) continue
       if (entry.every((name, index) => fits(folded(at.segments[start + index] as string), name))) return entry
@@ -81,18 +99,20 @@ export function firstOf(
   return undefined
 }
 
+const NOTHING = /^[\uFDD0-\uFDD4]+$/
 const MARKS = /[\uFDD0-\uFDEF]/g
 
 /**
  * Whether a segment is meant for a name. A plain segment is what it says; a glob is meant for it when it meets the name
- * and says something of it: a leading dot, a beginning, or more than an ending like `.json`.
+ * and says something of it: a leading dot, a beginning, or at least half of it.
  */
-export function aimsAt(segment: string, name: string): boolean {
+function aimsAt(segment: string, name: string): boolean {
   if (isStatic(segment)) return meets(segment, name)
   if (!meets(segment, name)) return false
   if (!isStatic(name)) return endsAlike(segment, name)
-  if (segment[0] === '.' || (segment[0] === HIDDEN && name[0] === '.')) return true
-  return segment.replace(MARKS, '').replace(/\.\w+$/, '').length >= 3
+  if ((segment[0] === '.' && !isOpen(segment)) || (segment === HIDDEN && name[0] === '.')) return true
+  const known = segment.replace(MARKS, '').length
+  return /^[^\uFDD0-\uFDEF]{3}/.test(segment) || known * 2 >= name.length
 }
 
 /** Every text that the glob stands for ends as the name's pattern does: `*.pem`, `tls-*.pem`. */

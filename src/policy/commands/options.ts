@@ -71,7 +71,10 @@ function tableOf(exact: string): Table {
 }
 
 /** A word that starts with a mark could be an option: `"$x"`, or a glob that meets a file called `-f`. */
-const OPEN_START = /^[\uFDD0-\uFDEF]/
+const startsOpen = (arg: string): boolean => {
+  const code = arg.charCodeAt(0)
+  return code >= 0xfdd0 && code <= 0xfdef
+}
 
 /** Reads arguments the way getopt_long does: bundles, attached values, abbreviations, `--`. */
 export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed {
@@ -85,7 +88,7 @@ export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed 
       operands.push(...args.slice(at + 1))
       return { options, operands, open }
     }
-    if (arg[0] === ANY || arg[0] === SPLIT || (spec.exact !== undefined && OPEN_START.test(arg))) open = true
+    if (arg[0] === ANY || arg[0] === SPLIT || (spec.exact !== undefined && startsOpen(arg))) open = true
     if (arg[0] !== '-' || arg === '-') {
       if (spec.prefix) break
       operands.push(arg)

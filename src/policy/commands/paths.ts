@@ -2,6 +2,8 @@ import { asked, boxed, denied, dynamic, type Finding } from './finding.ts'
 import {
   ASK_TO_READ,
   AUTOMATION,
+  ENDLESS_DEVICES,
+  KERNEL_FILES,
   OWN_FILES,
   PLAIN_DEVICES,
   PROJECT_SECRETS,
@@ -137,7 +139,7 @@ const above = (at: PathPattern, root: readonly string[]): boolean =>
 function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const shown = show(at.text) || '/'
   if (PLAIN_DEVICES.test(at.text))
-    return ENDLESS.test(at.text) && (use === 'read' || use === 'tree')
+    return ENDLESS_DEVICES.test(at.text) && (use === 'read' || use === 'tree')
       ? boxed('resource/endless', `\`${shown}\` has no end`)
       : undefined
   if (/^\/dev\/(tcp|udp)\//.test(at.text))
@@ -156,18 +158,16 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   return isAbove ? asked('destructive/workspace', found.reason) : found
 }
 
-/** They answer for ever, or wait for somebody. */
-const ENDLESS = /\/(zero|full|random|urandom|tty|ptmx|pts\/\d+)$/
-/** Kernel files have no size, and some no end; only those that are known to be short are read on the host. */
-const KERNEL_FILES =
-  /^\/(dev|sys)\/|^\/proc\/(?!(cpuinfo|meminfo|version|loadavg|uptime|stat|filesystems|mounts|swaps|partitions|(self|\d+)\/(status|stat|comm|limits|cgroup))$)/
-
 type Roots = {
   readonly workspace: readonly string[]
   readonly home: readonly string[]
   readonly inWorkspace: boolean
   readonly inHome: boolean
 }
+
+/** A glob that says hardly more than that a name is hidden: `.*`, `.[^.]*`. */
+const isVague = (at: PathPattern): boolean =>
+  at.segments.some((segment) => /^\.?[\uFDD2-\uFDD5]+$/.test(segment))
 
 function judgeSecret(
   at: PathPattern,
@@ -181,6 +181,10 @@ function judgeSecret(
     return use === 'read' || use === 'tree'
       ? asked('secrets/project', `\`${shown}\` may hold credentials`)
       : undefined
+  if (secret && isVague(at)) {
+    const reads = use === 'read' || use === 'tree'
+    return reads ? asked('secrets/project', `\`${shown}\` may hold credentials`) : undefined
+  }
   if (secret)
     return denied(
       roots.inWorkspace || roots.isMounted || at.open ? 'secrets/workspace' : 'secrets/location',
@@ -217,8 +221,6 @@ function judgeRead(at: PathPattern, shown: string, use: PathUse, roots: Roots): 
     : undefined
 }
 
-const lastOf = (at: PathPattern): PathPattern => ({ ...at, segments: at.segments.slice(-1) })
-
 /** A glob or a whole tree that could hold a secret name is read in a sandbox, where such files are hidden. */
 function judgeProjectRead(at: PathPattern, shown: string, use: PathUse, from: number): Finding | undefined {
   if (firstOf(at, PROJECT_PATTERNS, from))
@@ -228,8 +230,8 @@ function judgeProjectRead(at: PathPattern, shown: string, use: PathUse, from: nu
   const could =
     use === 'tree' ||
     last.includes(BELOW) ||
-    firstOf(lastOf(at), PROJECT_PATTERNS, 0, meets) ||
-    firstOf(lastOf(at), SECRET_PATTERNS, 0, meets)
+    firstOf({ ...at, segments: [last] }, PROJECT_PATTERNS, 0, meets) ||
+    firstOf({ ...at, segments: [last] }, SECRET_PATTERNS, 0, meets)
   return could ? boxed('paths/broad-read', `\`${shown}\` could meet files with credentials`) : undefined
 }
 

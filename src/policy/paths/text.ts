@@ -102,8 +102,8 @@ function foldedNames(path: string): readonly string[] {
   return text.split(SLASHES).map(foldName)
 }
 
-/** `..`, and every run of dots and blanks that a host which trims names could take for it. */
-const isTraversal = (name: string): boolean => /^\.[. ]+(;.*)?$/.test(name)
+/** `..`, also with blanks that a host could trim. Three dots and more are a name. */
+const isTraversal = (name: string): boolean => /^\.\.(;.*)?$/.test(name.replaceAll(' ', ''))
 
 /** A loop and no regular expression: `[. ]+$` takes quadratic time on a long run of dots. */
 function withoutTail(name: string): string {

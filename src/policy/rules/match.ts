@@ -114,6 +114,8 @@ export const commandText = (argv: readonly string[]): string =>
 /** Whether one of our own rules holds for a command. */
 export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): boolean {
   if (rule.exact === true && argv.length > rule.prefix.length) return false
+  // Printing its own version or help, a program reaches nothing.
+  if (rule.action === 'ask' && argv.length === 2 && /^--(version|help)$/.test(argv[1] ?? '')) return false
   return rule.prefix.every((token, index) => {
     const word = argv[index]
     if (word === undefined) return false

@@ -24,9 +24,9 @@ export const PRIVILEGED: readonly BuiltInRule[] = [
   ),
   deny(
     'privilege/mount',
-    'mount umount fusermount fusermount3 pivot_root switch_root losetup swapon swapoff cryptsetup dmsetup lvm lvremove vgremove pvremove mdadm zpool zfs btrfs',
+    'umount fusermount fusermount3 pivot_root switch_root losetup swapon swapoff cryptsetup dmsetup lvm lvremove vgremove pvremove mdadm zpool zfs btrfs',
     'changes what is mounted',
-    ['mount -o remount,rw /'],
+    ['umount /mnt'],
   ),
   deny(
     'privilege/kernel',

@@ -16,7 +16,7 @@ export const READING: readonly BuiltInRule[] = [
   },
   {
     id: 'reading/checksums',
-    prefix: [words('md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum')],
+    prefix: [words('md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum')],
     action: 'allow',
     why: 'prints checksums',
     match: ['sha256sum dist/app.js'],

@@ -152,6 +152,7 @@ const HOST = {
   ...rows(ANYTHING, 'tampering/guard tampering/kill tampering/service forensics/history'),
   ...rows(['resources', ...NETWORK], 'resource/miner'),
   ...rows(['loopback'], 'network/loopback'),
+  ...rows(READ, 'network/recording system/mounts'),
   ...rows(MACHINE, 'system/clock'),
   ...rows(['processes'], 'programs/terminal'),
   ...rows(['resources'], 'resource/fork-bomb resource/flood resource/endless'),

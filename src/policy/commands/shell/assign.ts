@@ -56,6 +56,14 @@ function commandFindings(walk: Walk, name: string, value: string): Finding[] {
   return [unseen('environment/command', `\`${name}\` is a command that another program runs`)]
 }
 
+/** Options in variables that set sizes and warnings and load nothing. */
+const PLAIN_OPTIONS: Readonly<Record<string, RegExp>> = {
+  NODE_OPTIONS:
+    /^(\s*--(max[-_](old|semi)[-_]space[-_]size|stack[-_](size|trace[-_]limit)|unhandled[-_]rejections|dns[-_]result[-_]order|no[-_](warnings|deprecation|experimental[-_]\w+([-_]\w+)*)|trace[-_](warnings|deprecation|uncaught)|enable[-_]source[-_]maps|experimental[-_](vm[-_]modules|specifier[-_]resolution|strip[-_]types)|openssl[-_]legacy[-_]provider|expose[-_]gc|preserve[-_]symlinks)(=[\w.-]+)?)*\s*$/,
+  JAVA_TOOL_OPTIONS: /^(\s*-X(mx|ms|ss|mn)\w+|\s*-Dfile\.encoding=[\w-]+)*\s*$/,
+  _JAVA_OPTIONS: /^(\s*-X(mx|ms|ss|mn)\w+|\s*-Dfile\.encoding=[\w-]+)*\s*$/,
+}
+
 const OWN_SETTINGS =
   /^(RINGFENCE|SANDBOX|SANDBOXD|SANDFORGE|CODEX_SANDBOX|CLAUDE_CODE_SANDBOX)(_|$)|_SANDBOX_(DISABLE|MODE|OFF)|^(DISABLE|NO|SKIP|BYPASS)_SANDBOX/i
 
@@ -66,7 +74,10 @@ function findings(walk: Walk, name: string, value: string): Finding[] {
     return [denied('tampering/environment', `\`${name}\` changes the sandbox's own settings`)]
   if (HISTORY.test(name) && /^0*$|^\/dev\/null$/.test(value))
     return [denied('forensics/history', `\`${name}\` disables the shell history`)]
-  if (name === 'PATH' || name === 'path') return pathFinding(value)
+  // zsh ties `path` to `PATH`; elsewhere it is a name like any other.
+  if (name === 'PATH' || (name === 'path' && walk.context.shell?.endsWith('zsh'))) return pathFinding(value)
+  if (PLAIN_OPTIONS[name]?.test(value))
+    return [boxed('environment/library', `\`${name}\` changes the program`)]
   // INVARIANT: IFS has its effect in the scope; known values are followed, so alone it is only never allowed.
   if (name === 'IFS') return [boxed('environment/ifs', 'changes how words are split')]
   if (/^GIT_TRACE/.test(name) && value[0] === '/')

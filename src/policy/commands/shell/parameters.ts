@@ -27,6 +27,7 @@ export function lookup(words: Words, name: string): Value {
   const { scope } = words
   const real = scope.references.get(name) ?? name
   for (const source of scope.origins.get(real) ?? []) words.walk.sources.add(source)
+  if (real === 'PPID') words.walk.sources.add('$PPID')
   const set = scope.vars.get(real)
   if (set !== undefined) return set
   const array = scope.arrays.get(real)

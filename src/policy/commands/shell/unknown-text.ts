@@ -54,7 +54,10 @@ export const globbed = (text: string): string =>
     : text
 
 /** A pattern that a program reads itself (`find -name`, `grep --include`, a pathspec): it meets hidden files too. */
-export const patternText = (text: string): string => globbed(text).replace(/[\uFDD2\uFDD3]/g, HIDDEN)
+export const patternText = (text: string): string =>
+  globbed(text)
+    .replace(/\uFDD2/g, HIDDEN)
+    .replace(/(^|\/)\uFDD3/g, `$1${HIDDEN}`)
 
 const isStar = (char: string): boolean =>
   char === ANY || char === SPLIT || char === STAR || char === BELOW || char === HIDDEN
@@ -72,9 +75,33 @@ export function meets(a: string, b: string): boolean {
   if ((a[0] === STAR || a[0] === ONE) && b[0] === '.') return false
   if (differ(a[0] ?? '', b[0] ?? '') || differ(a.at(-1) ?? '', b.at(-1) ?? '')) return false
   if (a.length + b.length > MAX_PATTERN) return true
+  if (isStatic(b)) return fits(a, b)
   let row = reach(b)
   for (const char of a) row = step(row, char, b)
   return row[b.length] === true
+}
+
+/** Whether a pattern stands for a text, without any memory: the last star takes one more character until it fits. */
+function fits(pattern: string, text: string): boolean {
+  let at = 0
+  let star = -1
+  let taken = 0
+  for (let index = 0; index < text.length; ) {
+    const char = pattern[at]
+    if (char !== undefined && isStar(char)) {
+      star = at++
+      taken = index
+    } else if (char === text[index] || char === ONE) {
+      at++
+      index++
+    } else if (star === -1) return false
+    else {
+      at = star + 1
+      index = ++taken
+    }
+  }
+  while (at < pattern.length && isStar(pattern[at] as string)) at++
+  return at === pattern.length
 }
 
 /** Two plain characters that are not the same one. */

@@ -163,6 +163,9 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
       return value(found, inQuotes, part.index?.value ?? part.parameter)
     }
     case 'CommandExpansion':
+      // bash itself loses its place when a `case` follows a here-document inside a substitution.
+      if (/<<[\s\S]*\bcase\b/.test(part.text))
+        words.walk.line.push(unseen('shell/unreadable', 'shells differ in how they read it'))
       return value(words.substitute(part.script, part.pos), inQuotes, '')
     case 'ProcessSubstitution':
       return [literal(words.process(part.script, part.operator, part.pos))]

@@ -105,6 +105,7 @@ const JQ_WORDS = new Set(
 
 /** Paths, construction and the filters that end. No definitions, loops, inputs, environment or multiplication. */
 export function isPlainJq(program: string): boolean {
+  if (/^\.[\w.[\]]*$/.test(program) && program.length <= JQ_LIMIT) return true
   if (program.length > JQ_LIMIT || (program.match(/[|,+]/g)?.length ?? 0) > 12) return false
   const bare = program.replace(/"(?:[^"\\]|\\[^(])*"/g, '""')
   if (/["\\*]|\$ENV|\$__|\d{6}/.test(bare.replaceAll('""', ''))) return false

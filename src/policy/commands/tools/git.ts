@@ -261,10 +261,22 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
     if (!dry) call.node.findings.push(asked('git/clean', 'deletes untracked files'))
   },
   branch: (call, { options, operands }) => {
-    if (has(options, '-D', '-d', '--delete', '-M', '-f', '--force'))
+    // `-d` keeps a branch whose work is nowhere else.
+    if (has(options, '-D', '-M', '-f', '--force'))
       call.node.findings.push(asked('git/branch', 'deletes or moves a branch'))
     else if (
-      has(options, '-m', '-c', '-C', '-u', '--set-upstream-to', '--unset-upstream', '--edit-description') ||
+      has(
+        options,
+        '-d',
+        '--delete',
+        '-m',
+        '-c',
+        '-C',
+        '-u',
+        '--set-upstream-to',
+        '--unset-upstream',
+        '--edit-description',
+      ) ||
       (operands.length > 0 && !has(options, ...BRANCH_LISTS))
     )
       call.node.findings.push(boxed('git/branch', 'changes branches'))

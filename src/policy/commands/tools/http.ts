@@ -227,6 +227,8 @@ export const HTTP: Readonly<Record<string, Handler>> = {
       },
     },
     'youtube-dl yt-dlp': {
+      short: 'fPSraNRI',
+      long: 'format output-na-placeholder paths format-sort limit-rate batch-file concurrent-fragments retries playlist-items sub-langs sub-format audio-format audio-quality merge-output-format recode-video remux-video download-sections match-filter user-agent referer cookies print',
       effects: { '--exec': 'shell', '-o': 'write', '--config-location': 'read' },
       operands: 'url',
     },

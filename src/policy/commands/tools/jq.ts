@@ -35,6 +35,7 @@ export function jqFiles(call: Call): void {
 }
 
 function jqText(call: Call, arg: string): void {
+  if (!/load|import|include|env|^-/.test(arg)) return
   for (const match of arg.matchAll(/\bload(?:_\w+)?\s*\(\s*(?:"([^"]*)")?/g))
     if (match[1] === undefined)
       call.node.findings.push(asked('programs/jq', 'reads a file that it chooses itself'))

@@ -1,11 +1,7 @@
-import { boxed, denied } from '../finding.ts'
+import { asked, boxed, denied } from '../finding.ts'
 import type { Call, Handler } from '../walk.ts'
 import { MACHINE_TABLES } from './option-tables.ts'
 import { tools } from './tool.ts'
-
-/** Longest pause and longest list that are nobody's concern. */
-const MAX_PAUSE = 600
-const MAX_NUMBER = 1_000_000
 
 const endless = (call: Call, reason: string): void => {
   call.node.findings.push(boxed('resource/endless', reason))
@@ -27,29 +23,6 @@ export const MACHINE: Readonly<Record<string, Handler>> = tools(
     echo: {},
     'basename dirname pathchk': {},
     whereis: {},
-    sleep: {
-      also: (call, { operands }) => {
-        const pauses = operands.map((operand) =>
-          Number(/^\d+(\.\d+)?(?=s?$)/.exec(operand)?.[0] ?? Number.NaN),
-        )
-        if (!(pauses.reduce((sum, pause) => sum + pause, 0) <= MAX_PAUSE))
-          endless(call, 'waits for long or for ever')
-      },
-    },
-    seq: {
-      also: (call, { operands, options }) => {
-        const numbers = operands.map(Number)
-        const bounded = numbers.every((number) => Math.abs(number) <= MAX_NUMBER)
-        const [from = 0, step = 1, to = 0] =
-          numbers.length === 3 ? numbers : [numbers.at(-2) ?? 1, 1, numbers.at(-1)]
-        const fine = Math.abs(step) >= 1 || Math.abs(to - from) < MAX_NUMBER * Math.abs(step)
-        if (!bounded || !fine) endless(call, 'prints without end')
-        wideFormat(
-          call,
-          options.map(({ value }) => value ?? ''),
-        )
-      },
-    },
     tput: {
       also: (call, { operands }) => {
         // `init` and `reset` start programs that the terminal's description names.
@@ -68,7 +41,7 @@ export const MACHINE: Readonly<Record<string, Handler>> = tools(
       },
       also: (call, { operands }) => {
         if (operands.some((operand) => operand[0] !== '+'))
-          call.node.findings.push(boxed('system/clock', 'sets the clock'))
+          call.node.findings.push(asked('date/option', 'sets the clock'))
         wideFormat(call, operands)
       },
     },

@@ -1,6 +1,6 @@
 import { addressFindings } from '../address.ts'
 import { applyOption, touch } from '../effects.ts'
-import { asked, denied, refused } from '../finding.ts'
+import { asked, boxed, denied, refused } from '../finding.ts'
 import { parseOptions } from '../options.ts'
 import { textStream, UNKNOWN } from '../shell/scope.ts'
 import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
@@ -10,7 +10,11 @@ import { names, tools } from './tool.ts'
 /** Name look-ups carry whatever the name holds. */
 const lookup: Handler = (call) => {
   call.node.findings.push(asked('network/lookup', 'sends a DNS query'))
-  if (call.args.some((arg) => isOpen(arg)))
+  const carried =
+    ['files', 'secret', 'environment', 'identity', 'decoded'].some((source) =>
+      call.walk.sources.has(source),
+    ) || call.walk.nodes.some(({ findings }) => findings.some(({ rule }) => rule.startsWith('secrets/')))
+  if (carried && call.args.some((arg) => isOpen(arg)))
     call.node.findings.push(denied('exfiltration/lookup', 'puts data into a DNS query'))
   return textStream(ANY, ['network'])
 }
@@ -55,7 +59,6 @@ const tunnel: Handler = (call) => {
 }
 
 const scanner: Handler = (call) => {
-  call.node.findings.push(refused('network/scan', 'examines the network'))
   const { options } = parseOptions(
     {
       short: 'wrzGCWFis',
@@ -64,7 +67,13 @@ const scanner: Handler = (call) => {
     call.args,
   )
   for (const option of options) applyOption(call, option)
-  return textStream(ANY, ['network'])
+  const recorded = options.some(({ name }) => name === '-r') && !options.some(({ name }) => name === '-i')
+  call.node.findings.push(
+    recorded && /^(tcpdump|tshark)$/.test(call.name)
+      ? boxed('network/recording', 'reads recorded traffic')
+      : refused('network/scan', 'examines the network'),
+  )
+  return recorded ? UNKNOWN : textStream(ANY, ['network'])
 }
 
 const telnetLike: Handler = (call) => raw(call)

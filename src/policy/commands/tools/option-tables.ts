@@ -35,8 +35,8 @@ export const READER_TABLES: Readonly<Record<string, string>> = {
   readlink: `-femnqsvz canonicalize canonicalize-existing canonicalize-missing no-newline quiet silent verbose zero ${HELP}`,
   realpath: `-emLPqsz canonicalize-existing canonicalize-missing logical physical quiet relative-to: relative-base: strip
     no-symlinks zero ${HELP}`,
-  file: `-m:bce:f:F:ikLhnN0P:rd brief checking-printout exclude: exclude-quiet: files-from: separator: mime apple extension
-    mime-type mime-encoding keep-going dereference no-dereference no-buffer no-pad print0 parameter: raw debug magic-file: help version`,
+  file: `-m:bce:f:F:ikLhnN0P:r brief checking-printout exclude: exclude-quiet: files-from: separator: mime apple extension
+    mime-type mime-encoding keep-going dereference no-dereference no-buffer no-pad print0 parameter: raw magic-file: help version`,
   du: `-0aB:bcDd:HhkLlmPSst:X:x null all apparent-size block-size: bytes total dereference-args max-depth: files0-from:
     human-readable inodes dereference count-links no-dereference separate-dirs si summarize threshold: time:: time-style:
     exclude-from: exclude: one-file-system ${HELP}`,
@@ -54,8 +54,6 @@ export const READER_TABLES: Readonly<Record<string, string>> = {
   b2sum: `-bcl:twz binary check length: tag text zero ignore-missing quiet status strict warn ${HELP}`,
   cksum: `-a:cl:wz algorithm: check length: tag untagged zero ignore-missing quiet status strict warn debug ${HELP}`,
   sum: `-rs sysv ${HELP}`,
-  shasum:
-    '-a:bctU0qswhv algorithm: binary check tag text UNIVERSAL ignore-missing quiet status strict warn help version',
   base64: `-diw: decode ignore-garbage wrap: ${HELP}`,
   base32: `-diw: decode ignore-garbage wrap: ${HELP}`,
   basenc: `-diw: base64 base64url base32 base32hex base16 base2msbf base2lsbf decode ignore-garbage wrap: z85 ${HELP}`,
@@ -96,7 +94,6 @@ export const TEXT_TABLES: Readonly<Record<string, string>> = {
   tr: `-cCdst complement delete squeeze-repeats truncate-set1 ${HELP}`,
   shuf: `-ei:n:o:rz echo input-range: head-count: output: random-source: repeat zero-terminated ${HELP}`,
   tee: `-aip append ignore-interrupts output-error:: ${HELP}`,
-  seq: `-f:s:w format: separator: equal-width ${HELP}`,
   sed: `-ne:f:i::l:EursSz quiet silent debug expression: file: follow-symlinks in-place:: line-length: posix regexp-extended
     separate sandbox unbuffered null-data zero-terminated ${HELP}`,
   awk: `-F:v:f:e:E:i:l:o::p::d::D:: assign: field-separator: file: source: exec: include: load: pretty-print:: profile::
@@ -154,5 +151,20 @@ export const MACHINE_TABLES: Readonly<Record<string, string>> = {
   pgrep:
     '-d:lavwcfg:G:inoP:s:t:u:U:xr:AhV delimiter: list-name list-full inverse count full exact newest oldest parent:',
   pidof: '-scqx',
-  sleep: HELP,
 }
+
+/** Tests and actions of find that take a value. */
+export const FIND_VALUES: ReadonlySet<string> = new Set(
+  `-regextype -files0-from -maxdepth -mindepth -amin -anewer -atime -cmin -cnewer -context -ctime -fstype -gid -group
+  -ilname -iname -inum -iwholename -iregex -ipath -links -lname -mmin -mtime -name -newer -path -perm -regex -samefile
+  -size -type -uid -used -user -xtype -printf -fprint -fprint0 -fls -wholename -newermt -newerct -newerat`.split(
+    /\s+/,
+  ),
+)
+/** All tests and actions of find but those that start programs. */
+export const FIND_TESTS: ReadonlySet<string> = new Set([
+  ...FIND_VALUES,
+  ...`-daystart -follow -nowarn -warn -depth -d -mount -noleaf -xdev -ignore_readdir_race -noignore_readdir_race -empty
+  -false -nouser -nogroup -readable -writable -executable -true -delete -print0 -print -ls -prune -quit -a -and -o -or
+  -not -fprintf`.split(/\s+/),
+])

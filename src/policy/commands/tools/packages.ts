@@ -4,18 +4,19 @@ import { asked, boxed, refused, unseen } from '../finding.ts'
 import { type OptionSpec, parseOptions } from '../options.ts'
 import { runFile } from '../run-file.ts'
 import { UNKNOWN } from '../shell/scope.ts'
-import { isStatic } from '../shell/unknown-text.ts'
+import { isOpen, isStatic } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
 const OFFICIAL =
-  /^https?:\/\/(registry\.npmjs\.org|registry\.yarnpkg\.com|pypi\.org|files\.pythonhosted\.org|npm\.pkg\.github\.com|index\.crates\.io|proxy\.golang\.org|rubygems\.org|jsr\.io|npm\.jsr\.io)(\/|$)/
+  /^https?:\/\/(registry\.npmjs\.org|registry\.yarnpkg\.com|pypi\.org|files\.pythonhosted\.org|npm\.pkg\.github\.com|index\.crates\.io|proxy\.golang\.org|rubygems\.org|jsr\.io|npm\.jsr\.io|download\.pytorch\.org)(\/|$)/
 const FOREIGN_SOURCE =
   /^(git\+|git:|git@|https?:|ssh:|svn\+|hg\+|file:|github:|gitlab:|bitbucket:|gist:)|\.git(#|$)|\.(tgz|tar\.gz|zip|whl)$/
 
 /** A package from somewhere else than the registry runs its own code when it is installed. */
 function judgeSources(call: Call, operands: readonly string[]): void {
   for (const operand of operands) {
-    if (!isStatic(operand))
+    // `.[dev]` is a glob to the shell, and stays as it is where no file fits.
+    if (isOpen(operand))
       call.node.findings.push(
         asked('packages/dynamic', 'installs a package whose name is known only at run time'),
       )

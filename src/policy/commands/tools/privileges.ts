@@ -1,5 +1,5 @@
-import { runText } from '../effects.ts'
-import { denied } from '../finding.ts'
+import { runText, touch } from '../effects.ts'
+import { boxed, denied } from '../finding.ts'
 import { parseOptions } from '../options.ts'
 import { UNKNOWN } from '../shell/scope.ts'
 import type { Handler } from '../walk.ts'
@@ -26,10 +26,25 @@ const capsh: Handler = (call) => {
   return UNKNOWN
 }
 
+/** Without operands `mount` lists what is mounted. */
+const mount: Handler = (call) => {
+  const lists = call.args.every((arg) =>
+    /^(-l|-v|--show-labels|--verbose|--version|--help|-t|\w*fs|ext\d)$/.test(arg),
+  )
+  call.node.findings.push(
+    lists
+      ? boxed('system/mounts', 'lists what is mounted')
+      : denied('privilege/mount', 'changes what is mounted'),
+  )
+  for (const arg of call.args) if (arg[0] === '/') touch(call, arg, 'write')
+  return UNKNOWN
+}
+
 /** Programs that start another one with other rights, as somebody else, or behind other walls. */
 export const PRIVILEGES: Readonly<Record<string, Handler>> = {
   ...names('su runuser', su),
   capsh,
+  mount,
   sudo: wrapper({
     short: 'ugCcDhpRrtTU',
     long: 'user group host prompt chdir chroot close-from role type',

@@ -7,7 +7,7 @@ import { pathFindings } from '../paths.ts'
 import { BELOW, isStatic, patternText, show } from '../shell/unknown-text.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 import { wideFormat } from './machine.ts'
-import { TEXT_TABLES } from './option-tables.ts'
+import { FIND_TESTS, FIND_VALUES, TEXT_TABLES } from './option-tables.ts'
 import { applyOptions, tools } from './tool.ts'
 
 const RECURSIVE = new Set(['-r', '-R', '--recursive', '--dereference-recursive'])
@@ -66,27 +66,20 @@ const NAME_TESTS = new Set([
 /** Names of keys and credentials, and with them what a project keeps secret. */
 const KEY_NAMES = entriesOf([...SECRETS, ...PROJECT_SECRETS, 'shadow', 'credentials', '.docker'])
 
-/** Tests and actions of find with a value, and those without one. */
-const FIND_VALUES: ReadonlySet<string> = new Set(
-  `-regextype -files0-from -maxdepth -mindepth -amin -anewer -atime -cmin -cnewer -context -ctime -fstype -gid -group
-  -ilname -iname -inum -iwholename -iregex -ipath -links -lname -mmin -mtime -name -newer -path -perm -regex -samefile
-  -size -type -uid -used -user -xtype -printf -fprint -fprint0 -fls -wholename -newermt -newerct -newerat`.split(
-    /\s+/,
-  ),
-)
-const FIND_TESTS: ReadonlySet<string> = new Set([
-  ...FIND_VALUES,
-  ...`-daystart -follow -nowarn -warn -depth -d -mount -noleaf -xdev -ignore_readdir_race -noignore_readdir_race -empty
-  -false -nouser -nogroup -readable -writable -executable -true -delete -print0 -print -ls -prune -quit -a -and -o -or
-  -not -fprintf`.split(/\s+/),
-])
+/** A regular expression as the nearest glob. */
+const globOf = (regex: string): string =>
+  regex
+    .replace(/\\\./g, '\0')
+    .replace(/\.[*+]/g, '*')
+    .replace(/\./g, '?')
+    .replaceAll('\0', '.')
 
 /** Whether a find pattern is after credentials. A pattern of little but wildcards is after nothing certain. */
 function seeksSecrets(pattern: string): boolean {
   const segments = patternText(pattern)
     .split('/')
     .filter((segment) => /[^\uFDD0-\uFDEF]/.test(segment))
-  const bare = pattern.replace(/[*?[\]\\.^$|()/]/g, '')
+  const bare = pattern.replace(/\[[^\]]*\]/g, '').replace(/[*?[\]\\.^$|()/]/g, '')
   if (bare.length < 3) return false
   return (
     firstOf({ segments, text: '', open: false }, KEY_NAMES) !== undefined ||
@@ -153,7 +146,8 @@ function judgeTests(call: Call, found: Finding): void {
   for (let at = 0; at < tests.length; at++) {
     const test = tests[at] as string
     const value = tests[at + 1] ?? ''
-    if (NAME_TESTS.has(test) && !/^(!|-not)$/.test(tests[at - 1] ?? '') && seeksSecrets(value))
+    const excluded = /^(!|-not)$/.test(tests[at - 1] ?? '') || tests[at + 2] === '-prune'
+    if (NAME_TESTS.has(test) && !excluded && seeksSecrets(/regex$/.test(test) ? globOf(value) : value))
       call.node.findings.push(
         outside
           ? denied('secrets/search', `looks for credentials (\`${value}\`)`)

@@ -59,7 +59,9 @@ const sleep: Handler = (call) => {
 }
 
 const seq: Handler = (call) => {
-  if (call.args.some((arg) => !/^-?[\d.]{1,6}$/.test(arg) && arg[0] !== '-'))
+  // A fraction or zero as the step, or a wide format, prints for ever or gigabytes.
+  const plain = call.args.every((arg) => /^-?\d{1,6}$|^-w$|^-s[^%]{0,4}$/.test(arg))
+  if (!plain || call.args.some((arg) => /^-?0+$/.test(arg) && call.args.length > 2))
     call.node.findings.push(boxed('resource/endless', 'may print without end'))
   return undefined
 }

@@ -36,6 +36,7 @@ const docker: Handler = (call) => {
   const { options, operands } = parseOptions(DOCKER_GLOBAL, call.args)
   if (options.some(({ name }) => name === '-H' || name === '--host' || name === '--context'))
     call.node.findings.push(denied('escape/container-daemon', 'connects to a container daemon directly'))
+  if (/^(--version|-v|--help)$/.test(call.args.join(' '))) return UNKNOWN
   const words = operands[0] === 'container' || operands[0] === 'image' ? operands.slice(1) : operands
   const [sub = '', ...rest] = words
   call.node.canonical = [call.name, ...operands]
@@ -118,6 +119,7 @@ const kubectl: Handler = (call) => {
   )
   for (const option of options) applyOption(call, option)
   const [sub = '', kind = ''] = operands
+  if (sub === 'version' && call.args.includes('--client')) return UNKNOWN
   call.node.canonical = [call.name, ...operands]
   if (/secret/.test(kind) && /^(get|describe|edit)$/.test(sub))
     call.node.findings.push(denied('secrets/cluster', 'prints secrets of the cluster'))
@@ -136,11 +138,8 @@ const kubectl: Handler = (call) => {
 const GUARD =
   /ringfence|sandbox|sandforge|auditd|audit|falco|supervisor|codex|claude|osquery|crowdstrike|watchdog|systemd|init\b|sshd/i
 
-/** `$!`, or a number that a file of the workspace holds: a job that was started here. */
-const isOwnJob = ({ walk }: Call, target: string): boolean =>
-  isOpen(target) &&
-  (walk.sources.has('$!') ||
-    walk.nodes.some(({ argv }) => argv[0] === 'cat' && /\.pid$/.test(argv.at(-1) ?? '')))
+/** A number that is known only at run time: `$!`, `$(cat dev.pid)`. In a sandbox it is one of its own processes. */
+const isOwnJob = ({ walk }: Call, target: string): boolean => isOpen(target) && !walk.sources.has('$PPID')
 
 const kill: Handler = (call) => {
   const { walk, node, args } = call

@@ -19,7 +19,7 @@ const SED = {
 /** `s/a/b/e`, `e cmd`, `w file`, `r file` at the places where sed reads a command. */
 function judgeSedScript(call: Call, script: string): void {
   if (!isStatic(script) || script.length > MAX_SCRIPT) {
-    call.node.findings.push(unseen('text/sed', 'a sed script that cannot be read before it runs'))
+    call.node.findings.push(boxed('text/sed', 'a sed script that cannot be read before it runs'))
     return
   }
   if (!isPlainSed(script)) call.node.findings.push(boxed('text/sed', 'a script that does more than filter'))
@@ -124,7 +124,7 @@ const awk: Handler = (call) => {
 
 function judgeAwk(call: Call, program: string): void {
   if (!isStatic(program) || program.length > MAX_SCRIPT)
-    call.node.findings.push(unseen('text/awk', 'an awk program that cannot be read before it runs'))
+    call.node.findings.push(boxed('text/awk', 'an awk program that cannot be read before it runs'))
   if (program.length > MAX_SCRIPT) return
   if (!isPlainAwk(program)) call.node.findings.push(boxed('text/awk', 'a program that does more than filter'))
   if (/^\s*@(load|include)|[;}\n]\s*@(load|include)/.test(program))
@@ -193,7 +193,10 @@ export const TEXT: Readonly<Record<string, Handler>> = {
       tee: {
         effects: {},
         operands: 'write',
-        also: ({ scope, stdin }, { operands }) => {
+        also: (call, { operands }) => {
+          const { scope, stdin } = call
+          // To tee, `-` is a file like any other.
+          if (operands.includes('-')) touch(call, './-', 'write')
           for (const path of operands)
             if (isStatic(path) && stdin.piped)
               scope.files.set(absolute(path, scope.cwds[0] ?? ANY), { kind: 'content', stream: stdin })

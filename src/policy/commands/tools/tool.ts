@@ -1,8 +1,9 @@
+import { isInWorkspace } from '../../../model/path.ts'
 import { applyOption, applyValue, note, touch } from '../effects.ts'
 import { boxed } from '../finding.ts'
 import { isUnlisted, type Option, type OptionSpec, type Parsed, parseOptions } from '../options.ts'
-import { pathFindings } from '../paths.ts'
-import { ANY, isStatic } from '../shell/unknown-text.ts'
+import { absolute, pathFindings } from '../paths.ts'
+import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 
 /**
@@ -132,6 +133,14 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
 const isTarget = (option: { readonly name: string }): boolean =>
   option.name === '-t' || option.name === '--target-directory'
 
+/** A move from one place in the workspace to another deletes nothing. */
+function staysInside(call: Call, source: string, target: string | undefined): boolean {
+  const { workspace } = call.walk.context
+  const cwds = call.scope.cwds
+  if (target === undefined || cwds.length === 0 || isOpen(source) || isOpen(target)) return false
+  return cwds.every((cwd) => [source, target].every((path) => isInWorkspace(absolute(path, cwd), workspace)))
+}
+
 /** Notes that a path holds credentials; what else reading it would mean is no concern of the caller. */
 export function secretsOf(call: Call, path: string): void {
   const found = pathFindings(call.walk, call.scope, path, 'read')
@@ -144,7 +153,7 @@ function copy(call: Call, operands: readonly string[], { targeted, from }: Copyi
   const target = targeted || operands.length < 2 ? undefined : operands.at(-1)
   const sources = target === undefined ? operands : operands.slice(0, -1)
   for (const source of sources) {
-    applyValue(call, from, source)
+    applyValue(call, from === 'delete' && staysInside(call, source, target) ? 'write' : from, source)
     // Under another name it is read without a question.
     if (from === 'delete') secretsOf(call, source)
   }
