@@ -4,6 +4,7 @@ import { compose } from '../compose/compose.ts'
 import { exitCodeOf } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visibleJson } from '../model/visible.ts'
+import { withoutLinks } from './host-decision.ts'
 import { parseOptions } from './options.ts'
 import { resultJson } from './run.ts'
 import { approver } from './terminal/approver.ts'
@@ -30,12 +31,16 @@ export async function auto(args: readonly string[]): Promise<number> {
     home: ringfence.home,
     inertGit: true,
   })
-  const route = router.route(line)
+  const { mode, decision } = router.route(line)
+  const place = { workspace, cwd: ringfence.cwd }
+  // A program in `never_sandbox` runs on the host by the operator's choice, whatever it reads.
+  const isOnHost =
+    mode === 'host' && (decision.action !== 'allow' || withoutLinks(decision, line, place).action === 'allow')
   const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
   const spec = {
     workspace,
     // SECURITY: `inertGit` above is true only with these variables.
-    ...(route.mode === 'host' ? { backend: 'native', env: INERT_GIT } : {}),
+    ...(isOnHost ? { backend: 'native', env: INERT_GIT } : {}),
     ...(agentId === undefined ? {} : { agentId }),
   }
   try {

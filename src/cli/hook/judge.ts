@@ -17,6 +17,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
+import { withoutLinks } from '../host-decision.ts'
 
 /** Checks one tool call of a coding agent against the policy. */
 
@@ -110,7 +111,11 @@ export async function judgeToolCall(
   if (act.kind === 'files') return { verdict: 'none', reason: '' }
   const { workspace } = place
   const inertGit = hasOwnRepository(workspace)
-  const onHost = await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit })
+  const onHost = withoutLinks(
+    await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit }),
+    act.line,
+    { workspace, cwd },
+  )
   const isWrapped = mode.wrap && !mode.sandboxed && onHost.action !== 'allow'
   const { action, reason } = isWrapped ? await judgeWrapped(ringfence, act.line, cwd, onHost) : onHost
   if (action !== 'sandbox' && !(isWrapped && action === 'allow')) return { verdict: action, reason }
