@@ -213,7 +213,8 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
   expect(lastWords(own)).toMatchObject({
     'events of one': cut(ended.reason, ended.message),
     watch: cut(ended.reason, ended.message),
-    e2b: e2bCut('unavailable', ended.message),
+    // E2B's clients look for these words.
+    e2b: e2bCut('unavailable', `${ended.message}: the sandbox was killed or reached its end of life`),
     terminal: `1000 ${ended.message}`,
   })
   expect(hers.open.filter(({ over }) => !over).map(({ name }) => name)).toEqual(['events', 'console'])
