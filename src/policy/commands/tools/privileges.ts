@@ -26,7 +26,7 @@ const capsh: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Programs that start another one with other rights, as somebody else, or behind other walls. */
+/** Programs that start another program with other privileges, as another user, or in another sandbox. */
 export const PRIVILEGES: Readonly<Record<string, Handler>> = {
   ...names('su runuser', su),
   capsh,
