@@ -1,6 +1,6 @@
 /**
- * Us beside the peers, in one run and as ratios: absolute times belong to a machine, ratios to a design.
- * Every row is measured in turn, round after round, so that a busy moment hits all of them alike; medians count.
+ * Compares Ringfence with similar tools in one run and as ratios, which depend less on the machine than absolute times.
+ * Every round measures each row once, so that a busy moment affects all rows alike; the table shows medians.
  */
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
@@ -21,7 +21,7 @@ const options = {
 const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const cliEnv = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
 
-/** Starts a process, throws its output away, and waits. */
+/** Starts a process, discards its output and waits for its exit. */
 const started = (file, args, extra = {}) =>
   new Promise((resolve, reject) => {
     const child = spawn(file, args, { cwd: workspace, stdio: ['ignore', 'pipe', 'pipe'], ...extra })
@@ -34,7 +34,7 @@ const started = (file, args, extra = {}) =>
     )
   })
 
-/** Our own launch without our own code: what bubblewrap alone costs for the same sandbox. */
+/** Plain bubblewrap with the mounts of a Ringfence sandbox: the cost of the sandbox without Ringfence's own code. */
 async function sameBwrap() {
   const { env } = await wrap({ workspace }, ['true'], options)
   const items = Array.from(
@@ -48,7 +48,7 @@ async function sameBwrap() {
       args.push(items[at + 1] === 'rw' ? '--bind' : '--ro-bind', items[at + 2], items[at + 5])
       at += 5
     } else if (items[at] === 'file') {
-      // The permissions before it belong to a file that raw bubblewrap is not given here.
+      // Drop the permissions option of a file that plain bubblewrap does not get here.
       args.splice(-2)
       at += 2
     } else at += 1
@@ -114,7 +114,7 @@ function codexBinary() {
   return found && join(vendor, found)
 }
 
-/** It refuses to work from a temporary directory. */
+/** Codex refuses a home in a temporary directory. */
 function codexEnv() {
   const home = join(here, '.codex')
   mkdirSync(home, { recursive: true })
@@ -136,7 +136,7 @@ function codex() {
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1]
 
-/** Rows that cannot run on this host say why and are left out. */
+/** Skips rows that cannot run on this host and prints the reason. */
 async function usable(rows) {
   const out = []
   for (const [name, action] of rows) {
@@ -144,7 +144,7 @@ async function usable(rows) {
       await action()
       out.push([name, action, []])
     } catch (error) {
-      console.log(`left out: ${name}: ${String(error.message).split('\n')[0]}`)
+      console.log(`skipped: ${name}: ${String(error.message).split('\n')[0]}`)
     }
   }
   return out
@@ -200,7 +200,7 @@ function aims(results) {
       )
 }
 
-/** What the guard costs a program that does nothing but create files, against the same program without it. */
+/** The cost of protected names for a program that only creates files, compared with the same program without them. */
 async function fileCost() {
   const script = join(workspace, 'create.sh')
   writeFileSync(script, 'for i in $(seq 2000); do : > f$i; done; rm -f f*\n')
@@ -225,7 +225,7 @@ async function fileCost() {
     )
 }
 
-/** What agents ask for all day. */
+/** Typical commands of agents. */
 const LINES = [
   'ls -la',
   'git status',
@@ -237,7 +237,7 @@ const LINES = [
   'cd src && node -e "console.log(1)"',
 ]
 
-/** Warm, in one process, on one core. */
+/** Policy decisions in one warm process, on one core. */
 function judgeWarm() {
   const policy = compilePolicy({})
   const context = { workspace, home: base }
@@ -251,11 +251,11 @@ function judgeWarm() {
   const total = times.reduce((sum, value) => sum + value, 0)
   const at = (share) => times[Math.floor(times.length * share)].toFixed(0)
   console.log(
-    `\njudging an ordinary line, warm: p50 ${at(0.5)} µs, p99 ${at(0.99)} µs, ${Math.round((times.length / total) * 1e6)} a second`,
+    `\npolicy decision for a typical command, warm: p50 ${at(0.5)} µs, p99 ${at(0.99)} µs, ${Math.round((times.length / total) * 1e6)} per second`,
   )
 }
 
-/** One judgement as a process of its own, beside the peer that has such a command. */
+/** One policy decision per process, compared with the peer that has such a command. */
 async function judgeCold() {
   const rules = join(base, 'peer.rules')
   writeFileSync(rules, 'prefix_rule(pattern=["git", "push"], decision="prompt")\n')
@@ -278,7 +278,7 @@ async function judgeCold() {
   ])
   const results = await measure(rows)
   for (const [name, { median }] of results)
-    console.log(`one judgement as a process: ${name.padEnd(30)} ${median.toFixed(1).padStart(8)} ms`)
+    console.log(`one policy decision as a process: ${name.padEnd(30)} ${median.toFixed(1).padStart(8)} ms`)
 }
 
 try {

@@ -1,6 +1,6 @@
 /**
- * Containers beside the engines' own programs, in one run and as ratios: the same image, the same limits, the same daemon.
- * Every row is measured in turn, round after round; medians count.
+ * Compares containers with the engines' own CLIs in one run and as ratios: same image, same limits, same daemon.
+ * Every round measures each row once; the table shows medians.
  */
 import { spawn } from 'node:child_process'
 import {
@@ -42,7 +42,7 @@ const timed = async (work) => {
   return Number(process.hrtime.bigint() - before) / 1e6
 }
 
-/** Only what the caller waits for counts: a closed sandbox goes while others work. */
+/** Only the time that the caller waits counts; closing a sandbox is not measured. */
 async function measure(rows) {
   const times = new Map(rows.map(([name]) => [name, []]))
   for (let round = 0; round < rounds + 2; round++)
@@ -62,15 +62,15 @@ function show(title, medians, promises) {
     process.stdout.write(`  ${name.padEnd(48)} ${ms.toFixed(1).padStart(8)} ms\n`)
   for (const [name, peer, most] of promises) {
     const ratio = medians.get(name) / medians.get(peer)
-    const verdict = most === undefined ? '' : ratio <= most ? 'kept' : 'MISSED'
-    const promise = most === undefined ? 'no promise' : `promised ${most}`
+    const verdict = most === undefined ? '' : ratio <= most ? 'met' : 'MISSED'
+    const promise = most === undefined ? 'no target' : `target ${most}`
     process.stdout.write(`  ${verdict.padEnd(6)} ${name} : ${peer} = ${ratio.toFixed(2)} (${promise})\n`)
   }
 }
 
 const settle = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
-/** Opens, runs one command, and closes afterwards, off the clock. */
+/** Opens a sandbox and runs one command; closing it is not measured. */
 function opened(backend, plan, pause = 0) {
   let sandbox
   return [
@@ -139,7 +139,7 @@ async function dockerRows() {
   }
 }
 
-/** The plainest bundle that runs a program of this host. */
+/** A minimal OCI bundle that runs a program of this host. */
 function plainBundle() {
   const dir = join(base, 'bundle')
   for (const name of ['proc', 'usr', 'tmp']) mkdirSync(join(dir, 'root', name), { recursive: true })
@@ -185,7 +185,7 @@ async function gvisorRows() {
       ['ringfence gvisor: create + first command', 'runsc run', 1.1],
       ['ringfence gvisor: the same, made beforehand', 'runsc run', 0.1],
       ['ringfence gvisor: exec', 'runsc run', 0.1],
-      // No promise: a bare `execve` of a dynamic program alone takes about a tenth of it there (docs/containers.md).
+      // No target: `execve` of a dynamic program alone takes about a tenth of this time in gVisor (docs/containers.md).
       ['ringfence gvisor: exec', 'runsc exec', undefined],
     ])
   } finally {

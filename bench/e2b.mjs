@@ -41,7 +41,7 @@ const { Sandbox } = await import(
 )
 const options = { apiKey: key.key, apiUrl: url, sandboxUrl: url }
 
-/** One sandbox from nothing to its first answer. */
+/** From creating one sandbox to the output of its first command. */
 async function interactive() {
   const started = performance.now()
   const sandbox = await Sandbox.create(options)

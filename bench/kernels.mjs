@@ -1,6 +1,6 @@
 /**
- * Metered ÷ unmetered over the twelve kernels, as processor time, in one process and in turn. Started with
- * `--no-liftoff`: what is compared is the steady state.
+ * The ratio metered ÷ unmetered of the twelve kernels, as CPU time, measured alternately in one process. Started with
+ * `--no-liftoff`, so that only optimised code is compared.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -24,7 +24,7 @@ function instance(bytes, metered) {
   }
 }
 
-/** Processor time of one call. The split into user and system is the kernel's guess, so both count. */
+/** CPU time of one call. The kernel only estimates the split into user and system time, so both are added. */
 function cpu(action, n, times) {
   const start = process.cpuUsage()
   for (let i = 0; i < times; i++) action(n)

@@ -1,4 +1,4 @@
-/** What the bench and the scripts call: the library, and the parts that the library does not export by themselves. */
+/** The library, and the internal modules that the benchmarks and scripts use. */
 export { Sandbox, wrap } from '../src/api.ts'
 export { docker } from '../src/backends/docker/backend.ts'
 export { gvisor } from '../src/backends/gvisor/backend.ts'

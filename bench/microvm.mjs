@@ -1,6 +1,6 @@
 /**
- * Virtual machines on an emulated processor, in one run and as ratios to a start from nothing. Every row is measured in
- * turn, round after round; medians count. What a real processor changes is in docs/microvm.md.
+ * Virtual machines on an emulated processor, in one run and as ratios to a cold start. Every round measures each row
+ * once; the table shows medians. docs/microvm.md describes the differences on a real processor.
  */
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 import { emulator, machineImages, machines, planOf, testState } from '../dist/bench/library.js'
 
 const rounds = Number(process.env.ROUNDS ?? 7)
-/** Says how it is used and ends: what is left is the way there and back. */
+/** Prints its usage and exits, so that only the round trip to the guest is measured. */
 const probe = join(dirname(dirname(fileURLToPath(import.meta.url))), 'dist', 'test', 'probe')
 const idle = Number(process.env.IDLE ?? 20)
 const plan = () => planOf({ backend: 'microvm' })
@@ -23,7 +23,7 @@ const timed = async (work) => {
 const median = (all) => [...all].sort((a, b) => a - b)[Math.floor(all.length / 2)]
 const say = (text) => process.stdout.write(`${text}\n`)
 
-/** From the wish to the first command's output; closed off the clock. */
+/** From the request for a sandbox to the first command's output; closing is not measured. */
 async function first(backend, pause = 0) {
   let sandbox
   const ms = await timed(async () => {
@@ -35,7 +35,7 @@ async function first(backend, pause = 0) {
   return ms
 }
 
-/** What a clone costs in memory beyond what all of them share. */
+/** Memory of a clone, with shared pages divided among all clones (Pss). */
 function proportional(pid) {
   const children = (of) =>
     readdirSync(`/proc/${of}/task`).flatMap((thread) =>
@@ -60,7 +60,7 @@ async function idleMachines(backend) {
   return kilobytes / 1024
 }
 
-/** The template's own state, written while the machine stands still. */
+/** Boots a template and writes its snapshot while the machine is paused. */
 async function snapshot() {
   const dir = mkdtempSync(join(tmpdir(), 'ringfence-bench-'))
   let boot = 0
@@ -92,7 +92,7 @@ async function snapshot() {
 }
 
 function promise(name, ratio, most) {
-  say(`  ${(ratio <= most ? 'kept' : 'MISSED').padEnd(6)} ${name} = ${ratio.toFixed(3)} (promised ${most})`)
+  say(`  ${(ratio <= most ? 'met' : 'MISSED').padEnd(6)} ${name} = ${ratio.toFixed(3)} (target ${most})`)
 }
 
 await machineImages()

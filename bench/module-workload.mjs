@@ -1,6 +1,6 @@
 /**
- * One real module and one workload, metered or not, in a process of its own. Each line on standard input runs the
- * workload once; the answer is the processor time and a digest of the result.
+ * One real module and one workload, metered or not, in its own process. Each line on standard input runs the workload
+ * once; the reply contains the CPU time and a digest of the result.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
@@ -175,7 +175,7 @@ const digest = (value) =>
   createHash('sha256')
     .update(value instanceof Uint8Array ? value : (JSON.stringify(value?.value ? 'value' : value) ?? ''))
     .digest('hex')
-/** Processor time in microseconds. The split into user and system is the kernel's guess, so both count. */
+/** CPU time in microseconds. The kernel only estimates the split into user and system time, so both are added. */
 async function cpu(times) {
   const start = process.cpuUsage()
   let value
@@ -185,7 +185,7 @@ async function cpu(times) {
 }
 
 for (let warm = 0; warm < 5; warm++) await run()
-// Short samples measure the clock: each is at least this long.
+// Shorter samples are dominated by the clock's resolution.
 const SAMPLE_US = 200_000
 const times = Math.max(1, Math.ceil(SAMPLE_US / Math.max(1, (await cpu(3)).us)))
 console.log(JSON.stringify({ sizes }))

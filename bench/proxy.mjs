@@ -1,7 +1,7 @@
 /**
- * The proxy beside no proxy and beside the peer's, in one run and as ratios: alone, and as a client inside a real sandbox
- * sees it. Server, proxy and client are processes of their own; each round measures every way once, so that a busy
- * moment hits all of them alike; medians count.
+ * Compares the proxy with no proxy and with the peer's proxy, in one run and as ratios: standalone, and for a client
+ * inside a real sandbox. Server, proxy and client are separate processes; every round measures each route once, so that
+ * a busy moment affects all of them alike; the table shows medians.
  */
 import { execFile, fork } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -49,7 +49,7 @@ const ROLES = {
     const proxy = new EgressProxy({
       allowHosts: ['localhost'],
       allowPrivate: ['localhost'],
-      // A record for each connection, as an owner writes it.
+      // One audit record per connection, as in production.
       admit: async () => undefined,
       onConnection: () => undefined,
     })
@@ -59,7 +59,7 @@ const ROLES = {
     const { createHttpProxyServer } = await import(join(peerEntry, 'http-proxy.js'))
     return listening(createHttpProxyServer({ filter: () => true }))
   },
-  /** The least that any proxy written for Node has to do: two sockets and `pipe`. */
+  /** The minimum for any proxy written in Node: two sockets and `pipe`. */
   async pipe() {
     const target = Number(process.argv[3])
     return listening(
@@ -82,7 +82,7 @@ function start(name, ...args) {
   })
 }
 
-/** Sends, answers the proxy's own handshake if there is one, and reads to the end. */
+/** Sends the request, after the proxy's handshake if there is one, and reads the response to its end. */
 function fetchOnce({ port, hello, request }) {
   return new Promise((resolve, reject) => {
     let bytes = 0
@@ -131,7 +131,7 @@ async function bulkRate(way) {
   return bulk / took / 1e6
 }
 
-/** How a client asks: with its first bytes, which a proxy answers, and with its request. */
+/** The forms of a request: the first bytes, which a proxy answers, and the request itself. */
 const FORMS = {
   direct: (at) => (path) => ({ request: lines(path, at) }),
   absolute: (at) => (path) => ({ request: lines(`http://${at}${path}`, at) }),
@@ -150,7 +150,7 @@ const FORMS = {
 
 const lines = (path, at) => `GET ${path} HTTP/1.1\r\nHost: ${at}\r\n${credentials()}Connection: close\r\n\r\n`
 
-/** The peer's sandbox wants them; ours has nobody else at its proxy. */
+/** The peer's proxy requires credentials; a Ringfence proxy serves only its own sandbox. */
 function credentials() {
   const { username, password } = new URL(process.env.HTTP_PROXY ?? 'http://none')
   if (!username) return ''
@@ -171,7 +171,7 @@ const SIZES = { ROUNDS: String(rounds), REQUESTS: String(requests), BULK_MB: Str
 const outside = async (form, port, at) =>
   JSON.parse((await run(process.execPath, [self, 'client', form, port, at])).stdout)
 
-/** A workspace that holds this file, so that it can be its own client in there. */
+/** A workspace that contains this file, so that it can run as the client inside the sandbox. */
 function workspace() {
   const home = mkdtempSync(join(tmpdir(), 'rf-bench-'))
   const dir = join(home, 'workspace')
@@ -210,7 +210,7 @@ function peerSandbox(at) {
   return { client, stop: () => rmSync(home, { recursive: true }) }
 }
 
-/** On the terminal alone: what is redirected holds figures only. */
+/** Progress is shown on a terminal only; redirected output contains only the results. */
 function progress(text) {
   if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${text}`)
 }
@@ -224,7 +224,7 @@ async function main() {
   const hasPeer = existsSync(peerEntry)
   const peer = hasPeer ? await start('peer') : undefined
   const beside = hasPeer ? peerSandbox(at) : undefined
-  if (!hasPeer) console.log('left out: sandbox-runtime is not installed')
+  if (!hasPeer) console.log('skipped: sandbox-runtime is not installed')
   const ways = [
     ['direct', () => outside('direct', server.port, at)],
     ['bare pipe in Node', () => outside('direct', pipe.port, at)],
@@ -244,7 +244,7 @@ async function main() {
       : []),
   ].filter(([name]) => !process.env.WAYS || new RegExp(process.env.WAYS).test(name))
   const results = ways.map(() => COLUMNS.map(() => []))
-  // One round to warm everything up does not count.
+  // The first round is a warm-up and is not counted.
   for (let round = -1; round < rounds; round++)
     for (const [row, [name, way]] of ways.entries()) {
       progress(`round ${round + 1} of ${rounds}: ${name}`)
@@ -252,7 +252,7 @@ async function main() {
     }
   progress('')
   const base = results[0].map(median)
-  console.log(`${'new connection for each request, 1 KiB; bulk in one'.padEnd(34)}`)
+  console.log(`${'1 KiB with a new connection per request; bulk over one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
   for (const [row, [name]] of ways.entries())
     console.log(

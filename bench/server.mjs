@@ -1,6 +1,6 @@
 /**
- * The control plane as its users meet it: through the SDK, over HTTP, with real sandboxes and every record on the disk
- * before its answer. `FULL=1` runs the long ones too.
+ * The control plane through the SDK over HTTP, with real sandboxes, and every record synced to disk before the response.
+ * `FULL=1` adds the long measurements.
  */
 import { spawn } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -59,7 +59,7 @@ const row = (name, value, unit, aim) => {
   console.log(`${name.padEnd(58)} ${shown.padStart(12)}   ${aim === undefined ? '' : `aim ≤ ${aim} ${unit}`}`)
 }
 
-/** Create and the first command, as ComputeSDK measures it. */
+/** Creation and first command, as ComputeSDK measures it. */
 async function interactive(client) {
   const times = []
   for (let round = 0; round < rounds; round++) {
@@ -123,10 +123,10 @@ async function cycles(server, count) {
   const [warm, fds] = [residentKb(server.pid), descriptors(server.pid)]
   left = count
   const ms = await timed(run)
-  row(`${count} create → exec → destroy, cycles a second`, count / (ms / 1000), '/s')
-  row('memory growth a cycle', Math.max(0, residentKb(server.pid) - warm) / count, 'KiB', 1)
+  row(`${count} create → exec → destroy, cycles per second`, count / (ms / 1000), '/s')
+  row('memory growth per cycle', Math.max(0, residentKb(server.pid) - warm) / count, 'KiB', 1)
   row(
-    'event-loop delay p99 meanwhile',
+    'event-loop delay p99 during the cycles',
     (await server.metric('ringfence_loop_delay_seconds\\{quantile="0.99"\\}')) * 1000,
     'ms',
     20,

@@ -1,4 +1,4 @@
-/** WebAssembly and evaluation: what metering costs, and how long a warm call takes. Ratios are of one run. */
+/** WebAssembly and evaluation: the cost of metering, and the time of a warm call. Ratios compare values of one run. */
 import { spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -21,7 +21,7 @@ function kernels() {
     encoding: 'utf8',
   })
   const { results, missing } = JSON.parse(stdout)
-  if (missing) return console.log(`kernels: left out, ${missing} is not there`)
+  if (missing) return console.log(`kernels: skipped, ${missing} not found`)
   for (const { name, ratio } of results) console.log(`  kernel ${name.padEnd(14)} ${ratio.toFixed(2)}`)
   aim('kernels, metered ÷ unmetered, geometric mean', geomean(results.map(({ ratio }) => ratio)), '≤ 1.15')
 }
@@ -39,7 +39,7 @@ const NAMES = [
   'yoga',
 ]
 
-/** A process that runs a workload each time it is asked. */
+/** A process that runs one workload per request. */
 async function worker(name, mode) {
   const child = spawn(process.execPath, [join(here, 'module-workload.mjs'), modules, name, mode], {
     stdio: ['pipe', 'pipe', 'ignore'],
@@ -80,7 +80,7 @@ async function realModules() {
       found.push(result)
       console.log(`  module ${name.padEnd(14)} ${result.ratio.toFixed(2)}   size ${result.growth.toFixed(2)}`)
     } catch (error) {
-      console.log(`  module ${name.padEnd(14)} left out: ${String(error.message).split('\n')[0]}`)
+      console.log(`  module ${name.padEnd(14)} skipped: ${String(error.message).split('\n')[0]}`)
     }
   }
   if (found.length === 0) return
@@ -88,7 +88,7 @@ async function realModules() {
   aim('real modules, size, geometric mean', geomean(found.map(({ growth }) => growth)), '≤ 1.5')
 }
 
-/** Warm: the first modules pay for the compiler of the rewriter itself. */
+/** Measured warm: during the first modules, V8 still compiles the rewriter itself. */
 function rewriteSpeed() {
   const dir = join(spec, 'kernels')
   const candidates = [
@@ -107,10 +107,10 @@ function rewriteSpeed() {
     meterModule(bytes)
     best = Math.min(best, performance.now() - start)
   }
-  aim('rewrite, MB a second', bytes.length / 1e6 / (best / 1000), '≥ 10')
+  aim('rewrite, MB per second', bytes.length / 1e6 / (best / 1000), '≥ 10')
 }
 
-/** `run(a, b)` adds; the smallest skill there is. */
+/** `run(a, b)` adds two numbers: a minimal skill. */
 const ADD = [
   0, 97, 115, 109, 1, 0, 0, 0, 1, 7, 1, 96, 2, 127, 127, 1, 127, 3, 2, 1, 0, 7, 7, 1, 3, 114, 117, 110, 0, 0,
   10, 9, 1, 7, 0, 32, 0, 32, 1, 106, 11,

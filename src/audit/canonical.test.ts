@@ -44,7 +44,7 @@ describe('canonical JSON (RFC 8785)', () => {
     )
   })
 
-  it('escapes what the RFC escapes and nothing else', () => {
+  it('escapes exactly the characters that the RFC requires', () => {
     expect(canonical('\u20ac$\u000f\nA\'B"\\"/\b\t\f\r\u007f\u2028')).toBe(
       '"\u20ac$\\u000f\\nA\'B\\"\\\\\\"/\\b\\t\\f\\r\u007f\u2028"',
     )
@@ -79,7 +79,7 @@ describe('canonical JSON (RFC 8785)', () => {
     expect(() => canonical(value as Json)).toThrow(/canonical JSON/)
   })
 
-  it('never quotes what it refuses', () => {
+  it('never quotes rejected input', () => {
     expect(() => canonical({ 'sk-secret': 'sk-secret\ud800' })).toThrow(/^(?!.*sk-secret)/)
   })
 })

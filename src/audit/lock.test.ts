@@ -12,7 +12,7 @@ beforeEach(() => {
 })
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
-/** A holder of this boot and namespace that is gone: our own pid, but started at another time. */
+/** A dead holder of this boot and namespace: our own pid with another start time. */
 function deadHolder(nonce: string): string {
   const probe = join(dir, 'probe')
   const lock = createLock(probe)
@@ -34,7 +34,7 @@ describe('lock', () => {
     expect(isLocked(path)).toBe(false)
   })
 
-  it('tells its own holder that a repair is due', () => {
+  it('tells its holder that a repair is needed', () => {
     const lock = createLock(path)
     lock.tryAcquire()
     expect(lock.tryAcquire()).toBe('inherited')

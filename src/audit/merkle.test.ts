@@ -16,7 +16,7 @@ function treeHash(leaves: readonly string[]): string {
 }
 
 describe('Merkle tree', () => {
-  it('grows to the tree of the RFC at every size', () => {
+  it('matches the tree of the RFC at every size', () => {
     for (let count = 0; count <= 40; count++) {
       const frontier = frontierOf(leavesOf(count))
       expect(rootOf(frontier)).toBe(treeHash(leavesOf(count)))
@@ -24,7 +24,7 @@ describe('Merkle tree', () => {
     }
   })
 
-  it('proves every leaf of every tree, and only at its place', () => {
+  it('proves every leaf of every tree, and only at its position', () => {
     for (let count = 1; count <= 20; count++) {
       const leaves = leavesOf(count)
       const root = rootOf(frontierOf(leaves))

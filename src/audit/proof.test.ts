@@ -19,14 +19,14 @@ beforeAll(async () => {
 afterAll(() => rmSync(home, { recursive: true, force: true }))
 
 describe('proof', () => {
-  it('holds for every record, also after a journey through JSON', () => {
+  it('is valid for every record, also after serialisation as JSON', () => {
     for (let seq = 0; seq < 14; seq++) {
       const proof = JSON.parse(JSON.stringify(proofOf(home, seq)))
       expect(checkProof(proof, key)).toEqual({ ok: true, seq, records: 15, key: key.id })
     }
   })
 
-  it('does not hold when anything in it was changed', () => {
+  it('is invalid if any part of it was changed', () => {
     const proof = proofOf(home, 5)
     const other = proofOf(home, 6)
     const changed: readonly unknown[] = [
@@ -52,11 +52,11 @@ describe('proof', () => {
       expect(checkProof(value, key), JSON.stringify(value)).toMatchObject({ ok: false })
   })
 
-  it('holds only under the key that the reader trusts, never under the one it brings', () => {
+  it('is valid only under the key that the reader trusts, never under its own', () => {
     expect(checkProof(proofOf(home, 5), verifyKeyOf(createKey().x))).toMatchObject({ ok: false })
   })
 
-  it('is refused for a record that is not there', () => {
+  it('is refused for a record that does not exist', () => {
     expect(() => proofOf(home, 15)).toThrow(/no record 15/)
     expect(() => proofOf(join(home, 'absent'), 0)).toThrow(/no audit log/)
   })

@@ -8,7 +8,7 @@ const event = (n: number): Event => ({ event: 'Connection', port: n })
 const portOf = (entry: Entry): string =>
   entry.kind === 'event' ? (/\d+/.exec(entry.members.get('port') ?? '')?.[0] ?? '') : 'seal'
 
-/** A queue whose commits end when the test says so; each is the list of what it wrote. */
+/** A queue whose commits complete when the test says so; each commit is the list of its records. */
 function queueOf() {
   const commits: string[][] = []
   const ends: ((error?: Error) => void)[] = []

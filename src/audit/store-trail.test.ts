@@ -38,7 +38,7 @@ const append = async (count: number, from = 0): Promise<void> => {
   await Promise.all(Array.from({ length: count }, (_, n) => trail.append(event(from + n))))
   await trail.close()
 }
-/** With the triggers gone, as somebody who owns the file could. */
+/** Removes the triggers, as the owner of the file could. */
 const tamper = (...statements: string[]): Promise<void> =>
   store.write(async (tx) => {
     for (const verb of ['update', 'delete']) await tx.run(`DROP TRIGGER IF EXISTS trail_no_${verb}`)
@@ -55,7 +55,7 @@ describe('the trail in a store', () => {
     expect(await verify()).toMatchObject({ ok: true, records: 130 + 4 })
   })
 
-  test('takes segment files over, once, and goes on from their last record', async () => {
+  test('imports segment files once, and continues after their last record', async () => {
     const files = await openTrail({ home, checkpointEvery: 10 })
     for (let n = 0; n < 25; n++) await files.append(event(n))
     const before = [...exportTrail(home)]
@@ -78,7 +78,7 @@ describe('the trail in a store', () => {
     expect(await verify()).toMatchObject({ ok: true, records: 102 })
   })
 
-  test('its rows cannot be changed or removed by a statement', async () => {
+  test('its rows cannot be changed or removed by SQL statements', async () => {
     await append(3)
     await expect(store.write((tx) => tx.run("UPDATE trail SET line = 'x'"))).rejects.toThrow(/append-only/)
     await expect(store.write((tx) => tx.run('DELETE FROM trail'))).rejects.toThrow(/append-only/)
@@ -99,7 +99,7 @@ describe('the trail in a store', () => {
     if (!verdict.ok && seq > 0) expect(verdict.seq).toBe(seq)
   })
 
-  test('finds a tail that was cut together with its head: the copy outside knows better', async () => {
+  test('detects a truncated tail with a matching head, from the copy of the head outside', async () => {
     await append(5)
     const [old] = await store.read('SELECT anchor FROM trail_heads')
     await append(5, 5)
@@ -107,26 +107,26 @@ describe('the trail in a store', () => {
     expect(await verify()).toMatchObject({ ok: false, seq: 6 })
   })
 
-  test('an emptied store is not begun anew', async () => {
+  test('an emptied store is not started anew', async () => {
     await append(5)
     await tamper('DELETE FROM trail', 'DELETE FROM trail_heads')
     await expect(openStoreTrail({ home, store })).rejects.toThrow(/no longer contains the audit log/)
   })
 
-  test('a proof holds without the rest', async () => {
+  test('a proof is valid without the other records', async () => {
     await append(30)
     const proof = await new StoreTrailReader(home, store).proof(12)
     expect(checkProof(proof, loadVerifyKey(home) as VerifyKey)).toMatchObject({ ok: true, seq: 12 })
   })
 
-  test('what was acknowledged is in the file, and the file is private', async () => {
+  test('acknowledged records are in the file, and the file is private', async () => {
     await append(3)
     expect(
       readFileSync(storeFile(home)).length + readFileSync(`${storeFile(home)}-wal`).length,
     ).toBeGreaterThan(0)
   })
 
-  test.runIf(FULL)('5,000 acknowledged records a second', async () => {
+  test.runIf(FULL)('5,000 acknowledged records per second', async () => {
     const trail = await openStoreTrail({ home, store })
     const start = performance.now()
     const count = 20_000

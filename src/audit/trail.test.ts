@@ -37,7 +37,7 @@ afterAll(() => rmSync(root, { recursive: true, force: true }))
 const exec = (id: string | number): Event => ({ event: 'Exec', agent_id: 'a', exec_id: `ex_${id}` })
 
 describe('append', () => {
-  it('writes one canonical line for each event and seals at close', async () => {
+  it('writes one canonical line per event and signs at close', async () => {
     const trail = await openTrail({ home, now: () => new Date(0) })
     await trail.append({ event: 'Exec', agent_id: 'é', left_out: undefined, argv: ['ls', '-l'], code: 0 })
     await trail.close()
@@ -55,7 +55,7 @@ describe('append', () => {
     expect(await verifyTrail(home)).toEqual({ ok: true, records: 2, checkpoints: 1 })
   })
 
-  it('keeps everything for its owner alone', async () => {
+  it('is readable only by its owner', async () => {
     const trail = await openTrail({ home })
     await trail.append(exec(1))
     await trail.close()
@@ -67,7 +67,7 @@ describe('append', () => {
     }
   })
 
-  it('takes the event as it is now', async () => {
+  it('copies the event at the call', async () => {
     const trail = await openTrail({ home })
     const argv = ['ls']
     const done = trail.append({ event: 'Exec', argv })
@@ -93,7 +93,7 @@ describe('append', () => {
     expect(await verifyTrail(home)).toMatchObject({ ok: true, records: 1 })
   })
 
-  it('is over after close', async () => {
+  it('rejects events after close', async () => {
     const trail = await openTrail({ home })
     await trail.close()
     await expect(trail.append(exec(1))).rejects.toMatchObject({ code: 'wrong-state' })
@@ -151,8 +151,8 @@ describe('read', () => {
   })
 })
 
-describe('trouble', () => {
-  it('moves half a line aside at the next append and never counts it', async () => {
+describe('failures', () => {
+  it('moves a partial line aside at the next append and never counts it', async () => {
     const trail = await openTrail({ home })
     await trail.append(exec(1))
     appendFileSync(segmentPath(home, 1), '{"agent_id":"a","event":"Ex')
@@ -165,7 +165,7 @@ describe('trouble', () => {
     expect(readFileSync(join(aside, readdirSync(aside)[0] ?? ''), 'utf8')).toBe('{"agent_id":"a","event":"Ex')
   })
 
-  it('refuses to write onto a trail that was cut or whose head was changed', async () => {
+  it('refuses to append to a truncated log or one whose head was changed', async () => {
     const trail = await openTrail({ home })
     await trail.append(exec(1))
     const { head } = pathsOf(home)
@@ -180,7 +180,7 @@ describe('trouble', () => {
     await expect(trail.append(exec(2))).rejects.toThrow(/ends before record 0/)
   })
 
-  it('gives up on a lock that a living process does not let go', async () => {
+  it('times out on a lock that a living process holds', async () => {
     const trail = await openTrail({ home, lockWaitMs: 30 })
     const lock = createLock(pathsOf(home).lock)
     lock.tryAcquire()
@@ -191,7 +191,7 @@ describe('trouble', () => {
   })
 
   const isRoot = process.getuid?.() === 0
-  it.runIf(isRoot)('refuses while the disk is full and goes on when there is space again', async () => {
+  it.runIf(isRoot)('refuses while the disk is full and continues when there is space again', async () => {
     mkdirSync(home)
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=128k', 'tmpfs', home])
     try {
@@ -232,7 +232,7 @@ describe('trouble', () => {
     }
   })
 
-  it.runIf(!isRoot)('refuses a directory that it may not write', async () => {
+  it.runIf(!isRoot)('refuses a directory without write permission', async () => {
     const trail = await openTrail({ home })
     chmodSync(pathsOf(home).anchor, 0o500)
     await expect(trail.append(exec(1))).rejects.toMatchObject({ code: 'trail-unwritable' })
@@ -241,7 +241,7 @@ describe('trouble', () => {
     expect(await verifyTrail(home)).toMatchObject({ ok: true, records: 1 })
   })
 
-  it('says at opening that the state directory cannot be made', async () => {
+  it('reports at opening that the state directory cannot be created', async () => {
     writeFileSync(home, '')
     await expect(openTrail({ home })).rejects.toMatchObject({ code: 'trail-unwritable' })
   })
@@ -250,7 +250,7 @@ describe('trouble', () => {
 describe('several processes', () => {
   let script = ''
 
-  // Node 20 runs no TypeScript, so the rooms that the children need are translated once, file by file.
+  // Node 20 does not run TypeScript, so the modules that the children need are compiled once, file by file.
   beforeAll(() => {
     const src = join(import.meta.dirname, '..')
     const out = join(root, 'js')
@@ -269,7 +269,7 @@ describe('several processes', () => {
     }
     writeFileSync(join(out, 'package.json'), '{"type":"module"}')
     script = join(out, 'child.js')
-    // Says what was acknowledged, one id a line, as soon as it was.
+    // Prints each acknowledged id at once, one per line.
     writeFileSync(
       script,
       `import { openTrail } from './audit/trail.js'
@@ -304,7 +304,7 @@ describe('several processes', () => {
     return { ended, speaking, kill: () => started.kill('SIGKILL') }
   }
 
-  it('append to one trail, and verification meanwhile raises no false alarm', async () => {
+  it('append to one log, and a concurrent verification raises no false alarm', async () => {
     const children = ['a', 'b', 'c', 'd'].map((name) => child(name, 60))
     let running = true
     const all = Promise.all(children.map(({ ended }) => ended)).finally(() => {
@@ -325,7 +325,7 @@ describe('several processes', () => {
     expect(await verifyTrail(home)).toMatchObject({ ok: true })
   })
 
-  it('killed at any moment, lose nothing that was acknowledged and raise no alarm', async () => {
+  it('killed at any moment, lose no acknowledged record and raise no alarm', async () => {
     const acknowledged: string[] = []
     for (let round = 0; round < 6; round++) {
       const children = ['a', 'b'].map((name) => child(`${name}${round}`, 10_000))

@@ -32,7 +32,7 @@ async function fill(dir: string, count: number, options: Partial<TrailOptions> =
   await trail.close()
 }
 
-// Made once, copied for each case: 20 events and their checkpoints over several segments.
+// Created once and copied for each case: 20 events and their checkpoints in several segments.
 beforeAll(async () => {
   root = mkdtempSync(join(tmpdir(), 'ringfence-verify-'))
   made = join(root, 'made')
@@ -63,7 +63,7 @@ function rewrite(lines: readonly { readonly segment: number; readonly line: stri
   }
 }
 
-/** What an attacker without the key can do: change a record and recompute every hash from there on. */
+/** An attacker without the key: changes a record and recomputes every later hash. */
 function rehash(from: number, change: (record: Record<string, unknown>) => void): void {
   const lines = linesOf(home)
   let prev = from === 0 ? '0'.repeat(64) : JSON.parse(lines[from - 1]?.line ?? '').hash
@@ -82,12 +82,12 @@ function rehash(from: number, change: (record: Record<string, unknown>) => void)
 const firstBad = (verdict: Verdict): number | string => (verdict.ok ? 'ok' : verdict.seq)
 
 describe('verify', () => {
-  it('finds an untouched trail good', async () => {
+  it('accepts an intact log', async () => {
     expect(segmentsIn(home).length).toBeGreaterThan(3)
     expect(await verifyTrail(home)).toEqual({ ok: true, records: RECORDS, checkpoints: 4 })
   })
 
-  it('finds nothing wrong where nothing was ever recorded', async () => {
+  it('accepts an empty log', async () => {
     expect(await verifyTrail(join(root, 'absent'))).toEqual({ ok: true, records: 0, checkpoints: 0 })
   })
 
@@ -109,7 +109,7 @@ describe('verify', () => {
     }
   })
 
-  it('notices every kind of changed byte in the signed head', async () => {
+  it('detects every kind of changed byte in the signed head', async () => {
     const { head } = pathsOf(home)
     const bytes = readFileSync(head)
     for (let at = 0; at < bytes.length; at += 211) {
@@ -158,7 +158,7 @@ describe('verify', () => {
     }
   })
 
-  it('finds a well-chained record added at the end by someone else', async () => {
+  it('finds a correctly chained record appended by someone else', async () => {
     const lines = linesOf(home)
     const last = JSON.parse(lines.at(-1)?.line ?? '')
     const { hash: _own, ...record } = { ...last, event: 'Exec', seq: RECORDS, prev_hash: last.hash }
@@ -193,7 +193,7 @@ describe('verify', () => {
     },
   )
 
-  it('finds a rewritten trail also when the kept hashes are gone', async () => {
+  it('finds a rewritten log even if the stored hashes are gone', async () => {
     rehash(3, (record) => {
       record.agent_id = 'b'
     })
@@ -202,7 +202,7 @@ describe('verify', () => {
     expect(firstBad(await verifyTrail(home))).toBe(7)
   })
 
-  it('finds the hash moved to another place in its line', async () => {
+  it('finds the hash moved to another position in its line', async () => {
     const lines = linesOf(home)
     const entry = lines[4]
     const member = /"hash":"[0-9a-f]{64}",(?="outcome)/.exec(entry?.line ?? '')?.[0] ?? ''
@@ -253,7 +253,7 @@ describe('verify', () => {
     expect(verdict).toMatchObject({ ok: false, seq: 7 })
   })
 
-  it('finds the log set back, the head set back, and with a head kept elsewhere both set back', async () => {
+  it('finds a rolled back log, a rolled back head, and both with a head kept elsewhere', async () => {
     const trail = await openTrail({ home })
     await trail.append({ event: 'Exec' })
     const now = join(root, 'now')
@@ -272,7 +272,7 @@ describe('verify', () => {
     expect(firstBad(await verifyTrail(made, { against }))).toBe(RECORDS)
   })
 
-  it('does not take a crash for tampering: the dead writer left its lock', async () => {
+  it('does not report a crash as tampering: the dead writer left its lock', async () => {
     const trail = await openTrail({ home })
     await trail.append({ event: 'Exec' })
     copyFileSync(pathsOf(made).head, pathsOf(home).head)

@@ -23,7 +23,7 @@ const plan = planOf({ workspace, limits: { memoryMb: 64, pids: 9, diskMb: 8 } })
 const configuration = { ...COMMAND_FIELDS, ...CONFIG_FIELDS }
 const machine = { user: { uid: 1, gid: 1 }, hostname: 'h', memoryMb: 512, images: new Set([0]) }
 
-/** Reads fields as the agent does: a name, then its arguments. Returns the names. */
+/** Parses fields like the agent: a name, then its arguments. Returns the names. */
 function namesIn(words: readonly string[], arity: Readonly<Record<string, number>>): string[] {
   const names: string[] = []
   for (let at = 0; at < words.length; ) {
@@ -47,7 +47,7 @@ test.each([
   expect(namesIn(words, arity).length).toBeGreaterThan(0)
 })
 
-test('the agent knows every file operation, with as many arguments', async () => {
+test('the agent knows every file operation, with the same number of arguments', async () => {
   const calls: (readonly string[])[] = []
   const files = guestFiles(
     async (argv) => {

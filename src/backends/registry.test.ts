@@ -39,7 +39,7 @@ type Made = {
   readonly fingerprint?: () => string
 }
 
-/** A backend that keeps what its probe says; `probes` counts how often it was asked. */
+/** A backend with a fixed probe result; `probes` counts the calls. */
 function backend(name: string, probe: Probe | (() => Probe), made: Made = {}): Backend & { probes: number } {
   const { level = 'os', byNameOnly = false, emulated = false, fingerprint } = made
   return {
@@ -194,7 +194,7 @@ describe('selection', () => {
     expect(await chosen(registryOf(...entries), spec)).toBe(expected)
   })
 
-  test('the refusal says what is missing and how to give it up', async () => {
+  test('the error says what is missing and how to waive it', async () => {
     const error = await registryOf([leaky, 1], [broken, 2])
       .select(planned())
       .catch((thrown: SandboxError) => thrown)
@@ -206,7 +206,7 @@ describe('selection', () => {
     })
   })
 
-  test('the refusal of one that is not there says how to get it', async () => {
+  test('the error for a missing backend says how to install it', async () => {
     const error = await registryOf([broken, 1])
       .select(planned())
       .catch((thrown: SandboxError) => thrown)
@@ -217,7 +217,7 @@ describe('selection', () => {
     })
   })
 
-  test('a plan of native needs nothing but what was asked', async () => {
+  test('a plan for native needs only the requested limits', async () => {
     const native = backend('native', without(...GUARANTEE_NAMES.filter((name) => name !== 'limit.wall')), {
       level: 'native',
       byNameOnly: true,
@@ -230,7 +230,7 @@ describe('selection', () => {
 })
 
 describe('the list', () => {
-  test('is by priority, and a name is there once', () => {
+  test('is sorted by priority, and each name occurs once', () => {
     const registry = registryOf(
       [backend('a', GOOD), 1],
       [backend('b', GOOD), 3],
@@ -242,7 +242,7 @@ describe('the list', () => {
     expect(registry.get('b')?.name).toBe('b')
   })
 
-  test('what is missing is what is needed and not claimed', () => {
+  test('missing guarantees are those needed and not claimed', () => {
     expect(missingOf(['fs.read', 'cleanup'], ['cleanup', 'env.clean'])).toEqual(['fs.read'])
     expect(missingOf([], [])).toEqual([])
   })
@@ -260,7 +260,7 @@ function memory() {
 }
 
 describe('probes', () => {
-  test('good news is asked for once', async () => {
+  test('a positive result is cached', async () => {
     const one = backend('one', GOOD)
     const registry = registryOf([one, 1])
     await registry.probe('one')
@@ -269,7 +269,7 @@ describe('probes', () => {
     expect(one.probes).toBe(1)
   })
 
-  test('bad news is asked for again: what was missing may be there now', async () => {
+  test('a negative result is probed again, since the host may have changed', async () => {
     let answer: Probe = BAD as Probe
     const one = backend('one', () => answer)
     const registry = registryOf([one, 1])
@@ -279,7 +279,7 @@ describe('probes', () => {
     expect(one.probes).toBe(2)
   })
 
-  test('doctor asks anew', async () => {
+  test('doctor probes again', async () => {
     const one = backend('one', GOOD)
     const registry = registryOf([one, 1])
     await registry.probe('one')
@@ -287,7 +287,7 @@ describe('probes', () => {
     expect(one.probes).toBe(2)
   })
 
-  test('of a name that nobody has', async () => {
+  test('of an unknown name', async () => {
     expect(await registryOf([backend('one', GOOD), 1]).probe('two')).toEqual({
       available: false,
       reason: 'no such backend `two`',
@@ -295,7 +295,7 @@ describe('probes', () => {
     })
   })
 
-  test('good news is remembered between processes while the host is the same', async () => {
+  test('a positive result is cached between processes while the host is the same', async () => {
     const { kept, store } = memory()
     let print = 'v1'
     const fingerprint = (): string => print
@@ -312,7 +312,7 @@ describe('probes', () => {
     expect(kept.get('one')?.fingerprint).toBe('v2')
   })
 
-  test('bad news is not, nor what has no fingerprint', async () => {
+  test('a negative result is not, nor one without a fingerprint', async () => {
     const { kept, store } = memory()
     await new SandboxRegistry(store)
       .register(backend('one', BAD, { fingerprint: () => 'v1' }), 1)
@@ -321,7 +321,7 @@ describe('probes', () => {
     expect([...kept.keys()]).toEqual([])
   })
 
-  test('what failed although its probe was good is forgotten', async () => {
+  test('a backend that failed after a positive probe is removed from the cache', async () => {
     const { kept, store } = memory()
     const one = backend('one', GOOD, { fingerprint: () => 'v1' })
     const registry = new SandboxRegistry(store).register(one, 1)
@@ -335,7 +335,7 @@ describe('probes', () => {
 })
 
 describe('one shot', () => {
-  /** The mock with a look at what happens to its sandboxes. */
+  /** The mock with a record of what happens to its sandboxes. */
   function watched(
     exec?: (command: Command, signal: AbortSignal | undefined) => Promise<Partial<ExecResult>>,
   ) {
@@ -388,7 +388,7 @@ describe('one shot', () => {
       signal?.addEventListener('abort', () => resolve({ outcome: { kind: 'stopped', limit: 'cancelled' } }))
     })
 
-  test('kill ends the one that is meant', async () => {
+  test('kill ends the given sandbox', async () => {
     const { seen, shot } = watched(untilAborted)
     const running = shot.execute(['sleep', '60'])
     await new Promise((resolve) => setTimeout(resolve, 10))
@@ -399,7 +399,7 @@ describe('one shot', () => {
     expect(seen.closed).toBe(1)
   })
 
-  test('cleanup ends all', async () => {
+  test('cleanup ends all sandboxes', async () => {
     const { seen, shot } = watched(untilAborted)
     const running = [shot.execute(['a']), shot.execute(['b'])]
     await new Promise((resolve) => setTimeout(resolve, 10))
@@ -416,14 +416,14 @@ describe('one shot', () => {
     expect(shot.kill('mock-1')).toBe(false)
   })
 
-  test('a sandbox that does not open leaves nothing to kill', async () => {
+  test('a sandbox that fails to open leaves nothing to kill', async () => {
     const closed: Backend = { ...mock(), open: () => Promise.reject(new SandboxError('launch-failed', 'no')) }
     const shot = new SandboxRegistry().register(closed, 1).oneShot(closed, () => planned({ backend: 'mock' }))
     await expect(shot.execute(['a'])).rejects.toThrow('no')
     expect(shot.kill('mock-1')).toBe(false)
   })
 
-  test('a backend that cannot keep the plan gets nothing to run', async () => {
+  test('a backend that cannot provide the plan runs nothing', async () => {
     const leaky = backend('leaky', without('fs.read'))
     const shot = new SandboxRegistry().register(leaky, 1).oneShot(leaky, planned)
     await expect(shot.execute(['a'])).rejects.toMatchObject({ code: 'missing-guarantee' })

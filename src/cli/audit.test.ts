@@ -64,7 +64,7 @@ describe('ringfence audit', () => {
     expect((await call(['tail', '-n', '0'])).out).toBe('')
   })
 
-  it('lets no record steer the terminal', async () => {
+  it('shows control characters of a record as escapes', async () => {
     const { out } = await call(['tail'])
     expect(out.split('\n')).toHaveLength(5)
     expect(out).not.toMatch(/[\u001b\u009b\u202e]/)

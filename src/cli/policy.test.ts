@@ -49,14 +49,14 @@ action = "ask"
 `
 
 describe('policy test', () => {
-  it('prints a line for each example and 0 when all hold', async () => {
+  it('prints a line per example and exits 0 if all pass', async () => {
     const { code, out } = await run('test', file(TRUE_RULE))
     expect(code).toBe(0)
     expect(out).toMatch(/^ok {4}push: matches `git push origin main`\nok {4}push: matches `env git push`\n/)
     expect(out).toMatch(/ok {4}push: does not match `git pull`\n.*: 3 examples, all pass\n$/)
   })
 
-  it('names each one that lies and exits 1', async () => {
+  it('names each failing example and exits 1', async () => {
     const { code, out } = await run('test', file(LYING_RULE))
     expect(code).toBe(1)
     expect(out).toContain('FAIL  policy.rule[1]: does not match `yarn install`\n')
@@ -107,7 +107,7 @@ allow_hosts = ["@github"]
 allow_private = ["10.1.2.3"]
 `
 
-  it('tells the whole policy in words', async () => {
+  it('describes the whole policy in words', async () => {
     const { code, out } = await run('explain', file(full))
     expect(code).toBe(0)
     for (const words of [
@@ -142,14 +142,14 @@ allow_private = ["10.1.2.3"]
       expect(Object.values(actions).reduce((sum: number, count: number) => sum + count, 0)).toBe(rules)
   })
 
-  it('says what nothing set comes to', () => {
+  it('shows the defaults', () => {
     const text = policyText(describePolicy({}, '/home/me'))
     expect(text).toContain('sandbox: runs in a sandbox')
     expect(text).toMatch(/limits +none/)
     expect(text).toMatch(/your rules +none/)
   })
 
-  it('does not explain a policy that would not load', async () => {
+  it('rejects a policy that would not load', async () => {
     await expect(run('explain', file(LYING_RULE))).rejects.toMatchObject({ code: 'invalid-config' })
   })
 })

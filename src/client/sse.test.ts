@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { errorOfStreamEnd, type Incoming, readEvents, streamEndIn } from './sse.ts'
 
-/** A response whose body comes in exactly these chunks. */
+/** A response whose body arrives in exactly these chunks. */
 const responseOf = (chunks: readonly (string | Uint8Array)[]): Response =>
   new Response(
     new ReadableStream<Uint8Array>({
@@ -20,13 +20,13 @@ async function eventsOf(chunks: readonly (string | Uint8Array)[]): Promise<Incom
 }
 
 describe('server-sent events', () => {
-  test('are read with their name, id and data', async () => {
+  test('are parsed with their name, id and data', async () => {
     expect(await eventsOf(['event: exit\nid: 7\ndata: {"code":0}\n\n'])).toEqual([
       { event: 'exit', id: 7, data: '{"code":0}' },
     ])
   })
 
-  test('are the same however the bytes are cut', async () => {
+  test('are the same for every split of the bytes', async () => {
     const bytes = new TextEncoder().encode('id: 1\ndata: grüße\n\nevent: b\ndata: two\ndata: lines\n\n')
     const expected = await eventsOf([bytes])
     expect(expected).toEqual([
@@ -58,7 +58,7 @@ describe('the end of a stream', () => {
     expect(streamEndIn({ event: 'exit', data: '{}', id: undefined })).toBeUndefined()
   })
 
-  test('with a reason that this client does not know is passed on', () => {
+  test('with a reason unknown to this client is passed on', () => {
     const end = { reason: 'new-reason', message: 'later' } as never
     expect(errorOfStreamEnd(end)).toMatchObject({ code: 'unreachable', message: 'later' })
   })

@@ -50,7 +50,7 @@ const SPELLINGS = [
   '127。0。0。1',
 ]
 
-describe('no spelling of a closed place is reached', () => {
+describe('no spelling of a blocked address is reached', () => {
   const everything = {
     allowHosts: ['*', ...['127.0.0.1', '169.254.169.254', 'localhost', 'metadata.google.internal']],
     allowPrivate: [],
@@ -88,8 +88,8 @@ describe('no spelling of a closed place is reached', () => {
   })
 })
 
-describe('names that lie', () => {
-  it('an allowed name that leads inside is refused by all three protocols', async () => {
+describe('names with misleading addresses', () => {
+  it('an allowed name that resolves to a private address is refused by all three protocols', async () => {
     let connected = 0
     const server = await world.tcp(() => connected++)
     const { port } = await world.proxy({ allowPrivate: [] })
@@ -102,12 +102,12 @@ describe('names that lie', () => {
     expect(connected).toBe(0)
   })
 
-  it('one private address among public ones is enough', async () => {
+  it('one private address among public ones is enough to refuse', async () => {
     const { port } = await world.proxy({ allowPrivate: [], resolve: () => ['93.184.215.14', '10.0.0.1'] })
     expect(await talk(port, 'CONNECT a.example:443 HTTP/1.1\r\n\r\n')).toMatch(/403 [\s\S]*private/)
   })
 
-  it('a name that changes its mind leads where it was judged, or nowhere', async () => {
+  it('a name that changes its address is connected to the checked address, or not at all', async () => {
     let hidden = 0
     const open = await world.http()
     await world.tcp(() => hidden++, '127.0.0.2')
@@ -124,13 +124,13 @@ describe('names that lie', () => {
     expect([turn, hidden]).toEqual([6, 0])
   })
 
-  it('every name is looked up by us, once for each connection', async () => {
+  it('the proxy resolves every name itself, once per connection', async () => {
     const { port } = await world.proxy({ resolve: () => Promise.reject(new Error('SERVFAIL')) })
     expect(await talk(port, 'CONNECT a.example:443 HTTP/1.1\r\n\r\n')).toMatch(/403 [\s\S]*does not resolve/)
   })
 })
 
-describe('requests that two parsers read differently', () => {
+describe('requests that two parsers parse differently', () => {
   const host = 'a.example'
   const attempts = (at: string): readonly (readonly [string, string])[] => {
     const get = `GET http://${at}/ HTTP/1.1\r\nHost: ${at}\r\n`
@@ -218,7 +218,7 @@ describe('requests that two parsers read differently', () => {
     expect(seen).toEqual([])
   })
 
-  it('header names and values cannot make a second request', async () => {
+  it('header names and values cannot smuggle a second request', async () => {
     const server = await world.http()
     const { port } = await world.proxy()
     const at = `a.example:${server}`
@@ -232,7 +232,7 @@ describe('requests that two parsers read differently', () => {
 })
 
 describe('inside a tunnel', () => {
-  it('port 80 is HTTP to the host that was named', async () => {
+  it('port 80 carries only HTTP to the named host', async () => {
     const { port } = await world.proxy({ limits: { connectMs: 200 } })
     const heard = await talk(
       port,
@@ -244,13 +244,13 @@ describe('inside a tunnel', () => {
     )
   })
 
-  it('the first bytes of TLS are told from others', async () => {
+  it('TLS is recognised by its first bytes', async () => {
     expect(readHello(Buffer.from('GET / HTTP/1.1'))).toEqual({ kind: 'not-tls' })
     expect(readHello(await helloOf('b.example'))).toEqual({ kind: 'hello', name: 'b.example' })
     expect(readHello(await helloOf(''))).toEqual({ kind: 'hello' })
   })
 
-  it('a ClientHello in pieces, records or lies is read the same or refused', async () => {
+  it('a ClientHello that is split or malformed is parsed the same or refused', async () => {
     const hello = await helloOf('a.example')
     for (let size = 1; size < hello.length; size++)
       expect(readHello(hello.subarray(0, size)).kind).toBe('more')
@@ -287,8 +287,8 @@ async function helloOf(servername: string): Promise<Buffer> {
   return bytes
 }
 
-describe('clients that want to tire us', () => {
-  it('get one clock for a whole head', async () => {
+describe('clients that try to exhaust the proxy', () => {
+  it('get one deadline for a whole header', async () => {
     const { port, proxy } = await world.proxy({ limits: { headerMs: 150 } })
     const slow = await talking(port)
     const drip = setInterval(() => slow.socket.write('X'), 20)
@@ -301,14 +301,14 @@ describe('clients that want to tire us', () => {
     await expect.poll(() => proxy.size).toBe(0)
   })
 
-  it('get no more than a head’s size', async () => {
+  it('are limited to the size of a header', async () => {
     const { port } = await world.proxy()
     const heard = await talk(port, `GET http://a.example/ HTTP/1.1\r\nX: ${'a'.repeat(1 << 20)}`)
     expect(heard === '' || /400 [\s\S]*larger than/.test(heard)).toBe(true)
     expect(await talk(port, `GET http://a.example/ HTTP/1.1\r\n${'X: y\r\n'.repeat(500)}\r\n`)).toMatch(/400/)
   })
 
-  it('cannot make us hold what nobody reads', async () => {
+  it('cannot make the proxy buffer unread data', async () => {
     let sent = 0
     const block = Buffer.alloc(1 << 20)
     const server = await world.tcp((socket) => {
@@ -330,11 +330,11 @@ describe('clients that want to tire us', () => {
     socket.destroy()
   })
 
-  it('cannot break it with any bytes, nor get anywhere by them', async () => {
+  it('cannot break it or get through with random bytes', async () => {
     const looked: string[] = []
     const proxy = new EgressProxy({
       allowHosts: ['a.example'],
-      // Everything that is looked up leads inside, so that no connection can ever be right.
+      // Every name resolves to a private address, so that no connection can be legitimate.
       resolve: (host) => {
         looked.push(host)
         return ['10.0.0.1']
@@ -389,7 +389,7 @@ function mutated(seed: Buffer, random: (below: number) => number): Buffer {
   return bytes
 }
 
-/** One client that is no socket, as the guest's tunnel is none. */
+/** One client without a socket, like the guest's tunnel. */
 function serveBytes(proxy: EgressProxy, bytes: Buffer, random: (below: number) => number): Promise<void> {
   const [toProxy, fromProxy] = [new PassThrough(), new PassThrough()]
   const stream = Duplex.from({ readable: toProxy, writable: fromProxy })

@@ -10,7 +10,7 @@ import { World } from './testkit/world.ts'
 
 const run = promisify(execFile)
 const preload = join(packageRoot(), 'guest', 'node', 'proxy.cjs')
-/** Other Nodes to try, when somebody names them: `RINGFENCE_NODES=/path/to/node:/other/node`. */
+/** Other Node versions to test, if given: `RINGFENCE_NODES=/path/to/node:/other/node`. */
 const nodes = [process.execPath, ...(process.env.RINGFENCE_NODES ?? '').split(':').filter(Boolean)]
 
 let world: World
@@ -34,7 +34,7 @@ describe.each(nodes.filter((node) => existsSync(node)))('%s goes through the pro
     return stdout.trim()
   }
 
-  it('with fetch, plain and secure', async () => {
+  it('with fetch, over HTTP and HTTPS', async () => {
     const [plain, secure] = [await world.http(), await world.https()]
     const text = `
       const text = async (url) => (await fetch(url)).text()
@@ -45,7 +45,7 @@ describe.each(nodes.filter((node) => existsSync(node)))('%s goes through the pro
       .toEqual(['a.example allow', 'b.example allow'])
   })
 
-  it('with http and https, and agents of the program’s own', async () => {
+  it('with http and https, and with custom agents', async () => {
     const [plain, secure] = [await world.http(), await world.https()]
     const text = `
       const http = require('http'), https = require('https')
@@ -54,15 +54,15 @@ describe.each(nodes.filter((node) => existsSync(node)))('%s goes through the pro
       ;(async () => console.log(
         await get(http, 'http://a.example:${plain}/', {}),
         await get(https, 'https://b.example:${secure}/', {}),
-        // Newer Nodes have no proxy for agents that a program makes itself.
+        // Newer Node versions have no proxy for custom agents.
         await get(https, 'https://b.example:${secure}/', ${node === process.execPath ? '{ agent: new https.Agent({ keepAlive: true }) }' : '{}'})))()`
     expect(await program(`${text}.then(() => process.exit())`)).toBe('hello hello hello')
   })
 
-  it('and hears why it is refused', async () => {
+  it('and gets the reason of a refusal', async () => {
     const text = `fetch('https://b.test/').catch((error) => console.log(String(error.cause?.message ?? error), error.cause?.code))`
     const said = await program(text)
-    // Newer Nodes go through the proxy by themselves, and keep its reason to themselves.
+    // Newer Node versions use the proxy by themselves, and do not report its reason.
     expect(said).toMatch(node === process.execPath ? /ringfence: ssrf-blocked: `b.test`/ : /./)
     expect(world.events).toMatchObject([{ host: 'b.test', verdict: 'deny' }])
   })

@@ -44,7 +44,7 @@ function tunnelTo(port: number, target: string): Promise<Socket> {
   })
 }
 
-/** A TLS request inside a tunnel; `servername` may lie. */
+/** A TLS request inside a tunnel; `servername` may differ from the host. */
 async function fetchTls(port: number, target: string, servername: string): Promise<string> {
   const socket = await tunnelTo(port, target)
   return new Promise((resolve, reject) => {
@@ -83,7 +83,7 @@ describe('absolute-form', () => {
     expect(world.events[0]?.bytesIn).toBeGreaterThan(5)
   })
 
-  it('refuses in words for people and programs', async () => {
+  it('refuses with a reason for people and a code for programs', async () => {
     const { port } = await world.proxy()
     const heard = await getThrough(port, 'b.test', 80)
     expect(heard).toMatch(/^HTTP\/1\.1 403 /)
@@ -109,7 +109,7 @@ describe('absolute-form', () => {
     expect(world.requests).toHaveLength(3)
   })
 
-  it('passes bodies on, of known and of unknown length, both ways', async () => {
+  it('forwards bodies of known and unknown length, both ways', async () => {
     const server = await world.http((request, response) => void request.pipe(response))
     const { port } = await world.proxy()
     const head = `POST http://a.example:${server}/ HTTP/1.1\r\nHost: a.example:${server}\r\n`
@@ -122,7 +122,7 @@ describe('absolute-form', () => {
     wire.socket.destroy()
   })
 
-  it('continues when it is asked to', async () => {
+  it('sends 100 Continue if it is expected', async () => {
     const server = await world.http((request, response) => void request.pipe(response))
     const { port } = await world.proxy()
     const wire = await talking(port)
@@ -135,7 +135,7 @@ describe('absolute-form', () => {
     wire.socket.destroy()
   })
 
-  it('drops headers of the hop and adds none that tell of us', async () => {
+  it('drops hop-by-hop headers and adds none of its own', async () => {
     const server = await world.http()
     const { port } = await world.proxy()
     await talk(
@@ -146,7 +146,7 @@ describe('absolute-form', () => {
     expect(names).toEqual(['connection', 'host', 'x-other'])
   })
 
-  it('says 502 when nobody is there, or what is there does not speak HTTP', async () => {
+  it('answers 502 if nothing listens, or the server does not speak HTTP', async () => {
     const server = await world.tcp((socket) => socket.end('SSH-2.0-x\r\n\r\n'))
     const { port } = await world.proxy()
     expect(await getThrough(port, 'a.example', 9)).toMatch(/^HTTP\/1\.1 403/)
@@ -154,7 +154,7 @@ describe('absolute-form', () => {
     expect(await getThrough(port, 'a.example', server)).toMatch(/^HTTP\/1\.1 502 [\s\S]*not valid HTTP/)
   })
 
-  it('uses a waiting connection again, only for the same place', async () => {
+  it('reuses an idle connection, only for the same host', async () => {
     const peers = new Set<number | undefined>()
     const server = await world.http((request, response) => {
       peers.add(request.socket.remotePort)
@@ -167,11 +167,11 @@ describe('absolute-form', () => {
     expect(peers.size).toBe(2)
   })
 
-  it('asks again when the waiting connection was closed meanwhile', async () => {
+  it('retries if the idle connection was closed meanwhile', async () => {
     const server = await world.tcp((socket) => {
       let served = 0
       socket.on('data', () => {
-        // Answers once and breaks the connection at the second request.
+        // Answers once and closes the connection at the second request.
         if (served++ > 0) socket.destroy()
         else socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
       })
@@ -181,7 +181,7 @@ describe('absolute-form', () => {
     expect(await getThrough(port, 'a.example', server)).toMatch(/200 OK[\s\S]*ok$/)
   })
 
-  it('never takes unasked bytes for the answer to the next request', async () => {
+  it('never uses unsolicited bytes as the answer to the next request', async () => {
     const server = await world.tcp((socket) => {
       socket.on('data', () => {
         socket.write(
@@ -195,7 +195,7 @@ describe('absolute-form', () => {
 })
 
 describe('tunnels', () => {
-  it('join the two sides with all their bytes, whoever ends first', async () => {
+  it('transfer all bytes, whichever side ends first', async () => {
     const size = full ? 256 << 20 : 8 << 20
     const block = randomBytes(1 << 20)
     const server = await world.tcp((socket) => {
@@ -222,7 +222,7 @@ describe('tunnels', () => {
       .toMatchObject({ protocol: 'connect', bytesOut: size, bytesIn: 64 })
   })
 
-  it('carry bulk bytes inwards unharmed while the reader is slow', async () => {
+  it('transfer large downloads unchanged to a slow reader', async () => {
     const size = 8 << 20
     const bytes = randomBytes(size)
     const server = await world.tcp((socket) => socket.end(bytes))
@@ -254,13 +254,13 @@ describe('tunnels', () => {
       .toMatchObject([{ protocol: 'socks5', verdict: 'allow', bytesOut: 4 }])
   })
 
-  it('give a server that speaks first its turn', async () => {
+  it('support servers that speak first', async () => {
     const server = await world.tcp((socket) => void socket.write('SSH-2.0-x\r\n'))
     const { port } = await world.proxy()
     expect(await talk(port, connectLine(`a.example:${server}`), /SSH/)).toMatch(/200 [\s\S]*SSH-2\.0-x/)
   })
 
-  it('want the TLS name to be the one that was asked for', async () => {
+  it('require the TLS server name to match the requested host', async () => {
     const server = await world.https()
     const { port } = await world.proxy()
     const at = `a.example:${server}`
@@ -288,7 +288,7 @@ describe('tunnels', () => {
     await expect(tunnelTo(port, `a.example:${server}`)).rejects.toThrow('not an allowed host')
   })
 
-  it('end when nothing moves, and when one half stays open', async () => {
+  it('end when idle, and when one half stays open', async () => {
     const silent = await world.tcp(() => undefined)
     const { port } = await world.proxy({ limits: { idleMs: 100 } })
     const idle = await tunnelTo(port, `a.example:${silent}`)
@@ -329,7 +329,7 @@ describe('tunnels', () => {
 })
 
 describe('the owner', () => {
-  it('writes its record before there is a connection, and can refuse', async () => {
+  it('is notified before the connection is made, and can refuse it', async () => {
     const order: string[] = []
     const server = await world.http((_, response) => {
       order.push('server')
@@ -351,7 +351,7 @@ describe('the owner', () => {
     expect(JSON.stringify(world.events)).not.toContain('hunter2')
   })
 
-  it('may judge after us, but not instead of us', async () => {
+  it('can only add to the built-in checks', async () => {
     const server = await world.http()
     const { port } = await world.proxy({
       policy: ({ host }) => ({ verdict: host.startsWith('a') ? 'allow' : 'block', reason: 'no' }),
@@ -361,7 +361,7 @@ describe('the owner', () => {
     expect(await getThrough(port, 'a.test', server)).toMatch(/403/)
   })
 
-  it('may want credentials', async () => {
+  it('can require credentials', async () => {
     const server = await world.http()
     const { port } = await world.proxy({ credentials: { user: 'me', password: 'pass' } })
     const ask = (header: string): Promise<string> =>
@@ -396,7 +396,7 @@ describe('the owner', () => {
 })
 
 describe('many at once', () => {
-  it('serves them all, and beyond its number refuses', async () => {
+  it('serves concurrent clients, and refuses those above the limit', async () => {
     const count = full ? 4000 : 300
     const server = await world.http()
     const { port, proxy } = await world.proxy({ limits: { connections: count } })
@@ -413,8 +413,8 @@ describe('many at once', () => {
   })
 })
 
-describe('a list that changes while somebody is asked', () => {
-  it('counts as it is when the connection is made', async () => {
+describe('a list that changes while a question is pending', () => {
+  it('is evaluated when the connection is made', async () => {
     let connected = 0
     const server = await world.tcp(() => connected++)
     const made: Awaited<ReturnType<World['proxy']>> = await world.proxy({

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import { assertPublicUrl, type SafeFetchOptions, safeFetch } from './safe-fetch.ts'
 
-/** Real servers on 127.0.0.1, which is opened on purpose; every other address of this machine stays closed. */
+/** Real servers on 127.0.0.1, which is allowed explicitly; every other address of this machine stays blocked. */
 const OPEN: SafeFetchOptions = { allowPrivate: ['127.0.0.1/32'] }
 
 const servers: Server[] = []
@@ -70,7 +70,7 @@ describe('assertPublicUrl', () => {
     await expect(assertPublicUrl(url, { resolve: nobody })).rejects.toMatchObject(blocked)
   })
 
-  it('hands back the addresses that it judged', async () => {
+  it('returns the addresses that it checked', async () => {
     const resolve = () => ['93.184.215.14', '2606:2800:21f:cb07:6820:80da:af6b:8b2c']
     const { url, addresses } = await assertPublicUrl('https://example.com/x', { resolve })
     expect(url.href).toBe('https://example.com/x')
@@ -89,12 +89,12 @@ describe('assertPublicUrl', () => {
     )
   })
 
-  it('refuses when the look-up fails', async () => {
+  it('refuses when the DNS lookup fails', async () => {
     const resolve = () => Promise.reject(new Error('SERVFAIL'))
     await expect(assertPublicUrl('http://example.com/', { resolve })).rejects.toMatchObject(blocked)
   })
 
-  it('keeps to the list of hosts', async () => {
+  it('enforces the list of hosts', async () => {
     const options = { allowHosts: ['*.openai.com'], resolve: () => ['93.184.215.14'] }
     await expect(assertPublicUrl('https://api.openai.com/', options)).resolves.toBeDefined()
     await expect(assertPublicUrl('https://evilopenai.com/', options)).rejects.toMatchObject(blocked)
@@ -102,7 +102,7 @@ describe('assertPublicUrl', () => {
 })
 
 describe('safeFetch', () => {
-  it('fetches from a place that is opened', async () => {
+  it('fetches from an allowed address', async () => {
     const { url, requests } = await serve((_, response) => response.setHeader('x-a', 'b').end('hello'))
     const response = await safeFetch(`${url}/p?q=1`, OPEN)
     expect(response).toMatchObject({ status: 200, url: `${url}/p?q=1`, addresses: ['127.0.0.1'] })
@@ -111,7 +111,7 @@ describe('safeFetch', () => {
     expect(requests[0]?.url).toBe('/p?q=1')
   })
 
-  it('opens no socket to a closed address', async () => {
+  it('opens no socket to a blocked address', async () => {
     const { url, requests } = await serve((_, response) => response.end())
     await expect(safeFetch(url)).rejects.toMatchObject(blocked)
     const named = { resolve: () => ['127.0.0.1'] }
@@ -119,14 +119,14 @@ describe('safeFetch', () => {
     expect(requests).toHaveLength(0)
   })
 
-  it('never fetches metadata, whatever is opened', async () => {
+  it('never fetches metadata, even if it is allowed', async () => {
     const all = { allowPrivate: ['0.0.0.0/0', '169.254.169.254'], timeoutMs: 1000 }
     await expect(safeFetch('http://169.254.169.254/', all)).rejects.toMatchObject(blocked)
     const named = { ...all, resolve: () => ['169.254.169.254'] }
     await expect(safeFetch('http://a.example/', named)).rejects.toMatchObject(blocked)
   })
 
-  it('looks a name up once and connects there, with the name in `Host`', async () => {
+  it('resolves a name once and connects to that address, with the name in `Host`', async () => {
     const { url, requests } = await serve((_, response) => response.end('mine'))
     const named = url.replace('127.0.0.1', 'rebind.example')
     let lookups = 0
@@ -137,7 +137,7 @@ describe('safeFetch', () => {
     expect(requests[0]?.headers.host).toBe(new URL(named).host)
   })
 
-  it('judges the second look-up of a redirect like the first', async () => {
+  it('checks the second lookup of a redirect like the first', async () => {
     const { url, requests } = await serve(redirectTo('/again'))
     let lookups = 0
     const resolve = () => (lookups++ === 0 ? ['127.0.0.1'] : ['127.0.0.2'])
@@ -176,7 +176,7 @@ describe('safeFetch', () => {
     expect((await safeFetch(`${url}/3`, { ...OPEN, maxRedirects: 0 })).status).toBe(302)
   })
 
-  it('drops credentials across origins and keeps the rest', async () => {
+  it('drops credentials across origins and keeps other headers', async () => {
     const other = await serve((_, response) => response.end())
     const front = await serve((request, response) => {
       response.writeHead(307, { location: request.url === '/here' ? '/there' : other.url }).end()
@@ -225,7 +225,7 @@ describe('safeFetch', () => {
     expect(requests[1]?.headers['content-type'] !== undefined).toBe(expected === method && method !== 'HEAD')
   })
 
-  it('refuses a body over the cap, announced or not', async () => {
+  it('refuses a body over the limit, with or without Content-Length', async () => {
     const { url } = await serve((request, response) => {
       if (request.url === '/told') response.setHeader('content-length', 5000)
       response.write(Buffer.alloc(3000))
@@ -254,19 +254,19 @@ describe('safeFetch', () => {
     if (process.env.RINGFENCE_FULL) expect(performance.now() - started).toBeLessThan(2000)
   })
 
-  it('gives up in time when the look-up hangs', async () => {
+  it('times out when the DNS lookup hangs', async () => {
     const hangs = { resolve: () => new Promise<readonly string[]>(() => undefined), timeoutMs: 100 }
     await expect(safeFetch('http://a.example/', hangs)).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('lets the caller stop it', async () => {
+  it('can be aborted by the caller', async () => {
     const { url } = await serve(() => undefined)
     const stop = new AbortController()
     setTimeout(() => stop.abort(), 50)
     await expect(safeFetch(url, { ...OPEN, signal: stop.signal })).rejects.toBeDefined()
   })
 
-  it('lets no header say where the request goes or ends', async () => {
+  it('ignores headers that set the destination or the length', async () => {
     const { url, requests } = await serve((_, response) => response.end())
     const headers = {
       Host: 'evil.example',
@@ -288,7 +288,7 @@ describe('safeFetch', () => {
     })
   })
 
-  it('says that a place cannot be reached', async () => {
+  it('reports that a host cannot be reached', async () => {
     const { url } = await serve((_, response) => response.end())
     await new Promise((resolve) => servers.pop()?.close(resolve))
     await expect(safeFetch(url, OPEN)).rejects.toMatchObject({
@@ -319,7 +319,7 @@ describe('safeFetch over TLS', () => {
     return { port: await listening(server as unknown as Server, '127.0.0.1'), names }
   }
 
-  it('connects to the address and asks for the name', async () => {
+  it('connects to the address and verifies the name', async () => {
     const { port, names } = await serveTls()
     expect(textOf((await safeFetch(`https://tls.example:${port}/`, local)).body)).toBe('secret')
     expect(names).toEqual(['tls.example'])
@@ -336,7 +336,7 @@ describe('safeFetch over TLS', () => {
     },
   )
 
-  it('refuses a certificate that nobody vouches for', async () => {
+  it('refuses an untrusted certificate', async () => {
     const { port } = await serveTls()
     const { ca: _, ...system } = local
     await expect(safeFetch(`https://tls.example:${port}/`, system)).rejects.toMatchObject({

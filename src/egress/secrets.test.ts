@@ -86,7 +86,7 @@ function ask(
 }
 
 describe('a brokered secret', () => {
-  it('takes the place of its placeholder in headers, query and basic authentication', async () => {
+  it('replaces its placeholder in headers, query and basic authentication', async () => {
     const it = await setup((_, response) => void response.end('done'))
     const { placeholder } = it.secret
     expect(placeholder).toMatch(/^rfs_[0-9a-f]{48}$/)
@@ -104,7 +104,7 @@ describe('a brokered secret', () => {
     expect(second?.headers.authorization).toBe(`Basic ${Buffer.from(`user:${VALUE}`).toString('base64')}`)
   })
 
-  it('does not stand in bodies, which a server may show to others', async () => {
+  it('is not inserted into bodies, which a server may show to others', async () => {
     let seen = ''
     const it = await setup((request, response) => {
       request.on('data', (chunk) => {
@@ -116,7 +116,7 @@ describe('a brokered secret', () => {
     expect(seen).toBe(`{"note":"${it.secret.placeholder}"}`)
   })
 
-  it('never comes back, in whatever form a server sends it', async () => {
+  it('never comes back, in any encoding that a server uses', async () => {
     const forms = [
       VALUE,
       encodeURIComponent(VALUE),
@@ -129,7 +129,7 @@ describe('a brokered secret', () => {
     const it = await setup(async (request, response) => {
       response.setHeader('x-echo', String(request.headers.authorization))
       response.setHeader('set-cookie', [`a=${encodeURIComponent(VALUE)}`, 'b=c'])
-      // Byte by byte, so that the value lies across every possible border.
+      // Byte by byte, so that the value is split at every position.
       for (const byte of Buffer.from(`start ${forms.join(' ')} end`)) {
         response.write(Buffer.from([byte]))
         if (byte === 0x30) await new Promise((resolve) => setImmediate(resolve))
@@ -178,7 +178,7 @@ describe('a brokered secret', () => {
     expect(JSON.stringify(trailing)).not.toContain(plain)
   })
 
-  it('never comes back from another port of its host, in the clear or inside TLS', async () => {
+  it('never comes back from another port of its host, over HTTP or TLS', async () => {
     const echo: RequestListener = (_, response) => {
       response.setHeader(`x-${VALUE.replace(/[^\w]/g, '')}`, VALUE)
       response.end(`you once sent ${VALUE}`)
@@ -201,12 +201,12 @@ describe('a brokered secret', () => {
     )
     expect(absolute).toContain(it.secret.placeholder)
     expect(absolute).not.toContain(VALUE)
-    // A placeholder is not filled in there.
+    // The placeholder is not replaced there.
     const headers = { authorization: it.secret.placeholder }
     expect((await ask({ ...it, at: otherTls }, { headers })).body).toContain('which is not its port')
   })
 
-  it('nor through what is neither HTTP nor TLS, or by the address of its host', async () => {
+  it('nor over other protocols, or by the address of its host', async () => {
     const it = await setup((_, response) => void response.end('done'))
     const raw = await world.tcp((socket) => void socket.write(`220 ${VALUE}\r\n`))
     const spoken = await talk(it.port, `CONNECT api.example:${raw} HTTP/1.1\r\n\r\nEHLO me\r\n\r\n`)
@@ -218,7 +218,7 @@ describe('a brokered secret', () => {
     })
     const byAddress = ask({ ...it, proxy, port }, { servername: 'api.example' }, '127.0.0.1')
     await expect(byAddress).rejects.toThrow()
-    // Another host is joined as before, without a look inside.
+    // Another host is tunnelled as before, without inspection.
     const other = await ask(it, {}, 'www.example')
     expect(other.issuer).not.toBe((await ask(it)).issuer)
   })
@@ -238,7 +238,7 @@ describe('a brokered secret', () => {
     ])
   })
 
-  it('goes to no other host, port or scheme, and the attempt is told', async () => {
+  it('is sent to no other host, port or scheme, and the attempt is reported', async () => {
     const it = await setup((_, response) => void response.end())
     const plain = await world.http()
     const token = it.secret.placeholder
@@ -266,7 +266,7 @@ describe('a brokered secret', () => {
     expect(world.events.every(({ verdict }) => verdict === 'deny')).toBe(true)
   })
 
-  it('travels in the clear only when that was asked for', async () => {
+  it('is sent unencrypted only if that was requested', async () => {
     const it = await setup((_, response) => void response.end('done'), 'http')
     const at = `api.example:${it.at}`
     await talk(
@@ -274,11 +274,11 @@ describe('a brokered secret', () => {
       `GET http://${at}/ HTTP/1.1\r\nHost: ${at}\r\nX-Key: ${it.secret.placeholder}\r\nConnection: close\r\n\r\n`,
     )
     expect(world.requests[0]?.headers['x-key']).toBe(VALUE)
-    // TLS to the same host could bring the value back, so it has to be read as well.
+    // TLS to the same host could return the value, so it has to be inspected as well.
     expect(it.proxy.caCertificate).toContain('BEGIN CERTIFICATE')
   })
 
-  it('opens TLS only for its own host', async () => {
+  it('intercepts TLS only for its own host', async () => {
     const it = await setup((_, response) => void response.end('done'))
     const [own, other] = [await ask(it), await ask(it, {}, 'other.example')]
     expect(own.issuer).toMatch(/^ringfence /)
@@ -286,13 +286,13 @@ describe('a brokered secret', () => {
     expect(new X509Certificate(world.authority.certificate).subject).toBe(`CN=${other.issuer}`)
   })
 
-  it('is not given to a server that cannot prove its name', async () => {
+  it('is not sent to a server without a valid certificate', async () => {
     const at = await world.https()
     const secret = brokerSecret(
       { name: 'TOKEN', host: 'api.example', port: at, scheme: 'https' },
       new Secret(VALUE),
     )
-    // The system's certificates do not know this server.
+    // The system's certificates do not include this server's.
     const { proxy, port } = await world.proxy({ secrets: [secret] })
     const answer = await ask({ secret, proxy, port, at }, { headers: { authorization: secret.placeholder } })
     expect([answer.status, world.requests.length]).toEqual([502, 0])
@@ -313,7 +313,7 @@ describe('a brokered secret', () => {
     expect((await ask(it)).status, 'without it the place is reached as before').toBe(200)
   })
 
-  it('waits for a server only so long', async () => {
+  it('waits for a server up to a timeout', async () => {
     const silent = await world.tcp(() => undefined)
     const secret = brokerSecret(
       { name: 'TOKEN', host: 'api.example', port: silent, scheme: 'https' },
@@ -323,7 +323,7 @@ describe('a brokered secret', () => {
     expect((await ask({ secret, proxy, port, at: silent })).status).toBe(504)
   })
 
-  it('stands in nothing that is said, thrown, reported or printed', async () => {
+  it('is in no message, exception, report or output', async () => {
     const said: string[] = []
     const write = process.stderr.write.bind(process.stderr)
     process.stderr.write = ((chunk: string) => {
@@ -361,7 +361,7 @@ describe('a brokered secret', () => {
 })
 
 describe('Scrubber', () => {
-  it('keeps back only what may become a value', () => {
+  it('holds back only what may become a value', () => {
     const scrubber = new Scrubber(needlesOf(new Secret('abcdefgh'), 'rfs_x'))
     expect(String(scrubber.push(Buffer.from('data: hello\n\n')))).toBe('data: hello\n\n')
     expect(String(scrubber.push(Buffer.from('data: abcd')))).toBe('data: ')
@@ -373,7 +373,7 @@ describe('Scrubber', () => {
 })
 
 describe('the environment', () => {
-  it('names the proxy to every kind of program', () => {
+  it('configures the proxy for every kind of program', () => {
     const env = proxyEnvironment(3128, { nodePreload: '/x y/proxy.cjs', nodeOptions: '--no-warnings' })
     expect(env).toMatchObject({
       HTTPS_PROXY: 'http://127.0.0.1:3128',
@@ -388,7 +388,7 @@ describe('the environment', () => {
     )
   })
 
-  it('names the bundle of certificates', () => {
+  it('contains the path of the certificate bundle', () => {
     expect(certificateEnvironment('/b.pem')).toMatchObject({
       SSL_CERT_FILE: '/b.pem',
       NODE_EXTRA_CA_CERTS: '/b.pem',

@@ -5,7 +5,7 @@ import { brokerSecret } from './broker.ts'
 import { talk, World } from './testkit/world.ts'
 import { Transforms } from './transforms.ts'
 
-/** Headers that the proxy sets, whatever the sandbox sent. */
+/** Headers that the proxy sets, overriding the sandbox's. */
 
 let world: World
 beforeEach(() => {
@@ -16,7 +16,7 @@ afterEach(() => world.end())
 const echo: RequestListener = (request, response) => response.end(JSON.stringify(request.headers))
 
 describe('headers of requests', () => {
-  it('are set for their host alone, in place of what the client sent', async () => {
+  it('are set only for their host, replacing those of the client', async () => {
     const at = await world.http(echo)
     const transforms = [
       { host: 'api.example', headers: { 'X-Token': 'from outside', authorization: 'Bearer 1' } },
@@ -40,7 +40,7 @@ describe('headers of requests', () => {
     expect([other['x-token'], other.authorization]).toEqual(['mine, again', undefined])
   })
 
-  it('may hold a secret, which only its own host gets', async () => {
+  it('may contain a secret, which only its own host receives', async () => {
     const at = await world.http(echo)
     const value = new Secret('sk-0123456789')
     const secret = brokerSecret({ name: 'TOKEN', host: 'api.example', port: at, scheme: 'http' }, value)
@@ -56,7 +56,7 @@ describe('headers of requests', () => {
     expect(await ask('other.example')).toContain('403')
   })
 
-  it('refuse what would change the destination or split the request', () => {
+  it('reject values that would change the destination or split the request', () => {
     for (const [name, value] of [
       ['host', 'evil.example'],
       ['Content-Length', '5'],

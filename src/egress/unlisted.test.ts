@@ -3,7 +3,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { UnlistedTarget } from './core.ts'
 import { socksRequest, talk, World } from './testkit/world.ts'
 
-/** A proxy that asks about hosts which are not on its list. */
+/** A proxy that asks about unlisted hosts. */
 
 let world: World
 beforeEach(() => {
@@ -48,7 +48,7 @@ describe('a host that is not on the list', () => {
     expect(heard).toMatch(/hello|200 Connection established|^\x05\x00\x05\x00/)
   })
 
-  it('is refused without a look-up when the answer is no', async () => {
+  it('is refused without a DNS lookup if rejected', async () => {
     const server = await world.http()
     const { port } = await asking(async () => {
       throw new SandboxError('ssrf-blocked', 'not an allowed host (rejected)')
@@ -58,7 +58,7 @@ describe('a host that is not on the list', () => {
     expect(world.requests).toHaveLength(0)
   })
 
-  it('is asked about again after a yes that holds once, and not after one for the list', async () => {
+  it('needs another approval after one for a single connection, and none after one for the list', async () => {
     const server = await world.http()
     const { asked, port, proxy } = await asking(async () => {})
     await getThrough(port, 'a.example', server)
@@ -90,20 +90,20 @@ describe('a host that is not on the list', () => {
     expect(world.lookups).toEqual([])
   })
 
-  it('is never asked about when the list denies it', async () => {
+  it('is never asked about if the list denies it', async () => {
     const { asked, port } = await asking(async () => {}, ['!a.example'])
     expect(await connectTo(port, 'a.example:443')).toMatch(/^HTTP\/1\.1 403/)
     expect(asked).toEqual([])
   })
 
-  it('stays closed after a yes when its addresses are private', async () => {
+  it('stays blocked after an approval if its addresses are private', async () => {
     const server = await world.http()
     const { port } = await world.proxy({ allowHosts: [], allowPrivate: [], unlisted: async () => {} })
     expect(await getThrough(port, 'a.example', server)).toMatch(/403[\s\S]*loopback address/)
     expect(world.requests).toHaveLength(0)
   })
 
-  it('is not asked about inside a tunnel that was approved', async () => {
+  it('is not asked about inside an approved tunnel', async () => {
     const { asked, port } = await asking(async () => {})
     const heard = await talk(
       port,
@@ -115,7 +115,7 @@ describe('a host that is not on the list', () => {
   })
 })
 
-it('a connection that was approved once ends when the operator sets the list anew', async () => {
+it('a connection that was approved once ends when the operator replaces the list', async () => {
   const server = await world.tcp((socket) => void socket.write('open'))
   const { port, proxy } = await asking(async () => {})
   const heard = talk(port, `CONNECT a.example:${server} HTTP/1.1\r\nHost: a.example:${server}\r\n\r\n`)

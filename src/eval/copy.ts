@@ -1,21 +1,21 @@
 import { SandboxError } from '../model/errors.ts'
 
-/** Plain data, owned by whoever holds it. */
+/** Plain JSON data. */
 export type Plain = null | boolean | number | string | readonly Plain[] | { readonly [key: string]: Plain }
 
-/** SECURITY: names that reach a prototype when somebody merges the copy into something else. */
+/** SECURITY: property names that reach a prototype if a caller merges the copy into another object. */
 const DROPPED: ReadonlySet<string> = new Set(['__proto__', 'constructor', 'prototype'])
 const MAX_DEPTH = 500
 
 /**
- * A copy as JSON would make it, of own data properties only: no getter and no `toJSON` runs, functions and symbols
- * are left out, and so are the names that reach a prototype.
+ * Copies own data properties only, as JSON would: no getter and no `toJSON` runs; functions, symbols and the names
+ * that reach a prototype are left out.
  */
 export function plainCopy(value: unknown): Plain | undefined {
   return copy(value, 0)
 }
 
-/** The same for what a guest answered as JSON text. */
+/** Applies the same filter to JSON text returned by a guest. */
 export function plainResult(text: string): Plain | undefined {
   try {
     return copy(JSON.parse(text), 0)

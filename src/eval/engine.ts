@@ -1,5 +1,5 @@
-// PLATFORM: the engine is a file of the package `quickjs-wasi`, which leaves reading it to its user. Of that package
-// we need nothing else: its own wrapper starts a VM only asynchronously and not from a kept image.
+// PLATFORM: the engine is the .wasm file of the package `quickjs-wasi`; reading it is left to the caller. The package's
+// own wrapper is not used: it creates a VM only asynchronously, and not from a saved memory image.
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,21 +11,21 @@ import { EvalWorker } from './worker.ts'
 const MAX_THREADS = 4
 const MAX_IDLE = 2
 
-/** A few threads, each with its own engine from one compiled module. Nothing starts before the first evaluation. */
+/** A small pool of threads, each with its own engine instance of one compiled module. Threads start on first use. */
 export class EvalPool {
   readonly #idle: EvalWorker[] = []
   readonly #waiting: ((worker: EvalWorker) => void)[] = []
   #module: WasmModule | undefined
   #busy = 0
 
-  /** Starts the first thread, so that the first evaluation finds it warm. */
+  /** Starts the first thread, so that the first evaluation does not pay for the cold start. */
   async warm(): Promise<void> {
     const worker = this.#take()
     await worker.ready()
     this.#give(worker)
   }
 
-  /** Takes a thread of its own where all are busy: whoever blocks cannot wait for a turn. */
+  /** Starts an extra thread when all are busy: a blocking caller cannot wait in the queue. */
   runSync(job: EvalJob): EvalEnd {
     const worker = this.#take()
     try {
@@ -35,7 +35,7 @@ export class EvalPool {
     }
   }
 
-  /** Waits for its turn; the wait is not the guest's time. */
+  /** Waits for a free thread; the wait does not count against the deadline. */
   async run(job: EvalJob): Promise<EvalEnd> {
     const worker = this.#busy < MAX_THREADS ? this.#take() : await this.#turn()
     try {
@@ -83,7 +83,7 @@ function compiled(): WasmModule {
   return new Module(readFileSync(engineFile()))
 }
 
-/** Looked for as Node looks for packages: in `node_modules` here and in every directory above. */
+/** Searched as Node resolves packages: in `node_modules` of this directory and of every parent directory. */
 function engineFile(): string {
   const tail = join('node_modules', 'quickjs-wasi', 'quickjs.wasm')
   let dir = dirname(fileURLToPath(import.meta.url))

@@ -1,9 +1,8 @@
 /**
- * Runs once inside the engine, before its memory is kept as the image of every fresh VM. It takes what it needs of
- * the language now, so that nothing a guest changes later reaches it, and answers with five functions that only the
- * host holds.
+ * Runs once inside the engine, before the memory image for new VMs is saved. It captures the built-ins it needs, so
+ * that guest code cannot replace them later, and returns five functions that only the host can reach.
  *
- * `unbox`: the engine puts the value of code with `await` at its top into a box; a promise in it is waited for.
+ * `unbox`: the engine wraps the value of code with top-level `await` in an object; a promise in it is awaited.
  * `Math.random` is replaced: its state would be part of the image, and every evaluation would draw the same numbers.
  */
 export const PRELUDE = `(() => {

@@ -1,9 +1,9 @@
-/** What the host asks of the thread that holds the engine, and what it hears. Plain data: it crosses a port. */
+/** Messages between the host and the thread that runs the engine. Plain data: they are sent through a MessagePort. */
 export type EvalJob = {
   readonly code: string
   /** `{"seed":[…],"context":{…}}` as JSON text. */
   readonly given: string
-  /** Whether `await` may stand at the top and pending jobs are run. */
+  /** Whether top-level `await` is allowed and pending jobs are run. */
   readonly awaits: boolean
   readonly as: 'json' | 'truth' | 'text'
   readonly timeoutMs: number
@@ -11,16 +11,16 @@ export type EvalJob = {
   readonly outputBytes: number
 }
 
-/** How an evaluation ended and what it used. */
+/** The outcome of an evaluation, and whether its thread must be replaced. */
 export type EvalReport = {
   readonly end: EvalEnd
-  /** The engine's memory grew far; only the end of its thread gives it back. */
+  /** The engine's memory grew past a limit; only ending the thread frees it. */
   readonly retire: boolean
 }
 
 /** The value, the error or the limit that ended an evaluation. */
 export type EvalEnd =
-  /** No text: the value has no JSON form (undefined, a function, a symbol). */
+  /** Without text, the value has no JSON form (undefined, a function, a symbol). */
   | { readonly kind: 'value'; readonly text: string | undefined }
   | { readonly kind: 'threw'; readonly message: string }
   | { readonly kind: 'timeout' }

@@ -41,10 +41,10 @@ describe('safeEval', () => {
       expect(safeEval('[text, text.length]', { context: { text } })).toEqual([text, text.length])
     },
   )
-  it('reads unicode in the code itself', () => {
+  it('accepts unicode in the code', () => {
     expect(safeEval('const größe = "🦊"; größe + "\\u{1F98A}"')).toBe('🦊🦊')
   })
-  it('draws other numbers each time', () => {
+  it('returns different random numbers each time', () => {
     const drawn = Array.from({ length: 20 }, () => safeEval('Math.random()') as number)
     expect(new Set(drawn).size).toBe(20)
     expect(drawn.every((number) => number >= 0 && number < 1)).toBe(true)
@@ -61,7 +61,7 @@ describe('safeEval', () => {
   ])('%s throws what the guest said', (code, message) => {
     expect(failureOf(code)).toEqual(new EvalThrew(message))
   })
-  it('throws for what is no code, and bounds the message', () => {
+  it('throws for invalid code, with a bounded message', () => {
     expect(failureOf('1 +')).toBeInstanceOf(EvalThrew)
     expect((failureOf('throw new Error("x".repeat(5000))') as Error).message).toHaveLength(500)
   })
@@ -92,7 +92,7 @@ describe('the context is a copy', () => {
     expect(safeEval('[inherited, getter, list]', { context })).toEqual([{ near: 2 }, { y: 1 }, [null, null]])
     expect(ran).toBe(0)
   })
-  it('without the names that reach a prototype', () => {
+  it('without names that reach a prototype', () => {
     const context = JSON.parse(
       '{"a":{"__proto__":{"p":1},"constructor":2,"prototype":3,"b":4},"constructor":5}',
     )
@@ -102,12 +102,12 @@ describe('the context is a copy', () => {
       'function',
     ])
   })
-  it('that the code cannot reach back through', () => {
+  it('that the code cannot use to reach the host', () => {
     const context = { list: [1], deep: { a: 1 } }
     safeEval('list.push(2); deep.a = 9; list.__proto__.x = 1', { context })
     expect(context).toEqual({ list: [1], deep: { a: 1 } })
   })
-  it('and refuses what has no JSON form', () => {
+  it('and rejects values without a JSON form', () => {
     const loop: Record<string, unknown> = {}
     loop.loop = loop
     for (const context of [loop, { big: 1n }, [1] as unknown as Record<string, unknown>])
@@ -138,7 +138,7 @@ describe('the result is a copy', () => {
   ])('%s is %s', (code, expected) => {
     expect(failureOf(code, expected === 'timeout' ? 200 : 5000)).toMatchObject({ code: expected })
   })
-  it('as large as the caller says', () => {
+  it('limited to the requested size', () => {
     expect(safeEval('"x".repeat(2 ** 20)', { outputBytes: 2 ** 21 })).toHaveLength(2 ** 20)
     expect(failure(() => safeEval('"abc"', { outputBytes: 4 }))).toMatchObject({ code: 'resource-exhausted' })
   })
@@ -165,7 +165,7 @@ describe('safeEvalAsync', () => {
     ['await 1; const a = []; for (;;) a.push(new ArrayBuffer(1e6))', 'resource-exhausted'],
   ])('%s is %s', async (code, expected) => {
     const started = performance.now()
-    // Memory must run out before the time does, also on a machine that is busy with other tests.
+    // Memory must run out before the deadline, even on a busy machine.
     const timeoutMs = expected === 'timeout' ? 400 : 20_000
     await expect(safeEvalAsync(code, { timeoutMs })).rejects.toMatchObject({ code: expected })
     if (process.env.RINGFENCE_FULL) expect(performance.now() - started).toBeLessThan(2500)
@@ -182,7 +182,7 @@ describe('safeEvalAsync', () => {
     expect(error).toBeInstanceOf(EvalThrew)
     expect((error as Error).message).toMatch(message)
   })
-  it('leaves this thread free, and keeps many apart', async () => {
+  it('does not block the event loop, and keeps concurrent evaluations separate', async () => {
     let ticks = 0
     const timer = setInterval(() => ticks++, 10)
     const spins = Array.from({ length: 3 }, () =>
@@ -194,7 +194,7 @@ describe('safeEvalAsync', () => {
     clearInterval(timer)
     expect(ticks).toBeGreaterThan(5)
   })
-  it('hears an answer that came while this thread was blocked', async () => {
+  it('receives an answer that arrived while the event loop was blocked', async () => {
     const answer = safeEvalAsync('1', { timeoutMs: 50 })
     await new Promise((resolve) => setTimeout(resolve, 0))
     expect(failureOf('for (;;) {}', 300)).toMatchObject({ code: 'timeout' })
@@ -225,8 +225,8 @@ describe('safeEvalCondition', () => {
 })
 
 describe('safeInterpolate', () => {
-  it('looks at a template once, however many beginnings have no end', () => {
-    // A pattern looked for an end from each of them: seconds for the first, minutes for the second.
+  it('scans a template once, even with many unclosed expressions', () => {
+    // A regular expression searched for the end from each of them: seconds for the first, minutes for the second.
     const started = performance.now()
     for (const template of ['{{'.repeat(50_000), '{{'.repeat(1_000_000), `${'{{'.repeat(500_000)}}`])
       expect(safeInterpolate(template, {})).toBe(template)
@@ -254,7 +254,7 @@ describe('safeInterpolate', () => {
   ])('%s', (template, text) => {
     expect(safeInterpolate(template, { a: 3, b: 4, obj: { nested: { value: 'deep 🦊' } } })).toBe(text)
   })
-  it('takes a second in all', () => {
+  it('takes one second in total', () => {
     const started = performance.now()
     expect(
       safeInterpolate('{{a}} {{for_()}} {{for_()}} {{a}}'.replaceAll('for_()', '(() => { for (;;); })()'), {

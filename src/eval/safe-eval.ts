@@ -5,15 +5,15 @@ import type { EvalEnd, EvalJob } from './protocol.ts'
 
 /** The limits and variables of an evaluation. */
 export type EvalOptions = {
-  /** Global variables of the code; copied as JSON, own data properties only. */
+  /** Global variables for the code; copied as JSON, own data properties only. */
   readonly context?: Readonly<Record<string, unknown>>
   readonly timeoutMs?: number
   readonly memoryMb?: number
-  /** The most that the result may be as JSON text. */
+  /** Maximum size of the result as JSON text. */
   readonly outputBytes?: number
 }
 
-/** The code itself threw, or is no code. The message is the guest's: one line, bounded, not to be trusted. */
+/** The code threw or does not parse. The message comes from the guest: one line, bounded, untrusted. */
 export class EvalThrew extends Error {
   constructor(message: string) {
     super(message)
@@ -29,26 +29,26 @@ const MEMORY_MB = 64
 const OUTPUT_BYTES = 2 ** 20
 const MESSAGE_CHARS = 500
 
-/** Starts the engine before it is needed (about 60 ms, once). Every function here also does it by itself. */
+/** Starts the engine ahead of time (about 60 ms, once). Otherwise the first evaluation starts it. */
 export const loadEngine = (): Promise<void> => pool.warm()
 
 /**
- * Evaluates code in a VM of its own and returns a copy of its value: `undefined` where that has no JSON form.
- * Blocks the caller until the value or the deadline; promises are not waited for.
+ * Evaluates code in its own VM and returns a copy of the value, or `undefined` when the value has no JSON form.
+ * Blocks the caller until the evaluation ends or its deadline passes; promises are not awaited.
  */
 export function safeEval(code: string, options: EvalOptions = {}): unknown {
   return answerOf(pool.runSync(jobOf(code, options, {})), options)
 }
 
 /**
- * The same without blocking, for code with `await` at its top or with `return`, as the body of an async function.
- * The deadline holds for everything that it leaves pending, too.
+ * The non-blocking variant, for code with top-level `await`, or with `return` as the body of an async function.
+ * The deadline also covers pending jobs that the code leaves behind.
  */
 export async function safeEvalAsync(code: string, options: EvalOptions = {}): Promise<unknown> {
   return answerOf(await pool.run(jobOf(code, options, { awaits: true })), options)
 }
 
-/** Whether the code's value is true in JavaScript's sense; false when it fails for any reason. */
+/** Whether the code's value is truthy; false when the evaluation fails for any reason. */
 export function safeEvalCondition(code: string, options: EvalOptions = {}): boolean {
   try {
     const end = pool.runSync(jobOf(code, { timeoutMs: CONDITION_MS, ...options }, { as: 'truth' }))
@@ -58,21 +58,21 @@ export function safeEvalCondition(code: string, options: EvalOptions = {}): bool
   }
 }
 
-/** Replaces every `{{expression}}` by its value, in 1000 ms for all of them; one that fails stays as it is. */
+/** Replaces every `{{expression}}` with its value, within 1000 ms in total; a failing expression is left unchanged. */
 export function safeInterpolate(template: string, context: Readonly<Record<string, unknown>>): string {
   const deadline = performance.now() + TEMPLATE_MS
   const job = jobOf('', { context }, { as: 'text' })
   const filled = (expression: string, whole: string): string => {
     const timeoutMs = deadline - performance.now()
     if (timeoutMs <= 0) return whole
-    // In brackets it can only be an expression; the line break ends a comment.
+    // The parentheses allow only an expression; the line break ends a trailing comment.
     const end = pool.runSync({ ...job, given: givenOf(context), code: `(${expression}\n)`, timeoutMs })
     return end.kind === 'value' && end.text !== undefined ? end.text : whole
   }
   return filledIn(template, filled)
 }
 
-/** Each `{{…}}` replaced, in one pass: a pattern would look for every end from every beginning. */
+/** Replaces each `{{…}}` in one pass: a regular expression would search for the end again from every start. */
 function filledIn(template: string, filled: (expression: string, whole: string) => string): string {
   const parts: string[] = []
   let at = 0
@@ -104,7 +104,7 @@ function within(name: string, value: unknown, least: number, most: number): void
     throw new SandboxError('invalid-input', `${name} takes a number from ${least} to ${most}`)
 }
 
-/** The context as text, with fresh numbers for `Math.random`. */
+/** The context as JSON text, with a new seed for `Math.random`. */
 function givenOf(context: Readonly<Record<string, unknown>>): string {
   const copied = plainCopy(context)
   if (typeof copied !== 'object' || copied === null || Array.isArray(copied))

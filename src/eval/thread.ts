@@ -1,12 +1,12 @@
 import type { EvalEnd, EvalJob, EvalReport } from './protocol.ts'
 
-/** PLATFORM: the compiler's library for Node has no types for WebAssembly; these are the parts that we use. */
+/** PLATFORM: TypeScript's library for Node has no WebAssembly types; these are the parts in use. */
 export type WasmModule = object
 type Engine = {
   readonly Instance: new (module: WasmModule, imports: object) => { readonly exports: unknown }
 }
 
-/** What we call of `quickjs.wasm`. Values are boxes on its heap, named by their addresses. */
+/** The exports of `quickjs.wasm` in use. A value is a box on the engine's heap, referred to by its address. */
 type Exports = {
   readonly memory: { readonly buffer: ArrayBuffer }
   readonly __stack_pointer: { value: number }
@@ -34,20 +34,20 @@ type Exports = {
 
 type Vm = {
   readonly js: Exports
-  /** Its whole memory before any guest ran. */
+  /** The whole memory before any guest ran. */
   readonly image: Uint8Array
-  /** Our own functions inside, of the prelude. */
+  /** Functions of the prelude inside the VM. */
   readonly setup: number
   readonly unbox: number
   readonly forms: Readonly<Record<EvalJob['as'], number>>
 }
 
 /**
- * The thread's side of an evaluation. Its text is the worker's source (worker.ts), so it uses nothing but its
- * arguments and the globals of JavaScript.
+ * The worker thread's side of an evaluation. The class text becomes the worker's source (worker.ts), so it may use
+ * only its arguments and JavaScript globals.
  *
- * INVARIANT: no guest sees another's state. All that an instance can change is its memory and one stack pointer;
- * both are put back after each run, which costs 0.04 ms where a new instance costs 0.6.
+ * INVARIANT: no guest sees another guest's state. An instance can change only its memory and one stack pointer;
+ * both are reset after each run, which takes 0.04 ms (a new instance takes 0.6 ms).
  */
 export class EvalThread {
   readonly #module: WasmModule
@@ -62,7 +62,7 @@ export class EvalThread {
     this.#prelude = prelude
   }
 
-  /** Makes the next VM, after the answer and before the next job: nobody waits for it, and nothing lies about. */
+  /** Resets the VM after the reply and before the next job: no caller waits for it, and no guest data remains. */
   prepare(): void {
     this.#vm ??= this.#open()
     const { js, image } = this.#vm
@@ -72,7 +72,7 @@ export class EvalThread {
     js.__stack_pointer.value = this.#stackTop
   }
 
-  /** Runs one job in the VM that `prepare` made. */
+  /** Runs one job in the VM that `prepare` reset. */
   run(job: EvalJob): EvalReport {
     const KEEP_BYTES = 4 * 2 ** 20
     const RETIRE_BYTES = 16 * 2 ** 20
@@ -92,7 +92,7 @@ export class EvalThread {
       end = this.#trapped(error)
       size = Math.max(size, KEEP_BYTES + 1)
     }
-    // What the memory grew by stays with the instance, and the allocator would never use it again.
+    // Grown memory stays with the instance, and after the reset the allocator would never use it again.
     if (size > KEEP_BYTES) this.#vm = undefined
     return { end: this.#late ? { kind: 'timeout' } : end, retire: size > RETIRE_BYTES }
   }
@@ -107,7 +107,7 @@ export class EvalThread {
     const js = this.#instance()
     js._initialize()
     if (js.qjs_init() !== 0) throw new Error('the engine does not start')
-    // The largest that the engine's own stack of 1 MB bears; ours is far larger, so that its check comes first.
+    // The largest value that fits the engine's own 1 MB stack. The native stack is far larger, so this check fires first.
     js.qjs_set_max_stack_size(512 * 1024)
     js.qjs_set_interrupt_handler(1)
     this.#late = false
@@ -121,7 +121,7 @@ export class EvalThread {
     return { ...vm, image: new Uint8Array(js.memory.buffer).slice() }
   }
 
-  /** SECURITY: everything that the engine can ask of us. One clock answers, and nothing else. */
+  /** SECURITY: all imports of the engine. Only the clock returns data. */
   #instance(): Exports {
     const { Instance } = (globalThis as unknown as { WebAssembly: Engine }).WebAssembly
     const none = (): number => 0
@@ -137,7 +137,7 @@ export class EvalThread {
     const env = {
       host_interrupt: () => this.#interrupts(),
       host_promise_rejection: free,
-      // Every guest lives in UTC: the host's time zone is the host's.
+      // Guests always run in UTC: the host's time zone is not disclosed.
       host_get_timezone_offset: none,
       host_module_normalize: none,
       host_module_load: none,
@@ -151,7 +151,7 @@ export class EvalThread {
     return js
   }
 
-  /** Once late, always late: no `finally` and no job gets another turn. */
+  /** Once the deadline has passed it stays passed: no `finally` block and no pending job runs any more. */
   #interrupts(): number {
     this.#late ||= performance.now() >= this.#deadline
     return this.#late ? 1 : 0
@@ -172,7 +172,7 @@ export class EvalThread {
     return this.#text(js, text, job.outputBytes)
   }
 
-  /** Runs code with `await` at its top, or as the body of an async function where it returns, until nothing is left. */
+  /** Runs code with top-level `await`, or as the body of an async function if it uses `return`, until no job is pending. */
   #settle(vm: Vm, code: string): number | EvalEnd {
     const { js } = vm
     const ASYNC = 128
@@ -188,7 +188,7 @@ export class EvalThread {
     return js.qjs_is_exception(body) !== 0 ? body : this.#drain(js, body)
   }
 
-  /** Runs pending jobs until none is left or it is late, then opens the promise. */
+  /** Runs pending jobs until none is left or the deadline has passed, then reads the promise. */
   #drain(js: Exports, promise: number): number | EvalEnd {
     while (this.#interrupts() === 0 && js.qjs_is_job_pending() !== 0) js.qjs_execute_pending_job()
     const state = js.qjs_promise_state(promise)
@@ -198,7 +198,7 @@ export class EvalThread {
   }
 
   #threw(js: Exports, job: EvalJob): EvalEnd {
-    // Room to name an error after the memory is used up.
+    // Extra memory, so that the error can be read after an out-of-memory.
     js.qjs_set_memory_limit(job.memoryBytes + 2 ** 20)
     return this.#named(this.#line(js, js.qjs_get_exception()))
   }
@@ -241,7 +241,7 @@ export class EvalThread {
     return { kind: 'value', text: new TextDecoder().decode(new Uint8Array(js.memory.buffer, at, length)) }
   }
 
-  /** Nothing is ever given back: the whole memory is put back after the run. */
+  /** Never freed: the whole memory is reset after the run. */
   #bytes(js: Exports, text: string): readonly [at: number, length: number] {
     const bytes = new TextEncoder().encode(text)
     const at = this.#room(js, bytes.length + 1)

@@ -1,17 +1,17 @@
-// PLATFORM: a thread is the only way to end what the engine cannot interrupt: it asks for the deadline between
-// bytecodes, and `new Array(4e9).join()` is one bytecode that ran for 515 seconds here.
+// PLATFORM: only ending the thread stops code that the engine cannot interrupt: it checks the deadline between bytecodes,
+// and `new Array(4e9).join()` is one bytecode that ran for 515 seconds when measured.
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { PRELUDE } from './prelude.ts'
 import type { EvalEnd, EvalJob, EvalReport } from './protocol.ts'
 import { EvalThread, type WasmModule } from './thread.ts'
 
-/** Made from the class itself: the same code in the source tree and in a bundle, and no file to be found. */
+/** Built from the class text, so that source tree and bundle run the same code and no file is looked up at run time. */
 const source = (): string => `'use strict'
 const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads')
 const Thread = ${EvalThread.toString()}
 const { module, prelude, port, signal } = workerData
 const thread = new Thread(module, prelude)
-// What fails here fails again in the next run, and is told there.
+// A failure here repeats in the next run and is reported there.
 const prepare = () => { try { thread.prepare() } catch {} }
 const tell = (at) => { Atomics.store(signal, at, 1); Atomics.notify(signal, at) }
 prepare()
@@ -28,12 +28,12 @@ for (;;) {
 }
 `
 
-// Places in the shared signal. The thread waits on its own without an event loop: that wakes twice as fast.
+// Indices into the shared signal. The thread waits on its index without an event loop, which wakes twice as fast.
 const READY = 0
 const ASKED = 1
 const ANSWERED = 2
 const START_MS = 30_000
-/** The engine ends nearly everything itself, at its deadline; only what is later than this costs the thread. */
+/** The engine stops nearly everything at the deadline; after this much longer, the thread is terminated. */
 const GRACE_MS = 100
 // PLATFORM: one frame of the engine takes many times its size on the native stack.
 const STACK_MB = 64
@@ -42,7 +42,7 @@ const HEAP_MB = 64
 const TIMEOUT: EvalReport = { end: { kind: 'timeout' }, retire: true }
 const broken = (reason: string): EvalReport => ({ end: { kind: 'broken', reason }, retire: true })
 
-/** One thread with one engine. It runs one job at a time; after `retire` or a hard stop it is `gone`. */
+/** One thread with one engine. It runs one job at a time; after `retire` or a hard stop, `gone` is true. */
 export class EvalWorker {
   readonly #worker: Worker
   readonly #port: MessagePort
@@ -76,14 +76,14 @@ export class EvalWorker {
     return this.#gone
   }
 
-  /** Resolves when the engine is loaded; a cold start is not the guest's time. */
+  /** Resolves when the engine is loaded; a cold start does not count against the deadline. */
   async ready(): Promise<void> {
     this.#worker.ref()
     if (Atomics.load(this.#signal, READY) === 0 && !this.#gone) await this.#ready
     this.#worker.unref()
   }
 
-  /** Blocks this thread until the answer or the deadline. */
+  /** Blocks the calling thread until the result or the deadline. */
   runSync(job: EvalJob): EvalEnd {
     Atomics.wait(this.#signal, READY, 0, START_MS)
     if (Atomics.load(this.#signal, READY) === 0) return this.#end(broken('its thread does not start'))
@@ -91,7 +91,7 @@ export class EvalWorker {
     return this.#end(this.#await(performance.now() + job.timeoutMs + GRACE_MS))
   }
 
-  /** Leaves this thread free meanwhile. */
+  /** Runs the job without blocking the calling thread. */
   async run(job: EvalJob): Promise<EvalEnd> {
     await this.ready()
     if (this.#gone) return broken('its thread does not start').end
@@ -99,7 +99,7 @@ export class EvalWorker {
     let timer: NodeJS.Timeout | undefined
     const report = await new Promise<EvalReport>((resolve) => {
       this.#fail = (reason) => resolve(broken(reason))
-      // An answer may lie there already when this thread was blocked for long.
+      // The answer may already be queued if the event loop was blocked for long.
       timer = setTimeout(() => resolve(this.#answer() ?? TIMEOUT), job.timeoutMs + GRACE_MS)
       this.#port.once('message', resolve)
       this.#ask(job)
@@ -110,7 +110,7 @@ export class EvalWorker {
     return this.#end(report)
   }
 
-  /** Ends the thread wherever it is. */
+  /** Terminates the thread, even in the middle of a job. */
   close(): void {
     this.#gone = true
     this.#port.close()
@@ -123,7 +123,7 @@ export class EvalWorker {
     Atomics.notify(this.#signal, ASKED)
   }
 
-  /** The sign of the answer before may come late, and without an answer: then it waits on. */
+  /** A late signal of the previous answer may wake this wait without a message: then wait again. */
   #await(deadline: number): EvalReport {
     for (let left = deadline - performance.now(); left > 0; left = deadline - performance.now()) {
       Atomics.wait(this.#signal, ANSWERED, 0, left)

@@ -3,7 +3,7 @@ import { LONGEST_TIMER_MS, longTimeout } from './clock.ts'
 
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
-test('a wait that is longer than a timer can hold does not end at once', async () => {
+test('a wait longer than the maximum of a timer does not end at once', async () => {
   let ended = 0
   const timers = [LONGEST_TIMER_MS + 1, 2 ** 31 * 1000, Number.MAX_SAFE_INTEGER].map((ms) =>
     longTimeout(() => ended++, ms).unref(),
@@ -13,7 +13,7 @@ test('a wait that is longer than a timer can hold does not end at once', async (
   expect(ended).toBe(0)
 })
 
-test('an ordinary wait ends once, or not at all when it is cleared', async () => {
+test('an ordinary wait ends once, or never if it is cleared', async () => {
   let ended = 0
   longTimeout(() => ended++, 1)
   longTimeout(() => ended++, 1).clear()

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { diagnose, isOlder } from './diagnose.ts'
 import { type HostState, observeHost, wslOf } from './host-state.ts'
 
-/** Recorded hosts: written down from such machines' documentation and settings, not run on them. */
+/** Recorded hosts: taken from the documentation and settings of such machines, not run on them. */
 
 const DEBIAN_13: HostState = {
   platform: 'linux',
@@ -99,23 +99,23 @@ describe('recorded hosts', () => {
   test.each(RECORDED)('$name', ({ host, ids }) => {
     const notes = diagnose({ ...DEBIAN_13, ...host })
     expect(notes.map(({ id }) => id)).toEqual(ids)
-    // What stops or weakens always comes with something to do about it.
+    // Every problem that blocks or weakens isolation has a suggested action.
     for (const note of notes) if (note.weight !== 'tells') expect(note.fix).toBeTruthy()
   })
 
-  test('the AppArmor note carries the whole profile', () => {
+  test('the AppArmor note contains the whole profile', () => {
     const [note] = diagnose({ ...DEBIAN_13, settings: { apparmorUserns: '1' } })
     expect(note?.fix).toMatch(/profile bwrap \/usr\/bin\/bwrap flags=\(unconfined\) \{\n {2}userns,/)
     expect(note?.fix).toContain('apparmor_parser -r')
   })
 
-  test('the note on the old bwrap says how we avoid the hole', () => {
+  test('the note on the old bwrap says how Ringfence avoids its vulnerability', () => {
     const [note] = diagnose({ ...DEBIAN_13, bwrap: { version: '0.11.0', setuid: false } })
     expect(note).toMatchObject({ weight: 'tells', id: 'bwrap-symlink-hole' })
     expect(note?.text).toContain('follows no link')
   })
 
-  test('the worst comes first', () => {
+  test('the most severe comes first', () => {
     const notes = diagnose({
       ...DEBIAN_13,
       bwrap: { version: '0.9', setuid: true },
@@ -126,7 +126,7 @@ describe('recorded hosts', () => {
   })
 })
 
-describe('how a host is read', () => {
+describe('detection of host properties', () => {
   test.each([
     ['0.8.0', '0.12.0', true],
     ['0.12.0', '0.12.0', false],
@@ -142,7 +142,7 @@ describe('how a host is read', () => {
     ['Linux version 6.12.0-amd64 (debian-kernel@lists.debian.org)', undefined],
   ])('%s', (version, expected) => expect(wslOf(version)).toBe(expected))
 
-  test('this one: everything is filled in, and what is said of it can be read', async () => {
+  test('this host: all fields are set, and the findings are readable', async () => {
     const host = await observeHost(join(process.cwd(), 'dist', 'guest', 'ringfence-agent'))
     expect(host.platform).toBe(process.platform)
     if (host.bwrap) expect(host.bwrap.version).toMatch(/^\d+\.\d+/)

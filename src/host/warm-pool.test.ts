@@ -107,7 +107,7 @@ test('clear and close discard everything, including items that are being created
   expect([pool.ready, made.length]).toEqual([0, 2])
 })
 
-test('an item is not handed out after the pool was cleared, however long its predecessor takes to go', async () => {
+test('an item is not handed out after the pool was cleared, however long its predecessor takes to close', async () => {
   const items: Item[] = []
   let release = (): void => {}
   const pool = new WarmPool<Item>({

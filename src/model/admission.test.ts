@@ -3,7 +3,7 @@ import { Admission } from './admission.ts'
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
-/** Who is in, by name, in the order in which they came in. */
+/** The admitted callers by name, in order of admission. */
 class Visitors {
   readonly admission: Admission
   readonly inside: { readonly name: string; readonly leave: () => void }[] = []
@@ -33,7 +33,7 @@ class Visitors {
 }
 
 describe('admission', () => {
-  test('one tenant alone has every place; the rest wait, and then are refused', async () => {
+  test('a single tenant gets every slot; further callers wait, then are refused', async () => {
     const hall = new Visitors(8, 4)
     await hall.come('a', 'k', 20)
     expect([hall.inside.length, hall.admission.waiting, hall.refused.length]).toEqual([8, 4, 8])
@@ -41,7 +41,7 @@ describe('admission', () => {
     expect([hall.inside.length, hall.admission.waiting]).toEqual([4, 0])
   })
 
-  test('a tenant never waits for another’s that sleep, up to its equal share', async () => {
+  test('a tenant never waits for another tenant’s sleeping commands, up to its equal share', async () => {
     const hall = new Visitors(64, 100)
     await hall.come('a', 'k', 70)
     await hall.come('b', 'k', 40)
@@ -58,7 +58,7 @@ describe('admission', () => {
     expect(hall.count('a/calm')).toBe(1)
   })
 
-  test('whoever waits is served in turns, between tenants and between keys', async () => {
+  test('waiting callers are served in turns, between tenants and between keys', async () => {
     const hall = new Visitors(4, 100)
     await hall.come('a', 'k', 30)
     await hall.come('b', 'one', 20)
@@ -69,7 +69,7 @@ describe('admission', () => {
     expect(hall.count('a/k')).toBeLessThanOrEqual(2)
   })
 
-  test('a full queue of one tenant does not keep another out of it', async () => {
+  test('a full queue of one tenant does not block another tenant', async () => {
     const hall = new Visitors(2, 4)
     await hall.come('a', 'k', 50)
     await hall.come('b', 'k', 4)
@@ -78,7 +78,7 @@ describe('admission', () => {
     expect(hall.admission.waiting).toBe(6)
   })
 
-  test('without a queue what does not fit is refused at once; nothing is left when all have gone', async () => {
+  test('without a queue, excess callers are refused at once; nothing is left after all have finished', async () => {
     const hall = new Visitors(3, 0)
     await hall.come('a', 'k', 5)
     expect([hall.inside.length, hall.refused.length]).toEqual([3, 2])
@@ -89,7 +89,7 @@ describe('admission', () => {
     expect([hall.admission.running, hall.admission.waiting]).toEqual([0, 0])
   })
 
-  test('who is sent away leaves no trace', async () => {
+  test('refused callers leave nothing behind', async () => {
     const hall = new Visitors(1, 10)
     await hall.come('a', 'k', 5)
     hall.admission.turnAway(new Error('closing'))
@@ -102,7 +102,7 @@ describe('admission', () => {
 })
 
 describe('a strict limit', () => {
-  test('is never exceeded, and keys take turns by how much each has running', async () => {
+  test('is never exceeded, and keys take turns by the number of their running commands', async () => {
     const visitors = new Visitors(2, 100, true)
     await visitors.come('a', 'greedy', 5)
     await visitors.come('b', 'honest', 1)
@@ -113,7 +113,7 @@ describe('a strict limit', () => {
     expect(visitors.inside.length).toBe(2)
   })
 
-  test('runs work in order, gives the slot back when it fails, and rejects who waits on demand', async () => {
+  test('runs work in order, releases the slot on failure, and rejects waiting callers on demand', async () => {
     const admission = new Admission('jobs', { running: 3, waiting: 100, strict: true })
     let [now, most] = [0, 0]
     const order: number[] = []

@@ -3,7 +3,7 @@ import { ERRORS, type ErrorCode, type ErrorFamily, SandboxError } from './errors
 
 type Line = readonly [code: ErrorCode, family: ErrorFamily, status: number, exit: number]
 
-/** Design §7 (exit codes) and §8 (status), written down a second time on purpose. */
+/** The documented exit codes and HTTP statuses, written down a second time on purpose. */
 const TABLE: readonly Line[] = [
   ['invalid-input', 'invalid', 400, 2],
   ['invalid-config', 'invalid', 400, 2],
@@ -48,7 +48,7 @@ const TABLE: readonly Line[] = [
   ['internal', 'failed', 500, 125],
 ]
 
-/** The names that design §8 promises to callers. */
+/** The error codes that are part of the public contract. */
 const PROMISED =
   `path-not-absolute forbidden-host-path path-traversal resource-limit-exceeded invalid-network-mode
   forbidden-command interactive-disabled no-command resource-exhausted timeout ssrf-blocked capability-denied
@@ -70,7 +70,7 @@ const STATUS_OF: Readonly<Record<ErrorFamily, (status: number) => boolean>> = {
 }
 
 describe('the table of codes', () => {
-  test('has every row that is written here and no other', () => {
+  test('has exactly the rows that are written here', () => {
     expect(Object.keys(ERRORS).sort()).toEqual(TABLE.map(([code]) => code).sort())
   })
 
@@ -81,18 +81,18 @@ describe('the table of codes', () => {
     expect(STATUS_OF[error.family](error.httpStatus)).toBe(true)
   })
 
-  test('has the names that the contract promises, in kebab case', () => {
+  test('has the names of the public contract, in kebab case', () => {
     for (const name of PROMISED) expect(Object.keys(ERRORS)).toContain(name)
     for (const code of Object.keys(ERRORS)) expect(code).toMatch(/^[a-z]+(-[a-z]+)*$/)
   })
 
-  test('no exit code of ours is one that a limit or a judgement has', () => {
+  test('no exit code collides with those of limits or decisions', () => {
     for (const [, , , exit] of TABLE) expect([0, 1, 3, 4, 124]).not.toContain(exit)
   })
 })
 
 describe('an error', () => {
-  test('carries what it was given', () => {
+  test('has the given fields', () => {
     const cause = new Error('below')
     const error = new SandboxError('internal', 'text', { hint: 'do this', cause, reasons: ['a', 'b'] })
     expect(error).toBeInstanceOf(Error)
@@ -106,7 +106,7 @@ describe('an error', () => {
     expect(error.reasons).toEqual(['a', 'b'])
   })
 
-  test('has no cause, hint or reasons of its own making', () => {
+  test('has no default cause, hint or reasons', () => {
     const error = new SandboxError('internal', 'text')
     expect('cause' in error).toBe(false)
     expect([error.hint, error.reasons]).toEqual([undefined, []])

@@ -15,7 +15,7 @@ describe('isWithin', () => {
   })
 })
 
-test('a workspace that is the whole machine owns nothing', () => {
+test('a workspace that is the root directory contains nothing', () => {
   expect(isInWorkspace('/srv/x', '/')).toBe(false)
   expect(isInWorkspace('/project/x', '/project')).toBe(true)
 })

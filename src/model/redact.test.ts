@@ -3,11 +3,11 @@ import { redact } from './redact.ts'
 
 const M = '«redacted»'
 const JWT = 'eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U'
-// Put together here so that no scanner takes this file for a leak.
+// Concatenated here so that no secret scanner reports this file.
 const GITHUB = `ghp_${'a1B2'.repeat(9)}`
 const KEY = `-----BEGIN OPENSSH ${'PRIVATE'} KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH ${'PRIVATE'} KEY-----`
 
-describe('credentials go', () => {
+describe('credentials are redacted', () => {
   test.each([
     ['sk-abcdefghijklmnop1234', M],
     ['sk-ant-api03-abcdefghijklmnop-1234_AA', M],
@@ -37,13 +37,13 @@ describe('credentials go', () => {
     expect(redact(text)).toBe(expected)
   })
 
-  test('all of them, however many there are', () => {
+  test('all of them, in any number', () => {
     const out = redact(`${GITHUB} TOKEN=a1 ${GITHUB} https://u:p@h SECRET=b2 ${JWT}`)
     for (const secret of [GITHUB, 'a1', 'u:p@', 'b2', JWT]) expect(out).not.toContain(secret)
   })
 })
 
-describe('ordinary text stays', () => {
+describe('ordinary text is kept', () => {
   test.each([
     '',
     'ls -la /home/user/src',
@@ -63,14 +63,14 @@ describe('ordinary text stays', () => {
     expect(redact(text)).toBe(text)
   })
 
-  test('twice is the same as once', () => {
+  test('redacting twice changes nothing', () => {
     const once = redact(`TOKEN=abc ${GITHUB} https://u:p@h`)
     expect(redact(once)).toBe(once)
   })
 })
 
-// SECURITY: an agent chooses the text, and the one thread that everybody waits for reads it. A pattern that looks
-// at a long word again from each of its letters needs minutes for this; the test's own time limit ends it.
+// SECURITY: an agent chooses the text, and the main thread reads it. A pattern that scans a long word again from each of
+// its letters needs minutes for this; the test's timeout ends it.
 describe('no text takes long', () => {
   test.each([
     'token',

@@ -17,7 +17,7 @@ import {
 } from './shape.ts'
 import { limitsShape, parseSpec, specShape } from './spec.ts'
 
-/** The complaint of a shape, or what it made of the value. */
+/** The error of a shape, or the parsed value. */
 function answer(shape: Shape<unknown>, value: unknown): unknown {
   try {
     return shape.parse(value, 'x')
@@ -146,7 +146,7 @@ describe('lists, records and objects', () => {
     expect(({} as Record<string, unknown>).workspace).toBeUndefined()
   })
 
-  test('a record keeps such a name as an entry and as nothing else', () => {
+  test('a record keeps such a name as an entry and nothing else', () => {
     const parsed = record(number()).parse(JSON.parse('{"__proto__":1,"constructor":2}'), '')
     expect(Object.entries(parsed)).toEqual([
       ['__proto__', 1],
@@ -155,7 +155,7 @@ describe('lists, records and objects', () => {
     expect(Object.getPrototypeOf(parsed)).toBeNull()
   })
 
-  test('what comes out is frozen and is not what went in', () => {
+  test('the output is frozen and is a copy', () => {
     const value = { read: ['/a'], env: { A: 'b' }, limits: { pids: 3 } }
     const spec = parseSpec(value)
     value.read.push('/b')
@@ -199,7 +199,7 @@ describe('the spec', () => {
     expect(() => parseSpec(value)).toThrow(message)
   })
 
-  test('nothing at all is thrown but our own error, whatever comes', () => {
+  test('only a SandboxError is thrown, for any input', () => {
     fc.assert(
       fc.property(
         fc.anything({ withNullPrototype: true, withMap: true, withDate: true, withSparseArray: true }),
@@ -213,7 +213,7 @@ describe('the spec', () => {
 })
 
 describe('the JSON schema', () => {
-  test('says of each shape what its parser does', () => {
+  test('describes each shape as its parser does', () => {
     const shape = object({
       name: text(),
       size: optional(number({ integer: true, min: 1, max: 9 })),

@@ -14,7 +14,7 @@ test.each(HOSTILE)('%j is shown as an escape, and as the same value in JSON', (t
   expect(JSON.parse(visibleJson([text]))).toEqual([text])
 })
 
-test('lines stay only where lines may be; plain text stays as it is', () => {
+test('line breaks are kept only where they are allowed; plain text is unchanged', () => {
   expect(visible('a\nb\tc')).toBe('a\\u000ab\\u0009c')
   expect(visibleLines('a\nb\tc\r')).toBe('a\nb\tc\\u000d')
   expect(visible('Grüße, 世界 — ✓ “x” 🎉')).toBe('Grüße, 世界 — ✓ “x” 🎉')

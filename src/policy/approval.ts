@@ -1,28 +1,28 @@
-/** What a human approved, so exactly that nothing else passes for it. */
+/** The exact facts that a human approved; an approval holds for nothing else. */
 
-/** The file that a program's name led to. Any change of it is another program. */
+/** The file that a program name resolved to. A file that differs in any field counts as another program. */
 export type ProgramIdentity = {
   readonly path: string
   readonly dev: string
   readonly ino: string
   readonly size: string
   readonly mtimeNs: string
-  /** Also moves when somebody sets the other times back. */
+  /** Changes even if the other timestamps are reset. */
   readonly ctimeNs: string
 }
 
-/** Everything that an approval binds to. */
+/** Everything that an approval is bound to. */
 export type ApprovalFacts = {
   readonly command: { readonly line: string } | { readonly argv: readonly string[] }
   readonly cwd: string
   readonly env: Readonly<Record<string, string>>
-  /** Each program of the command by the name it is called by; `null` where the name leads nowhere. */
+  /** Each program of the command by the name used to call it; `null` if the name does not resolve. */
   readonly programs: Readonly<Record<string, ProgramIdentity | null>>
 }
 
 /**
- * One text for each set of facts: equal exactly when the command, its directory, its environment and every program
- * are the same. It holds the environment's values, so whoever keeps it keeps a digest of it.
+ * One string per set of facts: equal if and only if the command, its directory, its environment and every program are the
+ * same. It contains the values of the environment, so callers store only a digest of it.
  */
 export function approvalKey({ command, cwd, env, programs }: ApprovalFacts): string {
   const asked = 'line' in command ? ['line', command.line] : ['argv', ...command.argv]
@@ -44,6 +44,6 @@ const identityOf = ({ path, dev, ino, size, mtimeNs, ctimeNs }: ProgramIdentity)
   ctimeNs,
 ]
 
-/** By code units, so that no locale changes a key. */
+/** Sorted by code units, so that the locale does not change a key. */
 const sorted = <T>(record: Readonly<Record<string, T>>): readonly (readonly [string, T])[] =>
   Object.entries(record).sort(([a], [b]) => (a < b ? -1 : 1))

@@ -75,7 +75,7 @@ const NET: readonly Risk[] = ['network', 'loopback', 'publish']
 const w = { workspace: W }
 const fetch = (...allowHosts: string[]) => ({ ...w, network: { mode: 'fetch', allowHosts } })
 
-describe('what a plan contains', () => {
+describe('containment of a plan', () => {
   test.each<[string, Record<string, unknown>, Containment]>([
     ['the default plan of `run`', w, DEFAULT],
     ['loopback', { ...w, network: { mode: 'loopback' } }, { ...DEFAULT, ...by('net.loopback', ...NET) }],
@@ -140,7 +140,7 @@ describe('what a plan contains', () => {
   test.each(['native', 'mock', 'e2b', 'openshell'])('%s contains nothing', (backend) =>
     expect(contained({ ...w, backend }, { backend })).toEqual({}),
   )
-  test('`native` contains nothing, whatever backend the plan named', () =>
+  test('`native` contains nothing, even if the plan named another backend', () =>
     expect(contained(w, { backend: 'native' })).toEqual({}))
   test('hosts that were allowed later count', () => {
     expect(contained(fetch(), { allowHosts: ['a.example'] }).network).toBeUndefined()
@@ -165,7 +165,7 @@ const judged = (line: string, spec: Record<string, unknown> = w, config: Config 
 const onHost = (line: string, config: Config = {}): Action =>
   judgeLine(compilePolicy(config), line, { workspace: W, home: HOME }).action
 
-describe('what the sandbox answers', () => {
+describe('questions that a sandbox makes unnecessary', () => {
   test.each([
     ["python3 -c 'import socket; socket.socket()'", 'code/network', { network: 'net.offline' }],
     ['curl https://example.com', 'network/request', { network: 'net.offline' }],
@@ -227,12 +227,12 @@ describe('what the sandbox answers', () => {
     expect(above('rm -rf ~/other', `${HOME}/projects/w`)).toBe('sandbox')
   })
 
-  test('what automation runs later is not contained', () => {
+  test('changes to files that automation runs later are not contained', () => {
     expect(['ask', 'deny']).toContain(judged('echo x > .github/workflows/a.yml').action)
     expect(['ask', 'deny']).toContain(judged('npm pkg set scripts.test=x').action)
   })
 
-  test('a word of the operator stays', () => {
+  test('an operator rule is not relaxed', () => {
     const rule = (action: Action) => ({ policy: { rule: [{ prefix: ['curl'], action }] } })
     const line = 'curl https://example.com'
     expect(judged(line, w, rule('ask')).action).toBe('ask')
@@ -276,8 +276,8 @@ const CONFIGS: readonly Config[] = [
 const place = { workspace: W, home: HOME }
 const runs = (count: number) => ({ numRuns: process.env.RINGFENCE_FULL ? count * 20 : count })
 
-describe('whatever is contained', () => {
-  test('a decision is at most relaxed to `sandbox`, by rules that may be', () => {
+describe('for any set of contained risks', () => {
+  test('a decision is relaxed to `sandbox` at most, and only by containable rules', () => {
     fc.assert(
       fc.property(anyLine, anyContainment, fc.constantFrom(...CONFIGS), (line, contains, config) => {
         const policy = compilePolicy(config)
@@ -299,7 +299,7 @@ describe('whatever is contained', () => {
     )
   })
 
-  test('more contained never means a stricter decision, and nothing contained means the host’s', () => {
+  test('more containment never makes a decision stricter, and none gives the decision for the host', () => {
     fc.assert(
       fc.property(anyLine, anyContainment, anyContainment, (line, some, others) => {
         const policy = compilePolicy({})
@@ -312,7 +312,7 @@ describe('whatever is contained', () => {
     )
   })
 
-  test('a decision replays from its record: with the risks that it names contained, and no others', () => {
+  test('a decision replays from its record with only the risks that it names contained', () => {
     fc.assert(
       fc.property(anyLine, anyContainment, fc.constantFrom(...CONFIGS), (line, contains, config) => {
         const policy = compilePolicy(config)
@@ -327,7 +327,7 @@ describe('whatever is contained', () => {
     )
   })
 
-  test('a rule that the host asks or denies has risks', () => {
+  test('every rule that asks or denies on the host has risks', () => {
     for (const { id, action } of BUILT_IN)
       if (action === 'ask' || action === 'deny') expect(risksOf(id).length, id).toBeGreaterThan(0)
   })

@@ -7,25 +7,25 @@ import { SECRET_VARIABLE } from './commands/environment.ts'
 import { SECRETS, SYSTEM_SECRETS } from './commands/locations.ts'
 import { certificateEnvironment } from './network/proxy-environment.ts'
 
-/** What a command would run behind. */
+/** The sandbox that a command would run in. */
 export type Behind = {
   readonly plan: Plan
-  /** The backend that was chosen for the plan, and provides every guarantee that the plan needs. */
+  /** The backend chosen for the plan; it provides every guarantee that the plan needs. */
   readonly backend: string
   /** The hosts that can be reached now; default: the plan's. */
   readonly allowHosts?: readonly string[] | undefined
-  /** Variables of the command itself, beside the plan's. */
+  /** Variables of the command itself, in addition to the plan's. */
   readonly env?: Readonly<Record<string, string>> | undefined
-  /** The operator opened the network to sandboxes whose clients have nobody to ask (E2B's), so using it is no question. */
+  /** The operator opened the network to sandboxes whose clients cannot ask anybody (E2B's), so using it is no question. */
   readonly isNetworkGranted?: boolean | undefined
-  /** The home directory of the user of this process. */
+  /** The home directory of the user who runs this process. */
   readonly home: string
 }
 
 /**
- * The risks that a sandbox contains, each with the guarantee that does. SECURITY: only a guarantee counts that the plan
- * needs, because then the chosen backend claims it and nobody waived it. `native`, `mock` and remote backends contain
- * nothing, and neither does a plan that shows the whole host or a socket of it, behind which anything may listen.
+ * The risks that a sandbox contains, each with the guarantee that contains it. SECURITY: only guarantees that the plan
+ * needs count, because the chosen backend provides them and they are not waived. `native`, `mock` and remote backends
+ * contain nothing, and neither does a plan that mounts the whole host or one of its sockets, since any service may listen there.
  */
 export function containedBy(behind: Behind): Containment {
   const { plan, backend, home, allowHosts } = behind
@@ -37,7 +37,7 @@ export function containedBy(behind: Behind): Containment {
   return found
 }
 
-/** A plan never changes, so what it contains is computed once for each way to use it. */
+/** A plan never changes, so its containment is computed once per combination of options. */
 const KNOWN = new WeakMap<Plan, Map<string, Containment>>()
 
 function computed(behind: Behind): Containment {
@@ -67,9 +67,9 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
   const { mode, allowHosts: planned, unlisted } = plan.network
   if (mode === 'full') return []
   const held = all(plan, `net.${mode}`, 'ipc.private')
-  // A host that a person can be asked for can be reached.
+  // A host counts as reachable if a person can be asked for it.
   const isClosed = mode !== 'fetch' || ((allowHosts ?? planned).length === 0 && unlisted !== 'ask')
-  // SECURITY: with a secret in it, a sandbox could hand the secret's power to others.
+  // SECURITY: a sandbox that has a secret could let others use it over the network.
   const isUsable = isClosed || (behind.isNetworkGranted === true && !hasSecrets(behind))
   return [
     ['network', isUsable ? held : undefined],
@@ -89,7 +89,7 @@ function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
     ['machine-read', shows ? undefined : all(plan, 'fs.read', 'env.clean', 'proc.hidden')],
     ['workspace-credentials', ofHost.length === 0 ? all(plan, 'fs.read', 'env.clean') : undefined],
     ['persistence', write && (writable.length === 0 ? write : all(plan, 'fs.protect', 'cleanup'))],
-    // Reviewed changes wait in an overlay, and a person sees what was deleted before it is.
+    // With review, changes stay in an overlay, and a person sees deletions before they are applied.
     ['workspace-loss', writable.every(({ overlay }) => overlay) ? all(plan, 'fs.write') : undefined],
   ]
 }
@@ -97,20 +97,20 @@ function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
 /** Variables that name the file with the proxy's certificates. */
 const CERTIFICATES = new Set(Object.keys(certificateEnvironment('')))
 
-/** A brokered secret, or a variable whose name says that it is one. */
+/** A brokered secret, or a variable with the name of a secret. */
 const hasSecrets = ({ plan, env }: Behind): boolean =>
   plan.secrets.length > 0 ||
   Object.keys({ ...plan.env, ...env }).some((name) => SECRET_VARIABLE.test(name) && !CERTIFICATES.has(name))
 
 const segmentsOf = (path: string): readonly string[] => path.split('/').filter((segment) => segment !== '')
 const SECRET_PARTS = SECRETS.map(segmentsOf)
-/** Up to the first wildcard; what lies in `/root` is judged like what lies in any home. */
+/** Cut at the first wildcard; `/root` is handled with the other home directories. */
 const SYSTEM_PARTS = SYSTEM_SECRETS.map((path) => path.replace(/\/[^/]*\*.*$/, '')).filter(
   (path) => path !== '/root',
 )
 const HOMES = /^\/(home|Users)(\/[^/]*)?$|^\/root$/
 
-/** SECURITY: `fs.read` keeps nothing back that a mount shows, so a mount near credentials counts as showing them. */
+/** SECURITY: `fs.read` does not hide anything inside a mount, so a mount near credentials counts as showing them. */
 function showsCredentials({ real, target }: Mount, home: string): boolean {
   return [real, target].some(
     (path) =>
@@ -121,7 +121,7 @@ function showsCredentials({ real, target }: Mount, home: string): boolean {
   )
 }
 
-/** Whether the path goes through a secret location, or ends on the way to one. */
+/** Whether the path contains a secret location, or is a parent directory of one. */
 function meets(path: readonly string[], secret: readonly string[]): boolean {
   return path.some((_, start) =>
     secret.every((part, index) => start + index >= path.length || path[start + index] === part),

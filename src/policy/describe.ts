@@ -5,7 +5,7 @@ import { sandboxPolicyOf } from './plan.ts'
 import { compilePolicy } from './policy.ts'
 import { BUILT_IN } from './rules/index.ts'
 
-/** The operator's ceilings, with their units. */
+/** The operator's limits, with their units. */
 export const LIMITS = [
   ['max_cpus', 'processors'],
   ['max_memory_mb', 'MB of memory'],
@@ -13,7 +13,7 @@ export const LIMITS = [
   ['max_pids', 'processes'],
 ] as const
 
-/** What a configuration comes to, defaults included. Throws where it would not load. */
+/** The effective configuration, including defaults. Throws if the configuration would not load. */
 export function describePolicy(config: Config, home: string): PolicyDescription {
   const { rules, defaultAction, allowed } = compilePolicy(config)
   const { allowedPrefixes, blocked, networkModes } = sandboxPolicyOf(config, home)

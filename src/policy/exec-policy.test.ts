@@ -12,14 +12,14 @@ describe('exec policy', () => {
     expect(policy.evaluate(['mytool', 'x']).action).toBe('deny')
   })
 
-  it('a rule that is refused changes nothing', () => {
+  it('a rejected rule changes nothing', () => {
     const policy = new ExecPolicy({}, place)
     expect(() => policy.addPrefixRule(['bash'], 'allow')).toThrow()
     expect(() => policy.addRule({ prefix: ['a'], action: 'deny', match: ['b'] })).toThrow()
     expect(policy.rules).toEqual([])
   })
 
-  it('what is saved gives the same answers', () => {
+  it('a saved policy makes the same decisions', () => {
     const policy = new ExecPolicy({ policy: { default_action: 'ask' } }, place)
     policy.addRule({ glob: 'deploy *', action: 'deny', why: 'by hand only', match: ['deploy x'] })
     const again = ExecPolicy.fromJSON(JSON.parse(JSON.stringify(policy)), place)

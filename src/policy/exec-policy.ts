@@ -6,14 +6,14 @@ import { list } from '../model/shape.ts'
 import { type Context, judgeArgv, judgeLine } from './commands/judge.ts'
 import { type CommandPolicy, compilePolicy } from './policy.ts'
 
-/** What is kept of an `ExecPolicy`. */
+/** The serialised form of an `ExecPolicy`. */
 export type SavedPolicy = {
   readonly version: 2
   readonly default_action: Action
   readonly rules: readonly RuleConfig[]
 }
 
-/** A policy to which rules can be added at run time. It touches no files; the host loads and saves it. */
+/** A policy to which rules can be added at run time. It accesses no files; the host loads and saves it. */
 export class ExecPolicy {
   readonly #context: Context
   #config: Config
@@ -33,7 +33,7 @@ export class ExecPolicy {
       : judgeArgv(this.#compiled, command, context)
   }
 
-  /** Adds a rule; one that does not hold its own examples is refused and changes nothing. */
+  /** Adds a rule; a rule that fails its own examples is rejected and changes nothing. */
   addRule(rule: RuleConfig): void {
     const parsed = ruleShape.parse(rule, 'rule')
     const config = withRules(this.#config, [...this.rules, parsed])
@@ -54,7 +54,7 @@ export class ExecPolicy {
     return { version: 2, default_action: this.#compiled.defaultAction, rules: this.rules }
   }
 
-  /** Reads what `toJSON` made. Anything else is an error: a policy never loses rules quietly. */
+  /** Parses the output of `toJSON`. Anything else is an error: a policy never loses rules silently. */
   static fromJSON(saved: unknown, context: Context): ExecPolicy {
     const value = saved as Partial<SavedPolicy> | null
     if (typeof value !== 'object' || value === null || value.version !== 2)

@@ -4,8 +4,8 @@ import { gathered, learnedPolicy, usesOutside } from './learned.ts'
 
 const use = (kind: 'read' | 'write' | 'start', path: string) => ({ kind, path })
 
-describe('what a run was seen to want', () => {
-  test('what every sandbox shows is not worth a word', () => {
+describe('observed accesses of a run', () => {
+  test('paths that every sandbox shows are omitted', () => {
     const uses = [
       use('read', '/usr/lib/x'),
       use('read', '/w/a'),
@@ -19,7 +19,7 @@ describe('what a run was seen to want', () => {
     expect(usesOutside(uses, 'write', '/w')).toEqual(['/srv/c'])
   })
 
-  test('a few files stay files, many are their directory', () => {
+  test('a few files are listed, many are replaced by their directory', () => {
     const many = Array.from({ length: 6 }, (_, i) => `/srv/many/${i}`)
     expect(gathered(['/srv/a', '/srv/b', ...many, '/srv/many/deep/x'])).toEqual([
       '/srv/a',
@@ -41,7 +41,7 @@ describe('the policy', () => {
     ],
   }
 
-  test('names no more than was seen', () => {
+  test('grants no more than was observed', () => {
     const text = learnedPolicy({
       workspace: '/w',
       line: 'npm install && ls -l',
@@ -57,7 +57,7 @@ describe('the policy', () => {
     expect(text).toContain('# left out: /root/.ssh/id rsa (secret)')
   })
 
-  test('without hosts there is no network', () => {
+  test('has no network without hosts', () => {
     const text = learnedPolicy({ workspace: '/w', line: 'ls', decision, reads: [], hosts: [], leftOut: [] })
     expect(text).toContain('allowed_network_modes = ["offline"]')
     expect(text).not.toContain('[network]')

@@ -2,7 +2,7 @@ import type { Use } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
 import { isWithin } from '../model/path.ts'
 
-/** What a run was seen to need, and the smallest policy that grants it. */
+/** The resources that a run used, and the smallest policy that grants them. */
 export type Learned = {
   readonly workspace: string
   readonly line: string
@@ -10,11 +10,11 @@ export type Learned = {
   /** Paths outside the workspace that it may read. */
   readonly reads: readonly string[]
   readonly hosts: readonly string[]
-  /** What it wanted and does not get, with the reason. */
+  /** Requests that the policy does not grant, with the reason. */
   readonly leftOut: readonly { readonly what: string; readonly why: string }[]
 }
 
-/** Every sandbox shows these, or has its own. */
+/** Paths that every sandbox shows or has its own version of. */
 const SHOWN = [
   '/usr',
   '/bin',
@@ -31,7 +31,7 @@ const SHOWN = [
   '/var/tmp',
 ]
 
-/** The paths of one kind that lie outside of what a sandbox shows anyway. */
+/** The paths of one kind outside of those that a sandbox shows anyway. */
 export function usesOutside(uses: readonly Use[], kind: Use['kind'], workspace: string): readonly string[] {
   const inside = [workspace, ...SHOWN]
   const paths = uses.filter((use) => use.kind === kind).map(({ path }) => plain(path))
@@ -40,7 +40,7 @@ export function usesOutside(uses: readonly Use[], kind: Use['kind'], workspace: 
     .sort()
 }
 
-/** Without dots and double slashes; links are the host's to follow. */
+/** Without dots and double slashes; symlinks are resolved on the host. */
 function plain(path: string): string {
   const names: string[] = []
   for (const name of path.split('/')) {
@@ -50,7 +50,7 @@ function plain(path: string): string {
   return `/${names.join('/')}`
 }
 
-/** Many files of one directory are the directory. */
+/** Many files in one directory are replaced by the directory. */
 export function gathered(paths: readonly string[]): readonly string[] {
   const counts = new Map<string, string[]>()
   for (const path of paths) {
@@ -65,7 +65,7 @@ export function gathered(paths: readonly string[]): readonly string[] {
 
 const MANY = 5
 
-/** The policy as an operator would write it, with what it leaves out as comments. */
+/** The policy as an operator would write it; omitted requests are listed in comments. */
 export function learnedPolicy(learned: Learned): string {
   const { workspace, line, decision, reads, hosts, leftOut } = learned
   const programs = [...new Set(decision.commands.map(({ argv }) => argv[0] ?? '').filter(Boolean))]
@@ -96,7 +96,7 @@ const flags = (reads: readonly string[], hosts: readonly string[]): string =>
 const quoted = (text: string): string => JSON.stringify(text)
 const listText = (items: readonly string[]): string => `[${items.map(quoted).join(', ')}]`
 
-/** One rule for each program with its first word; its own line is the example. */
+/** One rule per program and first word, with the command line as its example. */
 function rulesText({ commands }: Decision): readonly string[] {
   const prefixes = new Map(commands.map(({ argv }) => [JSON.stringify(prefixOf(argv)), argv]))
   return [...prefixes].flatMap(([, argv]) => {
@@ -106,7 +106,7 @@ function rulesText({ commands }: Decision): readonly string[] {
   })
 }
 
-/** The program, and its subcommand where the next word looks like one. */
+/** The program, and its subcommand if the next word looks like one. */
 function prefixOf(argv: readonly string[]): readonly string[] {
   const [program, next] = argv
   if (program === undefined) return []

@@ -3,7 +3,7 @@ import type { Decision } from '../model/decision.ts'
 import { parseAddress } from './network/address.ts'
 import { isHostName } from './network/hosts.ts'
 
-/** The most hosts that a hint names. */
+/** The maximum number of hosts in a hint. */
 const MOST = 4
 const URL_HOST = /\b(?:https?|ftp|git|ssh|wss?):\/\/(?:[^\s/@'"]*@)?([A-Za-z0-9.-]+)(?::(\d{1,5}))?/g
 /** `git@host:path`, as git and scp write it. */
@@ -11,15 +11,15 @@ const SCP_HOST = /(?<![\w.@/])[\w.-]+@([A-Za-z0-9.-]+\.[A-Za-z]{2,}):/g
 const REGISTRY_CLIENTS = /^(npm|npx|pnpm|yarn|bun|pip3?|pipx|uv|uvx|poetry|cargo|gem|bundle|go)$/
 
 /**
- * Why a command could not reach the network, and the option that lets it: for a command whose questions about the
- * network were answered by a sandbox that has none.
+ * Why a command could not reach the network, and the option that permits it: for a command whose network questions were
+ * skipped because its sandbox has no network.
  */
 export function networkHint({ contained, commands }: Decision, outcome: Outcome): string | undefined {
   const guarantee = contained?.find(({ rule, by }) => by.network && rule !== 'system/packages')?.by.network
   if (guarantee === undefined) return undefined
   const hosts = hostsIn(commands)
   const failed = outcome.kind !== 'exited' || outcome.code !== 0
-  // Programs inside the sandbox can be reached, so a command that names no other host and succeeds needs no hint.
+  // Programs inside the sandbox are reachable, so a command that names no other host and succeeds needs no hint.
   if (hosts.length === 0 && !failed) return undefined
   const option =
     hosts.length === 0 ? '--allow-host HOST' : hosts.map((host) => `--allow-host ${host}`).join(' ')

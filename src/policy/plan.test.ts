@@ -150,7 +150,7 @@ describe('limits stay within the policy', () => {
     },
   )
 
-  test('what was asked for replaces the default', () => {
+  test('requested limits replace the default', () => {
     expect(planned({ limits: { pids: 3, wallMs: 9 } }).limits).toEqual({ pids: 3, memoryMb: 3000, wallMs: 9 })
   })
 })
@@ -173,7 +173,7 @@ describe('network modes', () => {
     expect(plan instanceof SandboxError ? plan.code : plan.network.mode).toBe(expected)
   })
 
-  test('the hosts go along', () => {
+  test('the hosts are passed on', () => {
     expect(planned({ network: { mode: 'fetch', allowHosts: ['a.b'] } }).network.allowHosts).toEqual(['a.b'])
   })
 })
@@ -309,7 +309,7 @@ describe('mounts', () => {
     expect(plan instanceof SandboxError ? plan.code : shown(plan)).toEqual(expected)
   })
 
-  test('a slash at the end does not make another target', () => {
+  test('a trailing slash does not make another target', () => {
     const mounts = [
       { source: W, target: '/data' },
       { source: '/home/u/q', target: '/data/' },
@@ -322,12 +322,12 @@ describe('mounts', () => {
     expect(codeOf({ workspace: '/home/u/q', read: [path] })).toBe('forbidden-host-path')
   })
 
-  test('a preset does not open what the operator’s prefixes keep closed', () => {
+  test('a preset does not open paths outside the operator’s prefixes', () => {
     const config: Config = { policy: { allowed_host_prefixes: [W] } }
     expect(codeOf({ preset: 'danger-full-access', workspace: W }, { config })).toBe('forbidden-host-path')
   })
 
-  test('a mount that the whole root would swallow is refused, not forgotten', () => {
+  test('a mount inside a mounted root is refused, not dropped', () => {
     expect(codeOf({ preset: 'danger-full-access', mounts: [{ source: W, target: '/data' }] })).toBe(
       'invalid-input',
     )
@@ -400,7 +400,7 @@ describe('masks', () => {
   const contradict = (deny: readonly string[], granted: readonly string[]): boolean =>
     deny.some((path) => [W, ...granted].some((grant) => `${grant}/`.startsWith(`${path}/`)))
 
-  test('to deny more never shows more', () => {
+  test('more denied paths never show more', () => {
     const lists = fc.subarray(inside)
     fc.assert(
       fc.property(lists, lists, fc.subarray(outside), (deny, more, read) => {
@@ -412,7 +412,7 @@ describe('masks', () => {
     )
   })
 
-  test('the order of lists never matters', () => {
+  test('the order of lists does not matter', () => {
     const lists = fc
       .subarray(outside)
       .chain((list) => fc.tuple(fc.constant(list), fc.shuffledSubarray(list, { minLength: list.length })))
@@ -487,7 +487,7 @@ describe('needs and waivers', () => {
     expect([...planned(spec).needs].sort()).toEqual([...needs].sort())
   })
 
-  test('a waiver is on the plan', () => {
+  test('a waiver is recorded in the plan', () => {
     expect(planned({ waive: ['limit.pids'] }).waived).toEqual(['limit.pids'])
     expect(planned({ backend: 'native', workspace: W }).waived).toEqual([
       ...WALL,
@@ -497,7 +497,7 @@ describe('needs and waivers', () => {
     expect(planned({}).waived).toEqual([])
   })
 
-  test('native gets no limit that nobody asked for', () => {
+  test('native gets only limits that were requested', () => {
     expect(planned({ backend: 'native', limits: { wallMs: 5 } }).limits).toEqual({ wallMs: 5 })
   })
 
@@ -540,7 +540,7 @@ describe('where and as whom', () => {
     expect(planned({ workspace }, { facts: { uid } }).runAs).toEqual(expected)
   })
 
-  test('the environment is ours and what was declared', () => {
+  test('the environment contains only defaults and declared variables', () => {
     const { env } = planned({ env: { A: '1', HOME: '/home/u/p' } })
     expect(env).toEqual({
       PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
@@ -578,7 +578,7 @@ describe('a plan', () => {
     expect(loose).toEqual([])
   })
 
-  test('is not what looks like one', () => {
+  test('cannot be forged by a similar object', () => {
     const plan = planned(everything)
     expect(isPlan(plan)).toBe(true)
     for (const copy of [
@@ -592,18 +592,18 @@ describe('a plan', () => {
     for (const thing of [undefined, null, 'plan', 5, {}, () => plan]) expect(isPlan(thing)).toBe(false)
   })
 
-  test('is a value: the same spec and facts give the same one', () => {
+  test('is a value: the same spec and facts give the same plan', () => {
     expect(planned(everything)).toEqual(planned(everything))
   })
 
-  test('is never made where policy objects', () => {
+  test('is never created if the policy refuses', () => {
     expect(isPlan(judge({ workspace: '/' }))).toBe(false)
   })
 })
 
 describe('the paths that need facts', () => {
   const policy = sandboxPolicyOf({ policy: { allowed_host_prefixes: ['~', '~/x', '/y', '~other'] } }, HOME)
-  test('are all that the spec and the policy name, once each', () => {
+  test('are all paths that the spec and the policy name, once each', () => {
     const spec = parseSpec({
       workspace: '/a',
       read: ['/b', '/a'],

@@ -51,7 +51,7 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
   }
 }
 
-/** Every host path that a spec names and a decision therefore needs facts of. */
+/** Every host path that a spec names; the decision needs facts about each. */
 export function pathsOf(policy: SandboxPolicy, spec: Spec): readonly string[] {
   return [
     ...new Set([
@@ -68,7 +68,7 @@ export function pathsOf(policy: SandboxPolicy, spec: Spec): readonly string[] {
 }
 
 /**
- * Judges a whole spec and makes the one thing that backends accept, or says why not.
+ * Checks a whole spec and creates the plan, which is the only input that backends accept, or throws the reason.
  * INVARIANT: the only caller of `sealPlan`.
  */
 export function planFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan | SandboxError {
@@ -89,7 +89,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
-  // What nobody outside ever opens needs no protection from being planted.
+  // No host tool opens the private directories of a sandbox, so only granted mounts need protected names.
   const writes = granted.some((mount) => mount.mode === 'rw')
   const workspace = spec.workspace === undefined ? undefined : factOf(spec.workspace, facts)
   const wanted = { ...policy.ceilings, ...spec.limits }
@@ -128,13 +128,13 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   })
 }
 
-/** Every tenant may use an image of `ringfence image build`; an image of the container engine needs a grant. */
+/** Every tenant may use images built by `ringfence image build`; an image of the container engine needs a grant. */
 function mayBeEngineImage(policy: SandboxPolicy, { image }: Spec, { isBuiltImage }: Facts): boolean {
   if (image === undefined || isBuiltImage?.(image)) return false
   return policy.engineImages?.includes(image) ?? true
 }
 
-/** Fields that nothing honours here, or not together: refused by name, never ignored. */
+/** Fields that are not supported, or not together: refused with their names, never ignored. */
 function refuseUnbuilt(spec: Spec): void {
   if (spec.template !== undefined)
     throw new SandboxError('unsupported', `there is no template \`${spec.template}\``, {
@@ -157,7 +157,7 @@ function refuseUnbuilt(spec: Spec): void {
     })
 }
 
-/** Root's sandboxes run as the owner of their workspace, when that is somebody else. */
+/** Sandboxes started by root run as the owner of their workspace, if the owner is another user. */
 const ownerOf = (facts: Facts, place: PathFact | undefined): Plan['runAs'] =>
   facts.uid === 0 && place && place.uid !== 0 ? { uid: place.uid, gid: place.gid } : undefined
 
@@ -181,7 +181,7 @@ const baseEnvironment = (facts: Facts): Readonly<Record<string, string>> => ({
   RINGFENCE: '1',
 })
 
-/** SECURITY: a directory that the sandbox writes to comes last, so that it replaces no program of the system. */
+/** SECURITY: the directory that the sandbox can write comes last, so that it cannot shadow system programs. */
 const homeEnvironment = (home: string): Readonly<Record<string, string>> => ({
   HOME: home,
   USER: 'user',
@@ -199,7 +199,7 @@ function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
 
 const DEFAULT_PIDS = 1024
 
-/** The asked limits, each within the operator's ceiling; where none was asked, a ceiling that keeps the host alive. */
+/** The requested limits, capped by the operator's; without a request, a default that protects the host. */
 function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
   const asked = spec.limits ?? {}
   for (const name of ['cpus', 'memoryMb', 'diskMb', 'pids'] as const) {
@@ -260,7 +260,7 @@ function needsOf(preset: Preset, mode: NetworkMode, asked: Limits, limits: Limit
   }
 }
 
-/** `native` has no wall and is only taken by name: that gives up the whole wall, but not a limit asked for. */
+/** `native` has no isolation and must be requested by name: that waives all isolation, but not a requested limit. */
 function split(
   spec: Spec,
   needs: Needs,

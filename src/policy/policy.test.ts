@@ -12,7 +12,7 @@ const actionOf = (config: Config, line: string, cwd?: string): Action =>
   judgeLine(compilePolicy(config), line, cwd === undefined ? place : { ...place, cwd }).action
 
 describe('rules', () => {
-  it('a rule of the operator replaces ours, in both directions', () => {
+  it('an operator rule replaces a built-in rule, in both directions', () => {
     expect(actionOf({}, 'git push origin main')).toBe('ask')
     expect(actionOf(withRules({ prefix: ['git', 'push'], action: 'allow' }), 'git push origin main')).toBe(
       'allow',
@@ -20,7 +20,7 @@ describe('rules', () => {
     expect(actionOf(withRules({ prefix: ['ls'], action: 'deny' }), 'ls')).toBe('deny')
   })
 
-  it('the strictest wins, whatever the length or priority', () => {
+  it('the strictest rule wins, independent of length or priority', () => {
     const rules: RuleConfig[] = [
       { prefix: ['git', 'status'], action: 'allow', priority: 9 },
       { prefix: ['git', 'status', '--short'], action: 'deny' },
@@ -40,7 +40,7 @@ describe('rules', () => {
     expect(['deny', 'ask']).toContain(actionOf(withRules(rule), line))
   })
 
-  it('a rule sees through wrappers, paths, quotes and options', () => {
+  it('a rule matches through wrappers, paths, quotes and options', () => {
     const config = withRules({ prefix: ['git', 'push'], action: 'deny' })
     for (const line of [
       'env git push',
@@ -57,7 +57,7 @@ describe('rules', () => {
     expect(actionOf(config, 'echo git push')).toBe('allow')
   })
 
-  it('a grant by name holds for the program of that name only', () => {
+  it('a grant by name applies only to the program of that name', () => {
     const config = withRules({ prefix: ['mytool'], action: 'allow' })
     expect(actionOf(config, 'mytool x')).toBe('allow')
     expect(actionOf(config, './mytool x')).not.toBe('allow')
@@ -65,7 +65,7 @@ describe('rules', () => {
     expect(actionOf(config, 'mytool "$x"')).not.toBe('allow')
   })
 
-  it('directories bind a rule by whole segments', () => {
+  it('directories restrict a rule by whole segments', () => {
     const config = withRules({ prefix: ['deploy'], action: 'allow', dirs: ['/workspace/ops'] })
     expect(actionOf(config, 'deploy', '/workspace/ops')).toBe('allow')
     expect(actionOf(config, 'cd ops && deploy')).toBe('allow')

@@ -17,8 +17,8 @@ export type { CommandPolicy } from './rules/match.ts'
 const BUILT_IN_INDEX = indexBuiltIn(BUILT_IN)
 
 /**
- * Makes the policy for commands out of a configuration. Throws `invalid-config` for a rule that cannot be compiled,
- * that grants a bare interpreter, or whose examples lie: a broken policy never becomes a weaker one.
+ * Compiles the command policy from a configuration. Throws `invalid-config` for a rule that cannot be compiled, that
+ * grants a bare interpreter, or whose examples fail: a broken policy never becomes a weaker one.
  */
 export function compilePolicy(config: Config): CommandPolicy {
   const rules = rulesOf(config)
@@ -37,7 +37,7 @@ export function compilePolicy(config: Config): CommandPolicy {
   }
 }
 
-/** The operator's rules, each compiled and safe to grant; what their examples say is not looked at. */
+/** The operator's rules, each compiled and safe to grant; their examples are not checked. */
 export function rulesOf(config: Config): readonly Rule[] {
   const rules = (config.policy?.rule ?? []).map((rule, index) =>
     compileRule(rule, rule.id ?? `policy.rule[${index}]`),
@@ -46,7 +46,7 @@ export function rulesOf(config: Config): readonly Rule[] {
   return rules
 }
 
-/** One example of a rule, and whether the rule does with it what the example says. */
+/** One example of a rule, and whether the rule behaves as the example says. */
 export type ExampleResult = {
   readonly rule: string
   readonly list: 'match' | 'not_match'
@@ -70,7 +70,7 @@ export function examplesOf(rule: Rule): readonly ExampleResult[] {
 
 const subject = (argv: readonly string[]) => ({ spellings: [argv], trusted: true, cwds: [], home: '' })
 
-// SECURITY: whoever may start an interpreter with any arguments may do anything, so no rule grants one bare.
+// SECURITY: an interpreter with arbitrary arguments can do anything, so no rule may grant one without arguments.
 function refuseBareLaunchers(rule: Rule): void {
   if (rule.action !== 'allow') return
   const anywhere: Rule = { ...rule, dirs: [] }
@@ -85,10 +85,10 @@ function refuseBareLaunchers(rule: Rule): void {
   }
 }
 
-/** The reference place for examples; only matching counts, so any will do. */
+/** The context for examples; its paths do not matter, because only matching is checked. */
 const EXAMPLE = { workspace: '/workspace', home: '/home/agent' }
 
-/** Whether the rule holds for some command in the line. */
+/** Whether the rule matches some command in the line. */
 function matchesIn(rule: Rule, line: string): boolean {
   const alone: CommandPolicy = {
     rules: [{ ...rule, dirs: [] }],

@@ -6,7 +6,7 @@ export { INERT_GIT } from './commands/tools/git-repository.ts'
 
 import { type CommandPolicy, compilePolicy } from './policy.ts'
 
-/** Where a line runs: directly, inside a sandbox, after a person agreed, or never. */
+/** Where a line runs: on the host, in a sandbox, after approval, or never. */
 export type Route = {
   readonly mode: 'host' | 'sandbox' | 'ask' | 'deny'
   readonly reason: string
@@ -16,7 +16,7 @@ export type Route = {
 /** Programs that are always, or never, run in a sandbox. */
 export type RouterLists = { readonly always?: readonly string[]; readonly never?: readonly string[] }
 
-/** Chooses between host and sandbox for operators who asked for that choice. */
+/** Chooses between host and sandbox for operators who enabled that choice. */
 export class AutoSandboxRouter {
   readonly #policy: CommandPolicy
   readonly #context: Context
@@ -30,7 +30,7 @@ export class AutoSandboxRouter {
     this.#never = new Set(lists.never ?? [])
   }
 
-  /** A router for what the operator wrote. */
+  /** Creates a router from the operator's configuration. */
   static fromConfig(config: Config, context: Context): AutoSandboxRouter {
     const { always_sandbox, never_sandbox } = config.router ?? {}
     return new AutoSandboxRouter(compilePolicy(config), context, {
@@ -39,7 +39,7 @@ export class AutoSandboxRouter {
     })
   }
 
-  /** The strictest route that any command of the line needs. What cannot be read never runs on the host. */
+  /** The strictest route that any command of the line needs. A line that cannot be parsed never runs on the host. */
   route(line: string): Route {
     const { decision, nodes } = inspectLine(this.#policy, line, this.#context)
     const { action, reason } = decision
@@ -47,7 +47,7 @@ export class AutoSandboxRouter {
     const named = nodes.find((node) => this.#names(this.#always, node.argv))
     if (named) return { mode: 'sandbox', reason: `\`${named.argv[0]}\` always runs in a sandbox`, decision }
     if (action === 'allow') return { mode: 'host', reason, decision }
-    // SECURITY: `never` lifts only what is boxed for want of a rule; a finding keeps its box.
+    // SECURITY: `never` applies only to commands that run in a sandbox by default; a finding still requires the sandbox.
     const lifted = nodes.every(
       (node) => node.action === 'allow' || (node.rule === 'default' && this.#names(this.#never, node.argv)),
     )

@@ -1,19 +1,19 @@
 import type { Suggestion } from '../model/api/policy.ts'
 
-/** What people's answers and refused connections suggest. Pure: records in, suggestions out; a person decides. */
+/** Suggestions from approvals and refused connections. Pure: records in, suggestions out; a person decides. */
 type AuditRecord = Readonly<Record<string, unknown>>
 
 const ENOUGH = 2
 const MOST = 20
 
-/** Suggestions from records of the trail, oldest first. */
+/** Suggestions from audit records, oldest first. */
 export function suggestFrom(records: readonly AuditRecord[]): readonly Suggestion[] {
   return [...ruleSuggestions(records), ...hostSuggestions(records)].slice(0, MOST)
 }
 
 type Answered = { readonly command: string; readonly approved: boolean; readonly seq: number }
 
-/** Commands that a person was asked about, with the answer. */
+/** Commands that needed approval, with the answer. */
 function answersIn(records: readonly AuditRecord[]): readonly Answered[] {
   const asked = new Map<string, AuditRecord>()
   const answers: Answered[] = []
@@ -31,9 +31,9 @@ function answersIn(records: readonly AuditRecord[]): readonly Answered[] {
   return answers
 }
 
-/** The program and, where the next word looks like one, its subcommand. */
+/** The program and, if the next word looks like one, its subcommand. */
 function prefixIn(command: string): readonly string[] {
-  // What holds more than plain words is more than one command or none that a prefix could name.
+  // Shell syntax means several commands, or one that a prefix cannot describe.
   if (/[|&;<>()$`\\"'\n*?[\]{}~]/.test(command)) return []
   const [program, next] = command.trim().split(/\s+/)
   if (!program || !/^[\w.-]+$/.test(program)) return []
@@ -78,7 +78,7 @@ function hostSuggestions(records: readonly AuditRecord[]): readonly Suggestion[]
   const hosts = new Map<string, number[]>()
   for (const { event, host, details, seq } of records) {
     if (event !== 'SandboxViolation' || typeof host !== 'string') continue
-    // SECURITY: only names that were merely not on the list; private and metadata addresses are never suggested.
+    // SECURITY: only hosts that were just not on the list; private and metadata addresses are never suggested.
     if (!/not (?:on|in|among)|allow/i.test(String(details)) || !/^[a-z0-9.-]+\.[a-z]{2,}$/i.test(host))
       continue
     hosts.set(host, [...(hosts.get(host) ?? []), Number(seq)])

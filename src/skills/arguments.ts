@@ -7,22 +7,22 @@ import { readingsOf } from '../policy/paths/text.ts'
 import type { SkillViolation } from '../wasm/host/host-parts.ts'
 import { argumentsOf } from '../wasm/sandbox.ts'
 
-/** The input of a script: as arguments, and what in it names a place is judged before anything starts. */
+/** Converts the input of a script to arguments and checks every path and URL in it before the script starts. */
 
-// Longer ones come by standard input alone; the kernel has a limit for arguments.
+// Longer inputs are passed on standard input only: the kernel limits the size of arguments.
 const MAX_ARGUMENTS = 64 * 1024
 
-/** The arguments of a script; none when they are too long. */
+/** The arguments of a script; empty if they would be too long. */
 export function scriptArguments(input: Json): readonly string[] {
   const args = argumentsOf(input)
   return args.reduce((sum, arg) => sum + Buffer.byteLength(arg) + 1, 0) > MAX_ARGUMENTS ? [] : args
 }
 
-/** Where a script's paths may lead. */
+/** The directories that a script's paths may refer to. */
 export type InputDirectories = {
   /** Relative paths start here. */
   readonly base: string
-  /** Real directories and files of the host that the sandbox shows. */
+  /** Real directories and files of the host that are mounted in the sandbox. */
   readonly roots: readonly string[]
   readonly network: NetworkPolicy
 }
@@ -34,7 +34,7 @@ export type InputRefusal = {
   readonly violation: SkillViolation
 }
 
-/** The first text in the input, at any depth, that leads where nothing was granted. */
+/** Refuses the first string in the input, at any depth, that refers to a path or host that is not granted. */
 export function judgeInput(input: Json, places: InputDirectories): InputRefusal | undefined {
   for (const value of textsIn(input)) {
     const refusal = /^[a-z][a-z0-9+.-]*:\/\//i.test(value)
@@ -67,7 +67,7 @@ function judgeUrl(url: string, { network }: InputDirectories): InputRefusal | un
   }
 }
 
-/** Inside the sandbox these are its own, whatever the host has there. */
+/** The sandbox has its own directories at these paths; the host's are not visible. */
 const OWN = ['/skill', '/tmp']
 
 function judgePlace(text: string, { base, roots }: InputDirectories): InputRefusal | undefined {
@@ -78,7 +78,7 @@ function judgePlace(text: string, { base, roots }: InputDirectories): InputRefus
   })
   if (readingsOf(text).some((reading) => /(^|[/\\])\.\.([/\\]|$)/.test(reading))) return outside()
   const screened = screenPath(text.startsWith('/') ? text : `${base}/${text}`)
-  // What cannot be a path is a text; only an absolute one is always meant as a place.
+  // A string that is not a valid path is plain text; only an absolute path is always treated as a path.
   if (screened.kind === 'refused') return text.startsWith('/') ? outside() : undefined
   if (
     OWN.some((root) => isWithin(screened.path, root)) &&

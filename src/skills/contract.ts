@@ -8,14 +8,14 @@ import type { LogLine } from '../wasm/worker/guest-protocol.ts'
 import type { Inspection } from './inspect.ts'
 import type { OpenSandbox } from './script.ts'
 
-/** What goes into a run of a skill and what comes out. */
+/** Options and results of a skill run. */
 
-/** What the composition root gives. */
+/** Dependencies provided by the composition root. */
 export type SkillRunnerParts = {
   readonly config: Config
   readonly stateDir: string
   readonly cwd: string
-  /** The host's own variables; one of them is passed on only where the caller grants `EnvRead` of its name. */
+  /** The host's environment; a variable is passed on only if the caller grants `EnvRead` for its name. */
   readonly env: Readonly<Record<string, string>>
   readonly trail: EventSink
   readonly open: OpenSandbox
@@ -25,24 +25,24 @@ export type SkillRunnerParts = {
   readonly end?: () => Promise<void>
 }
 
-/** What a caller says about one run. */
+/** Options of one run. */
 export type SkillRunOptions = {
   readonly input?: Json
-  /** Added to what the manifest asks for; red flags are granted here or not at all. */
+  /** Added to the manifest's capabilities; flagged capabilities are granted only if they are listed here. */
   readonly grants?: readonly string[]
-  /** What the caller holds itself: a skill that asks for more is refused. */
+  /** The caller's own capabilities: a skill that requests more is refused. */
   readonly parent?: readonly string[]
   readonly agentId?: string | undefined
-  /** Throws when whoever asks may not have what the skill is granted of the host. */
+  /** Throws if the caller is not allowed to give these capabilities to the skill. */
   readonly authorize?: (grants: readonly Capability[]) => void
-  /** Only a skill that was inspected here, by its name; never a directory. */
+  /** Accepts only the name of an inspected skill, never a directory. */
   readonly inspectedOnly?: boolean
-  /** The directory that files are read and written in; the current one unless told. */
+  /** The directory for files that are read and written; default: the current directory. */
   readonly workspace?: string
   readonly signal?: AbortSignal
 }
 
-/** How a run ended and what it used. */
+/** The result of a run and the resources it used. */
 export type SkillResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
   readonly skill: string
   readonly execId: string
@@ -51,9 +51,9 @@ export type SkillResult = ({ readonly ok: Json } | { readonly error: RunError })
   readonly durationMs: number
   readonly violations: readonly SkillViolation[]
   readonly log: readonly LogLine[]
-  /** The output was longer than the limit and was cut. */
+  /** The output exceeded the limit and was truncated. */
   readonly truncated: boolean
-  /** What the manifest asked for and did not get. */
+  /** Capabilities that the manifest requested and that were not granted. */
   readonly withheld: readonly string[]
 }
 
@@ -67,7 +67,7 @@ export type ListedSkill = {
   readonly state: 'unchanged' | 'changed' | 'missing'
 }
 
-/** A listed skill as an answer: without the fields that are undefined. */
+/** A listed skill as JSON, without undefined fields. */
 export function skillJson({
   version,
   runtime,
@@ -92,7 +92,7 @@ const inspectionJson = ({
   ...(description !== undefined && { description }),
 })
 
-/** The JSON of one run: of `ringfence skill run --json` and of the API. */
+/** The JSON result of one run, for `ringfence skill run --json` and the API. */
 export function resultJson(result: SkillResult): SkillRun {
   const { skill, execId, hash, fuel, durationMs, violations, log, truncated, withheld } = result
   return {

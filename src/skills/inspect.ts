@@ -3,7 +3,7 @@ import { type Ask, asksOf } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
 import { type Finding, importsOf, injectionPhrases, tellingImports, variablesRead } from './scan.ts'
 
-/** Everything that a person should know of a skill before it runs. */
+/** The report that a person should read before running a skill. */
 export type Inspection = {
   readonly name: string
   readonly version: string | undefined
@@ -13,18 +13,18 @@ export type Inspection = {
   readonly hash: string
   readonly files: number
   readonly bytes: number
-  /** By kind, as the manifest writes it. */
+  /** Requested capabilities by kind, as written in the manifest. */
   readonly asks: Readonly<Record<string, readonly string[]>>
   readonly env: readonly string[]
-  /** Asks that reach further than a careful author needs. They are granted only when the caller names them. */
+  /** Requests that are wider than usual. They are granted only if the caller names them. */
   readonly redFlags: readonly Finding[]
   readonly imports: readonly string[]
-  /** Variables that the code reads and the manifest does not declare. */
+  /** Environment variables that the code reads and the manifest does not declare. */
   readonly undeclared: readonly string[]
   readonly findings: readonly Finding[]
 }
 
-/** Looks at a skill without running anything of it. */
+/** Inspects a skill without running any of its code. */
 export function inspectSkill(skill: SkillPackage): Inspection {
   const { manifest, dir, hash, files } = skill
   const asks = asksOf(manifest)
@@ -54,7 +54,7 @@ const SECRET = /key|token|secret|passw|credential|auth|_url$|dsn/i
 const isWide = ({ kind, value }: Ask): boolean =>
   kind === 'network' ? /^\*(:|$)/.test(value) : /^\*+$/.test(value) || value === '/**'
 
-/** Why an ask is a red flag, if it is one. */
+/** Why a requested capability is a red flag, or `undefined`. */
 function flagOf(ask: Ask): Finding | undefined {
   const { kind, value } = ask
   const shown = `${kind} = ["${value}"]`
@@ -69,7 +69,7 @@ function flagOf(ask: Ask): Finding | undefined {
   return undefined
 }
 
-/** SECURITY: what is flagged is never granted by the manifest alone. */
+/** SECURITY: flagged capabilities are never granted by the manifest alone. */
 export function grantsOf(skill: SkillPackage): {
   readonly granted: readonly Capability[]
   readonly withheld: readonly Capability[]
@@ -93,7 +93,7 @@ const manyTools = (asks: readonly Ask[]): readonly Finding[] =>
 /** Set for every script, so no manifest has to declare them. */
 const ALWAYS = ['PATH', 'HOME', 'LANG']
 
-/** Variables that the code names and that nobody declared; they are not there when it runs. */
+/** Environment variables that the code reads without declaring them; they are not set when it runs. */
 export function undeclaredVariables(skill: SkillPackage): readonly string[] {
   const { env = {} } = skill.manifest
   return variablesRead(skill).filter((name) => !ALWAYS.includes(name) && !Object.hasOwn(env, name))

@@ -13,10 +13,10 @@ import {
 } from '../model/shape.ts'
 import { type Capability, parseCapability } from '../policy/grants/capability.ts'
 
-/** `skill.toml`, exactly as the author of a skill writes it. */
+/** The schema of `skill.toml`. */
 
 const RUNTIMES = ['wasm', 'python', 'node'] as const
-/** What a skill's code runs on. */
+/** The runtime of a skill. */
 export type RuntimeType = (typeof RUNTIMES)[number]
 
 const matching = (pattern: RegExp, what: string, max: number): Shape<string> => ({
@@ -29,7 +29,7 @@ const matching = (pattern: RegExp, what: string, max: number): Shape<string> => 
 
 const NAME = matching(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'a name of letters, digits, dots and hyphens', 64)
 const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/
-// SECURITY: the entry is a file of the package itself, whatever the package holds.
+// SECURITY: the entry is always a file inside the package.
 const ENTRY = matching(
   /^(?!.*(^|\/)\.{1,2}(\/|$))[^/\\\u0000-\u001f][^\\\u0000-\u001f]*$/,
   'a path inside the skill',
@@ -58,7 +58,7 @@ const manifestShape = object({
   runtime: object({
     type: oneOf(...RUNTIMES),
     entry: ENTRY,
-    /** The exported function of an Extism plug-in, when there are several. */
+    /** The exported function of an Extism plug-in to call, if there are several. */
     function: optional(text({ max: 256 })),
   }),
   capabilities: optional(capabilitiesShape),
@@ -67,7 +67,7 @@ const manifestShape = object({
 /** A parsed manifest. */
 export type Manifest = Infer<typeof manifestShape>
 
-/** The capability that each entry of `[capabilities]` stands for. */
+/** The capability for each key of `[capabilities]`. */
 const KIND = {
   tools: 'ToolInvoke',
   shell: 'ShellExec',
@@ -81,7 +81,7 @@ const KIND = {
 /** A key of `[capabilities]`. */
 export type AskKind = keyof typeof KIND
 
-/** One thing that a manifest asks for. */
+/** One requested capability. */
 export type Ask = { readonly kind: AskKind; readonly value: string; readonly capability: Capability }
 
 /** Parses the text of a `skill.toml`. */
@@ -105,7 +105,7 @@ export async function parseManifest(source: string): Promise<Manifest> {
 
 const HINT = 'see docs/skills.md for the fields'
 
-/** Everything that a manifest asks for, in the order of the table above. */
+/** All requested capabilities, in the order of the table above. */
 export const asksOf = ({ capabilities = {} }: Manifest): readonly Ask[] =>
   (Object.keys(KIND) as AskKind[]).flatMap((kind) =>
     (capabilities[kind] ?? []).map((value) => ({

@@ -6,7 +6,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import type { MemoryStore } from '../wasm/host/host-parts.ts'
 
-/** What one agent may keep. */
+/** Quotas of one agent. */
 export type MemoryQuota = { readonly keys: number; readonly bytes: number }
 
 const QUOTA: MemoryQuota = { keys: 1000, bytes: 1024 * 1024 }
@@ -14,8 +14,8 @@ const QUOTA: MemoryQuota = { keys: 1000, bytes: 1024 * 1024 }
 const digest = (text: string): string => createHash('sha256').update(text).digest('hex')
 
 /**
- * The memory of one agent: a file for each key under the state directory, written whole or not at all. Names are
- * hashed, so that neither an agent nor a key can name a place of its own.
+ * The memory of one agent: one file per key under the state directory, written atomically. File names are hashes, so
+ * that neither an agent's name nor a key can choose a path.
  */
 export function memoryOf(stateDir: string, agentId: string, quota: MemoryQuota = QUOTA): MemoryStore {
   const dir = join(stateDir, 'memory', digest(agentId))
@@ -48,7 +48,7 @@ function readKept(file: string): { readonly key: string; readonly value: Json } 
   }
 }
 
-/** What the other keys take. */
+/** Bytes used by the other keys. */
 const sizesIn = (dir: string, except: string): readonly number[] =>
   readdirSync(dir)
     .filter((name) => name.endsWith('.json'))

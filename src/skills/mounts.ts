@@ -4,17 +4,17 @@ import { SandboxError } from '../model/errors.ts'
 import { isInWorkspace } from '../model/path.ts'
 import { type Capability, grantsFile, grantsName } from '../policy/grants/capability.ts'
 
-/** What a script skill sees of the host. */
+/** The host paths that are mounted for a script skill. */
 export type ScriptMounts = {
   readonly read: readonly string[]
   readonly write: readonly string[]
-  /** Where it starts; the skill itself when it sees nothing of the workspace. */
+  /** The working directory; the skill's directory if nothing of the workspace is mounted. */
   readonly cwd: string | undefined
 }
 
 const MAX_MATCHES = 256
 
-/** Mounts are directories and files: a pattern becomes those that it names now. */
+/** Mounts are directories and files, so a pattern is expanded to the paths that match it now. */
 export function mountsFor(grants: readonly Capability[], workspace: string | undefined): ScriptMounts {
   const root = workspace === undefined ? undefined : realOf(workspace)
   const readsAll = ['file_read', 'file_list'].some((tool) => grantsName(grants, 'ToolInvoke', tool))
@@ -65,7 +65,7 @@ function placesIn(
   }
   const start = realOf([base, ...fixed].join('/') || '/')
   if (start === undefined) return []
-  // SECURITY: a link in the workspace must not make a mount of another place.
+  // SECURITY: a symlink in the workspace must not lead to a mount outside of it.
   if (grant.root === 'workspace' && root !== undefined && !isInWorkspace(start, root)) return []
   const rest = grant.pattern.slice(fixed.length)
   if (rest.length === 0 || (rest.length === 1 && rest[0]?.kind === 'many')) return [start]
@@ -80,7 +80,7 @@ function placesIn(
   return matchesBelow(grant, start, root)
 }
 
-/** The files that a pattern names now. */
+/** The files that match a pattern now. */
 function matchesBelow(grant: FileGrant, start: string, root: string | undefined): readonly string[] {
   const names = readdirSync(start, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
   const found = names

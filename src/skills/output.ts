@@ -1,6 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
 
-/** What a script writes, cut while it is read. */
+/** Collects a script's output up to a limit. */
 export class BoundedOutput {
   readonly #decoders = { stdout: new StringDecoder('utf8'), stderr: new StringDecoder('utf8') }
   readonly #texts = { stdout: '', stderr: '' }
@@ -12,13 +12,13 @@ export class BoundedOutput {
   }
 
   readonly take = (stream: 'stdout' | 'stderr', chunk: Uint8Array): void => {
-    // What will not be kept is not even decoded.
+    // Output past the limit is not decoded.
     if (this.#room === 0) this.#truncated ||= chunk.length > 0
     else this.#keep(stream, this.#decoders[stream].write(Buffer.from(chunk)))
   }
 
   #keep(stream: 'stdout' | 'stderr', text: string): void {
-    // Characters as a reader counts them: one of two code units is one.
+    // Count code points: a surrogate pair is one character.
     const units = Array.from(text)
     const kept = units.slice(0, this.#room)
     this.#room -= kept.length

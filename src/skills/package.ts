@@ -19,11 +19,11 @@ import { type Manifest, parseManifest } from './manifest.ts'
 /** One file of a skill, by its path inside the skill. */
 type SkillFile = { readonly path: string; readonly bytes: Uint8Array }
 
-/** A skill as it was read, all of it: what is inspected, hashed and run are the same bytes. */
+/** A skill, read once: inspection, hash and run all use the same bytes. */
 export type SkillPackage = {
   readonly dir: string
   readonly manifest: Manifest
-  /** SHA-256 over every path and every byte. */
+  /** SHA-256 over all paths and contents. */
   readonly hash: string
   readonly files: readonly SkillFile[]
   readonly entry: SkillFile
@@ -76,7 +76,7 @@ function entriesOf(dir: string): readonly import('node:fs').Dirent[] {
   }
 }
 
-/** SECURITY: what was a file a moment ago is opened as a file and not through a link. */
+/** SECURITY: a file that was replaced by a symlink after the listing is not followed. */
 function readPlain(file: string, path: string): Uint8Array {
   const fd = openSync(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
   try {
@@ -88,7 +88,7 @@ function readPlain(file: string, path: string): Uint8Array {
   }
 }
 
-/** Lengths stand before the text, so that no byte can move from one file to the next. */
+/** Each path and content is prefixed with its length, so that bytes cannot move between files without changing the hash. */
 function hashOf(files: readonly SkillFile[]): string {
   const hash = createHash('sha256')
   for (const { path, bytes } of files) {
@@ -98,12 +98,12 @@ function hashOf(files: readonly SkillFile[]): string {
 }
 
 /**
- * Writes the files that were read to a new directory, so that what runs is what was hashed and a change of the
- * original meanwhile reaches nobody. The caller removes it.
+ * Writes the files that were read to a new directory, so that the code that runs is the code that was hashed, even if
+ * the original changes meanwhile. The caller removes the directory.
  */
 export function stageSkill({ files }: SkillPackage): string {
   const root = mkdtempSync(join(tmpdir(), 'ringfence-skill-'))
-  // The sandbox may run as another user than we are.
+  // The sandbox may run as another user.
   chmodSync(root, 0o755)
   for (const { path, bytes } of files) {
     const file = join(root, path)

@@ -7,10 +7,10 @@ import type { SkillPackage } from './package.ts'
 
 const entryShape = object({ dir: text(), hash: text({ max: 64 }), inspected_at: text({ max: 64 }) })
 const registerShape = record(entryShape)
-/** Where a skill was and what it held when somebody looked at it. */
+/** The directory and the hash of a skill at the time of its inspection. */
 export type Inspected = Infer<typeof entryShape>
 
-/** The skills that were inspected here, by name. */
+/** The inspected skills, by name. */
 export class SkillRegister {
   readonly #file: string
   readonly #dir: string
@@ -28,7 +28,7 @@ export class SkillRegister {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return {}
       throw error
     }
-    // SECURITY: a register that cannot be read whole is an error: a changed skill would pass unnoticed.
+    // SECURITY: a register that cannot be parsed is an error; otherwise a changed skill would go unnoticed.
     try {
       return registerShape.parse(JSON.parse(source), 'inspected.json')
     } catch (cause) {
@@ -46,7 +46,7 @@ export class SkillRegister {
     writeAtomically(this.#file, `${JSON.stringify(all, null, 2)}\n`)
   }
 
-  /** What is on record of the skill in this directory. */
+  /** The entry for the skill in this directory. */
   of({ dir }: SkillPackage): Inspected | undefined {
     return Object.values(this.all()).find((entry) => entry.dir === dir)
   }

@@ -30,7 +30,7 @@ type Ended = Omit<SkillResult, 'skill' | 'execId' | 'hash' | 'withheld' | 'viola
   readonly violations: readonly (SkillViolation & { readonly recorded?: boolean })[]
 } & ({ readonly ok: Json } | { readonly error: RunError })
 
-/** Inspects, runs and counts skills. Every run is on record before and after. */
+/** Inspects and runs skills and records their usage. Every run is recorded before and after. */
 export class SkillRunner implements AsyncDisposable {
   readonly #parts: SkillRunnerParts
   readonly #register: SkillRegister
@@ -46,7 +46,7 @@ export class SkillRunner implements AsyncDisposable {
     this.#admission = new Admission('skills', { running, waiting: Number.POSITIVE_INFINITY, strict: true })
   }
 
-  /** Reads a skill, says what it asks for, and remembers its hash: a later run notices a change. */
+  /** Reads a skill, reports its requested capabilities and stores its hash, so that a later run can detect a change. */
   async inspect(target: string): Promise<Inspection & { readonly changed: boolean }> {
     const skill = await this.#read(target)
     const before = this.#register.of(skill)
@@ -55,7 +55,7 @@ export class SkillRunner implements AsyncDisposable {
     return { ...inspection, changed: before !== undefined && before.hash !== skill.hash }
   }
 
-  /** Runs a skill by its directory or by the name of an inspected one. Throws for what is refused before it runs. */
+  /** Runs a skill by directory, or by the name of an inspected skill. Throws if the run is refused before it starts. */
   async run(target: string, options: SkillRunOptions = {}): Promise<SkillResult> {
     const skill = await this.#read(target, options.inspectedOnly)
     const { name } = skill.manifest.skill
@@ -91,12 +91,12 @@ export class SkillRunner implements AsyncDisposable {
     }
   }
 
-  /** What the skills have used, by name; in one agent's runs, or in all. */
+  /** Usage per skill name, for one agent or for all. */
   usage(agentId?: string): readonly SkillUsage[] {
     return this.#usage.read(agentId)
   }
 
-  /** The inspected skills, and whether they are still what was inspected. */
+  /** The inspected skills, and whether each has changed since its inspection. */
   async list(): Promise<readonly ListedSkill[]> {
     const entries = Object.entries(this.#register.all()).sort(([a], [b]) => (a < b ? -1 : 1))
     return Promise.all(
@@ -110,7 +110,7 @@ export class SkillRunner implements AsyncDisposable {
     )
   }
 
-  /** The same with what each asks for; one that cannot be read says only that. */
+  /** The same with the requested capabilities; a skill that cannot be read has only an error. */
   async details(): Promise<readonly (ListedSkill & { readonly inspection?: Inspection })[]> {
     return Promise.all(
       (await this.list()).map(async (listed) => {
@@ -121,7 +121,7 @@ export class SkillRunner implements AsyncDisposable {
     )
   }
 
-  /** Ends the threads of WebAssembly skills, and what belongs to the runner alone. Twice is harmless. */
+  /** Ends the threads of WebAssembly skills and frees the runner's resources. Idempotent. */
   async close(): Promise<void> {
     this.#wasm?.close()
     this.#wasm = undefined
@@ -133,8 +133,8 @@ export class SkillRunner implements AsyncDisposable {
   }
 
   /**
-   * The name of a skill that was inspected, or a directory with a skill.toml.
-   * SECURITY: the name first: a directory of that name in the workspace must not take the skill's place.
+   * Accepts the name of an inspected skill, or a directory with a skill.toml.
+   * SECURITY: the name takes precedence: a directory of that name in the workspace must not shadow the skill.
    */
   async #read(target: string, inspectedOnly = false): Promise<SkillPackage> {
     const known = this.#register.all()
@@ -180,7 +180,7 @@ export class SkillRunner implements AsyncDisposable {
     return { granted: [...granted, ...own], withheld: escalations(explicit, asked.withheld), explicit }
   }
 
-  /** The manifest's own variables, and those of the host that the caller grants by their exact name. */
+  /** The manifest's variables, and the host variables that the caller grants by exact name. */
   #variables({ skill, explicit }: Run): Readonly<Record<string, string>> {
     const named = Object.entries(this.#parts.env).filter(
       ([name]) =>
@@ -249,7 +249,7 @@ export class SkillRunner implements AsyncDisposable {
     this.#usage.add({ skill, fuel, duration_ms: durationMs, violations, ok: outcome === 'ok', ...agent })
   }
 
-  /** A skill that did not run leaves its record too; what policy refused is a violation. */
+  /** Records a skill that did not run; a refusal by the policy is recorded as a violation. */
   async #recordRefusal(
     { code, message, family }: SandboxError,
     who: { readonly exec_id: string; readonly skill: string; readonly agent_id?: string },
@@ -266,7 +266,7 @@ export class SkillRunner implements AsyncDisposable {
   }
 }
 
-/** The ceilings of `[sandbox]`. */
+/** The limits of `[sandbox]`. */
 export function wasmLimits({ sandbox = {} }: Config): Required<Omit<WasmSandboxOptions, 'runner'>> {
   return {
     fuel: sandbox.wasm_fuel_limit ?? 10_000_000,

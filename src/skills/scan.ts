@@ -2,19 +2,19 @@ import { decodeModule } from '../wasm/meter/decode.ts'
 import type { RuntimeType } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
 
-/** What a skill's files say without running them. A scan warns; it is the wall that holds. */
+/** Static analysis of a skill's files. It only warns; the sandbox enforces. */
 
-/** Something in a skill that a person should look at. */
+/** One finding that a person should look at. */
 export type Finding = {
   readonly severity: 'critical' | 'warning' | 'info'
   readonly what: string
-  /** The file and line, where there is one. */
+  /** The file and line, if known. */
   readonly where?: string
 }
 
 const MAX_TEXT = 1024 * 1024
 
-/** Phrases that speak to a model and not to a reader. */
+/** Phrases that address a model instead of a human reader. */
 const PHRASES: readonly RegExp[] = [
   /\b(ignore|disregard|forget|override)\b.{0,30}\b(previous|prior|above|earlier|all|any|your)\b.{0,30}\b(instruction|prompt|rule|direction|guideline)s?\b/i,
   /\b(you are|act as|pretend to be|from now on you)\b.{0,40}\b(unrestricted|jailbroken|dan\b|developer mode|no longer bound)/i,
@@ -24,10 +24,10 @@ const PHRASES: readonly RegExp[] = [
   /\b(new|updated|real|actual) (system )?(instruction|prompt)s?\s*:/i,
   /\bwithout (asking|telling|informing|the knowledge of|confirmation from) (the )?(user|human|operator)\b/i,
 ]
-// Characters that are not seen and are read all the same.
+// Characters that are invisible to people but read by a model.
 const INVISIBLE = /[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\u{e0000}-\u{e007f}]/u
 
-/** Sentences in any text file of the skill that try to talk to a model. */
+/** Finds prompt injection in the text files of a skill. */
 export function injectionPhrases({ files }: SkillPackage): readonly Finding[] {
   return files.flatMap(({ path, bytes }) => {
     const source = textOf(bytes)
@@ -73,7 +73,7 @@ const IMPORTS: Readonly<Record<Exclude<RuntimeType, 'wasm'>, readonly RegExp[]>>
   ],
 }
 
-/** What the code imports: modules of a script, `module.name` of a WebAssembly module. */
+/** The imports of the code: modules of a script, `module.name` of a WebAssembly module. */
 export function importsOf(skill: SkillPackage): readonly string[] {
   const { type } = skill.manifest.runtime
   if (type === 'wasm') return wasmImports(skill.entry.bytes)
@@ -104,7 +104,7 @@ const VARIABLES: Readonly<Record<Exclude<RuntimeType, 'wasm'>, readonly RegExp[]
   node: [/\bprocess\s*\.\s*env\s*(?:\.\s*|\[\s*['"])([A-Za-z_]\w*)/g],
 }
 
-/** Names of environment variables that a script's text reads. */
+/** Names of environment variables that the script reads. */
 export function variablesRead(skill: SkillPackage): readonly string[] {
   const { type } = skill.manifest.runtime
   if (type === 'wasm') return []
@@ -114,7 +114,7 @@ export function variablesRead(skill: SkillPackage): readonly string[] {
   return [...new Set(found)].sort()
 }
 
-/** Modules that reach for what a sandbox keeps away. */
+/** Modules with capabilities that a sandbox restricts. */
 const TELLING: Readonly<Record<string, string>> = {
   subprocess: 'starts processes',
   'os.system': 'starts processes',
@@ -131,7 +131,7 @@ const TELLING: Readonly<Record<string, string>> = {
   worker_threads: 'starts threads',
 }
 
-/** What the imports tell. */
+/** Findings for the imports of a skill. */
 export const tellingImports = (imports: readonly string[]): readonly Finding[] =>
   imports.flatMap((name): readonly Finding[] => {
     const known = TELLING[name.replace(/^node:/, '')]

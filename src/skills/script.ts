@@ -15,7 +15,7 @@ import { mountsFor, type ScriptMounts } from './mounts.ts'
 import { BoundedOutput } from './output.ts'
 import { type SkillPackage, stageSkill } from './package.ts'
 
-/** The part of a sandbox that a script needs; the gate opens it. */
+/** The part of the sandbox interface that a script needs; the gate opens the sandbox. */
 type ScriptSandbox = {
   exec(
     command: readonly string[],
@@ -32,7 +32,7 @@ type ScriptSandbox = {
 /** Opens a sandbox for a spec, through the gate. */
 export type OpenSandbox = (spec: unknown) => Promise<ScriptSandbox>
 
-/** Ceilings of a script, as in `[sandbox]`. */
+/** Limits of a script, as in `[sandbox]`. */
 type ScriptLimits = { readonly timeoutMs: number; readonly outputCharacters: number }
 
 /** One run of one script. */
@@ -48,10 +48,10 @@ export type ScriptRun = {
   readonly signal: AbortSignal | undefined
 }
 
-/** How a script ended. */
+/** The result of a script. */
 export type ScriptResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
   readonly durationMs: number
-  /** `recorded` are those that the sandbox has put into the trail itself. */
+  /** `recorded`: the sandbox has already written the violation to the audit log. */
   readonly violations: readonly (SkillViolation & { readonly recorded: boolean })[]
   readonly log: readonly LogLine[]
   readonly truncated: boolean
@@ -59,7 +59,7 @@ export type ScriptResult = ({ readonly ok: Json } | { readonly error: RunError }
 
 const PLACE = '/skill'
 const PROGRAM = { python: ['python3', '-B'], node: ['node'] } as const
-/** What a sandbox sets for commands and a script does not get. */
+/** Variables that a sandbox sets for commands and that a script does not get. */
 const UNSET = ['TMPDIR', 'USER', 'RINGFENCE']
 
 /** Runs a Python or Node skill in the OS sandbox. */
@@ -72,7 +72,7 @@ export async function runScript(run: ScriptRun, open: OpenSandbox): Promise<Scri
       details: `EnvRead ${name}`,
       recorded: false,
     }))
-  // What of the workspace is not granted looks absent to the script; only what leads out of it is refused here.
+  // Paths in the workspace that are not granted look absent to the script; only paths outside of it are refused here.
   const base = mounts.cwd ?? run.skill.dir
   const roots = [...mounts.read, ...mounts.write, base]
   const refusal = judgeInput(run.input, { base, roots, network: run.network })
@@ -108,7 +108,7 @@ async function inSandbox(run: ScriptRun, mounts: ScriptMounts, open: OpenSandbox
   }
 }
 
-/** Whoever runs a skill by name has approved that its code runs, and nothing else that a rule may ask about. */
+/** Running a skill by name approves the execution of its code, but nothing else that a rule asks about. */
 const isSkillItself = ({ rules }: Decision): boolean =>
   rules.every((rule) => rule === 'code/outside' || rule === 'code/environment' || rule === 'default')
 
@@ -122,7 +122,7 @@ function commandFor({ skill, input }: ScriptRun): readonly string[] {
   return ['/usr/bin/env', ...unset, program, ...flags, `${PLACE}/${entry}`, ...scriptArguments(input)]
 }
 
-/** The whole workspace is the sandbox's own, so that it runs as the workspace's owner. */
+/** If the whole workspace is granted, it becomes the sandbox's workspace, so that the script runs as its owner. */
 function filesFor({ read, write, cwd }: ScriptMounts): Record<string, unknown> {
   const others = (paths: readonly string[]): readonly string[] => paths.filter((path) => path !== cwd)
   if (cwd !== undefined && write.includes(cwd)) return { workspace: cwd, read, write: others(write) }
@@ -142,7 +142,7 @@ function specFor(run: ScriptRun, mounts: ScriptMounts, staged: string): Record<s
     network: hosts.length > 0 ? { mode: 'fetch', allowHosts: hosts } : { mode: 'offline' },
     limits: {
       wallMs: run.limits.timeoutMs,
-      // Behind the limit in characters, which cuts: this one ends whoever goes on writing.
+      // Above the limit in characters, which truncates: this limit ends a script that keeps writing.
       outputBytes: run.limits.outputCharacters * 4 + 1024 * 1024,
     },
     ...(run.agentId !== undefined && { agentId: run.agentId }),
@@ -162,7 +162,7 @@ function resultOf(done: ExecResult, output: BoundedOutput): ScriptResult {
     .map((line) => ({ level: 'error', text: oneLine(line) }))
   const around = { durationMs: done.durationMs, violations, log, truncated }
   const error = errorOf(done, violations, log.at(-1)?.text)
-  // A value that was cut is a text: half of a JSON value would be another value.
+  // Truncated output stays text: part of a JSON value could parse as a different value.
   return error ? { error, ...around } : { ok: truncated ? stdout : looseJson(stdout), ...around }
 }
 

@@ -24,7 +24,7 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
 describe('memory', () => {
-  it('is kept for each agent, and for nobody else', async () => {
+  it('is private to each agent', async () => {
     await memoryOf(dir, 'a').store('key', { n: 1 })
     expect(await memoryOf(dir, 'a').recall('key')).toEqual({ n: 1 })
     expect(await memoryOf(dir, 'b').recall('key')).toBeUndefined()
@@ -32,7 +32,7 @@ describe('memory', () => {
     expect(await memoryOf(dir, 'a').recall('key')).toBe(null)
   })
 
-  it('lets no name choose a place', async () => {
+  it('never uses an agent name or a key as a path', async () => {
     const memory = memoryOf(dir, '../../x')
     for (const key of ['../../escape', 'a/b', '', '\0', '__proto__']) {
       await memory.store(key, key)
@@ -41,7 +41,7 @@ describe('memory', () => {
     expect(readdirSync(dir)).toEqual(['memory'])
   })
 
-  it('has quotas of keys and of bytes; replacing is not adding', async () => {
+  it('enforces quotas of keys and bytes; replacing a key does not count as adding one', async () => {
     const memory = memoryOf(dir, 'a', { keys: 3, bytes: 200 })
     for (const key of ['1', '2', '3', '3']) await memory.store(key, 'x')
     await expect(memory.store('4', 'x')).rejects.toMatchObject({ code: 'resource-exhausted' })
@@ -52,7 +52,7 @@ describe('memory', () => {
 
 describe('usage', () => {
   const run = { skill: 's', fuel: 10, duration_ms: 1.5, violations: 1, ok: true }
-  it('adds up by skill', () => {
+  it('sums up runs by skill', () => {
     const log = new UsageLog(dir)
     expect(log.read()).toEqual([])
     for (const skill of ['s', 'b', 's']) log.add({ ...run, skill })
@@ -62,7 +62,7 @@ describe('usage', () => {
     ])
   })
 
-  it('survives a line that a crash has cut, and what comes after it', () => {
+  it('ignores a line truncated by a crash and keeps the lines after it', () => {
     const log = new UsageLog(dir)
     log.add(run)
     const file = join(dir, 'skills', 'usage.jsonl')
@@ -86,7 +86,7 @@ describe('usage of many runs', () => {
     ...(n % 4 > 0 && { agent: `a${n % 4}` }),
   })
 
-  it('takes no more room than the sums do, and says the same', () => {
+  it('compacts the file and returns the same sums', () => {
     const [bounded, whole] = [new UsageLog(dir, { mostBytes: 4000 }), new UsageLog(join(dir, 'whole'))]
     for (let n = 0; n < 300; n++) {
       bounded.add(nth(n))
@@ -99,7 +99,7 @@ describe('usage of many runs', () => {
     expect(statSync(file()).mode & 0o777).toBe(0o600)
   })
 
-  it('is not made anew with every run where even the sums are many', () => {
+  it('does not compact after every run when the sums alone exceed the limit', () => {
     const log = new UsageLog(dir, { mostBytes: 100 })
     let [replaced, last] = [0, 0]
     for (let n = 0; n < 200; n++) {
@@ -112,7 +112,7 @@ describe('usage of many runs', () => {
     expect(log.read().reduce((sum, { runs }) => sum + runs, 0)).toBe(200)
   })
 
-  it('goes on after one who died in its turn, and never replaces what another one holds', () => {
+  it('takes over the lock of a dead process and does not compact while another process holds it', () => {
     const lock = `${file()}.lock`
     const log = new UsageLog(dir, { mostBytes: 300 })
     log.add(nth(1))
@@ -128,7 +128,7 @@ describe('usage of many runs', () => {
 })
 
 describe('output', () => {
-  it('counts characters, whatever the chunks cut through', () => {
+  it('counts characters even when chunks split them', () => {
     const bytes = Buffer.from('aä€𝄞'.repeat(10))
     for (const size of [1, 2, 3, 5, 1000]) {
       const output = new BoundedOutput(7)

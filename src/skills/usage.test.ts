@@ -6,7 +6,7 @@ import ts from 'typescript'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { UsageLog } from './usage.ts'
 
-/** Several real processes on one usage log that is replaced all the time. */
+/** Several real processes write to one usage log that is compacted all the time. */
 
 const MOST_BYTES = 1500
 let root = ''
@@ -37,7 +37,7 @@ beforeAll(() => {
   }
   writeFileSync(join(root, 'js', 'package.json'), '{"type":"module"}')
   script = join(root, 'js', 'child.js')
-  // Says after each run that it is on record.
+  // Acknowledges each run after it is recorded.
   writeFileSync(
     script,
     `import { writeSync } from 'node:fs'
@@ -66,7 +66,7 @@ function child(home: string, agent: string, count: number) {
 
 const runsOf = (log: UsageLog, agent?: string): number => log.read(agent)[0]?.runs ?? 0
 
-it('loses and doubles no run of processes that write at once, and readers never see less than before', async () => {
+it('neither loses nor duplicates runs of concurrent processes, and readers never see a smaller sum', async () => {
   const home = join(root, 'state')
   const log = new UsageLog(home)
   const children = ['a', 'b', 'c'].map((agent) => child(home, agent, 100))
@@ -86,7 +86,7 @@ it('loses and doubles no run of processes that write at once, and readers never 
   expect(statSync(join(home, 'skills', 'usage.jsonl')).size).toBeLessThan(MOST_BYTES + 200)
 }, 60_000)
 
-it('keeps what is on record when writers are killed', async () => {
+it('keeps acknowledged runs when writers are killed', async () => {
   const home = join(root, 'killed')
   const log = new UsageLog(home, { mostBytes: MOST_BYTES })
   let least = 0
@@ -95,7 +95,7 @@ it('keeps what is on record when writers are killed', async () => {
     while (acknowledged() < 20 + 7 * round) await new Promise((resolve) => setTimeout(resolve, 2))
     started.kill('SIGKILL')
     least += await closed
-    // Written and not yet said: at most one a writer.
+    // Recorded but not yet acknowledged: at most one per writer.
     expect(runsOf(log, 'a')).toBeGreaterThanOrEqual(least)
     expect(runsOf(log, 'a')).toBeLessThanOrEqual(least + round + 1)
   }

@@ -5,7 +5,7 @@ import { writeAtomically } from '../host/files/atomic-file.ts'
 import type { SkillUsage } from '../model/api/skills.ts'
 import { boolean, type Infer, number, object, optional, text } from '../model/shape.ts'
 
-/** What the runs of one skill have used. */
+/** Resource usage per skill. */
 
 const amount = () => number({ min: 0 })
 const used = {
@@ -13,30 +13,30 @@ const used = {
   fuel: amount(),
   duration_ms: amount(),
   violations: amount(),
-  /** Who ran it. */
+  /** The agent that ran it. */
   agent: optional(text({ max: 256 })),
 }
 const runShape = object({ ...used, ok: boolean() })
-/** What many lines became. */
+/** The sum of several runs. */
 const sumShape = object({ ...used, runs: number({ integer: true, min: 1 }) })
 /** One run. */
 export type UsageRun = Infer<typeof runShape>
 type UsageSum = Infer<typeof sumShape>
 
-/** Past this the lines become sums. */
+/** Above this size, the lines are compacted to sums. */
 const MOST_BYTES = 256 * 1024
 const TURN_MS = 2000
 
 /**
- * One line a run, and one for each skill and agent once there are many. Readers need no lock: the file is only ever
- * appended to or replaced as a whole, and a crash costs at most the line that was being written.
+ * One line per run, compacted to one line per skill and agent when the file grows. Readers need no lock: the file is only
+ * appended to or replaced atomically, and a crash loses at most the line that was being written.
  */
 export class UsageLog {
   readonly #dir: string
   readonly #file: string
   readonly #mostBytes: number
   #lock: Lock | undefined
-  /** What the last replace left: as much again must come before another one is worth it. */
+  /** The size after the last compaction; the file must double before the next one. */
   #least = 0
 
   constructor(stateDir: string, { mostBytes = MOST_BYTES }: { readonly mostBytes?: number } = {}) {
@@ -51,14 +51,14 @@ export class UsageLog {
     const release = this.#turn()
     try {
       const size = this.#append(line)
-      // INVARIANT: only whoever has the turn replaces the file, or a line of another could go with the old one.
+      // INVARIANT: only the holder of the lock replaces the file; otherwise another process's line could be lost.
       if (release && size > Math.max(this.#mostBytes, 2 * this.#least)) this.#compact()
     } finally {
       release?.()
     }
   }
 
-  /** The sums for each skill, by name; of one agent's runs, or of all. */
+  /** The sums per skill name, for one agent or for all. */
   read(agent?: string): readonly SkillUsage[] {
     const lines = this.#lines().filter((line) => agent === undefined || line.agent === agent)
     return summed(lines, ({ skill }) => skill)
@@ -66,11 +66,11 @@ export class UsageLog {
       .sort((a, b) => (a.skill < b.skill ? -1 : 1))
   }
 
-  /** Resolves how long the file is then. */
+  /** Appends one line and returns the new size of the file. */
   #append(line: string): number {
     const fd = openSync(this.#file, 'a', 0o600)
     try {
-      // A line that a crash has cut must not swallow this one.
+      // Start a new line after a line that a crash truncated.
       writeSync(fd, `\n${line}\n`)
       fsyncSync(fd)
       return fstatSync(fd).size
@@ -86,7 +86,7 @@ export class UsageLog {
     this.#least = content.length
   }
 
-  /** Waits for the turn among all processes; without it, after a while, a line is appended and nothing replaced. */
+  /** Waits for the lock between processes; after a timeout the line is appended without compaction. */
   #turn(): (() => void) | undefined {
     this.#lock ??= createLock(`${this.#file}.lock`)
     const lock = this.#lock
@@ -120,7 +120,7 @@ function parseLine(value: unknown): UsageSum {
   return { ...run, runs: 1 }
 }
 
-/** One for each name, with whole microseconds: so it comes to the same in whatever steps it is added up. */
+/** Sums lines by name. Durations are added in whole microseconds, so that the order of additions does not matter. */
 function summed(lines: readonly UsageSum[], nameOf: (line: UsageSum) => string): readonly UsageSum[] {
   const sums = new Map<string, UsageSum>()
   for (const line of lines) {

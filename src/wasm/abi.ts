@@ -14,7 +14,7 @@ const signature = (params: readonly number[], results: readonly number[]): Signa
 
 const REQUEST = signature([I32, I32], [I64])
 
-/** Every host function by the name of its import, from the module `ringfence` or `openfang`. */
+/** Every host function by its import name, in the module `ringfence` or `openfang`. */
 const HOST_IMPORTS: Readonly<Record<string, Signature>> = {
   host_call: REQUEST,
   host_log: signature([I32, I32, I32], []),
@@ -28,20 +28,20 @@ const HOST_IMPORTS: Readonly<Record<string, Signature>> = {
 
 const HOST_MODULES: readonly string[] = ['ringfence', 'openfang']
 
-/** How a module is to be entered and what it imports; made once for each module. */
+/** A module's entry point and imports; determined once per module. */
 export type GuestAbi = {
   readonly kind: GuestEntry['kind']
   /** The types of `run`'s parameters. */
   readonly params: readonly number[]
   readonly initialize: boolean
-  /** The functions that a plug-in can be called by. */
+  /** The exported functions of a plug-in that can be called. */
   readonly plugin: readonly string[]
   readonly imports: readonly { readonly module: string; readonly name: string }[]
 }
 
 const problem = (message: string): SandboxError => new SandboxError('invalid-input', message)
 
-/** Reads a module's interface from its outline, or throws what is wrong with it. */
+/** Reads a module's interface from its outline; throws if the interface is not supported. */
 export function abiOf(shape: ModuleShape): GuestAbi {
   for (const entry of shape.imports) checkImport(shape, entry)
   const imports = shape.imports.map(({ module, name }) => ({ module, name }))
@@ -54,10 +54,10 @@ export function abiOf(shape: ModuleShape): GuestAbi {
   return { kind, params, initialize, imports, plugin: kind === 'plugin' ? pluginFunctions(shape) : [] }
 }
 
-/** Entries of a language's run time, which are not the plug-in's own. */
+/** Entry points of a language runtime, not functions of the plug-in. */
 const RUNTIME_ENTRY = /^_|^hs_|^(malloc|free|calloc|realloc|memory|asyncify_.*)$/
 
-/** Exported functions without parameters; 0, or nothing, is success. */
+/** Exported functions without parameters; a result of 0, or none, means success. */
 function pluginFunctions(shape: ModuleShape): readonly string[] {
   return shape.exports
     .filter(({ name, kind }) => kind === 'function' && !RUNTIME_ENTRY.test(name))
@@ -68,7 +68,7 @@ function pluginFunctions(shape: ModuleShape): readonly string[] {
     })
 }
 
-/** The function of a plug-in to call: the named one, or the only one. */
+/** Selects the plug-in function to call: the named one, or the only one. */
 export function pluginEntry({ plugin }: GuestAbi, wanted: string | undefined): GuestEntry {
   const name = wanted ?? (plugin.length === 1 ? plugin[0] : undefined)
   if (name !== undefined && plugin.includes(name)) return { kind: 'plugin', name }
@@ -117,7 +117,7 @@ function checkImport(shape: ModuleShape, { module, name, kind, type }: ImportSha
   if (!isSignature(given, wanted)) throw problem(`the module imports ${shown} with another type`)
 }
 
-/** The arguments of a plain `run` from the input: a number, or a list of as many as it takes. */
+/** The arguments of a plain `run`, from the input: a number, or a list with one number per parameter. */
 export function runArguments(params: readonly number[], input: unknown): readonly (number | bigint)[] {
   if (params.length === 0) return []
   const given = Array.isArray(input) ? input : [input]

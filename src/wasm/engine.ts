@@ -1,5 +1,5 @@
 /**
- * PLATFORM: the compiler's library for Node has no types for WebAssembly; these are the parts that we use.
+ * PLATFORM: TypeScript's library for Node has no WebAssembly types; these are the parts in use.
  */
 export type WasmModule = object & { readonly [compiled]: true }
 declare const compiled: unique symbol

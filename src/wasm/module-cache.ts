@@ -4,7 +4,7 @@ import { abiOf, type GuestAbi } from './abi.ts'
 import type { WasmModule } from './engine.ts'
 import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter/meter.ts'
 
-/** A module that was validated, metered and compiled. */
+/** A module that has been validated, metered and compiled. */
 export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }
 
 const MAX_ENTRIES = 128
@@ -12,7 +12,7 @@ const MAX_BYTES = 128 * 1024 * 1024
 
 type Entry = { readonly loaded: Promise<LoadedModule>; readonly bytes: number }
 
-/** Loaded modules by the hash of their content, the least recently used ones dropped first. */
+/** LRU cache of loaded modules, keyed by the hash of their content. */
 export class ModuleCache {
   readonly #memoryMb: number
   readonly #entries = new Map<string, Entry>()
@@ -23,7 +23,7 @@ export class ModuleCache {
     this.#memoryMb = memoryMb
   }
 
-  /** SECURITY: a look-alike, or one with the ceilings of another sandbox, is not taken. */
+  /** SECURITY: rejects forged objects, and modules compiled with another sandbox's limits. */
   isOwn(module: LoadedModule): boolean {
     return this.#made.has(module)
   }
@@ -49,7 +49,7 @@ export class ModuleCache {
     this.#entries.set(hash, { loaded, bytes: bytes.length })
     this.#bytes += bytes.length
     this.#evict()
-    // A module that cannot be loaded is not worth its place.
+    // Failed loads are not cached.
     loaded.catch(() => this.#drop(hash))
     return loaded
   }

@@ -4,9 +4,9 @@ import type { SkillViolation, ViolationType } from './host/host-parts.ts'
 import type { GuestEnd, LogLine } from './worker/guest-protocol.ts'
 import type { RunEnd } from './worker/guest-worker.ts'
 
-/** How a run ended becomes what a caller sees. */
+/** Converts the end of a run into the result for the caller. */
 
-/** Codes of the table, and the ones that only a guest can cause. */
+/** Public error codes, and the codes that only a guest can cause. */
 export type RunErrorCode =
   | 'resource-exhausted'
   | 'timeout'
@@ -16,11 +16,11 @@ export type RunErrorCode =
   | 'guest-error'
   | Extract<ErrorCode, 'unsupported' | 'internal' | 'capability-denied' | 'path-traversal' | 'ssrf-blocked'>
 
-/** Why a run has no value. */
+/** Why a run returned no value. */
 export type RunError = {
   readonly code: RunErrorCode
   readonly message: string
-  /** Of `resource-exhausted`: which. */
+  /** For `resource-exhausted`: the resource. */
   readonly resource?: 'fuel' | 'stack' | 'memory' | 'output' | 'pids' | 'disk' | 'cpu'
 }
 
@@ -38,7 +38,7 @@ const exhausted = (resource: 'fuel' | 'stack' | 'memory'): Outcome => ({
   error: { code: 'resource-exhausted', message: `the run used up its ${resource}`, resource },
 })
 
-/** The result of a run that ended, or of a module that could not be run at all. */
+/** The result of a run that ended, or of a module that could not be run. */
 export function resultOf(end: RunEnd | SandboxError, around: RunConditions): Result {
   if (end instanceof Error) return { ...refused(end), ...around, fuel: 0, log: [] }
   switch (end.kind) {
@@ -65,7 +65,7 @@ const LIMIT_VIOLATIONS: Readonly<Record<string, ViolationType>> = {
   timeout: 'Timeout',
 }
 
-/** A limit that stopped a run is a violation like any other. */
+/** A limit that stopped a run is also reported as a violation. */
 function withLimit(outcome: Outcome, around: RunConditions, log: readonly LogLine[]): Result {
   const violationType = 'error' in outcome ? LIMIT_VIOLATIONS[outcome.error.code] : undefined
   if (violationType === undefined || !('error' in outcome)) return { ...outcome, ...around, log }
@@ -73,7 +73,7 @@ function withLimit(outcome: Outcome, around: RunConditions, log: readonly LogLin
   return { ...outcome, ...around, violations: [...around.violations, { violationType, details }], log }
 }
 
-/** What a module is refused for before it runs. */
+/** The error for a module that was refused before it ran. */
 function refused({ code, message }: SandboxError): Outcome {
   switch (code) {
     case 'resource-limit-exceeded':
@@ -112,7 +112,7 @@ function outcomeOf(end: GuestEnd, violations: readonly SkillViolation[]): Outcom
   }
 }
 
-/** JSON has no 64-bit numbers and no infinities: those become text. */
+/** JSON has no 64-bit integers and no infinities: they are returned as text. */
 function jsonNumber(value: number | bigint | undefined): Json {
   if (value === undefined) return null
   const plain = Number(value)
@@ -120,14 +120,14 @@ function jsonNumber(value: number | bigint | undefined): Json {
   return Number.isFinite(plain) ? plain : String(plain)
 }
 
-/** The value of a program's output: JSON where it is that, else the text itself. */
+/** The value of a program's output: parsed if it is JSON, else the text. */
 export function looseJson(text: string): Json {
   const value = text.trim() === '' ? null : parseJson(text)
-  // A line's end belongs to the printing and not to the value.
+  // The trailing newline is not part of the value.
   return value === undefined ? text.replace(/\r?\n$/, '') : value
 }
 
-// Values are walked by recursion later on, here and at callers.
+// Values are traversed recursively, here and in callers.
 const MAX_NESTING = 256
 
 /** A JSON value of bounded depth, or `undefined`. */
@@ -154,11 +154,11 @@ function returned(text: string, violations: readonly SkillViolation[]): Outcome 
   return returnedError(value, violations) ?? { ok: value }
 }
 
-/** Messages are one line, whatever the guest writes. */
+/** Guest messages are reduced to one line. */
 export const oneLine = (text: string): string =>
   text.slice(0, 2000).replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ')
 
-/** The code of a run that failed because of a violation. */
+/** The error code of a run that failed because of a violation. */
 export const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
   CapabilityDenied: 'capability-denied',
   PathTraversal: 'path-traversal',
@@ -166,8 +166,8 @@ export const CODE_OF: Readonly<Partial<Record<ViolationType, RunErrorCode>>> = {
 }
 
 /**
- * A result that is nothing but `error` is the guest's way to fail. SECURITY: it may name a refusal of ours only
- * when there was one, so a guest cannot make up a violation or a limit.
+ * A result with `error` as its only content is a failure reported by the guest. SECURITY: its code may be a refusal code
+ * only if the host really refused something, so that a guest cannot forge a violation or a limit.
  */
 function returnedError(value: Json, violations: readonly SkillViolation[]): Outcome | undefined {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return undefined

@@ -18,7 +18,7 @@ const ASKING = buildModule({
     BUMP_ALLOC,
   ],
 })
-/** More fuel than a second can burn. */
+/** More fuel than can be used in a second. */
 const MUCH = 10_000_000_000
 
 describe('the watchdog', () => {
@@ -32,7 +32,7 @@ describe('the watchdog', () => {
     if (process.env.RINGFENCE_FULL) expect(result.durationMs).toBeLessThan(900)
   })
 
-  it('ends a host call at its deadline, and tells the host to stop', async () => {
+  it('ends a host call at its deadline, and aborts the work of the host', async () => {
     let aborted = false
     const hostCall = async (_: string, __: unknown, signal: AbortSignal): Promise<null> => {
       await sleep(30_000, undefined, { signal, ref: false }).catch(() => {
@@ -48,7 +48,7 @@ describe('the watchdog', () => {
     expect(aborted).toBe(true)
   })
 
-  it('never touches another run', async () => {
+  it('does not affect other runs', async () => {
     const short = new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 1 })
     const long = new WasmSandbox({ runner, epochDeadline: 20 })
     const hostCall = async (): Promise<string> => {
@@ -65,7 +65,7 @@ describe('the watchdog', () => {
     expect(await other).toMatchObject({ ok: { ok: 'slept' } })
   })
 
-  it('an answer that comes too late reaches nobody, not even the next run', async () => {
+  it('drops a late reply, so that the next run does not get it', async () => {
     const single = new WasmRunner({ threads: 1 })
     const box = new WasmSandbox({ runner: single, epochDeadline: 1 })
     const busy = async (): Promise<string> => {
@@ -81,7 +81,7 @@ describe('the watchdog', () => {
     box.close()
   })
 
-  it('answers in time even where the thread cannot be interrupted, which its fuel then ends', async () => {
+  it('answers in time even if the thread cannot be interrupted; its fuel ends it later', async () => {
     const fill = plain(
       [op.loop, op.i32(0), op.i32(1), op.i32(1000 * 65_536), op.memoryFill, op.br(0), op.end],
       { memory: { min: 1000 } },
@@ -126,7 +126,7 @@ describe('the pool', () => {
 })
 
 describe('callers', () => {
-  it('take turns: one with many endless loops does not keep another waiting for all of them', async () => {
+  it('take turns: many endless loops of one caller do not block another caller', async () => {
     const two = new WasmRunner({ threads: 2 })
     const spinning = new WasmSandbox({ runner: two, fuel: MUCH, epochDeadline: 3 })
     const quick = new WasmSandbox({ runner: two })
@@ -141,7 +141,7 @@ describe('callers', () => {
     const honest = note('honest', quick.run(plain([]), null, { caller: 'honest' }))
     await Promise.all([...greedy, honest])
     two.close()
-    // The two that were under way may end before it; not one more gets a thread.
+    // The two runs in progress may end first; no other run gets a thread.
     expect(ended.indexOf('honest')).toBeLessThanOrEqual(2)
   })
 })

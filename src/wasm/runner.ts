@@ -4,16 +4,16 @@ import { SandboxError } from '../model/errors.ts'
 import type { GuestJob } from './worker/guest-protocol.ts'
 import { type Answer, GuestWorker, type RunEnd } from './worker/guest-worker.ts'
 
-/** One tick of the epoch clock, the unit of every deadline. */
+/** One epoch tick, the unit of every deadline. */
 export const EPOCH_TICK_MS = 100
 
 /** The size of the pool. */
 export type RunnerOptions = {
-  /** How many guests run at once; the rest wait, fairly between callers. */
+  /** How many guests run at once; further runs wait in a queue that is fair between callers. */
   readonly threads?: number
 }
 
-/** A warm pool of threads. Each job has a thread and a deadline of its own. */
+/** A warm pool of threads. Each job gets its own thread and its own deadline. */
 export class WasmRunner {
   readonly #threads: number
   readonly #all = new Set<GuestWorker>()
@@ -30,7 +30,7 @@ export class WasmRunner {
     })
   }
 
-  /** Starts a thread in the background, so that the first run finds it warm. */
+  /** Starts a thread in the background, so that the first run does not pay for the cold start. */
   warm(): void {
     if (this.#all.size === 0) this.#idle.push(this.#start())
   }
@@ -40,7 +40,7 @@ export class WasmRunner {
     const release = await this.#admission.enter({ tenant: '', keyId: caller })
     try {
       if (this.#closed) throw closed()
-      // INVARIANT: there are never more threads than slots, so one is idle or may be started.
+      // INVARIANT: there are never more threads than slots, so a thread is idle or can be started.
       const worker = this.#idle.pop() ?? this.#start()
       const end = await worker.run(job, answer)
       if (this.#all.has(worker)) this.#idle.push(worker)
@@ -50,7 +50,7 @@ export class WasmRunner {
     }
   }
 
-  /** Ends every thread. Runs under way end without a result. */
+  /** Terminates every thread. Runs in progress end without a result. */
   close(): void {
     this.#closed = true
     this.#admission.turnAway(closed())
@@ -64,13 +64,13 @@ export class WasmRunner {
   }
 
   /**
-   * A thread that was ended during a run is replaced by one spare, for the next run: starting a thread takes this one some
-   * milliseconds, and twenty deadlines may fall together.
+   * Replaces a thread that was terminated during a run, with at most one spare: starting a thread blocks this one for some
+   * milliseconds, and many deadlines may expire at the same time.
    */
   #lost(worker: GuestWorker): void {
     this.#all.delete(worker)
     const index = this.#idle.indexOf(worker)
-    // One that dies idle may be unable to start at all; its successor waits until somebody needs it.
+    // A thread that died while idle may be unable to start at all; its replacement is started only when needed.
     if (index !== -1) this.#idle.splice(index, 1)
     else if (!this.#closed && this.#idle.length === 0 && this.#all.size < this.#threads)
       this.#idle.push(this.#start())

@@ -21,7 +21,7 @@ afterAll(() => runner.close())
 
 const LOOP: Code = [op.loop, op.br(0), op.end]
 const ECHO = skill([...packed([op.get(0)], [op.get(1)])])
-/** `execute` answers with this text. */
+/** A module whose `execute` returns this text. */
 const saying = (text: string): Uint8Array =>
   skill([...packed([op.i32(0)], [op.i32(Buffer.byteLength(text))])], { data: { at: 0, text } })
 
@@ -44,7 +44,7 @@ describe('results', () => {
     expect(await sandbox().run(plain([]))).toMatchObject({ ok: null, fuel: 1 })
   })
 
-  it('takes a loaded module, and gives each call a fresh instance', async () => {
+  it('accepts a loaded module, and gives each call a new instance', async () => {
     const counter = plain([[0x23, 0], op.i32(1), op.i32Add, [0x24, 0], [0x23, 0]], {
       results: [I32],
       globals: [{ type: I32, mutable: true, value: 0 }],
@@ -58,7 +58,7 @@ describe('results', () => {
     await expect(box.run({ ...loaded })).rejects.toThrow('of the same sandbox')
   })
 
-  it('a guest may fail by itself, but it cannot make up a limit', async () => {
+  it('a guest can report an error, but cannot forge a limit', async () => {
     expect(await sandbox().run(saying('{"error":"no such thing"}'))).toMatchObject({
       error: { code: 'guest-error', message: 'no such thing' },
     })
@@ -103,7 +103,7 @@ describe('limits', () => {
     expect(result.violations).toEqual([{ violationType: 'ResourceExhausted', details: resource }])
   })
 
-  it('a loop in alloc is fuel, not a broken interface', async () => {
+  it('an endless loop in alloc is reported as exhausted fuel, not as an ABI error', async () => {
     const bytes = buildModule({
       memory: { min: 1 },
       functions: [
@@ -116,7 +116,7 @@ describe('limits', () => {
     })
   })
 
-  it('refuses ceilings that mean nothing', () => {
+  it('rejects invalid limits', () => {
     for (const options of [{ fuel: -1 }, { fuel: 1e11 }, { stack: 40_000 }, { memoryMb: Number.NaN }]) {
       expect(() => sandbox(options)).toThrow()
     }
@@ -174,7 +174,7 @@ describe('the interface', () => {
     })
   })
 
-  it('names traps, broken modules and features that are not there', async () => {
+  it('reports traps, invalid modules and unsupported features', async () => {
     expect(await sandbox().run(plain([op.unreachable]))).toMatchObject({
       error: { code: 'trap', message: 'unreachable' },
     })
@@ -186,7 +186,7 @@ describe('the interface', () => {
     })
   })
 
-  it('an allocator that lies is found', async () => {
+  it('detects an allocator that returns invalid pointers', async () => {
     const bytes = buildModule({
       memory: { min: 1 },
       functions: [
@@ -198,7 +198,7 @@ describe('the interface', () => {
   })
 })
 
-/** Calls `host_call` (function 0) with the input and answers with its reply. */
+/** Calls `host_call` (function 0) with the input and returns its reply. */
 const ASKING = buildModule({
   imports: [{ module: 'openfang', name: 'host_call', params: [I32, I32], results: [I64] }],
   memory: { min: 4 },
@@ -210,7 +210,7 @@ const ASKING = buildModule({
 })
 
 describe('host calls', () => {
-  it('time_now needs no grant; others are denied, and say so in the result', async () => {
+  it('time_now needs no grant; other functions are denied, and the result says so', async () => {
     expect(await sandbox().run(ASKING, { method: 'time_now' })).toMatchObject({
       ok: { ok: expect.any(Number) },
     })
@@ -243,19 +243,19 @@ describe('host calls', () => {
     expect(poor).toMatchObject({ error: { resource: 'fuel' } })
   })
 
-  it('a tool that answers nonsense harms nobody', async () => {
+  it('a tool that returns an invalid value does no harm', async () => {
     const hostCall = async (): Promise<never> => 1n as never
     const result = await sandbox().run(ASKING, { method: 'odd' }, { hostCall, grants: ['ToolAll'] })
     expect(result).toMatchObject({ error: { code: 'guest-error', message: 'the host could not do it' } })
   })
 
-  it('a reply that is too long does not arrive', async () => {
+  it('a reply that is too long is refused', async () => {
     const hostCall = async (): Promise<string> => 'x'.repeat(2_000_000)
     const result = await sandbox().run(ASKING, { method: 'big' }, { hostCall, grants: ['ToolAll'] })
     expect(result).toMatchObject({ error: { message: expect.stringContaining('longer than') } })
   })
 
-  it('ends the run past every handler when a pointer is wrong', async () => {
+  it('ends the run past every handler if a pointer is invalid', async () => {
     const bytes = buildModule({
       imports: [{ module: 'ringfence', name: 'host_call', params: [I32, I32], results: [I64] }],
       memory: { min: 1 },
@@ -285,7 +285,7 @@ describe('host calls', () => {
     })
   })
 
-  it('keeps a log that stays one line for each call, and bounded', async () => {
+  it('keeps a bounded log with one line per call', async () => {
     const text = 'first\nERROR forged\u2028x'
     const length = Buffer.byteLength(text)
     const bytes = buildModule({

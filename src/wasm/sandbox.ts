@@ -17,44 +17,44 @@ import type { RunEnd } from './worker/guest-worker.ts'
 export type { LoadedModule } from './module-cache.ts'
 export type { RunError, RunErrorCode } from './outcome.ts'
 
-/** Ceilings of every run, named as in `[sandbox]` of the configuration. */
+/** Limits of every run, named as in `[sandbox]` of the configuration. */
 export type WasmSandboxOptions = {
-  /** Units of Wasmtime's price list; 0 means that none is left. */
+  /** Units of Wasmtime's cost table; 0 means no fuel. */
   readonly fuel?: number
   /** Ticks of 100 ms. */
   readonly epochDeadline?: number
   readonly memoryMb?: number
-  /** Frames. */
+  /** Maximum call depth, in frames. */
   readonly stack?: number
-  /** Shared by several sandboxes; otherwise each has its own. */
+  /** A pool shared by several sandboxes; by default each sandbox has its own. */
   readonly runner?: WasmRunner
 }
 
-/** What one run may use. */
+/** Options of one run. */
 export type WasmRunOptions = Pick<HostParts, 'fetcher' | 'memory' | 'env' | 'network'> & {
-  /** Who asks: when all threads are busy, callers take turns. */
+  /** The caller's name: when all threads are busy, callers take turns. */
   readonly caller?: string
-  /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text, or parsed. Without any, nothing is allowed. */
+  /** `ToolInvoke(file_read)`, `NetConnect(host:port)`…: as text or parsed. Without grants, nothing is allowed. */
   readonly grants?: readonly string[] | readonly Capability[]
   readonly workspace?: string
-  /** The function of an Extism plug-in, when it exports several. */
+  /** The function of an Extism plug-in to call, if it exports several. */
   readonly call?: string
-  /** The arguments of a program for WASI, behind its name; what the input holds unless told. */
+  /** The arguments of a WASI program after its name; by default derived from the input. */
   readonly args?: readonly string[]
-  /** Answers methods that are not built in; each needs `ToolInvoke(method)`. */
+  /** Handles methods that are not built in; each needs `ToolInvoke(method)`. */
   readonly hostCall?: HostParts['tool']
 }
 
-/** How a run ended and what it used. */
+/** The result of a run and the resources it used. */
 export type WasmResult = ({ readonly ok: Json } | { readonly error: RunError }) & {
-  /** What was used; the whole grant when the fuel or the time ran out. */
+  /** Fuel used; the whole budget when the fuel or the time ran out. */
   readonly fuel: number
   readonly durationMs: number
   readonly violations: readonly SkillViolation[]
   readonly log: readonly LogLine[]
 }
 
-/** SECURITY: an uninterruptible loop ends only with its fuel, so there is a ceiling to what can be asked for. */
+/** SECURITY: a loop that cannot be interrupted ends only when its fuel does, so the requested fuel has a maximum. */
 const FUEL_CEILING = 10_000_000_000
 
 const LIMITS = { messageBytes: 1024 * 1024, logBytes: 65_536, logLines: 1000 }
@@ -62,7 +62,7 @@ const LIMITS = { messageBytes: 1024 * 1024, logBytes: 65_536, logLines: 1000 }
 const whole = (value: number, name: string, max: number): number =>
   number({ integer: true, min: 0, max }).parse(value, name)
 
-/** Runs WebAssembly modules that nobody trusts, each call in a fresh instance on a thread of its own. */
+/** Runs untrusted WebAssembly modules, each call in a new instance on its own thread. */
 export class WasmSandbox {
   readonly #fuel: number
   readonly #wallMs: number
@@ -79,12 +79,12 @@ export class WasmSandbox {
     this.#runner = options.runner ?? new WasmRunner()
   }
 
-  /** Validates, rewrites and compiles a module once; `run` takes the answer instead of bytes. */
+  /** Validates, rewrites and compiles a module once; pass the result to `run` instead of bytes. */
   load(module: Uint8Array): Promise<LoadedModule> {
     return this.#modules.load(module)
   }
 
-  /** Runs a module to its end or to a limit. Throws only for wrong arguments; all else is a result. */
+  /** Runs a module until it ends or hits a limit. Throws only for invalid arguments; all other failures are results. */
   async run(
     module: Uint8Array | LoadedModule,
     input: Json = null,
@@ -121,7 +121,7 @@ export class WasmSandbox {
     return module
   }
 
-  /** Ends the threads. */
+  /** Terminates the threads. */
   close(): void {
     this.#runner.close()
   }
@@ -134,7 +134,7 @@ export class WasmSandbox {
       imports: abi.imports,
       exports: METER_EXPORTS,
       initialize: abi.initialize,
-      // A plug-in takes bytes: a text is itself, anything else its JSON.
+      // A plug-in takes bytes: a string is passed as it is, any other value as JSON.
       input: abi.kind === 'plugin' && typeof input === 'string' ? input : JSON.stringify(input),
       args: ['skill', ...(options.args ?? argumentsOf(input))],
       env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
@@ -157,7 +157,7 @@ const capabilitiesOf = (grants: WasmRunOptions['grants'] = []): readonly Capabil
     ? (grants as readonly Capability[])
     : parseCapabilities(grants as readonly string[])
 
-/** What a program finds: open directories where a file is granted, and a real clock and chance where they are. */
+/** The program's environment: preopened directories for granted files; a real clock and random source if granted. */
 function surroundings({ grants, workspace }: WasmRunOptions): Pick<GuestJob, 'preopens' | 'real'> {
   const held = capabilitiesOf(grants)
   const named = (name: string): boolean => grantsName(held, 'ToolInvoke', name)
@@ -173,7 +173,7 @@ function surroundings({ grants, workspace }: WasmRunOptions): Pick<GuestJob, 'pr
   }
 }
 
-/** The arguments that an input stands for: a text is one, a list one for each entry, anything else its JSON. */
+/** Arguments derived from the input: a string is one argument, a list one per entry, any other value its JSON. */
 export function argumentsOf(input: Json): readonly string[] {
   if (input === null) return []
   const plain = (value: Json): string => (typeof value === 'string' ? value : JSON.stringify(value))
@@ -184,7 +184,7 @@ function hostParts(options: WasmRunOptions, violations: SkillViolation[]): HostP
   const { grants = [], workspace, fetcher, memory, env, network, hostCall } = options
   const parsed = capabilitiesOf(grants)
   const record = (violation: SkillViolation): void => {
-    // A guest that asks a million times leaves a hundred records, not a million.
+    // At most 100 violations are recorded, even if a guest causes a million.
     if (violations.length < 100) violations.push(violation)
   }
   const root = workspace === undefined ? undefined : resolve(workspace)

@@ -1,14 +1,14 @@
 import type { Event } from '../model/event.ts'
 import type { WasmResult } from './sandbox.ts'
 
-/** Who ran what. */
+/** The agent, the command and the skill of a run. */
 export type RunIdentity = {
   readonly agentId?: string | undefined
   readonly execId?: string | undefined
   readonly skill: string
 }
 
-/** What a run leaves in the trail: one record of the run, and one for each thing that was stopped. */
+/** The audit events of a run: one per violation, and one for the run. */
 export function eventsOf(result: WasmResult, { agentId, execId, skill }: RunIdentity): readonly Event[] {
   const who = { ...(agentId && { agent_id: agentId }), ...(execId && { exec_id: execId }), skill }
   const outcome = 'ok' in result ? 'ok' : result.error.code

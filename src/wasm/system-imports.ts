@@ -1,4 +1,4 @@
-/** The types of the system interfaces' functions: `i` is i32, `I` is i64; what stands behind `>` is the result. */
+/** Signatures of the system interfaces' functions: `i` is i32, `I` is i64; the result follows `>`. */
 
 const WASI_TYPES: Readonly<Record<string, string>> = {
   args_get: 'ii>i',
@@ -80,7 +80,7 @@ const EXTISM_TYPES: Readonly<Record<string, string>> = {
   log_error: 'I>',
 }
 
-/** The module that programs for WASI import. */
+/** The module that WASI programs import. */
 const WASI = 'wasi_snapshot_preview1'
 /** The module that Extism plug-ins import. */
 export const EXTISM = 'extism:host/env'
@@ -93,7 +93,7 @@ const TYPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
 const LETTER: Readonly<Record<number, string>> = { 127: 'i', 126: 'I' }
 const lettersOf = (types: readonly number[]): string => types.map((type) => LETTER[type] ?? '?').join('')
 
-/** Does a system interface have this function with this type? `undefined` when the module is none. */
+/** Whether a system interface has this function with this type; `undefined` if the module is not a system interface. */
 export function systemImport(
   module: string,
   name: string,

@@ -7,7 +7,7 @@ import type { Sandbox } from '../../src/index.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { countOf, FULL, makeTestHost, sleep, type TestHost, text, until } from './persistent-sandbox.ts'
 
-/** Sandboxes that stay, on real bubblewrap: made once, used many times. */
+/** Persistent sandboxes on real bubblewrap: created once, used many times. */
 
 let testHost: TestHost
 beforeAll(() => {
@@ -66,14 +66,14 @@ describe('one sandbox, many commands', () => {
 })
 
 describe('bytes in and out', () => {
-  test('input of many windows comes out as it went in', async () => {
+  test('input of many windows is returned unchanged', async () => {
     await using sandbox = await testHost.open()
     const input = Buffer.alloc(5_000_000, 'abcdefg')
     const { stdout } = await sandbox.exec(['cat'], { stdin: input })
     expect(Buffer.compare(stdout, input)).toBe(0)
   })
 
-  test('a slow reader holds the command back, and memory stays', { timeout: 60_000 }, async () => {
+  test('a slow reader throttles the command, and memory stays bounded', { timeout: 60_000 }, async () => {
     await using sandbox = await testHost.open()
     const size = 64 * 1024 * 1024
     let got = 0
@@ -96,7 +96,7 @@ describe('bytes in and out', () => {
     expect(process.memoryUsage().rss - before).toBeLessThan(64 * 1024 * 1024)
   })
 
-  test('a command that does not read its input holds the writer back, and can end without reading', async () => {
+  test('a command that does not read its input blocks the writer, and can exit without reading', async () => {
     await using sandbox = await testHost.open()
     const running = await sandbox.spawn(['sleep', '0.5'], { stdin: true })
     const writing = running.write(Buffer.alloc(4_000_000)).then(
@@ -107,7 +107,7 @@ describe('bytes in and out', () => {
     expect(await writing).toBe('refused')
   })
 
-  test('standard error is apart, and the last words come before the end', async () => {
+  test('standard error is separate, and all output arrives before the exit', async () => {
     await using sandbox = await testHost.open()
     for (let round = 0; round < 20; round++) {
       const done = await sandbox.exec('echo out; echo err >&2; printf last')
@@ -204,7 +204,7 @@ describe('signals and what is left running', () => {
     await expect(sandbox.connect(8123)).rejects.toMatchObject({ code: 'wrong-state' })
   })
 
-  test('what was said to a slow server before going still reaches it', async () => {
+  test('data sent to a slow server before closing still arrives', async () => {
     await using sandbox = await testHost.open({ network: { mode: 'loopback' } })
     const sent = 8 * 1024 * 1024
     writeFileSync(
@@ -246,7 +246,7 @@ describe('a full disk', () => {
     expect(await said(sandbox, 'rm -r full*; echo again > full6; cat full6; rm full6')).toBe('again\n')
   })
 
-  test('what has no name any more counts while somebody holds it, and then no longer', async () => {
+  test('a deleted file counts while a process holds it open, and no longer afterwards', async () => {
     await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const fill = (body: string): readonly string[] => {
       writeFileSync(
@@ -265,7 +265,7 @@ describe('a full disk', () => {
     expect(await said(sandbox, testHost.script('brief.sh', brief))).toBe('done\n')
   })
 
-  test('what was made and removed again does not count', async () => {
+  test('files that were created and removed do not count', async () => {
     await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const python = (name: string, ...lines: readonly string[]): readonly string[] => {
       writeFileSync(join(testHost.workspace, name), ['import os,time', ...lines].join('\n'))
@@ -306,7 +306,7 @@ describe('limits of one command', () => {
     expect(asked.stdout.length).toBe(20_000_000)
   })
 
-  test('time, silence and output; the sandbox goes on', async () => {
+  test('time, idle time and output; the sandbox continues', async () => {
     await using sandbox = await testHost.open()
     const stopped = async (script: string, limits: Record<string, number>) =>
       (await sandbox.exec(testHost.script('limit.sh', script), { limits })).outcome
@@ -316,13 +316,13 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('memory in a control group of its own; a neighbour in the same sandbox is not hurt', async () => {
+  test('memory in its own cgroup; another command in the same sandbox is not affected', async () => {
     await using sandbox = await testHost.open({ limits: { memoryMb: 600 } })
     const neighbour = await sandbox.spawn(['sleep', '30'])
     copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
     const limits = { memoryMb: 64 }
     const greedy = await sandbox.exec(['./probe', 'memory', '300'], { limits }).catch((error) => error)
-    // Where there is no control group for one command alone, such a limit is refused and not ignored.
+    // Without a cgroup for a single command, such a limit is refused and not ignored.
     if (greedy instanceof Error) expect(greedy).toMatchObject({ code: 'unsupported' })
     else expect(greedy.violations).toMatchObject([{ guarantee: 'limit.memory' }])
     neighbour.signal('SIGTERM')
@@ -356,7 +356,7 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('whoever kills its keeper takes everything that it started along', async () => {
+  test('killing its subreaper ends everything that the command started', async () => {
     await using sandbox = await testHost.open()
     const marker = `73.${process.pid}`
     const lines = `setsid sleep ${marker} & (sleep ${marker} & ) ; sleep 0.2; kill -9 $PPID; sleep ${marker}`
@@ -366,7 +366,7 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('killing everybody in reach ends no more than the sandbox', async () => {
+  test('killing every visible process ends no more than the sandbox', async () => {
     await using sandbox = await testHost.open()
     await sandbox.exec(testHost.script('all.sh', 'kill -9 -1; sleep 1')).catch(() => {})
     await using other = await testHost.open()
@@ -375,7 +375,7 @@ describe('limits of one command', () => {
 })
 
 describe('the end of a sandbox', () => {
-  test('says why: closed, or gone by itself', async () => {
+  test('has a reason: closed, or lost', async () => {
     const closed = await testHost.open()
     await closed.exec(['true'])
     const waiting = closed.exec(['sleep', '60']).catch((error: { code: string }) => error.code)
@@ -386,7 +386,7 @@ describe('the end of a sandbox', () => {
     await expect(closed.exec(['true'])).rejects.toMatchObject({ code: 'wrong-state' })
   })
 
-  test('the fences are in place for each command, as the kernel reports them', async () => {
+  test('the isolation layers are active for each command, as the kernel reports them', async () => {
     await using sandbox = await testHost.open()
     const layers = await sandbox.layers()
     expect(layers).toEqual(expect.arrayContaining(['seccomp', 'no-new-privs', 'no-capabilities', 'guard']))
@@ -402,7 +402,7 @@ describe('the end of a sandbox', () => {
     expect((await sandbox.exec(['true'])).layers).toEqual(layers)
   })
 
-  test('when our own process is killed, nothing of it is left', async () => {
+  test('when the host process is killed, nothing is left', async () => {
     const marker = `74.${process.pid}`
     const program = `
       import { Sandbox } from ${JSON.stringify(join(packageRoot(), 'dist', 'index.js'))}

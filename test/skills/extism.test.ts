@@ -131,7 +131,7 @@ describe.skipIf(!hasClang)(`plug-ins${withoutClang}`, { timeout: 120_000 }, () =
     })
   })
 
-  it('make requests by the same grants and checks as everybody', async () => {
+  it('make requests with the same grants and checks as other skills', async () => {
     const bytes = plugin(
       `int32_t fetch(void) {
         char request[300], text[400], body[100];
@@ -169,7 +169,7 @@ describe.skipIf(!hasClang)(`plug-ins${withoutClang}`, { timeout: 120_000 }, () =
     expect(asked.length).toBe(1)
   })
 
-  it('cannot reach past their blocks, nor use the host up', async () => {
+  it('cannot access memory outside their blocks, nor exhaust the host', async () => {
     const ends = async (body: string): Promise<unknown> => {
       const result = await new WasmSandbox({ runner, fuel: 3_000_000, epochDeadline: 100 }).run(
         plugin(`int32_t attack(void) { ${body}; return 0; }`, 'attack'),
@@ -186,7 +186,7 @@ describe.skipIf(!hasClang)(`plug-ins${withoutClang}`, { timeout: 120_000 }, () =
     expect(await ends('if (ext_alloc(1ull << 50)) out("1"); else out("0")')).toBe('resource-exhausted')
   })
 
-  it('are asked which function when there are several', async () => {
+  it('need the name of a function if there are several', async () => {
     const bytes = plugin(
       'int32_t a(void) { out("1"); return 0; } int32_t b(void) { out("2"); return 0; }',
       'a',

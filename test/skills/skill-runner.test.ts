@@ -64,7 +64,7 @@ function skill(name: string, type: string, code: string | Uint8Array, more = '')
   return join(place, name)
 }
 
-/** Passes its input to `host_call` and gives back the answer. */
+/** Passes its input to `host_call` and returns the reply. */
 const ASKING = buildModule({
   imports: [{ module: 'ringfence', name: 'host_call', params: [I32, I32], results: [I64] }],
   memory: { min: 16 },
@@ -78,7 +78,7 @@ const SPIN = plain([op.loop, op.br(0), op.end])
 const DEEP = plain([op.call(0)])
 
 describe('limits of the configuration', () => {
-  it('hold for skills of WebAssembly; no fuel is no fuel', async () => {
+  it('apply to WebAssembly skills; zero fuel runs nothing', async () => {
     const dir = skill('spin', 'wasm', SPIN)
     expect(await (await runner('[sandbox]\nwasm_fuel_limit = 1234\n')).run(dir)).toMatchObject({
       error: { code: 'resource-exhausted', resource: 'fuel' },
@@ -121,7 +121,7 @@ describe('limits of the configuration', () => {
 
 describe('grants', () => {
   const recall = { method: 'memory_recall', params: { key: 'k' } }
-  it('come from the manifest and from the caller; a red flag only from the caller', async () => {
+  it('come from the manifest and from the caller; flagged capabilities only from the caller', async () => {
     const skills = await runner()
     const asks = (more: string): string => skill('asks', 'wasm', ASKING, `[capabilities]\n${more}\n`)
     expect(await skills.run(asks('memory_read = ["k"]'), { input: recall })).toMatchObject({
@@ -141,7 +141,7 @@ describe('grants', () => {
     })
   })
 
-  it('never exceed what the parent holds', async () => {
+  it('never exceed the capabilities of the parent', async () => {
     const skills = await runner()
     const dir = skill('child', 'wasm', ASKING, '[capabilities]\nmemory_read = ["k"]\n')
     expect(await skills.run(dir, { input: recall, parent: ['MemoryRead(*)'] })).toMatchObject({
@@ -155,7 +155,7 @@ describe('grants', () => {
     ).rejects.toMatchObject({ message: expect.stringMatching(/escalation/) })
   })
 
-  it('a memory is kept between runs and is the agent’s own', async () => {
+  it('memory persists between runs and is private to the agent', async () => {
     const dir = skill('keeps', 'wasm', ASKING, '[capabilities]\nmemory_read = ["k"]\nmemory_write = ["k"]\n')
     const store = { method: 'memory_store', params: { key: 'k', value: [1, 'two'] } }
     expect(await (await runner()).run(dir, { input: store, agentId: 'a' })).toMatchObject({
@@ -184,7 +184,7 @@ describe('the network of a WebAssembly skill', () => {
     expect(asked).toEqual(['/', '/away', '/large'])
   })
 
-  it('reaches no private address, whatever was granted', async () => {
+  it('reaches no private address, even if it was granted', async () => {
     const skills = await runner()
     const dir = skill('fetches', 'wasm', ASKING)
     const refused = async (url: string) => {
@@ -217,7 +217,7 @@ except urllib.error.HTTPError as error:
     print(error.code)
 `
     const dir = skill('proxied', 'python', source, '[capabilities]\nnetwork = ["api.example.com:443"]\n')
-    // Judged by its name: nothing is looked up and nothing leaves this machine.
+    // Refused by name: there is no DNS lookup and no traffic.
     expect(await skills.run(dir, { input: 'http://other.example/', agentId: 'proxied' })).toMatchObject({
       ok: 403,
     })

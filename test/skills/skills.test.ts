@@ -17,7 +17,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 import { compileReactor, hasClang, withoutClang } from './compile-c.ts'
 
-/** Skills as a user meets them: the built command line, real sandboxes, the trail read back. */
+/** Skills as a user runs them: the built command line, real sandboxes, the audit log read back. */
 
 const place = mkdtempSync(join(tmpdir(), 'rf-skills-'))
 const at = (...parts: readonly string[]): string => join(place, ...parts)
@@ -58,7 +58,7 @@ const json = async (...args: readonly string[]): Promise<Record<string, unknown>
   return JSON.parse(stdout || stderr) as Record<string, unknown>
 }
 const run = (skill: string, ...args: readonly string[]) => json('skill', 'run', skill, ...args)
-/** The violations that an agent left in the trail, as the command line finds them. */
+/** The violations of an agent in the audit log, read with the command line. */
 async function violations(agentId: string): Promise<readonly Record<string, unknown>[]> {
   const { stdout } = await ringfence(
     'audit',
@@ -124,7 +124,7 @@ describe('the seed’s five tests', { timeout: 120_000 }, () => {
       { 'main.py': 'import sys\nwith open(sys.argv[1], "r") as f:\n    print(f.read())\n' },
       '[capabilities]\ntools = ["file_read"]\n',
     )
-  it('3: a path that leads out is refused before anything starts', async () => {
+  it('3: a path outside the workspace is refused before anything starts', async () => {
     const dir = reader()
     expect(await run(dir, '--input', 'data/x.csv')).toMatchObject({ ok: expect.stringMatching(/amount/) })
     const bad = [
@@ -162,8 +162,8 @@ describe('the seed’s five tests', { timeout: 120_000 }, () => {
 
   const canMakeNetwork =
     process.getuid?.() === 0 && existsSync('/usr/bin/unshare') && existsSync('/usr/sbin/ip')
-  it.skipIf(!canMakeNetwork)('4: and a canary in its place counts no connection', async () => {
-    // The address itself, in a network of our own; the control shows that the canary can count.
+  it.skipIf(!canMakeNetwork)('4: and a canary at its address counts no connection', async () => {
+    // The address itself, in a separate network namespace; the control shows that the canary can count.
     const script = at('canary.mjs')
     writeFileSync(script, CANARY)
     const line = `ip link set lo up && ip addr add 169.254.169.254/32 dev lo && exec "$@"`
@@ -175,13 +175,13 @@ describe('the seed’s five tests', { timeout: 120_000 }, () => {
       encoding: 'utf8',
     })
     expect(JSON.parse(out)).toEqual({ judged: 'ssrf-blocked', itself: 'ssrf-blocked', skills: 0, control: 1 })
-    // What the code tried by itself met the wall, and is on record.
+    // The sandbox blocked the code's own attempt, and it is recorded.
     expect(await violations('seed-4-hidden')).toMatchObject([
       { violation_type: 'SsrfBlocked', details: 'connect 169.254.169.254:80' },
     ])
   })
 
-  it('5: the environment is not there', async () => {
+  it('5: the host’s environment is not visible', async () => {
     const source = "import os\nprint(os.environ.get('ANTHROPIC_API_KEY', 'not found'))\n"
     const dir = skill('variables', 'python', { 'main.py': source })
     expect(await run(dir, '--agent-id', 'seed-5')).toMatchObject({ ok: 'not found' })
@@ -214,7 +214,7 @@ process.exit(0)
 `
 
 describe('scripts', { timeout: 120_000 }, () => {
-  it('see PATH, HOME, LANG and what is declared, and nothing else', async () => {
+  it('see PATH, HOME, LANG and declared variables, and nothing else', async () => {
     const source = 'console.log(JSON.stringify(process.env))\n'
     const dir = skill('env', 'node', { 'main.mjs': source }, '[env]\nCITY = "Bern"\n')
     expect(await run(dir)).toMatchObject({
@@ -226,7 +226,7 @@ describe('scripts', { timeout: 120_000 }, () => {
     expect(JSON.stringify(await run(dir, '--grant', 'EnvRead(*)'))).not.toContain(SECRET)
   })
 
-  it('get their input as arguments and by standard input', async () => {
+  it('get their input as arguments and on standard input', async () => {
     const source = 'import json, sys\nprint(json.dumps([sys.argv[1:], json.load(sys.stdin)]))\n'
     const dir = skill('echo', 'python', { 'main.py': source })
     expect(await run(dir, '--input', 'plain text')).toMatchObject({ ok: [['plain text'], 'plain text'] })
@@ -243,7 +243,7 @@ describe('scripts', { timeout: 120_000 }, () => {
     expect([String(ok).slice(0, 8), truncated]).toEqual(['[[], "xx', true])
   })
 
-  it('see only what their manifest names', async () => {
+  it('see only the files that their manifest names', async () => {
     const source = `
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 const attempt = (action) => { try { return action() } catch (error) { return error.code } }
@@ -279,7 +279,7 @@ console.log(JSON.stringify({
     )
   })
 
-  it('are cut at so many characters, and say so', async () => {
+  it('are truncated at the character limit, and the result says so', async () => {
     const source = 'import sys\nsys.stdout.write("ä𝄞" * 30000)\n'
     const result = await run(skill('loud', 'python', { 'main.py': source }))
     expect(Array.from(result.ok as string).length).toBe(50_000)
@@ -290,7 +290,7 @@ console.log(JSON.stringify({
     })
   })
 
-  it('end at the time that the configuration gives', async () => {
+  it('end at the configured timeout', async () => {
     writeFileSync(at('short.toml'), '[sandbox]\nsubprocess_timeout_secs = 1\nsubprocess_output_limit = 10\n')
     const dir = skill('slow', 'python', {
       'main.py': 'import time\nprint("x" * 20, flush=True)\ntime.sleep(60)\n',
@@ -300,7 +300,7 @@ console.log(JSON.stringify({
     expect(await violations('slow')).toMatchObject([{ violation_type: 'Timeout' }])
   })
 
-  it('fail with their exit code and their last word', async () => {
+  it('fail with their exit code and their last line of stderr', async () => {
     const dir = skill('fails', 'python', { 'main.py': 'raise SystemExit("no such thing")\n' })
     const done = await ringfence('skill', 'run', dir, '--json')
     expect(done.code).toBe(1)
@@ -332,7 +332,7 @@ describe('the samples', { timeout: 120_000 }, () => {
     expect(await violations('samples')).toEqual([])
   })
 
-  it('have no red flags, and each is of its language', async () => {
+  it('have no red flags, and each has its language', async () => {
     const languages: string[] = []
     for (const name of readdirSync(samples)) {
       const found = await json('skill', 'inspect', join(samples, name))
@@ -344,7 +344,7 @@ describe('the samples', { timeout: 120_000 }, () => {
 })
 
 describe('inspect, list and usage', { timeout: 120_000 }, () => {
-  it('shows asks, red flags, imports, phrases and the hash', async () => {
+  it('shows requested capabilities, red flags, imports, phrases and the hash', async () => {
     const dir = skill(
       'greedy',
       'python',
@@ -395,7 +395,7 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(await run('changing')).toMatchObject({ ok: 1 })
   })
 
-  it('a directory in the workspace does not take an inspected skill’s place', async () => {
+  it('a directory in the workspace does not shadow an inspected skill', async () => {
     const dir = skill('genuine', 'python', { 'main.py': 'print("genuine")\n' })
     await ringfence('skill', 'inspect', dir)
     cpSync(dir, at('ws/genuine'), { recursive: true })
@@ -418,7 +418,7 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(all.find(({ skill: name }) => name === 'greet')?.fuel).toBeGreaterThan(1000)
   })
 
-  it('says what is wrong with a skill', async () => {
+  it('reports what is wrong with a skill', async () => {
     const wrong = async (manifest: string): Promise<string> => {
       const dir = skill('wrong', 'python', { 'main.py': '' })
       writeFileSync(join(dir, 'skill.toml'), manifest)

@@ -54,7 +54,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     })
   })
 
-  it('see the same clock and the same chance in every run, unless they are granted', async () => {
+  it('see the same clock and random numbers in every run, unless real ones are granted', async () => {
     const bytes = compileC(`
       #include <stdio.h>
       #include <time.h>
@@ -146,7 +146,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
         printf("{\\"errno\\":%d,\\"text\\":\\"%s\\"}", code, text);
       }`)
 
-  it('reach nothing else, and each attempt is a violation', async () => {
+  it('can access nothing else, and each attempt is a violation', async () => {
     const bytes = opener()
     const open = (path: string, mode: string, grants: readonly string[]) =>
       box.run(bytes, [path, mode], { workspace, grants })
@@ -182,7 +182,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     expect(await open('/etc/passwd')).toMatchObject({ ok: { text: '' } })
   })
 
-  it('close what they forget, and have a bounded number of files', async () => {
+  it('have a bounded number of open files, and all are closed after the run', async () => {
     const bytes = compileC(`
       #include <stdio.h>
       int main(void) { int n = 0; while (fopen("data/in.txt", "r")) n++; printf("%d", n); }`)
@@ -193,7 +193,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     expect(readOpen()).toBeLessThan(before + 10)
   })
 
-  it('do not get away with wrong pointers', async () => {
+  it('cannot use invalid pointers', async () => {
     const bytes = compileC(`
       #include <wasi/api.h>
       int main(int argc, char **argv) {
@@ -203,7 +203,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
       expect(await box.run(bytes, input)).toMatchObject({ error: { code: 'abi-error' } })
   })
 
-  it('cannot be used up by calls that do nothing', async () => {
+  it('pay fuel for calls without effect', async () => {
     const bytes = compileC('#include <sched.h>\nint main(void) { for (;;) sched_yield(); }')
     const result = await new WasmSandbox({ runner, fuel: 1_000_000, epochDeadline: 100 }).run(bytes)
     expect(result).toMatchObject({ error: { code: 'resource-exhausted', resource: 'fuel' } })

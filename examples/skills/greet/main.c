@@ -1,5 +1,5 @@
 /*
- * Greets, and remembers how often. The host's own interface: `alloc` and `execute`, JSON in and out, one import.
+ * Greets a person and counts the greetings. Uses the native interface: exports `alloc` and `execute`, JSON in and out.
  * clang --target=wasm32 -Os -nostdlib -Wl,--no-entry -Wl,--export=alloc -Wl,--export=execute -o main.wasm main.c
  */
 typedef unsigned char byte;
@@ -34,7 +34,7 @@ static void put_number(word value) {
   while (count) out[length++] = digits[--count];
 }
 
-/* The first number in an answer such as {"ok":3}; nothing kept yet is {"ok":null}. */
+/* The number in a reply such as {"ok":3}; an unset key gives {"ok":null}. */
 static word number_in(packed answer) {
   const char *at = (const char *)(word)(answer >> 32), *end = at + (word)answer;
   word value = 0;
@@ -53,7 +53,7 @@ packed execute(const char *input, word size) {
   host_memory_store(out, length);
   length = 0;
   put("{\"greeting\":\"hello");
-  /* A name comes as a JSON text, quotes and all. */
+  /* A name is passed as a JSON string, including the quotes. */
   if (size > 2 && size < 100 && input[0] == '"') {
     out[length++] = ' ';
     for (word i = 1; i + 1 < size; i++) out[length++] = input[i];

@@ -1,4 +1,4 @@
-// Reads a JSON file of the workspace and follows a path of names: ["data/a.json", "list", "0", "name"].
+// Reads a JSON file of the workspace and looks up a path of keys: ["data/a.json", "list", "0", "name"].
 import { readFileSync, writeFileSync } from 'node:fs'
 
 const [file, ...names] = process.argv.slice(2)

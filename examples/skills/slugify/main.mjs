@@ -1,4 +1,4 @@
-// Turns a title into a name for a file or an address.
+// Converts a title into a slug for a file name or URL.
 const title = process.argv[2] ?? ''
 const slug = title
   .normalize('NFKD')

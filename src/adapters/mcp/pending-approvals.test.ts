@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { PendingApprovals } from './pending-approvals.ts'
 
-test('an answer counts for the call that was asked about, and once', () => {
+test('an answer is valid for the call it was asked for, and only once', () => {
   const pending = new PendingApprovals()
   const args = { command: 'git push' }
   const name = pending.ask('exec', args)
@@ -12,7 +12,7 @@ test('an answer counts for the call that was asked about, and once', () => {
   expect(pending.take([name], 'exec', args)).toBeUndefined()
 })
 
-test('questions that nobody answers do not pile up', () => {
+test('unanswered questions do not accumulate', () => {
   const pending = new PendingApprovals()
   const names = Array.from({ length: 100 }, (_, n) => pending.ask('exec', { n }))
   expect(names.filter((name, n) => pending.take([name], 'exec', { n }) !== undefined)).toHaveLength(64)

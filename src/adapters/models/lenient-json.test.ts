@@ -28,12 +28,12 @@ describe('arguments of a tool call', () => {
     expect(() => parseLenientObject(given)).toThrow(/not a JSON object/)
   })
 
-  test('too many characters are refused before they are read', () => {
+  test('too many characters are refused before parsing', () => {
     expect(() => parseLenientObject('x'.repeat(9 * 1024 * 1024 + 1))).toThrow(/characters/)
   })
 })
 
-test('text becomes the number, truth or list that the schema wants, and nothing else changes', () => {
+test('text is converted to the number, boolean or list that the schema requires, and nothing else changes', () => {
   const schema = {
     type: 'object',
     properties: {

@@ -26,7 +26,7 @@ describe('a patch', () => {
     ])
   })
 
-  test('may lack its frame and have Windows line ends', () => {
+  test('may lack its frame and have Windows line endings', () => {
     expect(parsePatch('*** Delete File: a\r\n')).toEqual([{ kind: 'delete', path: 'a' }])
   })
 
@@ -50,28 +50,28 @@ describe('a diff', () => {
     expect(applyDiff('a\nb\nc\n', '@@\n a\n-b\n+B\n c')).toBe('a\nB\nc\n')
   })
 
-  test('is placed after its anchor where the context is there twice', () => {
+  test('is placed after its anchor if the context occurs twice', () => {
     expect(applyDiff(text, '@@ def b():\n-  return 1\n+  return 2')).toBe(
       'def a():\n  return 1\n\ndef b():\n  return 2\n',
     )
   })
 
-  test('applies its hunks in order, each after the one before', () => {
+  test('applies its hunks in order, each after the previous one', () => {
     expect(applyDiff(text, '@@\n-  return 1\n+  return 3\n@@\n-  return 1\n+  return 4')).toBe(
       'def a():\n  return 3\n\ndef b():\n  return 4\n',
     )
   })
 
-  test('at the end of the file takes the last match, and without context appends', () => {
+  test('uses the last match at the end of the file, and appends without context', () => {
     expect(applyDiff('x\nx', '@@\n-x\n+y\n*** End of File')).toBe('x\ny')
     expect(applyDiff('a\n', '+b')).toBe('a\nb\n')
   })
 
-  test('forgives blanks at the ends of lines, and keeps Windows line ends', () => {
+  test('ignores trailing spaces, and keeps Windows line endings', () => {
     expect(applyDiff('a  \r\nb\r\n', ' a\n-b\n+c')).toBe('a\r\nc\r\n')
   })
 
-  test('that does not fit is refused, and says what it looked for', () => {
+  test('that does not match is refused, and the error shows the missing context', () => {
     expect(() => applyDiff('a\n', '-b\n+c')).toThrow(/not found after line 0:\nb/)
     expect(() => applyDiff('a\n', '@@ class X\n-a')).toThrow(/no line `class X`/)
     expect(() => applyDiff('a\n', '?a')).toThrow(/must begin with/)

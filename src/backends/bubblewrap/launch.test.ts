@@ -7,7 +7,7 @@ import { PROTECTION } from '../../policy/paths/protect.ts'
 import { type EgressFacts, type Observed, pathsOf, planFor, sandboxPolicyOf } from '../../policy/plan.ts'
 import { type LaunchContext, launchContents, launchEnvironment, launchVector } from './launch.ts'
 
-/** Plans come from policy, here as everywhere; the host they are made for is made up. */
+/** Plans come from the policy, as everywhere; the host facts are made up. */
 
 function there(path: string, kind: 'dir' | 'file' | 'socket' = 'dir'): Observed {
   const real = path as RealPath
@@ -77,7 +77,7 @@ function split(words: readonly string[], arity: Readonly<Record<string, number>>
   return out
 }
 
-/** The vector as its readers see it: the launcher's operations, bubblewrap's words, the agent's fields. */
+/** The vector as its readers see it: the launcher's operations, bubblewrap's arguments, the agent's fields. */
 function read(vector: readonly string[]) {
   const operations = split(vector, LAUNCH_OPERATIONS)
   const of = (name: string): string[][] =>
@@ -197,7 +197,7 @@ describe('users', () => {
     expect(of('file').find(([path]) => path === '/etc/passwd')?.[1]).toMatch(/^root:x:0:0:/)
   })
 
-  test('another user is 0 for the set-up and itself for the command', () => {
+  test('another user is 0 during set-up and itself for the command', () => {
     const { bwrap, field, of } = launch({ workspace: W })
     expect(bwrap.join(' ')).toContain('--uid 0 --gid 0')
     expect(bwrap).toContain('CAP_SETFCAP')
@@ -205,7 +205,7 @@ describe('users', () => {
     expect(of('user')).toEqual([])
   })
 
-  test('root in somebody’s workspace becomes that user before anything is set up', () => {
+  test('root in another user’s workspace becomes that user before the set-up', () => {
     const plan = planned({ workspace: W }, 0)
     const { operations, of } = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
     expect(of('user')).toEqual([['1000', '1001']])
@@ -214,7 +214,7 @@ describe('users', () => {
     )
   })
 
-  test.each([0, 1000])('user %i gets no capability but the agent’s', (uid) => {
+  test.each([0, 1000])('user %i gets no capability except the agent’s', (uid) => {
     const { bwrap } = launch({ workspace: W }, { uid })
     const added = bwrap.filter((_, index) => bwrap[index - 1] === '--cap-add')
     expect(bwrap[bwrap.indexOf('--cap-drop') + 1]).toBe('ALL')
@@ -222,7 +222,7 @@ describe('users', () => {
     expect(added.filter((name) => !/^CAP_(SYS_ADMIN|SYS_RESOURCE|SETPCAP|SETFCAP)$/.test(name))).toEqual([])
   })
 
-  test('with a network of its own that has a proxy the agent may set up its loopback', () => {
+  test('with its own network and a proxy, the agent may set up loopback', () => {
     const fetching = { workspace: W, network: { mode: 'fetch', allowHosts: ['example.com'] } } as const
     const { bwrap } = launch(fetching, { handoverFd: 4 })
     expect(bwrap).toContain('CAP_NET_ADMIN')
@@ -231,7 +231,7 @@ describe('users', () => {
   })
 })
 
-describe('what every sandbox has', () => {
+describe('every sandbox', () => {
   test.each([{}, { workspace: W }, { preset: 'read-only', workspace: W }, { preset: 'danger-full-access' }])(
     '%o',
     (spec) => {
@@ -249,12 +249,12 @@ describe('what every sandbox has', () => {
     },
   )
 
-  test('the control channel is named only where there is one', () => {
+  test('the control channel is passed only if there is one', () => {
     expect(launch({}, { control: 3 }).of('control')).toEqual([['3']])
     expect(launch({}, { control: -1 }).of('control')).toEqual([])
   })
 
-  test('the command waits for its permit only where there is one to come', () => {
+  test('the command waits for its permit only if one will come', () => {
     expect(launch({}, { waitForGo: true }).field('wait-for-go')).toEqual([[]])
     expect(launch({}, { waitForGo: false }).field('wait-for-go')).toEqual([])
   })
@@ -271,7 +271,7 @@ describe('mounts', () => {
   const targets = (vector: ReturnType<typeof launch>): string[] =>
     vector.of('bind').map(([mode, real, , , target]) => `${mode} ${real} ${target}`)
 
-  test('each carries the inode that was judged', () => {
+  test('each carries the inode that was checked', () => {
     const plan = planned({ workspace: W, mounts: [{ source: '/data', target: '/d', mode: 'ro' }] })
     const binds = read(launchVector(plan, { argv: ['true'] }, CONTEXT)).of('bind')
     expect(binds).toEqual(
@@ -333,27 +333,27 @@ describe('mounts', () => {
     expect(belowWritable(plan, read(launchVector(plan, { argv: ['true'] }, CONTEXT)))).toEqual([])
   })
 
-  test('nor for a socket that lies in one', () => {
+  test('nor for a socket inside one', () => {
     const plan = planned({ workspace: W, unixSockets: ['/w/own.sock'] })
     const vector = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
     expect(belowWritable(plan, vector)).toEqual([])
     expect(vector.field('nested')).toEqual([['/.ringfence/0', '/w/own.sock', 'rw']])
   })
 
-  test('a socket is bound at its own path, while the root can still be written', () => {
+  test('a socket is bound at its own path, while the root is still writable', () => {
     const vector = launch({ unixSockets: ['/srv/agent.sock'] })
     expect(targets(vector)).toEqual(['rw /srv/agent.sock /srv/agent.sock'])
     const names = vector.operations.map((operation) => operation.join(' '))
     expect(names.findIndex((name) => name.startsWith('bind'))).toBeLessThan(names.indexOf('arg --remount-ro'))
   })
 
-  test('where the whole root is granted its sockets are there already', () => {
+  test('with the whole root granted, its sockets are already visible', () => {
     expect(targets(launch({ preset: 'danger-full-access', unixSockets: ['/srv/agent.sock'] }))).toEqual([
       'rw / /',
     ])
   })
 
-  // SECURITY: the agent watches a grant by its path; over a symlink it would lie elsewhere, and unwatched.
+  // SECURITY: the agent watches a grant by its path; behind a symlink the real path would be elsewhere and unwatched.
   test.each<[Record<string, unknown>, boolean]>([
     [{ workspace: W }, true],
     [{ workspace: '/var/tmp/w' }, false],
@@ -366,13 +366,13 @@ describe('mounts', () => {
     expect(bwrap.join(' ').includes('--dir /var/tmp')).toBe(!linked)
   })
 
-  test('only the writable ones are writable for Landlock', () => {
+  test('only writable mounts are writable for Landlock', () => {
     const { field } = launch({ workspace: W, read: ['/data'], write: ['/out'] })
     expect(field('writable').flat()).toEqual([W, '/out', '/tmp', '/dev'])
     expect(launch({ preset: 'read-only', workspace: W }).field('writable').flat()).toEqual(['/tmp', '/dev'])
   })
 
-  test('masks go to the agent with their inode and never to bubblewrap', () => {
+  test('masks are passed to the agent with their inode, never to bubblewrap', () => {
     const plan = planned({ workspace: W, deny: ['/w/secret'] })
     const { field, bwrap } = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
     expect(field('mask')).toEqual(plan.masks.map(({ target, dev, ino }) => [target, dev, ino]))
@@ -402,7 +402,7 @@ describe('danger-full-access', () => {
 })
 
 describe('protection', () => {
-  test('goes whole to the agent, with the places that it counts in', () => {
+  test('is passed to the agent as a whole, with the directories it applies to', () => {
     const { field } = launch({ workspace: W, read: ['/data'], write: ['/out'] })
     expect(field('supervise').flat()).toEqual([W, '/out'])
     expect(field('protect-root').flat().join().split('\n')).toEqual(PROTECTION.roots)
@@ -498,7 +498,7 @@ describe('limits', () => {
   })
 })
 
-describe('what other users of the host can read', () => {
+describe('data that other users of the host can read', () => {
   const SECRET = 'hunter2-s3cr3t'
   const command = {
     argv: ['curl', '-H', `Authorization: ${SECRET}`, '--as-pid-1'] as const,
@@ -508,7 +508,7 @@ describe('what other users of the host can read', () => {
   const plan = planned({ workspace: W, env: { PASSWORD: SECRET }, deny: ['/w/hidden'] })
   const vector = launchVector(plan, command, CONTEXT)
 
-  test('the command and its secrets are nowhere but in what goes to the agent by descriptor', () => {
+  test('the command and its secrets are passed to the agent by descriptor only', () => {
     const { operations, field } = read(vector)
     const elsewhere = operations.filter(([name]) => name !== 'init').flat()
     for (const text of [SECRET, 'curl', 'Authorization', 'TOKEN', 'PASSWORD'])
@@ -517,7 +517,7 @@ describe('what other users of the host can read', () => {
     expect(field('cwd')).toEqual([['/w/x']])
   })
 
-  test('the environment is no part of the vector', () => {
+  test('the environment is not part of the vector', () => {
     expect(vector.some((item) => item.includes('PASSWORD') || item.includes('TOKEN'))).toBe(false)
   })
 
@@ -542,7 +542,7 @@ describe('what other users of the host can read', () => {
 })
 
 describe('the launcher’s environment', () => {
-  test('is the guest’s, the number of items, and each item by its number', () => {
+  test('is the guest’s environment, the number of items, and each item by its index', () => {
     expect(launchEnvironment(['bwrap', '/b', ''], { PATH: '/bin', A: '' })).toEqual({
       PATH: '/bin',
       A: '',
@@ -553,14 +553,14 @@ describe('the launcher’s environment', () => {
     })
   })
 
-  test('leaves other variables of ours alone', () => {
+  test('keeps Ringfence’s other variables', () => {
     expect(launchEnvironment([], { RINGFENCE: '1', RINGFENCE_AGENT_ID: 'a' })).toMatchObject({
       RINGFENCE: '1',
       RINGFENCE_AGENT_ID: 'a',
     })
   })
 
-  // SECURITY: the launcher takes `01` for item 1, so a guest's variable could name another program than bubblewrap.
+  // SECURITY: the launcher parses `01` as item 1, so a guest's variable could replace bubblewrap with another program.
   test.each([
     'RINGFENCE_LAUNCH',
     'RINGFENCE_LAUNCH_1',
@@ -577,7 +577,7 @@ describe('files of the plan', () => {
   const facts = { placeholders: {}, certificates: large, nodePreload: 'preload' }
   const plan = planned({ workspace: W, network: { mode: 'fetch' } }, 1000, facts)
 
-  test('go over a descriptor, in the order in which the vector names their sizes', () => {
+  test('are passed by descriptor, in the order of their sizes in the vector', () => {
     const { of } = read(launchVector(plan, { argv: ['true'] }, { ...CONTEXT, handoverFd: 4, contents: 5 }))
     expect(of('contents')).toEqual([['5']])
     const files = plan.files.map(({ target, text }) => [target, String(Buffer.byteLength(text))])
@@ -585,8 +585,8 @@ describe('files of the plan', () => {
     expect(Buffer.from(launchContents(plan) ?? []).toString()).toBe(`preload${large}`)
   })
 
-  // PLATFORM: execve refuses a variable of more than 128 KiB, whatever room there is in all.
-  test('never stand in the environment', () => {
+  // PLATFORM: execve refuses a variable of more than 128 KiB, independent of the total limit.
+  test('are never in the environment', () => {
     const vector = launchVector(plan, { argv: ['true'] }, { ...CONTEXT, handoverFd: 4, contents: 5 })
     for (const item of Object.values(launchEnvironment(vector, plan.env)))
       expect(item.length).toBeLessThan(65_536)

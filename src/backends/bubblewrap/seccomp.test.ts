@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { type Arch, assemble, encode, REFUSED_CALLS } from './seccomp.ts'
 
-/** What the kernel hands to a filter. */
+/** The data that the kernel passes to a filter. */
 type Call = { readonly nr: number; readonly arch: number; readonly args?: readonly (number | bigint)[] }
 
 const AUDIT_ARCH = { x64: 0xc000003e, arm64: 0xc00000b7, i386: 0x40000003, arm: 0x40000028 } as const
@@ -167,7 +167,7 @@ const NAMESPACE_FLAGS = {
 }
 const NEWTIME = 0x80
 const SIGCHLD = 17
-/** What glibc asks for when it makes a thread. */
+/** The flags that glibc uses to create a thread. */
 const THREAD = 0x003d0f00
 
 const ARCHES = ['x64', 'arm64'] as const
@@ -175,7 +175,7 @@ const ARCHES = ['x64', 'arm64'] as const
 describe.each(ARCHES)('the filter for %s', (arch) => {
   const at = arch === 'x64' ? 0 : 1
 
-  test('knows every call that it says it refuses', () => {
+  test('knows every syscall that it lists as refused', () => {
     expect([...REFUSED_CALLS].sort()).toEqual(Object.keys(NUMBERS).sort())
   })
 
@@ -199,17 +199,17 @@ describe.each(ARCHES)('the filter for %s', (arch) => {
     }
   })
 
-  test.each(Object.entries(NAMESPACE_FLAGS))('makes no namespace: %s', (_, flag) => {
+  test.each(Object.entries(NAMESPACE_FLAGS))('creates no namespace: %s', (_, flag) => {
     expect(answer(arch, CLONE[arch], flag | SIGCHLD)).toBe('EPERM')
     expect(answer(arch, CLONE[arch], flag)).toBe('EPERM')
     expect(answer(arch, UNSHARE[arch], flag)).toBe('EPERM')
     expect(answer(arch, UNSHARE[arch], flag | 0x400)).toBe('EPERM')
-    // The kernel looks at the lower half; the upper one must not hide a flag.
+    // The kernel reads the lower half; the upper half must not hide a flag.
     expect(answer(arch, UNSHARE[arch], (1n << 40n) | BigInt(flag))).toBe('EPERM')
     expect(answer(arch, CLONE[arch], (1n << 40n) | BigInt(flag))).toBe('EPERM')
   })
 
-  test('makes no time namespace either, and still lets a signal be what it is', () => {
+  test('creates no time namespace either, and still accepts exit signals', () => {
     expect(answer(arch, UNSHARE[arch], NEWTIME)).toBe('EPERM')
     expect(answer(arch, CLONE[arch], SIGCHLD)).toBe('allow')
   })
@@ -225,7 +225,7 @@ describe.each(ARCHES)('the filter for %s', (arch) => {
     expect(answer(arch, call === 'clone' ? CLONE[arch] : UNSHARE[arch], flags)).toBe('allow')
   })
 
-  test('says that there is no clone3, so that programs use clone', () => {
+  test('reports clone3 as missing, so that programs use clone', () => {
     expect(answer(arch, CLONE3)).toBe('ENOSYS')
   })
 
@@ -282,7 +282,7 @@ describe.each(ARCHES)('the filter for %s', (arch) => {
   })
 })
 
-describe('x32, the second table behind the same architecture', () => {
+describe('x32, the second syscall table of the same architecture', () => {
   test.each([0, 59, 165, 512, 520])('call %i does not exist', (nr) => {
     expect(answer('x64', 0x40000000 + nr)).toBe('ENOSYS')
   })
@@ -293,7 +293,7 @@ describe('x32, the second table behind the same architecture', () => {
 })
 
 describe('encode', () => {
-  test('is 8 bytes an instruction, little endian', () => {
+  test('is 8 bytes per instruction, little endian', () => {
     expect([...encode([[0x15, 1, 2, 0xc000003e]])]).toEqual([0x15, 0, 1, 2, 0x3e, 0, 0, 0xc0])
     expect([...encode([[0x1234, 255, 0, 0x80000000]])]).toEqual([0x34, 0x12, 255, 0, 0, 0, 0, 0x80])
     expect(encode([]).length).toBe(0)

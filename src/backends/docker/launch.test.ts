@@ -63,7 +63,7 @@ describe('limits', () => {
 })
 
 describe('mounts', () => {
-  test('only what the plan grants, and what we bring', () => {
+  test('only the plan’s mounts, and Ringfence’s own', () => {
     const { host } = bodyOf({ read: ['/usr/bin/env'], workspace: '/tmp' })
     expect(host.Mounts.map(({ Source, Target, ReadOnly }) => [Source, Target, ReadOnly])).toEqual([
       ['/opt/agent', '/.ringfence/agent', true],
@@ -75,13 +75,13 @@ describe('mounts', () => {
     expect(JSON.stringify(host)).not.toContain('docker.sock')
     expect(host.Binds).toBeUndefined()
   })
-  test('what hangs below a read-only grant is left out', () => {
+  test('mounts below a read-only grant are left out', () => {
     const { host } = bodyOf({ read: ['/usr/bin/env'] })
     expect(host.Mounts.at(-1)).toMatchObject({ BindOptions: { NonRecursive: true, Propagation: 'rprivate' } })
   })
 })
 
-test('the engine’s profile refuses what our own filter refuses', () => {
+test('the engine’s seccomp profile refuses what Ringfence’s filter refuses', () => {
   const profile = JSON.parse(engineProfile('x64')) as {
     architectures: string[]
     syscalls: { names: string[]; args?: unknown[] }[]

@@ -29,7 +29,7 @@ const configOf = (spec: Record<string, unknown>, more: Partial<BundleContext> = 
 
 describe('every bundle', () => {
   const config = configOf({})
-  test('has nothing but the agent to start, and no privileges', () => {
+  test('starts only the agent, without privileges', () => {
     expect(config.process).toMatchObject({
       args: ['/.ringfence/agent', 'container'],
       user: { uid: 1000, gid: 1000 },
@@ -58,15 +58,15 @@ test('grants keep their mode', () => {
   expect(options('/usr/bin/env')).toContain('ro')
 })
 
-test('memory has room for gVisor itself; the agent holds the exact limit', () =>
+test('the memory limit includes gVisor’s own overhead; the agent enforces the exact limit', () =>
   expect(configOf({ limits: { memoryMb: 100 } }).linux.resources).toEqual({
     memory: { limit: 196 * 1024 * 1024, swap: 196 * 1024 * 1024 },
   }))
 
-test('without root there are no control groups', () =>
+test('without root there are no cgroups', () =>
   expect(configOf({ limits: { memoryMb: 100 } }, { cgroup: undefined }).linux.resources).toBeUndefined())
 
-test('each mount has a place in a root of the sandbox’s own', () => {
+test('each mount has a mount point in the sandbox’s own root', () => {
   const { points, links } = bundleOf(planOf({ waive: ['fs.protect'], workspace: '/var/tmp' }), context)
   expect(points).toContainEqual({ path: '/var/tmp', kind: 'dir' })
   expect(links).toEqual([{ path: '/bin', target: 'usr/bin' }])

@@ -27,12 +27,12 @@ describe('ELF', () => {
     expect(needs?.interpreter).toMatch(/ld-linux/)
     expect(needs?.libraries).toContain('libc.so.6')
   })
-  test('a text is none, and a broken file has no needs', () => {
+  test('a text file is not an ELF file, and a broken file has no dependencies', () => {
     expect(needsOf(Buffer.from('#!/bin/sh\n'))).toBeUndefined()
     const broken = Buffer.from(readFileSync('/bin/bash').subarray(0, 64))
     expect(needsOf(broken)).toEqual({ interpreter: undefined, libraries: [], paths: [] })
   })
-  test('bytes at random do no harm', () => {
+  test('random bytes do no harm', () => {
     const file = readFileSync('/bin/true')
     for (let round = 0; round < 300; round++) {
       const bent = Buffer.from(file)
@@ -51,18 +51,18 @@ describe('tar', () => {
   const archive = join(dir, 'one.tar')
   writeFileSync(archive, Buffer.concat([...tarOf(tree)]))
 
-  test('other tools read it', () => {
+  test('other tools can read it', () => {
     const names = execFileSync('tar', ['tf', archive], { encoding: 'utf8' }).split('\n')
     expect(names).toContain('a')
     expect(names).toContain(long.slice(1))
   })
-  test('we read it', async () => {
+  test('Ringfence can read it', async () => {
     const into = mkdtempSync(join(dir, 'into-'))
     await unpackLayer(archive, into)
     expect(readFileSync(join(into, long), 'utf8')).toBe('deep')
     expect(readFileSync(join(into, 'a'), 'utf8')).toHaveLength(1000)
   })
-  test('a file below a link of the archive is refused, and nothing is written where the link leads', async () => {
+  test('a file below a symlink in the archive is refused, and nothing is written to the target of the link', async () => {
     const elsewhere = mkdtempSync(join(dir, 'elsewhere-'))
     const bad: Tree = new Map([
       ['/x', { kind: 'link', target: elsewhere }],
@@ -72,7 +72,7 @@ describe('tar', () => {
     await expect(unpackLayer(archive, mkdtempSync(join(dir, 'bad-')))).rejects.toThrow(/below a link/)
     expect(readdirSync(elsewhere)).toEqual([])
   })
-  test('a name that leads out is refused', async () => {
+  test('a name outside the root is refused', async () => {
     const bad: Tree = new Map([
       ['/../out', { kind: 'file', mode: 0o644, modified: 0, content: { text: 'x' } }],
     ])
@@ -81,7 +81,7 @@ describe('tar', () => {
   })
 })
 
-/** Fetches from Debian's archive, so it is not for every run. */
+/** Downloads from Debian's archive, so it is not part of every run. */
 describe.runIf(process.env.RINGFENCE_FULL === '1' && existsSync('/usr/bin/apt-get'))(
   'an image of Debian packages',
   { timeout: 10 * 60_000 },
@@ -99,7 +99,7 @@ describe.runIf(process.env.RINGFENCE_FULL === '1' && existsSync('/usr/bin/apt-ge
       const there = readdirSync(join(root, 'usr', 'bin'))
       expect(there).toEqual(expect.arrayContaining(['sh', 'dash', 'bash', 'jq']))
     })
-    test('no option of another program is a package', async () => {
+    test('options of other programs are not accepted as package names', async () => {
       const packages = ['--option=x']
       const store = new ImageStore(join(dir, 'packages'))
       await expect(store.build('x', { kind: 'packages', packages })).rejects.toThrow(/not a package name/)
@@ -124,14 +124,14 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
     const loader = join(root, needsOf(readFileSync('/bin/ls'))?.interpreter ?? '')
     expect(existsSync(loader)).toBe(true)
   })
-  test('is removed with all that it held', () => {
+  test('is removed completely', () => {
     const store = new ImageStore(join(dir, 'one'))
     expect(store.remove('a')).toBe(true)
     expect(store.remove('a')).toBe(false)
     expect(readdirSync(join(dir, 'one', 'images', 'blobs', 'sha256'))).toEqual([])
     expect(readdirSync(join(dir, 'one', 'images', 'roots'))).toEqual([])
   })
-  test('a program of Node comes with its whole module, whatever a package list says', () => {
+  test('a Node program is copied with its whole module, independent of the package list', () => {
     const { tree } = hostTree(['npm'])
     const root = dirname(dirname(realpathSync('/usr/bin/npm')))
     const lacking = readdirSync(root, { recursive: true, encoding: 'utf8', withFileTypes: true })
@@ -142,7 +142,7 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
     // Its first line asks for node.
     expect(tree.has('/usr/bin/node')).toBe(true)
   })
-  test('the default one is made anew when the host changed, and only then', async () => {
+  test('the default image is rebuilt if the host changed, and only then', async () => {
     const store = (): ImageStore => new ImageStore(join(dir, 'default'))
     const said: string[] = []
     const onProgress = (text: string): void => void said.push(text)
@@ -156,7 +156,7 @@ describe('an image of this host’s programs', { timeout: 60_000 }, () => {
     expect((await store().default({ onProgress })).digest).toBe(first.digest)
     expect(said.length).toBeGreaterThan(told)
   })
-  test('a program that is not here, or a name that is none, is refused', async () => {
+  test('a missing program or an invalid name is refused', async () => {
     const store = new ImageStore(join(dir, 'one'))
     await expect(store.build('a', { kind: 'host', programs: ['no-such-program'] })).rejects.toThrow(/has no/)
     await expect(store.build('../a', { kind: 'host', programs })).rejects.toThrow(/not a valid image name/)

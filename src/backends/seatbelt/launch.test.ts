@@ -9,7 +9,7 @@ import { seatbelt } from './backend.ts'
 import { profileOf, quoted, type SeatbeltContext, seatbeltArgs, seatbeltEnvironment } from './launch.ts'
 import { type Attempt, allows, parse } from './testkit/sbpl.ts'
 
-/** Not run on macOS: what a profile decides is read from it by the evaluator in testkit/. The host is made up. */
+/** Not run on macOS: the evaluator in testkit/ interprets the profile. The host is made up. */
 
 function there(path: string): Observed {
   const real = path as RealPath
@@ -116,7 +116,7 @@ describe('the profile', () => {
     `)
   })
 
-  test('is read back as lists, and begins with the denial of everything', () => {
+  test('parses as lists, and starts by denying everything', () => {
     for (const preset of ['read-only', 'workspace-write', 'danger-full-access'])
       for (const mode of ['offline', 'loopback', 'full'])
         expect(parse(profile({ preset, network: { mode } })).slice(0, 2)).toEqual([
@@ -125,7 +125,7 @@ describe('the profile', () => {
         ])
   })
 
-  test('the command follows the profile and cannot be taken for an option', () => {
+  test('the command follows the profile and cannot be parsed as an option', () => {
     expect(seatbeltArgs('P', { argv: ['-x', 'y'] })).toEqual(['-p', 'P', '--', '-x', 'y'])
   })
 })
@@ -134,7 +134,7 @@ describe('strings', () => {
   const NASTY = ['a"b', 'a\\b', 'a\\"b', 'a")(allow default)("', 'ünï 文', 'a b', 'a;b', "a'b", '(x)', 'a\\']
   test.each(NASTY)('%j stays one string', (name) => {
     expect(parse(`(literal ${quoted(name)})`)).toEqual([['literal', { text: name }]])
-    // Policy grants no such path; the profile would stand it all the same.
+    // The policy grants no such path, but the profile would handle it.
     const source = profile({}, { ...CONTEXT, scratch: `/private/tmp/${name}` })
     expect(can(source, 'file-write-create', `/private/tmp/${name}/f`)).toBe(true)
     expect(can(source, 'file-write-create', '/private/tmp/a/f')).toBe(false)
@@ -146,7 +146,7 @@ describe('strings', () => {
     expect(() => quoted(name)).toThrow('control character')
   })
 
-  test('any text comes back as it was', () => {
+  test('any text is restored by parsing', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme' }), (text) => {
         if (/\p{Cc}/u.test(text)) expect(() => quoted(text)).toThrow()
@@ -206,7 +206,7 @@ describe('files', () => {
         expect([operation, path, can(source, operation, path)]).toEqual([operation, path, allowed])
   })
 
-  test('grants, denials, and the longest path decides', () => {
+  test('grants and denials: the longest path wins', () => {
     const source = profile({
       read: ['/Users/u/data', `${W}/fixed`],
       write: ['/Users/u/out', '/Users/u/data/results'],
@@ -221,7 +221,7 @@ describe('files', () => {
     expect(can(source, 'file-write-data', `${W}/hidden/x`)).toBe(false)
   })
 
-  test('what a profile cannot do is refused', () => {
+  test('plans that a profile cannot express are refused', () => {
     const mounts = [{ source: '/Users/u/data', target: '/elsewhere', mode: 'ro' }]
     expect(() => profile({ mounts })).toThrow('cannot mount')
   })
@@ -231,7 +231,7 @@ describe('protected names', () => {
   const source = profile({})
   const writes = (relative: string): boolean => can(source, 'file-write-create', `${W}/${relative}`)
 
-  test('as policy has them, at every depth and in any letters', () => {
+  test('match the policy, at every depth and in any case', () => {
     const names = [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names]
     for (const name of names)
       for (const path of [
@@ -243,7 +243,7 @@ describe('protected names', () => {
         expect([path, writes(path)]).toEqual([path, false])
   })
 
-  test('policy and profile agree on made-up paths, or the profile is stricter', () => {
+  test('policy and profile agree on random paths, or the profile is stricter', () => {
     const segment = fc.constantFrom(
       'a',
       '.git',
@@ -275,7 +275,7 @@ describe('protected names', () => {
     'my.envrc',
   ])('ordinary work goes on: %s', (path) => expect(writes(path)).toBe(true))
 
-  test('reading them is not refused', () => {
+  test('can be read', () => {
     expect(can(source, 'file-read-data', `${W}/.git/config`)).toBe(true)
   })
 
@@ -299,20 +299,20 @@ describe('the network', () => {
   ]
   const reached = (source: string): string[] => ADDRESSES.filter((address) => out(source, address))
 
-  test('offline reaches nothing and listens nowhere', () => {
+  test('offline connects to nothing and cannot listen', () => {
     const source = profile({})
     expect(reached(source)).toEqual([])
     expect(allows(source, { operation: 'network-bind', local: '127.0.0.1:8000' })).toBe(false)
   })
 
-  test('loopback reaches and serves loopback alone', () => {
+  test('loopback connects to and serves only loopback', () => {
     const source = profile({ network: { mode: 'loopback' } })
     expect(reached(source)).toEqual(['127.0.0.1:22', '127.0.0.1:5000', '[::1]:5432'])
     expect(allows(source, { operation: 'network-bind', local: '127.0.0.1:8000' })).toBe(true)
     expect(allows(source, { operation: 'network-bind', local: '0.0.0.0:8000' })).toBe(false)
   })
 
-  test('fetch reaches the proxy’s port and no other', () => {
+  test('fetch connects only to the proxy’s port', () => {
     const plan = planned({ workspace: W, network: { mode: 'fetch', allowHosts: ['example.com'] } })
     const source = profileOf(plan, { ...CONTEXT, proxyPort: 5000 })
     expect(reached(source)).toEqual(['127.0.0.1:5000'])
@@ -323,11 +323,11 @@ describe('the network', () => {
     expect(env.TMPDIR).toBe(CONTEXT.scratch)
   })
 
-  test('full reaches everything', () => {
+  test('full connects to everything', () => {
     expect(reached(profile({ network: { mode: 'full' } }))).toEqual(ADDRESSES)
   })
 
-  test('unix sockets: its own, those that were named, and no other', () => {
+  test('unix sockets: its own, those granted by name, and no other', () => {
     const source = profile({ unixSockets: ['/private/var/run/agent.sock'] })
     const dial = (path: string): boolean => can(source, 'network-outbound', path)
     expect(dial('/private/var/run/agent.sock')).toBe(true)
@@ -360,7 +360,7 @@ describe('processes and services', () => {
 })
 
 describe('the backend', () => {
-  test('says on other systems what it needs, and opens nothing', async () => {
+  test('reports what it needs on other systems, and opens nothing', async () => {
     const backend = seatbelt({ platform: 'linux', probePlan: () => planned({}) })
     expect(await backend.probe()).toMatchObject({ available: false, reason: 'needs macOS' })
     await expect(backend.open(planned({}))).rejects.toMatchObject({ code: 'backend-unavailable' })

@@ -30,7 +30,7 @@ describe('check command', () => {
     ])
   })
 
-  it('shows the tree, the reasons and what would make it pass', async () => {
+  it('shows the tree, the reasons and how to allow it', async () => {
     const { out } = await run('git status && env rm -rf /')
     expect(out).toMatchInlineSnapshot(`
       "deny: deletes \`/\`, which contains everything else
@@ -55,7 +55,7 @@ describe('check command', () => {
     await expect(run('a', 'b')).rejects.toMatchObject({ code: 'invalid-input' })
   })
 
-  it('--batch answers every line, also what it cannot read', () => {
+  it('--batch answers every line, including unreadable ones', () => {
     const answer = (line: string) =>
       answerCommandLine(compilePolicy({}), { workspace: '/workspace', home: '/home/agent' }, line)
     expect(answer('{"id":"a","cmd":"ls","shell":"bash"}')).toMatchObject({

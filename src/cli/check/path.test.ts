@@ -50,7 +50,7 @@ describe('check path', () => {
 })
 
 describe('check url', () => {
-  it('blocks a literal without asking anybody', async () => {
+  it('blocks an address literal without a DNS lookup', async () => {
     said.length = 0
     expect(await checkUrl(['http://127.0.0.1/'], io(true))).toBe(4)
     expect(JSON.parse(said[0] as string)).toEqual({
@@ -59,13 +59,13 @@ describe('check url', () => {
     })
     expect(await checkUrl(['http://8.8.8.8/'], io())).toBe(0)
   })
-  it('wants one address', async () => {
+  it('requires one address', async () => {
     await expect(checkUrl([], io())).rejects.toMatchObject({ code: 'invalid-input' })
   })
 })
 
 describe('batch', () => {
-  it('answers every line, also the broken ones, with the same id', async () => {
+  it('answers every line, including invalid ones, with the same id', async () => {
     expect(answerPathLine('{')).toMatchObject({ id: null, verdict: 'deny' })
     expect(answerPathLine('{"id":"x"}')).toMatchObject({ id: 'x', verdict: 'deny' })
     expect(answerPathLine('{"id":7,"path":"/a","op":"read","policy":{"allowed":[]},"odd":1}')).toMatchObject({
@@ -79,7 +79,7 @@ describe('batch', () => {
     })
   })
 
-  it('needs a list in fetch mode and reaches nothing offline', async () => {
+  it('requires a list in fetch mode and connects to nothing offline', async () => {
     const ask = async (fields: object) =>
       (
         await answerUrlLine(
@@ -93,7 +93,7 @@ describe('batch', () => {
     expect(await ask({ mode: 'fetch', allowlist: ['e.org'] })).toBe('allow')
   })
 
-  it('splits at line feeds alone and prints plain ASCII', async () => {
+  it('splits only at line feeds and prints plain ASCII', async () => {
     const lines: string[] = []
     for await (const line of linesOf(Readable.from(['a\u2028b\nc', 'd\n\ne']))) lines.push(line)
     expect(lines).toEqual(['a\u2028b', 'cd', '', 'e'])
@@ -121,7 +121,7 @@ describe('batch', () => {
       expect(
         answerPathLine(JSON.stringify({ id: 1, path, op: 'create', policy })).us,
         path.slice(0, 20),
-        // Loud machines are not slow code: the time itself counts in the full tier.
+        // A busy machine does not mean slow code: times are checked only in the full run.
       ).toBeLessThan(process.env.RINGFENCE_FULL ? 50_000 : 5_000_000)
     }
     const hosts = [

@@ -6,12 +6,12 @@ import { afterAll, describe, expect, it } from 'vitest'
 import { answerPathLine } from './path.ts'
 import { answerUrlLine } from './url.ts'
 
-/** Every technique of the corpora of addresses and paths in other words, through the same door as `--batch`. */
+/** Every technique of the corpora of addresses and paths in a different form, through the same functions as `--batch`. */
 
 const PUBLIC = '93.184.215.14'
 const GOOD = '1.1.1.1'
 
-/** Every name answers with a public address, so that the address itself has to be refused. */
+/** Every name resolves to a public address, so that the address itself has to be refused. */
 async function verdictOf(url: string, more: object = {}): Promise<string> {
   const host = URL.canParse(url) ? new URL(url).hostname.replace(/\.$/, '') : ''
   const dns = { [host]: [PUBLIC], [`${host}.`]: [PUBLIC] }

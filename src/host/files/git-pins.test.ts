@@ -26,26 +26,26 @@ const found = (globals: readonly string[] = []) => {
   return { repositories: below(pins.repositories), files: below(pins.files) }
 }
 
-describe('what a repository’s configuration runs or includes is found', () => {
-  test('hooks, includes and what they include', () => {
+describe('finds the files that a repository’s configuration runs or includes', () => {
+  test('hooks, includes and nested includes', () => {
     put('.git/config', '[core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../git.inc\n')
     put('git.inc', '[includeIf "gitdir:~/x"]\n path = more.inc\n')
     put('more.inc', '[Core]\nhookspath="other hooks" ; quoted\n')
     expect(found().files).toEqual(['git.inc', 'more.inc', 'other hooks', 'tools/hooks'])
   })
 
-  test('programs in the working tree, by any setting that starts one', () => {
+  test('programs in the working tree, from any setting that starts one', () => {
     put('scripts/clean.sh')
     put('.git/config', '[filter "x"]\n clean = "sh ./scripts/clean.sh %f"\n[alias]\n s = status\n')
     expect(found().files).toEqual(['scripts/clean.sh'])
   })
 
-  test('the user’s own settings count, relative to each repository', () => {
+  test('the user’s own settings, relative to each repository', () => {
     mkdirSync(join(root, 'a', '.git'), { recursive: true })
     expect(found([put('home/.gitconfig', '[core] hooksPath = .hooks\n')]).files).toEqual(['a/.hooks'])
   })
 
-  test('hooks in the working tree itself are named one by one', () => {
+  test('hooks in the working tree are listed one by one', () => {
     put('.git/config', '[core]\nhooksPath = .\n')
     expect(found().files).toContain('pre-commit')
     expect(found().files).not.toContain('')
@@ -61,13 +61,13 @@ describe('what a repository’s configuration runs or includes is found', () => 
     })
   })
 
-  test('a link with a protected name leads to what it stands for', () => {
+  test('a symlink with a protected name is resolved to its target', () => {
     put('config/code/tasks.json')
     symlinkSync('config/code', join(root, '.vscode'))
     expect(found().files).toEqual(['config/code'])
   })
 
-  test('dependencies are not looked into', () => {
+  test('dependencies are skipped', () => {
     put('node_modules/p/.git/config', '[core]\nhooksPath = x\n')
     expect(found().files).toEqual([])
   })

@@ -70,25 +70,25 @@ describe('observePath', () => {
     [`w/${'a'.repeat(256)}`, 'ENAMETOOLONG', []],
   ])('%s → %s', (path, wanted, links) => {
     for (const [target, name] of links) symlinkSync(target, at(name))
-    // Joined as text: `path.join` would clean away what the walk must see.
+    // Joined as text: `path.join` would normalise what the walk must see.
     expect(placeOf(`${root}/${path}`)).toBe(wanted)
   })
 
-  it('follows forty links and not one more', () => {
+  it('follows forty symlinks and not one more', () => {
     symlinkSync('src', at('w/c0'))
     for (let index = 1; index < 41; index++) symlinkSync(`c${index - 1}`, at(`w/c${index}`))
     expect(placeOf(at('w/c39'))).toBe('/w/src')
     expect(placeOf(at('w/c40'))).toBe('ELOOP')
   })
 
-  it('agrees with realpath and records the links on the way', () => {
+  it('agrees with realpath and records the symlinks on the way', () => {
     symlinkSync(at('out'), at('w/l'))
     const seen = observePath(at('w/l/s'))
     expect(seen).toMatchObject({ state: 'exists', real: realpathSync(at('w/l/s')) })
     expect(seen.symlinks).toEqual([{ at: at('w/l'), target: at('out') }])
   })
 
-  it('names kinds and identities', () => {
+  it('reports file types and identities', () => {
     execFileSync('mkfifo', [at('w/pipe')])
     expect(observePath(at('w/pipe'))).toMatchObject({ thing: { kind: 'fifo' } })
     expect(observePath('/dev/null')).toMatchObject({ thing: { kind: 'device' } })
@@ -97,19 +97,19 @@ describe('observePath', () => {
     })
   })
 
-  it('refuses a link that is not text', () => {
+  it('refuses a symlink whose target is not valid text', () => {
     execFileSync('sh', ['-c', `ln -s "$(printf 'a\\377')" '${at('w/bad')}'`])
     expect(placeOf(at('w/bad'))).toBe('EILSEQ')
   })
 
-  it('wants an absolute path', () => expect(() => observePath('w')).toThrow(/not an absolute path/))
+  it('requires an absolute path', () => expect(() => observePath('w')).toThrow(/not an absolute path/))
 })
 
 describe('pathFactOf', () => {
-  it('gives the fact of a directory or file', () => {
+  it('returns the facts of a directory or file', () => {
     expect(pathFactOf(observePath(at('w')))).toMatchObject({ real: at('w'), kind: 'dir' })
   })
-  it('reads the same for missing and unreadable, and refuses other things', () => {
+  it('gives the same error for missing and unreadable, and refuses other file types', () => {
     execFileSync('mkfifo', [at('w/pipe')])
     expect(() => pathFactOf(observePath(at('w/gone')))).toThrow(/is missing or outside the allowed paths$/)
     expect(() => pathFactOf(observePath(at('w/src/a.ts/x')))).toThrow(
@@ -122,7 +122,7 @@ describe('pathFactOf', () => {
 describe('countNamesInside', () => {
   const count = (path: string): number | undefined =>
     countNamesInside(observePath(path), [observePath(at('w'))])
-  it('counts the names below the roots', () => {
+  it('counts the hard links below the roots', () => {
     linkSync(at('w/src/a.ts'), at('w/b.ts'))
     linkSync(at('out/s'), at('w/foreign'))
     expect(count(at('w/b.ts'))).toBe(2)
@@ -143,12 +143,12 @@ describe('openChecked', () => {
   const create = constants.O_WRONLY | constants.O_CREAT
   const refusal = /has changed since it was checked$/
 
-  it('opens what was observed, through links that it saw', () => {
+  it('opens the observed file, through the observed symlinks', () => {
     symlinkSync('src', at('w/l'))
     expect(text(openChecked(observePath(at('w/l/a.ts')), constants.O_RDONLY))).toBe('inside')
   })
 
-  it('makes what was missing, with its parents', () => {
+  it('creates a missing file, with its parents', () => {
     const fd = openChecked(observePath(at('w/x/y/z')), create)
     writeSync(fd, 'new')
     closeSync(fd)
@@ -161,12 +161,12 @@ describe('openChecked', () => {
     expect(existsSync(at('w/src/later.ts'))).toBe(true)
   })
 
-  it('truncates only the judged file', () => {
+  it('truncates only the checked file', () => {
     closeSync(openChecked(observePath(at('w/src/a.ts')), constants.O_WRONLY | constants.O_TRUNC))
     expect(readFileSync(at('w/src/a.ts'), 'utf8')).toBe('')
   })
 
-  it('gives a descriptor for a mount', () => closeSync(openChecked(observePath(at('w')), O_PATH)))
+  it('returns a descriptor for a mount', () => closeSync(openChecked(observePath(at('w')), O_PATH)))
 
   it.each<[string, string, number, () => void]>([
     ['a parent became a link', 'w/src/a.ts', constants.O_RDONLY, () => swapDirectory()],
@@ -200,7 +200,7 @@ describe('openChecked', () => {
     expect(readdirSync(at('out')).filter((name) => name === 'new')).toEqual([])
   })
 
-  it('never blocks on a pipe that carries the number of the judged file', () => {
+  it('never blocks on a pipe that has the inode of the checked file', () => {
     for (let turn = 0; turn < 30; turn++) {
       writeFileSync(at('w/f'), 'x')
       const seen = observePath(at('w/f'))
@@ -211,7 +211,7 @@ describe('openChecked', () => {
     }
   })
 
-  it('refuses what was missing or unreadable, and an exclusive create of what was there', () => {
+  it('refuses a missing or unreadable file, and an exclusive create of an existing one', () => {
     expect(() => openChecked(observePath(at('w/gone')), constants.O_RDONLY)).toThrow(/missing or outside/)
     expect(() => openChecked(observePath(at('w/src/a.ts/x')), create)).toThrow(/missing or outside/)
     expect(() => openChecked(observePath(at('w/src/a.ts')), create | constants.O_EXCL)).toThrow(refusal)

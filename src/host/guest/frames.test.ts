@@ -61,7 +61,7 @@ describe('frames', () => {
     expect(read(bytes)).toEqual([expected])
   })
 
-  test('many in one piece, in order', () => {
+  test('several in one chunk, in order', () => {
     expect(read(Buffer.concat(GOOD.map(([, bytes]) => bytes)))).toEqual(
       GOOD.map(([, , expected]) => expected),
     )
@@ -75,7 +75,7 @@ describe('frames', () => {
     expect(read(...Array.from(bytes, (byte) => Uint8Array.of(byte)))).toEqual(whole)
   })
 
-  test('what is given is not kept: the caller may use its buffer again', () => {
+  test('data is copied: the caller may reuse its buffer', () => {
     const reader = new FrameReader()
     const bytes = frame('E', 'abc')
     const head = bytes.subarray(0, 10)
@@ -123,7 +123,7 @@ describe('hostile frames end the channel', () => {
     expect(read(frame('E', 'abc').subarray(0, length))).toEqual([])
   })
 
-  test('arbitrary bytes never throw, and after a broken frame nothing comes', () => {
+  test('random bytes never throw, and nothing follows a broken frame', () => {
     const bytes = fc.oneof(
       fc.uint8Array({ maxLength: 200 }),
       fc.constantFrom(...GOOD.map(([, one]) => new Uint8Array(one))),
@@ -140,7 +140,7 @@ describe('hostile frames end the channel', () => {
     )
   })
 
-  test('how bytes are cut never changes what they say', () => {
+  test('the split of the bytes never changes the result', () => {
     const pieces = fc.array(
       fc.constantFrom(...GOOD.map(([, one]) => one), frame('Z', 'x'), Buffer.of(0x45, 9)),
       { maxLength: 5 },
@@ -155,14 +155,14 @@ describe('hostile frames end the channel', () => {
     )
   })
 
-  test('what waits for its end is no more than one frame', () => {
+  test('at most one incomplete frame is buffered', () => {
     setFlagsFromString('--expose-gc')
     const collect = runInNewContext('gc') as () => void
     const reader = new FrameReader()
     collect()
     const before = process.memoryUsage().arrayBuffers
     reader.push(frame('E', '', 4096))
-    // Each piece comes in a megabyte of its own, which must not be held by it.
+    // Each chunk is part of its own megabyte buffer, which must not be retained.
     for (let sent = 0; sent < 4000; sent += 40) reader.push(Buffer.alloc(1024 * 1024, 0x61).subarray(0, 40))
     collect()
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(32 * 1024 * 1024)
@@ -187,14 +187,14 @@ describe('control characters never reach a terminal', () => {
     expect(text(read(make(all.join('')))[0])).not.toMatch(/\p{Cc}/u)
   })
 
-  test('nor do those that turn the direction of reading or end a line', () => {
+  test('nor do characters that change the text direction or end a line', () => {
     const text = '\u202egnp.exe\u2066\u2028\u2029'
     expect(read(frame('E', text))).toEqual([
       { kind: 'error', id: 0, text: '\ufffdgnp.exe\ufffd\ufffd\ufffd' },
     ])
   })
 
-  test('bytes that are no text become the usual sign', () => {
+  test('invalid UTF-8 becomes the replacement character', () => {
     expect(read(frame('E', Uint8Array.of(0x61, 0xff, 0xc3)))).toEqual([
       { kind: 'error', id: 0, text: 'a\ufffd\ufffd' },
     ])

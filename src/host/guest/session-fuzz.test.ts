@@ -8,15 +8,15 @@ import { Session } from './session.ts'
 import { AgentSide, agentFrame, turn } from './testkit/agent-side.ts'
 
 /**
- * An agent that lies: frames of every kind for every id, with sizes and contents that do not fit, cut and joined at
- * will. The host may end that sandbox; it must not throw, wait for ever or grow.
+ * A malicious agent: frames of every type for every id, with wrong sizes and contents, split and joined at random. The host
+ * may end that sandbox; it must not throw, hang or grow.
  */
 
 const FRAMES = process.env.RINGFENCE_FULL ? 1_000_000 : 20_000
 const TUNNEL = 0x80000000
 const SEED = Number(process.env.RINGFENCE_SEED ?? 4)
 
-/** A small generator, so that a failure can be had again. */
+/** A small seeded generator, so that a failure can be reproduced. */
 function randomFrom(seed: number): (below: number) => number {
   let state = seed >>> 0 || 1
   return (below) => {
@@ -45,7 +45,7 @@ const PAYLOADS: Readonly<Record<string, (random: Random) => Uint8Array | string>
 }
 
 function lie(random: Random, ids: readonly number[]): Buffer {
-  // An error ends the channel; one in many is enough.
+  // An error ends the channel, so few are enough.
   const type = random(40) ? pick(random, TYPES.slice(1)) : 'E'
   const id = random(12) ? pick(random, ids) : random(0xffffffff)
   const bytes = agentFrame(type, id, PAYLOADS[type]?.(random) ?? '')
@@ -59,7 +59,7 @@ function lie(random: Random, ids: readonly number[]): Buffer {
 
 type Actors = { readonly guests: GuestProcess[]; readonly streams: Duplex[] }
 
-/** Some read quickly, some slowly, some never; some write more than there is room for. */
+/** Some read quickly, some slowly, some never; some write more than the window allows. */
 async function cast(session: Session, agent: AgentSide, actors: Actors): Promise<readonly number[]> {
   const takers = [() => undefined, () => turn(), () => new Promise(() => {})]
   for (const onOutput of takers) {
@@ -105,14 +105,16 @@ async function attack(random: Random, left: number): Promise<number> {
   }
   session.close()
   await Promise.all(actors.guests.map((guest) => guest.ended))
-  // One that was ended properly may still hold what nobody has read.
+  // A properly ended stream may still hold unread data.
   for (const stream of actors.streams) stream.resume()
   for (let turns = 0; turns < 4; turns++) await turn()
   expect(actors.streams.every((stream) => stream.destroyed)).toBe(true)
   return sent
 }
 
-test(`${FRAMES} lies (seed ${SEED}): no throw, no hang, bounded memory`, { timeout: 1_200_000 }, async () => {
+test(`${FRAMES} malicious frames (seed ${SEED}): no throw, no hang, bounded memory`, {
+  timeout: 1_200_000,
+}, async () => {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
   const random = randomFrom(SEED)

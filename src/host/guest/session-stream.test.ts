@@ -4,7 +4,7 @@ import { PROTOCOL_VERSION, STREAM_WINDOW, WINDOW } from './frames.ts'
 import { Session } from './session.ts'
 import { AgentSide, number32, settle } from './testkit/agent-side.ts'
 
-/** Streams on a shared channel, with the agent's side played by the test. */
+/** Streams on a shared channel; the test plays the agent. */
 
 const TUNNEL = 0x80000000
 
@@ -32,7 +32,7 @@ const textOf = async (stream: Duplex): Promise<string> => {
 }
 
 describe('a stream to a port of the sandbox', () => {
-  test('carries bytes both ways, half closed and closed', async () => {
+  test('transfers bytes both ways, half closed and closed', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     expect([...(agent.of('T')[0]?.payload ?? [])]).toEqual([0x90, 0x1f])
@@ -42,11 +42,11 @@ describe('a stream to a port of the sandbox', () => {
     await settle()
     expect(agent.of('D').map(({ payload }) => payload.toString())).toEqual(['request'])
     expect(agent.of('Q')).toHaveLength(1)
-    // Both ends are through: the id is free.
+    // Both sides have ended: the id is free.
     expect(stream.destroyed).toBe(true)
   })
 
-  test('a refusal rejects, in the agent’s words', async () => {
+  test('a refusal rejects with the agent’s message', async () => {
     const { agent, session } = await meet()
     const coming = session.connect(9)
     const told = expect(coming).rejects.toThrow('nothing listens on port 9')
@@ -55,7 +55,7 @@ describe('a stream to a port of the sandbox', () => {
     await told
   })
 
-  test('a chunk is done only when the channel has its bytes, so its memory may be used again', async () => {
+  test('a write completes when the channel has copied its bytes, so that the buffer can be reused', async () => {
     const { agent, connect } = await meet()
     const { stream } = await connect()
     const memory = Buffer.alloc(200_000, 'a')
@@ -85,7 +85,7 @@ describe('a stream to a port of the sandbox', () => {
     expect(done).toBe(true)
   })
 
-  test('a reader that does not read gives no room; one that does gives it back', async () => {
+  test('a reader that does not read grants no credit; one that does returns it', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     for (let sent = 0; sent < WINDOW; sent += 32_768) agent.say('D', id, Buffer.alloc(32_768))
@@ -122,7 +122,7 @@ describe('a stream to a port of the sandbox', () => {
     expect(session.start({ fields: ['argv', 'x'], onOutput: () => {} })).toBeDefined()
   })
 
-  test('dropped by the agent, dropped by us, lost with the channel', async () => {
+  test('closed by the agent, closed by the host, lost with the channel', async () => {
     const { agent, connect } = await meet()
     const first = await connect()
     agent.say('U', first.id)
@@ -140,7 +140,7 @@ describe('a stream to a port of the sandbox', () => {
     expect(errors[0]?.message).toContain('the sandbox is gone')
   })
 
-  test('what was sent before the end is read, also when the agent lets go at once', async () => {
+  test('data sent before the end is read, even if the agent closes at once', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     agent.say('D', id, 'all of ').say('D', id, 'it').say('Q', id).say('U', id)
@@ -149,11 +149,11 @@ describe('a stream to a port of the sandbox', () => {
     expect(await textOf(stream)).toBe('all of it')
     expect(await written).toBeFalsy()
     await settle()
-    // Whoever feeds it must hear that it is over.
+    // The writer must be told that the stream has ended.
     expect(stream.destroyed).toBe(true)
   })
 
-  test('a writer that waits for credit is told when the stream goes', async () => {
+  test('a writer that waits for credit is told when the stream ends', async () => {
     const { agent, connect } = await meet()
     const { stream, id } = await connect()
     stream.on('error', () => {})
@@ -184,7 +184,7 @@ describe('a stream from the sandbox to its proxy', () => {
     expect(agent.of('U')).toMatchObject([{ id }])
   })
 
-  test('is refused under an id in use, and past the ceiling', async () => {
+  test('is refused if its id is in use, and above the limit', async () => {
     const taken: Duplex[] = []
     const { agent } = await meet((stream) => taken.push(stream))
     agent.say('N', TUNNEL).say('N', TUNNEL)
@@ -198,7 +198,7 @@ describe('a stream from the sandbox to its proxy', () => {
     expect(taken).toHaveLength(1)
   })
 
-  test('a taker that fails ends its own sandbox', async () => {
+  test('a handler that fails ends its own sandbox', async () => {
     const { agent, session } = await meet(() => {
       throw new Error('no proxy')
     })
@@ -206,7 +206,7 @@ describe('a stream from the sandbox to its proxy', () => {
     expect(await session.ended).toContain('no proxy')
   })
 
-  test('an agent that asks and asks and never reads is cut off, within bounds', async () => {
+  test('an agent that opens streams and never reads is disconnected, with bounded memory', async () => {
     const { agent, session } = await meet()
     agent.deaf()
     const flood = Buffer.concat(

@@ -5,7 +5,7 @@ import type { GuestProcess, Pace } from './process.ts'
 import { Session } from './session.ts'
 import { AgentSide, number32, settle } from './testkit/agent-side.ts'
 
-/** The host's side of the channel, with the agent's played by the test. */
+/** The host's side of the channel; the test plays the agent. */
 
 const TUNNEL = 0x80000000
 const HELLO = `Version:\t${PROTOCOL_VERSION}\nSeccomp:\t2\n`
@@ -36,7 +36,7 @@ async function started(
 }
 
 describe('the greeting', () => {
-  test('tells the layers', async () => {
+  test('reports the isolation layers', async () => {
     const { agent, session } = meet()
     agent.say('R', 0, HELLO)
     expect((await session.ready).get('Seccomp')).toBe('2')
@@ -49,7 +49,7 @@ describe('the greeting', () => {
     expect(await session.ended).toContain('npm run setup')
   })
 
-  test('an agent that says why it failed, or just goes', async () => {
+  test('an agent that reports an error, or just exits', async () => {
     const first = meet()
     first.agent.say('E', 0, 'no mounts here')
     await expect(first.session.ready).rejects.toThrow('no mounts here')
@@ -60,7 +60,7 @@ describe('the greeting', () => {
 })
 
 describe('a command', () => {
-  test('starts with its fields, has a number, prints, ends', async () => {
+  test('starts with its fields, has a pid, prints output, exits', async () => {
     const { agent, guest, id, out } = await started()
     expect(agent.of('C')[0]?.payload.toString()).toBe('argv\0x\0')
     expect(guest.pid).toBe(77)
@@ -75,7 +75,7 @@ describe('a command', () => {
     expect(out).toEqual({ stdout: 'outmore', stderr: 'err' })
   })
 
-  test('carries violations and a limit, and no more of them than is sane', async () => {
+  test('reports violations and a limit, up to a maximum', async () => {
     const { agent, guest, id } = await started()
     for (let told = 0; told < 3000; told++) agent.say('V', id, `fs.write\0${told}`)
     agent.say('L', id, 'memory').say('X', id, Uint8Array.of(1, 9))
@@ -96,7 +96,7 @@ describe('a command', () => {
     await expect(guest.write(Buffer.from('x'))).rejects.toMatchObject({ code: 'wrong-state' })
   })
 
-  test('a long result comes more slowly while others run; a stream does not', async () => {
+  test('output of a long result is throttled while other commands run; a stream is not', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout'] })
     try {
       const roomAfter = async (
@@ -125,7 +125,7 @@ describe('a command', () => {
     }
   })
 
-  test('only its own id is heard, and after the end nothing', async () => {
+  test('receives only frames with its own id, and none after the end', async () => {
     const { agent, guest, id, out } = await started()
     agent
       .say('O', id + 1, 'not mine')
@@ -138,7 +138,7 @@ describe('a command', () => {
     expect(out.stdout).toBe('mine')
   })
 
-  test('signals, sizes, the word to go and the kill reach the agent; after the end none does', async () => {
+  test('signals, terminal sizes, detach and kill reach the agent; none after the end', async () => {
     const { agent, guest, id } = await started()
     guest.signal('SIGINT')
     guest.resize(120, 40)
@@ -161,7 +161,7 @@ describe('a command', () => {
     expect(agent.heard.length).toBe(before)
   })
 
-  test('input waits for room and never passes the window', async () => {
+  test('input waits for credit and never exceeds the window', async () => {
     const { agent, guest, id } = await started()
     const all = Buffer.alloc(INPUT_WINDOW * 3 + 17, 0x61)
     let over = false
@@ -171,7 +171,7 @@ describe('a command', () => {
     await settle()
     const sent = (): number => agent.of('I').reduce((sum, { payload }) => sum + payload.length, 0)
     expect(sent()).toBe(INPUT_WINDOW)
-    // More room than there is does not widen it.
+    // Excess credit does not widen the window.
     agent.say('W', id, number32(0xffffffff))
     await settle()
     expect(sent()).toBe(INPUT_WINDOW * 2)
@@ -181,7 +181,7 @@ describe('a command', () => {
     expect(sent()).toBe(all.length)
   })
 
-  test('whoever waits to write is told when the command ends or the sandbox goes', async () => {
+  test('a waiting writer is told when the command ends or the sandbox is lost', async () => {
     for (const finish of ['exit', 'die'] as const) {
       const { agent, guest, id } = await started()
       const writing = guest.write(Buffer.alloc(INPUT_WINDOW * 2))
@@ -193,7 +193,7 @@ describe('a command', () => {
     }
   })
 
-  test('a slow reader holds the agent back, and the end waits for it', async () => {
+  test('a slow reader throttles the agent, and the exit waits for the reader', async () => {
     const held: (() => void)[] = []
     const { agent, guest, id } = await started(() => new Promise<void>((resolve) => held.push(resolve)))
     const chunk = Buffer.alloc(WINDOW / 4)
@@ -212,7 +212,7 @@ describe('a command', () => {
     expect(over).toBe(true)
   })
 
-  test('room is given back as output is taken', async () => {
+  test('credit is returned as output is consumed', async () => {
     const { agent, id } = await started()
     for (let sent = 0; sent < 64; sent++) {
       agent.say('O', id, Buffer.alloc(60_000))
@@ -241,14 +241,14 @@ describe('a command', () => {
     expect(session.start({ fields: ['argv', 'y'], onOutput: () => {} })).toBeDefined()
   })
 
-  test('more output than there is room for loses the command', async () => {
+  test('output beyond the window ends the command', async () => {
     const { agent, guest, id } = await started(() => new Promise(() => {}))
     for (let sent = 0; sent < WINDOW; sent += 65_536) agent.say('O', id, Buffer.alloc(65_536))
     agent.say('O', id, 'x')
     expect((await guest.ended).lost).toContain('more output than the window allows')
   })
 
-  test('a flood of nothing does not wait in memory for a slow reader', async () => {
+  test('a flood of empty frames is not buffered for a slow reader', async () => {
     let calls = 0
     const { agent, id } = await started(() => {
       calls++
@@ -259,7 +259,7 @@ describe('a command', () => {
     expect(calls).toBe(0)
   })
 
-  test('when the channel goes, each command hears why, and no new one starts', async () => {
+  test('when the channel is lost, each command gets the reason, and no new one starts', async () => {
     const { agent, session, guest } = await started()
     agent.die()
     expect((await guest.ended).lost).toBe('the sandbox ended')

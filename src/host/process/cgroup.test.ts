@@ -17,8 +17,8 @@ import type { Limits } from '../../model/spec.ts'
 import { Cgroup, type CgroupHost, cgroupHost } from './cgroup.ts'
 
 /**
- * The layouts are FAKES: ordinary files in a temporary directory that look like what the kernel shows, so that both
- * versions are tried on every host. What the kernel does with them is tried below, where we may make real groups.
+ * The layouts are FAKES: ordinary files in a temporary directory that imitate the kernel's files, so that both versions are
+ * tested on every host. Real cgroups are tested below, where the tests may create them.
  */
 
 let place = ''
@@ -34,7 +34,7 @@ const file = (path: string, content = ''): void => {
   writeFileSync(join(place, path), content)
 }
 
-/** A directory that looks like a group to us: `cgroup.procs` can be written. */
+/** A directory that looks like a cgroup: `cgroup.procs` is writable. */
 const group = (path: string, files: Readonly<Record<string, string>> = {}): void => {
   file(`${path}/cgroup.procs`)
   for (const [name, content] of Object.entries(files)) file(`${path}/${name}`, content)
@@ -78,7 +78,7 @@ const relative = (host: CgroupHost): Record<string, string> =>
   )
 
 describe('a fake version 1', () => {
-  test('our own group of each controller, where it is shown', () => {
+  test('the process’s own cgroup of each controller, if it is visible', () => {
     for (const name of ['memory', 'pids', 'cpu,cpuacct']) group(`fs/${name}/user/me`)
     const host = cgroupHost(v1())
     expect(host.version).toBe(1)
@@ -89,7 +89,7 @@ describe('a fake version 1', () => {
     })
   })
 
-  test('the mount itself where the path is another namespace’s', () => {
+  test('the mount itself if the path belongs to another namespace', () => {
     for (const name of ['memory', 'pids', 'cpu,cpuacct']) group(`fs/${name}`)
     expect(relative(cgroupHost(v1('/docker/0123')))).toEqual({
       memoryMb: 'fs/memory',
@@ -98,13 +98,13 @@ describe('a fake version 1', () => {
     })
   })
 
-  test('only the controllers that we may use', () => {
+  test('only the controllers that may be used', () => {
     group('fs/pids/user/me')
     mkdirSync(join(place, 'fs/memory/user/me'), { recursive: true })
     expect(relative(cgroupHost(v1()))).toEqual({ pids: 'fs/pids/user/me' })
   })
 
-  test('a controller whose name only looks alike is another one', () => {
+  test('a controller with a similar name is another controller', () => {
     group('fs/cpuset')
     const host = cgroupHost(proc([mount('fs/cpuset', 'cgroup', 'rw,cpuset', 1)], ['3:cpuset:/']))
     expect(relative(host)).toEqual({})
@@ -115,7 +115,7 @@ describe('a fake version 2', () => {
   const unified = (own: string) => proc([mount('fs', 'cgroup2', 'rw,nsdelegate', 1)], [`0::${own}`])
   const control = (controllers: string): Record<string, string> => ({ 'cgroup.subtree_control': controllers })
 
-  test('asks the topmost group that is delegated to us, and offers nothing that is not read back', () => {
+  test('uses the topmost delegated cgroup, and offers only controllers that are enabled', () => {
     mkdirSync(join(place, 'fs/slice'), { recursive: true })
     group('fs/slice/me', control(''))
     group('fs/slice/me/session', control(''))
@@ -141,12 +141,12 @@ describe('a fake version 2', () => {
     }
   })
 
-  test('nothing where nothing is delegated', () => {
+  test('nothing if nothing is delegated', () => {
     mkdirSync(join(place, 'fs/slice'), { recursive: true })
     expect(relative(cgroupHost(unified('/slice')))).toEqual({})
   })
 
-  test('nothing where there is no such mount, or no place in it', () => {
+  test('nothing without such a mount, or without a cgroup in it', () => {
     expect(relative(cgroupHost(proc([], ['0::/'])))).toEqual({})
     expect(relative(cgroupHost(proc([mount('fs', 'cgroup2', 'rw', 1)], [])))).toEqual({})
   })
@@ -167,7 +167,7 @@ const writtenBy = (host: CgroupHost, limits: Limits): Record<string, string> => 
     : {}
 }
 
-describe('the limits in the kernel’s words', () => {
+describe('the limits in the kernel’s format', () => {
   test.each<[string, 1 | 2, Limits, Record<string, string>]>([
     ['memory', 2, { memoryMb: 64 }, { 'memory.max': '67108864' }],
     ['memory', 1, { memoryMb: 64 }, { 'memory.limit_in_bytes': '67108864' }],
@@ -184,13 +184,13 @@ describe('the limits in the kernel’s words', () => {
     expect(writtenBy(fakeHost(version), limits)).toEqual(expected)
   })
 
-  test.each([1, 2] as const)('processes have room for ours beside them, version %i', (version) => {
+  test.each([1, 2] as const)('the pids limit includes Ringfence’s own processes, version %i', (version) => {
     const { 'pids.max': pids } = writtenBy(fakeHost(version), { pids: 10 })
     expect(Number(pids)).toBeGreaterThan(10)
     expect(Number(pids)).toBeLessThanOrEqual(13)
   })
 
-  test('one directory for each controller in version 1, one for all in version 2', () => {
+  test('one directory per controller in version 1, one for all in version 2', () => {
     const parents = { memoryMb: join(place, 'memory'), pids: join(place, 'pids') }
     for (const dir of Object.values(parents)) mkdirSync(dir)
     const separate = Cgroup.create({ version: 1, parents }, 'g', { memoryMb: 1, pids: 1 })
@@ -198,13 +198,13 @@ describe('the limits in the kernel’s words', () => {
     expect(Cgroup.create(fakeHost(2), 'g', { memoryMb: 1, pids: 1 })?.dirs).toEqual([join(place, 'parent/g')])
   })
 
-  test('no group where nothing was asked of one, or none can hold it', () => {
+  test('no cgroup without limits, or if none can enforce them', () => {
     expect(Cgroup.create(fakeHost(2), 'g', {})).toBeUndefined()
     expect(Cgroup.create({ version: 2, parents: {} }, 'g', { memoryMb: 1 })).toBeUndefined()
     expect(readdirSync(join(place, 'parent'))).toEqual([])
   })
 
-  test('counts say nothing where there is nothing', () => {
+  test('counters are empty without a cgroup', () => {
     const made = Cgroup.create(fakeHost(2), 'g', { memoryMb: 1, pids: 1 }) as Cgroup
     expect(made.counts()).toEqual({ oomKills: 0, pidsRefused: 0 })
   })
@@ -229,19 +229,19 @@ describe('the limits in the kernel’s words', () => {
     },
   )
 
-  test('where it cannot be made, the error says so', () => {
+  test('if it cannot be created, the error says so', () => {
     const host: CgroupHost = { version: 2, parents: { pids: join(place, 'not-there') } }
     expect(() => Cgroup.create(host, 'g', { pids: 1 })).toThrow(SandboxError)
   })
 
-  test('a group of that name that is not ours stays', () => {
+  test('a cgroup of that name that is not Ringfence’s is kept', () => {
     const host = fakeHost(2)
     mkdirSync(join(place, 'parent/g'))
     expect(() => Cgroup.create(host, 'g', { pids: 1 })).toThrow(/EEXIST/)
     expect(existsSync(join(place, 'parent/g'))).toBe(true)
   })
 
-  test('removing what is gone is no error', async () => {
+  test('removing a missing cgroup is not an error', async () => {
     const made = Cgroup.create(fakeHost(2), 'g', { pids: 1 }) as Cgroup
     rmSync(join(place, 'parent/g'), { recursive: true })
     await made.remove()
@@ -274,13 +274,13 @@ describe('on this host', () => {
       )
     })
 
-  test.runIf(has('pids'))('the kernel refuses processes above the limit, and we can tell', async () => {
+  test.runIf(has('pids'))('the kernel refuses processes above the limit, which is reported', async () => {
     const one = create({ pids: 5 })
     await inside(one, 'for i in $(seq 40); do sleep 1 & done; wait')
     expect(one.counts().pidsRefused).toBeGreaterThan(0)
   })
 
-  test.runIf(has('memoryMb'))('the kernel ends what needs more memory, and we can tell', async () => {
+  test.runIf(has('memoryMb'))('the kernel kills processes above the memory limit, as reported', async () => {
     const one = create({ memoryMb: 16 })
     await inside(one, 'x=$(head -c 60000000 /dev/zero | tr "\\0" a); echo "$x"')
     expect(one.counts().oomKills).toBeGreaterThan(0)
@@ -296,20 +296,20 @@ describe('on this host', () => {
     expect(await ended).toBe(0)
   })
 
-  test.runIf(has('pids') && has('memoryMb'))('a limit that the kernel does not take leaves nothing', () => {
+  test.runIf(has('pids') && has('memoryMb'))('a limit that the kernel rejects leaves nothing', () => {
     const bad = { memoryMb: 64, pids: -100 }
     expect(() => Cgroup.create(real, name, bad)).toThrow(SandboxError)
     for (const parent of Object.values(real.parents)) expect(existsSync(join(parent, name))).toBe(false)
   })
 
   test.runIf(has('pids') && has('memoryMb'))(
-    'the largest that a spec may ask for is one that the kernel takes',
+    'the kernel accepts the largest limit that a spec may request',
     () => {
       create({ pids: 2 ** 22, memoryMb: 2 ** 30 })
     },
   )
 
-  test.runIf(has('cpus'))('so is the smallest part of a processor, and it is not made more', () => {
+  test.runIf(has('cpus'))('so is the smallest share of a CPU, and it is not rounded up', () => {
     const one = create({ cpus: 0.01 })
     const quota = real.version === 1 ? 'cpu.cfs_quota_us' : 'cpu.max'
     expect(readFileSync(join(one.dirs[0] as string, quota), 'utf8')).toMatch(/^1000\b/)

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { CollectedOutput } from './collected-output.ts'
 
-test('what came is what is there, however it came, and the pieces may be used again', () => {
+test('output is complete for every split, and the chunks may be reused', () => {
   const sizes = fc.array(fc.integer({ min: 0, max: 90_000 }), { maxLength: 12 })
   fc.assert(
     fc.property(sizes, fc.option(fc.integer({ min: 0, max: 400_000 })), (lengths, most) => {

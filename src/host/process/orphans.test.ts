@@ -7,7 +7,7 @@ const space = /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0]
 const startOf = (pid: number): string =>
   readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[19] as string
 
-/** A process that calls itself like a sandbox of somebody. */
+/** A process with the name of some owner's sandbox. */
 const called = (name: string) => spawn('/bin/sleep', ['60'], { argv0: name, stdio: 'ignore' })
 
 describe.runIf(process.platform === 'linux')('orphans of exited processes', () => {

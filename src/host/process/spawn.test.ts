@@ -7,7 +7,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { startChannelProcess } from './channel-process.ts'
 import { type RunIo, type RunResult, run } from './run.ts'
 
-/** Real processes, without an agent (that one is in test/conformance). */
+/** Real processes without an agent (the agent is tested in test/conformance). */
 const ENV = { PATH: '/usr/bin:/bin', LANG: 'C' }
 type Limits = Parameters<typeof run>[1]
 
@@ -17,7 +17,7 @@ const sh = (script: string, limits: Limits = {}, io: RunIo = {}): Promise<RunRes
 const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 const MINUTE = 60
 
-/** Is the process there and more than a zombie? */
+/** Whether the process exists and is not a zombie. */
 function alive(pid: string): boolean {
   const path = `/proc/${pid.trim()}/stat`
   return existsSync(path) && !/\) Z /.test(readFileSync(path, 'utf8'))
@@ -47,7 +47,7 @@ describe('an ordinary end', () => {
     expect(text(result.stderr)).toBe(lines('e'))
   })
 
-  test('a listener gets each piece, and nothing is collected', async () => {
+  test('a listener gets each chunk, and nothing is collected', async () => {
     const pieces: string[] = []
     const result = await sh(
       'echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c',
@@ -60,7 +60,7 @@ describe('an ordinary end', () => {
     expect([result.stdout.length, result.stderr.length]).toEqual([0, 0])
   })
 
-  test('the environment and the directory are what was said and nothing else', async () => {
+  test('the environment and the directory are exactly the given ones', async () => {
     const launch = { file: '/usr/bin/env', args: [], env: { ONLY: 'this' }, cwd: '/usr', control: false }
     expect(text((await run(launch, {})).stdout)).toBe('ONLY=this\n')
     expect(text((await run({ ...launch, file: '/bin/pwd' }, {})).stdout)).toBe('/usr\n')
@@ -68,17 +68,17 @@ describe('an ordinary end', () => {
 })
 
 describe('input', () => {
-  test('is empty when nothing was given', async () => {
+  test('is empty by default', async () => {
     expect(text((await sh('wc -c')).stdout).trim()).toBe('0')
   })
 
-  test('of any size comes through whole', async () => {
+  test('of any size is passed completely', async () => {
     const data = Buffer.alloc(8 * 1024 * 1024, 'abcdefgh\n')
     const result = await sh('cat', {}, { stdin: data })
     expect(Buffer.compare(Buffer.from(result.stdout), data)).toBe(0)
   })
 
-  test('that nobody reads does no harm', async () => {
+  test('that is not read does no harm', async () => {
     const result = await sh('exec 0<&-; exit 3', {}, { stdin: Buffer.alloc(4 * 1024 * 1024) })
     expect(result.exit).toEqual({ code: 3, signal: null })
   })
@@ -102,7 +102,7 @@ describe('limits', () => {
     expect(result.truncated).toBe(stopped === 'output')
   })
 
-  test('output without end is cut while it is read', async () => {
+  test('endless output is truncated while it is read', async () => {
     let seen = 0
     const result = await sh(
       'exec yes',
@@ -113,31 +113,31 @@ describe('limits', () => {
     expect(seen).toBe(100_000)
   })
 
-  test('output counts also where it is passed on', async () => {
+  test('output counts even if it is passed on', async () => {
     const result = await sh("printf '\\n\\n'; sleep 0.2", { outputBytes: 1 }, { output: 'inherit' })
     expect(result.stopped).toBe('output')
   })
 
-  test('wall: a process that hears is asked', async () => {
+  test('wall: a process that handles SIGTERM ends by itself', async () => {
     const result = await sh('trap "echo bye; exit 0" TERM; sleep 60 & wait', { wallMs: 700 })
     expect(result.stopped).toBe('wall')
     expect(text(result.stdout)).toBe('bye\n')
     expect(result.exit).toEqual({ code: 0, signal: null })
   })
 
-  test('wall: one that does not is ended, with all that it started', async () => {
+  test('wall: a process that ignores it is killed, with all its children', async () => {
     const result = await sh('trap "" TERM; sleep 61 & echo $!; while :; do sleep 1; done', { wallMs: 700 })
     expect(result).toMatchObject({ stopped: 'wall', exit: { code: null, signal: 'SIGKILL' } })
     expect(await gone(text(result.stdout))).toBe(true)
   })
 
-  test('idle: silence ends it', async () => {
+  test('idle: a silent process is ended', async () => {
     const result = await sh('echo a; sleep 60', { idleMs: 200 })
     expect(result.stopped).toBe('idle')
     expect(text(result.stdout)).toBe('a\n')
   })
 
-  test('idle: a sign of life now and then is enough', async () => {
+  test('idle: occasional output is enough', async () => {
     const result = await sh('for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done', {
       idleMs: 1000,
       wallMs: MINUTE * 1000,
@@ -145,14 +145,14 @@ describe('limits', () => {
     expect(result).toMatchObject({ stopped: undefined, exit: { code: 0 } })
   })
 
-  test('the first reason is the one that counts', async () => {
+  test('the first reason is reported', async () => {
     const result = await sh('trap "yes" TERM; sleep 60 & wait', { wallMs: 600, outputBytes: 10 })
     expect(result.stopped).toBe('wall')
   })
 })
 
 describe('an abort', () => {
-  test('ends what runs', async () => {
+  test('ends a running process', async () => {
     const controller = new AbortController()
     const result = sh(
       'echo $$; sleep 60',
@@ -162,12 +162,12 @@ describe('an abort', () => {
     expect((await result).stopped).toBe('cancelled')
   })
 
-  test('that came before ends it at once', async () => {
+  test('before the start ends it at once', async () => {
     const result = await sh('sleep 60', {}, { signal: AbortSignal.abort() })
     expect(result.stopped).toBe('cancelled')
   })
 
-  test('that comes after changes nothing', async () => {
+  test('after the end changes nothing', async () => {
     const controller = new AbortController()
     const result = await sh('exit 4', {}, { signal: controller.signal })
     controller.abort()
@@ -175,7 +175,7 @@ describe('an abort', () => {
   })
 })
 
-describe('what cannot be started', () => {
+describe('commands that cannot be started', () => {
   const launch = { file: '/bin/true', args: [] as string[], env: ENV, control: false }
   test.each([
     ['no such program', { ...launch, file: '/nonexistent/program' }, 'ENOENT'],
@@ -221,7 +221,7 @@ describe('nothing is left', () => {
     expect(timers()).toBeLessThanOrEqual(ticking)
   })
 
-  test('nor when something left the process group and holds the pipes', async () => {
+  test('nor when a process left the process group and holds the pipes', async () => {
     const place = mkdtempSync(join(tmpdir(), 'rf-spawn-'))
     await sh('true')
     const [open, ticking] = [descriptors().length, timers()]
@@ -249,7 +249,7 @@ describe('a child that is to hand over its listening socket', () => {
   const listening = (): number =>
     process.getActiveResourcesInfo().filter((kind) => kind === 'TCPServerWrap').length
 
-  test('a letter without it, as a host without a free descriptor gets one, is answered with a no', async () => {
+  test('a message without the socket, as sent when descriptors are exhausted, is answered with a refusal', async () => {
     const before = listening()
     const asks = child(
       `printf '%s\\n' '${LETTER}' >&4; read answer <&4; case $answer in *_NACK*) exit 3; esac`,
@@ -258,7 +258,7 @@ describe('a child that is to hand over its listening socket', () => {
     expect(listening()).toBe(before)
   })
 
-  test('another letter is no reason to listen anywhere', async () => {
+  test('other messages do not start listening', async () => {
     const before = listening()
     const says = child(`printf '%s\\n' '"proxy"' >&4; exec sleep 5`)
     const companion = startChannelProcess(says, () => {})

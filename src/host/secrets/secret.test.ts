@@ -5,7 +5,7 @@ import { Secret } from './secret.ts'
 const VALUE = 'hunter2-hunter2'
 
 describe('Secret', () => {
-  it('prints as nothing, however it is printed', () => {
+  it('prints as a placeholder in every form', () => {
     const secret = new Secret(VALUE)
     const holder = { secret, list: [secret] }
     const said = [
@@ -25,7 +25,7 @@ describe('Secret', () => {
     expect(JSON.stringify(secret)).toBe('"<redacted>"')
   })
 
-  it('hands its bytes to a function, and zeroes them on dispose', () => {
+  it('passes its bytes to a function, and zeroes them on dispose', () => {
     const secret = new Secret(VALUE)
     let kept: Buffer = Buffer.alloc(0)
     expect(
@@ -34,7 +34,7 @@ describe('Secret', () => {
         return bytes.toString()
       }),
     ).toBe(VALUE)
-    // Memory of its own: nobody else's bytes lie in the same piece.
+    // A separate buffer: no other data is in the same allocation.
     expect(kept.buffer.byteLength).toBe(VALUE.length)
     secret.dispose()
     expect(kept.every((byte) => byte === 0)).toBe(true)
@@ -43,7 +43,7 @@ describe('Secret', () => {
     secret.dispose()
   })
 
-  it('zeroes the old value when a new one takes its place', () => {
+  it('zeroes the old value when it is replaced', () => {
     const secret = new Secret(Buffer.from(VALUE))
     const old = secret.use((bytes) => bytes)
     secret.replace('another')

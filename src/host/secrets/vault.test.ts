@@ -17,7 +17,7 @@ const declared = (file: string) => [{ name: 'TOKEN', file, hosts: ['api.example.
 const textOf = (secret: Secret | undefined): string | undefined => secret?.use((bytes) => bytes.toString())
 
 describe('a value that is replaced', () => {
-  test('is new in every hand at once, and the bytes of before are zeroed', () => {
+  test('is updated for every holder at once, and the old bytes are zeroed', () => {
     const file = fileWith('the-old-value\n')
     const vault = new Vault({})
     const lent = vault.lend('TOKEN', declared(file))
@@ -33,7 +33,7 @@ describe('a value that is replaced', () => {
     expect(vault.take(vault.read(declared(file))), 'the same again is no change').toEqual([])
   })
 
-  test('is gone when it is no longer declared, and when the vault closes', () => {
+  test('is removed when it is no longer declared, and when the vault closes', () => {
     const vault = new Vault({ HERE: 'from-the-environment' })
     const both = [
       ...declared(fileWith('from-a-file')),
@@ -51,7 +51,7 @@ describe('a value that is replaced', () => {
   })
 })
 
-describe('what cannot be lent is named, and nothing changes', () => {
+describe('secrets that cannot be lent are named, and nothing changes', () => {
   mkdirSync(join(dir, 'folder'))
   test.each([
     ['a file that others can read', () => ({ file: fileWith('x'.repeat(20), 0o644) }), /is not private.*/],
@@ -75,7 +75,7 @@ describe('what cannot be lent is named, and nothing changes', () => {
     expect(() => new Vault({}).read([...good, ...good])).toThrow(/twice/)
   })
 
-  test('a mode that is put right is enough', () => {
+  test('correcting the file mode is enough', () => {
     const file = fileWith('a-good-value', 0o640)
     expect(() => new Vault({}).read(declared(file))).toThrow(/is not private/)
     chmodSync(file, 0o400)

@@ -6,12 +6,12 @@ import type { Scope } from './shell/scope.ts'
 import { isStatic, show } from './shell/unknown-text.ts'
 import type { Walk } from './walk.ts'
 
-/** A host that leads back to this machine. */
+/** A host that refers to this machine. */
 export const isLocalHost = (host: string): boolean =>
   /^(.*\.)?localhost\.?$|^host\.docker\.internal$/i.test(host) ||
   ['loopback', 'unspecified'].includes(classOf(host) ?? '')
 
-/** What an address literal is; undefined for a name. */
+/** The class of an address literal; undefined for a name. */
 function classOf(host: string): AddressClass | undefined {
   const bytes = parseAddress(host.replace(/^\[|\]$/g, ''))
   return bytes === undefined ? undefined : classify(bytes)
@@ -28,7 +28,7 @@ const isPrivate = (host: string): boolean => {
   return isInternalName(host) && !isLocalHost(host)
 }
 
-/** The host of an address as programs write it, normalised the way browsers do; undefined when it has none. */
+/** The host of a URL or address as programs write it, normalised as in browsers; undefined if there is none. */
 export function hostOf(text: string): string | undefined {
   const withScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text)
     ? text.replace(/^[a-z][a-z0-9+.-]*:/i, 'http:')
@@ -40,7 +40,7 @@ export function hostOf(text: string): string | undefined {
   }
 }
 
-/** Why talking to this address is stricter than the program alone. */
+/** The finding for connecting to this address, if it needs a stricter action than the program itself. */
 export function addressFindings(walk: Walk, scope: Scope, text: string): Finding[] {
   if (!isStatic(text)) return openAddress(walk, text)
   const scheme = /^([a-z][a-z0-9+.-]*):/i.exec(text)?.[1]?.toLowerCase()

@@ -7,7 +7,7 @@ const policy = compilePolicy({})
 const place = { workspace: '/workspace', home: '/home/agent' }
 const actionOf = (line: string): string => judgeLine(policy, line, place).action
 
-/** Lines whose harm is plain: nothing but a denial will do. */
+/** Lines with obvious harm: only `deny` is acceptable. */
 const PLAIN: readonly string[] = [
   'rm -rf /',
   'rm -fr /',
@@ -433,7 +433,7 @@ const PLAIN: readonly string[] = [
   'forkbomb() { forkbomb | forkbomb & }; forkbomb',
 ]
 
-/** The same harm in disguise: wrapped, quoted, computed, expanded, evaluated twice or fed through a stream. */
+/** The same harm obfuscated: wrapped, quoted, computed, expanded, evaluated twice or passed through a stream. */
 const DISGUISED: readonly string[] = [
   "'r'm -rf /",
   'r""m -rf /',
@@ -1195,7 +1195,7 @@ const DISGUISED: readonly string[] = [
   'for ((;;)); do x & done',
 ]
 
-/** Lines that a sandbox holds, but that never run on the host. */
+/** Lines that a sandbox contains, but that never run on the host. */
 const BOXED: readonly string[] = [
   'PYTHONPATH=. python3 x.py',
   'RUBYOPT=-revil ruby x.rb',
@@ -1217,7 +1217,7 @@ const BOXED: readonly string[] = [
   'seq 1 999999999999 > x',
 ]
 
-/** What zsh reads differently. */
+/** Lines that zsh parses differently. */
 const ZSH: readonly string[] = [
   'noglob rm -rf /',
   '- rm -rf /',

@@ -7,7 +7,7 @@ const policy = compilePolicy({})
 const place = { workspace: '/workspace', home: '/home/agent' }
 const actionOf = (line: string): string => judgeLine(policy, line, place).action
 
-/** Looking and changing the workspace: no person is asked. */
+/** Reading and changing the workspace: needs no approval. */
 const QUIET: readonly string[] = [
   'ls -la',
   'grep -rn TODO src | wc -l',
@@ -277,7 +277,7 @@ const QUIET: readonly string[] = [
   'touch .env',
 ]
 
-/** Code of the workspace, packages and the network: a sandbox or a question, never a denial. */
+/** Workspace code, packages and the network: sandbox or approval, never a denial. */
 const WORK: readonly string[] = [
   'git push origin feature/x',
   'git push -u origin HEAD',
@@ -474,7 +474,7 @@ const WORK: readonly string[] = [
   'export PATH="$PWD/node_modules/.bin:$PATH"; tsc',
 ]
 
-/** Plain reading: on the host. */
+/** Plain reading: allowed on the host. */
 const READING: readonly string[] = [
   'ls -la',
   'cat README.md',
@@ -490,7 +490,7 @@ const READING: readonly string[] = [
   "find src -name '*.ts' -exec grep -l TODO {} +",
 ]
 
-describe('honest work', () => {
+describe('ordinary work', () => {
   it.each(QUIET)('neither denies nor asks: %s', (line) =>
     expect(['allow', 'sandbox']).toContain(actionOf(line)),
   )

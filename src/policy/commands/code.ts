@@ -5,8 +5,8 @@ import { isStatic } from './shell/unknown-text.ts'
 import { spend, type Walk } from './walk.ts'
 
 /**
- * A look at code given to an interpreter on the command line. It cannot prove code harmless, so nothing here leads to
- * `allow`; it finds the plain signs of code that starts programs, connects to the network or reaches for secrets.
+ * Inspects code passed to an interpreter on the command line. It cannot prove code harmless, so nothing here leads to
+ * `allow`; it detects obvious signs of code that starts programs, connects to the network or reads secrets.
  */
 const SPAWN =
   /\bos\.(system|popen|exec\w*|spawn\w*|posix_spawn\w*|fork|kill\w*|dup2)\b|subprocess|\bpty\b|getoutput|child_process|\b(exec|spawn|execFile)Sync\b|\bexecve?[lp]*\s*\(\s*['"]|\bspawn\s*\(|\bsystem\b|\bpopen|shell_exec|passthru|proc_open|pcntl_exec|Runtime\b|ProcessBuilder|\bOpen3\b|\bKernel\.|%x|\bqx\b|Deno\.(run|Command)|Bun\.(spawn|\$)|os\.execute|System\.cmd|os:cmd|Process\.(start|spawn)|Start-Process|Invoke-Expression|\biex\b|start_process|call-process|shell-command|do shell script|\bcprocess\b|process\.(binding|dlopen|mainModule)|\bdlopen\b/
@@ -42,7 +42,7 @@ const WHOLE_DISK = /\b(rmtree|rm\w*|remove\w*|unlink\w*|delete\w*)\s*[(\s]\s*['"
 const HOME = /\bhomedir\b|Dir\.home|Path\.home|expanduser|\bHOME\b/
 const MAX_CODE = 8192
 
-/** What code in some language does, as far as its text says. */
+/** Findings about code in some language, from its text. */
 export function codeFindings(walk: Walk, text: string, language: string): Finding[] {
   if (!isStatic(text) && text.replace(/[\uFDD0-\uFDEF]/g, '').length < 3)
     return [unseen('code/dynamic', 'runs code that is known only when it runs')]
@@ -73,7 +73,7 @@ export function codeFindings(walk: Walk, text: string, language: string): Findin
   return found
 }
 
-/** The quoted texts of code in any of the usual languages, read once from front to back. */
+/** The string literals of code in any common language, collected in one pass. */
 function literalsOf(text: string): readonly string[] {
   const found: string[] = []
   for (let at = 0; at < text.length && found.length < 64; at++) {
@@ -118,11 +118,11 @@ function literalFindings(walk: Walk, scope: Scope, source: string): Finding[] {
   return found
 }
 
-/** Paths also stand in text without quotes, or inside other quotes. */
+/** Paths also occur outside of quotes, or inside other quotes. */
 const bareParts = (text: string): readonly string[] =>
   [...text.matchAll(/(?<![\w:/.~})\]%$])[~/][\w./~*-]+/g)].slice(0, 64).map((match) => match[0])
 
-/** Whether code deletes files, so that the paths it is given are in danger. */
+/** Whether code deletes files, which endangers the paths it is given. */
 export const destroysFiles = (text: string): boolean => DESTROY.test(text)
 
 const SPAWNS_TEXT =
@@ -131,7 +131,7 @@ const LITERALS = /^\s*((['"])[^'"\\\n]*\2\s*,?\s*)*$/
 const IMPORTS =
   /\b(import|from)\s+(subprocess|os)\b[^\n;]*|require\(\s*['"](node:)?child_process['"]\s*\)|\bsubprocess\.(PIPE|DEVNULL|STDOUT|CalledProcessError|TimeoutExpired)/g
 
-/** Code whose every start of a program is written out: it is as good as the lines that it starts. */
+/** Code that starts only programs written as literals is judged by the commands it starts. */
 function plainSpawn(walk: Walk, scope: Scope, text: string): Finding | undefined {
   const lines: string[] = []
   let plain = true

@@ -5,7 +5,7 @@ import { ANY } from './shell/unknown-text.ts'
 import { expandText, runHidden, type Words } from './shell/words.ts'
 import { deeper, type Walk } from './walk.ts'
 
-/** What surrounds a command: its input, the notes for the lexical veto, and the way back into the interpreter. */
+/** The context of a command: its input, the covered positions for the lexical check, and the interpreter's functions. */
 export type CommandContext = {
   readonly stdin: Stream
   readonly cover: (at: number, end: number) => void
@@ -18,14 +18,14 @@ export type CommandContext = {
   ) => Stream
 }
 
-/** Notes that some of the text could not be read. */
+/** Records that part of the text could not be parsed. */
 export const unreadable = (walk: Walk): void => {
   walk.line.push(
     unseen('shell/unreadable', 'it is not complete shell syntax, so what would run is not known'),
   )
 }
 
-/** The services that words need, bound to one place in the line. */
+/** The functions that word expansion needs, bound to one position in the line. */
 export function wordsOf(walk: Walk, scope: Scope, around: CommandContext): Words {
   const inside = (source: string | undefined): CommandContext =>
     source === undefined ? { ...around, stdin: CLOSED } : { ...around, stdin: CLOSED, cover: () => {} }

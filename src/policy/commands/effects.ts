@@ -9,7 +9,7 @@ import { type Call, deeper } from './walk.ts'
 
 const PATHS: ReadonlySet<string> = new Set(['read', 'tree', 'write', 'delete'])
 
-/** Applies what an option does to the command it stands in. */
+/** Applies the effect of an option to its command. */
 export function applyOption(call: Call, option: Option): void {
   const { effect } = option
   if (effect === undefined) return
@@ -24,7 +24,7 @@ function flagFinding(call: Call, kind: string, reason: string): Finding {
   return kind === 'ask' ? asked(rule, reason) : boxed(rule, reason)
 }
 
-/** Applies what a program does with one value. */
+/** Applies the effect of a program on one value. */
 export function applyValue(call: Call, effect: Effect, value: string): void {
   if (PATHS.has(effect)) touch(call, value, effect as PathUse)
   else if (effect === 'shell') runText(call, value)
@@ -34,14 +34,14 @@ export function applyValue(call: Call, effect: Effect, value: string): void {
   else if (effect === 'upload' && value.startsWith('@')) touch(call, value.slice(1), 'read')
 }
 
-/** Judges the use of a path and notes it at the command. */
+/** Judges the use of a path and adds the finding to the command. */
 export function touch(call: Call, path: string, use: PathUse): readonly Finding[] {
   const found = pathFindings(call.walk, call.scope, path, use)
   call.node.findings.push(...found)
   return found
 }
 
-/** Judges text that the program hands to a shell. */
+/** Judges text that the program passes to a shell. */
 export function runText(call: Call, text: string): void {
   if (!isStatic(text)) {
     call.node.findings.push(unseen('shell/dynamic-code', 'runs a shell line that is known only when it runs'))
@@ -50,13 +50,13 @@ export function runText(call: Call, text: string): void {
   deeper(call.walk, () => call.walk.source(fork(call.scope), text, CLOSED))
 }
 
-/** Judges a program that the tool starts by itself; that it does so is never plain reading. */
+/** Judges a program that the tool starts itself; starting one is never treated as plain reading. */
 export function runProgram(call: Call, text: string): void {
   call.node.findings.push(asked(`${call.name}/program`, `starts \`${show(text).slice(0, 60)}\``))
   if (text !== '') runText(call, text)
 }
 
-/** Notes that part of the command is known only when it runs. */
+/** Records that part of the command is known only at run time. */
 export function note(call: Call, reason: string): void {
   call.node.findings.push(dynamic(reason))
 }

@@ -1,6 +1,6 @@
 /** Variables that change what a later program runs, loads or trusts. */
 
-/** The value is a command line of its own; it is judged like one. */
+/** The value is a command line and is judged as one. */
 export const COMMAND_VARIABLES: ReadonlySet<string> = new Set(
   `PAGER MANPAGER GIT_PAGER LESSOPEN LESSCLOSE EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR FCEDIT SUDO_EDITOR
   SVN_EDITOR HGEDITOR BROWSER GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_PROXY_COMMAND GIT_ASKPASS SSH_ASKPASS
@@ -11,7 +11,7 @@ export const COMMAND_VARIABLES: ReadonlySet<string> = new Set(
   CMAKE_CXX_COMPILER_LAUNCHER CHOKIDAR_COMMAND LESSEDIT`.split(/\s+/),
 )
 
-/** Names or prefixes (ending in `*`) of variables that load code or redirect trust. `ask` is the least they get. */
+/** Names or prefixes (ending in `*`) of variables that load code or redirect trust. The minimum action is `ask`. */
 export const POISONED: readonly { readonly names: readonly string[]; readonly why: string }[] = [
   {
     names: ['LD_PRELOAD', 'LD_AUDIT', 'LD_*', 'DYLD_*', 'GLIBC_TUNABLES'],
@@ -185,7 +185,7 @@ export const POISONED: readonly { readonly names: readonly string[]; readonly wh
   },
 ]
 
-/** Variables that load code from the workspace into a program that runs workspace code anyway. */
+/** Variables that load workspace code into a program that runs workspace code anyway. */
 export const BOXED_VARIABLES: readonly string[] = [
   'LD_LIBRARY_PATH',
   'PYTHONPATH',
@@ -233,6 +233,6 @@ export const BOXED_VARIABLES: readonly string[] = [
   'INFOPATH',
 ]
 
-/** Names that hold credentials. */
+/** Names of variables that contain credentials. */
 export const SECRET_VARIABLE =
   /(^|_)(API_?KEYS?|KEY|SECRET\w*|TOKENS?|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIALS?|PRIVATE\w*|AUTH|PAT|DSN|CERT|CONNECTION_STRING|SERVICE_ACCOUNT)(_|$)|^(AWS|OPENAI|ANTHROPIC|AZURE|GROK|STRIPE|TWILIO|SENDGRID|SLACK|SUPABASE|JWT)_|^(DATABASE|REDIS|MONGO|MONGODB|POSTGRES|MYSQL|AMQP)_(URL|URI)$/i

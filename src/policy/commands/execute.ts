@@ -12,11 +12,11 @@ export type Started = {
   readonly stdin: Stream
   readonly findings?: readonly Finding[]
   readonly sources?: Set<string>
-  /** Runs a shell function of this name, if there is one. */
+  /** Runs the shell function with this name, if one is defined. */
   readonly call?: (name: string, args: readonly string[]) => Stream | undefined
 }
 
-/** Judges one simple command and everything it starts; the answer is what it prints. */
+/** Judges one simple command and everything it starts; returns its output as far as it is known. */
 export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], started: Started): Stream {
   spend(walk, 5 + Math.floor(argv.length / 16))
   const node = newNode(walk, argv)
@@ -37,7 +37,7 @@ function runUnknown(walk: Walk, scope: Scope, node: Node, started: Started): Str
   node.findings.push(
     unseen('shell/dynamic-program', `\`${show(name)}\` stands for a program that is known only when it runs`),
   )
-  // An unquoted expansion can be empty, and then the next word is the program.
+  // An unquoted expansion can be empty; then the next word is the program.
   if (name === SPLIT && args.length > 0)
     deeper(walk, () => runArgv(walk, scope, args, { stdin: started.stdin }))
   return UNKNOWN
@@ -54,7 +54,7 @@ function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }
   })
 }
 
-/** A word as shell source; what is not known stays not known. */
+/** A word as shell source; an unknown word stays unknown. */
 const quote = (text: string): string => (isStatic(text) ? `'${text.replaceAll("'", `'\\''`)}'` : '"$UNKNOWN"')
 
 const SYSTEM_BIN =
@@ -76,7 +76,7 @@ function runNamed(call: Call): Stream {
   if (SYSTEM_BIN.test(path)) return runProgram({ ...call, name: familyOf(base) }, true)
   node.base = 'rules'
   runFile(call, path, 'unknown')
-  // A file in the workspace may be a copy or a link of the program it is named after.
+  // A file in the workspace may be a copy of, or a link to, the program it is named after.
   if (handlerOf(familyOf(base))) return runProgram({ ...call, name: familyOf(base) }, false)
   node.program = base
   node.canonical = [name, ...args]
@@ -88,7 +88,7 @@ function runNamed(call: Call): Stream {
 function runCopy(call: Call, of: string, base: string): Stream {
   call.node.findings.push(asked('programs/copy', `a copy or link of \`${of}\``))
   const original = familyOf(of.slice(of.lastIndexOf('/') + 1))
-  // A multi-call program does what its own file name says.
+  // A multi-call binary acts according to its own file name.
   const multi = original === 'busybox' || original === 'toybox'
   return runProgram({ ...call, name: multi ? familyOf(base) : original }, false)
 }
@@ -96,7 +96,7 @@ function runCopy(call: Call, of: string, base: string): Stream {
 const MINER =
   /^(xmrig|xmr-stak|minerd|cpuminer|ccminer|cgminer|bfgminer|ethminer|nbminer|lolminer|phoenixminer|t-rex|teamredminer|nanominer|srbminer)/i
 
-/** Programs that use the machine up for somebody else. */
+/** Cryptocurrency miners. */
 function miner({ node, args }: Call, base: string): void {
   if (MINER.test(base) || args.some((arg) => /^stratum\+?\w*:\/\//.test(arg)))
     node.findings.push(denied('resource/miner', 'mines a currency'))
@@ -121,10 +121,10 @@ function runProgram(call: Call, trusted: boolean): Stream {
 const TELLING =
   /^(rm|shred|mkfs(\.\w+)?|dd|wipefs|sudo|doas|su|curl|wget|nc|ncat|bash|sh|zsh|dash|ksh|chmod|chown|eval|find|python3?|perl|node|tee|cat|cp|mv|busybox|xargs|env)$/
 
-/** Arguments of an unknown program that are looked at; with more, a person looks. */
+/** How many arguments of an unknown program are checked; with more, a person is asked. */
 const MAX_LOOKED_AT = 48
 
-/** A program that we do not know may start what its arguments say; if that would be denied, a person looks. */
+/** An unknown program may run its arguments; if running them would be denied, a person is asked. */
 function suspicious({ walk, scope, node, args }: Call): void {
   if (args.length > 4 * MAX_LOOKED_AT)
     node.findings.push(unseen('programs/arguments', 'too many arguments to look at'))
@@ -151,7 +151,7 @@ function suspicious({ walk, scope, node, args }: Call): void {
   node.findings.push(...args.slice(0, MAX_LOOKED_AT).flatMap((arg) => mentioned(walk, scope, arg)))
 }
 
-/** A path that an unknown program is given is at least read. */
+/** A path passed to an unknown program counts as read at least. */
 function mentioned(walk: Walk, scope: Scope, arg: string): readonly Finding[] {
   const value = arg.replace(/^-[-\w]*=/, '').replace(/^@/, '')
   if (value[0] === '-' || !/[/.]/.test(value) || value.includes('://')) return []

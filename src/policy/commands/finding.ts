@@ -8,9 +8,9 @@ export type Finding = {
   /** Id of the built-in rule, `theme/name`. */
   readonly rule: RuleId
   readonly reason: string
-  /** No operator rule relaxes it. */
+  /** Operator rules cannot relax it. */
   readonly hard: boolean
-  /** What can go wrong; a sandbox that contains all of it makes the question needless (policy/containment.ts). */
+  /** The possible harm; a sandbox that contains all of it makes the question unnecessary (policy/containment.ts). */
   readonly risks: readonly Risk[]
 }
 
@@ -22,20 +22,20 @@ const finding = (action: Action, rule: RuleId, reason: string, hard: boolean): F
   risks: risksOf(rule),
 })
 
-/** Never runs, whatever the operator's rules say. */
+/** Never runs; operator rules cannot relax it. */
 export const denied = (rule: RuleId, reason: string): Finding => finding('deny', rule, reason, true)
 
-/** A person looks first, whatever the operator's rules say: we could not see what would run. */
+/** Always asks a person, because the command that would run is not known; operator rules cannot relax it. */
 export const unseen = (rule: RuleId, reason: string): Finding => finding('ask', rule, reason, true)
 
-/** A person looks first unless an operator's rule says otherwise. */
+/** Asks a person unless an operator rule decides otherwise. */
 export const asked = (rule: RuleId, reason: string): Finding => finding('ask', rule, reason, false)
 
-/** Refused by our own rules; an operator's rule may say otherwise. */
+/** Denied by the built-in rules; an operator rule may decide otherwise. */
 export const refused = (rule: RuleId, reason: string): Finding => finding('deny', rule, reason, false)
 
-/** May run, but only inside a sandbox, unless an operator's rule says otherwise. */
+/** Runs only in a sandbox unless an operator rule decides otherwise. */
 export const boxed = (rule: RuleId, reason: string): Finding => finding('sandbox', rule, reason, false)
 
-/** Never on the host: it depends on something that is known only at run time. */
+/** Never runs on the host, because it depends on values that are known only at run time. */
 export const dynamic = (reason: string): Finding => finding('sandbox', 'shell/dynamic', reason, true)

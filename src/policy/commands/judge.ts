@@ -11,7 +11,7 @@ import { BudgetError, type Context, type Walk } from './walk.ts'
 
 export type { Context } from './walk.ts'
 
-/** A decision with the tree of commands behind it, for people. */
+/** A decision with the tree of commands that led to it, for display. */
 export type Inspection = { readonly decision: Decision; readonly nodes: readonly JudgedNode[] }
 
 function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside'] = 'unset'): Walk {
@@ -35,7 +35,7 @@ function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside
 
 const MAX_PROBES = 3
 
-/** SECURITY: a probe costs what a judgement costs, so its steps are charged to the line that asked for it. */
+/** SECURITY: a probe costs as much as a full judgement, so its steps are charged to the line that caused it. */
 function probe(walk: Walk, scope: Scope, text: string): Action {
   if (walk.depth > MAX_PROBES * 4) return 'ask'
   const inner = newWalk(walk.policy, walk.context, walk.outside)
@@ -54,7 +54,7 @@ function attempt(walk: Walk, act: () => void): Inspection {
   try {
     act()
   } catch (error) {
-    // INVARIANT: whatever stops the walk, the line is not understood; it is never allowed.
+    // INVARIANT: if the walk is aborted for any reason, the line is never allowed.
     const why =
       error instanceof BudgetError
         ? 'it costs more to read than any honest line'
@@ -64,19 +64,19 @@ function attempt(walk: Walk, act: () => void): Inspection {
   return decide(walk)
 }
 
-/** Judges a shell line and keeps the tree. */
+/** Judges a shell line and returns the tree of commands too. */
 export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
   const walk = newWalk(policy, context)
   const first = inspectOnce(walk, line, context)
   if (walk.doubts.size === 0) return first
   const other = newWalk(policy, context, 'set')
-  // Two readings cover one variable; with more there would be one for each mixture.
+  // Two readings cover one unknown variable; several would need one reading per combination.
   if (walk.doubts.size > 1)
     other.line.push(unseen('shell/doubt', 'what runs depends on several values that are not known'))
   return eitherOf(first, inspectOnce(other, line, context))
 }
 
-/** One of the two happens: the stricter decides, and everything that could run is shown. */
+/** Either reading may happen: the stricter decides, and the commands of both are shown. */
 function eitherOf(first: Inspection, second: Inspection): Inspection {
   const [shown, hidden] =
     strictest([first.decision.action, second.decision.action]) === first.decision.action

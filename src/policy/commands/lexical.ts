@@ -1,6 +1,6 @@
 import { denied, type Finding, unseen } from './finding.ts'
 
-/** Longest line that is parsed at all. */
+/** Maximum length of a line that is parsed. */
 const MAX_BYTES = 16 * 1024
 
 const BIDI_OR_INVISIBLE =
@@ -11,12 +11,12 @@ const JOINER = /[\u200C\u200D]/g
 const JOINS =
   // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of these characters is meant by itself
   /[\p{Extended_Pictographic}\uFE0F\u{1F3FB}-\u{1F3FF}\p{Script=Arabic}\p{Script=Devanagari}\p{Script=Bengali}\p{Script=Tamil}\p{Script=Telugu}\p{Script=Malayalam}\p{Script=Sinhala}\p{Script=Khmer}\p{Script=Myanmar}]$/u
-/** Blanks that do not separate words, and dashes that start no option. */
+/** Spaces that do not separate words, and dashes that do not start an option. */
 const LOOKALIKE =
   /[\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]|(^|\s)[\u2010-\u2015\u2212\uFE58\uFE63\uFF0D]/
 const MAX_NESTING = 80
 
-/** Reasons not to trust the text of a line before it is parsed; `stop` means that it must not be parsed. */
+/** Reasons not to trust the text of a line before parsing; `stop` means that it must not be parsed. */
 export function lexicalFindings(line: string): {
   readonly stop: boolean
   readonly findings: readonly Finding[]
@@ -54,7 +54,7 @@ function count(line: string, piece: string): number {
   return found
 }
 
-// INVARIANT: an upper bound, blind to quotes, so that the parser never meets deeper nesting than this says.
+// INVARIANT: an upper bound that ignores quotes, so that the parser never meets deeper nesting than this reports.
 function nesting(line: string): number {
   let open = 0
   let deepest = 0
@@ -90,11 +90,11 @@ function odd(line: string): Finding | undefined {
 
 const SUBSTITUTION = /\$\(|`|\$\{|[<>]\(/g
 
-/** SECURITY: the parser is not a boundary. Text that looks like a substitution and that no node of the tree starts at. */
+/** SECURITY: the parser is not trusted. True if text that looks like a substitution is not part of any node of the tree. */
 export function uncovered(source: string, covered: ReadonlySet<number>): boolean {
   for (const match of source.matchAll(SUBSTITUTION)) {
     if (covered.has(match.index)) continue
-    // The closing backtick of a substitution belongs to the one that opened it.
+    // A closing backtick is covered by the substitution that it closes.
     if (match[0] === '`' && covered.has(-1 - match.index)) continue
     return true
   }

@@ -8,7 +8,7 @@ const policy = compilePolicy({})
 const place = { workspace: '/workspace', home: '/home/agent' }
 const many = (text: string, times: number): string => text.repeat(times)
 
-/** Lines made to cost much: each is refused or asked about, and quickly. */
+/** Lines made to be expensive: each is denied or needs approval, and quickly. */
 const HOSTILE: Readonly<Record<string, string>> = {
   backslashes: `'${many('\\', 5000)}'; rm -rf /`,
   parentheses: many('(', 2000),
@@ -38,7 +38,7 @@ describe('limits', () => {
   it.each(Object.entries(HOSTILE))('%s', (_, line) => {
     const started = performance.now()
     const { action } = judgeLine(policy, line, place)
-    // The promise is 50 ms; the tests share their machine with others.
+    // The target is 50 ms; the tests share their machine with others.
     if (process.env.RINGFENCE_FULL) expect(performance.now() - started).toBeLessThan(250)
     expect(action).not.toBe('allow')
   })
@@ -52,7 +52,7 @@ describe('limits', () => {
     (line) => expect(judgeLine(policy, line, place).action).toBe('ask'),
   )
 
-  it('never throws, whatever the text', () => {
+  it('never throws for any text', () => {
     const piece = fc.constantFrom(
       '$(',
       ')',

@@ -1,4 +1,4 @@
-/** Places that hold secrets, start programs, or belong to the system. Segments; `*` inside one matches any text. */
+/** Paths that contain secrets, start programs, or belong to the system. Segments; `*` in a segment matches any text. */
 
 const lines = (text: string): readonly string[] =>
   text
@@ -6,7 +6,7 @@ const lines = (text: string): readonly string[] =>
     .map((line) => line.trim())
     .filter((line) => line !== '')
 
-/** Credentials wherever they lie: a sequence of segments anywhere in a path. */
+/** Credentials in any directory: a sequence of segments anywhere in a path. */
 export const SECRETS: readonly string[] = lines(`
   .ssh
   .gnupg
@@ -72,7 +72,7 @@ export const SECRETS: readonly string[] = lines(`
   wallet.dat
 `)
 
-/** Credentials of the system, from the root. */
+/** Credentials of the system, as absolute paths. */
 export const SYSTEM_SECRETS: readonly string[] = lines(`
   /etc/shadow
   /etc/shadow-
@@ -145,7 +145,7 @@ export const SYSTEM_SECRETS: readonly string[] = lines(`
   /var/spool/mail
 `)
 
-/** Reading these says much about a machine; a person may well agree. */
+/** Files that describe the machine in detail; reading them needs approval. */
 export const ASK_TO_READ: readonly string[] = lines(`
   /etc/passwd
   /etc/group
@@ -162,7 +162,7 @@ export const ASK_TO_READ: readonly string[] = lines(`
   /dev/tty*
 `)
 
-/** Secrets of a project: segments anywhere. Read only after a person agrees. */
+/** Secrets of a project: segments anywhere. Reading them needs approval. */
 export const PROJECT_SECRETS: readonly string[] = lines(`
   .env
   .env.local
@@ -197,7 +197,7 @@ export const PROJECT_SECRETS: readonly string[] = lines(`
   .htpasswd
 `)
 
-/** Files in a home directory that run something later. Below the home, or with this ending below an unknown directory. */
+/** Files in a home directory that run code later. Matched below the home, or by suffix below an unknown directory. */
 export const STARTUP: readonly string[] = lines(`
   .config/autostart
   .config/systemd
@@ -267,7 +267,7 @@ export const STARTUP: readonly string[] = lines(`
   Library/LaunchDaemons
 `)
 
-/** Names that start code wherever they are placed. */
+/** Names that start code in any directory. */
 export const STARTUP_NAMES: readonly string[] = [
   'sitecustomize.py',
   'usercustomize.py',
@@ -276,7 +276,7 @@ export const STARTUP_NAMES: readonly string[] = [
   'authorized_keys',
 ]
 
-/** Configuration of automation: changed only after a person agrees. */
+/** CI and automation configuration; changes need approval. */
 export const AUTOMATION: readonly string[] = lines(`
   .github/workflows
   .github/actions
@@ -293,7 +293,7 @@ export const AUTOMATION: readonly string[] = lines(`
   .forgejo/workflows
 `)
 
-/** Protected names whose change a person may well want. */
+/** Protected names whose change can be legitimate; changes need approval. */
 export const SOFT_PROTECTED: ReadonlySet<string> = new Set([
   '.vscode',
   '.idea',
@@ -328,11 +328,11 @@ export const SOFT_PROTECTED: ReadonlySet<string> = new Set([
   '.gitea/workflows',
 ])
 
-/** Our own records and settings, and those of other guards. */
+/** Records and settings of Ringfence and of similar tools. */
 export const OWN_FILES =
   /(^|\/)(audit(\.\w+)?\.(jsonl?|log|db)|trail(\.\w+)?\.jsonl?|ringfence\.toml|sandbox[-_]?policy[\w.-]*)$|(^|\/)(\.ringfence|\.sandbox|\.sandforge)(\/|$)|(^|\/)(\.config|\.local\/(state|share))\/(ringfence|sandbox\w*|sandforge)(\/|$)|^\/(etc|var\/log|var\/lib|run|var\/run|opt)\/(ringfence|sandbox\w*|sandforge|audit)(\/|$)/
 
-/** Directories of the system, from the root; nothing below them is changed. */
+/** System directories, as absolute paths; nothing below them may be changed. */
 export const SYSTEM: readonly string[] = lines(`
   /bin
   /boot
@@ -360,7 +360,7 @@ export const SYSTEM: readonly string[] = lines(`
   /cores
 `)
 
-/** Below a system directory, yet anybody's. */
+/** World-writable directories below a system directory. */
 export const SHARED: readonly string[] = lines(`
   /tmp
   /var/tmp
@@ -371,7 +371,7 @@ export const SHARED: readonly string[] = lines(`
   /dev/shm
 `)
 
-/** Devices that anything may read or write. */
+/** Devices that any command may read or write. */
 export const PLAIN_DEVICES =
   /^\/dev\/(null|zero|full|random|urandom|tty|stdin|stdout|stderr|fd(\/\d+)?|ptmx|pts\/\d+)$|^\/proc\/(self|thread-self)\/fd\/\d+$/
 

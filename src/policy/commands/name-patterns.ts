@@ -1,9 +1,9 @@
 import { PROTECTION, protectedBy } from '../paths/protect.ts'
 import { HIDDEN, isOpen, isStatic, meets, STAR } from './shell/unknown-text.ts'
 
-/** Compares paths, which may hold globs and unknown parts, with lists of names that matter. */
+/** Matches paths, which may contain globs and unknown parts, against lists of sensitive names. */
 
-/** A path as segments; marks stay in them. */
+/** A path as segments; marks are kept. */
 export type PathPattern = {
   readonly segments: readonly string[]
   readonly text: string
@@ -11,11 +11,11 @@ export type PathPattern = {
 }
 
 type Entry = readonly string[]
-/** Patterns by their first segment, so that a plain path is compared with few of them. */
+/** Patterns indexed by first segment, so that a plain path is compared with few of them. */
 export type Entries = {
   readonly all: readonly Entry[]
   readonly byFirst: ReadonlyMap<string, readonly Entry[]>
-  /** Those whose first segment is itself a pattern. */
+  /** Patterns whose first segment contains a wildcard. */
   readonly loose: readonly Entry[]
   /** Those that a glob meets, for the globs seen last. */
   readonly byGlob: Map<string, readonly Entry[]>
@@ -38,7 +38,7 @@ export function entriesOf(list: readonly string[]): Entries {
 
 const PLAIN = /^[a-z0-9_.-]*[a-z0-9_-]$/
 
-/** A name as file systems that ignore case, trailing dots or the form of letters know it. */
+/** Normalises a name as file systems do that ignore case, trailing dots or Unicode forms. */
 function folded(segment: string): string {
   if (PLAIN.test(segment)) return segment
   const plain = segment.normalize('NFKC').toLowerCase()
@@ -59,18 +59,18 @@ function globCandidates({ all, byGlob }: Entries, segment: string): readonly Ent
   return found
 }
 
-/** The entries that could begin at a segment. */
+/** The entries that could start at a segment. */
 function candidates(entries: Entries, segment: string): readonly Entry[] {
   if (!isStatic(segment)) return globCandidates(entries, segment)
   const found = entries.byFirst.get(segment) ?? NONE
   return entries.loose.length === 0 ? found : [...found, ...entries.loose]
 }
 
-/** The path lies at or below an entry, seen from the root. */
+/** Whether the absolute path is the entry or below it. */
 export const startsWith = (at: PathPattern, entry: Entry): boolean =>
   entry.every((segment, index) => meets(folded(at.segments[index] ?? ''), segment))
 
-/** The first entry that the path lies at or below, seen from the root. */
+/** The first entry that the absolute path is at or below. */
 export const firstBelow = (
   at: PathPattern,
   entries: Entries,
@@ -78,10 +78,10 @@ export const firstBelow = (
 ): Entry | undefined =>
   candidates(entries, folded(at.segments[0] ?? '')).find((entry) => startsWith(at, entry) && fits(entry))
 
-/** The path lies at or below one of the entries, seen from the root. */
+/** Whether the absolute path is at or below one of the entries. */
 export const below = (at: PathPattern, entries: Entries): boolean => firstBelow(at, entries) !== undefined
 
-/** The first entry that the path holds anywhere from a segment on. */
+/** The first entry that occurs in the path, at any position from a segment on. */
 export function firstOf(
   at: PathPattern,
   entries: Entries,
@@ -115,21 +115,21 @@ function aimsAt(segment: string, name: string): boolean {
   return /^[^\uFDD0-\uFDEF]{3}/.test(segment) || known * 2 >= name.length
 }
 
-/** Every text that the glob stands for ends as the name's pattern does: `*.pem`, `tls-*.pem`. */
+/** Whether every text that the glob matches has the suffix of the name's pattern: `*.pem`, `tls-*.pem`. */
 function endsAlike(segment: string, name: string): boolean {
   const ending = name.slice(Math.max(name.lastIndexOf(STAR), 0) + 1)
   const begin = name.slice(0, name.indexOf(STAR))
   return ending + begin !== '' && segment.endsWith(ending) && segment.startsWith(begin)
 }
 
-/** Segments that every protected path holds one of; nearly no path does. */
+/** Segments of which every protected path contains one; few other paths do. */
 const PROTECTED_SEGMENTS: ReadonlySet<string> = new Set(
   [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names].map((name) =>
     (name.split('/')[0] as string).toLowerCase(),
   ),
 )
 
-/** The protected name that changing a relative path would touch. */
+/** The protected name that a change of a relative path would affect. */
 export function protectedName(relative: string): string | undefined {
   const segments = relative.split('/').map((segment) => (isStatic(segment) ? folded(segment) : segment))
   if (!segments.some((segment) => PROTECTED_SEGMENTS.has(segment))) return undefined
@@ -138,7 +138,7 @@ export function protectedName(relative: string): string | undefined {
 
 const PROTECTED_ENTRIES = entriesOf([...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names])
 
-/** The protected name that a glob is meant for. */
+/** The protected name that a glob targets. */
 export function protectedGlob(segments: readonly string[]): string | undefined {
   if (segments.every(isStatic)) return undefined
   return firstOf({ segments, text: '', open: false }, PROTECTED_ENTRIES)?.join('/')

@@ -1,41 +1,41 @@
 import { ANY, isStatic, SPLIT } from './shell/unknown-text.ts'
 
 /**
- * What a program does with one option or operand. Paths: `read`, `tree`, `write`, `delete`. Text that is run:
- * `shell` (a line), `program` (one program), `code`. `url`, `upload` (`@file`), `data` (nothing). A word followed by
- * `:` and a reason is the least action for the option's mere presence: `ask: …`, `deny: …`, `box: …`.
+ * The effect of one option or operand. Paths: `read`, `tree`, `write`, `delete`. Text that is executed: `shell` (a line),
+ * `program` (one program), `code`. `url`, `upload` (`@file`), `data` (no effect). A word followed by `:` and a reason is
+ * the minimum action if the option is present: `ask: …`, `deny: …`, `box: …`.
  */
 export type Effect = string
 
-/** How a program reads its arguments. */
+/** How a program parses its arguments. */
 export type OptionSpec = {
-  /** Every option of the program in getopt's notation (tools/option-tables.ts). Without it only what matters is listed below. */
+  /** Every option of the program in getopt's notation (tools/option-tables.ts). If absent, only relevant options are listed. */
   readonly exact?: string
   /** Letters of short options that take a value. */
   readonly short?: string
-  /** Long options that take a value, blank-separated, without dashes. */
+  /** Long options that take a value, separated by spaces, without dashes. */
   readonly long?: string
-  /** `-o`, `--output`, or a single-dash word for programs of that kind. */
+  /** `-o`, `--output`, or a single-dash word for programs that use those. */
   readonly effects?: Readonly<Record<string, Effect>>
-  /** Options stop at the first operand: wrappers, whose operand is another command line. */
+  /** Options end at the first operand: wrappers, whose operand is another command line. */
   readonly prefix?: boolean
-  /** Long options start with one dash (`java -cp`); letters are not bundled. */
+  /** Long options start with one dash (`java -cp`); short options are not bundled. */
   readonly single?: boolean
 }
 
-/** One option as it stands on a command line. */
+/** One option on a command line. */
 export type Option = {
   readonly name: string
   readonly value: string | undefined
   readonly effect: Effect | undefined
-  /** The program has no such option, as far as is known here. */
+  /** The option is not in the program's table. */
   readonly unknown?: boolean
 }
 /** The options and operands of a command. */
 export type Parsed = {
   readonly options: readonly Option[]
   readonly operands: readonly string[]
-  /** An argument that could be an option and is known only at run time. */
+  /** An argument that could be an option but is known only at run time. */
   readonly open: boolean
 }
 
@@ -43,7 +43,7 @@ const FLAG = /^(ask|deny|box):/
 
 const takesValue = (effect: Effect | undefined): boolean => effect !== undefined && !FLAG.test(effect)
 
-/** Whether an option takes a value: never, as the next word too, or only attached. */
+/** Whether an option takes a value: never, attached or as the next word, or only attached. */
 type Arity = 'none' | 'next' | 'attached'
 
 type Table = { readonly short: ReadonlyMap<string, Arity>; readonly long: ReadonlyMap<string, Arity> }
@@ -52,7 +52,7 @@ const ARITIES: Readonly<Record<string, Arity>> = { '': 'none', ':': 'next', '::'
 
 const compiled = new Map<string, Table>()
 
-/** Compiled when it is first needed: most lines use few programs. */
+/** Compiled on first use: most lines use few programs. */
 function tableOf(exact: string): Table {
   let table = compiled.get(exact)
   if (!table) {
@@ -76,7 +76,7 @@ const startsOpen = (arg: string): boolean => {
   return code >= 0xfdd0 && code <= 0xfdef
 }
 
-/** Reads arguments the way getopt_long does: bundles, attached values, abbreviations, `--`. */
+/** Parses arguments like getopt_long: bundles, attached values, abbreviations, `--`. */
 export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed {
   const options: Option[] = []
   const operands: string[] = []
@@ -99,7 +99,7 @@ export function parseOptions(spec: OptionSpec, args: readonly string[]): Parsed 
   return { options, operands, open }
 }
 
-/** Both return how many following arguments they used. */
+/** Both return the number of following arguments that they consumed. */
 function long(spec: OptionSpec, arg: string, next: string | undefined, out: Option[]): number {
   const equals = arg.indexOf('=')
   const given = equals === -1 ? arg : arg.slice(0, equals)
@@ -134,7 +134,7 @@ function exactLong(spec: OptionSpec, { given, attached, next }: Given, out: Opti
   return takes ? 1 : 0
 }
 
-/** SECURITY: GNU programs take any unambiguous beginning of a long option; with an ambiguous one they do nothing. */
+/** SECURITY: GNU programs accept any unambiguous prefix of a long option; an ambiguous prefix is an error for them. */
 function exactName(table: ReadonlyMap<string, Arity>, given: string): string | undefined {
   if (table.has(given)) return given
   let found: string | undefined
@@ -146,7 +146,7 @@ function exactName(table: ReadonlyMap<string, Arity>, given: string): string | u
   return found
 }
 
-/** An option with a value that the description does not list: whatever it does, nobody looked at it. */
+/** An option with a value that the description does not list; its effect is unknown. */
 export const isUnlisted = (spec: OptionSpec, { name, value, effect, unknown }: Option): boolean =>
   unknown === true ||
   (spec.exact === undefined &&
@@ -166,7 +166,7 @@ function longValues(spec: OptionSpec): ReadonlySet<string> {
   return found
 }
 
-// SECURITY: GNU programs take any unambiguous beginning of a long option, so a beginning counts as the option.
+// SECURITY: GNU programs accept any unambiguous prefix of a long option, so a prefix counts as the option.
 function fullName(spec: OptionSpec, given: string): string {
   if (spec.effects && Object.hasOwn(spec.effects, given)) return given
   if (!isStatic(given)) return given
@@ -187,7 +187,7 @@ function bundle(spec: OptionSpec, arg: string, next: string | undefined, out: Op
     const attached = arg.slice(at + 1)
     const arity = table ? table.get(letter) : looseArity(spec, letter, effect)
     if (arity === undefined) {
-      // What follows could be its value; the next word is an operand then and is looked at as one.
+      // The next word could be its value; it is treated as an operand and checked as one.
       const takes = attached === '' && takesValue(effect)
       out.push({ name, value: takes ? next : attached === '' ? undefined : attached, effect, unknown: true })
       return takes ? 1 : 0
@@ -206,6 +206,6 @@ function bundle(spec: OptionSpec, arg: string, next: string | undefined, out: Op
 const looseArity = (spec: OptionSpec, letter: string, effect: Effect | undefined): Arity =>
   takesValue(effect) || (letter !== '' && spec.short?.includes(letter)) ? 'next' : 'none'
 
-/** Some programs take `-o=file`; getopt takes the `=` as part of the value. */
+/** Some programs accept `-o=file`; getopt treats the `=` as part of the value. */
 const unequal = (spec: OptionSpec, attached: string): string =>
   spec.exact === undefined ? attached.replace(/^=/, '') : attached

@@ -30,13 +30,13 @@ const DECODERS = new Set([
   'hexdump',
 ])
 
-/** What a program prints, where its text can be told from its arguments. */
+/** The output of a program, if it can be derived from its arguments. */
 export function outputOf(call: Call): Stream {
   const text = KNOWN[call.name]?.(call)
   return textStream(text ?? ANY, sourcesOf(call))
 }
 
-/** What these print is what they were given. */
+/** Programs that print their arguments. */
 const PRINTERS = new Set(['echo', 'printf'])
 
 function sourcesOf({ name, node, stdin, args, walk }: Call): Set<Source> {
@@ -172,7 +172,7 @@ function catText({ args, stdin, scope }: Call): string | undefined {
   return texts.includes(ANY) ? undefined : texts.join('')
 }
 
-/** `which rm` prints where the program lies; the name is what matters here. */
+/** `which rm` prints the path of the program; only the name matters here. */
 export function programPath(args: readonly string[]): string | undefined {
   const name = operands(args)[0]
   return name !== undefined && /^[\w.+-]+$/.test(name) ? `/usr/bin/${name}\n` : undefined

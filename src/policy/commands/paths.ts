@@ -45,10 +45,10 @@ const STARTUP_NAME_PATTERNS = entriesOf(STARTUP_NAMES)
 const AUTOMATION_PATTERNS = entriesOf(AUTOMATION)
 const SYSTEM_PATTERNS = entriesOf(SYSTEM)
 const SHARED_PATTERNS = entriesOf(SHARED)
-/** Token files that projects also keep: asked for inside a workspace, denied elsewhere. */
+/** Token files that projects also contain: `ask` inside a workspace, `deny` elsewhere. */
 const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.docker'])
 
-/** Why using a path this way is stricter than `allow`. */
+/** The finding for using a path in this way, if it needs more than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
   if (path === '' || path === '-') return []
   spend(walk)
@@ -63,11 +63,11 @@ export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUs
   return found
 }
 
-// Characters that only look like `/` and `.`; letters of another alphabet inside a Latin word.
+// Characters that look like `/` and `.`; letters of another alphabet inside a Latin word.
 const LOOKALIKE = /[\u2024\u2044\u2215\u29F8\uFE52\uFF0E\uFF0F]/
 const MIXED = /[a-z][\u0370-\u03FF\u0400-\u052F]|[\u0370-\u03FF\u0400-\u052F][a-z]/i
 
-/** A path that is not what it seems: another process's view of the files, or letters that look like others. */
+/** A misleading path: files through another process's /proc entry, or look-alike characters. */
 function disguiseOf(path: string): Finding | undefined {
   if (/^\/+proc\/+[1-9]\d*\/+(root|cwd|map_files|fd)(\/|$)/.test(path))
     return denied('escape/process', `\`${show(path)}\` is what another process sees`)
@@ -76,7 +76,7 @@ function disguiseOf(path: string): Finding | undefined {
   return undefined
 }
 
-/** The absolute path with `.`, `..` and the aliases of the root taken out; marks stay in it. */
+/** The absolute path with `.`, `..` and aliases of the root resolved; marks are kept. */
 export function absolute(path: string, cwd: string): string {
   return place(path, cwd).text
 }
@@ -94,17 +94,17 @@ function place(path: string, cwd: string): PathPattern {
     else segments = parentOf(segments)
     segments = unaliased(segments, cwd)
   }
-  // A path that long is no path; it counts as one that could be anything.
+  // A path this long cannot be opened; it counts as unknown.
   if (segments.length > MAX_SEGMENTS) segments = [ANY]
   const unknown = !rooted || segments.some(isOpen)
   return { segments, text: (rooted ? '/' : '') + segments.join('/'), open: unknown }
 }
 
-/** SECURITY: the parent of a link of the kernel is the parent of what it leads to, and that is rarely known. */
+/** SECURITY: the parent of a kernel link is the parent of its target, which is rarely known. */
 function parentOf(segments: string[]): string[] {
   const path = segments.join('/')
   if (path === 'dev/fd') return ['proc', 'self']
-  // What an unknown segment is, nobody knows, so neither where its parent lies.
+  // The target of an unknown segment is not known, so its parent is not known either.
   if (isOpen(segments.at(-1) ?? '') || LINKS.test(path)) return [ANY]
   return segments.slice(0, -1)
 }
@@ -112,7 +112,7 @@ function parentOf(segments: string[]): string[] {
 const LINKS =
   /^(dev\/(fd\/.*|stdin|stdout|stderr|core)|proc\/[^/]+\/(task\/[^/]+\/)?(fd\/.*|exe|cwd|root|map_files\/.*|ns\/.*)|proc\/(self|thread-self))$/
 
-// SECURITY: the kernel offers the root and every directory under other names; they are the same files.
+// SECURITY: the kernel exposes the root and every directory under other names; they are the same files.
 function unaliased(segments: string[], cwd: string): string[] {
   const [first, second, third, fourth] = segments
   if (first === 'proc' && third === 'task' && fourth !== undefined && segments.length > 4)
@@ -130,7 +130,7 @@ function unaliased(segments: string[], cwd: string): string[] {
 const inside = (at: PathPattern, root: readonly string[]): boolean =>
   root.length > 0 && root.every((segment, index) => at.segments[index] === segment)
 
-/** The place is the root or one of its ancestors. */
+/** Whether the path is `root` or one of its ancestors. */
 const above = (at: PathPattern, root: readonly string[]): boolean =>
   !at.open &&
   at.segments.length <= root.length &&
@@ -153,7 +153,7 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   if (secret) return secret
   if (use === 'read' || use === 'tree') return judgeRead(at, shown, use, roots)
   const found = judgeWrite(at, shown, use, roots)
-  // A place above the workspace contains it, so a sandbox does not keep the workspace from what happens there.
+  // A directory above the workspace contains the workspace, so a sandbox does not protect the workspace from this use.
   const isAbove = found?.action === 'ask' && !roots.inWorkspace && above(at, roots.workspace)
   return isAbove ? asked('destructive/workspace', found.reason) : found
 }

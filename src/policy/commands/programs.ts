@@ -22,7 +22,7 @@ import { TEXT } from './tools/text.ts'
 import { WRAPPERS } from './tools/wrappers.ts'
 import type { Handler } from './walk.ts'
 
-/** Every program that we know by what it does with its arguments. */
+/** Every program with a known effect, and its handler. */
 const HANDLERS: ReadonlyMap<string, Handler> = new Map(
   [
     READERS,
@@ -61,7 +61,7 @@ const FAMILIES: readonly (readonly [RegExp, string])[] = [
   [/^gsed$/, 'sed'],
   [/^(gtar|bsdtar|star)$/, 'tar'],
   [/^(e|f|g)grep$/, 'grep'],
-  // Shell scripts around grep and a decompressor.
+  // Shell scripts that wrap grep and a decompressor.
   [/^(z|bz|xz|zstd|lz|lzop)[ef]?grep$/, 'zgrep'],
   [/^pip[\d.]*$/, 'pip'],
   [/^mkfs\..+$/, 'mkfs'],
@@ -82,7 +82,7 @@ const FAMILIES: readonly (readonly [RegExp, string])[] = [
   [/^(\w+)\.exe$/i, '$1'],
 ]
 
-/** One name for all versions of a program; lower case where the file system may ignore case. */
+/** One name for all versions of a program; lower case if the file system may ignore case. */
 export function familyOf(name: string): string {
   if (HANDLERS.has(name)) return name
   for (const [pattern, family] of FAMILIES) if (pattern.test(name)) return name.replace(pattern, family)

@@ -7,8 +7,8 @@ import { ANY, isOpen, isStatic, show } from './shell/unknown-text.ts'
 import { type Call, deeper } from './walk.ts'
 
 /**
- * Judges running a file as a program or as code for an interpreter: `shell`, `source` (in this very shell), a
- * language, or `unknown`.
+ * Judges running a file as a program or as code for an interpreter: `shell`, `source` (in the current shell), a language,
+ * or `unknown`.
  */
 export function runFile(call: Call, file: string, language: string): void {
   const { scope, walk, node } = call
@@ -41,7 +41,7 @@ export function runFile(call: Call, file: string, language: string): void {
   else node.findings.push(unseen('code/outside', `runs \`${show(file)}\` from outside the workspace`))
 }
 
-/** Judges code that arrives by a stream: downloaded code never runs, known text is read, anything else is asked about. */
+/** Judges code read from a stream: downloaded code never runs, known text is inspected, anything else needs approval. */
 export function runStream(call: Call, stream: Stream, language: string): void {
   const { node, walk, scope } = call
   if (stream.from.has('network')) {

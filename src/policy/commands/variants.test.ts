@@ -4,7 +4,7 @@ import { ACTIONS } from '../../model/decision.ts'
 import { compilePolicy } from '../policy.ts'
 import { judgeLine } from './judge.ts'
 
-/** Every technique of the corpus in other words: the class is judged, not the case. */
+/** Every technique of the corpus in a different form: tests the class of attack, not the single case. */
 
 const PASSES: Readonly<Record<string, readonly string[]>> = {
   deny: ['deny'],
@@ -41,7 +41,7 @@ describe.each([...themes])('%s', (_, cases) => {
   })
 })
 
-it('is all there', () => {
+it('contains all themes', () => {
   expect(themes.size).toBeGreaterThan(50)
   expect([...themes.values()].flat().length).toBeGreaterThan(1500)
 })

@@ -13,17 +13,17 @@ import { isContainable, type RuleId, risksOf } from '../rules/risks.ts'
 import { show } from './shell/unknown-text.ts'
 import type { Context, Node, Walk } from './walk.ts'
 
-/** One command of a line as people see it. */
+/** One command of a line, for display. */
 export type JudgedNode = CommandJudgement & {
   readonly depth: number
   readonly hard: boolean
-  /** Every rule that asks for this action, the shown one first. */
+  /** Every rule that requires this action, the displayed rule first. */
   readonly rules: readonly string[]
-  /** Ids of the operator rules that hold for it. */
+  /** Ids of the operator rules that match it. */
   readonly matched: readonly string[]
 }
 
-/** Parts of the shell that are no programs; a whitelist of programs says nothing about them. */
+/** Shell builtins and keywords; an allowlist of programs does not apply to them. */
 const SHELL_WORDS = new Set(
   ': cd exit return break continue shift wait set unset export local readonly declare typeset true false [ test read pushd popd umask trap eval command builtin exec'.split(
     ' ',
@@ -38,17 +38,17 @@ type Reason = {
   readonly isAnswered?: boolean
 }
 
-/** A reason of our own rules, which the sandbox may answer; an operator's is no such reason. */
+/** A reason of a built-in rule, which a sandbox can contain; a reason of an operator rule cannot be contained. */
 type OwnReason = Reason & { readonly rule: RuleId; readonly risks: readonly Risk[] }
 
 const isOwn = (reason: Reason): reason is OwnReason => 'risks' in reason
 
 type Answer = { readonly contained: ContainedRule; readonly names: string }
 
-/** Answers by what is contained and by rule; a sandbox is asked about the same rules again and again. */
+/** Cache by containment and rule: a sandbox gets the same questions again and again. */
 const ANSWERS = new WeakMap<Containment, Map<string, Answer | null>>()
 
-/** The guarantees that contain every risk of a rule, or `null`. SECURITY: a rule without risks has no answer. */
+/** The guarantees that contain every risk of a rule, or `null`. SECURITY: a rule without risks is never contained. */
 function answerFor(contains: Containment, { action, rule, risks }: OwnReason): Answer | null {
   if ((action !== 'ask' && action !== 'deny') || risks.length === 0 || !isContainable(rule)) return null
   const by: Partial<Record<Risk, Guarantee>> = {}
@@ -61,8 +61,8 @@ function answerFor(contains: Containment, { action, rule, risks }: OwnReason): A
 }
 
 /**
- * A question or denial whose every risk the sandbox contains asks for no more than that sandbox.
- * SECURITY: it becomes `sandbox` and never `allow`.
+ * If the sandbox contains every risk of an `ask` or `deny`, the action becomes `sandbox`.
+ * SECURITY: never `allow`.
  */
 function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
   const { contains } = walk.context
@@ -90,7 +90,7 @@ const answeredBy = (walk: Walk, reasons: readonly Reason[]): readonly Reason[] =
     ? reasons.map((one) => (isOwn(one) ? behindWall(walk, one) : one))
     : reasons
 
-/** Of equally strict reasons, the one that the sandbox answered says more. */
+/** Of equally strict reasons, the contained one is displayed because it says more. */
 const rank = ({ action, isAnswered }: Reason): number => ACTIONS.indexOf(action) - (isAnswered ? 0.5 : 0)
 
 const worst = (reasons: readonly Reason[]): Reason | undefined => {
@@ -109,7 +109,7 @@ const subjectOf = (node: Node, context: Context): Subject => ({
   home: context.rulesHome ?? context.home,
 })
 
-/** Among equally strict rules, priority and then length choose which reason is shown. */
+/** Among equally strict rules, priority and then length decide which reason is displayed. */
 function operatorReason(rules: readonly Rule[]): Reason {
   const action = strictest(rules.map((rule) => rule.action))
   const [shown] = rules
@@ -146,7 +146,7 @@ function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[
   ]
 }
 
-/** The judgement of one command: hard findings, then the operator's rules, else our own. */
+/** The verdict on one command: hard findings first, then the operator's rules, else the built-in rules. */
 function judgeNode(walk: Walk, node: Node): JudgedNode {
   const { policy, context } = walk
   const builtIn = node.program === undefined ? [] : builtInReasons(walk, node)
@@ -188,7 +188,7 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
   }
 }
 
-/** The shown rule first, then every other that asks for the same. */
+/** The displayed rule first, then every other rule that requires the same action. */
 function rulesFor(shown: Reason, reasons: readonly Reason[]): readonly string[] {
   const rules: string[] = []
   if (shown.rule !== '') rules.push(shown.rule)
@@ -201,7 +201,7 @@ function listed(allowed: ReadonlySet<string>, node: Node): boolean {
   return allowed.has(node.argv[0] ?? '') || (node.trusted && allowed.has(node.program ?? ''))
 }
 
-/** The strictest of all parts, with what made it so. */
+/** The strictest action of all parts, with the reason. */
 export function decide(walk: Walk): { readonly decision: Decision; readonly nodes: readonly JudgedNode[] } {
   const nodes = walk.nodes.map((node) => judgeNode(walk, node))
   const line = walk.context.contains ? walk.line.map((own) => behindWall(walk, own)) : walk.line

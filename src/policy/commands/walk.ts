@@ -7,64 +7,64 @@ import type { Scope, Stream } from './shell/scope.ts'
 /** Where a line would run. */
 export type Context = {
   readonly workspace: string
-  /** Other directories that are as good as it. */
+  /** Other directories that are treated like the workspace. */
   readonly own?: readonly string[]
-  /** Other paths of the host that the sandbox shows: credentials below them can be read in it. */
+  /** Other host paths that are mounted in the sandbox: credentials below them can be read there. */
   readonly mounted?: readonly string[]
   readonly home: string
-  /** What `~` means in the directories of rules; absent: `home`. */
+  /** The value of `~` in the directories of rules; default: `home`. */
   readonly rulesHome?: string
   readonly cwd?: string
   readonly shell?: string
-  /** git at the workspace's root starts nothing that a sandbox could have planted (tools/git-repository.ts). */
+  /** git at the workspace's root starts no program that a sandbox could have planted (tools/git-repository.ts). */
   readonly inertGit?: boolean
-  /** The risks that the sandbox contains in which the line would run; absent: it would run on the host. */
+  /** The risks contained by the sandbox in which the line would run; absent: it would run on the host. */
   readonly contains?: Containment
 }
 
-/** One simple command found anywhere in a line, with everything found about it. */
+/** One simple command found anywhere in a line, with its findings. */
 export type Node = {
-  /** With marks. */
+  /** Words with marks for unknown parts. */
   readonly argv: readonly string[]
-  /** The program's plain name, or undefined when it is an assignment, a redirection or not known. */
+  /** The program's plain name; undefined for an assignment, a redirection or an unknown program. */
   program: string | undefined
-  /** The program and its arguments without global options: what rules are matched against. */
+  /** The program and its arguments without global options; rules are matched against it. */
   canonical: readonly string[]
   readonly depth: number
   readonly findings: Finding[]
   /** `rules`: rules and the default action decide; `none`: only the findings (its inner commands are judged too). */
   base: 'rules' | 'none'
-  /** Where it could run; empty when that is not known. */
+  /** The directories it could run in; empty if not known. */
   cwds: readonly string[]
   /** Started by its bare name or from a system directory, so a rule may grant it by name. */
   trusted: boolean
 }
 
-/** The state of one judgement. Handlers reach the interpreter through it, so that no two files import each other. */
+/** The state of one judgement. Handlers call the interpreter through it, which avoids circular imports. */
 export type Walk = {
   readonly policy: CommandPolicy
   readonly context: Context
   readonly nodes: Node[]
   readonly line: Finding[]
-  /** What is assumed of variables whose value is not known, where `${name:+word}` asks whether they hold one. */
+  /** How `${name:+word}` treats variables with an unknown value. */
   readonly outside: 'unset' | 'set'
-  /** The variables for which that assumption mattered. */
+  /** The variables for which that assumption changed the result. */
   readonly doubts: Set<string>
   steps: number
   depth: number
-  /** Rules that the sandbox answered, by id. */
+  /** Rules whose risks the sandbox contains, by id. */
   readonly contained: Map<string, ContainedRule>
   /** Sources of the substitutions inside the words of the command being read. */
   sources: Set<string>
-  /** Judges an argv as if it stood in the line. */
+  /** Judges an argv as if it were part of the line. */
   readonly run: (scope: Scope, argv: readonly string[], stdin: Stream) => Stream
   /** Judges text as shell source in this scope. */
   readonly source: (scope: Scope, text: string, stdin: Stream) => Stream
-  /** The action that shell text would get on its own, without noting anything. */
+  /** The action for shell text on its own, without recording findings. */
   readonly probe: (scope: Scope, text: string) => Action
 }
 
-/** Everything a program's handler may look at. */
+/** The arguments of a program's handler. */
 export type Call = {
   readonly walk: Walk
   readonly scope: Scope
@@ -75,22 +75,22 @@ export type Call = {
   readonly stdin: Stream
 }
 
-/** Checks the arguments of one program and returns what it prints, if that is known. */
+/** Checks the arguments of one program and returns its output, if known. */
 export type Handler = (call: Call) => Stream | undefined
 
-/** Thrown when a line costs more steps than any honest one; never leaves the room. */
+/** Thrown when judging a line takes more steps than the limit; always caught inside this module. */
 export class BudgetError extends Error {}
 
 const MAX_STEPS = 1200
 const MAX_DEPTH = 40
 
-/** Counts one unit of work. */
+/** Charges units of work. */
 export function spend(walk: Walk, steps = 1): void {
   walk.steps += steps
   if (walk.steps > MAX_STEPS) throw new BudgetError('too much work')
 }
 
-/** Runs something one level deeper in the tree that people see. */
+/** Runs a function one level deeper in the displayed tree. */
 export function deeper<T>(walk: Walk, act: () => T): T {
   if (walk.depth >= MAX_DEPTH) throw new BudgetError('too deep')
   walk.depth++

@@ -1,21 +1,21 @@
-/** Patterns as lists of tokens, and one comparison that serves matching as well as containment. */
+/** Patterns as lists of tokens, and one comparison for both matching and containment. */
 
-/** One place of a pattern: a text, or a wildcard. */
+/** One position of a pattern: a text, or a wildcard. */
 export type Token =
   | { readonly kind: 'is'; readonly text: string }
   /** Exactly one token: `?` in a name, `*` as a label of a host. */
   | { readonly kind: 'one' }
-  /** Any number of tokens, also none. */
+  /** Zero or more tokens. */
   | { readonly kind: 'many' }
 
-/** A pattern, or something plain in the same form. */
+/** A pattern, or a plain value in the same form. */
 export type Pattern = readonly Token[]
 
 /** The wildcard for exactly one token. */
 export const ONE: Token = Object.freeze({ kind: 'one' })
 /** The wildcard for any number of tokens. */
 export const MANY: Token = Object.freeze({ kind: 'many' })
-/** A token that means this text. */
+/** A token that matches exactly this text. */
 export const is = (text: string): Token => Object.freeze({ kind: 'is', text })
 
 type Same = (mine: string, other: string) => boolean
@@ -27,10 +27,10 @@ function admits(mine: Token, other: Token, same: Same): boolean {
 }
 
 /**
- * Does the pattern admit everything that the other one stands for? A wildcard of the other is admitted by a
- * wildcard at least as wide and by nothing else, so the answer may be a no too many but never a yes.
+ * Whether the pattern matches everything that the other pattern matches. A wildcard of the other pattern is covered only
+ * by a wildcard at least as wide, so the answer may be a false `no` but never a false `yes`.
  *
- * Two positions and one step back, no recursion: hostile patterns cost at most the product of the lengths.
+ * Two positions and one backtracking point, no recursion: hostile patterns cost at most the product of the lengths.
  */
 export function contains(pattern: Pattern, other: Pattern, same: Same = (a, b) => a === b): boolean {
   let at = 0
@@ -59,17 +59,17 @@ export function contains(pattern: Pattern, other: Pattern, same: Same = (a, b) =
 export const nameTokens = (text: string, single: boolean): Pattern =>
   Array.from(text, (unit) => (unit === '*' ? MANY : single && unit === '?' ? ONE : is(unit)))
 
-/** A name that means itself, whatever characters it holds. */
+/** A name that matches only itself, including any special characters. */
 export const literalTokens = (text: string): Pattern => Array.from(text, is)
 
-/** Segments of a path glob: `**` is any number of them, anything else one segment with `*` and `?` in it. */
+/** Segments of a path glob: `**` matches any number of segments, anything else one segment with `*` and `?` in it. */
 export const pathTokens = (segments: readonly string[]): Pattern =>
   segments.map((segment) => (segment === '**' ? MANY : segment === '*' ? ONE : is(segment)))
 
-/** One segment's pattern against a plain segment or another pattern. */
+/** Compares one segment's pattern with a plain segment or another pattern. */
 export const sameSegment = (mine: string, other: string): boolean =>
   mine === other || (/[*?]/.test(mine) && contains(nameTokens(mine, true), nameTokens(other, true)))
 
-/** The same against a segment that exists, whose `*` is only a character. */
+/** The same for the segment of an existing path, where `*` is an ordinary character. */
 export const matchesSegment = (mine: string, other: string): boolean =>
   /[*?]/.test(mine) ? contains(nameTokens(mine, true), literalTokens(other)) : mine === other

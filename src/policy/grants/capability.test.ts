@@ -34,7 +34,7 @@ describe('parseCapability', () => {
     '',
   ])('refuses %j', (text) => expect(() => parseCapability(text)).toThrow(/is not a capability/))
 
-  it('takes quotes, and freezes what it makes', () => {
+  it('accepts quotes and returns frozen values', () => {
     const grant = parseCapability('ToolInvoke("file_read")')
     expect(grantsName([grant], 'ToolInvoke', 'file_read')).toBe(true)
     expect(Object.isFrozen(grant)).toBe(true)
@@ -57,7 +57,7 @@ describe('names', () => {
     expect(grantsName([parseCapability(grant)], 'ToolInvoke', name)).toBe(wanted),
   )
 
-  it('keeps kinds apart', () => {
+  it('kinds do not match each other', () => {
     const grants = parseCapabilities(['EnvRead(PATH)', 'MemoryRead(notes/*)', 'AgentKill(a-1)'])
     expect(grantsName(grants, 'EnvRead', 'PATH')).toBe(true)
     expect(grantsName(grants, 'EnvRead', 'HOME')).toBe(false)
@@ -147,7 +147,7 @@ describe('child ⊆ parent', () => {
     expect(found.map(({ text }) => text)).toEqual(wanted)
   })
 
-  it('never admits through a child what the parent does not admit', () => {
+  it('a child never admits more than its parent', () => {
     const segment = fc.constantFrom('a', 'b', 'ab', '*', '**', 'a*', '?b')
     const glob = fc
       .array(segment, { minLength: 1, maxLength: 4 })
@@ -164,7 +164,7 @@ describe('child ⊆ parent', () => {
     )
   })
 
-  it('answers hostile patterns at once', () => {
+  it('handles hostile patterns quickly', () => {
     const started = performance.now()
     const grant = parseCapability(`ToolInvoke(${'a*'.repeat(400)}b)`)
     expect(grantsName([grant], 'ToolInvoke', 'a'.repeat(2000))).toBe(false)

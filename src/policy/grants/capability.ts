@@ -14,7 +14,7 @@ import {
   sameSegment,
 } from './capability-pattern.ts'
 
-/** What a skill may do, as parsed values. A grant is frozen; nothing widens it after it was made. */
+/** Capabilities of a skill, parsed. A grant is frozen; it cannot be widened after it was created. */
 
 const NAMED = ['ToolInvoke', 'MemoryRead', 'MemoryWrite', 'EnvRead', 'ShellExec', 'AgentMessage'] as const
 const EXACT = ['AgentKill'] as const
@@ -26,10 +26,10 @@ const PLAIN = ['AgentSpawn'] as const
 export type NamedKind = (typeof NAMED)[number] | (typeof EXACT)[number]
 /** Kinds whose value is a path glob. */
 export type FileKind = (typeof FILES)[number]
-/** Kinds whose value is a ceiling. */
+/** Kinds whose value is a limit. */
 export type AmountKind = (typeof AMOUNTS)[number]
 
-/** One grant, parsed; `text` is what was written. */
+/** One grant, parsed; `text` is the original. */
 export type Capability = { readonly text: string } & (
   | { readonly kind: NamedKind; readonly pattern: Pattern }
   | { readonly kind: FileKind; readonly root: 'any' | 'absolute' | 'workspace'; readonly pattern: Pattern }
@@ -64,7 +64,7 @@ export function parseCapability(text: string): Capability {
   throw wrong(text, `the kind \`${kind}\` is unknown`)
 }
 
-/** Parses a list of grants; one wrong entry refuses all. */
+/** Parses a list of grants; one invalid entry rejects the whole list. */
 export const parseCapabilities = (texts: readonly string[]): readonly Capability[] =>
   Object.freeze(texts.map(parseCapability))
 
@@ -96,8 +96,8 @@ function network(text: string, value: string): Capability {
 }
 
 /**
- * SECURITY: wildcards stand for whole labels. `*openai.com` would also admit `evilopenai.com`, so half a label
- * is refused where it is written.
+ * SECURITY: wildcards match whole labels. `*openai.com` would also match `evilopenai.com`, so a wildcard in part of a
+ * label is rejected.
  */
 function hostTokens(text: string, host: string): Pattern {
   if (host === '*') return [MANY]
@@ -107,11 +107,11 @@ function hostTokens(text: string, host: string): Pattern {
   const plain = labels.filter((label) => label !== '*')
   if (!isHostName(plain.join('.')) || labels.at(-1) === '*') throw wrong(text, 'it names no host')
   const tokens = labels.map((label) => (label === '*' ? ONE : is(label)))
-  // A leading `*.` admits deeper names as well, as in every host list of ours.
+  // A leading `*.` matches deeper names as well, as in every other host list.
   return labels[0] === '*' ? [ONE, MANY, ...tokens.slice(1)] : tokens
 }
 
-/** Does one capability include another? `child ⊆ parent`, or a need that was made by `need`. */
+/** Whether one capability includes another: `child ⊆ parent`, or a need created by `need`. */
 export function covers(parent: Capability, child: Capability): boolean {
   if ('amount' in parent && 'amount' in child)
     return parent.kind === child.kind && parent.amount >= child.amount
@@ -128,19 +128,19 @@ export function covers(parent: Capability, child: Capability): boolean {
   return parent.kind === child.kind && among(PLAIN, parent.kind)
 }
 
-/** The child's capabilities that no single one of the parent's includes: each would be an escalation. */
+/** The child's capabilities that no single capability of the parent includes: each would be an escalation. */
 export const escalations = (
   parent: readonly Capability[],
   child: readonly Capability[],
 ): readonly Capability[] => child.filter((wanted) => !parent.some((held) => covers(held, wanted)))
 
-/** Is a name granted? The name means itself: `*` in it is a character. */
+/** Whether a name is granted. `*` in the name is an ordinary character. */
 export function grantsName(grants: readonly Capability[], kind: NamedKind, name: string): boolean {
   const wanted = literalTokens(name)
   return grants.some((held) => held.kind === kind && 'pattern' in held && contains(held.pattern, wanted))
 }
 
-/** A host in its canonical spelling (`policy/network/network.ts` parses it) and a port. */
+/** A host in canonical form (parsed by `policy/network/network.ts`) and a port. */
 export function grantsHost(grants: readonly Capability[], host: string, port: number): boolean {
   const address = parseAddress(host)
   const wanted = address ? [is(canonicalHost(address))] : host.split('.').map(is)
@@ -152,7 +152,7 @@ export function grantsHost(grants: readonly Capability[], host: string, port: nu
   )
 }
 
-/** A file by its absolute path and, where it lies in the workspace, by its path from there. */
+/** A file by its absolute path and, if it is in the workspace, by its relative path. */
 export type FileLocation = { readonly absolute: string; readonly inWorkspace: string | undefined }
 
 const segmentsOf = (path: string): Pattern =>
@@ -161,7 +161,7 @@ const segmentsOf = (path: string): Pattern =>
     .filter((segment) => segment !== '')
     .map(is)
 
-/** Is a file granted? */
+/** Whether access to a file is granted. */
 export function grantsFile(grants: readonly Capability[], kind: FileKind, place: FileLocation): boolean {
   const absolute = segmentsOf(place.absolute)
   const relative = place.inWorkspace === undefined ? undefined : segmentsOf(place.inWorkspace)
@@ -172,11 +172,11 @@ export function grantsFile(grants: readonly Capability[], kind: FileKind, place:
   })
 }
 
-/** Is at least this much granted? */
+/** Whether at least this amount is granted. */
 export const grantsAmount = (grants: readonly Capability[], kind: AmountKind, amount: number): boolean =>
   grants.some((held) => held.kind === kind && 'amount' in held && held.amount >= amount)
 
-/** The directory or file that a path grant begins with, before its first wildcard. */
+/** The fixed prefix of a path grant, before its first wildcard. */
 export function fixedPart(grant: Extract<Capability, { root: string }>): string | undefined {
   const fixed: string[] = []
   for (const token of grant.pattern) {

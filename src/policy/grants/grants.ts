@@ -6,70 +6,70 @@ import { hardDenied, hasMountSyntax, refuseTarget } from '../paths/mount.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from '../paths/paths.ts'
 import type { PinFacts } from '../paths/pins.ts'
 
-/** Which host paths a spec gets, and what of them stays hidden. */
+/** The host paths that a spec gets, and what is hidden in them. */
 
-/** What the operator permits of sandboxes themselves: paths, limits, networks (seed 000's engine). */
+/** The operator's limits for sandboxes: paths, resources, networks. */
 export type SandboxPolicy = {
-  /** `undefined`: no list was set, and whoever starts the sandbox decides. An empty list allows nothing. */
+  /** `undefined`: no list is set, and the caller decides. An empty list allows nothing. */
   readonly allowedPrefixes: readonly string[] | undefined
   readonly blocked: readonly string[]
   readonly networkModes: readonly NetworkMode[]
-  /** Hosts that sandboxes may ask for in mode `fetch`; empty: any public one. */
+  /** Hosts that sandboxes may request in mode `fetch`; empty: any public host. */
   readonly allowHosts: readonly string[]
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>
-  /** Private addresses that may be reached in mode `fetch`, where its hosts name them. */
+  /** Private addresses that may be reached in mode `fetch` if the sandbox's hosts name them. */
   readonly allowPrivate: readonly string[]
-  /** What happens to connections to other hosts unless a spec says it; `deny` cannot be changed by a spec. */
+  /** How connections to other hosts are handled unless a spec says so; a spec cannot override `deny`. */
   readonly unlisted?: Unlisted | undefined
-  /** Hosts that a sandbox which asks about unlisted hosts may reach without asking. */
+  /** Hosts that a sandbox with `unlisted = ask` may reach without asking. */
   readonly approvedHosts?: readonly string[]
-  /** The hosts of a sandbox that names none, where that is not `allowHosts`. */
+  /** The hosts of a sandbox that names none, if they differ from `allowHosts`. */
   readonly defaultHosts?: readonly string[]
-  /** Limits of a sandbox that asks for none. */
+  /** Limits of a sandbox that requests none. */
   readonly ceilings?: Limits
   /** The backends that may be used; absent: all. */
   readonly backends?: readonly string[]
   /** Images of the container engine that may be run; absent: all. */
   readonly engineImages?: readonly string[]
-  /** Whether ports may be opened to anybody who knows their address; absent: they may. */
+  /** Whether ports may be opened to anyone who knows their URL; default: yes. */
   readonly publicPorts?: boolean
 }
 
-/** Something on the host as it was observed: evidence for judgement, and the fact that a mount carries. */
+/** An observed host path: evidence for the decision, and the fact that a mount carries. */
 export type Observed = PathEvidence & {
   readonly fact: PathFact | undefined
   readonly blockedInside: readonly Observed[]
-  /** Real directories that a `.git` in it stands for, when it is not one itself. */
+  /** Real directories that a `.git` file or link in it refers to. */
   readonly repositories: readonly string[]
 }
 
-/** What was observed of the host for this spec; an argument, so that a decision can be replayed. */
+/** Observations of the host for this spec; passed as an argument, so that a decision can be replayed. */
 export type Facts = {
   readonly uid: number
   readonly home: string
   readonly stateDir: Observed
   readonly hostMemoryMb: number
-  /** The directory that commands start in when it lies inside the workspace. */
+  /** The directory in which commands start if it is inside the workspace. */
   readonly cwd: string
-  /** Whether `ringfence image build` made an image of this name here. */
+  /** Whether `ringfence image build` built an image of this name here. */
   readonly isBuiltImage?: ((name: string) => boolean) | undefined
-  /** One for each path that `pathsOf` names. */
+  /** One entry per path returned by `pathsOf`. */
   readonly paths: ReadonlyMap<string, Observed>
-  /** What a protected name in a writable place leads to. */
+  /** The targets of protected names in writable directories. */
   readonly pins?: readonly PinFacts[] | undefined
-  /** Directories that were made for this sandbox alone; where each goes in it. */
+  /** Private directories of this sandbox, with their mount targets. */
   readonly own?: readonly { readonly target: string; readonly fact: PathFact }[] | undefined
-  /** What stands ready for network mode `fetch`. */
+  /** Facts for network mode `fetch`. */
   readonly egress?: EgressFacts | undefined
-  /** Empty directories for overlays, as many as there may be writable mounts. */
+  /** Empty directories for overlays, one per possible writable mount. */
   readonly overlays?: readonly PathFact[] | undefined
 }
 
-/** What the proxy of a sandbox adds to the facts. */
+/** Facts that the sandbox's proxy adds. */
 export type EgressFacts = {
-  /** What the sandbox sees instead of each secret, by the variable's name. */
+  /** The placeholder for each secret, by the variable's name. */
   readonly placeholders: Readonly<Record<string, string>>
-  /** The system's certificates with the proxy's own; present when the proxy ends TLS. */
+  /** The system's certificates plus the proxy's; present if the proxy terminates TLS. */
   readonly certificates?: string | undefined
   /** Makes Node's own `fetch` use the proxy. */
   readonly nodePreload?: string | undefined
@@ -77,7 +77,7 @@ export type EgressFacts = {
 
 type Asked = { readonly path: string; readonly mode: 'ro' | 'rw'; readonly target?: string | undefined }
 
-/** Every mount of the plan, each judged by itself and all of them together. */
+/** All mounts of the plan, checked individually and for conflicts. */
 export function grantedMounts(
   policy: SandboxPolicy,
   spec: Spec,
@@ -105,7 +105,7 @@ export function grantedMounts(
   return distinct(asked.map((one) => mountOf(policy, one, facts)))
 }
 
-/** The sandbox's own directories: nothing of the host is in them, so only their places are judged. */
+/** The sandbox's private directories: they contain nothing of the host, so only their targets are checked. */
 export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[] {
   if (own.length > 0 && preset === 'danger-full-access')
     throw new SandboxError('invalid-input', 'danger-full-access has no private directories')
@@ -117,7 +117,7 @@ export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[]
   })
 }
 
-/** With review every writable mount gets an overlay; what cannot have one is refused. */
+/** With review, every writable mount gets an overlay; a mount that cannot have one is refused. */
 export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly Mount[] {
   const writable = mounts.filter(({ mode }) => mode === 'rw')
   for (const mount of writable) {
@@ -135,20 +135,20 @@ export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly
   })
 }
 
-/** Two grants for one target: asking for the same thing twice is harmless, anything else is a contradiction. */
+/** Merges mounts with the same target: identical requests are merged, different sources are an error. */
 export function distinct(mounts: readonly Mount[]): readonly Mount[] {
   const byTarget = new Map<string, Mount>()
   for (const mount of mounts) {
     const other = byTarget.get(mount.target)
     if (other && other.real !== mount.real)
       throw new SandboxError('invalid-input', `two mounts have the target \`${mount.target}\``)
-    // SECURITY: of two modes for one path the stricter holds.
+    // SECURITY: of two modes for one path, the stricter applies.
     byTarget.set(mount.target, other?.mode === 'ro' ? other : mount)
   }
   return [...byTarget.values()]
 }
 
-/** The whole host, for those who asked for danger by name and whose operator set no bounds. */
+/** The whole host, for callers who explicitly request danger-full-access when no allowed paths are configured. */
 function rootMount(policy: SandboxPolicy, spec: Spec, facts: Facts): Mount {
   const more = spec.read ?? spec.write ?? spec.mounts
   if (more?.length) {
@@ -182,7 +182,7 @@ function mountOf(policy: SandboxPolicy, asked: Asked, facts: Facts): Mount {
   return { ...fact, target: asked.target?.replace(/(?<=.)\/+$/, '') ?? fact.real, mode: asked.mode }
 }
 
-/** SECURITY: where an operator set bounds, a link reads like everything else outside them. */
+/** SECURITY: if allowed paths are configured, a symlink gets the same error as any path outside of them. */
 function refusedLink(policy: SandboxPolicy, path: string, real: string): SandboxError {
   if (!policy.allowedPrefixes)
     return new SandboxError('forbidden-host-path', `\`${path}\` is a symlink to \`${real}\``, {
@@ -217,7 +217,7 @@ function deniedMount(policy: SandboxPolicy, asked: Asked, facts: Facts): string 
   return verdict === 'deny' ? reason : ownPlace(factOf(asked.path, facts).real, facts)
 }
 
-/** Never granted, whoever asks: our own records and keys, and a home directory as a whole. */
+/** Never granted to anyone: Ringfence's records and keys, and a whole home directory. */
 function ownPlace(real: string, facts: Facts): string | undefined {
   const state = facts.stateDir.fact?.real
   if (state !== undefined && isWithin(real, state)) return 'it holds the records and keys of ringfence'
@@ -229,7 +229,7 @@ function ownPlace(real: string, facts: Facts): string | undefined {
 const refusedTarget = (target: string | undefined): string | undefined =>
   target !== undefined && isWithin(target, '/.ringfence') ? 'the sandbox needs that place itself' : undefined
 
-/** SECURITY: where an operator set limits, "missing" and "outside" must read the same; where nobody did, say what is wrong. */
+/** SECURITY: if allowed paths are configured, "missing" and "outside" get the same error; otherwise be specific. */
 function refuseAbsent(policy: SandboxPolicy, path: string, observed: Observed | undefined): void {
   if (policy.allowedPrefixes || observed?.state === 'exists') return
   const why = observed?.state === 'unreadable' ? 'cannot be read by this user' : 'does not exist'
@@ -244,7 +244,7 @@ function hintFor(policy: SandboxPolicy): string {
     : 'choose a project directory'
 }
 
-/** What was observed of something that exists and can be mounted. */
+/** The facts about a path that exists and can be mounted. */
 export function factOf(path: string, facts: Facts): PathFact {
   const fact = facts.paths.get(path)?.fact
   if (!fact)
@@ -254,7 +254,7 @@ export function factOf(path: string, facts: Facts): PathFact {
   return fact
 }
 
-/** Unix sockets by name; never an engine's. */
+/** Unix sockets by name; never the socket of a container engine. */
 export const grantedSockets = (spec: Spec, facts: Facts): readonly Mount[] =>
   (spec.unixSockets ?? []).map((path) => socketMount(path, facts))
 
@@ -266,7 +266,7 @@ function socketMount(path: string, facts: Facts): Mount {
   return { ...fact, target: fact.real, mode: 'rw' }
 }
 
-/** What lies inside a mount and must not be seen: denied paths, our own state, blocked names at its top. */
+/** Paths inside a mount that are hidden: denied paths, Ringfence's state, blocked names in its top directory. */
 export function masksFor(spec: Spec, facts: Facts, mounts: readonly Mount[]): readonly Mask[] {
   for (const path of spec.deny ?? []) refuseContradiction(path, facts, mounts)
   const hidden = [
@@ -279,7 +279,7 @@ export function masksFor(spec: Spec, facts: Facts, mounts: readonly Mount[]): re
     for (const target of fact ? targetsOf(fact, mounts) : [])
       masks.set(target, { ...(fact as PathFact), target })
   }
-  // A mount of its own inside a masked place was asked for by name and judged by itself.
+  // A mount inside a masked directory was requested by name and checked separately.
   return [...masks.values()].filter((mask) => !mounts.some((mount) => mount.target === mask.target))
 }
 
@@ -292,7 +292,7 @@ function targetsOf(fact: PathFact, mounts: readonly Mount[]): readonly string[] 
     )
 }
 
-/** SECURITY: a denial that would have no effect is an error, not a comment. */
+/** SECURITY: a `deny` entry that would have no effect is an error and is not ignored. */
 function refuseContradiction(path: string, facts: Facts, mounts: readonly Mount[]): void {
   assertAbsolute(path)
   const real = facts.paths.get(path)?.fact?.real

@@ -4,8 +4,8 @@ import type { Spec } from '../../model/spec.ts'
 import { parseSecretGrant, type SecretGrant } from './secret-grant.ts'
 
 /**
- * Whether a tenant's sandbox may have these secrets brokered. SECURITY: what is not declared comes from our own environment,
- * which is the operator's; a tenant could name any variable of it and a host of its own.
+ * Whether a tenant's sandbox may use these brokered secrets. SECURITY: an undeclared secret comes from the server's
+ * environment, which belongs to the operator; a tenant could name any variable of it and a host of its own.
  */
 export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant: string): void {
   for (const text of spec.secrets ?? []) {
@@ -23,7 +23,7 @@ export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant
   }
 }
 
-/** A declared secret goes to its own places and nowhere else, whoever asks. */
+/** A declared secret is sent only to its own hosts, whoever requests it. */
 export function assertPlace(
   found: SecretConfig | undefined,
   { host, port, scheme, variable }: SecretGrant,
@@ -35,7 +35,7 @@ export function assertPlace(
   )
 }
 
-/** Places are written as in a grant: `api.example.com`, with a port, or with `http://` for plain HTTP. */
+/** Hosts are written as in a grant: `api.example.com`, with a port, or with `http://` for plain HTTP. */
 function placeOf(text: string): string {
   const { scheme, host, port } = parseSecretGrant(`X=X@${text}`)
   return `${scheme}://${host}:${port}`

@@ -19,7 +19,7 @@ const refusal = (config: Config, spec: Spec): unknown => {
 }
 
 describe('a tenant that the configuration does not name', () => {
-  test('has isolating backends and networks, and nothing else', () => {
+  test('may use isolating backends and networks, and nothing else', () => {
     const { backends, networkModes, hostPaths, waive, images, max } = grants({})
     expect(backends).not.toContain('native')
     expect(networkModes).toEqual(['offline', 'loopback', 'fetch'])
@@ -27,7 +27,7 @@ describe('a tenant that the configuration does not name', () => {
     expect(max).toEqual({})
   })
 
-  test('is told the whole list that would permit it', () => {
+  test('the error shows the complete setting that would permit it', () => {
     expect(refusal({}, { network: { mode: 'full' } })).toContain(
       '`network_modes = ["offline", "loopback", "fetch", "full"]` in [[tenant]] with name = "acme"',
     )
@@ -64,7 +64,7 @@ describe('private addresses', () => {
   const opened = ['10.0.0.5:5432', 'intranet.example', '192.168.0.0/16']
   const of = (allow_hosts: string[], secret: Config['secret'] = []) =>
     privateFor(grants({ tenant: [{ name: 'acme', allow_hosts }], secret }), opened)
-  test('are reached where the tenant is granted them by name', () => {
+  test('are reachable if the tenant is granted them by name', () => {
     expect(of([])).toEqual([])
     expect(of(['*'])).toEqual([])
     expect(of(['10.0.0.5'])).toEqual([])
@@ -77,7 +77,7 @@ describe('private addresses', () => {
   })
 })
 
-test('a policy is narrowed, never widened', () => {
+test('a tenant’s policy is narrower than the operator’s, never wider', () => {
   const policy = sandboxPolicyOf(
     {
       policy: { allowed_network_modes: ['offline', 'fetch'], max_memory_mb: 512 },

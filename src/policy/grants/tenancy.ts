@@ -13,29 +13,29 @@ import type { SandboxPolicy } from './grants.ts'
 import { assertLent } from './secret-lending.ts'
 
 /**
- * What a key of a server may have of the host. The operator (a key with the scope `admin`) may have what policy permits;
- * a tenant gets nothing of the host that `[[tenant]]` does not grant by name. Every way to a sandbox on a server passes
- * here: the gate asks before it plans, and again with the plan.
+ * The host resources that a server key may use. The operator (a key with the scope `admin`) may use everything that the
+ * policy permits; a tenant gets only the host resources that `[[tenant]]` grants by name. Every sandbox on a server passes
+ * these checks: the gate calls them before planning, and again with the plan.
  */
 
 const LIMITED = ['cpus', 'memoryMb', 'diskMb', 'pids'] as const
 type Limited = (typeof LIMITED)[number]
 
-/** `real` is the path without symlinks, where it exists. */
+/** `real` is the path with symlinks resolved, if it exists. */
 type HostPathGrant = {
   readonly path: string
   readonly real?: string | undefined
   readonly mode: 'ro' | 'rw'
 }
 
-/** What one tenant may have. */
+/** The grants of one tenant. */
 export type TenantGrants = {
   readonly tenant: string
   readonly backends: readonly string[]
   readonly networkModes: readonly NetworkMode[]
-  /** `undefined`: what the operator's own list says. */
+  /** `undefined`: the operator's list applies. */
   readonly allowHosts: readonly string[] | undefined
-  /** Hosts that its sandboxes reach without asking where they ask about unlisted ones. */
+  /** Hosts that the tenant's sandboxes with `unlisted = ask` reach without asking. */
   readonly approvedHosts: readonly string[]
   readonly hostPaths: readonly HostPathGrant[]
   readonly waive: readonly Guarantee[]
@@ -45,11 +45,11 @@ export type TenantGrants = {
   readonly secrets: NonNullable<Config['secret']>
 }
 
-/** SECURITY: a closed list. A backend that is added later is granted by name, or not at all. */
+/** SECURITY: a closed list. A backend that is added later must be granted by name. */
 const ISOLATING = ['bubblewrap', 'seatbelt', 'docker', 'gvisor', 'microvm']
 const ISOLATED_MODES: readonly NetworkMode[] = ['offline', 'loopback', 'fetch']
 
-/** The grants of a tenant, also of one that the configuration does not name. `real` resolves a path's symlinks. */
+/** The grants of a tenant, including tenants that the configuration does not name. `real` resolves symlinks. */
 export function tenantGrants(
   config: Config,
   tenant: string,
@@ -80,7 +80,7 @@ export function tenantGrants(
   }
 }
 
-/** The operator's policy, with what is narrower for this tenant. */
+/** The operator's policy, narrowed by the tenant's grants. */
 export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPolicy {
   const outer = parseHostRules(policy.allowHosts)
   const isPermitted = (host: string): boolean =>
@@ -105,8 +105,8 @@ export function narrowed(policy: SandboxPolicy, grants: TenantGrants): SandboxPo
 }
 
 /**
- * The private addresses that a tenant may reach: of those that the operator opened, what `allow_hosts` of the tenant, or a
- * secret that is lent to it, names. SECURITY: `*` names none: permission for any public host is no permission for the operator's network.
+ * The private addresses that a tenant may reach: those opened by the operator that the tenant's `allow_hosts`, or a secret
+ * lent to it, name. SECURITY: `*` names none: permission for any public host does not include the operator's network.
  */
 export function privateFor(grants: TenantGrants, opened: readonly string[]): readonly string[] {
   const lent = grants.secrets.filter(({ tenants }) => tenants?.includes(grants.tenant))
@@ -120,7 +120,7 @@ export function privateFor(grants: TenantGrants, opened: readonly string[]): rea
 
 const withoutScheme = (place: string): string => place.replace(/^https?:\/\//, '')
 
-/** An entry as a host; ranges of addresses are compared as text alone. */
+/** An entry as a host rule; address ranges are compared as text only. */
 function ruleOf(entry: string): readonly HostRule[] {
   try {
     return parseHostRules([entry]).filter(({ kind }) => kind !== 'range')
@@ -129,7 +129,7 @@ function ruleOf(entry: string): readonly HostRule[] {
   }
 }
 
-/** Throws `forbidden` for what a spec asks of the host and the tenant was not granted. Looks at nothing on the host. */
+/** Throws `forbidden` if a spec requests host resources that the tenant was not granted. Does not access the host. */
 export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
   assertBackend(grants, spec.backend)
   assertNetwork(grants, spec)
@@ -142,8 +142,8 @@ export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
 }
 
 /**
- * The same for links on the way of a granted path, which a tenant may have put there. SECURITY: wherever one leads out of the
- * grants, there or not, the answer is the same and names what was asked for.
+ * The same for symlinks in a granted path, which a tenant may have created. SECURITY: a link that leaves the grants gets
+ * the same error whether its target exists or not, and the error names only the requested path.
  */
 export function assertLinksPermitted(
   grants: TenantGrants,
@@ -159,7 +159,7 @@ export function assertLinksPermitted(
   }
 }
 
-/** The same for a plan: its paths are the real ones, and its hosts are settled. `backend`: the one that was chosen, if it was. */
+/** The same for a plan, with real paths and resolved hosts. `backend`: the chosen backend, if any. */
 export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = plan.backend): void {
   assertBackend(grants, plan.backend)
   assertMode(grants, plan.network.mode)
@@ -174,7 +174,7 @@ export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = 
   if (backend === undefined || backend === 'docker') assertImage(grants, plan)
 }
 
-/** Throws `forbidden` for what a skill's capabilities reach beyond its own workspace. */
+/** Throws `forbidden` if a skill's capabilities reach beyond its own workspace. */
 export function assertCapabilitiesPermitted(grants: TenantGrants, capabilities: readonly Capability[]): void {
   for (const one of capabilities) {
     if (one.kind === 'NetConnect')
@@ -231,7 +231,7 @@ function assertHosts(grants: TenantGrants, hosts: readonly string[]): void {
     throw refused(grants, `reach \`${beyond}\``, listed('allow_hosts', [...grants.allowHosts, beyond]))
 }
 
-/** Throws `forbidden` when a sandbox that somebody else made reaches more of the operator's network than the tenant may. */
+/** Throws `forbidden` if a sandbox created by another key reaches more of the operator's network than the tenant may. */
 export function assertPrivatePermitted(grants: TenantGrants, { privateHosts: hosts }: Plan): void {
   const own = privateFor(grants, hosts)
   const beyond = hosts.find((host) => !own.includes(host))
@@ -245,12 +245,12 @@ export function assertPrivatePermitted(grants: TenantGrants, { privateHosts: hos
 
 function assertWaivers(grants: TenantGrants, names: readonly Guarantee[]): void {
   const name = names.find((one) => !grants.waive.includes(one))
-  // `native` gives up the whole wall; whoever was granted it was granted that.
+  // `native` waives the whole sandbox, so a tenant that may use it may waive any guarantee.
   if (name !== undefined && !grants.backends.includes('native'))
     throw refused(grants, `waive \`${name}\``, listed('waive', [...grants.waive, name]))
 }
 
-/** SECURITY: a plan that was made for the operator may run any image of the engine, and whoever uses it reads the image. */
+/** SECURITY: a plan made for the operator may run any engine image, and every user of the sandbox can read the image. */
 function assertImage(grants: TenantGrants, { image, engineImages }: Plan): void {
   if (image !== undefined && engineImages && !grants.images.includes(image))
     throw refused(grants, `use the image \`${image}\``, `\`images = ["${image}"]\``)
@@ -282,7 +282,7 @@ function refusedPath(grants: TenantGrants, path: string, mode: 'ro' | 'rw'): San
 
 function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean {
   if (mode === 'rw' && grant.mode === 'ro') return false
-  // SECURITY: `..` may mean another directory after a symlink; what cannot be judged from the text is refused.
+  // SECURITY: `..` may refer to another directory after a symlink; a path that the text alone cannot decide is refused.
   if (!path.startsWith('/') || path.split('/').includes('..')) return false
   return [grant.path, grant.real].some((dir) => dir !== undefined && isWithin(plain(path), dir))
 }
@@ -290,7 +290,7 @@ function covers(grant: HostPathGrant, path: string, mode: 'ro' | 'rw'): boolean 
 /** An absolute path without empty and `.` segments. */
 const plain = (path: string): string => `/${segmentsOf(path).join('/')}`
 
-/** Every host path that a spec names, and how it would be used. */
+/** Every host path that a spec names, with its mode. */
 function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mode: 'ro' | 'rw' }[] {
   const each = (paths: readonly string[] | undefined, mode: 'ro' | 'rw') =>
     (paths ?? []).map((path) => ({ path, mode }))
@@ -299,14 +299,14 @@ function hostPathsOf(spec: Spec): readonly { readonly path: string; readonly mod
     ...each(spec.workspace === undefined ? [] : [spec.workspace], spec.preset === 'read-only' ? 'ro' : 'rw'),
     ...each(spec.read, 'ro'),
     ...each(spec.write, 'rw'),
-    // Whether it exists here would show in the answer.
+    // The error would disclose whether the path exists on the host.
     ...each(spec.deny, 'ro'),
     ...each(spec.unixSockets, 'rw'),
     ...(spec.mounts ?? []).map(({ source, mode = 'rw' }) => ({ path: source, mode })),
   ]
 }
 
-/** The whole list as it would have to be written: a list in the configuration replaces the default. */
+/** The complete list to configure: a list in the configuration replaces the default. */
 const listed = (setting: string, names: readonly string[]): string =>
   `\`${setting} = [${names.map((name) => `"${name}"`).join(', ')}]\``
 

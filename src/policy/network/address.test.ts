@@ -127,7 +127,7 @@ describe('parseCidr', () => {
   })
 })
 
-/** Where we differ from ipaddr.js on purpose; everything else must agree. */
+/** Intended differences from ipaddr.js; everything else must agree. */
 const STRICTER: readonly { readonly range: string; readonly why: string }[] = [
   { range: '168.63.129.16/32', why: 'Azure wire server' },
   { range: '::/3', why: 'nothing below 2000::/3 is global unicast' },
@@ -140,9 +140,9 @@ const STRICTER: readonly { readonly range: string; readonly why: string }[] = [
 const within = (bytes: readonly number[], cidr: string): boolean =>
   inRange(bytes, parseCidr(cidr) as NonNullable<ReturnType<typeof parseCidr>>)
 
-/** What the other implementation says, with the named differences applied. */
+/** The class according to ipaddr.js, with the intended differences applied. */
 function oracle(bytes: readonly number[]): boolean {
-  // ISATAP is unknown there; NAT64 of a public address is refused there and fine here.
+  // ipaddr.js does not know ISATAP, and refuses NAT64 of a public address, which is allowed here.
   const groups = bytes.length === 16 ? new ipaddr.IPv6([...bytes]).parts : []
   if ((groups[4] === 0 || groups[4] === 0x200) && groups[5] === 0x5efe && !oracle(bytes.slice(12)))
     return false
@@ -234,7 +234,7 @@ describe('a second implementation', () => {
     expect(open).toBeGreaterThan(count / 20)
   })
 
-  it('parses what it parses', () => {
+  it('accepts the same texts', () => {
     fc.assert(
       fc.property(fc.oneof(fc.ipV4(), fc.ipV6()), (text) => {
         // Through WHATWG's spelling first: ipaddr.js takes a compatible `::1.2.3.4` for a mapped one.
@@ -247,7 +247,7 @@ describe('a second implementation', () => {
     )
   })
 
-  it('never takes other text for a public address', () => {
+  it('never classifies other text as a public address', () => {
     fc.assert(
       fc.property(fc.string({ unit: fc.constantFrom(...'0123456789abcdefx:.%[]/ ') }), (text) => {
         if (classifyText(text) === 'public') expect(ipaddr.isValid(text)).toBe(true)

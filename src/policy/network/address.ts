@@ -1,10 +1,9 @@
 /**
- * What an IP address is, byte by byte. Ours rather than a library because the best one misses ranges that
- * matter here (Azure's wire server, SIIT, ISATAP); the tests compare it with that library on random
- * addresses.
+ * Classifies an IP address, byte by byte. Not a library, because the best one misses ranges that matter here (Azure's
+ * wire server, SIIT, ISATAP); the tests compare the results with that library on random addresses.
  */
 
-/** Everything that is not `public` is refused unless an operator opens it by name; `metadata` never opens. */
+/** Every class except `public` is refused unless an operator opens it by name; `metadata` cannot be opened. */
 export type AddressClass =
   | 'public'
   | 'metadata'
@@ -22,7 +21,7 @@ export type AddressClass =
   | 'transition'
   | 'reserved'
 
-/** The addresses that begin with these bits. */
+/** The addresses with this prefix. */
 export type AddressRange = { readonly bytes: readonly number[]; readonly bits: number }
 type Range = AddressRange & { readonly class: AddressClass }
 
@@ -75,7 +74,7 @@ function range(text: string, kind: AddressClass): Range {
   return { bytes, bits: bits === undefined ? bytes.length * 8 : Number(bits), class: kind }
 }
 
-/** Does the address lie in the range? Families never mix. */
+/** Whether the address is in the range. IPv4 and IPv6 never match each other. */
 export function inRange(bytes: readonly number[], { bytes: base, bits }: AddressRange): boolean {
   if (bytes.length !== base.length) return false
   const whole = bits >> 3
@@ -84,7 +83,7 @@ export function inRange(bytes: readonly number[], { bytes: base, bits }: Address
   return rest === 0 || ((bytes[whole] as number) ^ (base[whole] as number)) >> (8 - rest) === 0
 }
 
-/** A CIDR or a single address, for an operator's list; `undefined` where the text is neither. */
+/** A CIDR or a single address, for an operator's list; `undefined` if the text is neither. */
 export function parseCidr(text: string): AddressRange | undefined {
   const [address = '', bits, ...more] = text.split('/')
   const bytes = parseAddress(address)
@@ -94,7 +93,7 @@ export function parseCidr(text: string): AddressRange | undefined {
   return DECIMAL.test(bits) && Number(bits) <= width ? { bytes, bits: Number(bits) } : undefined
 }
 
-// First match wins, so single metadata addresses stand before the ranges that hold them.
+// The first match wins, so single metadata addresses come before the ranges that contain them.
 const IPV4: readonly Range[] = [
   range('169.254.169.254', 'metadata'), // AWS, GCP, Azure, Oracle, DigitalOcean, OpenStack, Hetzner, IBM
   range('169.254.170.2', 'metadata'), // AWS ECS task credentials
@@ -106,7 +105,7 @@ const IPV4: readonly Range[] = [
   range('169.254.169.250', 'metadata'), // Rancher
   range('100.100.100.200', 'metadata'), // Alibaba
   range('192.0.0.192', 'metadata'), // Oracle, classic
-  // SECURITY: looks public but is answered by the host of every Azure machine.
+  // SECURITY: looks public but is served by the host of every Azure machine.
   range('168.63.129.16', 'metadata'),
   range('0.0.0.0/8', 'unspecified'),
   range('10.0.0.0/8', 'private'),
@@ -163,7 +162,7 @@ const NAT64_LOCAL = range('64:ff9b:1::/48', 'transition')
 const TEREDO = range('2001::/32', 'transition')
 const SIX_TO_FOUR = range('2002::/16', 'transition')
 
-/** The IPv4 address that an IPv6 one carries, or `undefined`. */
+/** The IPv4 address embedded in an IPv6 address, or `undefined`. */
 function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
   const tail = bytes.slice(12)
   for (const prefix of [MAPPED, SIIT, NAT64, NAT64_LOCAL]) if (inRange(bytes, prefix)) return tail
@@ -181,18 +180,18 @@ function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
 const classIn = (table: readonly Range[], bytes: readonly number[]): AddressClass | undefined =>
   table.find((entry) => inRange(bytes, entry))?.class
 
-/** What the address is; for one that carries an IPv4 address, what it would reach. */
+/** The class of an address; for one with an embedded IPv4 address, the class of that address. */
 export function classify(bytes: readonly number[]): AddressClass {
   if (bytes.length === 4) return classIn(IPV4, bytes) ?? 'public'
   const inner = embeddedIpv4(bytes)
   const innerClass = inner === undefined ? 'public' : classify(inner)
   if (innerClass !== 'public') return innerClass
-  // Mapped and NAT64 forms of a public address are how dual-stack sockets and IPv6-only hosts write it.
+  // Dual-stack sockets and IPv6-only hosts write a public address in mapped or NAT64 form.
   if (inner !== undefined && (inRange(bytes, MAPPED) || inRange(bytes, NAT64))) return 'public'
   return classIn(IPV6, bytes) ?? (inRange(bytes, GLOBAL_UNICAST) ? 'public' : 'reserved')
 }
 
-/** The class of an address in text; text that is no address is `reserved`, never public. */
+/** The class of an address in text form; text that is not an address is `reserved`, never public. */
 export function classifyText(text: string): AddressClass {
   const bytes = parseAddress(text)
   return bytes === undefined ? 'reserved' : classify(bytes)

@@ -10,31 +10,31 @@ import {
 } from './network.ts'
 
 /**
- * The whole way of a fetch, with the network as an argument: resolve, judge all, connect, redirect, again.
+ * All steps of a fetch, with the network as an argument: resolve, judge all addresses, connect, follow redirects.
  */
 
 export const MAX_REDIRECTS = 5
 
-/** What a server answered, as far as redirects matter. */
+/** The parts of a response that matter for redirects. */
 export type Answer = { readonly status: number; readonly location?: string | undefined }
 
-/** The network as a function, so that a fetch can be checked without one. */
+/** The network as functions, so that a fetch can be tested without one. */
 export type FetchWorld = {
-  /** All addresses of a name. A failure may throw; it blocks like an empty answer. */
+  /** All addresses of a name. It may throw; a failure blocks like an empty answer. */
   readonly resolve: (host: string) => Promise<readonly string[]> | readonly string[]
-  /** Opens a connection to the judged address and asks for the URL. */
+  /** Connects to the judged address and requests the URL. */
   readonly respond: (url: URL, address: string) => Promise<Answer> | Answer
-  /** How many look-ups must agree that a name is public before its first answer is used; 2 unless told. */
+  /** The number of lookups that must agree that a name is public before the first answer is used; default: 2. */
   readonly lookups?: number
 }
 
-/** The verdict on a whole fetch with the hops that it took. */
+/** The verdict on a whole fetch, with its hops. */
 export type FetchWalk = UrlVerdict & {
-  /** Every address that a socket was opened to, in order. */
+  /** Every address that was connected to, in order. */
   readonly connects: readonly string[]
 }
 
-/** Follows a fetch or a proxy request to its end and says whether every hop stayed inside the policy. */
+/** Follows a fetch or a proxy request to its end and checks every hop against the policy. */
 export async function walkFetch(
   policy: NetworkPolicy,
   request: { readonly url: string; readonly kind: TargetKind },
@@ -61,8 +61,8 @@ type Pinned =
   | { readonly kind: 'blocked'; readonly verdict: UrlVerdict }
 
 /**
- * The one address to connect to. SECURITY: it comes from the first look-up, never from a later one; the
- * further look-ups only convict names that answer differently each time.
+ * The address to connect to. SECURITY: it comes from the first lookup, never from a later one; the other lookups only
+ * detect names that resolve differently each time.
  */
 async function pinAddress(policy: NetworkPolicy, target: Target, world: FetchWorld): Promise<Pinned> {
   const verdict = judgeTarget(policy, target)
@@ -93,11 +93,11 @@ async function answersOf(world: FetchWorld, host: string): Promise<readonly stri
 const REDIRECTS = [301, 302, 303, 307, 308]
 
 /**
- * Where a response sends the client, as text that is judged like a fresh request; `undefined` where it ends.
+ * The redirect target of a response, as text that is judged like a new request; `undefined` if there is none.
  */
 export function redirectOf(from: URL, { status, location }: Answer): string | undefined {
   if (!REDIRECTS.includes(status) || location === undefined) return undefined
-  // SECURITY: what names a host is passed on raw, so that the same text checks apply as for a first request.
+  // SECURITY: a target with a host is passed on unparsed, so that the same text checks apply as for a first request.
   if (/^[a-z][a-z0-9+.-]*:/i.test(location) || /[\u0000-\u0020\u007f\\]/.test(location)) return location
   if (location.startsWith('//')) return from.protocol + location
   return URL.canParse(location, from.href) ? new URL(location, from.href).href : location

@@ -20,7 +20,7 @@ test.each<[string, 'allow' | 'deny', RegExp]>([
   expect(answer?.reason).toMatch(reason)
 })
 
-test('what the operator opened is allowed', () => {
+test('addresses that the operator opened are allowed', () => {
   expect(hostVerdicts(['10.0.0.1', '10.1.0.1'], ['10.0.0.0/16']).map(({ verdict }) => verdict)).toEqual([
     'allow',
     'deny',

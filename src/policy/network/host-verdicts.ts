@@ -2,7 +2,7 @@ import { parseAddress } from './address.ts'
 import { isDenial } from './hosts.ts'
 import { judgeTarget, networkPolicyOf, parseTarget } from './network.ts'
 
-/** What the policy says to one entry of a list of hosts. */
+/** The verdict on one entry of a list of hosts. */
 export type HostVerdict = {
   readonly host: string
   readonly verdict: 'allow' | 'deny'
@@ -13,7 +13,7 @@ const BY_NAME = 'allowed by name; the addresses behind it are judged when it is 
 const BY_PATTERN =
   'every host that it matches is allowed by name; addresses are judged when they are connected to'
 
-/** To be on the list is not to be reached: metadata services and private addresses stay closed whatever stands there. */
+/** A listed host is not always reachable: metadata services and private addresses stay blocked even if they are listed. */
 export function hostVerdicts(
   allowHosts: readonly string[],
   allowPrivate: readonly string[],
@@ -30,7 +30,7 @@ export function hostVerdicts(
   })
 }
 
-/** As a connection names it; without a port, HTTPS's. */
+/** The target as in a CONNECT request; without a port, HTTPS's port. */
 function withPort(host: string): string {
   if (/^\[[^\]]*\]:\d+$|^[^:]+:\d+$/.test(host)) return host
   return parseAddress(host)?.length === 16 ? `[${host}]:443` : `${host}:443`

@@ -1,15 +1,15 @@
 import { SandboxError } from '../../model/errors.ts'
 import { type AddressRange, inRange, parseCidr } from './address.ts'
 
-/** Host names: which are never reached, which mean this network, and how an operator's list matches them. */
+/** Host names: which are never reached, which are local, and how an operator's list matches them. */
 
 /** One entry of a host allowlist, parsed. */
 export type HostRule = {
   readonly kind: 'exact' | 'below' | 'any' | 'range'
   readonly host: string
-  /** The addresses of a rule that names an address or a range of them. */
+  /** The addresses, for a rule that names an address or a range. */
   readonly range?: AddressRange
-  /** Absent: every port that is not refused anyway. */
+  /** Absent: every port that is not refused in general. */
   readonly port?: number
 }
 
@@ -49,7 +49,7 @@ const PRESETS: Readonly<Record<string, readonly string[]>> = {
   '@github': ['github.com', 'api.github.com', 'codeload.github.com', '*.githubusercontent.com', 'ghcr.io'],
 }
 
-/** Names of cloud metadata services. SECURITY: refused before any allowlist, whatever they resolve to. */
+/** Names of cloud metadata services. SECURITY: refused before any allowlist, independent of the addresses they resolve to. */
 const METADATA_NAMES = new Set([
   'metadata',
   'metadata.google.internal',
@@ -77,7 +77,7 @@ const METADATA_NAMES = new Set([
   'rancher-metadata.rancher.internal',
 ])
 
-/** Last labels that never name a public host: reserved ones and the ones that networks use inside. */
+/** Top-level labels that never name a public host: reserved names and names for internal use. */
 const INTERNAL_SUFFIXES = [
   'localhost',
   'localdomain',
@@ -103,10 +103,10 @@ const INTERNAL_SUFFIXES = [
 ]
 
 const LABEL = /^[a-z0-9_-]{1,63}$/
-// SECURITY: inet_aton reads a name that ends in a number as an address (`0x7f.1`, `2852039166`).
+// SECURITY: inet_aton parses a name that ends in a number as an address (`0x7f.1`, `2852039166`).
 const NUMERIC = /^(\d+|0x[0-9a-f]*)$/
 
-/** Is this a host name in its plain form: lower case, ASCII, no trailing dot, not a number in disguise? */
+/** Whether this is a plain host name: lower case, ASCII, no trailing dot, not a number in disguise. */
 export function isHostName(host: string): boolean {
   const labels = host.split('.')
   return (
@@ -116,15 +116,15 @@ export function isHostName(host: string): boolean {
 
 const isSubdomain = (host: string, parent: string): boolean => host.endsWith(`.${parent}`)
 
-/** Does the name belong to a cloud's metadata service? */
+/** Whether the name belongs to a cloud's metadata service. */
 export const isMetadataName = (host: string): boolean =>
   METADATA_NAMES.has(host) || isSubdomain(host, 'metadata.google.internal')
 
-/** Does the name mean something on this machine or network? A name without a dot always does. */
+/** Whether the name refers to this machine or network. A name without a dot always does. */
 export const isInternalName = (host: string): boolean =>
   !host.includes('.') || INTERNAL_SUFFIXES.some((suffix) => host === suffix || isSubdomain(host, suffix))
 
-/** A sandbox's own list may also deny, with `!` before an entry; a list of the operator only allows. */
+/** A sandbox's own list may also deny, with `!` before an entry; an operator's list only allows. */
 export const isDenial = (entry: string): boolean => entry.trim().startsWith('!')
 
 /** The entries of a list that deny, without their `!`. */
@@ -136,9 +136,9 @@ export const allowedBy = (entries: readonly string[]): readonly string[] =>
   entries.filter((entry) => !isDenial(entry))
 
 /**
- * Parses a host list: `host`, `*.host`, `host:port`, `1.2.3.4`, `1.2.3.0/24`, `[2001:db8::/32]`, `*`, or a preset. A wrong
- * entry is an error. SECURITY: a range matches connections by address alone. To match names with it, every name would have
- * to be looked up, and a look-up carries data out.
+ * Parses a host list: `host`, `*.host`, `host:port`, `1.2.3.4`, `1.2.3.0/24`, `[2001:db8::/32]`, `*`, or a preset. An
+ * invalid entry is an error. SECURITY: a range matches only connections to an address. To match names with it, every name
+ * would have to be resolved, and a DNS lookup can exfiltrate data.
  */
 export const parseHostRules = (entries: readonly string[]): readonly HostRule[] =>
   entries.flatMap((entry) => (PRESETS[entry] ?? [entry]).map(parseHostRule))
@@ -171,11 +171,11 @@ function asciiHost(text: string): string | undefined {
   return isHostName(host) && !/[/?#@\\%]/.test(text) ? host : undefined
 }
 
-/** One spelling for each address, so that lists compare text. */
+/** One canonical spelling per address, so that lists can be compared as text. */
 export const canonicalHost = (bytes: readonly number[]): string =>
   bytes.length === 4 ? bytes.join('.') : bytes.map((byte) => byte.toString(16).padStart(2, '0')).join('')
 
-/** Does some rule of the outer list admit everything that this one admits? */
+/** Whether some rule of the outer list admits everything that this rule admits. */
 export const isCovered = (rule: HostRule, outer: readonly HostRule[]): boolean =>
   outer.some(
     (by) =>
@@ -191,7 +191,7 @@ const isInside = (range: AddressRange, outer: AddressRange | undefined): boolean
 
 /**
  * The rule that matches this host and port, or `undefined`. Wildcards match whole labels, never the apex. `literal`: the
- * address, if the host is one.
+ * address, if the host is an address literal.
  */
 export function hostRuleFor(
   rules: readonly HostRule[],
@@ -208,7 +208,7 @@ function matches({ kind, host: named, range }: HostRule, host: string, literal?:
   return kind === 'exact' ? host === named : isSubdomain(host, named)
 }
 
-/** Whether a list of denials names this address, for an address that a name leads to. */
+/** Whether a deny list contains this address, for an address that a name resolved to. */
 export const deniesAddress = (rules: readonly HostRule[], bytes: readonly number[], port: number): boolean =>
   rules.some(
     ({ range, port: only }) =>

@@ -185,7 +185,7 @@ describe('host allowlist', () => {
     '0x7f.1',
   ])('refuses the entry `%s`', (entry) => expect(() => parseHostRules([entry])).toThrow(/is not a host/))
 
-  it('never opens metadata, whatever is listed', () => {
+  it('never allows metadata services, even if they are listed', () => {
     const policy = networkPolicyOf({
       allowHosts: ['*', 'metadata.google.internal', '169.254.169.254'],
       allowPrivate: ['169.254.0.0/16', '100.64.0.0/10', 'metadata.google.internal'],
@@ -201,7 +201,7 @@ describe('host allowlist', () => {
     expect(judgeUrl(policy, 'http://e.org/', ['169.254.169.254']).verdict).toBe('block')
   })
 
-  it('opens private addresses that the operator names, and only those', () => {
+  it('allows private addresses that the operator lists, and only those', () => {
     const policy = networkPolicyOf({ allowPrivate: ['10.0.0.0/8', '192.168.1.0/24', 'n8n.local'] })
     const verdict = (url: string, answers: readonly string[] = []) => judgeUrl(policy, url, answers).verdict
     expect(verdict('http://10.1.2.3/')).toBe('allow')
@@ -250,7 +250,7 @@ describe('walkFetch', () => {
     ...parts,
   })
 
-  it('connects to the first answer of the first look-up only', async () => {
+  it('connects only to the first address of the first lookup', async () => {
     let turn = 0
     const seen = await walkFetch(
       open,
@@ -305,7 +305,7 @@ describe('walkFetch', () => {
     expect((await walkFetch(open, fetching, world({ respond }))).verdict).toBe(wanted)
   })
 
-  it('judges every hop by the allowlist', async () => {
+  it('checks every hop against the allowlist', async () => {
     const policy = networkPolicyOf({ allowHosts: ['a.example'] })
     const respond = () => ({ status: 302, location: 'http://b.example/' })
     expect(await walkFetch(policy, fetching, world({ respond }))).toMatchObject({
@@ -315,14 +315,14 @@ describe('walkFetch', () => {
   })
 })
 
-it('knows a peer in both spellings', () => {
+it('recognises a peer in both spellings', () => {
   expect(isSamePeer(PUBLIC, `::ffff:${PUBLIC}`)).toBe(true)
   expect(isSamePeer('2606:4700:0::1111', '2606:4700::1111')).toBe(true)
   expect(isSamePeer(PUBLIC, '127.0.0.1')).toBe(false)
   expect(isSamePeer(PUBLIC, undefined)).toBe(false)
 })
 
-it('total: any text gets a verdict, and no text reaches loopback', () => {
+it('every text gets a verdict, and none reaches loopback', () => {
   fc.assert(
     fc.property(
       fc.oneof(fc.string({ unit: 'binary' }), fc.webUrl({ withFragments: true, withQueryParameters: true })),
@@ -369,7 +369,7 @@ describe('addresses, ranges and denials in a list', () => {
     expect(verdict(list, target, answers)).toBe(wanted)
   })
 
-  test('a list of the operator does not deny, and covers the ranges inside its own', () => {
+  test('an operator’s list cannot deny, and covers ranges inside its own', () => {
     expect(() => parseHostRules(['!evil.example'])).toThrow(/is not a host/)
     const covered = (entry: string, outer: string): boolean =>
       parseHostRules([entry]).every((rule) => isCovered(rule, parseHostRules([outer])))

@@ -13,17 +13,17 @@ import {
   parseHostRules,
 } from './hosts.ts'
 
-/** What the operator permits of the network, parsed once. */
+/** The operator's network policy, parsed once. */
 export type NetworkPolicy = {
-  /** Absent: every public host. Present, even empty: only these. */
+  /** Absent: every public host. Present, even if empty: only these hosts. */
   readonly hosts?: readonly HostRule[]
-  /** Never reached, even if `hosts` has them. */
+  /** Never reached, even if they are in `hosts`. */
   readonly denied?: readonly HostRule[]
   readonly privateHosts: readonly HostRule[]
   readonly privateRanges: readonly { readonly bytes: readonly number[]; readonly bits: number }[]
 }
 
-/** Parses `[network]` of the configuration. `allowHosts` absent means that no allowlist applies. */
+/** Parses `[network]` of the configuration. Without `allowHosts`, no allowlist applies. */
 export function networkPolicyOf(given: {
   readonly allowHosts?: readonly string[] | undefined
   readonly allowPrivate?: readonly string[] | undefined
@@ -37,7 +37,7 @@ export function networkPolicyOf(given: {
   }
 }
 
-/** Where a request goes: a URL that a client fetches, or the `host:port` of a CONNECT or SOCKS request. */
+/** The target of a request: a URL that a client fetches, or the `host:port` of a CONNECT or SOCKS request. */
 export type TargetKind = 'url' | 'proxy-target'
 
 /** A host and port after parsing. */
@@ -46,7 +46,7 @@ export type Target = {
   /** Lower case, ASCII, without a trailing dot; an address in plain text without brackets. */
   readonly host: string
   readonly port: number
-  /** The address that the host is, when it is a literal. */
+  /** The address, if the host is an address literal. */
   readonly literal?: readonly number[]
   readonly url?: URL
 }
@@ -61,8 +61,8 @@ const blocked = (reason: string): { readonly kind: 'blocked'; readonly reason: s
   reason,
 })
 
-// Ports of protocols that an HTTP request can be mistaken for (WHATWG fetch), and the two line protocols that
-// act on one and are missing there: redis and memcached.
+// Ports of protocols that can mistake an HTTP request for their own (WHATWG fetch), and two line protocols with the
+// same problem that are missing there: redis and memcached.
 const BAD_PORTS = new Set([
   0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104,
   109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515,
@@ -70,7 +70,7 @@ const BAD_PORTS = new Set([
   3659, 4045, 4190, 5060, 5061, 6000, 6379, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10_080, 11_211,
 ])
 
-// Classes that an operator may open by name; the others are never a place to fetch from.
+// Classes that an operator may open by name; the other classes are never fetched from.
 const OPENABLE: readonly AddressClass[] = [
   'private',
   'shared',
@@ -81,21 +81,21 @@ const OPENABLE: readonly AddressClass[] = [
 ]
 
 /**
- * Parses the text of a URL or of a proxy request's target, refusing what two parsers could read differently.
+ * Parses the text of a URL or of a proxy request's target; refuses text that two parsers could parse differently.
  */
 export const parseTarget = (raw: string, kind: TargetKind): Checked<Target> =>
   kind === 'url' ? parseUrl(raw) : parseHostPort(raw)
 
 function parseUrl(raw: string): Checked<Target> {
   if (raw.length > 65_536) return blocked('address is too long')
-  // SECURITY: parsers drop or turn these (`\` becomes `/`, tabs vanish), so two of them may see two hosts.
+  // SECURITY: parsers drop or convert these (`\` becomes `/`, tabs vanish), so two parsers may see different hosts.
   if (/[\u0000-\u0020\u007f-\u009f\\]|\s|\p{Cs}/u.test(raw)) {
     return blocked('address holds control characters, blanks or backslashes')
   }
   if (!/^https?:/i.test(raw)) return blocked('only http and https are fetched')
   const [, authority] = /^https?:\/\/([^/?#]+)/i.exec(raw) ?? []
   if (authority === undefined) return blocked('address has no host')
-  // Longer than any encoded name; international names cost the parser more than linear time.
+  // Longer than any encoded name; parsing international names takes more than linear time.
   if (authority.length > 2048) return blocked('host is not a valid name')
   if (authority.includes('@')) return blocked('address holds a user name')
   if (!URL.canParse(raw)) return blocked('address cannot be parsed')
@@ -105,7 +105,7 @@ function parseUrl(raw: string): Checked<Target> {
   return target.kind === 'ok' ? { kind: 'ok', value: { ...target.value, url } } : target
 }
 
-/** SECURITY: no URL parser here; a proxy that guesses at half-valid targets connects where nobody checked. */
+/** SECURITY: no URL parser here; a proxy that guesses at half-valid targets would connect to unchecked hosts. */
 function parseHostPort(raw: string): Checked<Target> {
   const [, host, port] = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+):([1-9]\d{0,4})$/i.exec(raw) ?? []
   if (raw.length > 320 || host === undefined || Number(port) > 65_535) {
@@ -123,7 +123,7 @@ function targetOf(kind: TargetKind, hostText: string, port: number): Checked<Tar
 }
 
 /**
- * Judges a target before any look-up: metadata first, then the port, the allowlist and the name or literal.
+ * Judges a target before any DNS lookup: metadata first, then the port, the allowlist and the name or literal.
  */
 export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
   const { host, port, literal } = target
@@ -132,7 +132,7 @@ export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
   const name = literal ? canonicalHost(literal) : host
   if (hostRuleFor(policy.denied ?? [], name, port, literal)) return block(`\`${host}\` is denied`)
   const rule = policy.hosts && hostRuleFor(policy.hosts, name, port, literal)
-  // An operator may name a port for tunnels (`github.com:22`); a fetch of such a port stays refused.
+  // An operator may allow a port for tunnels (`github.com:22`); fetching from such a port stays refused.
   const named = target.kind === 'proxy-target' && rule?.port === port
   if (BAD_PORTS.has(port) && !named) return block(`port ${port} is refused`)
   if (policy.hosts !== undefined && rule === undefined) return block(`\`${host}\` is not an allowed host`)
@@ -143,9 +143,9 @@ export function judgeTarget(policy: NetworkPolicy, target: Target): UrlVerdict {
 }
 
 /**
- * Whether the list of hosts is the only objection to a target, so that a person may be asked about it.
- * SECURITY: metadata services, internal names, private addresses, refused ports and denied hosts are never a question, whatever the
- * operator opened.
+ * Whether the host list is the only objection to a target, so that a person may be asked about it.
+ * SECURITY: nobody is asked about metadata services, internal names, private addresses, refused ports and denied hosts, even if
+ * the operator opened them.
  */
 export function isOnlyUnlisted(policy: NetworkPolicy, target: Target): boolean {
   if (judgeTarget(policy, target).verdict === 'allow') return false
@@ -153,7 +153,7 @@ export function isOnlyUnlisted(policy: NetworkPolicy, target: Target): boolean {
   return judgeTarget({ denied, privateHosts: [], privateRanges: [] }, target).verdict === 'allow'
 }
 
-/** The policy with one more host and port on its list. */
+/** The policy with one more host and port in its list. */
 export const withTarget = (policy: NetworkPolicy, { host, port, literal }: Target): NetworkPolicy => ({
   ...policy,
   hosts: [...(policy.hosts ?? []), { kind: 'exact', host: literal ? canonicalHost(literal) : host, port }],
@@ -177,7 +177,7 @@ function judgeAddress(policy: NetworkPolicy, target: Target, bytes: readonly num
   return block(`\`${target.host}\` leads to a ${kind} address`)
 }
 
-/** Judges all answers of a name: every one must be public, and there must be one. */
+/** Judges all addresses of a name: there must be at least one, and all must be public. */
 export function judgeAnswers(policy: NetworkPolicy, target: Target, answers: readonly string[]): UrlVerdict {
   if (answers.length === 0) return block(`\`${target.host}\` does not resolve`)
   for (const answer of answers) {
@@ -189,7 +189,7 @@ export function judgeAnswers(policy: NetworkPolicy, target: Target, answers: rea
   return { verdict: 'allow', reason: 'all addresses are public' }
 }
 
-/** Judges one URL or proxy target with the answers that its name got; a literal needs none. */
+/** Judges one URL or proxy target with the resolved addresses of its name; a literal needs none. */
 export function judgeUrl(
   policy: NetworkPolicy,
   raw: string,
@@ -203,7 +203,7 @@ export function judgeUrl(
   return judgeAnswers(policy, parsed.value, answers)
 }
 
-/** Is the peer of an open socket the very address that was judged? */
+/** Whether the peer of an open socket is the address that was judged. */
 export function isSamePeer(judged: string, remote: string | undefined): boolean {
   const [a, b] = [parseAddress(judged), parseAddress(remote ?? '')].map((bytes) => bytes && unmapped(bytes))
   return a !== undefined && b !== undefined && canonicalHost(a) === canonicalHost(b)
@@ -219,5 +219,5 @@ function unmapped(bytes: readonly number[]): readonly number[] {
   return mapped ? bytes.slice(12) : bytes
 }
 
-/** A verdict that blocks, with its reason. */
+/** A blocking verdict with its reason. */
 export const block = (reason: string): UrlVerdict => ({ verdict: 'block', reason })

@@ -9,7 +9,7 @@ import { certificateEnvironment, proxyEnvironment } from './proxy-environment.ts
 
 /** What network mode `fetch` adds to a plan. */
 
-// On the sandbox's own /dev, which is there whatever else is mounted.
+// On the sandbox's own /dev, which always exists.
 const PRELOAD = '/dev/ringfence/proxy.cjs'
 const BUNDLE = '/dev/ringfence/certificates.pem'
 
@@ -19,7 +19,7 @@ export const askedHosts = (spec: Spec): readonly string[] => [
   ...(spec.secrets ?? []).map(hostOfSecret),
 ]
 
-/** The network mode that a spec means: whoever names hosts wants to reach them. */
+/** The network mode of a spec: naming hosts implies `fetch`. */
 export const askedNetworkMode = (spec: Spec): NetworkMode =>
   spec.network?.mode ??
   (spec.network?.allowHosts?.length || spec.network?.unlisted === 'ask' || spec.secrets?.length
@@ -27,8 +27,8 @@ export const askedNetworkMode = (spec: Spec): NetworkMode =>
     : 'offline')
 
 /**
- * The hosts that a spec may reach: those it names, else the operator's. Where the operator has a list, nothing outside
- * of it can be asked for.
+ * The hosts that a spec may reach: those it names, else the operator's. If the operator has a list, a spec cannot request
+ * hosts outside of it.
  */
 export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string[] {
   const asked = askedHosts(spec)
@@ -44,14 +44,14 @@ export function allowedHosts(policy: SandboxPolicy, spec: Spec): readonly string
   return [...new Set(asked)]
 }
 
-/** Hosts that were approved for good, for the sandboxes of one tenant or for those of none. */
+/** Hosts that were approved permanently, for the sandboxes of one tenant or for those without a tenant. */
 export const approvedHostsOf = (config: Config, tenant: string | undefined): readonly string[] =>
   (config.approved_host ?? []).filter((entry) => entry.tenant === tenant).map(({ host }) => host)
 
-/** The hosts of a sandbox in mode `fetch`, and what happens to other hosts. */
+/** The hosts of a sandbox in mode `fetch`, and how other hosts are handled. */
 export function reachableHosts(policy: SandboxPolicy, spec: Spec): Plan['network'] {
   const asked = spec.network?.unlisted
-  // SECURITY: an operator who wrote `deny` wants no questions, whatever a spec says.
+  // SECURITY: if the operator set `deny`, no spec can turn on questions.
   if (asked === 'ask' && policy.unlisted === 'deny')
     throw new SandboxError('forbidden', 'this policy does not ask about hosts that are not on the list', {
       hint: 'the operator can permit it: `unlisted = "ask"` in [network]',
@@ -62,7 +62,7 @@ export function reachableHosts(policy: SandboxPolicy, spec: Spec): Plan['network
   return { mode: 'fetch', allowHosts: [...new Set([...allowHosts, ...approved])], unlisted: 'ask' }
 }
 
-/** A secret is of no use where its host cannot be reached. */
+/** A secret is useless if its host cannot be reached. */
 function hostOfSecret(text: string): string {
   const { host, port } = parseSecretGrant(text)
   return `${host}:${port}`

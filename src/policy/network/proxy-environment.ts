@@ -1,17 +1,17 @@
-/** Where the proxy is and which certificates to trust. */
+/** The proxy's address and the certificates to trust. */
 export type ProxyEnvironmentOptions = {
-  /** Where the sandbox reaches the proxy; loopback unless told. */
+  /** The proxy's address inside the sandbox; default: loopback. */
   readonly host?: string
   readonly credentials?: { readonly user: string; readonly password: string } | undefined
-  /** `guest/node/proxy.cjs` as the sandbox sees it; without it Node 20's `fetch` does not use the proxy. */
+  /** The path of `guest/node/proxy.cjs` in the sandbox; without it, Node 20's `fetch` does not use the proxy. */
   readonly nodePreload?: string | undefined
-  /** What `NODE_OPTIONS` holds already. */
+  /** The existing value of `NODE_OPTIONS`. */
   readonly nodeOptions?: string | undefined
 }
 
 const LOOPBACK = 'localhost,127.0.0.1,::1'
 
-/** The variables by which programs in the sandbox find the proxy: curl, git, npm, pip, Node and their like. */
+/** Environment variables that configure the proxy for programs in the sandbox: curl, git, npm, pip, Node and others. */
 export function proxyEnvironment(
   port: number,
   { host = '127.0.0.1', credentials, nodePreload, nodeOptions }: ProxyEnvironmentOptions = {},
@@ -43,10 +43,10 @@ export function proxyEnvironment(
   }
 }
 
-/** `NODE_OPTIONS` splits at blanks outside double quotes. */
+/** `NODE_OPTIONS` is split at spaces outside double quotes. */
 const quoted = (path: string): string => (/[\s"\\]/.test(path) ? `"${path.replace(/["\\]/g, '\\$&')}"` : path)
 
-/** The variables by which programs trust the bundle at this path: the system's certificates and the sandbox's own. */
+/** Environment variables that make programs trust the certificate bundle at this path (the system's plus the sandbox's). */
 export const certificateEnvironment = (bundle: string): Record<string, string> => ({
   SSL_CERT_FILE: bundle,
   CURL_CA_BUNDLE: bundle,
@@ -60,6 +60,6 @@ export const certificateEnvironment = (bundle: string): Record<string, string> =
   CARGO_HTTP_CAINFO: bundle,
 })
 
-/** The text of that bundle. */
+/** The content of that bundle. */
 export const certificateBundle = (system: string, own: string): string =>
   `${system}${system.endsWith('\n') || system === '' ? '' : '\n'}${own}`

@@ -1,12 +1,12 @@
 import { isWithin } from '../../model/path.ts'
 import { segmentsOf } from './text.ts'
 
-/** What no operator's list opens: host places never mounted or handed out, guest places never covered. */
+/** Paths that no operator's list opens: host paths that are never mounted or granted, guest paths that are never covered. */
 
-/** Kernel views of processes, devices and the kernel itself: a path there is a handle to something else. */
+/** Kernel views of processes, devices and the kernel itself: a path there refers to another object. */
 const MAGIC = ['/proc', '/sys', '/dev']
 
-/** Sources that hold boot data, other users' sockets or an engine's whole state. */
+/** Sources with boot data, other users' sockets or the whole state of a container engine. */
 const NEVER_MOUNTED = [
   ...MAGIC,
   '/boot',
@@ -21,7 +21,7 @@ const NEVER_MOUNTED = [
 /** Desktops mount removable disks here. */
 const MOUNTABLE = ['/run/media']
 
-/** Too broad to mount although single files below may be granted. */
+/** Too broad to mount, although single files below may be granted. */
 const TOO_BROAD = ['/', '/etc', '/var', '/private', '/private/etc', '/private/var', '/home', '/Users']
 
 const CREDENTIALS = [
@@ -36,11 +36,11 @@ const CREDENTIALS = [
 const ENGINE_SOCKET =
   /^(docker|dockershim|podman|containerd|crio|cri-dockerd|buildkitd|lxd|incus)(\.raw)?\.sock$/
 
-/** Is `path` the given directory or below it? Whole segments, so `/etcetera` is not below `/etc`. */
+/** Whether `path` is the given directory or below it. Compares whole segments, so `/etcetera` is not below `/etc`. */
 const withinAny = (path: string, directories: readonly string[]): boolean =>
   directories.some((directory) => isWithin(path, directory))
 
-/** Why this real path is never handed out, whatever the operator allows. */
+/** Why this real path is never granted, even if the operator allows it. */
 export function hardDenied(real: string): string | undefined {
   if (withinAny(real, MAGIC)) return 'kernel and device paths are never granted'
   const name = segmentsOf(real).at(-1) ?? ''
@@ -57,7 +57,7 @@ export function hardDenied(real: string): string | undefined {
   return undefined
 }
 
-/** Why this real path is never a mount source, whatever the operator allows. */
+/** Why this real path is never a mount source, even if the operator allows it. */
 export function hardDeniedSource(real: string): string | undefined {
   if (TOO_BROAD.includes(real)) return 'a directory this broad is never mounted'
   if (withinAny(real, NEVER_MOUNTED) && !MOUNTABLE.some((path) => real !== path && isWithin(real, path))) {
@@ -66,10 +66,10 @@ export function hardDeniedSource(real: string): string | undefined {
   return undefined
 }
 
-/** SECURITY: `:` and `,` separate fields in mount options, `"` and `\` quote them; a plain name has none. */
+/** SECURITY: `:` and `,` separate fields in mount options, `"` and `\` quote them; a plain name contains none. */
 export const hasMountSyntax = (text: string): boolean => /[:,"\\\u0000-\u001f\u007f]/.test(text)
 
-/** Top directories of the guest: its programs, configuration, kernel views, the set-up's own places. */
+/** Top-level directories of the guest: its programs, configuration, kernel views, and Ringfence's own directories. */
 const GUEST_SYSTEM = new Set([
   'bin',
   'sbin',
@@ -92,10 +92,10 @@ const GUEST_SYSTEM = new Set([
   'library',
 ])
 const GUEST_PARTS = ['/var/run', '/var/lock', '/var/lib', '/var/spool']
-/** Whole places that a mount would hide; below them is fine. */
+/** Directories that a mount would hide; mounting below them is allowed. */
 const GUEST_WHOLE = ['/', '/var', '/home']
 
-/** Why a guest path cannot be a mount's target, or `undefined`. */
+/** Why a guest path cannot be a mount target, or `undefined`. */
 export function refuseTarget(target: string): string | undefined {
   if (!target.startsWith('/')) return 'mount target is not absolute'
   if (hasMountSyntax(target)) return 'mount target holds mount option syntax'
@@ -104,7 +104,7 @@ export function refuseTarget(target: string): string | undefined {
     return 'mount target is not a plain path'
   }
   const plain = `/${segments.join('/')}`.toLowerCase()
-  // `/usr/src/app` is where container images keep the application.
+  // Container images keep the application in `/usr/src/app`.
   const system = GUEST_SYSTEM.has((segments[0] ?? '').toLowerCase()) && !plain.startsWith('/usr/src/')
   if (system || withinAny(plain, GUEST_PARTS) || GUEST_WHOLE.includes(plain)) {
     return 'mount target covers a system directory of the sandbox'

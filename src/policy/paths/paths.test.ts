@@ -184,7 +184,7 @@ describe('judgePath', () => {
     expect(verdict(read('/'), exists('/'))).toBe('deny')
   })
 
-  it('judges the place that is reached, existing or not', () => {
+  it('judges the resolved path, whether it exists or not', () => {
     expect(verdict(read('/w/l'), exists('/out/s', { kind: 'file' }, '/w/l'))).toBe('deny')
     expect(verdict({ path: '/w/l/n', op: 'create' }, { ...missing('/out', 'n'), normal: '/w/l/n' })).toBe(
       'deny',
@@ -193,7 +193,7 @@ describe('judgePath', () => {
     expect(verdict(read('/w/x'), unreadable('/w/x'))).toBe('deny')
   })
 
-  it('says the same of what is missing and of what is outside', () => {
+  it('gives the same reason for missing paths and paths outside', () => {
     const roots = [exists('/w')]
     const reasons = [missing('/w', 'x'), file('/out/x'), missing('/out', 'x'), unreadable('/w/x')].map(
       (path) => judgePath(policy, read(path.normal), { path, roots }).reason,
@@ -207,7 +207,7 @@ describe('judgePath', () => {
     }
   })
 
-  it('refuses a file with a name outside, unless all its names are inside', () => {
+  it('refuses a file with a hard link outside the roots', () => {
     expect(verdict(read('/w/x'), file('/w/x', 2))).toBe('deny')
     expect(verdict(read('/w/x'), file('/w/x', 2), { namesInside: 1 })).toBe('deny')
     expect(verdict(read('/w/x'), file('/w/x', 2), { namesInside: 2 })).toBe('allow')
@@ -274,7 +274,7 @@ describe('judgePath', () => {
     expect(verdict({ path, op: 'mount-ro' }, exists(path), {}, careless)).toBe('deny')
   })
 
-  it('mounts what an operator names for good reason', () => {
+  it('allows mounts with legitimate uses', () => {
     for (const path of [
       '/usr',
       '/etc/ssl/certs',
@@ -289,7 +289,7 @@ describe('judgePath', () => {
     }
   })
 
-  it('refuses what passed through a kernel path, wherever it ends', () => {
+  it('refuses a path through a kernel file system, wherever it resolves to', () => {
     const careless: PathPolicy = { allowed: [{ path: '/', mode: 'rw' }], blocked: [], protected: [] }
     const evidence = { ...file('/etc/hostname'), symlinks: [{ at: '/proc/self/root', target: '/' }] }
     expect(verdict(read('/w/p/etc/hostname'), evidence, {}, careless)).toBe('deny')
@@ -370,7 +370,7 @@ describe('properties', () => {
     )
   })
 
-  it('a change needs a writable root, and a longer read-only one takes it away', () => {
+  it('a change needs a writable root, and a longer read-only root overrides it', () => {
     fc.assert(
       fc.property(fc.array(root, { minLength: 1, maxLength: 4 }), path, (allowed, real) => {
         if (judge(allowed, { path: real, op: 'write' }, file(real)) !== 'allow') return
@@ -384,7 +384,7 @@ describe('properties', () => {
     )
   })
 
-  it('the order of roots never matters', () => {
+  it('the order of roots does not matter', () => {
     const shuffled = fc
       .array(root, { maxLength: 5 })
       .chain((roots) =>
@@ -402,7 +402,7 @@ describe('properties', () => {
     )
   })
 
-  it('a blocked name never loosens, and any text gets an answer', () => {
+  it('more blocked names never allow more, and any text gets a verdict', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary' }), fc.string(), (text, pattern) => {
         const screened = screenPath(`/w/${text}`)

@@ -15,18 +15,18 @@ import {
 
 export { isBlockedPath, screenPath } from './text.ts'
 
-/** What the operator permits of the host's paths. Nothing is granted when `allowed` is empty. */
+/** The operator's policy for host paths. Nothing is granted if `allowed` is empty. */
 export type PathPolicy = {
   readonly allowed: readonly AllowedRoot[]
-  /** Segments or runs of segments (`.config/gcloud`) that no request may name or reach. */
+  /** Segments or sequences of segments (`.config/gcloud`) that no request may name or reach. */
   readonly blocked: readonly string[]
   /** Names below a root that cannot be changed or created. */
   readonly protected: readonly string[]
 }
-/** A directory that the operator allows, and how. */
+/** A directory that the operator allows, with its mode. */
 export type AllowedRoot = { readonly path: string; readonly mode: 'ro' | 'rw' }
 
-/** What can be done with a path. */
+/** Operations on a path. */
 export const PATH_OPS = [
   'read',
   'write',
@@ -39,7 +39,7 @@ export const PATH_OPS = [
 /** One operation on a path. */
 export type PathOp = (typeof PATH_OPS)[number]
 
-/** One path and what is to be done with it. */
+/** One path and the requested operation. */
 export type PathRequest = {
   readonly path: string
   readonly op: PathOp
@@ -54,24 +54,24 @@ export type PathRequest = {
 type Link = { readonly at: string; readonly target: string }
 type Thing = { readonly kind: string; readonly nlink: number }
 
-/** The part of host's observation that judgement needs; `host/files/walk.ts` makes it. */
+/** The part of the host's observation that the decision needs; created by `host/files/walk.ts`. */
 export type PathEvidence = { readonly normal: string; readonly symlinks: readonly Link[] } & (
   | { readonly state: 'exists'; readonly real: string; readonly thing: Thing }
   | { readonly state: 'missing'; readonly ancestor: string; readonly missing: readonly string[] }
   | { readonly state: 'unreadable' }
 )
 
-/** What was observed of a path and of the allowed roots. */
+/** Observations of a path and of the allowed roots. */
 export type PathFacts = {
   readonly path: PathEvidence
   readonly to?: PathEvidence
-  /** One for each allowed root, in the policy's order. */
+  /** One per allowed root, in the policy's order. */
   readonly roots: readonly PathEvidence[]
-  /** How many of the file's names lie below the allowed roots; absent when nobody counted. */
+  /** How many hard links of the file are below the allowed roots; absent if they were not counted. */
   readonly namesInside?: number
 }
 
-/** Credential names that are blocked when an operator says nothing else. */
+/** Credential names that are blocked by default. */
 export const DEFAULT_BLOCKED: readonly string[] = [
   '.ssh',
   '.aws',
@@ -98,11 +98,11 @@ export const DEFAULT_BLOCKED: readonly string[] = [
   'id_ed25519',
 ]
 
-/** The same protected names as a sandbox has, as patterns. */
+/** The protected names of a sandbox, as patterns. */
 export const DEFAULT_PROTECTED: readonly string[] = [...PROTECTION.inner, ...PROTECTION.names]
 
-// SECURITY: one sentence for both, so that nobody learns which paths exist on the host.
-/** The reason for every path that may not be named: it does not say whether the path exists. */
+// SECURITY: one message for both cases, so that it does not disclose which paths exist on the host.
+/** The reason for every path that may not be used: it does not say whether the path exists. */
 export const NOT_HERE = 'path is missing or outside the allowed paths'
 
 type Grant = { readonly root: string; readonly rootAsked: string; readonly mode: 'ro' | 'rw' }
@@ -115,7 +115,7 @@ const isMount = (op: PathOp): boolean => op === 'mount-ro' || op === 'mount-rw'
 
 type Case = { readonly policy: PathPolicy; readonly request: PathRequest; readonly facts: PathFacts }
 
-/** Judges one use of one path from what was observed of it; pure, so that a decision can be replayed. */
+/** Judges one use of one path from its observation; pure, so that a decision can be replayed. */
 export function judgePath(policy: PathPolicy, request: PathRequest, facts: PathFacts): PathVerdict {
   const asked: Case = { policy, request, facts }
   const judged = judgeName(asked, request.path, facts.path)
@@ -126,15 +126,15 @@ export function judgePath(policy: PathPolicy, request: PathRequest, facts: PathF
 }
 
 /**
- * What holds for every path of a request, source or new name: the place reached and its grant, or a reason.
+ * The check for every path of a request, source or new name: returns the resolved path and its grant, or a reason.
  */
 function judgeName({ policy, request, facts }: Case, raw: string, evidence: PathEvidence): Judged | string {
   const screened = screenPath(raw, request.via)
   if (screened.kind === 'refused') return screened.reason
   const effective = placeOf(evidence)
   const grant = effective === undefined ? undefined : grantOf(policy, facts.roots, effective)
-  // SECURITY: outside the roots only the asked text may speak; a reason from the place reached would show the
-  // host.
+  // SECURITY: outside the roots, only the requested text may determine the reason; a reason based on the resolved path would
+  // disclose facts about the host.
   const places = grant === undefined ? [] : [effective as string, ...evidence.symlinks.map((link) => link.at)]
   const never = [evidence.normal, ...places].map(hardDenied).find((reason) => reason !== undefined)
   if (never !== undefined) return never
@@ -155,7 +155,7 @@ function problemOfChange(policy: PathPolicy, judged: Judged): string | undefined
   return kept === undefined ? undefined : `\`${kept}\` is a protected name`
 }
 
-/** The real place that the path names, whether or not it exists yet. */
+/** The resolved path, whether or not it exists yet. */
 function placeOf(evidence: PathEvidence): string | undefined {
   switch (evidence.state) {
     case 'exists':
@@ -169,7 +169,7 @@ function placeOf(evidence: PathEvidence): string | undefined {
   }
 }
 
-/** The longest root that holds the place; among equals the read-only one. Roots are compared by real path. */
+/** The longest root that contains the path; among equals the read-only one. Roots are compared by real path. */
 function grantOf(policy: PathPolicy, roots: readonly PathEvidence[], place: string): Grant | undefined {
   let best: Grant | undefined
   policy.allowed.forEach(({ mode }, index) => {
@@ -186,8 +186,8 @@ const below = (path: string, root: string): string | undefined =>
   isWithin(path, root) ? path.slice(root === '/' ? 0 : root.length) : undefined
 
 /**
- * The protected pattern that a change would hit: at or below it, or on a directory that the pattern goes
- * through (`.git` for `.git/hooks`), whose replacement would bring its own.
+ * The protected pattern that a change would affect: the path is at or below it, or is a parent directory of it (`.git`
+ * for `.git/hooks`), whose replacement could contain the protected name.
  */
 function protectedName(
   patterns: readonly string[],
@@ -205,7 +205,7 @@ function protectedName(
 }
 
 function protectedIn(patterns: readonly string[], names: ReturnType<typeof namesOf>): Pattern | undefined {
-  // Packages bring their own `.vscode`; a repository among them (`.git/…`) still counts.
+  // Packages contain their own `.vscode`; a repository among them (`.git/…`) is still protected.
   const dependency = names.findIndex(({ plain }) => PROTECTION.exceptBelow.includes(plain))
   const own = dependency === -1 ? names : names.slice(0, dependency)
   return patternsOf(patterns).find(
@@ -236,7 +236,7 @@ function problemOfOp(asked: Case, judged: Judged): string | undefined {
 }
 
 /**
- * Devices, sockets and pipes are other things than data; a second name makes a file reachable from elsewhere.
+ * Refuses devices, sockets and pipes, and files with a second hard link, which are reachable from elsewhere.
  */
 function problemOfThing(
   { request: { op }, facts }: Case,
@@ -247,7 +247,7 @@ function problemOfThing(
   if (kind !== 'file' && kind !== 'dir') return `a ${kind} is never opened`
   if (kind === 'dir') return changes(op) && !isMount(op) ? 'path is a directory' : undefined
   if (nlink < 2 || nlink === facts.namesInside) return undefined
-  // Package managers hard-link installed files from their store; those are read all day.
+  // Package managers hard-link installed files from their store, and reading them is common.
   const dependency = effective.split('/').some((segment) => PROTECTION.exceptBelow.includes(segment))
   return op === 'read' && dependency ? undefined : 'the file has another name outside the allowed paths'
 }

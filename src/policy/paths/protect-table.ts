@@ -1,16 +1,16 @@
 /**
- * Everything below a writable mount that runs code outside the sandbox later, or tells a program there what to run: one
- * row a name, with the reason. Each is something that a tool of the host loads by itself, when a person uses git there,
- * opens an editor, a shell or another agent, or pushes.
+ * Every name below a writable mount that later runs code outside the sandbox, or tells a program there what to run: one
+ * row per name, with the reason. Each is loaded automatically by a tool of the host, when a person uses git there, opens
+ * an editor, a shell or another agent, or pushes.
  *
  * Left out on purpose, because ordinary work inside the sandbox writes them and a person starts them knowingly:
  *  - builds and tests: package.json, Makefile, Cargo.toml, build.rs, setup.py, conftest.py, gradlew, .mvn, tools/bazel,
  *    Dockerfile, compose files, Vagrantfile, flake.nix, linters' and test runners' configuration, bunfig.toml;
- *  - what builds make: node_modules, .venv, target, dist, .pnp.cjs, .terraform;
- *  - version files that hold a number only: .nvmrc, .node-version, .python-version, .ruby-version, .sdkmanrc;
+ *  - build output: node_modules, .venv, target, dist, .pnp.cjs, .terraform;
+ *  - version files that contain only a number: .nvmrc, .node-version, .python-version, .ruby-version, .sdkmanrc;
  *  - variables without code: .env (a credential name, and hidden where it exists);
  *  - git's data: objects, refs, index, HEAD, `.gitattributes` (it chooses among drivers that only the configuration
- *    defines), `rebase-apply` (patches, no commands). A commit can hold any of the names below; checking it out is a
+ *    defines), `rebase-apply` (patches, no commands). A commit can contain any of the names below; checking it out is a
  *    person's decision, as with any branch that was fetched;
  *  - files that a person opens by name: `*.code-workspace`, `*.sublime-project`, notebooks.
  */
@@ -19,17 +19,17 @@ export type ProtectedRow = {
   readonly why: string
 }
 
-/** Several names with one reason; no name holds a blank. */
+/** Several names with one reason; no name contains a space. */
 const rows = (why: string, names: string): readonly ProtectedRow[] =>
   names.split(/\s+/).map((name) => ({ name, why }))
 
-/** May not be made, moved or replaced anywhere: their presence alone makes a directory a repository. */
+/** May not be created, moved or replaced anywhere: their presence alone makes a directory a repository. */
 export const REPOSITORIES: readonly ProtectedRow[] = [
   ...rows('git looks for it in every directory on the way up; its configuration runs programs', '.git'),
   ...rows('jj does the same', '.jj'),
 ]
 
-/** Inside of a repository that exists, also among dependencies; its data stay writable. */
+/** Inside an existing repository, also among dependencies; its data stays writable. */
 export const IN_REPOSITORY: readonly ProtectedRow[] = [
   ...rows('git runs what lies there', '.git/hooks'),
   ...rows('names programs: fsmonitor, hooksPath, filters, aliases', '.git/config .git/config.worktree'),
@@ -46,7 +46,7 @@ export const IN_REPOSITORY: readonly ProtectedRow[] = [
   ...rows('Mercurial: hooks and extensions', '.hg/hgrc'),
 ]
 
-/** At any depth, except below dependency directories, where packages bring their own. */
+/** At any depth, except below dependency directories, where packages contain their own. */
 export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows('our own policy', '.ringfence ringfence.toml'),
   ...rows(
@@ -141,5 +141,5 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ),
 ]
 
-/** Below these the names of `ANYWHERE` do not count: packages are full of them, and nothing is opened there by itself. */
+/** Below these, the names in `ANYWHERE` are not protected: packages are full of them, and no tool opens them automatically. */
 export const DEPENDENCIES: readonly string[] = ['node_modules', 'site-packages']

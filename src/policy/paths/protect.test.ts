@@ -4,7 +4,7 @@ import { PROTECTION, protectedBy } from './protect.ts'
 
 const by = (path: string): string | undefined => protectedBy(PROTECTION, path)
 
-describe('what a person, an editor, a shell or another agent would run later is refused', () => {
+describe('names that a person, an editor, a shell or another agent runs later are refused', () => {
   test.each([
     ['.git', '.git'],
     ['.git/', '.git'],
@@ -59,7 +59,7 @@ describe('what a person, an editor, a shell or another agent would run later is 
   })
 })
 
-describe('ordinary work is not', () => {
+describe('ordinary work is not refused', () => {
   test.each([
     '',
     '.',
@@ -96,7 +96,7 @@ describe('ordinary work is not', () => {
 })
 
 describe('the table', () => {
-  test('has the names that the contract promises', () => {
+  test('contains the documented names', () => {
     const named = [...PROTECTION.roots, ...PROTECTION.inner, ...PROTECTION.names]
     for (const name of [
       '.git/hooks',
@@ -111,7 +111,7 @@ describe('the table', () => {
       expect(named).toContain(name)
   })
 
-  test('holds each entry once, and none that another makes needless', () => {
+  test('contains each entry once, and no redundant entry', () => {
     const { roots, inner, names, exceptBelow } = PROTECTION
     for (const list of [roots, inner, names, exceptBelow]) expect(new Set(list).size).toBe(list.length)
     for (const name of [...roots, ...exceptBelow]) expect(name).toMatch(/^[^/]+$/)
@@ -125,7 +125,7 @@ describe('in general', () => {
   const plain = fc.array(word, { maxLength: 4 })
   const path = (...parts: readonly (readonly string[])[]): string => parts.flat().join('/')
 
-  test('a protected name stays so wherever it stands and whatever is below it', () => {
+  test('a protected name is protected in any directory, and so is everything below it', () => {
     fc.assert(
       fc.property(
         plain,
@@ -138,7 +138,7 @@ describe('in general', () => {
     )
   })
 
-  test('a repository’s own parts count even among dependencies', () => {
+  test('parts of a repository are protected even among dependencies', () => {
     fc.assert(
       fc.property(
         plain,
@@ -152,7 +152,7 @@ describe('in general', () => {
     )
   })
 
-  test('letters’ case, doubled slashes and `.` change nothing', () => {
+  test('case, double slashes and `.` do not matter', () => {
     const segment = fc.oneof(
       word,
       fc.constantFrom('.git', 'hooks', 'config', '.envrc', 'node_modules', '.vscode'),
@@ -166,7 +166,7 @@ describe('in general', () => {
     )
   })
 
-  test('words that nobody protects are free', () => {
+  test('other names are not protected', () => {
     fc.assert(
       fc.property(fc.array(word, { maxLength: 6 }), (segments) => {
         expect(by(segments.join('/'))).toBeUndefined()

@@ -3,7 +3,7 @@ import { ANYWHERE, DEPENDENCIES, IN_REPOSITORY, type ProtectedRow, REPOSITORIES 
 
 const namesOf = (rows: readonly ProtectedRow[]): readonly string[] => rows.map(({ name }) => name)
 
-/** The table as every wall takes it. Nothing of it can be changed or created from inside. */
+/** The table in the form that backends use. Nothing in it can be changed or created from inside. */
 export const PROTECTION: Protection = {
   roots: namesOf(REPOSITORIES),
   inner: namesOf(IN_REPOSITORY),
@@ -12,12 +12,12 @@ export const PROTECTION: Protection = {
   pinned: [],
 }
 
-/** What is protected inside of a repository, whatever that is called. */
+/** Protected paths inside a repository, relative to its directory. */
 const INSIDE_GIT: readonly string[] = PROTECTION.inner
   .filter((pattern) => pattern.startsWith('.git/'))
   .map((pattern) => pattern.slice(5))
 
-/** The protection of a workspace with repositories elsewhere, and with files that git or a link there leads to. */
+/** The protection of a workspace with repositories elsewhere, and with files that git or a link refers to. */
 export function pinnedTo(repositories: readonly string[], files: readonly string[] = []): Protection {
   const inside = repositories.flatMap((repository) => INSIDE_GIT.map((rest) => `${repository}/${rest}`))
   return { ...PROTECTION, pinned: [...new Set([...inside, ...files])] }
@@ -25,7 +25,7 @@ export function pinnedTo(repositories: readonly string[], files: readonly string
 
 const same = (a: string, b: string): boolean => a.toLowerCase() === b.toLowerCase()
 
-/** Whether the pattern `a/b` stands in the path from `start` on. */
+/** Whether the pattern `a/b` occurs in the path at `start`. */
 const stands = (pattern: string, segments: readonly string[], start: number): boolean =>
   pattern.split('/').every((part, index) => same(part, segments[start + index] ?? ''))
 
@@ -36,7 +36,7 @@ const endsWithin = (pattern: string, segments: readonly string[], start: number)
   return rest.length < parts.length && rest.every((segment, index) => same(segment, parts[index] as string))
 }
 
-/** The pattern that something which leads elsewhere (a link) would answer for from this path on. */
+/** The protected pattern that a symlink at this path could redirect. */
 function leadsTo({ inner, names }: Protection, relative: string): string | undefined {
   const segments = relative.split('/').filter((segment) => segment !== '' && segment !== '.')
   return [...inner, ...names].find((pattern) =>
@@ -44,11 +44,11 @@ function leadsTo({ inner, names }: Protection, relative: string): string | undef
   )
 }
 
-/** The judgement of what comes back from a guest: by its name, and of a link also by what it would lead. */
+/** Checks a path that comes back from a guest: by its name, and for a link also by the patterns it could redirect. */
 export const refusedBy = (protection: Protection, relative: string, leads = false): string | undefined =>
   protectedBy(protection, relative) ?? (leads ? leadsTo(protection, relative) : undefined)
 
-/** Why changing this relative path is refused, or `undefined`. The guest agent holds the same rules in C. */
+/** Why changing this relative path is refused, or `undefined`. The guest agent implements the same rules in C. */
 export function protectedBy(protection: Protection, relative: string): string | undefined {
   const segments = relative.split('/').filter((segment) => segment !== '' && segment !== '.')
   const dependency = segments.findIndex((segment) =>

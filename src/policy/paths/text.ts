@@ -1,4 +1,4 @@
-/** The text of a path before any file system is asked: decoding, folding and the comparison of names. */
+/** Checks on the text of a path, before the file system is accessed: decoding, folding and comparison of names. */
 
 export type Screened =
   | { readonly kind: 'path'; readonly path: string }
@@ -6,24 +6,24 @@ export type Screened =
 
 const refused = (reason: string): Screened => ({ kind: 'refused', reason })
 
-// PLATFORM: the kernel's PATH_MAX; longer text cannot be opened in one call anyway.
+// PLATFORM: the kernel's PATH_MAX; longer paths cannot be opened in one call anyway.
 const MAX_PATH = 4096
-// Nobody encodes a name more often in good faith.
+// No legitimate client encodes a name more often.
 const MAX_ROUNDS = 8
-// C0, DEL, C1, line separators and the bidirectional overrides that make a name read as another one.
+// C0, DEL, C1, line separators and the bidirectional overrides that disguise a name.
 const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]|\p{Cs}|\ufffd/u
 const PLAIN = /^[\x20-\x7e]*$/
-// Characters that some hosts' best-fit tables turn into a separator although NFKC leaves them alone.
+// Characters that some hosts' best-fit tables convert to a separator although NFKC does not.
 const SLASHES = /[/\\\u2044\u2215\u29f8\u2571\u27cb\u2216\u29f5]/
 const IGNORABLE = /\p{Default_Ignorable_Code_Point}/gu
 
-/** The segments of a path as the kernel splits it; `.` and empty ones dropped. */
+/** The segments of a path as the kernel splits it; `.` and empty segments are dropped. */
 export const segmentsOf = (path: string): readonly string[] =>
   path.split('/').filter((segment) => segment !== '' && segment !== '.')
 
 /**
- * The path that a request means, or why its text alone is refused. `http` is a raw percent-encoded parameter,
- * decoded once; text that would become a traversal when somebody decodes it again is refused in both forms.
+ * The path that a request refers to, or why its text alone is refused. `http` is a raw percent-encoded parameter, decoded
+ * once; text that would become a traversal if decoded again is refused in both forms.
  */
 export function screenPath(raw: string, via?: string): Screened {
   if (raw.length > MAX_PATH) return refused('path is longer than 4096 characters')
@@ -48,7 +48,7 @@ function decodeOnce(raw: string): string | undefined {
   }
 }
 
-/** The path and everything that decoding it again and again could make of it, up to a bound. */
+/** The path and every result of decoding it repeatedly, up to a limit. */
 export function readingsOf(path: string): readonly string[] {
   const readings = [path]
   for (let text = path; text.includes('%') && readings.length <= MAX_ROUNDS; ) {
@@ -60,7 +60,7 @@ export function readingsOf(path: string): readonly string[] {
   return readings
 }
 
-/** Accepts what sloppy decoders accept: `%u`, overlong UTF-8. */
+/** Accepts the same input as lenient decoders: `%u`, overlong UTF-8. */
 function decodeLeniently(text: string): string {
   return text.replace(/%u([0-9a-f]{4})|((?:%[0-9a-f]{2})+)/gi, (_, unit: string | undefined, run: string) =>
     unit === undefined
@@ -88,15 +88,15 @@ function sloppyUtf8(bytes: readonly number[]): string {
 }
 
 /**
- * One name as a forgiving host would see it: compatibility forms, case, invisible characters, outer blanks.
+ * A name as a lenient host would see it: compatibility forms, case, invisible characters and outer spaces normalised.
  */
 function foldName(name: string): string {
   if (PLAIN.test(name)) return name.toLowerCase().trim()
-  // Upper case first: it joins letters that lower case keeps apart (long s, dotless i).
+  // Upper case first: it merges letters that lower case keeps distinct (long s, dotless i).
   return name.normalize('NFKC').replace(IGNORABLE, '').toUpperCase().toLowerCase().normalize('NFKC').trim()
 }
 
-/** The names of a path after folding; look-alikes of slash and backslash separate too. */
+/** The names of a path after folding; look-alikes of slash and backslash are separators too. */
 function foldedNames(path: string): readonly string[] {
   const text = PLAIN.test(path) ? path : path.normalize('NFKC').replace(IGNORABLE, '')
   return text.split(SLASHES).map(foldName)
@@ -105,7 +105,7 @@ function foldedNames(path: string): readonly string[] {
 /** `..`, also with blanks that a host could trim. Three dots and more are a name. */
 const isTraversal = (name: string): boolean => /^\.\.(;.*)?$/.test(name.replaceAll(' ', ''))
 
-/** A loop and no regular expression: `[. ]+$` takes quadratic time on a long run of dots. */
+/** A loop instead of a regular expression: `[. ]+$` takes quadratic time on a long sequence of dots. */
 function withoutTail(name: string): string {
   let end = name.length
   while (end > 0 && (name[end - 1] === '.' || name[end - 1] === ' ')) end--
@@ -113,12 +113,12 @@ function withoutTail(name: string): string {
 }
 
 /**
- * A folded name in every form that a host may take for another: as it is, and on NTFS, where `name:stream` is
- * the file `name` and `GIT~1` is the directory `.git`.
+ * All forms of a folded name that a host may treat as equal: the name itself, and on NTFS, where `name:stream` is the file
+ * `name` and `GIT~1` is the directory `.git`.
  */
 type Name = { readonly plain: string; readonly bare: string; readonly short: string | undefined }
 
-/** The names of one reading of a path, ready for comparison; `.` and empty ones dropped. */
+/** The names in one reading of a path, ready for comparison; `.` and empty names are dropped. */
 export function namesOf(reading: string): readonly Name[] {
   return foldedNames(reading).flatMap((name) => {
     if (name === '' || name === '.') return []
@@ -132,7 +132,7 @@ type PatternName = { readonly name: string; readonly stem: string }
 /** A blocked or protected name, parsed: `.config/gcloud` has two parts. */
 export type Pattern = { readonly text: string; readonly parts: readonly PatternName[] }
 
-// Folding a policy's patterns costs more than comparing them; the answer depends on the list alone.
+// Cached, because folding a policy's patterns costs more than comparing them; the result depends only on the list.
 const PARSED = new WeakMap<readonly string[], readonly Pattern[]>()
 
 /** The patterns of a policy's list; empty ones match nothing and are dropped. */
@@ -157,11 +157,11 @@ function partsOf(pattern: string): readonly PatternName[] {
 const isSame = ({ plain, bare, short }: Name, { name, stem }: PatternName): boolean =>
   plain === name || bare === name || (short !== undefined && short === stem)
 
-/** Does the pattern lie in the names as a run of whole segments? */
+/** Whether the pattern occurs in the names as a sequence of whole segments. */
 export const holdsPattern = (names: readonly Name[], { parts }: Pattern): boolean =>
   names.some((_, start) => start + parts.length <= names.length && matchesAt(names, start, parts))
 
-/** Do the names end inside the pattern, so that they name a directory which holds the protected one? */
+/** Whether the names end inside the pattern, so that they name a parent directory of the protected path. */
 export function endsInsidePattern(names: readonly Name[], { parts }: Pattern): boolean {
   for (let taken = 1; taken < parts.length && taken <= names.length; taken++) {
     if (matchesAt(names, names.length - taken, parts.slice(0, taken))) return true
@@ -172,7 +172,7 @@ export function endsInsidePattern(names: readonly Name[], { parts }: Pattern): b
 const matchesAt = (names: readonly Name[], start: number, parts: readonly PatternName[]): boolean =>
   parts.every((part, offset) => isSame(names[start + offset] as Name, part))
 
-/** The first blocked pattern that some reading of the path holds as whole segments, or `undefined`. */
+/** The first blocked pattern that some reading of the path contains as whole segments, or `undefined`. */
 export function isBlockedPath(blocked: readonly string[], path: string): string | undefined {
   const patterns = patternsOf(blocked)
   for (const reading of readingsOf(path)) {

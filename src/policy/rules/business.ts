@@ -7,7 +7,7 @@ const ask = (
   match: readonly string[],
 ): BuiltInRule => ({ id, prefix, action: 'ask', why, match })
 
-/** Commands that reach beyond this machine or destroy work that a sandbox cannot bring back. */
+/** Commands that act beyond this machine or destroy work that a sandbox cannot restore. */
 export const BUSINESS: readonly BuiltInRule[] = [
   ask(
     'business/publish',

@@ -1,6 +1,6 @@
 import { type BuiltInRule, words } from './rule.ts'
 
-/** Git: looking is allowed, changing the work tree happens in a sandbox, publishing is asked about. */
+/** Git: reading is allowed, changes to the work tree run in a sandbox, publishing needs approval. */
 export const GIT_RULES: readonly BuiltInRule[] = [
   {
     id: 'git/look',

@@ -4,7 +4,7 @@ import { DISKS, PRIVILEGED } from './privileged.ts'
 import { READING } from './reading.ts'
 import type { BuiltInRule } from './rule.ts'
 
-/** Every rule of our own. Anything that none of them matches gets the policy's default action. */
+/** All built-in rules. Commands that match none of them get the policy's default action. */
 export const BUILT_IN: readonly BuiltInRule[] = [
   ...READING,
   ...GIT_RULES,

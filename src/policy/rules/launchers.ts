@@ -8,8 +8,8 @@ const WRAPPERS = words(
 )
 
 /**
- * Programs that run whatever they are given, with arguments that leave it open what. A grant that matches one of them
- * would be a grant for everything.
+ * Programs that run their arguments, each with arguments that do not say which program runs. A grant that matches one of
+ * them would grant everything.
  */
 export const LAUNCHERS: readonly (readonly [string, readonly (readonly string[])[]])[] = [
   ...INTERPRETERS.map((name) => [name, [[], ['-c', 'x'], ['-e', 'x'], ['-lc', 'x']]] as const),

@@ -1,11 +1,11 @@
 import { ANY, BELOW, HIDDEN, ONE, SPLIT, STAR } from '../commands/shell/unknown-text.ts'
 
 /**
- * Glob and regular-expression matching in time linear in the text: a Thompson automaton, followed set by set, with
- * its steps remembered. No back-references and no look-around, so no pattern can make it slow.
+ * Glob and regular-expression matching in time linear in the text: a Thompson automaton, simulated on sets of states with
+ * cached transitions. No back-references and no look-around, so no pattern can make it slow.
  */
 export type Pattern = {
-  /** The whole text matches; unknown parts match only what any text would. */
+  /** The whole text matches; unknown parts match only if any text would. */
   readonly test: (text: string) => boolean
   /** The whole text could match once its unknown parts are known. */
   readonly could: (text: string) => boolean
@@ -16,7 +16,7 @@ type State = { readonly match?: Match; out: number; alternative?: number }
 
 const MAX_STATES = 2000
 
-/** Why a pattern is refused. */
+/** Why a pattern is rejected. */
 export class PatternError extends Error {}
 
 type Fragment = {
@@ -91,7 +91,7 @@ export function compileGlob(glob: string): Pattern {
   return automaton(builder, fragment)
 }
 
-/** The usual syntax without back-references and look-around; the whole text, so `.*` loosens either end. */
+/** The usual syntax without back-references and look-around; matches the whole text, so `.*` opens either end. */
 export function compileRegex(source: string): Pattern {
   const builder = new Builder()
   const reader = { source: source.replace(/^\^/, '').replace(/(?<!\\)\$$/, ''), at: 0 }
@@ -287,7 +287,7 @@ function advance(
   return closure(states, next)
 }
 
-/** Every state that some text leads to: what an unknown part could have matched. */
+/** Every state that some text can reach: the possible matches of an unknown part. */
 function reachable(states: readonly State[], set: readonly number[]): readonly number[] {
   let all = set
   for (;;) {

@@ -6,7 +6,7 @@ import { isOpen } from '../commands/shell/unknown-text.ts'
 import { compileGlob, compileRegex, type Pattern, PatternError } from './linear-pattern.ts'
 import type { BuiltInRule } from './rule.ts'
 
-/** One operator rule, ready to be matched. */
+/** One operator rule, compiled. */
 export type Rule = {
   readonly id: string
   readonly action: Action
@@ -19,7 +19,7 @@ export type Rule = {
   readonly config: RuleConfig
 }
 
-/** Everything that judging commands needs. Made by `compilePolicy` only. */
+/** The compiled policy for commands. Created only by `compilePolicy`. */
 export type CommandPolicy = {
   readonly rules: readonly Rule[]
   readonly builtIn: ReadonlyMap<string, readonly BuiltInRule[]>
@@ -28,17 +28,17 @@ export type CommandPolicy = {
   readonly allowed: ReadonlySet<string> | undefined
 }
 
-/** What a rule is matched against: one simple command. */
+/** The subject of a rule match: one simple command. */
 export type Subject = {
-  /** The command in each spelling that means the same: as written, by plain name, without global options. */
+  /** The equivalent spellings of the command: as written, by plain name, without global options. */
   readonly spellings: readonly (readonly string[])[]
-  /** Started by bare name or from a system directory, so that a grant by name may hold. */
+  /** Started by bare name or from a system directory, so that a grant by name may match. */
   readonly trusted: boolean
   readonly cwds: readonly string[]
   readonly home: string
 }
 
-/** Why a configuration is refused. */
+/** Why a configuration is rejected. */
 export const invalid = (id: string, problem: string, hint?: string): SandboxError =>
   new SandboxError('invalid-config', `rule \`${id}\`: ${problem}`, hint === undefined ? {} : { hint })
 
@@ -74,7 +74,7 @@ function compilePattern(config: RuleConfig, id: string): Pattern | undefined {
   }
 }
 
-/** Whether a rule holds for a command. Rules that restrict match what could be meant, grants only what is certain. */
+/** Whether a rule matches a command. Restricting rules match every possible meaning, grants only the certain one. */
 export function ruleMatches(rule: Rule, subject: Subject): boolean {
   const grants = rule.action === 'allow'
   if (!inDirs(rule, subject, grants)) return false
@@ -92,7 +92,7 @@ function prefixMatches(prefix: readonly string[], argv: readonly string[], grant
   for (const [index, token] of prefix.entries()) {
     const word = argv[index]
     if (word === token) continue
-    // SECURITY: an unknown word could be any number of words, so what follows no longer stands in its place.
+    // SECURITY: an unknown word could expand to any number of words, so the positions of the following words are not known.
     if (!grants && word !== undefined && isOpen(word)) return true
     return false
   }
@@ -107,11 +107,11 @@ function inDirs(rule: Rule, { cwds, home }: Subject, grants: boolean): boolean {
   return grants ? cwds.every(isGranted) : cwds.some(isGranted)
 }
 
-/** The words of a command as one text: a word that holds blanks or quotes is quoted, so `a b` is not `a` and `b`. */
+/** The words of a command as one text: a word with spaces or quotes is quoted, so that `a b` differs from `a` and `b`. */
 export const commandText = (argv: readonly string[]): string =>
   argv.map((word) => (/^[^\s'"\\]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ')
 
-/** Whether one of our own rules holds for a command. */
+/** Whether a built-in rule matches a command. */
 export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): boolean {
   if (rule.exact === true && argv.length > rule.prefix.length) return false
   // Printing its own version or help, a program reaches nothing.
@@ -124,7 +124,7 @@ export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): bool
   })
 }
 
-/** Our own rules by the program they start with. */
+/** The built-in rules by the program they start with. */
 export function indexBuiltIn(rules: readonly BuiltInRule[]): ReadonlyMap<string, readonly BuiltInRule[]> {
   const index = new Map<string, BuiltInRule[]>()
   for (const rule of rules) {

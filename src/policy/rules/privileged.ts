@@ -14,7 +14,7 @@ const deny = (
   match,
 })
 
-/** Programs that need or give rights over the machine. Never run, whatever a policy says. */
+/** Programs that need or grant privileges on the machine. They never run; no policy can allow them. */
 export const PRIVILEGED: readonly BuiltInRule[] = [
   deny(
     'privilege/become',

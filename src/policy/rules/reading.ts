@@ -1,6 +1,6 @@
 import { type BuiltInRule, words } from './rule.ts'
 
-/** Programs that only show something, once their options and paths have been looked at. */
+/** Programs that only display data, once their options and paths have been checked. */
 export const READING: readonly BuiltInRule[] = [
   {
     id: 'reading/files',
@@ -65,8 +65,8 @@ export const READING: readonly BuiltInRule[] = [
     match: ['echo hi', '[ -f a ]', 'cd src'],
   },
   {
-    // Only programs that read no settings of the workspace first: `yarn`, `cargo`, `go`, `dotnet` and package managers
-    // start what a file there says.
+    // Only programs that do not read workspace settings first: `yarn`, `cargo`, `go`, `dotnet` and package managers start
+    // programs that a file there names.
     id: 'reading/versions',
     prefix: [
       words('node python git java javac ruby perl php gcc g++ clang make cmake docker'),

@@ -1,8 +1,8 @@
 import { RISK_NAMES, type Risk } from '../../model/risk.ts'
 
-/** The risks of every built-in rule, by its id. An id without a row does not compile. */
+/** The risks of every built-in rule, by id. A missing row is a compile error. */
 
-/** The words of a blank-separated list, as a type. */
+/** The words of a space-separated list, as a type. */
 type Words<List extends string, Found = never> = List extends `${infer First} ${infer Rest}`
   ? Words<Rest, Found | First>
   : Found | List
@@ -13,11 +13,11 @@ const rows = <const List extends string>(
 ): Record<Words<List>, readonly Risk[]> =>
   Object.fromEntries(ids.split(' ').map((id) => [id, risks])) as Record<Words<List>, readonly Risk[]>
 
-/** What cannot be read could be anything. */
+/** Text that cannot be parsed could have any effect. */
 const ANYTHING = RISK_NAMES
 /**
- * Code that is not known before it runs, of which the line says no more. It may do to the workspace and through the
- * permitted network what every program of the workspace may (`npm test`), and no rule asks about those in a sandbox.
+ * Code that is not known before it runs. It may do to the workspace and through the permitted network what every program
+ * of the workspace may (`npm test`), and no rule asks about those in a sandbox.
  */
 const CODE = ['loopback', 'outside-write', 'machine-read', 'processes', 'persistence', 'privileges'] as const
 const NETWORK = ['network'] as const
@@ -34,7 +34,7 @@ const SOME_READ = ['machine-read', 'workspace-credentials'] as const
 const SECRETS = ['machine-read', 'granted-secret'] as const
 const NONE = [] as const
 
-/** What the line itself hides: text that cannot be parsed, or shell code that is known only when it runs. */
+/** Obfuscation in the line itself: text that cannot be parsed, or shell code that is known only at run time. */
 const SHELL = {
   ...rows(ANYTHING, 'shell/unreadable shell/too-long shell/too-deep shell/too-many shell/noncharacter'),
   ...rows(
@@ -81,7 +81,7 @@ const RUNNING = {
   ...rows([...SECRETS, ...NETWORK], 'wrappers/doppler wrappers/aws-vault wrappers/chamber'),
 }
 
-/** Programs that reach other machines or services. */
+/** Programs that access other machines or services. */
 const REACHING = {
   ...rows(NETWORK, 'network/request network/lookup network/tar network/copy network/proxy network/address'),
   ...rows(NETWORK, 'network/upload network/ssh network/metadata code/network packages/source'),
@@ -92,7 +92,7 @@ const REACHING = {
     'exfiltration/ssh exfiltration/copy exfiltration/mail exfiltration/share exfiltration/code',
   ),
   ...rows([...NETWORK, ...CODE], 'network/ssh-option'),
-  // Nobody knows what a downloaded program does through an open network, so it may act through any account it finds.
+  // The effect of a downloaded program through an open network is unknown; it may use any account it finds.
   ...rows([...PUBLISH, ...CODE], 'download/execute'),
   ...rows(REMOTE, 'network/private network/scheme network/raw network/service network/scan network/awk'),
   ...rows(REMOTE, 'network/shell-socket network/reverse-shell network/tunnel databases/client'),
@@ -170,8 +170,8 @@ const listed = <const List extends string>(
 ): readonly string[] => ids.split(' ')
 
 /**
- * Rules that no sandbox answers, whatever it contains: protected names and what runs from the workspace later, escapes
- * and attacks on the sandbox itself, bombs, and programs that act on the kernel, on disks or on how files run.
+ * Rules that no sandbox makes unnecessary: protected names and code that runs from the workspace later, escapes and attacks
+ * on the sandbox itself, bombs, and programs that act on the kernel, on disks or on how files are executed.
  */
 const NEVER_CONTAINED: ReadonlySet<string> = new Set([
   ...listed('protect/name protect/soft persistence/workspace persistence/automation persistence/scripts'),
@@ -184,7 +184,7 @@ const NEVER_CONTAINED: ReadonlySet<string> = new Set([
   ...listed('privilege/capsh privilege/setuid privilege/owner'),
 ])
 
-/** Rules whose id names the program they are about. */
+/** Rules whose id contains the program's name. */
 type FamilyId = `${string}/option` | `${string}/program` | `privilege/${string}` | `wrappers/${string}`
 
 /** The id of a built-in rule. */
@@ -192,10 +192,10 @@ export type RuleId = keyof typeof RULE_RISKS | FamilyId
 
 const OPTION = [...CODE, 'network', 'publish'] as const
 
-/** Whether a sandbox that contains all risks of the rule makes it needless. */
+/** Whether a sandbox that contains all risks of the rule makes it unnecessary. */
 export const isContainable = (rule: RuleId): boolean => !NEVER_CONTAINED.has(rule)
 
-/** The risks of a rule. Ids of a family that have no row of their own have the risks of the family. */
+/** The risks of a rule. An id of a family without its own row has the risks of the family. */
 export function risksOf(rule: RuleId): readonly Risk[] {
   const own = (RULE_RISKS as Readonly<Record<string, readonly Risk[]>>)[rule]
   if (own) return own

@@ -1,20 +1,20 @@
 import type { Action } from '../../model/decision.ts'
 import type { RuleId } from './risks.ts'
 
-/** One of our own rules. A token may be a list: any of its words stands there. */
+/** A built-in rule. A token may be a list of alternatives. */
 export type BuiltInRule = {
-  /** Its risks are the row of this id in `risks.ts`. */
+  /** Refers to a row in `risks.ts`. */
   readonly id: RuleId
   readonly prefix: readonly (string | readonly string[])[]
   readonly action: Action
   readonly why: string
-  /** No operator rule relaxes it. */
+  /** Operator rules cannot relax it. */
   readonly hard?: boolean
-  /** Nothing may follow the prefix. */
+  /** No arguments may follow the prefix. */
   readonly exact?: boolean
   readonly match: readonly string[]
   readonly notMatch?: readonly string[]
 }
 
-/** Words of a blank-separated list. */
+/** The words of a space-separated list. */
 export const words = (list: string): readonly string[] => list.trim().split(/\s+/)

@@ -4,9 +4,9 @@ import type { Fetcher } from './host-parts.ts'
 const MAX_BODY = 512 * 1024
 
 /**
- * The fetcher of the product: every address judged, the connection made to the judged one.
- * SECURITY: a redirect goes back to the guest as it is. Following it would reach a host that nobody granted; the
- * guest asks again, and the grants are asked again.
+ * The default fetcher: it checks every address and connects to exactly the address it checked.
+ * SECURITY: a redirect is returned to the guest. Following it would reach a host that was not granted; the guest
+ * must request the new URL itself, and the grants are checked again.
  */
 export function publicFetcher(options: Omit<UrlOptions, 'signal'> = {}): Fetcher {
   return async ({ url, method, headers, body }, signal) => {

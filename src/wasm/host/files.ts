@@ -23,14 +23,14 @@ import {
 } from '../../policy/paths/paths.ts'
 import { denied, type HostParts, HostRefusal, notHere, type Params, textParam } from './host-parts.ts'
 
-/** File functions: the grant on the asked path, the judgement of what it really is, the grant again, the open. */
+/** File functions: check the grant for the requested path, resolve it, check the grant for the real path, open it. */
 
 const MAX_FILE = 1024 * 1024
 const MAX_ENTRIES = 1000
 const { O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY } = constants
 
 type FileHandler = (params: Params) => Promise<Json>
-/** What a path is asked for. */
+/** The kind of access that is requested for a path. */
 export type FileUse = { readonly kind: FileKind; readonly tool: string; readonly op: PathOp }
 
 /** Reading a file. */
@@ -44,7 +44,7 @@ const closeFile = promisify(close)
 const statFile = promisify(fstat)
 const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
 
-/** One request: what it is for, in the guest's words, with what the run was given. */
+/** One request: the access, the path as the guest wrote it, and the configuration of the run. */
 type Asked = { readonly parts: HostParts; readonly use: FileUse; readonly path: string }
 
 /** The three file functions for one run. */
@@ -62,7 +62,7 @@ export function createHostFiles(parts: HostParts): Readonly<Record<string, FileH
   }
 }
 
-/** Opens what was judged, uses it and closes it. */
+/** Opens the checked path, runs the action and closes the file. */
 async function withFile(asked: Asked, flags: number, action: (fd: number) => Promise<Json>): Promise<Json> {
   const observation = judged(asked)
   let fd: number
@@ -78,7 +78,7 @@ async function withFile(asked: Asked, flags: number, action: (fd: number) => Pro
   }
 }
 
-/** The place that a path leads to, if the run's grants and the judgement of paths let it be used so. */
+/** Resolves a path; throws unless the run's grants and the path checks allow this access. */
 export const judgedPath = (parts: HostParts, use: FileUse, path: string): PathObservation =>
   judged({ parts, use, path })
 
@@ -90,7 +90,7 @@ function judged(asked: Asked): PathObservation {
   const absolute = path.startsWith('/') ? path : `${parts.workspace}/${path}`
   const roots = rootsOf(parts)
   const access = accessOf(asked, roots)
-  // SECURITY: what is not granted by its text alone is never looked at: not even an error may tell of it.
+  // SECURITY: a path whose text is not granted is never resolved: not even an error may disclose whether it exists.
   if (access(absolute) === 'denied') throw refusedAccess(asked)
   const screened = screenPath(absolute)
   if (screened.kind === 'refused') throw traversal(asked, screened.reason)
@@ -98,7 +98,7 @@ function judged(asked: Asked): PathObservation {
   const observation = observePath(screened.path)
   const real = realOf(observation)
   if (real === undefined && observation.symlinks.length === 0) throw notHere(path)
-  // SECURITY: the grant again on the place that was reached: a link inside it may lead out of it.
+  // SECURITY: check the grant again on the resolved path: a symlink inside a granted directory may lead outside.
   if (real === undefined || access(real) !== 'granted') throw traversal(asked, OUTSIDE)
   if (isAllowed(asked.use, screened.path, observation, roots)) return observation
   const absent = observation.state !== 'exists' && asked.use.op === 'read'
@@ -109,7 +109,7 @@ const refusedAccess = ({ parts, use, path }: Asked): HostRefusal => denied(parts
 
 type Access = 'granted' | 'outside' | 'denied'
 
-/** INVARIANT: the tool's grant opens the workspace, a file's grant what it names; both only ever add. */
+/** INVARIANT: a tool grant opens the workspace, a file grant opens the paths it names; grants only add access. */
 function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: string) => Access {
   const { grants, workspace } = parts
   const { kind, tool } = use
@@ -128,13 +128,13 @@ function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: str
 
 type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
 
-/** The workspace and the fixed part of every absolute file grant. */
+/** The workspace, and the fixed prefix of every absolute file grant. */
 function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   const roots: AllowedRoot[] = workspace === undefined ? [] : [{ path: workspace, mode: 'rw' }]
   for (const grant of grants) {
     if (!('root' in grant) || grant.root !== 'absolute') continue
     const fixed = fixedPart(grant)
-    // The grant has said who may write; a second answer here could take away what another grant gives.
+    // The grants already decide about writing; a stricter mode here could revoke access that another grant gives.
     if (fixed !== undefined) roots.push({ path: fixed, mode: 'rw' })
   }
   return roots.flatMap((root) => {
@@ -144,7 +144,7 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   })
 }
 
-/** The same judgement that every other path gets: blocked and protected names, links, kinds. */
+/** The checks that apply to every other path too: blocked and protected names, links, file types. */
 function isAllowed(
   use: FileUse,
   path: string,
@@ -164,7 +164,7 @@ function traversal({ parts, path }: Asked, reason: string): HostRefusal {
   return new HostRefusal('path-traversal', reason)
 }
 
-/** The path that an observation has reached. */
+/** The real path that an observation resolved to. */
 export function realOf(observation: PathObservation): string | undefined {
   if (observation.state === 'exists') return observation.real
   if (observation.state === 'unreadable') return undefined
@@ -211,7 +211,7 @@ async function writeAll(fd: number, content: string): Promise<Json> {
   return bytes.length
 }
 
-/** PLATFORM: the directory that is open, by its descriptor; elsewhere than on Linux there is no such name. */
+/** PLATFORM: the open directory, through its descriptor; only Linux has such a path. */
 async function entriesOf(fd: number): Promise<Json> {
   if (process.platform !== 'linux')
     throw new HostRefusal('unsupported', 'listing is not supported on this system')

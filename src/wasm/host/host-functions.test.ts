@@ -52,7 +52,7 @@ const read = (path: string, ...grants: readonly string[]): Promise<HostReply> =>
 
 describe('file_read', () => {
   const TOOL = 'ToolInvoke(file_read)'
-  it('reads what is granted', async () => {
+  it('reads granted files', async () => {
     expect(await read('notes/a.md', TOOL)).toEqual({ ok: 'inside' })
     expect(await read(at('ws/notes/a.md'), TOOL)).toEqual({ ok: 'inside' })
     expect(await read('notes/a.md', 'FileRead(notes/*)')).toEqual({ ok: 'inside' })
@@ -60,7 +60,7 @@ describe('file_read', () => {
     expect(violations).toEqual([])
   })
 
-  it('says the same for what is not granted and for what is not there', async () => {
+  it('gives the same answer for files that are not granted and files that do not exist', async () => {
     const same = (path: string): HostReply => ({
       error: `\`${path}\` is missing or not granted`,
       code: 'capability-denied',
@@ -94,7 +94,7 @@ describe('file_read', () => {
     expect(violations).toEqual([{ violationType: 'PathTraversal', details: path }])
   })
 
-  it('knows the workspace by either of its names', async () => {
+  it('accepts the workspace by its path and by its real path', async () => {
     symlinkSync(at('ws'), at('alias'))
     const aliased = (path: string, grant: string): Promise<HostReply> =>
       ask('file_read', { path }, [grant], { workspace: at('alias') })
@@ -113,7 +113,7 @@ describe('file_read', () => {
     expect(await read('hard', TOOL)).toMatchObject({ code: 'capability-denied' })
   })
 
-  it('wants a path, a file, and not too much of it', async () => {
+  it('requires a path to a file within the size limit', async () => {
     expect(await ask('file_read', {}, [TOOL])).toMatchObject({ error: 'missing parameter `path`' })
     expect(await read('notes', TOOL)).toMatchObject({ error: expect.any(String) })
     writeFileSync(at('ws/big'), Buffer.alloc(1024 * 1024 + 1, 97))
@@ -127,16 +127,16 @@ describe('file_read', () => {
 describe('file_write and file_list', () => {
   const write = (path: string, ...grants: readonly string[]): Promise<HostReply> =>
     ask('fs_write', { path, content: 'new' }, grants)
-  it('writes what is granted, also new files in new directories', async () => {
+  it('writes granted files, including new files in new directories', async () => {
     expect(await write('deep/er/x.txt', 'ToolInvoke(file_write)')).toEqual({ ok: 3 })
     expect(readFileSync(at('ws/deep/er/x.txt'), 'utf8')).toBe('new')
     expect(await write('b.txt', 'FileWrite(*.txt)')).toEqual({ ok: 3 })
     expect(readFileSync(at('ws/b.txt'), 'utf8')).toBe('new')
   })
-  it('a grant to read takes nothing from a grant to write', async () => {
+  it('a read grant does not restrict a write grant', async () => {
     expect(await write('b.txt', 'ToolInvoke(file_write)', `FileRead(${at('ws')}/**)`)).toEqual({ ok: 3 })
   })
-  it('touches nothing else', async () => {
+  it('cannot write anything else', async () => {
     symlinkSync(at('out/made'), at('ws/dangling'))
     for (const path of ['../out/made', 'dangling', at('out/made')]) {
       expect(await write(path, 'ToolInvoke(file_write)')).toMatchObject({ code: 'path-traversal' })
@@ -167,7 +167,7 @@ describe('file_write and file_list', () => {
 describe('net_fetch', () => {
   const fetch = (url: string, grants: readonly string[], more: Partial<HostParts> = {}): Promise<HostReply> =>
     ask('net_fetch', { url }, grants, more)
-  it('asks for the capability first, then judges the address, and never fetches without a fetcher', async () => {
+  it('checks the capability first, then the address, and never fetches without a fetcher', async () => {
     expect(await fetch('http://169.254.169.254/', [])).toMatchObject({ code: 'capability-denied' })
     for (const url of [
       'http://169.254.169.254/x',
@@ -188,7 +188,7 @@ describe('net_fetch', () => {
     })
     expect(violations.map(({ violationType }) => violationType)).toContain('SsrfBlocked')
   })
-  it('hands the request to the fetcher', async () => {
+  it('passes the request to the fetcher', async () => {
     const seen: FetchRequest[] = []
     const fetcher = async (
       request: FetchRequest,
@@ -243,7 +243,7 @@ describe('memory, variables and the rest', () => {
       code: 'unsupported',
     })
   })
-  it('a tool that breaks tells the guest nothing', async () => {
+  it('an exception in a tool discloses nothing to the guest', async () => {
     const tool = async (): Promise<Json> => {
       throw new Error('password is hunter2')
     }

@@ -22,7 +22,7 @@ const MAX_VALUE = 65_536
 
 type Handler = (params: Params, signal: AbortSignal) => Promise<Json>
 
-/** The older names of the same functions, so that existing modules run. */
+/** Older names of the same functions, so that existing modules run. */
 const ALIASES: Readonly<Record<string, string>> = {
   fs_read: 'file_read',
   fs_write: 'file_write',
@@ -66,7 +66,7 @@ export function createHostFunctions(parts: HostParts): HostFunctions {
   }
 }
 
-/** Unknown failures tell the guest nothing. */
+/** Unexpected errors disclose nothing to the guest. */
 function replyOf(error: unknown): HostReply {
   if (error instanceof HostRefusal) return { error: error.message, code: error.code }
   if (error instanceof SandboxError) return { error: error.message, code: error.code }
@@ -92,7 +92,7 @@ async function fetchFor(parts: HostParts, params: Params, signal: AbortSignal): 
     const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
     return { status, headers, body }
   } catch (error) {
-    // What a name leads to is known only here.
+    // Only the fetcher knows the address that a host name resolves to.
     if (error instanceof SandboxError && error.code === 'ssrf-blocked') throw ssrf(parts, url, error.message)
     throw error
   }
@@ -156,7 +156,7 @@ function readVariable(parts: HostParts, name: string): Json {
   return value
 }
 
-/** Functions that exist by name and that a WASM skill has no way to yet. */
+/** Functions of the interface that WASM skills cannot use yet. */
 function unavailable(
   parts: HostParts,
   kind: 'ShellExec' | 'AgentMessage' | 'ToolInvoke',

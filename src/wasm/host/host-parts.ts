@@ -2,63 +2,63 @@ import type { Json } from '../../model/event.ts'
 import type { Capability } from '../../policy/grants/capability.ts'
 import type { NetworkPolicy } from '../../policy/network/network.ts'
 
-/** The seeds' names for what a skill was stopped from doing. */
+/** Types of violations that a skill can cause. */
 export type ViolationType =
   | 'CapabilityDenied'
   | 'PathTraversal'
   | 'SsrfBlocked'
   | 'ResourceExhausted'
   | 'Timeout'
-/** One thing that a run was stopped from doing. */
+/** One action that was blocked during a run. */
 export type SkillViolation = { readonly violationType: ViolationType; readonly details: string }
 
-/** The answer to one request, as the guest reads it. */
+/** The reply to one request, as the guest reads it. */
 export type HostReply = { readonly ok: Json } | { readonly error: string; readonly code: string }
 
-/** What a guest may ask of the host. Every function checks the capability, then the place, then acts. */
+/** The host functions of a run. Each checks the capability, then the path or address, then acts. */
 export interface HostFunctions {
   call(method: string, params: Params, signal: AbortSignal): Promise<HostReply>
-  /** Files of a program for WASI; no guest can name these functions itself. */
+  /** File functions for WASI programs; a guest cannot call them by name. */
   files(method: string, params: Params): HostReply
-  /** Ends the run's open files. */
+  /** Closes the run's open files. */
   close(): void
 }
 /** Parameters as the guest wrote them. */
 export type Params = Readonly<Record<string, unknown>>
 
-/** A request that has passed the capability and the checks of its text. */
+/** A request that passed the capability check and the checks of its text. */
 export type FetchRequest = {
   readonly url: string
   readonly method: string
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | undefined
 }
-/** What came back, cut to a size by the fetcher. */
+/** A response, truncated to the size limit by the fetcher. */
 type FetchReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
-/** Fetches a URL on an address that it has checked itself; the names' answers are its business. */
+/** Fetches a URL. The fetcher resolves the host name and checks the address itself. */
 export type Fetcher = (request: FetchRequest, signal: AbortSignal) => Promise<FetchReply>
 
-/** One agent's memory. Quotas across keys are the store's. */
+/** One agent's memory. The store enforces quotas across keys. */
 export interface MemoryStore {
   recall(key: string): Promise<Json | undefined>
   store(key: string, value: Json): Promise<void>
 }
 
-/** A tool of the caller's. It is asked only when `ToolInvoke` of its name is granted. */
+/** A tool of the caller. It is called only when `ToolInvoke` is granted for its name. */
 type Tool = (method: string, params: Params, signal: AbortSignal) => Promise<Json>
 
-/** What one run of one skill has been given. */
+/** The configuration of one run of one skill. */
 export type HostParts = {
   readonly grants: readonly Capability[]
-  /** The directory that relative paths start from and that no path leaves. */
+  /** Relative paths start in this directory, and no path may leave it. */
   readonly workspace?: string | undefined
   readonly fetcher?: Fetcher | undefined
-  /** Which addresses the operator permits; every public one when absent. */
+  /** Addresses that the operator permits; every public address when absent. */
   readonly network?: NetworkPolicy | undefined
   readonly memory?: MemoryStore | undefined
   /** Declared variables; never the host's own environment. */
@@ -68,7 +68,7 @@ export type HostParts = {
   readonly onViolation: (violation: SkillViolation) => void
 }
 
-/** A refusal on its way to the guest. */
+/** A refusal that is reported to the guest. */
 export class HostRefusal extends Error {
   readonly code: string
 
@@ -78,18 +78,18 @@ export class HostRefusal extends Error {
   }
 }
 
-/** SECURITY: one sentence for what is not granted and what is not there, so that nothing can be probed. */
+/** SECURITY: one message for paths that are not granted and paths that do not exist, so that neither can be probed. */
 export const notHere = (name: string): HostRefusal =>
   new HostRefusal('capability-denied', `\`${name.slice(0, 200)}\` is missing or not granted`)
 
-/** A text parameter, or the refusal that names it. */
+/** A text parameter; throws a refusal that names the parameter if it is missing. */
 export function textParam(params: Params, name: string): string {
   const value = params[name]
   if (typeof value !== 'string') throw new HostRefusal('invalid-input', `missing parameter \`${name}\``)
   return value
 }
 
-/** Records that a capability was missing and refuses. */
+/** Records the missing capability and returns the refusal. */
 export function denied(parts: HostParts, what: string, name: string): HostRefusal {
   parts.onViolation({ violationType: 'CapabilityDenied', details: `${what} ${name.slice(0, 200)}` })
   return notHere(name)

@@ -1,14 +1,14 @@
 import type { Answer } from '../worker/guest-worker.ts'
 import type { HostFunctions, HostReply, Params } from './host-parts.ts'
 
-/** The text of a guest's request becomes a call, and its answer text again. */
+/** Parses a guest's request text, calls the host function and serialises the reply. */
 
 const refusal = (error: string, code = 'invalid-input'): HostReply => ({ error, code })
 
-/** INVARIANT: only the worker writes it; what a guest names goes to `call`, which knows no such name. */
+/** INVARIANT: only the worker uses this prefix; methods named by a guest go to `call`, which has no such method. */
 const FILES = 'wasi:'
 
-/** Answers a guest's questions; nothing that it writes makes this throw. */
+/** Answers a guest's requests; no input makes it throw. */
 export function requestHandlerFor(host: HostFunctions, messageBytes: number): Answer {
   return async (method, text, signal) => {
     try {
@@ -16,7 +16,7 @@ export function requestHandlerFor(host: HostFunctions, messageBytes: number): An
       if (Buffer.byteLength(reply) <= messageBytes) return reply
       return JSON.stringify(refusal(`the reply is longer than ${messageBytes} bytes`, 'resource-exhausted'))
     } catch {
-      // A tool may answer with something that JSON cannot hold.
+      // A tool may return a value that JSON cannot represent.
       return JSON.stringify(refusal('the host could not do it', 'internal'))
     }
   }
@@ -49,7 +49,7 @@ function parsed(text: string): unknown {
   }
 }
 
-/** What plain text means to a function that is named by its import. */
+/** The parameter that plain text stands for, by the name of the import. */
 const PLAIN_PARAM: Readonly<Record<string, string>> = {
   file_read: 'path',
   file_list: 'path',
@@ -57,7 +57,7 @@ const PLAIN_PARAM: Readonly<Record<string, string>> = {
   memory_recall: 'key',
 }
 
-/** Parameters as a JSON object, or the one that matters as plain text. */
+/** Parameters as a JSON object, or the main parameter as plain text. */
 function namedParams(method: string, text: string): Params {
   const value = parsed(text)
   if (isParams(value)) return value

@@ -24,7 +24,7 @@ const MAX_CHUNK = 262_144
 const MAX_SIZE = 64 * 1024 * 1024
 const MAX_ENTRIES = 10_000
 
-/** The files of programs for WASI: every path is judged like the path of a host function, every use is of a handle. */
+/** Files of WASI programs: every path is checked like the path of a host function; open files are used by handle. */
 export class WasiFiles {
   readonly #parts: HostParts
   readonly #handles = new Map<number, number>()
@@ -63,7 +63,7 @@ export class WasiFiles {
     }
   }
 
-  /** Closes what the guest left open. */
+  /** Closes the files that the guest left open. */
   close(): void {
     for (const fd of this.#handles.values()) closeSync(fd)
     this.#handles.clear()
@@ -81,7 +81,7 @@ export class WasiFiles {
     const changes = write === true || create === true || truncate === true
     const path = textParam(params, 'path')
     const seen = judgedPath(this.#parts, changes ? WRITE : directory === true ? LIST : READ, path)
-    // SECURITY: who may write may not for that reason read.
+    // SECURITY: permission to write does not imply permission to read.
     if (changes && read === true) judgedPath(this.#parts, { ...READ, op: 'write' }, path)
     if (seen.state === 'exists' && create === true && exclusive === true)
       throw new HostRefusal('exists', 'the file exists')
@@ -169,8 +169,8 @@ function opened(seen: PathObservation, flags: number, path: string): number {
 }
 
 /**
- * The name in a directory that is open and is the one that was judged.
- * PLATFORM: Node has no openat; on Linux the descriptor's own directory stands under /proc.
+ * Runs the action on a path inside the opened parent directory, which is the directory that was checked.
+ * PLATFORM: Node has no openat; on Linux, /proc/self/fd/<descriptor> refers to the opened directory.
  */
 function withParent(seen: PathObservation, path: string, action: (place: string) => Json): Json {
   const real = realOf(seen)

@@ -1,4 +1,4 @@
-/** Reading and writing of the binary format's numbers. The bytes read were validated before. */
+/** Reads and writes the numbers of the binary format. The input bytes have been validated before. */
 
 /** A cursor over a module's bytes. */
 export class ByteReader {
@@ -26,7 +26,7 @@ export class ByteReader {
     return value >>> 0
   }
 
-  /** A 64-bit count as a double: exact below 2^53, and above it only compared with limits. */
+  /** A 64-bit count as a double: exact below 2^53; larger values are only compared with limits. */
   u64(): number {
     let value = 0
     let scale = 1
@@ -39,7 +39,7 @@ export class ByteReader {
     return value
   }
 
-  /** Steps over one LEB128 number of any width. */
+  /** Skips one LEB128 number of any width. */
   skipNumber(): void {
     while (((this.bytes[this.at++] as number) & 0x80) !== 0);
   }
@@ -52,10 +52,10 @@ export class ByteReader {
   }
 }
 
-// Copying byte by byte beats the call for the short spans between two charges.
+// For the short spans between two charges, copying byte by byte is faster than calling `set`.
 const SHORT_SPAN = 48
 
-/** A growing buffer. */
+/** A growing byte buffer. */
 export class ByteWriter {
   bytes: Uint8Array
   length = 0
@@ -90,7 +90,7 @@ export class ByteWriter {
     this.u8(rest)
   }
 
-  /** A signed LEB128 of any whole number that a double holds exactly. */
+  /** A signed LEB128 number; any integer that a double holds exactly. */
   signed(value: number): void {
     let rest = value
     for (;;) {

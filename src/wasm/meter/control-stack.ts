@@ -1,19 +1,19 @@
-/** What kind of block a label belongs to. */
+/** The kind of block that a label belongs to. */
 export const LABEL = { function: 0, block: 1, loop: 2, if: 3, else: 4, try: 5 } as const
 
-/** The blocks around the current instruction, outermost first. Columns instead of objects: code is long. */
+/** The blocks around the current instruction, outermost first. Parallel arrays, not objects, because code is long. */
 export class ControlStack {
   depth = 0
   kind = new Uint8Array(64)
-  /** Was the code live where the block begins? Then what follows its end counts as live too. */
+  /** Whether the code is live at the start of the block; if so, the code after its end counts as live too. */
   live = new Uint8Array(64)
-  /** Has some branch already settled what is owed at this label? */
+  /** Whether a branch has already fixed the fuel owed at this label. */
   fixed = new Uint8Array(64)
-  /** Fuel owed, not yet charged, where branches to this label arrive. */
+  /** Fuel owed (used but not yet charged) on every branch to this label. */
   owed = new Int32Array(64)
-  /** Fuel owed where the block begins: what the missing `else` of an `if` arrives with. */
+  /** Fuel owed at the start of the block; an `if` without `else` reaches its end with this amount. */
   owedAtEntry = new Int32Array(64)
-  /** Where the meter's value is held at the beginning. */
+  /** Where the meter's value is held at the start of the block. */
   placeAtEntry = new Uint8Array(64)
 
   reset(): void {
@@ -45,13 +45,13 @@ export class ControlStack {
     this.placeAtEntry = doubled(this.placeAtEntry, new Uint8Array(size))
   }
 
-  /** Fixes what is owed at a label: a branch arrives there with it. */
+  /** Fixes the fuel owed at a label, for every branch to it. */
   fix(index: number, owed: number): void {
     this.fixed[index] = 1
     this.owed[index] = owed
   }
 
-  /** What must be owed at the end of a block because other paths arrive with it; -1 when none does. */
+  /** Fuel that must be owed at the end of a block because other paths reach it with that amount; -1 if there are none. */
   owedAtEnd(index: number): number {
     const kind = this.kind[index]
     if (kind === LABEL.loop) return -1
@@ -60,7 +60,7 @@ export class ControlStack {
     return kind === LABEL.if ? (this.owedAtEntry[index] as number) : -1
   }
 
-  /** What a branch to this label must owe; -1 when it is the first and may choose. */
+  /** Fuel that a branch to this label must owe; -1 if it is the first branch and may choose. */
   owedByBranch(index: number): number {
     return this.kind[index] === LABEL.loop ? 0 : this.owedAtEnd(index)
   }

@@ -2,7 +2,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
 import { unsupportedFeature } from './opcodes.ts'
 
-/** The outline of a module: what a rewrite and a caller need to know besides the code itself. */
+/** The outline of a module: everything that the rewriter and the caller need besides the code. */
 
 /** Section ids of the binary format. */
 export const SECTION = {
@@ -22,7 +22,7 @@ export const SECTION = {
   tag: 13,
 } as const
 
-/** One section: `header` is where its id stands, `start` to `end` its content. */
+/** One section: `header` is the offset of its id, `start` to `end` its content. */
 export type Section = {
   readonly id: number
   readonly header: number
@@ -30,7 +30,7 @@ export type Section = {
   readonly end: number
 }
 
-/** A function type: the codes of its values, and where the results stand in the bytes. */
+/** A function type: its value types, and the byte range of its results. */
 export type FunctionType = {
   readonly params: readonly number[]
   readonly results: readonly number[]
@@ -38,13 +38,13 @@ export type FunctionType = {
   readonly resultsEnd: number
 }
 
-/** Ceilings of a memory (pages) or a table (elements), as declared. */
+/** Limits of a memory (pages) or a table (elements), as declared. */
 export type SizeLimits = { readonly min: number; readonly max: number | undefined }
 
 /** A table's declaration; `type` is its element type. */
 type TableShape = SizeLimits & { readonly type: number }
 
-/** What can be imported and exported. */
+/** The kinds of imports and exports. */
 export type ExternKind = 'function' | 'table' | 'memory' | 'global' | 'tag'
 const KINDS: readonly ExternKind[] = ['function', 'table', 'memory', 'global', 'tag']
 
@@ -53,10 +53,10 @@ export type ImportShape = {
   readonly module: string
   readonly name: string
   readonly kind: ExternKind
-  /** Of a function: its type. */
+  /** For a function: the index of its type. */
   readonly type: number
 }
-/** One export; `index` counts the imported ones of its kind first. */
+/** One export; `index` counts the imports of the same kind first. */
 type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly index: number }
 
 /** A module without its code. */
@@ -74,7 +74,7 @@ export type ModuleShape = {
   readonly start: number | undefined
 }
 
-/** Value types that may stand in a metered module. Anything else belongs to a feature that is refused. */
+/** Value types that a metered module may use. All others belong to features that are refused. */
 const VALUE_TYPES: ReadonlySet<number> = new Set([0x7f, 0x7e, 0x7d, 0x7c, 0x7b, 0x70, 0x6f])
 
 /** Reads one value type. */
@@ -87,7 +87,7 @@ export function valueType(reader: ByteReader): number {
   )
 }
 
-/** How many entries of a kind the module imports. */
+/** The number of imports of a kind. */
 export const importedCount = ({ imports }: ModuleShape, kind: ExternKind): number => countOf(imports, kind)
 
 const countOf = (imports: readonly ImportShape[], kind: ExternKind): number =>
@@ -202,7 +202,7 @@ function limitsOf(reader: ByteReader): SizeLimits {
   return { min: reader.u64(), max: (flags & 1) !== 0 ? reader.u64() : undefined }
 }
 
-/** The type of an exported function, or nothing when there is none of that name. */
+/** The type of an exported function, or `undefined` if there is no such export. */
 export function exportedFunction(shape: ModuleShape, wanted: string): FunctionType | undefined {
   const found = shape.exports.find(({ name, kind }) => name === wanted && kind === 'function')
   if (!found) return undefined

@@ -2,13 +2,13 @@ import { ByteWriter } from './bytes.ts'
 import { OP } from './opcodes.ts'
 
 /**
- * The meter is one i64 global, `fuel << 16 | frames left`: negative means that the fuel is used up, bit 15
- * that the frames are. A function keeps it in a local and writes it back before every call.
+ * The meter is one i64 global, `fuel << 16 | frames left`. A negative value means that the fuel is used up; bit 15 is
+ * set when the frames are used up. A function keeps the meter in a local and writes it back before every call.
  */
 const FUEL_SHIFT = 16
-/** One unit of fuel in the word. */
+/** One unit of fuel in the meter's i64. */
 const FUEL_UNIT = 2 ** FUEL_SHIFT
-/** Frames are counted in 15 bits. */
+/** The frame count has 15 bits. */
 export const MAX_FRAMES = 2 ** 15 - 1
 
 const SPENT = signedBytes(BigInt.asIntN(64, 0x8000_0000_0000_8000n))
@@ -21,19 +21,19 @@ function signedBytes(value: bigint): Uint8Array {
   return writer.done()
 }
 
-/** Where the meter's current value is: in the function's local, in the global, or (3) the same in both. */
+/** Where the meter's current value is held: in the function's local, in the global, or (3) in both. */
 export const METER_AT = { local: 1, global: 2 } as const
 
 /**
- * Small amounts may stay owed across a run of calls, which saves a load and a store for each; the host
- * counts what is left at the end. INVARIANT: a module that catches exceptions never owes anything at a call.
+ * Small amounts of fuel may stay uncharged across calls, which saves a load and a store per call; the host checks the
+ * meter again after the run. INVARIANT: in a module that catches exceptions, no fuel is owed at a call.
  */
 export const MAX_DEFERRED_FUEL = 64
 
-/** V8 needs far longer for some instructions than their one unit of fuel says (facts: ns per unit). */
+/** Extra cost of instructions that take V8 far longer than one unit of fuel accounts for (measured in ns per unit). */
 export const WORK_COST = { throw: 1024, grow: 256, tableElement: 15 } as const
 
-/** Writes one function's fuel arithmetic and knows what is owed at the current instruction. */
+/** Emits the fuel arithmetic of one function and tracks the fuel owed at the current instruction. */
 export class FuelEmitter {
   readonly code = new ByteWriter()
   /** Fuel used since the last charge. */
@@ -41,7 +41,7 @@ export class FuelEmitter {
   meterAt: number = METER_AT.local
   charges = 0
   calls = 0
-  /** Set by whatever needs the frame with its way out: checks, traps, handlers. */
+  /** Set by code that branches to the frame's exit: checks, traps, handlers. */
   needsFrame = false
   needsScratch = false
   maxDeferred = MAX_DEFERRED_FUEL
@@ -57,7 +57,7 @@ export class FuelEmitter {
   begin(fuelLocal: number): void {
     this.code.reset()
     this.#fuelLocal = fuelLocal
-    // Wasmtime counts the entry of a function as one.
+    // Wasmtime charges one unit for entering a function.
     this.pending = 1
     this.meterAt = METER_AT.local
     this.charges = 0
@@ -86,7 +86,7 @@ export class FuelEmitter {
     else this.#with(OP.globalGet, this.#meter)
   }
 
-  /** Charges until `owed` is pending, with the value in `place`. */
+  /** Charges pending fuel until only `owed` is left; afterwards the meter's value is held in `place`. */
   settle(owed: number, place: number = METER_AT.local): void {
     const charge = this.pending - owed
     this.pending = owed
@@ -102,20 +102,20 @@ export class FuelEmitter {
     this.meterAt = charge === 0 ? METER_AT.local | METER_AT.global : place
   }
 
-  /** A call follows; afterwards the global is right and the local is stale. */
+  /** Before a call; after it the global is current and the local is stale. */
   beforeCall(): void {
     this.calls++
     if (!(this.meterAt & METER_AT.global) || this.pending > this.maxDeferred) this.settle(0, METER_AT.global)
     this.meterAt = METER_AT.global
   }
 
-  /** A tail call follows: the frame is given back first. */
+  /** Before a tail call: releases the frame first. */
   beforeTailCall(): void {
     this.calls++
     this.leave()
   }
 
-  /** Everything charged and the frame given back. */
+  /** Charges all pending fuel and releases the frame. */
   leave(): void {
     this.#load()
     const change = 1 - this.pending * FUEL_UNIT
@@ -125,7 +125,7 @@ export class FuelEmitter {
     this.pending = 0
   }
 
-  /** The function may end here without its epilogue: by a trap or an exception. */
+  /** Before a trap or an exception, which may leave the function without its epilogue. */
   beforeExit(): void {
     this.needsFrame = true
     this.settle(0, METER_AT.global)
@@ -138,13 +138,13 @@ export class FuelEmitter {
     this.#with(OP.brIf, depth)
   }
 
-  /** Ends the run when the fuel is used up. Nothing is pending and the local is right. */
+  /** Ends the run if the fuel is used up. Requires that nothing is pending and the local is current. */
   check(depth: number): void {
     this.#with(OP.localGet, this.#fuelLocal)
     this.#jumpIfNegative(depth)
   }
 
-  /** Charges the i32 on top of the stack as fuel, one unit each, before the instruction that takes it. */
+  /** Charges the i32 on top of the stack, one unit of fuel each, before the instruction that consumes it. */
   chargeLength(depth: number): void {
     this.settle(0)
     this.needsScratch = true
@@ -163,7 +163,7 @@ export class FuelEmitter {
     this.code.u8(OP.i64ExtendI32U)
   }
 
-  /** Takes a fixed amount off the allowance for instructions that are slow in V8. */
+  /** Subtracts a fixed amount from the allowance for instructions that are slow in V8. */
   chargeWork(amount: number, depth: number): void {
     this.settle(this.pending)
     this.#with(OP.globalGet, this.#work)
@@ -172,7 +172,7 @@ export class FuelEmitter {
     this.#endWork(depth)
   }
 
-  /** The same for each element of the length that `chargeLength` or `beforeGrow` has kept. */
+  /** The same per element of the length that `chargeLength` or `beforeGrow` saved. */
   chargeWorkForLength(each: number, depth: number): void {
     this.settle(this.pending)
     this.#with(OP.globalGet, this.#work)
@@ -182,14 +182,14 @@ export class FuelEmitter {
     this.#endWork(depth)
   }
 
-  /** Keeps the amount on top of the stack by which something is to grow. */
+  /** Saves the requested growth, which is on top of the stack. */
   beforeGrow(depth: number): void {
     this.chargeWork(WORK_COST.grow, depth)
     this.needsScratch = true
     this.#with(OP.localTee, this.#fuelLocal + 1)
   }
 
-  /** Charges what it has grown by, one unit each; a refused growth (-1 on the stack) costs nothing. */
+  /** Charges the growth, one unit each; a failed growth (-1 on the stack) costs nothing. */
   afterGrow(depth: number): void {
     const [fuel, amount, answer] = [this.#fuelLocal, this.#fuelLocal + 1, this.#fuelLocal + 2]
     this.#with(OP.localTee, answer)
@@ -213,7 +213,7 @@ export class FuelEmitter {
     this.#jumpIfNegative(depth)
   }
 
-  /** In a handler: the fuel is what the thrower left, the frames are this function's own. */
+  /** At the start of a handler: takes the fuel from the global (as the throw left it) and the frames from the local. */
   resync(): void {
     this.needsFrame = true
     this.#with(OP.globalGet, this.#meter)
@@ -226,7 +226,7 @@ export class FuelEmitter {
     this.meterAt = METER_AT.local
   }
 
-  /** The way in, written to `head`: takes a frame and leaves at once when frames or fuel are used up. */
+  /** The function's entry code, written to `head`: takes a frame and exits if frames or fuel are used up. */
   enter(head: ByteWriter): void {
     head.u8(OP.globalGet)
     head.u32(this.#meter)
@@ -237,14 +237,14 @@ export class FuelEmitter {
     head.all([OP.i64And, OP.i64Const, 0, OP.i64Ne, OP.brIf, 0])
   }
 
-  /** The way out of an ended run. A trap and no exception: the guest cannot catch it. */
+  /** The exit of an ended run. A trap, not an exception, because the guest cannot catch a trap. */
   trap(): void {
     this.#with(OP.localGet, this.#fuelLocal)
     this.#with(OP.globalSet, this.#meter)
     this.code.u8(OP.unreachable)
   }
 
-  /** One subtraction before a body that cannot branch. */
+  /** One subtraction before a body without branches. */
   chargeUpFront(head: ByteWriter): void {
     head.u8(OP.globalGet)
     head.u32(this.#meter)
@@ -254,7 +254,7 @@ export class FuelEmitter {
     head.u32(this.#meter)
   }
 
-  /** One subtraction behind a body whose local, zero at first, gathered the charges. */
+  /** One subtraction after the body; its local started at zero and collected the charges. */
   chargeGathered(): void {
     this.#with(OP.globalGet, this.#meter)
     if (this.charges > 0) {

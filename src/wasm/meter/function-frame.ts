@@ -3,18 +3,18 @@ import type { FunctionType } from './decode.ts'
 import type { FuelEmitter } from './fuel-emitter.ts'
 import { OP } from './opcodes.ts'
 
-/** What all functions of a module share. */
+/** State shared by all functions of a module. */
 export type CodeContext = {
   readonly bytes: Uint8Array
   readonly meterGlobal: number
-  /** The index of a type `() -> results of that type`, made when first asked for. */
+  /** The index of a type `() -> results of that type`, created on first use. */
   readonly resultsOnly: (type: FunctionType) => number
 }
 
-/** A rewritten body, still without its frame. */
+/** A rewritten body without its frame. */
 export type BodyShape = {
   readonly type: FunctionType
-  /** Does something branch to the end of the function? */
+  /** Whether any branch targets the end of the function. */
   readonly wrapped: boolean
   readonly loops: number
   readonly start: number
@@ -22,13 +22,13 @@ export type BodyShape = {
   readonly end: number
 }
 
-/** Short functions without loops and calls are charged once; they overrun a budget by at most this. */
+/** Short functions without loops and calls are charged once; they can exceed the budget by at most this amount. */
 const LEAF_BYTES = 512
 
 const I32 = 0x7f
 const I64 = 0x7e
 
-/** Puts the frame around a body and appends it, with its size, to the code section. */
+/** Wraps a body in its frame and appends it, with its size, to the code section. */
 export function writeFunction(
   context: CodeContext,
   fuel: FuelEmitter,
@@ -44,7 +44,7 @@ export function writeFunction(
   out.append(fuel.code)
 }
 
-/** The original locals and ours behind them, so that no index moves. */
+/** The original locals followed by the meter's, so that no index changes. */
 function localsOf({ bytes }: CodeContext, { start, bodyAt }: BodyShape, ours: readonly number[]): ByteWriter {
   const head = new ByteWriter(256)
   const reader = new ByteReader(bytes, start)
@@ -62,7 +62,7 @@ function openBlock({ resultsOnly }: CodeContext, type: FunctionType, head: ByteW
   else head.signed(resultsOnly(type))
 }
 
-/** No check and no frame: one charge before the body, or behind it when its paths differ. */
+/** No check and no frame: one charge before the body, or after it when its paths differ in cost. */
 function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
   const head = localsOf(context, body, fuel.charges > 0 ? [I64] : [])
   if (!body.wrapped && fuel.charges === 0) {
@@ -78,7 +78,7 @@ function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): By
 }
 
 /**
- * Two blocks around the body: leaving the inner one is a return, leaving the outer one the end of the run.
+ * Two blocks around the body: a branch out of the inner block returns, a branch out of the outer block ends the run.
  *
  *     block  enter  block (results)  body  end  leave  return  end  trap
  */

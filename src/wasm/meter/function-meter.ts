@@ -10,23 +10,23 @@ import { BULK, COSTS, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 
 /**
- * Rewrites function bodies one by one. Instructions are copied in spans; charges are written between them,
- * only where paths with different amounts meet.
+ * Rewrites function bodies one at a time. Instructions are copied in spans; charges are inserted between them, only
+ * where paths with different amounts meet.
  */
 export class FunctionMeter {
   readonly #context: CodeContext
   readonly #reader: ByteReader
   readonly #fuel: FuelEmitter
   readonly #stack = new ControlStack()
-  /** Where the current instruction begins, and up to where the source is copied. */
+  /** Start of the current instruction, and the end of the source copied so far. */
   #opAt = 0
   #copied = 0
   #live = true
   #loops = 0
-  /** May labels carry debt? Not where a branch table meets labels that disagree. */
+  /** Whether fuel may be owed at labels. Disabled when the targets of a branch table require different amounts. */
   #defer = true
   #conflict = false
-  /** Set when an exception handler is met while debt may ride across calls: start over with `ride` 0. */
+  /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
 
   constructor(context: CodeContext, ride: number) {
@@ -36,7 +36,7 @@ export class FunctionMeter {
     this.#fuel.maxDeferred = ride
   }
 
-  /** How many loops the last function has that can be reached. */
+  /** The number of reachable loops in the last function. */
   get loops(): number {
     return this.#loops
   }
@@ -73,13 +73,13 @@ export class FunctionMeter {
     return true
   }
 
-  /** Copies the source up to the current instruction, so that code can be written before it. */
+  /** Copies the source up to the current instruction, so that code can be inserted before it. */
   #sync(): void {
     this.#fuel.code.span(this.#context.bytes, this.#copied, this.#opAt)
     this.#copied = this.#opAt
   }
 
-  /** Copies the current instruction too, so that code can be written behind it. */
+  /** Copies the current instruction too, so that code can be inserted after it. */
   #syncPast(): void {
     this.#opAt = this.#reader.at
     this.#sync()
@@ -101,7 +101,7 @@ export class FunctionMeter {
     } else this.#control(op)
   }
 
-  /** The first immediate of the current instruction, which was already stepped over. */
+  /** The first immediate of the current instruction, which the reader has already passed. */
   #operand(): number {
     const { at } = this.#reader
     this.#reader.at = this.#opAt + 1
@@ -143,7 +143,7 @@ export class FunctionMeter {
     }
   }
 
-  /** Instructions that leave the straight line or need a charge of their own; the code here is live. */
+  /** Control-flow instructions and instructions with their own charge; called only for live code. */
   #act(op: number): void {
     const fuel = this.#fuel
     fuel.pending += COSTS[op] as number
@@ -190,7 +190,7 @@ export class FunctionMeter {
     }
   }
 
-  /** Growth is charged when it is known to have happened, as Wasmtime does. */
+  /** Growth is charged after it has succeeded, as in Wasmtime. */
   #grow(): void {
     this.#fuel.beforeGrow(this.#stack.depth)
     this.#syncPast()
@@ -266,12 +266,12 @@ export class FunctionMeter {
       fuel.meterAt = METER_AT.local
     }
     stack.depth--
-    // Code behind a block counts as live when its beginning was, though nothing may reach it: never unmetered.
+    // Code after a block counts as live if the block's start was, even if unreachable: no code is left unmetered.
     this.#live = stack.live[index] === 1
     if (!this.#live) fuel.pending = 0
   }
 
-  /** What a branch to this label must owe; -1 when it may choose. */
+  /** Fuel that a branch to this label must owe; -1 if the branch may choose. */
   #owedBy(index: number): number {
     return this.#defer ? this.#stack.owedByBranch(index) : 0
   }
@@ -283,7 +283,7 @@ export class FunctionMeter {
     this.#stack.fix(index, this.#fuel.pending)
   }
 
-  /** A return becomes a branch to the end, where the frame is given back. */
+  /** A return becomes a branch to the end of the body, where the frame is released. */
   #return(): void {
     const outermost = this.#stack.depth - 1
     this.#branchTo(outermost)
@@ -354,7 +354,7 @@ export class FunctionMeter {
     if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth)
   }
 
-  /** The end of the body is a label too: what is owed there is the same on every way to it. */
+  /** The end of the body is a label too: every path must reach it with the same amount owed. */
   #settleEnd(): void {
     const fuel = this.#fuel
     if (this.#stack.fixed[0] === 1) {

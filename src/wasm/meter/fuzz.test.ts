@@ -13,13 +13,13 @@ const FUEL = 20_000
 const FRAMES = 100
 
 describe(`random modules, seed ${seed}`, { timeout: full ? 900_000 : 60_000 }, () => {
-  it('cost what counting every instruction says, and give the same results', async () => {
+  it('cost as much fuel as counting every instruction, and give the same results', async () => {
     const modules = Array.from({ length: full ? 5000 : 300 }, (_, index) => randomModule(seed + index * 7919))
     const metered = await runIsolated(
       modules.map(({ plain }) => ({ bytes: meterModule(plain).bytes, fuel: FUEL, frames: FRAMES })),
     )
-    // Only what ended by itself may run without a meter, and only up to the first call that was stopped: it
-    // left the memory half done, and what comes after would see another one.
+    // Only cases that ended by themselves run without a meter, and only up to the first call that was stopped: that call left
+    // the memory half written, so later results would differ.
     const ended = metered.map((calls) => {
       const stopped = calls.findIndex(({ did }) => did === 'fuel' || did === 'stack')
       return stopped === -1 ? calls : calls.slice(0, stopped)
@@ -46,7 +46,7 @@ describe(`random modules, seed ${seed}`, { timeout: full ? 900_000 : 60_000 }, (
   })
 })
 
-/** Valid modules made from valid ones by changing bytes. */
+/** Valid modules made by mutating bytes of valid modules. */
 function mutants(sources: readonly Uint8Array[], wanted: number): readonly Uint8Array[] {
   const dice = new Dice(seed)
   const found: Uint8Array[] = []
@@ -86,12 +86,12 @@ function sources(): readonly Uint8Array[] {
 }
 
 describe(`mutated modules, seed ${seed}`, { timeout: full ? 900_000 : 60_000 }, () => {
-  it('never run past their limit, and the rewrite never makes them invalid', async () => {
+  it('never exceed their limit, and stay valid after the rewrite', async () => {
     const cases = mutants(sources(), full ? 20_000 : 400).flatMap((bytes) => {
       try {
         return [{ bytes: meterModule(bytes, { memoryMb: 4 }).bytes, fuel: FUEL, frames: FRAMES }]
       } catch (error) {
-        // Refusals are fine as long as they are ours; "leaves no room" would be a broken rewrite.
+        // Refusals with a SandboxError are fine, except "leaves no room", which means a broken rewrite.
         expect((error as Error).message).toMatch(/does not support|limit|longer|reserved/)
         return []
       }

@@ -3,7 +3,7 @@ import type { ByteReader } from './bytes.ts'
 import { valueType } from './decode.ts'
 import { BULK, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
 
-/** Steps over what follows an instruction's first byte; branch tables and prefixed ones are left to the caller. */
+/** Skips the immediates after an opcode's first byte; the caller handles branch tables and prefixed opcodes. */
 export function skipImmediates(reader: ByteReader, op: number): void {
   switch (IMMEDIATES[op]) {
     case IMM.none:
@@ -48,7 +48,7 @@ function skipMemoryArgument(reader: ByteReader): void {
   reader.skipNumber()
 }
 
-/** Steps over the rest of a SIMD instruction, from its number on. */
+/** Skips the rest of a SIMD instruction, starting at its opcode number. */
 export function skipSimdImmediates(reader: ByteReader): void {
   const op = reader.u32()
   if (op > 0xff) throw unsupportedFeature('relaxed SIMD')
@@ -61,7 +61,7 @@ export function skipSimdImmediates(reader: ByteReader): void {
   }
 }
 
-/** Steps over the rest of an instruction behind 0xfc and says which one it is. */
+/** Skips the rest of an instruction with prefix 0xfc and returns its number. */
 export function skipBulkImmediates(reader: ByteReader): number {
   const op = reader.u32()
   if (op > BULK.tableFill) throw unsupportedFeature(`the unknown instruction 0xfc ${op}`)
@@ -72,10 +72,10 @@ export function skipBulkImmediates(reader: ByteReader): number {
   return op
 }
 
-// PLATFORM: the engines' own limit.
+// PLATFORM: the limit of the engines.
 const MAX_LOCALS = 50_000
 
-/** Steps over the declarations at the head of a function and counts the locals. */
+/** Skips the local declarations of a function and counts the locals. */
 export function skipLocals(reader: ByteReader): number {
   let count = 0
   for (let groups = reader.u32(); groups > 0; groups--) {

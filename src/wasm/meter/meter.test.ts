@@ -23,7 +23,7 @@ type Metered = {
   readonly exports: Readonly<Record<string, unknown>>
 }
 
-/** An instance whose `run` tells how it ended under a budget. */
+/** An instance whose `run` reports how it ended under a budget. */
 function metered(
   bytes: Uint8Array,
   options: MeterOptions = {},
@@ -50,7 +50,7 @@ function metered(
   }
 }
 
-/** counts local 0 down from n, running the body each time */
+/** Counts local 0 down from n and runs the body each time. */
 const countdown = (n: number, body: Code): Code => [
   op.i32(n),
   op.set(0),
@@ -162,7 +162,7 @@ describe('the limit', () => {
     }
   })
 
-  it('counts frames: 1024 fit, one more does not', () => {
+  it('counts frames: 1024 are allowed, one more is not', () => {
     const deep = (n: number): Uint8Array =>
       plain([op.i32(n), op.call(1)], {
         functions: [
@@ -177,7 +177,7 @@ describe('the limit', () => {
     expect(metered(deep(1023)).run(1_000_000).did).toBe('stack')
   })
 
-  it('stops recursion through tables, and lets tail calls run in one frame', () => {
+  it('stops recursion through tables, and runs tail calls in one frame', () => {
     const indirect = plain([op.i32(0), [0x11, 0, 0]], { table: { min: 1 }, elements: [0] })
     expect(metered(indirect).run(10_000_000).did).toBe('stack')
     expect(metered(plain([op.tailCall(0)])).run(100_000).did).toBe('fuel')
@@ -235,7 +235,7 @@ describe('exceptions', () => {
     expect(metered(deep).run(1_000_000).did).toBe('stack')
   })
 
-  it('give back the frames that they unwind and keep the fuel that was used', () => {
+  it('release the frames that they unwind and keep the used fuel charged', () => {
     const thrower: FunctionSpec = {
       params: [I32],
       body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end, op.throw(0)],
@@ -250,7 +250,7 @@ describe('exceptions', () => {
     expect(left).toBeLessThan(1_000_000 - 50 * 500 * 5)
   })
 
-  it('lose nothing that was owed at the call that threw', () => {
+  it('lose no fuel that was owed at the throwing call', () => {
     const bytes = plain(
       [op.try, op.call(2), op.i32(1), op.drop, op.i32(1), op.drop, op.call(1), op.catchAll, op.end],
       { tags, functions: [{ body: [op.throw(0)] }, { body: [] }] },
@@ -259,12 +259,12 @@ describe('exceptions', () => {
     expect(metered(bytes).run(1000)).toEqual({ did: 'returned', left: 1000 - 9 })
   })
 
-  it('cost more than they look', () => {
+  it('cost extra fuel', () => {
     const bytes = plain([op.loop, op.try, op.throw(0), op.catchAll, op.end, op.br(0), op.end], { tags })
     expect(metered(bytes).run(1_000_000_000, 1024, 100_000).did).toBe('work')
   })
 
-  it('of a host do not stop the count', () => {
+  it('thrown by the host do not stop the count', () => {
     const imports = {
       h: {
         f: () => {
@@ -290,13 +290,13 @@ describe('ceilings', () => {
     expect(metered(grow(16), { memoryMb: 1 }).run(1_000_000).did).toBe('-1')
     expect(() => meterModule(plain([], { memory: { min: 17 } }), { memoryMb: 1 })).toThrow(/needs 17 pages/)
   })
-  it('tables too', () => {
+  it('tables grow to the limit and not beyond', () => {
     const grow = plain([op.nullFunction, op.i32(100), op.tableGrow], { results: [I32], table: { min: 1 } })
     expect(metered(grow, { tableElements: 101 }).run(1_000_000).did).toBe('1')
     expect(metered(grow, { tableElements: 100 }).run(1_000_000).did).toBe('-1')
     expect(() => meterModule(plain([], { table: { min: 2_000_000 } }))).toThrow(/table elements/)
   })
-  it('a smaller maximum of the module stays', () => {
+  it('a smaller maximum declared by the module is kept', () => {
     const grow = plain([op.i32(2), op.memoryGrow], { results: [I32], memory: { min: 1, max: 2 } })
     expect(metered(grow).run(1000).did).toBe('-1')
   })
@@ -322,7 +322,7 @@ describe('what is added', () => {
       )
     }
   })
-  it('keeps the exports, and the values of the module', () => {
+  it('keeps the exports and their values', () => {
     const module = metered(plain([[0x23, 0]], { results: [I64], globals, memory: { min: 1 } }))
     expect(module.run(10).did).toBe('5')
     expect(Object.keys(module.exports).sort()).toEqual([
@@ -332,24 +332,24 @@ describe('what is added', () => {
       'run',
     ])
   })
-  it('the start function runs when the host says so, and is counted', () => {
+  it('the start function runs when the host calls it, and is metered', () => {
     const bytes = plain([], { start: 1, functions: [{ body: [op.loop, op.br(0), op.end] }] })
     const { exports } = metered(bytes)
     ;(exports[METER_EXPORTS.meter] as WasmGlobal).value = meterWord(1000, 1024)
     expect(exports[METER_EXPORTS.start] as WasmFunction).toThrow('unreachable')
     expect(readMeter((exports[METER_EXPORTS.meter] as WasmGlobal).value).spent).toBe('fuel')
   })
-  it('a module with a budget of its own needs no host', () => {
+  it('a module with its own budget needs no host', () => {
     const looping = plain([op.loop, op.br(0), op.end])
     const { bytes } = meterModule(looping, { initial: { fuel: 1000, frames: 10 } })
     const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(bytes), {})
     expect(exports.run as WasmFunction).toThrow('unreachable')
   })
-  it('is the same every time, at once or in slices', async () => {
+  it('gives the same bytes every time, at once or in steps', async () => {
     const again = await loadMetered(mixed)
     expect(Buffer.from(meterModule(mixed).bytes).equals(again.bytes)).toBe(true)
   })
-  it('does not follow changes of the bytes it was given', async () => {
+  it('ignores later changes of the input bytes', async () => {
     const bytes = plain([op.i32(7)], { results: [I32] })
     const loading = loadMetered(bytes)
     bytes.fill(0)
@@ -359,7 +359,7 @@ describe('what is added', () => {
   })
 })
 
-/** The rewrite alone, for features that this engine would not even validate. */
+/** The rewrite alone, for features that this engine would not validate. */
 function rewriteUnchecked(bytes: Uint8Array): void {
   const limits = { memoryPages: 100, tableElements: 100, functions: 100, functionBytes: 10_000 }
   const steps = rewriteModule({ bytes, shape: decodeModule(bytes), limits, initial: 'host' })
@@ -397,7 +397,7 @@ describe('what is not metered is refused by name', () => {
     ),
   )
 
-  it('modules and functions that are too large', () => {
+  it('refuses modules and functions that are too large', () => {
     expect(() => meterModule(new Uint8Array(16 * 1024 * 1024 + 1))).toThrow(/larger than/)
     expect(() => rewriteUnchecked(plain([Array.from({ length: 11_000 }, () => 1)]))).toThrow(/longer than/)
     const functions = Array.from({ length: 100 }, (): FunctionSpec => ({ body: [] }))

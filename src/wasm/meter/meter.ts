@@ -7,24 +7,24 @@ import { type InitialMeter, type ModuleLimits, rewriteModule } from './rewrite.t
 export { METER_EXPORTS } from './rewrite.ts'
 export { MAX_FRAMES }
 
-/** Part of the key of every cache: a module rewritten by an older version is not one of ours. */
+/** Part of every cache key, so that modules rewritten by an older version are not reused. */
 export const METER_VERSION = 1
 
-/** Larger modules are refused: their compilation alone would be an attack. */
+/** Larger modules are refused: compiling them would be a denial of service. */
 export const MAX_MODULE_BYTES = 16 * 1024 * 1024
 const PAGE_BYTES = 65_536
 
-/** Ceilings that are written into the module. */
+/** Limits that are written into the module. */
 export type MeterOptions = {
   readonly memoryMb?: number
   readonly tableElements?: number
   readonly initial?: InitialMeter
 }
 
-/** A metered module and the outline of the original. */
+/** A metered module and the outline of the original module. */
 export type MeteredModule = { readonly bytes: Uint8Array; readonly shape: ModuleShape }
 
-/** Rewrites a module so that it counts fuel and frames and stops by itself. */
+/** Rewrites a module so that it counts fuel and frames and traps when either is used up. */
 export function meterModule(original: Uint8Array, options: MeterOptions = {}): MeteredModule {
   const bytes = ownCopy(original)
   if (!wasmEngine().validate(bytes)) throw notValid()
@@ -38,10 +38,10 @@ export function meterModule(original: Uint8Array, options: MeterOptions = {}): M
 }
 
 const SLICE_MS = 5
-/** Below this, validation at once is quicker than a compilation in the background. */
+/** For smaller modules, synchronous validation is faster than compiling in the background. */
 const SMALL_BYTES = 256 * 1024
 
-/** The same, and compiled, without holding up the caller's event loop for a large module. */
+/** Meters and compiles a module without blocking the caller's event loop on a large module. */
 export async function loadMetered(
   original: Uint8Array,
   options: MeterOptions = {},
@@ -77,7 +77,7 @@ async function inSlices<T>(steps: Generator<void, T, void>): Promise<T> {
   }
 }
 
-/** SECURITY: nobody changes the bytes between validation and use. */
+/** SECURITY: copies the bytes, so that they cannot change between validation and use. */
 function ownCopy(original: Uint8Array): Uint8Array {
   if (original.length > MAX_MODULE_BYTES) {
     throw new SandboxError('resource-limit-exceeded', `the module is larger than ${MAX_MODULE_BYTES} bytes`)
@@ -86,8 +86,8 @@ function ownCopy(original: Uint8Array): Uint8Array {
 }
 
 /**
- * SECURITY: validation comes before the rewrite. What is appended would make some invalid modules valid, with
- * our globals and locals in their hands.
+ * SECURITY: validate before rewriting. The appended entries would make some invalid modules valid and give them access
+ * to the meter's globals and locals.
  */
 const notValid = (): SandboxError => new SandboxError('invalid-input', 'not a valid WebAssembly module')
 
@@ -109,13 +109,13 @@ const limitsOf = ({ memoryMb = 64, tableElements = 1 << 20 }: MeterOptions): Mod
   functionBytes: 1024 * 1024,
 })
 
-/** What the host sees in the meter. */
+/** The state of the meter as the host reads it. */
 export type MeterReading = { readonly fuel: number; readonly spent: 'fuel' | 'stack' | undefined }
 
-/** The word that grants a budget. */
+/** The meter value for a budget. */
 export const meterWord = (fuel: number, frames: number): bigint => (BigInt(fuel) << 16n) | BigInt(frames)
 
-/** Reads the meter's word: what is left, and which of the two ended the run. */
+/** Decodes the meter's value: the remaining fuel, and which of the two budgets ended the run. */
 export function readMeter(word: bigint): MeterReading {
   const fuel = Number(word >> 16n)
   if ((word & 0x8000n) !== 0n) return { fuel, spent: 'stack' }

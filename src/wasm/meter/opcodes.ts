@@ -1,8 +1,8 @@
 import { SandboxError } from '../../model/errors.ts'
 
-/** The instruction set as the meter sees it: how long each instruction is and what it costs. */
+/** The instruction set for the meter: the length of each instruction and its cost. */
 
-/** The instructions that the meter treats one by one, or emits itself. */
+/** Instructions that the meter handles individually or emits. */
 export const OP = {
   unreachable: 0x00,
   nop: 0x01,
@@ -51,7 +51,7 @@ export const OP = {
   prefixSimd: 0xfd,
 } as const
 
-/** Second bytes behind `prefixBulk`. */
+/** Second bytes after `prefixBulk`. */
 export const BULK = {
   memoryInit: 8,
   dataDrop: 9,
@@ -65,7 +65,7 @@ export const BULK = {
   tableFill: 17,
 } as const
 
-/** How the immediates of an instruction are stepped over. */
+/** How to skip the immediates of an instruction. */
 export const IMM = {
   none: 0,
   number: 1,
@@ -80,7 +80,7 @@ export const IMM = {
   refused: 255,
 } as const
 
-/** Indexed by first byte. Whatever is not listed is refused: an unknown instruction is never passed on. */
+/** Indexed by first byte. Opcodes that are not listed are refused: an unknown instruction is never copied. */
 export const IMMEDIATES: Uint8Array = immediates()
 
 function immediates(): Uint8Array {
@@ -117,10 +117,10 @@ function immediates(): Uint8Array {
   return table
 }
 
-/** Wasmtime's price list: these are free, everything else costs one unit. */
+/** Wasmtime's cost table: these opcodes are free, all others cost one unit. */
 const FREE = [OP.unreachable, OP.nop, OP.block, OP.loop, OP.else, OP.end, OP.return, OP.drop]
 
-/** Fuel of an instruction, indexed by first byte. */
+/** Fuel cost of an instruction, indexed by first byte. */
 export const COSTS: Uint8Array = costs()
 
 function costs(): Uint8Array {
@@ -129,7 +129,7 @@ function costs(): Uint8Array {
   return table
 }
 
-/** Instructions that end a block, move between blocks or need a charge of their own. */
+/** Instructions that end a block, branch, or need a charge of their own. */
 export const isOrdinary = (op: number): boolean =>
   op >= OP.drop && op < 0xd3 && op !== OP.memoryGrow && op !== OP.tableGet && op !== OP.tableSet
 
@@ -143,13 +143,13 @@ const FEATURES: readonly (readonly [first: number, last: number, feature: string
   [0xfe, 0xfe, 'threads'],
 ]
 
-/** The refusal of a feature that is not metered, by its name. */
+/** The error for a feature that the meter does not support. */
 export const unsupportedFeature = (feature: string): SandboxError =>
   new SandboxError('unsupported', `the module uses ${feature}, which the meter does not support`, {
     hint: 'compile it without this feature',
   })
 
-/** The refusal of an instruction that the tables do not know. */
+/** The error for an opcode that is not in the tables. */
 export function refusedOpcode(op: number): SandboxError {
   const known = FEATURES.find(([first, last]) => op >= first && op <= last)
   return unsupportedFeature(known?.[2] ?? `the unknown instruction 0x${op.toString(16).padStart(2, '0')}`)

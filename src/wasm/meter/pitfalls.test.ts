@@ -16,7 +16,7 @@ import {
 import { decodeModule } from './decode.ts'
 import { METER_EXPORTS, meterModule } from './meter.ts'
 
-/** The twenty ways in which meters were got around or fell over, each tried on the whole sandbox. */
+/** Twenty known ways to bypass or crash a meter, each tried on the whole sandbox. */
 
 const runner = new WasmRunner({ threads: 2 })
 afterAll(() => runner.close())
@@ -37,7 +37,7 @@ const refusedAs = async (bytes: Uint8Array): Promise<unknown> => {
 const tags = [{}]
 
 describe('the twenty pitfalls', { timeout: 120_000 }, () => {
-  it('1: what is invalid stays refused, though our globals, locals and blocks would make it valid', async () => {
+  it('1: invalid modules are refused even if the added globals, locals and blocks would make them valid', async () => {
     const globals = [{ type: I64, mutable: true, value: 5 }]
     for (const bytes of [
       plain([op.i64(9), [0x24, 1]], { globals }),
@@ -48,14 +48,14 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
       expect(await refusedAs(bytes)).toContain('invalid-module')
   })
 
-  it('2: our export names are ours', async () => {
+  it('2: the names of the added exports are reserved', async () => {
     for (const name of Object.values(METER_EXPORTS))
       expect(await refusedAs(plain([], { extraExports: [{ name, kind: 0, index: 0 }] }))).toContain(
         'reserved name',
       )
   })
 
-  it('3: the rewrite imports nothing, and nobody imports the meter', async () => {
+  it('3: the rewrite adds no imports, and no module can import the meter', async () => {
     const echo = plain([op.get(0)], { params: [I32], results: [I32] })
     expect(decodeModule(meterModule(echo).bytes).imports).toEqual([])
     const own = buildModule({
@@ -69,7 +69,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(await ended(plain([], { start: 1, functions: [{ body: LOOP }] }))).toBe('fuel')
   })
 
-  it('5: no handler of the guest catches the end', async () => {
+  it('5: no handler of the guest catches the end of a run', async () => {
     const endless = plain(forever([op.try, op.call(1), op.catchAll, op.end]), {
       tags,
       functions: [{ body: LOOP }],
@@ -78,7 +78,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(await ended(plain(forever([op.try, op.call(0), op.catchAll, op.end]), { tags }))).toBe('stack')
   })
 
-  it('6: exceptions skip no epilogue: frames come back, fuel does not', async () => {
+  it('6: exceptions do not bypass the accounting: frames are released, fuel is not refunded', async () => {
     const thrower: FunctionSpec = {
       params: [I32],
       body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end, op.throw(0)],
@@ -90,11 +90,11 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(result.fuel).toBeGreaterThan(50 * 500 * 5)
   })
 
-  it('7: recursion ends however the call is made; a tail call takes no frame', async () => {
+  it('7: recursion ends for every kind of call; a tail call takes no frame', async () => {
     expect(await ended(plain([op.call(0)]))).toBe('stack')
     expect(await ended(plain([op.i32(0), [0x11, 0, 0]], { table: { min: 1 }, elements: [0] }))).toBe('stack')
     expect(await ended(plain([op.tailCall(0)]))).toBe('fuel')
-    // Through the host: it places its answer with the guest's own `alloc`, which asks the host again.
+    // Through the host: it stores its reply with the guest's own `alloc`, which calls the host again.
     const reentrant = buildModule({
       imports: [{ module: 'ringfence', name: 'host_call', params: [I32, I32], results: [I64] }],
       memory: { min: 4 },
@@ -122,7 +122,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(await ended(bomb)).toBe('fuel')
   })
 
-  it('9: bulk operations cost what they move', async () => {
+  it('9: bulk operations cost fuel per element', async () => {
     const memory = { min: 1000 }
     const size = op.i32(1000 * 65_536)
     expect(await ended(plain([op.i32(0), op.i32(1), size, op.memoryFill], { memory }))).toBe('fuel')
@@ -131,7 +131,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect((await box().run(cheap)).fuel).toBeGreaterThan(1000)
   })
 
-  it('10: what the engine makes slow has a surcharge', async () => {
+  it('10: instructions that are slow in V8 have a surcharge', async () => {
     const table = { min: 1000 }
     for (const bytes of [
       plain(forever([op.try, op.throw(0), op.catchAll, op.end]), { tags }),
@@ -145,7 +145,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     }
   })
 
-  it('11: tables are no way around the memory limit', async () => {
+  it('11: tables cannot bypass the memory limit', async () => {
     expect(await refusedAs(plain([], { table: { min: 10_000_000 } }))).toContain('table elements')
     const grow = plain([op.nullFunction, op.i32(9_000_000), op.tableGrow], {
       results: [I32],
@@ -154,7 +154,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(await ended(grow, { fuel: 1_000_000_000 })).toBe(-1)
   })
 
-  it('12: memory has its ceiling, at the start and when it grows', async () => {
+  it('12: memory is limited, at the start and when it grows', async () => {
     const grow = (pages: number): Uint8Array =>
       plain([op.i32(pages), op.memoryGrow], { results: [I32], memory: { min: 1 } })
     expect(await ended(grow(1023))).toBe(1)
@@ -180,27 +180,27 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     expect(await refusedAs(plain([[0xfd, 0x80, 0x02]]))).not.toBe('ran')
   })
 
-  it('16: code after a branch is metered when it can be reached after all', async () => {
+  it('16: code after a branch is metered if it turns out to be reachable', async () => {
     const bytes = plain([op.block, op.br(0), op.i32(1), op.drop, op.end, ...LOOP])
     expect(await ended(bytes)).toBe('fuel')
     const both = plain([op.block, op.i32(1), op.brIf(0), [0x00], op.end, ...LOOP])
     expect(await ended(both)).toBe('fuel')
   })
 
-  it('17: huge frames end the run and not the process', async () => {
+  it('17: huge frames end the run, not the process', async () => {
     const huge = plain([op.call(0)], { locals: Array.from({ length: 30_000 }, () => I64) })
     expect(await ended(huge)).toBe('stack')
     expect(await ended(plain([op.i32(1)], { results: [I32] }))).toBe(1)
   })
 
-  it('18: what is unknown is refused', async () => {
+  it('18: unknown features are refused', async () => {
     for (const bytes of [plain([[0xfc, 19]]), plain([[0x27]]), Uint8Array.from([...plain([]), 60, 0])]) {
       expect(wasmEngine().validate(bytes)).toBe(false)
       expect(await refusedAs(bytes)).toContain('invalid-module')
     }
   })
 
-  it('19: a run that the meter or the clock ends has used its whole grant', async () => {
+  it('19: a run ended by the meter or the deadline is charged its whole budget', async () => {
     expect((await box({ fuel: 5000 }).run(plain(LOOP))).fuel).toBe(5000)
     const late = await box({ fuel: 10_000_000_000, epochDeadline: 1 }).run(plain(LOOP))
     expect(late).toMatchObject({ error: { code: 'timeout' }, fuel: 10_000_000_000 })
@@ -216,7 +216,7 @@ describe('the twenty pitfalls', { timeout: 120_000 }, () => {
     ])
     expect(await ended(nested)).toBe(null)
     const loops = plain(Array.from({ length: 10_000 }, (): Code => [op.loop, op.end]).flat())
-    // V8's optimising compiler takes the square of their number, outside of every limit.
+    // The cost of V8's optimising compiler grows with the square of the number of loops, outside of every limit.
     expect(await refusedAs(loops)).toContain('loops')
     const long = plain([Array.from({ length: 1_100_000 }, () => 1)])
     expect(await refusedAs(long)).toContain('longer than')

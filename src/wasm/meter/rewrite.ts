@@ -11,7 +11,7 @@ import {
 import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
 
-/** Ceilings of the module itself, checked before and written into it. */
+/** Limits of the module, checked before the rewrite and written into the module. */
 export type ModuleLimits = {
   readonly memoryPages: number
   readonly tableElements: number
@@ -20,12 +20,12 @@ export type ModuleLimits = {
 }
 
 /**
- * What a rewritten module starts with. `host`: empty, and the host sets the meter and calls the start function.
- * Otherwise the module carries its own budget and runs its start function itself.
+ * The initial budget of a rewritten module. `host`: none; the host sets the meter and calls the start function.
+ * Otherwise the module contains its own budget and runs its start function itself.
  */
 export type InitialMeter = 'host' | { readonly fuel: number; readonly frames: number }
 
-/** The names of what is added. Reserved: a module that exports one of them itself is refused. */
+/** Names of the added exports. Reserved: a module that exports one of them is refused. */
 export const METER_EXPORTS = {
   meter: '\0ringfence.meter',
   work: '\0ringfence.work',
@@ -39,15 +39,15 @@ type Rewrite = {
   readonly initial: InitialMeter
 }
 
-/** Sections in the order that the format demands; tags stand before globals, the data count before the code. */
+/** Section order required by the format: tags come before globals, the data count before the code. */
 const ORDER: readonly number[] = [1, 2, 3, 4, 5, 13, 6, 7, 8, 9, 12, 10, 11]
 
 /**
- * Writes the metered module, one step for each function so that a caller can share its thread.
+ * Writes the metered module, one generator step per function, so that a caller can yield to its event loop.
  *
- * INVARIANT: nothing moves. Two globals, up to two exports, block types and locals are appended behind the
- * module's own, so every index in it keeps its meaning; and since the original was valid, none of its indices
- * can name what was appended.
+ * INVARIANT: no index changes. Two globals, up to two exports, block types and locals are appended after the module's
+ * own, so every existing index keeps its meaning; and since the original was valid, none of its indices can refer to
+ * an appended entry.
  */
 export function* rewriteModule(job: Rewrite): Generator<void, Uint8Array, void> {
   checkLimits(job)
@@ -69,7 +69,7 @@ export function* rewriteModule(job: Rewrite): Generator<void, Uint8Array, void> 
   return out.done()
 }
 
-/** Of the custom sections only the names stay: others speak of code offsets, which are no longer true. */
+/** Only the `name` custom section is kept: others contain code offsets, which are no longer valid. */
 function isNames(bytes: Uint8Array, section: Section): boolean {
   return section.id === SECTION.custom && new ByteReader(bytes, section.start).text() === 'name'
 }
@@ -110,7 +110,7 @@ function copied({ bytes }: Rewrite, section: Section | undefined): ByteWriter | 
   return out
 }
 
-/** A section with entries added at its end. */
+/** A section with entries appended. */
 function extended(
   { bytes }: Rewrite,
   section: Section | undefined,
@@ -155,9 +155,9 @@ function exportSection(job: Rewrite, section: Section | undefined): ByteWriter {
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
 
 /**
- * SECURITY: V8 optimises hot functions on threads of the process, outside of fuel, deadline and memory ceiling, and goes on
- * after the run. Its cost grows faster than a function's loops and is counted as their square; blocks cost it little.
- * The figures are in docs/decisions/0022.
+ * SECURITY: V8 optimises hot functions on background threads of the process. Fuel, deadline and memory limit do not cover
+ * that work, and it continues after the run. Its cost grows faster than linearly with the loops of a function, so it is
+ * estimated as the square of their number; blocks cost little. The measurements are in docs/decisions/0022.
  */
 const MAX_LOOPS = 1000
 const MAX_COMPILE_WORK = 2_000_000
@@ -171,7 +171,7 @@ const tooManyLoops = (loops: number): SandboxError =>
         hint: 'split functions with hundreds of loops, or the module',
       })
 
-/** What is left of the ceiling is shared out, so that growing everything to its end still stays below it. */
+/** Divides the rest of the limit, so that all memories or tables at their maximum still stay below the limit. */
 function shares(all: readonly SizeLimits[], ceiling: number, what: string): readonly SizeLimits[] {
   const least = all.reduce((sum, { min }) => sum + min, 0)
   if (least > ceiling) {
@@ -219,7 +219,7 @@ function checkLimits({ shape, limits }: Rewrite): void {
   }
 }
 
-/** Debt rides across calls unless some function catches exceptions; that is known only at the end. */
+/** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
   const code = yield* rewriteBodies(job, MAX_DEFERRED_FUEL)
   if (code !== undefined) return code

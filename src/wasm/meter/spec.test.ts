@@ -68,7 +68,7 @@ describe.skipIf(!present)(`spec tests${why}`, () => {
     ? (JSON.parse(readFileSync(join(SPEC_DIR, 'wasmtime-fuel.json'), 'utf8')) as Figures)
     : {}
 
-  it('metered modules do what unmetered ones do, for exactly the fuel that Wasmtime counts', () => {
+  it('metered modules behave like unmetered ones, for exactly the fuel that Wasmtime counts', () => {
     const problems: string[] = []
     const unmatched = new Set<string>()
     let compared = 0
@@ -95,7 +95,7 @@ describe.skipIf(!present)(`spec tests${why}`, () => {
     expect(matched).toBeGreaterThan(9_500)
   })
 
-  it('an invalid module is refused, whatever the rewrite would make of it', () => {
+  it('an invalid module is refused even if the rewrite would make it valid', () => {
     let refused = 0
     for (const name of specNames()) {
       for (const { c, b } of specScript(name)) {

@@ -1,20 +1,20 @@
 import { Worker } from 'node:worker_threads'
 import { METER_EXPORTS } from '../meter/meter.ts'
 
-/** Runs modules on a thread of their own, so that one that never ends is found instead of waited for. */
+/** Runs modules on a separate thread, so that a module that never ends is reported instead of blocking the test. */
 
-/** One module with its budget. */
+/** One module and its budget. */
 export type IsolatedCase = {
   readonly bytes: Uint8Array
   readonly fuel: number
   readonly frames: number
-  /** Which exports to call; all functions when absent. */
+  /** The exports to call; all functions when absent. */
   readonly only?: readonly string[]
 }
-/** How one exported function ended. */
+/** The outcome of one exported function. */
 export type IsolatedCall = {
   readonly name: string
-  /** The result, `fuel` or `stack` when the meter ended it, or the trap's message. */
+  /** The result, `fuel` or `stack` if the meter ended it, or the trap's message. */
   readonly did: string
   readonly fuel: number
   readonly count: number
@@ -63,7 +63,7 @@ parentPort.on('message', (job) => {
 })
 `
 
-/** What each case did, in order; throws with the number of the case that did not end. */
+/** The outcome of each case, in order; throws with the index of a case that did not end. */
 export async function runIsolated(
   cases: readonly IsolatedCase[],
   stallMs = 10_000,

@@ -1,31 +1,31 @@
 import { ByteWriter } from '../meter/bytes.ts'
 
-/** Makes modules for tests, byte by byte. */
+/** Builds modules for tests, byte by byte. */
 
 export const I32 = 0x7f
 export const I64 = 0x7e
 const VOID = 0x40
 
-/** Instructions, in pieces. */
+/** Instructions, as nested parts. */
 export type Code = readonly (number | readonly number[])[]
 
 type TypeSpec = { readonly params?: readonly number[]; readonly results?: readonly number[] }
-/** A function to be made. */
+/** A function to build. */
 export type FunctionSpec = TypeSpec & {
   readonly export?: string
-  /** Value types, one for each local. */
+  /** Value types, one per local. */
   readonly locals?: readonly number[]
   /** Without the final `end`. */
   readonly body: Code
 }
 type GlobalSpec = { readonly type: number; readonly mutable: boolean; readonly value: number }
-/** A module to be made. */
+/** A module to build. */
 export type ModuleSpec = {
   readonly imports?: readonly (TypeSpec & { readonly module: string; readonly name: string })[]
   readonly functions?: readonly FunctionSpec[]
   readonly memory?: { readonly min: number; readonly max?: number }
   readonly table?: { readonly min: number; readonly max?: number }
-  /** Function indices put into the table from 0 on. */
+  /** Function indices placed in the table, starting at 0. */
   readonly elements?: readonly number[]
   readonly globals?: readonly GlobalSpec[]
   readonly tags?: readonly TypeSpec[]
@@ -54,7 +54,7 @@ const name = (text: string): readonly number[] => {
 }
 const limits = ({ min, max }: { min: number; max?: number }): readonly number[] =>
   max === undefined ? [0, ...leb(min)] : [1, ...leb(min), ...leb(max)]
-/** A section of a list; nothing when the list is empty. */
+/** A section that holds a list; omitted if the list is empty. */
 const section = (id: number, items: readonly (readonly number[])[]): readonly number[] => {
   const content = vec(items)
   return items.length === 0 ? [] : [id, ...leb(content.length), ...content]
@@ -152,7 +152,7 @@ export function buildModule(spec: ModuleSpec): Uint8Array {
   ])
 }
 
-/** `alloc` that gives out memory from 64 KiB on and never takes it back; it uses global 0. */
+/** `alloc` that allocates from 64 KiB upwards and never frees; it uses global 0. */
 export const BUMP_ALLOC: FunctionSpec = {
   export: 'alloc',
   params: [I32],
@@ -161,7 +161,7 @@ export const BUMP_ALLOC: FunctionSpec = {
 }
 export const BUMP_GLOBAL = { type: I32, mutable: true, value: 65_536 } as const
 
-/** Packs two i32 on the stack order `ptr`, `len` (given as code) into the ABI's i64. */
+/** Packs two i32, pushed by `ptr` and `len` (given as code), into the ABI's i64. */
 export const packed = (ptr: Code, len: Code): Code => [
   ...ptr,
   op.extendU,
@@ -172,7 +172,7 @@ export const packed = (ptr: Code, len: Code): Code => [
   op.i64Or,
 ]
 
-/** A skill whose `execute` has this body. */
+/** A skill whose `execute` function has this body. */
 export const skill = (
   body: Code,
   more: ModuleSpec & { readonly locals?: readonly number[] } = {},
@@ -190,7 +190,7 @@ export const skill = (
   })
 }
 
-/** A module with one function `run` of this body. */
+/** A module with one function, `run`, that has this body. */
 export const plain = (body: Code, more: ModuleSpec & Partial<FunctionSpec> = {}): Uint8Array => {
   const { params = [], results = [], locals = [], functions = [], ...spec } = more
   return buildModule({ ...spec, functions: [{ export: 'run', params, results, locals, body }, ...functions] })

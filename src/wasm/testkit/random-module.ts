@@ -1,6 +1,6 @@
 import { buildModule, type Code, type FunctionSpec, I32, I64, op } from './module-builder.ts'
 
-/** Small numbers from a seed, the same on every machine. */
+/** Small pseudo-random numbers from a seed, the same on every machine. */
 export class Dice {
   #state: number
 
@@ -23,7 +23,7 @@ export class Dice {
 const LOCALS = 4
 const COUNT: readonly number[] = [0x23, 0, 0x42, 1, 0x7c, 0x24, 0]
 
-/** A random body, written twice: as it is, and with a counter before every instruction that costs fuel. */
+/** A random body in two versions: plain, and with a counter before every instruction that costs fuel. */
 class BodyWriter {
   readonly plain: (readonly number[])[] = []
   readonly counted: (readonly number[])[] = [COUNT]
@@ -54,7 +54,7 @@ class BodyWriter {
     return this.#dice.below(LOCALS)
   }
 
-  /** Leaves one i32 on the stack. */
+  /** Emits code that leaves one i32 on the stack. */
   value(depth = 0): void {
     const kind = depth > 3 ? this.#dice.below(2) : this.#dice.below(6)
     if (kind === 0) this.#cost(op.i32(this.#dice.below(5)))
@@ -72,7 +72,7 @@ class BodyWriter {
     }
   }
 
-  /** Mostly to later functions, so that most programs end; now and then anywhere. */
+  /** Calls mostly later functions, so that most programs end; sometimes any function. */
   #call(): void {
     const later = this.#functions - this.#self - 1
     if (this.#dice.chance(4)) this.#cost(op.call(this.#dice.below(this.#functions)))
@@ -124,7 +124,7 @@ class BodyWriter {
     }
   }
 
-  /** Sometimes returns, sometimes throws to whoever called. */
+  /** Sometimes returns, sometimes throws to the caller. */
   #leave(): void {
     const kind = this.#dice.below(6)
     if (kind > 2) return
@@ -168,7 +168,7 @@ class BodyWriter {
     this.#free(op.end)
   }
 
-  /** Mostly bounded by a counter of its own. */
+  /** Loops are mostly bounded by a counter of their own. */
   #loop(depth: number): void {
     const counter = LOCALS + 1 + depth
     this.#cost(op.i32(this.#dice.below(4)))
@@ -194,7 +194,7 @@ class BodyWriter {
   }
 }
 
-/** A random module, and the same one with a counter (`count`) of what Wasmtime's rules charge. */
+/** A random module, and the same module with a counter (`count`) of the fuel that Wasmtime would charge. */
 export function randomModule(seed: number): { readonly plain: Uint8Array; readonly counted: Uint8Array } {
   const dice = new Dice(seed)
   const functions = 2 + dice.below(4)

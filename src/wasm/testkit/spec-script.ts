@@ -7,9 +7,9 @@ import { METER_EXPORTS, meterModule, meterWord, readMeter } from '../meter/meter
 import { argumentOf, type SpecArgument, showValue } from './spec-values.ts'
 import { hasVectors, vectorCall } from './spec-vectors.ts'
 
-/** Runs the public spec tests, as they are or through the meter, and says what every command did. */
+/** Runs the public spec tests, plain or metered, and reports the outcome of every command. */
 
-/** A call, or the reading of a global. */
+/** A call, or a read of a global. */
 export type SpecAction = {
   readonly t: 'invoke' | 'get'
   readonly mod: string | null
@@ -26,9 +26,9 @@ export type SpecCommand = {
   readonly a?: SpecAction
 }
 
-/** Where the tests lie beside the repository; they are read there and never copied. */
+/** The directory of the spec tests, beside the repository; they are read there and never copied. */
 export const SPEC_DIR: string = fileURLToPath(new URL('../../../../shared/wasm-spec', import.meta.url))
-/** Are the tests there? */
+/** Whether the spec tests are present. */
 export const hasSpecTests = (): boolean => existsSync(join(SPEC_DIR, 'tests'))
 
 /** The names of all scripts. */
@@ -38,15 +38,15 @@ export const specNames = (): readonly string[] => readdirSync(join(SPEC_DIR, 'te
 export const specScript = (name: string): readonly SpecCommand[] =>
   JSON.parse(readFileSync(join(SPEC_DIR, 'tests', name), 'utf8')) as readonly SpecCommand[]
 
-/** What one command did: its results or its trap, and the fuel it used when metered. */
+/** The outcome of one command: its results or its trap, and the fuel used when metered. */
 export type SpecStep = { readonly did: string; readonly fuel?: number }
 
 const BUDGET = 2 ** 45
 const FRAMES = 1024
-/** How a step reads whose module the meter refused. */
+/** The outcome of a step whose module the meter refused. */
 export const REFUSED = 'refused'
 
-/** One world of instances that may import each other. */
+/** A set of instances that may import each other. */
 export class SpecWorld {
   readonly #metered: boolean
   readonly #named = new Map<string, WasmInstance>()
@@ -54,7 +54,7 @@ export class SpecWorld {
   readonly #shapes = new Map<WasmInstance, ModuleShape>()
   #meters: WasmGlobal[] = []
   #current: WasmInstance | undefined
-  /** The module was not taken; what follows says nothing. */
+  /** The module was refused; later commands on it are not compared. */
   #refused = false
 
   constructor(metered: boolean) {
@@ -188,7 +188,7 @@ function failureOf(error: unknown, meters: readonly WasmGlobal[] | undefined): s
   const spent = meters?.map((meter) => readMeter(meter.value).spent).find((what) => what !== undefined)
   if (spent === 'stack' || name === 'RangeError') return 'stack used up'
   if (spent === 'fuel') return 'fuel used up'
-  // A memory without a maximum has one after the rewrite, so the words about it differ.
+  // A memory without a maximum has one after the rewrite, so the error texts differ.
   if (name === 'LinkError') return name
   return `${name}: ${message}`
 }

@@ -1,9 +1,9 @@
-/** The values of the spec tests' text format, as the engine takes them. */
+/** The values of the spec tests' text format, converted for the engine. */
 export type SpecArgument = readonly [type: string, ...literal: string[]]
 
 const HOST_REFERENCES = new Map<string, object>()
 
-/** One argument of an invocation; `undefined` where JavaScript cannot pass it. */
+/** One argument of a call; `undefined` if JavaScript cannot pass it. */
 export function argumentOf([type, literal = '']: SpecArgument): { readonly value: unknown } | undefined {
   switch (type) {
     case 'i32.const':
@@ -46,7 +46,7 @@ function hexFloatOf(text: string): number {
   return digits * 2 ** (Number(exponent) - 4 * fraction.length)
 }
 
-/** The same text for the same value. The bits of a NaN do not survive the way through JavaScript. */
+/** A canonical text for a value. The bits of a NaN are not preserved by JavaScript. */
 export function showValue(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(showValue).join(' ')}]`
   if (typeof value === 'number') return Object.is(value, -0) ? '-0' : String(value)

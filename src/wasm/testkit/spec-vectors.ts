@@ -3,10 +3,10 @@ import type { FunctionType } from '../meter/decode.ts'
 import { buildModule, type Code, I64, op } from './module-builder.ts'
 import { argumentOf, type SpecArgument } from './spec-values.ts'
 
-/** JavaScript cannot pass vectors, so a small module of its own makes each call. */
+/** JavaScript cannot pass vectors, so a small generated module makes each call. */
 
 const V128 = 0x7b
-/** Does a function take or return a vector? */
+/** Whether a function takes or returns a vector. */
 export const hasVectors = ({ params, results }: FunctionType): boolean =>
   [...params, ...results].includes(V128)
 
@@ -45,7 +45,7 @@ function constant([type, ...literal]: SpecArgument): readonly number[] | undefin
 
 const CALLERS = new Map<string, WasmModule | undefined>()
 
-/** The module that calls a function of this type with these arguments; the same for both worlds. */
+/** The module that calls a function of this type with these arguments; the same for plain and metered runs. */
 function callerOf(type: FunctionType, args: readonly SpecArgument[]): WasmModule | undefined {
   const key = JSON.stringify([type.params, type.results, args])
   if (CALLERS.has(key)) return CALLERS.get(key)
@@ -65,7 +65,7 @@ function callerOf(type: FunctionType, args: readonly SpecArgument[]): WasmModule
   return module
 }
 
-/** A function without arguments that makes the call, or nothing when it cannot be made. */
+/** A function without arguments that makes the call, or `undefined` if the call cannot be made. */
 export function vectorCall(
   target: WasmFunction,
   type: FunctionType,

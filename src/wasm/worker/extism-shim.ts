@@ -3,18 +3,18 @@ import type { GuestHost } from './guest-host.ts'
 type Reply = { readonly ok: unknown } | { readonly error: string; readonly code: string }
 
 /**
- * The interface of Extism plug-ins: blocks of memory that lie outside the guest's own, the input, the output and an
- * error as such blocks, configuration, variables, requests and a log.
+ * The interface of Extism plug-ins: memory blocks outside the guest's own memory (used for input, output and error),
+ * configuration, variables, HTTP requests and a log.
  *
- * Its text is part of the worker's source: it uses nothing but its argument and the globals of JavaScript.
+ * The class text is part of the worker's source, so it may use only its argument and JavaScript globals.
  */
 export class ExtismShim {
   readonly #host: GuestHost
   #bytes = new Uint8Array(65_536)
-  // 0 means nothing, so no block begins there.
+  // Offset 0 is the null pointer, so no block starts there.
   #end = 8
   readonly #lengths = new Map<number, number>()
-  /** Freed blocks by their room. */
+  /** Freed blocks by size. */
   readonly #freed = new Map<number, number[]>()
   readonly #variables = new Map<string, Uint8Array>()
   readonly #input: Uint8Array
@@ -33,7 +33,7 @@ export class ExtismShim {
     return new TextDecoder().decode(this.#bytes.subarray(at, at + length))
   }
 
-  /** What the plug-in said when it failed. */
+  /** The plug-in's error message, if it failed. */
   get failure(): string {
     return this.#error
   }
@@ -104,7 +104,7 @@ export class ExtismShim {
     }
   }
 
-  /** SECURITY: 64-bit numbers of the guest are unsigned and become exact ones, or the run ends. */
+  /** SECURITY: 64-bit numbers of the guest are unsigned; a value that a double cannot hold exactly ends the run. */
   #size(value: bigint): number {
     const size = Number(BigInt.asUintN(64, value))
     return Number.isSafeInteger(size) ? size : this.#host.abort('an offset is out of range')
@@ -129,7 +129,7 @@ export class ExtismShim {
     const again = this.#freed.get(room)?.pop()
     const at = again ?? this.#end
     if (again === undefined) {
-      // As much as a message may hold many times over; the guest's own memory has its own ceiling.
+      // Many times the size limit of a message; the guest's own memory has a separate limit.
       if (length > 64 * 1024 * 1024 || this.#end + room > 64 * 1024 * 1024) return 0
       this.#end += room
       this.#reserve()
@@ -206,7 +206,7 @@ export class ExtismShim {
       'net_fetch',
       body === 0n ? params : { ...params, body: this.#text(body) },
     ) as Reply
-    // A request that is refused ends the call, as it does in every other host of plug-ins.
+    // A refused request ends the call, as in other Extism hosts.
     if (!('ok' in reply)) return this.#host.refuse(reply.code, reply.error)
     const answer = reply.ok as { status: number; headers: Record<string, string>; body: string }
     this.#status = answer.status

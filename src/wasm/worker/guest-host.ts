@@ -1,8 +1,8 @@
 import type { GuestMessage } from './guest-protocol.ts'
 
-/** What the classes of the worker get from each other, so that none of them needs an import. */
+/** Types shared by the classes of the worker; types only, so that no class needs an import at run time. */
 
-/** What a system interface needs of the thread. */
+/** The functions that the thread provides to a system interface. */
 export type GuestHost = {
   readonly memory: (at: number, length: number) => Uint8Array
   readonly charge: (amount: number) => void
@@ -11,9 +11,9 @@ export type GuestHost = {
   readonly abort: (message: string) => never
   readonly refuse: (code: string, message: string) => never
   readonly fuelUsed: () => number
-  /** Waits, at most until the deadline. */
+  /** Sleeps until the deadline at most. */
   readonly sleep: (ms: number) => void
-  /** Asks the host by a name that no guest can write, and parses the answer. */
+  /** Calls a host method that guests cannot name, and parses the reply. */
   readonly ask: (method: string, params: Readonly<Record<string, unknown>>) => unknown
   readonly fromBase64: (text: string) => Uint8Array
   readonly toBase64: (bytes: Uint8Array) => string
@@ -23,32 +23,32 @@ export type GuestHost = {
   /** `NAME=value` each. */
   readonly env: readonly string[]
   readonly preopens: readonly { readonly name: string; readonly base: string }[]
-  /** With a real clock: when the run started, in milliseconds. */
+  /** With a real clock: the start of the run, in milliseconds. */
   readonly started: number | undefined
-  /** Real random numbers, where they are granted. */
+  /** A real random source, if granted. */
   readonly random: ((bytes: Uint8Array) => void) | undefined
 }
 
-/** A set of functions that a module imports, and what it has put out through them. */
+/** The functions of a system interface that a module imports, and the output written through them. */
 export type SystemInterface = {
   readonly functions: Readonly<Record<string, unknown>>
   readonly stdout: string
-  /** What a plug-in said when it failed. */
+  /** The plug-in's error message, if it failed. */
   readonly failure?: string
 }
 
-/** The files of a system interface. */
+/** The file functions of a system interface. */
 export type SystemFiles = {
   readonly functions: Readonly<Record<string, unknown>>
   read(fd: number, vectors: number, count: number, read: number): number
   write(fd: number, vectors: number, count: number, written: number): number
 }
 
-/** What the thread gets from Node. */
+/** Node functions and classes that the thread uses. */
 export type ThreadParts = {
   readonly post: (message: GuestMessage) => void
   readonly receive: () => { readonly message: string } | undefined
-  /** One word: 0 while the host thinks, 1 when its reply lies on the port. */
+  /** One word: 0 while the host handles a request, 1 when its reply is queued on the port. */
   readonly signal: Int32Array
   readonly files: new (host: GuestHost) => SystemFiles
   readonly wasi: new (host: GuestHost, files: SystemFiles) => SystemInterface

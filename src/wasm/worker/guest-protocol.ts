@@ -1,8 +1,8 @@
 import type { WasmModule } from '../engine.ts'
 
-/** What travels between the host and the thread that a guest runs on. */
+/** Messages between the host and the thread that runs a guest. */
 
-/** How a guest is entered. */
+/** The entry point of a guest. */
 export type GuestEntry =
   | { readonly kind: 'execute' }
   | { readonly kind: 'command' }
@@ -10,19 +10,19 @@ export type GuestEntry =
   | { readonly kind: 'plugin'; readonly name: string }
   | { readonly kind: 'run'; readonly args: readonly (number | bigint)[] }
 
-/** What a guest may say. */
+/** Limits on the guest's messages and log. */
 type GuestLimits = {
-  /** Bytes of one result, and of one host call's request or reply. */
+  /** Maximum bytes of one result, and of the request or reply of one host call. */
   readonly messageBytes: number
   readonly logBytes: number
   readonly logLines: number
 }
 
-/** One run: a fresh instance of a metered module. */
+/** One run: a new instance of a metered module. */
 export type GuestJob = {
   readonly module: WasmModule
   readonly entry: GuestEntry
-  /** The import names that the module asks for, already checked. */
+  /** The module's imports, already checked. */
   readonly imports: readonly { readonly module: string; readonly name: string }[]
   readonly exports: { readonly meter: string; readonly work: string; readonly start: string }
   readonly initialize: boolean
@@ -30,9 +30,9 @@ export type GuestJob = {
   readonly args: readonly string[]
   /** `NAME=value` each. */
   readonly env: readonly string[]
-  /** Directories that a program finds open, and where the host begins with their names. */
+  /** Preopened directories: the name that the program sees, and the path that the host prefixes. */
   readonly preopens: readonly { readonly name: string; readonly base: string }[]
-  /** What is real instead of the same in every run. */
+  /** Real sources instead of values that are the same in every run. */
   readonly real: { readonly clock: boolean; readonly random: boolean }
   readonly fuel: number
   readonly frames: number
@@ -40,10 +40,10 @@ export type GuestJob = {
   readonly wallMs: number
 }
 
-/** One line of a guest, without control characters. */
+/** One log line of a guest, without control characters. */
 export type LogLine = { readonly level: string; readonly text: string }
 
-/** How a run ended, as far as the thread can tell. */
+/** How a run ended, as seen by the thread. */
 export type GuestEnd =
   | { readonly kind: 'text'; readonly text: string }
   | { readonly kind: 'values'; readonly values: readonly (number | bigint)[] }
@@ -52,10 +52,10 @@ export type GuestEnd =
   | { readonly kind: 'trap'; readonly message: string }
   | { readonly kind: 'abi'; readonly message: string }
   | { readonly kind: 'exit'; readonly code: number; readonly text: string; readonly said?: string }
-  /** A host function refused something, and its interface has no other way to say so. */
+  /** A host function refused a request, and its interface cannot report the error in any other way. */
   | { readonly kind: 'refused'; readonly code: string; readonly message: string }
 
-/** What the thread knows at the end of a run. */
+/** The thread's report at the end of a run. */
 export type GuestReport = {
   readonly end: GuestEnd
   readonly fuel: number
@@ -63,7 +63,7 @@ export type GuestReport = {
   readonly logDropped: number
 }
 
-/** From the thread: a question, to be answered on the reply port, or the end of the run. */
+/** From the thread: a request, to be answered on the reply port, or the report at the end of the run. */
 export type GuestMessage =
   | { readonly kind: 'ask'; readonly method: string | undefined; readonly text: string }
   | { readonly kind: 'report'; readonly report: GuestReport }

@@ -3,11 +3,11 @@ import type { GuestHost, SystemInterface, ThreadParts } from './guest-host.ts'
 import type { GuestEnd, GuestJob, LogLine } from './guest-protocol.ts'
 
 /**
- * The guest's side of a run. Its text is the worker's source (worker-source.ts), so it uses nothing but its
- * arguments and the globals of JavaScript.
+ * The guest's side of a run. The class text becomes the worker's source (worker-source.ts), so it may use only its
+ * arguments and JavaScript globals.
  *
- * SECURITY: what ends a run is a trap raised inside WebAssembly and never a JavaScript exception: the guest's
- * own handlers would catch that.
+ * SECURITY: a run is ended by a trap raised inside WebAssembly, never by a JavaScript exception: the guest's exception
+ * handlers would catch that.
  */
 export class GuestThread {
   readonly #parts: ThreadParts
@@ -17,7 +17,7 @@ export class GuestThread {
   #instance: WasmInstance | undefined
   #meter: WasmGlobal | undefined
   #system: SystemInterface | undefined
-  /** Why a host function ended the run, and the fuel used until then. */
+  /** Why a host function ended the run, and the fuel used up to that point. */
   #ended: { readonly end: GuestEnd; readonly fuel: number } | undefined
   #log: LogLine[] = []
   #logBytes = 0
@@ -36,7 +36,7 @@ export class GuestThread {
     this.#trap = new this.#engine.Instance(module, {}).exports.t as WasmFunction
   }
 
-  /** Runs one job and reports how it ended. */
+  /** Runs one job and reports the result. */
   run(job: GuestJob): void {
     this.#job = job
     this.#instance = this.#meter = this.#ended = undefined
@@ -49,7 +49,7 @@ export class GuestThread {
     } catch (error) {
       end = this.#endOf(error)
     }
-    // A short function may overrun the budget before anything checks it: the host looks once more.
+    // A short function may exceed the budget before any check runs, so the meter is checked again here.
     const what = this.#exhausted()
     const result = this.#ended ?? {
       end: what === undefined ? end : { kind: 'exhausted' as const, what },
@@ -94,7 +94,7 @@ export class GuestThread {
     return { kind: 'text', text }
   }
 
-  /** Copies bytes into memory that the guest itself allots. */
+  /** Copies bytes into memory that the guest's own allocator returns. */
   #place(bytes: Uint8Array): { at: number; length: number } {
     if (typeof this.#instance?.exports.alloc !== 'function') {
       return this.#stop({ kind: 'abi', message: 'the module exports no `alloc`' })
@@ -105,8 +105,8 @@ export class GuestThread {
   }
 
   /**
-   * A part of the guest's memory.
-   * SECURITY: pointers are unsigned; sums of two 32-bit numbers are exact in a double, so none overflows.
+   * A view of the guest's memory.
+   * SECURITY: pointers are unsigned; the sum of two 32-bit numbers is exact in a double, so it cannot overflow.
    */
   #view(at: number, length: number, what: string): Uint8Array {
     const memory = this.#instance?.exports.memory as WasmMemory | undefined
@@ -152,9 +152,9 @@ export class GuestThread {
     return this.#meter ? this.#job.fuel - Number(this.#meter.value >> 16n) : 0
   }
 
-  /** Host work costs fuel too, and nobody who has none left gets any. */
+  /** Charges fuel for host work; ends the run if the fuel is used up. */
   #charge(amount: number): void {
-    // SECURITY: bounded, because the word has 64 bits: an amount that wraps around would cost nothing.
+    // SECURITY: bounded, because the meter has 64 bits: an amount that overflows it would cost nothing.
     if (this.#meter) this.#meter.value -= BigInt(Math.min(amount, 2 ** 40)) << 16n
     const what = this.#exhausted()
     if (what !== undefined) this.#stop({ kind: 'exhausted', what })
@@ -178,13 +178,13 @@ export class GuestThread {
       imports[module] = room
       const system = rooms[module]
       if (system === undefined) room[name] = this.#hostFunction(name)
-      // Not implemented (52): the program decides what to do without it.
+      // ENOSYS (52): the program decides how to handle a missing function.
       else room[name] = Object.hasOwn(system, name) ? system[name] : () => 52
     }
     return imports
   }
 
-  /** The system interfaces that a module asks for; of two, a plug-in's own holds the result. */
+  /** The system interfaces that a module imports; if it imports both, the result comes from the Extism interface. */
   #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
     const { wasi, files, extism } = this.#parts
     const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
@@ -208,7 +208,7 @@ export class GuestThread {
         this.#addLog(level as number, this.#text(at as number, length as number, 'a log line'))
       }
     }
-    // `host_call` names its method itself; the others are named by their import.
+    // `host_call` takes the method from its request; the other functions take it from their import name.
     const method = name === 'host_call' ? undefined : name.slice('host_'.length)
     return (at, length) => {
       const text = this.#text(at as number, length as number, 'the request')
@@ -220,7 +220,7 @@ export class GuestThread {
     }
   }
 
-  /** Asks the host and waits. The wait ends by itself at the deadline, wherever the host is. */
+  /** Sends a request to the host and waits for the reply, until the deadline at most, even if the host never answers. */
   #ask(method: string | undefined, text: string): string {
     const { signal, post, receive } = this.#parts
     Atomics.store(signal, 0, 0)
@@ -230,7 +230,7 @@ export class GuestThread {
     return reply === undefined ? this.#stop({ kind: 'timeout' }) : reply.message
   }
 
-  /** SECURITY: one line stays one line, whatever the guest writes: control characters become blanks. */
+  /** SECURITY: replaces control characters with spaces, so that a guest cannot forge log lines. */
   #addLog(level: number, text: string): void {
     const { logLines, logBytes } = this.#job.limits
     const line = text
@@ -244,7 +244,7 @@ export class GuestThread {
     this.#log.push({ level: ['trace', 'debug', 'info', 'warn', 'error'][level] ?? 'info', text: line })
   }
 
-  /** Waits without a processor; the deadline comes first. */
+  /** Sleeps without using CPU time, until the deadline at most. */
   #sleep(ms: number): void {
     const remaining = this.#deadline - performance.now()
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.max(0, Math.min(ms, remaining)))

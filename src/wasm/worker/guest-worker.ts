@@ -2,16 +2,16 @@ import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { GuestJob, GuestMessage, GuestReport } from './guest-protocol.ts'
 import { workerSource } from './worker-source.ts'
 
-/** Answers one question of a guest: the method that the import names, if it does, and the request's text. */
+/** Answers one request of a guest: the method, if the import names it, and the text of the request. */
 export type Answer = (method: string | undefined, text: string, signal: AbortSignal) => Promise<string>
 
-/** What the host knows at the end: the thread's report, or why there is none. */
+/** The end of a run as the host sees it: the thread's report, or why there is none. */
 export type RunEnd =
   | { readonly kind: 'report'; readonly report: GuestReport }
   | { readonly kind: 'timeout' }
   | { readonly kind: 'died'; readonly reason: 'memory' | 'internal' }
 
-// PLATFORM: frames of native code are larger than the guest's; 1024 of them must fit whatever they hold.
+// PLATFORM: native frames are larger than the guest's; 1024 frames of any size must fit.
 const STACK_MB = 64
 const HEAP_MB = 128
 
@@ -23,7 +23,7 @@ type Running = {
   timer: NodeJS.Timeout | undefined
 }
 
-/** One thread. It runs one job at a time and is thrown away when a job had to be ended. */
+/** One thread. It runs one job at a time and is discarded if a job had to be terminated. */
 export class GuestWorker {
   readonly #worker: Worker
   readonly #replies: MessagePort
@@ -57,7 +57,7 @@ export class GuestWorker {
     this.#worker.on('exit', () => this.#leave({ kind: 'died', reason: 'internal' }))
   }
 
-  /** Runs one job. At its deadline the promise resolves at once, whatever the thread does meanwhile. */
+  /** Runs one job. At the deadline the promise resolves at once, even if the thread is still running. */
   run(job: GuestJob, answer: Answer): Promise<RunEnd> {
     if (this.#gone) return Promise.resolve({ kind: 'died', reason: 'internal' })
     return new Promise((resolve) => {
@@ -69,13 +69,13 @@ export class GuestWorker {
     })
   }
 
-  /** A cold thread needs half a tick to start; that is not the guest's time. */
+  /** A cold thread takes about 50 ms to start, which does not count against the deadline. */
   #startClock(): void {
     const running = this.#running
     if (running) running.timer = setTimeout(() => this.#leave({ kind: 'timeout' }), running.wallMs)
   }
 
-  /** Ends the thread. Whatever still runs on it is bounded by its fuel where it cannot be interrupted. */
+  /** Terminates the thread. Code that cannot be interrupted runs on until its fuel is used up. */
   close(): void {
     this.#leave({ kind: 'died', reason: 'internal' })
   }
@@ -99,8 +99,8 @@ export class GuestWorker {
   }
 
   /**
-   * SECURITY: a thread that stopped waiting for an answer is not used again. The answer may lie on its port
-   * already, and the next run would take it for its own.
+   * SECURITY: a thread whose wait for a reply timed out is not reused. The reply may already be queued on its port, and
+   * the next run would read it as its own.
    */
   #report(end: Extract<RunEnd, { kind: 'report' }>): void {
     if (end.report.end.kind === 'timeout') {
@@ -115,7 +115,7 @@ export class GuestWorker {
     const running = this.#running
     if (!running) return
     const reply = await running.answer(method, text, running.abort.signal)
-    // INVARIANT: an answer that comes after the run's end reaches nobody.
+    // INVARIANT: a reply that arrives after the end of the run is dropped.
     if (this.#running !== running || this.#gone) return
     this.#replies.postMessage(reply)
     Atomics.store(this.#signal, 0, 1)

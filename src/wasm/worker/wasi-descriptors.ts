@@ -2,11 +2,11 @@ import type { GuestHost } from './guest-host.ts'
 
 type Open = {
   readonly kind: 'stream' | 'dir' | 'file'
-  /** Of a directory: where its names begin, as the host is asked. */
+  /** For a directory: the host path prefix of its entries. */
   readonly path: string
-  /** Of a directory that was there from the start: what the guest calls it. */
+  /** For a preopened directory: its name in the guest. */
   readonly preopen?: string
-  /** Of a file: the host's number for it. */
+  /** For a file: the host's handle. */
   readonly handle?: number
   readonly append?: boolean
   at: number
@@ -15,10 +15,10 @@ type Stat = { readonly kind: string; readonly size: number; readonly mtimeMs: nu
 type Reply = { readonly ok: unknown } | { readonly code: string }
 
 /**
- * The guest's open files. Numbers and offsets live here; every file itself is opened, read and written by the host,
- * which judges each path by the run's grants.
+ * The guest's file descriptors. Descriptor numbers and offsets are kept here; the host opens, reads and writes the files
+ * and checks each path against the run's grants.
  *
- * Its text is part of the worker's source: it uses nothing but its argument and the globals of JavaScript.
+ * The class text is part of the worker's source, so it may use only its argument and JavaScript globals.
  */
 export class WasiDescriptors {
   readonly #host: GuestHost
@@ -114,7 +114,7 @@ export class WasiDescriptors {
     }
   }
 
-  /** Reads into the guest's buffers from where the descriptor stands. */
+  /** Reads into the guest's buffers from the descriptor's offset. */
   read(fd: number, vectors: number, count: number, read: number): number {
     return this.#file(fd, (open) => {
       const error = this.#readAt(open, vectors, count, open.at, read)
@@ -123,7 +123,7 @@ export class WasiDescriptors {
     })
   }
 
-  /** Writes the guest's buffers to where the descriptor stands, or to the end of a file that is appended to. */
+  /** Writes the guest's buffers at the descriptor's offset, or at the end of a file opened for appending. */
   write(fd: number, vectors: number, count: number, written: number): number {
     return this.#file(fd, (open) => {
       const error = this.#writeAt(open, vectors, count, open.append ? -1 : open.at, written)
@@ -166,7 +166,7 @@ export class WasiDescriptors {
       } catch {
         return 25
       }
-      // SECURITY: a name is always below its directory; where it really leads is the host's to judge.
+      // SECURITY: a path always stays below its directory by name; the host checks where it resolves to.
       return use(open.path === '' ? name.replace(/^\/+/, '') || '.' : `${open.path}/${name}`)
     })
   }
@@ -221,10 +221,10 @@ export class WasiDescriptors {
   #status(open: Open, at: number): number {
     const view = this.#data(at, 24)
     for (let index = 0; index < 24; index += 8) view.setBigUint64(index, 0n, true)
-    // A stream is of unknown kind: a C library then writes whole buffers and not every line.
+    // Report streams as unknown file type: a C library then buffers its output instead of writing every line.
     view.setUint8(0, open.kind === 'dir' ? 3 : open.kind === 'file' ? 4 : 0)
     view.setUint16(2, open.append ? 1 : 0, true)
-    // All rights but seeking in a stream.
+    // All rights except seeking for streams.
     view.setBigUint64(8, open.kind === 'stream' ? 0x1fff_ffdbn : 0x1fff_ffffn, true)
     view.setBigUint64(16, open.kind === 'dir' ? 0x1fff_ffffn : 0n, true)
     return 0
@@ -353,7 +353,7 @@ export class WasiDescriptors {
       view.setUint32(16, bytes.length, true)
       view.setUint8(20, kind === 'dir' ? 3 : kind === 'file' ? 4 : 0)
       record.set(bytes, 24)
-      // The last record may be cut: that tells the caller to ask again.
+      // The last record may be truncated, which tells the caller to ask again.
       const part = record.subarray(0, buffer.length - used)
       buffer.set(part, used)
       used += part.length

@@ -1,11 +1,11 @@
 import type { GuestHost, SystemFiles } from './guest-host.ts'
 
 /**
- * WASI preview 1 for programs: arguments, variables, standard streams, clocks, random numbers, waiting, and files
- * through the host. Clocks and random numbers are the same in every run, so that a run can be repeated, unless the
+ * WASI preview 1 for programs: arguments, environment variables, standard streams, clocks, random numbers, polling, and
+ * files through the host. Clocks and random numbers are the same in every run, so that a run can be repeated, unless the
  * caller grants real ones.
  *
- * Its text is part of the worker's source: it uses nothing but its arguments and the globals of JavaScript.
+ * The class text is part of the worker's source, so it may use only its arguments and JavaScript globals.
  */
 export class WasiShim {
   readonly #host: GuestHost
@@ -17,7 +17,7 @@ export class WasiShim {
   readonly #decoder = new TextDecoder()
   #line = ''
   #seed = 0x9e37_79b9
-  /** What the guest has slept, in nanoseconds. */
+  /** Total time the guest has slept, in nanoseconds. */
   #slept = 0n
 
   constructor(host: GuestHost, files: SystemFiles) {
@@ -64,7 +64,7 @@ export class WasiShim {
     }
   }
 
-  /** A call that does nothing costs what a call costs. */
+  /** A call without effect; it still costs the fuel of a call. */
   #free(answer: number): number {
     this.#host.charge(100)
     return answer
@@ -104,7 +104,7 @@ export class WasiShim {
     return 0
   }
 
-  /** The clock of a run: fuel stands for nanoseconds, unless the caller granted the real one. */
+  /** The run's clock: one unit of fuel counts as one nanosecond, unless the real clock is granted. */
   #now(clock: number): bigint {
     const { started, fuelUsed } = this.#host
     if (started === undefined) return BigInt(fuelUsed()) + this.#slept
@@ -112,7 +112,7 @@ export class WasiShim {
     return BigInt(Math.round((clock === 0 ? Date.now() : origin + performance.now()) * 1e6))
   }
 
-  /** Waits for the earliest of the given times; what stands on a stream is always ready. */
+  /** Sleeps until the earliest timeout; streams are always ready. */
   #poll(wanted: number, events: number, count: number, found: number): number {
     this.#host.charge(1000 + (count >>> 0) * 10)
     if (count === 0 || count >>> 0 > 1024) return 28
@@ -139,10 +139,10 @@ export class WasiShim {
     return 0
   }
 
-  /** Gives each of the guest's buffers to `use` until one is not used up. */
+  /** Passes each of the guest's buffers to `use` until one is only partly used. */
   #each(vectors: number, count: number, use: (buffer: Uint8Array) => number): number {
     let total = 0
-    // Each buffer costs, so a million empty ones do not come for free.
+    // Each buffer costs fuel, so that a million empty buffers are not free.
     this.#host.charge(100 + (count >>> 0))
     for (let index = 0; index < count >>> 0; index++) {
       const view = this.#data((vectors >>> 0) + index * 8, 8)
@@ -164,7 +164,7 @@ export class WasiShim {
       return part.length
     })
     this.#data(written, 4).setUint32(0, total, true)
-    // No space left on device: what was taken is full.
+    // ENOSPC (51): the output limit is reached.
     return this.#outputBytes >= this.#host.messageBytes && fd === 1 ? 51 : 0
   }
 

@@ -4,11 +4,10 @@ import { WasiDescriptors } from './wasi-descriptors.ts'
 import { WasiShim } from './wasi-shim.ts'
 
 /**
- * The text of the worker. PLATFORM: on Linux a thread has a priority of its own; guests get the lowest, so that
- * the host's loop comes first whatever they do.
+ * The source text of the worker. PLATFORM: on Linux each thread has its own priority; guests get the lowest, so that
+ * they do not slow down the host's event loop.
  *
- * Made from the classes themselves, so that it is the same code in the source tree
- * and in a bundle, and no file has to be found at run time.
+ * Built from the class texts, so that source tree and bundle run the same code and no file is looked up at run time.
  */
 export const workerSource = (): string => `'use strict'
 const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_threads')

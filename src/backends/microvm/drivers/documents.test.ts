@@ -13,8 +13,8 @@ import {
 import { vfkitArguments, vfkitOrder, vzFiles } from './vz.ts'
 
 /**
- * Labelled fakes: neither Firecracker nor Apple's Virtualization can run here. Each knows the fields that the real thing
- * documents and refuses every other, and the order in which they may come.
+ * Labelled fakes: neither Firecracker nor Apple's Virtualization can run here. Each accepts only the documented fields of
+ * the real program, in the documented order.
  */
 const image = { vmlinux: '/i/vmlinux', initrd: '/i/initrd', root: '/i/root', digest: 'sha256:0' }
 const machine = { id: 'sb-1', image, disk: '/run/sb-1/disk', memoryMb: 1024 }
@@ -88,7 +88,7 @@ class FakeFirecracker {
 }
 
 describe('firecracker’s documents', () => {
-  test('boot, sleep and wake in the order that it takes them', () => {
+  test('boot, snapshot and restore in the required order', () => {
     const fake = new FakeFirecracker()
     for (const call of bootCalls(machine)) fake.call(call)
     expect(fake.drives).toEqual(['root', 'disk'])
@@ -99,13 +99,13 @@ describe('firecracker’s documents', () => {
     expect(fake.state).toBe('paused')
   })
 
-  test('a clone stands still until it knows who it is', () => {
+  test('a clone stays paused until it has its identity', () => {
     const fake = new FakeFirecracker()
     for (const call of cloneCalls()) fake.call(call)
     expect(fake.state).toBe('paused')
   })
 
-  test('the fake refuses what it does not know', () => {
+  test('the fake refuses unknown fields', () => {
     const fake = new FakeFirecracker()
     const [first] = bootCalls(machine) as [FirecrackerCall]
     expect(() => fake.call({ ...first, body: { ...first.body, vsock_override: {} } })).toThrow()
@@ -148,7 +148,7 @@ const VFKIT_DEVICES: Readonly<Record<string, readonly string[]>> = {
 }
 const VFKIT_FLAGS = ['--cpus', '--memory', '--bootloader', '--device', '--restful-uri']
 
-/** Reads a command line as vfkit does, and refuses whatever it does not know. */
+/** Parses a command line like vfkit, and refuses unknown arguments. */
 function fakeVfkit(args: readonly string[]): readonly string[] {
   const devices: string[] = []
   for (let at = 0; at < args.length; at += 2) {

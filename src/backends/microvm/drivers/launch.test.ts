@@ -30,12 +30,12 @@ describe('every machine', () => {
     expect(args.filter((word) => /=\/(?!proc\/self\/fd\/\d+)/.test(word))).toEqual([])
   })
 
-  test('may start nothing and become nobody', () =>
+  test('cannot start programs or change its user', () =>
     expect(valuesOf(args, '-sandbox')).toEqual([
       'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
     ]))
 
-  test('reads its root and writes only its disk', () => {
+  test('has a read-only root and writes only to its disk', () => {
     const [root, disk, inputs] = valuesOf(args, '-blockdev')
     expect(root).toContain('read-only=on')
     expect(inputs).toContain('read-only=on')
@@ -43,19 +43,19 @@ describe('every machine', () => {
   })
 })
 
-test('a template and its clone differ in the memory and the start alone', () => {
+test('a template and its clone differ only in memory and start', () => {
   const written = qemuArguments({ ...launch, memory: 'written' })
   const clone = qemuArguments({ ...launch, memory: 'shared-template', incoming: true })
   const differing = clone.filter((word) => !written.includes(word))
   expect(differing).toEqual([expect.stringContaining('share=off'), '-incoming', 'defer'])
 })
 
-test('a newer QEMU opens a template for reading by itself', () =>
+test('a newer QEMU opens a template read-only by itself', () =>
   expect(qemuArguments({ ...launch, memory: 'shared-template', opensReadOnly: true }).join(' ')).toContain(
     'share=off,readonly=on,rom=off',
   ))
 
-test('on a processor nothing of the emulation’s shortcuts is left', () => {
+test('with hardware virtualisation, no shortcut of the emulation is used', () => {
   const line = qemuArguments({ ...launch, accelerator: 'kvm' }).join(' ')
   expect(line).not.toMatch(/mitigations=off|tsc_early_khz|pit=off/)
 })
@@ -78,7 +78,7 @@ describe('the jail', () => {
   test('joins the groups and becomes the user before anything else', () =>
     expect(args.slice(0, 6)).toEqual(['run-as', '70', '70', '/cg/a', '--', '/usr/bin/bwrap']))
 
-  test('shares no namespace with the host and can write nowhere', () => {
+  test('shares no namespace with the host and cannot write anywhere', () => {
     for (const name of ['user', 'pid', 'ipc', 'uts', 'net']) expect(args).toContain(`--unshare-${name}`)
     expect(args).toContain('--die-with-parent')
     expect(args).not.toContain('--bind')
@@ -91,7 +91,7 @@ describe('the jail', () => {
       `LD_PRELOAD /proc/self/fd/${DESCRIPTORS.preload} --setenv RINGFENCE_TEMPLATE /proc/self/fd/${DESCRIPTORS.memory}`,
     ))
 
-  test('has the processor’s door only where it is used', () => {
+  test('has /dev/kvm only if it is used', () => {
     expect(args).not.toContain('/dev/kvm')
     expect(jailArguments({ ...jail, accelerator: 'kvm' }, [])).toContain('/dev/kvm')
   })

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { UntestedDriver } from './untested.ts'
 
 describe.each(['firecracker', 'vz'] as const)('the driver %s', (name) => {
-  test('says what this host lacks and what to do, and starts nothing', async () => {
+  test('reports what this host lacks and what to do, and starts nothing', async () => {
     const driver = new UntestedDriver(name)
     const probe = await driver.probe()
     expect(probe).toMatchObject({

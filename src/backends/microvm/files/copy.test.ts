@@ -61,7 +61,7 @@ const archive = (entries: readonly Entry[]): Buffer =>
     Buffer.alloc(1024),
   ])
 
-/** What the guest still has as it was. */
+/** The files that the guest has not changed. */
 const KEPT: readonly Entry[] = ['.git', '.git/hooks'].map((name) => ({ name, type: '5', mode: 0o755 }))
 const SAME: readonly Entry[] = ['.git/config', 'a'].map((name) => ({ name, type: 'S' }))
 
@@ -69,7 +69,7 @@ async function takeBack(entries: readonly Entry[], whole = true): Promise<CopyOu
   const { plan, mount, copy } = copyOf()
   const bytes = archive(whole ? [...KEPT, ...SAME, ...entries] : entries)
   async function* pieces(): AsyncGenerator<Uint8Array> {
-    // In odd pieces, as a channel brings them.
+    // In uneven chunks, as a channel delivers them.
     for (let at = 0; at < bytes.length; at += 333) yield bytes.subarray(at, at + 333)
   }
   const reader = new TarReader(pieces(), { entries: 1000, bytes: 1_000_000 })
@@ -78,26 +78,26 @@ async function takeBack(entries: readonly Entry[], whole = true): Promise<CopyOu
 const at = (...names: string[]): string => join(workspace, ...names)
 
 describe('into the guest', () => {
-  test('what a mount holds, links as links, and nothing that they lead to', () => {
+  test('copies the content of a mount, symlinks as symlinks, without their targets', () => {
     symlinkSync(outside, at('way'))
     const { copy, tar } = copyOf()
     expect([...copy.manifest.keys()].sort()).toEqual(['', '.git', '.git/config', '.git/hooks', 'a', 'way'])
     expect(tar.includes('secret')).toBe(false)
   })
 
-  test('not through a directory that took the place of the judged one', () => {
+  test('not through a directory that replaced the checked one', () => {
     const plan = planOf({ workspace })
     rmSync(workspace, { recursive: true })
     symlinkSync(outside, workspace)
     expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow()
     rmSync(workspace)
-    // Made while the judged one is gone, and so perhaps with its number; the second one has another.
+    // Created while the checked one is gone, so possibly with its inode; the second one has another.
     mkdirSync(join(base, 'taken'))
     mkdirSync(workspace)
     expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow(/replaced/)
   })
 
-  test('not what is masked', () => {
+  test('not masked paths', () => {
     writeFileSync(at('.env'), 'KEY')
     const plan = planOf({ workspace, deny: [at('.env')] })
     const copy = new CopyIn(plan, plan.mounts[0] as Mount)
@@ -105,10 +105,10 @@ describe('into the guest', () => {
   })
 })
 
-describe('protected by more than a name', () => {
+describe('protection beyond names', () => {
   const dir = (name: string): Entry => ({ name, type: '5', mode: 0o755 })
 
-  test('a directory does not become a repository, whatever it is called', async () => {
+  test('a directory does not become a repository, under any name', async () => {
     const taken = await takeBack([
       dir('bare'),
       dir('bare/objects'),
@@ -120,7 +120,7 @@ describe('protected by more than a name', () => {
     expect(existsSync(at('bare', 'HEAD'))).toBe(false)
   })
 
-  test('what names programs in one stays as it is', async () => {
+  test('settings that name programs stay unchanged', async () => {
     for (const name of ['objects', 'refs', 'hooks']) mkdirSync(at('bare', name), { recursive: true })
     writeFileSync(at('bare', 'HEAD'), 'ref: refs/heads/main')
     const taken = await takeBack([
@@ -134,7 +134,7 @@ describe('protected by more than a name', () => {
     expect(existsSync(at('bare', 'FETCH_HEAD'))).toBe(true)
   })
 
-  test('a link does not lead what is loaded elsewhere', async () => {
+  test('a symlink does not redirect files that are loaded elsewhere', async () => {
     const taken = await takeBack([
       { name: '.github', type: '2', link: 'a' },
       { name: '.git/info', type: '2', link: '../a' },
@@ -162,11 +162,11 @@ describe('back from the guest', () => {
     expect(readFileSync(at('new', 'file'), 'utf8')).toBe('made')
     expect(lstatSync(at('new', 'file')).mode & 0o7777).toBe(0o755)
     expect(readlinkSync(at('link'))).toBe('/etc/passwd')
-    // It came before its parent, as no honest archive has it.
+    // It came before its parent, which no valid archive does.
     expect(taken.left).toEqual([{ path: 'new/deep', why: 'refused' }])
   })
 
-  test('a name that is no text stays behind, alone', async () => {
+  test('a name that is not valid text is skipped, and only that one', async () => {
     const bytes = archive([
       ...KEPT,
       ...SAME,
@@ -199,7 +199,7 @@ describe('back from the guest', () => {
     },
   )
 
-  test('nothing is written through a link, neither the guest’s nor one of the host', async () => {
+  test('nothing is written through a symlink of the guest or of the host', async () => {
     symlinkSync(outside, at('way'))
     const taken = await takeBack([
       { name: 'way', type: '2', link: outside },
@@ -211,7 +211,7 @@ describe('back from the guest', () => {
     expect(taken.left.map(({ path }) => path)).toEqual(['way/planted', 'mine/planted'])
   })
 
-  test('a link in the place of a file does not lead to what it names', async () => {
+  test('a symlink that replaces a file does not expose its target', async () => {
     const { plan, mount, copy } = copyOf()
     rmSync(at('a'))
     symlinkSync(join(outside, 'secret'), at('a'))
@@ -227,7 +227,7 @@ describe('back from the guest', () => {
     expect(readFileSync(join(outside, 'secret'), 'utf8')).toBe('secret')
   })
 
-  test('no protected name is made, changed or removed', async () => {
+  test('protected names are not created, changed or removed', async () => {
     const taken = await takeBack(
       [
         { name: '.git', type: '5', mode: 0o755 },
@@ -253,7 +253,7 @@ describe('back from the guest', () => {
     ])
   })
 
-  test('what the host changed meanwhile stays as the host has it', async () => {
+  test('changes of the host in the meantime are kept', async () => {
     const { plan, mount, copy } = copyOf()
     writeFileSync(at('a'), 'by the host')
     writeFileSync(at('later'), 'by the host')
@@ -278,14 +278,14 @@ describe('back from the guest', () => {
     expect(readFileSync(at('later'), 'utf8')).toBe('by the host')
   })
 
-  test('a file that has another name outside is replaced, and not written to', async () => {
+  test('a file with a hard link outside is replaced, not written to', async () => {
     linkSync(at('a'), join(outside, 'hard'))
     await takeBack([...KEPT, { name: '.git/config', type: 'S' }, { name: 'a', content: 'changed' }], false)
     expect(readFileSync(at('a'), 'utf8')).toBe('changed')
     expect(readFileSync(join(outside, 'hard'), 'utf8')).toBe('first')
   })
 
-  test('what the guest made unreadable is not taken for gone', async () => {
+  test('files that the guest made unreadable are not treated as deleted', async () => {
     mkdirSync(at('dir'))
     writeFileSync(at('dir', 'file'), 'x')
     chmodSync(at('dir'), 0o755)
@@ -306,7 +306,7 @@ describe('back from the guest', () => {
     await expect(takeBack(entries)).rejects.toMatchObject({ code: 'path-traversal' })
   })
 
-  test('a flood of entries is refused', async () => {
+  test('too many entries are refused', async () => {
     const many = Array.from({ length: 2000 }, (_, index) => ({ name: `f${index}`, type: 'S' }))
     await expect(takeBack(many)).rejects.toThrow(/too many/)
   })

@@ -11,14 +11,14 @@ describe('lz4', () => {
     return Buffer.concat([head, Buffer.from(block)])
   }
 
-  test('literals and copies, also ones that overlap', () => {
+  test('literals and copies, including overlapping ones', () => {
     // `ab`, then eight bytes from two back, then `!` as the last literal.
     expect(unpackLz4(framed([0x24, 0x61, 0x62, 2, 0, 0x10, 0x21])).toString()).toBe('ababababab!')
     const long = [0xf0, 5, ...Array.from({ length: 20 }, () => 0x78)]
     expect(unpackLz4(framed(long)).toString()).toBe('x'.repeat(20))
   })
 
-  test('what points outside is refused', () => {
+  test('offsets outside the data are refused', () => {
     expect(() => unpackLz4(framed([0x14, 0x61, 9, 0]))).toThrow(/points outside/)
     expect(() => unpackLz4(framed([0x14, 0x61, 0, 0]))).toThrow(/points outside/)
     expect(() => unpackLz4(framed([0xf0, 255, 255, 1]))).toThrow(/too long/)
@@ -26,7 +26,7 @@ describe('lz4', () => {
   })
 })
 
-test('an initramfs has the kernel’s format and no times', () => {
+test('an initramfs has the kernel’s format and no timestamps', () => {
   const entries = [
     { path: '/dev', kind: 'dir' },
     { path: '/init', kind: 'file', mode: 0o500, bytes: Buffer.from('agent') },
@@ -40,7 +40,7 @@ test('an initramfs has the kernel’s format and no times', () => {
   expect(bytes.length % 512).toBe(0)
 })
 
-test('the probe is a guest that QEMU starts by its note', () => {
+test('the probe is a guest that QEMU starts by its ELF note', () => {
   const guest = probeGuest()
   expect(guest.readUInt32BE(0)).toBe(0x7f454c46)
   expect(guest.includes('Xen\0')).toBe(true)

@@ -2,11 +2,11 @@ import type { Word } from 'unbash'
 import { isStatic } from './unknown-text.ts'
 import type { Words } from './words.ts'
 
-/** Judges a word that bash evaluates as arithmetic: a subscript, an offset, a length. Quotes protect nothing in it. */
+/** Judges a word that bash evaluates as arithmetic: a subscript, an offset, a length. Quotes do not protect it. */
 export function arithmeticText(words: Words, word: Word): void {
   for (const part of word.parts ?? []) if (part.type === 'SingleQuoted') words.runHidden(words, part.value)
   for (const part of word.parts ?? []) {
-    // What an unquoted variable holds is evaluated again, brackets included.
+    // The value of an unquoted variable is evaluated again, including subscripts.
     const held = part.type === 'SimpleExpansion' ? words.scope.vars.get(part.text.slice(1)) : undefined
     if (held !== undefined && isStatic(held)) words.runHidden(words, held)
   }

@@ -45,12 +45,12 @@ const HARMLESS_COMMANDS = new Set([
   'less -FRX',
 ])
 
-/** A value that some program runs is judged as a line of its own. */
+/** A value that a program later runs is judged as a line of its own. */
 function commandFindings(walk: Walk, name: string, value: string): Finding[] {
   if (HARMLESS_COMMANDS.has(value)) return []
   if (isStatic(value)) {
     const scope = newScope(walk.context.cwd ?? walk.context.workspace)
-    // Pager and editor values may start with the `|` of LESSOPEN; what follows is the command.
+    // Values of pager and editor variables may start with the `|` of LESSOPEN; the command follows it.
     deeper(walk, () => walk.source(fork(scope), value.replace(/^[|!-]+/, ''), CLOSED))
   }
   return [unseen('environment/command', `\`${name}\` is a command that another program runs`)]
@@ -107,7 +107,7 @@ function boxedFindings(walk: Walk, name: string, value: string): Finding[] {
   return [boxed('environment/library', `\`${name}\` makes the program load other code`)]
 }
 
-/** What setting a variable means for the commands that see it. */
+/** The finding for setting a variable, for the commands that inherit it. */
 export const assign = { findings }
 
 /** `a=(x y)`: the elements are words; a subscript inside is arithmetic. */

@@ -1,8 +1,8 @@
-/** Brace expansion on the raw text of a word: bash does it first and textually, quotes and expansions still in place. */
+/** Brace expansion on the raw text of a word: bash does it first, before quotes and expansions are processed. */
 
 const MAX_WORDS = 128
 
-/** The words that a raw word becomes, or undefined when there are too many to look at. */
+/** The words that a raw word expands to, or undefined if there are too many to check. */
 export function expandBraces(raw: string): readonly string[] | undefined {
   const out: string[] = []
   return expand(raw, '', out) ? out : undefined
@@ -81,7 +81,7 @@ function sequence(body: string): readonly string[] | undefined {
   return items
 }
 
-/** The index behind a quoted, escaped or substituted stretch that starts at `at`, or `at` when none does. */
+/** The index after the quoted, escaped or substituted part that starts at `at`, or `at` if there is none. */
 function skipQuoted(raw: string, at: number): number {
   const char = raw[at]
   if (char === '\\') return at + 2

@@ -25,7 +25,7 @@ import { runCommand } from './simple.ts'
 import { ANY, SPLIT } from './unknown-text.ts'
 import { arithmetic, expandText, expandWord, runHidden, type Words } from './words.ts'
 
-/** Judges shell source text. Never throws for bad syntax; it is noted as unreadable instead. */
+/** Judges shell source text. Never throws for invalid syntax, which is recorded as unreadable. */
 export function interpret(walk: Walk, scope: Scope, source: string, stdin: Stream): Stream {
   spend(walk, 1 + Math.floor(source.length / 256))
   const script = parseShell(source)
@@ -46,7 +46,7 @@ export function interpret(walk: Walk, scope: Scope, source: string, stdin: Strea
 
 function runScript(walk: Walk, scope: Scope, script: ParsedScript, around: CommandContext): Stream {
   const out = runStatements(walk, scope, script.commands, around)
-  // INVARIANT: nested scripts are parsed when they are reached, so errors are complete only after the walk.
+  // INVARIANT: nested scripts are parsed when the walk reaches them, so errors are complete only after the walk.
   if (script.errors?.length) unreadable(walk)
   return out
 }
@@ -70,7 +70,7 @@ function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: 
   const ends: Scope[] = []
   for (const [index, command] of node.commands.slice(1).entries()) {
     const before = fork(scope)
-    // `||` runs when something before it failed, so any earlier state is possible; `&&` continues the last one.
+    // `||` runs after a failure, so any earlier state is possible; `&&` continues from the last state.
     if (node.operators[index] === '||') for (const end of ends) mergeInto(scope, end)
     out = joined(out, runPipeline(walk, scope, command, around))
     ends.push(before)
@@ -138,7 +138,7 @@ function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, aro
   }
 }
 
-/** `((` also opens two subshells in other shells, and in bash where it cannot be arithmetic. */
+/** `((` also opens two subshells in other shells, and in bash if the text is not valid arithmetic. */
 function runArithmetic(
   walk: Walk,
   scope: Scope,
@@ -189,7 +189,7 @@ function runIf(
   return ends.length > 1 ? { ...out, text: ANY } : out
 }
 
-/** Runs a body until what it may have changed no longer changes; twice is nearly always enough. */
+/** Repeats a loop body until the state no longer changes; two rounds are nearly always enough. */
 function repeat(walk: Walk, scope: Scope, body: () => Stream): Stream {
   let out: Stream = EMPTY
   for (let round = 0; round < 3; round++) {
@@ -204,7 +204,7 @@ function repeat(walk: Walk, scope: Scope, body: () => Stream): Stream {
   return { ...out, text: ANY }
 }
 
-/** The second round is shown only where it found something new. */
+/** The second round is shown only if it found something new. */
 function dropRepeated(walk: Walk, from: number): void {
   const fresh = walk.nodes.splice(from)
   const seen = new Set(walk.nodes.map((node) => node.argv.join('\0')))
@@ -244,7 +244,7 @@ function runFor(walk: Walk, scope: Scope, node: For | Select, around: CommandCon
       scope.vars.set(name, value.replaceAll(SPLIT, ANY))
       out = joined(out, runList(walk, scope, node.body, around))
     }
-    // The list is walked in each round, so the variable itself is no reason for another.
+    // The list is walked in each round, so a change of the loop variable alone needs no further round.
     scope.vars.set(name, ANY)
     return out
   })
@@ -300,7 +300,7 @@ function runTest(words: Words, expression: TestExpression): void {
   }
 }
 
-/** Judges functions that the line defines and never calls by name: a handler or a later line may call them. */
+/** Judges functions that the line defines but does not call by name: a trap or a later line may call them. */
 export function runUncalled(walk: Walk, scope: Scope): void {
   for (const found of scope.functions.values()) {
     if (found.called) continue

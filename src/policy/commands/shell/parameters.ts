@@ -5,7 +5,7 @@ import { ANY, BELOW, globbed, isOpen, isStatic, meets, SPLIT } from './unknown-t
 import type { Words } from './words.ts'
 
 type Value = string | readonly string[]
-/** The operand of a default stands in place of the parameter, its own quotes still in force. */
+/** The operand of a default value replaces the parameter; its own quotes still apply. */
 export type Chosen = { readonly operand: Word }
 
 const NUMBERS = new Set([
@@ -22,7 +22,7 @@ const NUMBERS = new Set([
   'PPID',
 ])
 
-/** What a parameter stands for: text with marks, or a list for `@`, `*` and whole arrays. */
+/** The value of a parameter: text with marks, or a list for `@`, `*` and whole arrays. */
 export function lookup(words: Words, name: string): Value {
   const { scope } = words
   const real = scope.references.get(name) ?? name
@@ -159,7 +159,7 @@ type Default = {
 
 function withDefault(words: Words, given: Default): Value | Chosen {
   const { name, base, operator, operand, inQuotes } = given
-  // SECURITY: inside a here-document or double quotes, single quotes in the operand protect nothing.
+  // SECURITY: inside a here-document or double quotes, single quotes in the operand do not protect it.
   if (inQuotes)
     for (const part of operand.parts ?? [])
       if (part.type === 'SingleQuoted') words.runHidden(words, part.value)
@@ -169,10 +169,10 @@ function withDefault(words: Words, given: Default): Value | Chosen {
     return { operand }
   }
   const outside = base === ANY ? !words.scope.vars.has(name) : typeof base !== 'string' && base[0] === SPLIT
-  // Not set by the line: most likely not set at all. Either way it never runs on the host.
+  // Not set by the line, so probably unset. In both cases it never runs on the host.
   if (outside) words.walk.line.push(dynamic(`\`${name}\` comes from outside`))
   if (operator.endsWith('+') && (outside || mayBeEmpty(base))) {
-    // SECURITY: both are possible, so the line is read a second time as if it held something (judge.ts).
+    // SECURITY: both cases are possible, so the line is judged a second time as if the variable were set (judge.ts).
     words.walk.doubts.add(name)
     return words.walk.outside === 'set' ? choose() : ''
   }
@@ -182,13 +182,13 @@ function withDefault(words: Words, given: Default): Value | Chosen {
   return !empty || operator.endsWith('?') ? base : choose()
 }
 
-/** Whether nothing is known of the value, not even that there is one. */
+/** Whether nothing is known about the value, not even whether it is set. */
 const mayBeEmpty = (base: Value): boolean =>
   typeof base === 'string'
     ? base !== '' && base.replace(/[\uFDD0\uFDD1\uFDD4]/g, '') === ''
     : base.length > 0 && base.every((entry) => mayBeEmpty(entry))
 
-/** A part of a name that a glob or a listing gave is again such a name. */
+/** A substring of a name that a glob or a listing produced is treated as such a name too. */
 function trim(base: Value, operator: string, pattern: string): Value {
   if (typeof base === 'string' && !isStatic(base) && !isOpen(base) && base[0] !== '/') {
     const end = operator[0] === '%' && isStatic(pattern) && base.endsWith(pattern)

@@ -1,11 +1,11 @@
 import { type ParsedScript, parse, type Word } from 'unbash'
 
-/** Parses shell source; undefined when the parser gives up. */
+/** Parses shell source; undefined if the parser fails. */
 export function parseShell(source: string): ParsedScript | undefined {
   try {
     return parse(source)
   } catch {
-    // Nested quotes can overflow the parser's stack (RangeError); any other failure is as unreadable.
+    // Nested quotes can overflow the parser's stack (RangeError); every other failure is treated as unreadable too.
     return undefined
   }
 }

@@ -5,19 +5,19 @@ import type { Walk } from '../walk.ts'
 import { EMPTY, type Scope, type Stream, textStream, UNKNOWN } from './scope.ts'
 import { ANY } from './unknown-text.ts'
 
-/** What a redirection is checked with. */
+/** The context for checking a redirection. */
 export type RedirectContext = { readonly walk: Walk; readonly scope: Scope; readonly findings: Finding[] }
-/** Where a redirection leads. */
+/** The source or target of a redirection. */
 export type Target = {
   readonly operator: RedirectOperator
   readonly path: string
-  /** As written before the operator; undefined when it is the usual one. */
+  /** The descriptor before the operator; undefined for the default. */
   readonly descriptor: number | undefined
 }
 
 type Change = { readonly stdin?: Stream; readonly sink?: (out: Stream) => Stream }
 
-/** Judges one redirection to or from a file and says what it does to the streams. */
+/** Judges one redirection to or from a file and returns its effect on the streams. */
 export function redirectTo(
   { walk, scope, findings }: RedirectContext,
   { operator, path, descriptor }: Target,
@@ -40,7 +40,7 @@ export function redirectTo(
   }
 }
 
-/** What reading a file gives: its content when the line itself wrote it. */
+/** The stream read from a file: its content is known if the line itself wrote it. */
 export function readFile(scope: Scope, path: string, found: readonly Finding[] = []): Stream {
   const made = scope.files.get(absolute(path, scope.cwds[0] ?? ANY))
   if (made?.kind === 'content') return made.stream

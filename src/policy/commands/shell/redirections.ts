@@ -9,7 +9,7 @@ import { expandBody, expandText, expandWord, type Words } from './words.ts'
 
 type Redirecting = { readonly around: CommandContext; readonly findings: Finding[] }
 
-/** Judges redirections; `finish` says what is left of the output once it has been written elsewhere. */
+/** Judges redirections; `finish` returns the output that is left after redirection. */
 export function redirections(
   walk: Walk,
   scope: Scope,
@@ -22,7 +22,7 @@ export function redirections(
   for (const redirect of list) {
     spend(walk, 4)
     if (redirect.type === 'HereDoc') {
-      // Shells differ in what they make of a document without an end.
+      // Shells differ in how they treat a here-document without a terminator.
       if (!redirect.closing) unreadable(walk)
       stdin = fed(walk, () =>
         redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
@@ -46,7 +46,7 @@ export function redirections(
   return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
 }
 
-/** A here-document carries what the substitutions in it carry. */
+/** A here-document inherits the sources of the substitutions in it. */
 function fed(walk: Walk, read: () => string): Stream {
   const outer = walk.sources
   walk.sources = new Set()

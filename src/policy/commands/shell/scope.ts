@@ -1,23 +1,23 @@
 import type { CompoundCommand, CompoundList, Redirected } from 'unbash'
 import { ANY } from './unknown-text.ts'
 
-/** What a command reads or prints, as far as it is known. */
+/** The input or output of a command, as far as it is known. */
 export type Stream = {
-  /** With marks; `ANY` alone when nothing is known. */
+  /** Text with marks; `ANY` alone if nothing is known. */
   readonly text: string
-  /** Where the bytes came from. */
+  /** Where the data came from. */
   readonly from: ReadonlySet<Source>
-  /** False when nothing is connected: the caller's own terminal or nothing. */
+  /** False if no stream is connected: the caller's terminal or nothing. */
   readonly piped: boolean
 }
-/** Where text came from, as far as it matters for what may be done with it. */
+/** The source of data, as far as it affects its permitted use. */
 export type Source = 'network' | 'secret' | 'files' | 'environment' | 'identity' | 'decoded'
 
 const NOWHERE: ReadonlySet<Source> = new Set()
 
 /** No input at all. */
 export const CLOSED: Stream = { text: '', from: NOWHERE, piped: false }
-/** Input whose content is not known. */
+/** Input with unknown content. */
 export const UNKNOWN: Stream = { text: ANY, from: NOWHERE, piped: true }
 /** Input that is known to be empty. */
 export const EMPTY: Stream = { text: '', from: NOWHERE, piped: true }
@@ -29,7 +29,7 @@ export const textStream = (text: string, from: Iterable<Source> = NOWHERE): Stre
   piped: true,
 })
 
-/** One after the other, as a list of commands prints. */
+/** Concatenates two streams, as the output of a list of commands. */
 export function joined(a: Stream, b: Stream): Stream {
   if (a === EMPTY || a === CLOSED) return b
   if (b === EMPTY || b === CLOSED) return a
@@ -37,7 +37,7 @@ export function joined(a: Stream, b: Stream): Stream {
   return { text, from: new Set([...a.from, ...b.from]), piped: true }
 }
 
-/** A file that the line itself made before it is used. */
+/** A file that the line created before using it. */
 type MadeFile =
   | { readonly kind: 'content'; readonly stream: Stream }
   | { readonly kind: 'copy'; readonly of: string }
@@ -48,28 +48,28 @@ type FunctionBody = {
   called: boolean
 }
 
-/** What the shell knows at one point of the line. */
+/** The state of the shell at one point of the line. */
 export type Scope = {
-  /** Values with marks. A name that is absent comes from outside. */
+  /** Values with marks. A name that is absent is inherited from the environment. */
   readonly vars: Map<string, string>
-  /** Where the value of a variable came from, when that matters later. */
+  /** The source of a variable's value, if it matters later. */
   readonly origins: Map<string, ReadonlySet<string>>
   readonly arrays: Map<string, readonly string[]>
   readonly references: Map<string, string>
-  /** Every directory that the command could run in; empty when it could be any. */
+  /** Every directory that the command could run in; empty if it could be any. */
   cwds: readonly string[]
   previousCwds: readonly string[]
   readonly functions: Map<string, FunctionBody>
-  /** `$0` first; undefined when the caller's arguments are not known. */
+  /** `$0` first; undefined if the caller's arguments are not known. */
   positional: readonly string[] | undefined
-  /** Shared by all copies: there is one file system. */
+  /** Shared by all copies, since there is one file system. */
   readonly files: Map<string, MadeFile>
-  /** Other names for programs: `hash -p`, `alias`. */
+  /** Aliases of programs: `hash -p`, `alias`. */
   readonly names: Map<string, string>
   lastArgument: string
-  /** Functions being run, so that recursion ends. */
+  /** Functions on the call stack, to end recursion. */
   readonly calling: readonly FunctionBody[]
-  /** Inside a pipeline or behind `&`: what a fork bomb needs. */
+  /** Inside a pipeline or after `&`, which a fork bomb needs. */
   readonly detached: boolean
 }
 
@@ -90,7 +90,7 @@ export const newScope = (cwd: string): Scope => ({
   detached: false,
 })
 
-/** A copy that a subshell may change without its parent seeing it. */
+/** A copy for a subshell; changes do not affect the parent. */
 export const fork = (scope: Scope, change: Partial<Scope> = {}): Scope => ({
   ...scope,
   vars: new Map(scope.vars),
@@ -102,7 +102,7 @@ export const fork = (scope: Scope, change: Partial<Scope> = {}): Scope => ({
   ...change,
 })
 
-/** Makes `scope` what it could be when `other` may have happened instead. True when that changed it. */
+/** Merges the state of an alternative path into `scope`. Returns true if that changed it. */
 export function mergeInto(scope: Scope, other: Scope): boolean {
   let changed = false
   for (const name of new Set([...scope.vars.keys(), ...other.vars.keys()])) {

@@ -52,7 +52,7 @@ type Simple = {
   readonly declared: readonly Assignment[]
   readonly redirects: readonly Redirection[]
   readonly sources: Set<string>
-  /** A command word stood there, even if nothing is left of it. */
+  /** Whether a command word was present, even if it expanded to nothing. */
   readonly named: boolean
 }
 
@@ -61,7 +61,7 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   const env = assignments.map((assignment) => read(words, assignment))
   const findings: Finding[] = []
   const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
-  // SECURITY: from here on every command reads there, a shell its commands.
+  // SECURITY: from here on every command reads from that file, and a shell reads its commands from it.
   if (argv.length === 1 && argv[0] === 'exec' && stdin && !simple.redirects.every(isNull))
     findings.push(unseen('shell/exec-input', 'the rest of the line reads from somewhere else'))
   const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
@@ -86,7 +86,7 @@ function runSimple(walk: Walk, simple: Simple): Stream {
     call: (name, args) => callFunction(walk, scope, name, { args, around }),
   })
   if (inside !== scope) scope.cwds = inside.cwds
-  // Declarations leave a name or a whole assignment in `$_`, depending on the builtin.
+  // Declaration builtins leave a name or a whole assignment in `$_`, depending on the builtin.
   scope.lastArgument = argv.at(-1)?.includes('=') ? ANY : (argv.at(-1) ?? '')
   for (const assignment of simple.declared) declare(words, argv, assignment)
   return finish(out)
@@ -105,7 +105,7 @@ function read(words: Words, assignment: Assignment): { readonly name: string; re
   return { name: assignment.name, value: before + text }
 }
 
-/** Expands a value and remembers what flowed into it: a download kept in a variable is still a download. */
+/** Expands a value and tracks its sources: a download stored in a variable is still a download. */
 function expandNoting(words: Words, name: string, value: Word): string {
   const outer = words.walk.sources
   const own = new Set<string>()
@@ -120,7 +120,7 @@ function expandNoting(words: Words, name: string, value: Word): string {
 
 function store(words: Words, assignment: Assignment, name: string, value: string): void {
   const { scope } = words
-  // SECURITY: bash evaluates what a variable with the integer attribute is given.
+  // SECURITY: bash evaluates values assigned to a variable with the integer attribute.
   if (scope.vars.has(`${INTEGER}${name}`)) words.runHidden(words, value)
   if (assignment.value.type === 'ArrayValue') {
     assignArray(words, assignment)
@@ -138,7 +138,7 @@ function declarationOf(words: Words, part: Assignment): string {
   return `${name}=${value}`
 }
 
-/** `declare`, `export`, `local` and the like keep what they set. */
+/** `declare`, `export`, `local` and similar builtins keep the values they set. */
 function declare(words: Words, argv: readonly string[], assignment: Assignment): void {
   const { name, value } = read({ ...words, cover: () => {} }, assignment)
   if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export')

@@ -1,24 +1,24 @@
 /**
- * Text whose parts are not all known. What bash would fill in at run time is written as one mark from Unicode's
- * noncharacters, so that a value stays a plain string; a line that already holds one of them is refused (lexical.ts).
+ * Text with unknown parts. Each part that bash fills in at run time is represented by one mark from Unicode's
+ * noncharacters, so that a value stays a plain string; a line that already contains a mark is refused (lexical.ts).
  */
 
 /** Any text, as one word: `"$x"`. */
 export const ANY = '\uFDD0'
-/** Any text, also none and also several words: `$x`. */
+/** Any text, which may be empty or split into several words: `$x`. */
 export const SPLIT = '\uFDD1'
 /** A glob's `*`: any text without a slash. */
 export const STAR = '\uFDD2'
-/** A glob's `?` or bracket: one character that is not a slash. */
+/** A glob's `?` or bracket: one character except a slash. */
 export const ONE = '\uFDD3'
-/** A path below the one it follows, without `..`: what `find` and `ls` print. */
+/** A path below the preceding path, without `..`: the output of `find` and `ls`. */
 export const BELOW = '\uFDD4'
-/** A `*` or `?` that also meets hidden files: `shopt -s dotglob`, and the patterns of `find`, `grep` and git. */
+/** A `*` or `?` that also matches hidden files: `shopt -s dotglob`, and the patterns of `find`, `grep` and git. */
 export const HIDDEN = '\uFDD5'
 
-/** The name, which no variable can have, under which a scope notes that globs meet hidden files. */
+/** A name that no variable can have; a scope records under it that globs match hidden files. */
 export const DOTGLOB = '*dotglob'
-/** The same, followed by a variable's name: that it has the integer attribute. */
+/** The same, followed by a variable's name: records that it has the integer attribute. */
 export const INTEGER = '*integer '
 
 const MARK = /[\uFDD0-\uFDEF]/
@@ -35,16 +35,16 @@ const SHOWN: Readonly<Record<string, string>> = {
 /** Whether every part of a text is known. */
 export const isStatic = (text: string): boolean => !MARK.test(text)
 
-/** Could be anything at all in some place (a glob is bounded by the files that exist). */
+/** Whether some part could be any text (a glob is limited to existing files). */
 export const isOpen = (text: string): boolean => OPEN.test(text)
 
-/** For people: marks become `…`, `*` and `?`, and nothing is longer than a line. */
+/** For display: marks become `…`, `*` and `?`, and the text is shortened to one line. */
 export function show(text: string, size = 200): string {
   const shown = isStatic(text) ? text : text.replace(/[\uFDD0-\uFDEF]/g, (mark) => SHOWN[mark] ?? '…')
   return shown.length > size ? `${shown.slice(0, size - 1)}…` : shown
 }
 
-/** Turns the glob characters of unquoted text into marks, as bash does after an unquoted expansion. */
+/** Converts the glob characters of unquoted text to marks, as bash does after an unquoted expansion. */
 export const globbed = (text: string): string =>
   /[*?[]/.test(text)
     ? text
@@ -62,16 +62,16 @@ export const patternText = (text: string): string =>
 const isStar = (char: string): boolean =>
   char === ANY || char === SPLIT || char === STAR || char === BELOW || char === HIDDEN
 
-/** Above this, two patterns count as meeting: no honest pattern is that long. */
+/** Above this length, two patterns count as matching: real patterns are shorter. */
 const MAX_PATTERN = 600
 
 /**
- * Whether one text could stand for both patterns. Both may hold marks; no state is revisited, so the cost is the
+ * Whether one text could match both patterns. Both may contain marks; no state is visited twice, so the cost is the
  * product of the two lengths.
  */
 export function meets(a: string, b: string): boolean {
   if (isStatic(a) && isStatic(b)) return a === b
-  // bash never lets a leading glob match a hidden file.
+  // In bash, a leading wildcard never matches a hidden file.
   if ((a[0] === STAR || a[0] === ONE) && b[0] === '.') return false
   if (differ(a[0] ?? '', b[0] ?? '') || differ(a.at(-1) ?? '', b.at(-1) ?? '')) return false
   if (a.length + b.length > MAX_PATTERN) return true

@@ -14,20 +14,20 @@ import { parseWord } from './parse.ts'
 import type { Scope } from './scope.ts'
 import { ANY, DOTGLOB, globbed, HIDDEN, isStatic, ONE, SPLIT, STAR } from './unknown-text.ts'
 
-/** How the interpreter serves the words: it judges the scripts inside them and says what they print. */
+/** Functions of the interpreter for word expansion: judge nested scripts and return their output. */
 export type Words = {
   readonly walk: Walk
   readonly scope: Scope
   readonly substitute: (script: ParsedScript | undefined, at: number) => string
   readonly process: (script: ParsedScript | undefined, operator: '<' | '>', at: number) => string
-  /** `expandText` and `runHidden`, for the modules that this one imports. */
+  /** `expandText` and `runHidden`, for the modules that this module imports. */
   readonly expandText: (words: Words, word: Word) => string
   readonly runHidden: (words: Words, text: string) => void
-  /** Notes that a node of the tree starts here (see lexical.ts). */
+  /** Records that a node of the tree starts here (see lexical.ts). */
   readonly cover: (at: number, end: number) => void
 }
 
-/** A stretch of a word after expansion. Unquoted expansions are split into fields; `list` is what `"$@"` becomes. */
+/** A part of a word after expansion. Unquoted expansions are split into fields; `list` is the result of `"$@"`. */
 type Piece = {
   readonly text: string
   readonly quoted: boolean
@@ -38,14 +38,14 @@ type Piece = {
 const quoted = (text: string): Piece => ({ text, quoted: true, split: false })
 const literal = (text: string): Piece => ({ text, quoted: false, split: false })
 
-/** The fields that a word becomes as an argument. */
+/** The fields that a word expands to as an argument. */
 export function expandWord(words: Words, word: Word): readonly string[] {
   if (!word.parts) return [tilde(words, word, word.value)]
   if (word.parts.some((part) => part.type === 'BraceExpansion')) return expandBraced(words, word)
   return fieldsOf(words, pieces(words, word))
 }
 
-/** The single text that a word becomes where bash does not split: assignments, redirections, `case`. */
+/** The single text that a word expands to where bash does not split: assignments, redirections, `case`. */
 export function expandText(words: Words, word: Word): string {
   if (!word.parts) return tilde(words, word, word.value)
   return joinPieces(words, pieces(words, word))
@@ -53,7 +53,7 @@ export function expandText(words: Words, word: Word): string {
 
 const MAX_VALUE = 16_384
 
-/** SECURITY: `x=$x$x` doubles, so a value that outgrows every honest one is no longer followed. */
+/** SECURITY: `x=$x$x` doubles the value, so a value above this length is no longer tracked. */
 function joinPieces(words: Words, all: readonly Piece[]): string {
   let size = 0
   for (const piece of all)
@@ -88,7 +88,7 @@ function expandBraced(words: Words, word: Word): readonly string[] {
   const inner: Words = { ...words, cover: () => {} }
   return raws.flatMap((raw) => {
     const parsed = parseWord(raw)
-    // A word that does not parse alone is still expanded from the tree, so that nothing inside goes unseen.
+    // A word that does not parse alone is still expanded from the tree, so that every nested command is judged.
     if (!parsed) return fieldsOf(inner, pieces(inner, word)).map(() => SPLIT)
     return parsed.parts ? fieldsOf(inner, pieces(inner, parsed)) : [tilde(inner, parsed, parsed.value)]
   })
@@ -99,7 +99,7 @@ function pieces(words: Words, word: Word): readonly Piece[] {
   for (const [index, part] of (word.parts ?? []).entries()) {
     if (index === 0 && part.type === 'Literal' && part.text[0] === '~')
       out.push(literal(tilde(words, word, part.value)))
-    // No file is called like an address, and what matches no file stays as it is.
+    // A URL does not match a file name, and a glob without a match stays unchanged.
     else if (part.type === 'Glob' && ADDRESS.test(word.text)) out.push(literal(part.text))
     else out.push(...partPieces(words, part, false))
   }
@@ -113,7 +113,7 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
     case 'Literal':
       return [inQuotes ? quoted(part.value) : literal(part.value)]
     case 'SingleQuoted':
-      // SECURITY: inside a here-document quotes are text and protect nothing.
+      // SECURITY: inside a here-document, quotes are text and do not protect.
       if (inQuotes) runHidden(words, part.value)
       return [quoted(part.value)]
     case 'AnsiCQuoted':
@@ -135,7 +135,7 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
   }
 }
 
-/** bash's `dotglob`, which any value of GLOBIGNORE sets too. */
+/** bash's `dotglob`, which setting GLOBIGNORE also enables. */
 const meetsHidden = ({ scope }: Words): boolean => scope.vars.has(DOTGLOB) || scope.vars.has('GLOBIGNORE')
 
 type Expansion = Extract<
@@ -177,7 +177,7 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
   }
 }
 
-/** SECURITY: where its parentheses do not balance, bash takes `$((` for a subshell inside a substitution. */
+/** SECURITY: if the parentheses do not balance, bash parses `$((` as a subshell inside a substitution. */
 function ambiguous(words: Words, text: string): void {
   if (text.split('(').length !== text.split(')').length)
     words.walk.line.push(
@@ -185,7 +185,7 @@ function ambiguous(words: Words, text: string): void {
     )
 }
 
-/** The operand of `${x:-…}`: split where it is not quoted itself. */
+/** The operand of `${x:-…}`: split where it is not quoted. */
 function operandPieces(words: Words, operand: Word, inQuotes: boolean): readonly Piece[] {
   if (inQuotes) return [quoted(expandText(words, operand))]
   if (!operand.parts)
@@ -263,7 +263,7 @@ const parentOf = (path: string): string => path.slice(0, Math.max(0, path.lastIn
 const asText = (found: string | readonly string[]): string =>
   typeof found === 'string' ? found : found.join(' ')
 
-/** Judges what arithmetic evaluates; the value itself is rarely needed and stays open. */
+/** Judges commands inside arithmetic; the result itself is rarely needed and stays unknown. */
 export function arithmetic(words: Words, expression: ArithmeticExpression | undefined): string {
   if (!expression) return ANY
   spend(words.walk)
@@ -302,7 +302,7 @@ function arithmeticWord(words: Words, text: string, parts: readonly WordPart[] |
   return /^\d+$/.test(text) ? text : ANY
 }
 
-/** SECURITY: bash evaluates a variable's value again in arithmetic, `a[$(cmd)]` included. */
+/** SECURITY: in arithmetic, bash evaluates a variable's value again, including `a[$(cmd)]`. */
 function evaluateNames(words: Words, text: string): void {
   for (const [name] of text.matchAll(/[A-Za-z_]\w*/g)) {
     const known = words.scope.vars.get(name)

@@ -35,7 +35,7 @@ const TAR = {
   },
 }
 
-/** `tar xzf a -C b`: the first word may be options without a dash, with their values in order behind it. */
+/** `tar xzf a -C b`: the first word may contain options without a dash; their values follow in order. */
 function dashed(args: readonly string[]): readonly string[] {
   const [first, ...rest] = args
   if (first === undefined || first[0] === '-' || !/^[a-zA-Z]+$/.test(first)) return args
@@ -70,7 +70,7 @@ const tar: Handler = (call) => {
   return undefined
 }
 
-/** Where an archive is unpacked to counts as written. */
+/** The directory that an archive is extracted to counts as written. */
 const unpackTo =
   (option: string) =>
   (call: Call, parsed: ReturnType<typeof parseOptions>): void => {
@@ -81,7 +81,7 @@ const unpackTo =
     for (const member of parsed.operands.slice(1)) touch(call, `${dir}/${patternText(member)}`, 'write')
   }
 
-/** Programs that pack and unpack. */
+/** Programs that create and extract archives. */
 export const ARCHIVES: Readonly<Record<string, Handler>> = {
   tar,
   ...tools({

@@ -14,7 +14,7 @@ const XARGS = {
 }
 
 const xargs: Handler = (call) => {
-  // -i, -e and -l take their value only attached.
+  // -i, -e and -l take a value only if it is attached.
   const args = call.args.map((arg) => (/^-[iel]$/.test(arg) ? '-r' : arg))
   const { options, operands } = parseOptions(XARGS, args)
   for (const option of options) applyOption(call, option)
@@ -37,7 +37,7 @@ const xargs: Handler = (call) => {
       : (items.length > 0 ? items : [SPLIT])
           .slice(0, 8)
           .map((item) => command.map((word) => word.replaceAll(mark, item)))
-  // A shell whose line comes from the input runs whatever arrives.
+  // A shell whose command comes from the input can run anything.
   const fed = /^-\w*c$/.test(command.at(-1) ?? '') || (mark !== undefined && command.at(-1) === mark)
   if (/^(.*\/)?(ba|da|z|k|a)?sh$/.test(command[0] ?? '') && fed)
     call.node.findings.push(
@@ -63,7 +63,7 @@ const PARALLEL = {
   prefix: true,
 }
 
-/** `parallel cmd {} ::: a b`, or lines of its input as commands. */
+/** `parallel cmd {} ::: a b`, or commands read from its input. */
 const parallel: Handler = (call) => {
   const { options, operands } = parseOptions(PARALLEL, call.args)
   for (const option of options) applyOption(call, option)
@@ -85,7 +85,7 @@ const parallel: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Several strings, each a line: `concurrently "a" "b"`, `hyperfine 'cmd'`. */
+/** Several arguments, each a shell line: `concurrently "a" "b"`, `hyperfine 'cmd'`. */
 const lines: Handler = (call) => {
   const { operands } = parseOptions(
     {
@@ -106,7 +106,7 @@ const lines: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Programs that make several commands of the words or lines that they get. */
+/** Programs that build several commands from their arguments or input lines. */
 export const BATCHES: Readonly<Record<string, Handler>> = {
   xargs,
   parallel,

@@ -5,7 +5,7 @@ import { UNKNOWN } from '../shell/scope.ts'
 import type { Call, Handler } from '../walk.ts'
 import { tools } from './tool.ts'
 
-/** A program that a compiler starts instead of its own, or code that it loads into itself. */
+/** Options that make a compiler start another program or load code. */
 const COMPILER_LOADS =
   /^(-wrapper|-fplugin=.*|-specs(=.*)?|--specs=.*|-B.+|-fuse-ld=.*\/.*|@.+|-Xclang|-load)$/
 
@@ -51,7 +51,7 @@ const jvm: Handler = (call) => {
   return UNKNOWN
 }
 
-/** `swipl -g goal`, `ctags --options=file`: code from the command line or from a file of settings. */
+/** `swipl -g goal`, `ctags --options=file`: code from the command line or from a settings file. */
 const goals: Handler = (call) => {
   for (const [index, arg] of call.args.entries())
     if (/^(-g|-t|--goal)$/.test(arg) && /shell|process|delete|open/.test(call.args[index + 1] ?? ''))
@@ -61,7 +61,7 @@ const goals: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Reads a file of settings that can start programs. */
+/** Reads a settings file that can start programs. */
 const settings =
   (...names: readonly string[]): Handler =>
   (call: Call) => {
@@ -72,7 +72,7 @@ const settings =
     return undefined
   }
 
-/** Settings or packages for every project of the user. */
+/** Settings or packages that affect all of the user's projects. */
 const forEveryProject =
   (sub: RegExp, option: RegExp): Handler =>
   (call) => {
@@ -82,7 +82,7 @@ const forEveryProject =
     return UNKNOWN
   }
 
-/** Compilers and build tools: what they build is workspace code; what they are told to start is judged. */
+/** Compilers and build tools: the code they build is workspace code; programs they are told to start are judged. */
 export const BUILD: Readonly<Record<string, Handler>> = {
   ...Object.fromEntries(
     'gcc g++ cc c++ clang clang++ gfortran gdc tcc'.split(' ').map((name) => [name, compiler]),

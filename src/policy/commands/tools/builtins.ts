@@ -46,7 +46,7 @@ const cd: Handler = (call) => {
   return EMPTY
 }
 
-/** Names in these builtins may carry a subscript, which bash evaluates. */
+/** Names in these builtins may contain a subscript, which bash evaluates. */
 function judgeNames(call: Call, names: readonly string[]): void {
   for (const name of names) {
     if (!isStatic(name))
@@ -98,7 +98,7 @@ const reading: Handler = (call) => {
   return EMPTY
 }
 
-/** `declare`, `export` and the like: names and values; the values are kept by the interpreter. */
+/** `declare`, `export` and similar: names and values; the interpreter keeps the values. */
 const declaring: Handler = (call) => {
   const { args, node, walk, scope } = call
   const words = args.filter((arg) => !/^[-+]\w+$/.test(arg))
@@ -176,7 +176,7 @@ const let_: Handler = (call) => {
   return EMPTY
 }
 
-/** `test -v name` evaluates the name; comparisons of numbers evaluate both sides only inside `[[ ]]`. */
+/** `test -v name` evaluates the name; numeric comparisons evaluate both sides only inside `[[ ]]`. */
 const test: Handler = (call) => {
   for (const [index, arg] of call.args.entries())
     if (arg === '-v' || arg === '-R') judgeNames(call, [call.args[index + 1] ?? ''])
@@ -280,7 +280,7 @@ const repeatPrefix: Handler = (call) => {
   return rest.length === 0 ? EMPTY : deeper(call.walk, () => call.walk.run(call.scope, rest, call.stdin))
 }
 
-/** What the shell itself does. None of the evaluating ones is ever allowed without a sandbox. */
+/** Shell builtins. Builtins that evaluate text are never allowed without a sandbox. */
 export const BUILTINS: Readonly<Record<string, Handler>> = {
   eval: evaluate,
   source,

@@ -4,7 +4,7 @@ import { parseOptions } from '../options.ts'
 import { UNKNOWN } from '../shell/scope.ts'
 import type { Call, Handler } from '../walk.ts'
 
-/** Shell escapes of the clients, in statements or in files fed to them. */
+/** Shell escapes of the clients, in statements or in input files. */
 const ESCAPE =
   /(?:\\!|^\s*!|\bsystem\b|\.shell|\.system|\\copy[^;]*program|COPY\b[^;]*\bPROGRAM\b)\s*['"]?([^;\n'"]*)/im
 

@@ -130,7 +130,7 @@ function judgeDebugger(call: Call, command: string): void {
   if (shell?.trim()) runText(call, shell)
 }
 
-/** Editors and debuggers: they change files and can run anything. */
+/** Editors and debuggers: they change files and can run any program. */
 export const EDITORS: Readonly<Record<string, Handler>> = {
   vim,
   ed,

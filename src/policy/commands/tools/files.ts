@@ -14,7 +14,7 @@ const COPY = {
   effects: { '-t': 'write', '--target-directory': 'write' },
 }
 
-/** A copy of a program under another name does what the program does. */
+/** A copy of a program under another name has the effect of the original program. */
 function remember(call: Call, source: string | undefined, target: string | undefined): void {
   if (source === undefined || target === undefined || !isStatic(source) || !isStatic(target)) return
   const cwd = call.scope.cwds[0] ?? ANY
@@ -38,7 +38,7 @@ const link: Handler = (call) => {
   const [target, name] = operands
   if (target !== undefined) {
     touch(call, target, 'read')
-    // Writing through the link is writing there.
+    // Writing through the link writes to its target.
     const found = pathFindings(call.walk, call.scope, target, 'write')
     call.node.findings.push(...found.filter(({ rule }) => rule.startsWith('protect/')))
   }

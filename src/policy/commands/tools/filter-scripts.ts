@@ -1,6 +1,6 @@
 /**
- * Recognises the scripts of sed, awk and jq that only filter: they run nothing, open no other file, end with their
- * input and print no more than a small multiple of it. Everything else may still be fine, but not on the host.
+ * Recognises sed, awk and jq scripts that only filter: they start no programs, open no other files, end with their input
+ * and print at most a small multiple of it. Other scripts may be harmless too, but do not run on the host.
  */
 
 const SED_ADDRESS = /(?:\d+|\$|\/(?:[^/\\\n]|\\[^\n])*\/I?)/y
@@ -33,14 +33,14 @@ export function isPlainSed(script: string): boolean {
   return true
 }
 
-/** The index behind `s/a/b/flags` or `y/a/b/`, or -1. */
+/** The index after `s/a/b/flags` or `y/a/b/`, or -1. */
 function substitution(script: string, start: number): number {
   const [kind, mark = ''] = [script[start], script[start + 1]]
   if ((kind !== 's' && kind !== 'y') || !/[/|#,@:!_%+]/.test(mark)) return -1
   let at = start + 2
   for (let part = 0; part < 2; part++, at++) {
     while (at < script.length && script[at] !== mark) {
-      // A newline inside, or an unfinished bracket, is read differently by different seds.
+      // Implementations of sed differ in how they parse a newline or an unfinished bracket here.
       if (script[at] === '\n' || (script[at] === '[' && part === 0 && unsafeBracket(script, at, mark)))
         return -1
       at += script[at] === '\\' ? 2 : 1
@@ -51,7 +51,7 @@ function substitution(script: string, start: number): number {
   return flags && !/\d{4}/.test(flags[0]) ? at + flags[0].length : -1
 }
 
-/** Whether the mark stands inside a bracket expression, where it does not end the pattern in some seds. */
+/** Whether the delimiter is inside a bracket expression, where it does not end the pattern in some seds. */
 function unsafeBracket(script: string, at: number, mark: string): boolean {
   const close = script.indexOf(']', at + 2)
   return close !== -1 && script.slice(at, close).includes(mark)
@@ -63,12 +63,12 @@ const AWK_WORDS = new Set(
   gsub match tolower toupper int delete RSTART RLENGTH`.split(/\s+/),
 )
 
-/** Patterns with `print` and `if`, sums and counts. No loops, functions, redirections, pipes, or texts that grow. */
+/** Patterns with `print` and `if`, sums and counts. No loops, functions, redirections, pipes, or growing strings. */
 export function isPlainAwk(program: string): boolean {
   if (program.length > AWK_LIMIT || /[@\\`]|[|>]\s*["(a-zA-Z_$&]|<\s*["(]|>>|\|&/.test(awkBare(program)))
     return false
   const bare = awkBare(program)
-  // A comparison with `>` inside print is a redirection; outside of braces it is a pattern.
+  // `>` inside print is a redirection; outside of braces it is a comparison in a pattern.
   if (/print[^;}]*>/.test(bare)) return false
   for (const [word] of bare.matchAll(/[A-Za-z_]\w*/g)) {
     if (AWK_WORDS.has(word)) continue
@@ -86,7 +86,7 @@ export function isPlainAwk(program: string): boolean {
   )
 }
 
-/** The program without its strings and regular expressions. */
+/** The program text without its strings and regular expressions. */
 const awkBare = (program: string): string =>
   program
     .replace(/"(?:[^"\\\n]|\\.)*"/g, '""')
@@ -103,7 +103,7 @@ const JQ_WORDS = new Set(
   ),
 )
 
-/** Paths, construction and the filters that end. No definitions, loops, inputs, environment or multiplication. */
+/** Paths, construction and filters that terminate. No definitions, loops, inputs, environment or multiplication. */
 export function isPlainJq(program: string): boolean {
   if (/^\.[\w.[\]]*$/.test(program) && program.length <= JQ_LIMIT) return true
   if (program.length > JQ_LIMIT || (program.match(/[|,+]/g)?.length ?? 0) > 12) return false
@@ -114,7 +114,7 @@ export function isPlainJq(program: string): boolean {
   return true
 }
 
-/** `{name: .x}`: a word in front of a colon is a key. */
+/** `{name: .x}`: a word before a colon is a key. */
 const isKey = (bare: string, word: string): boolean =>
   [...bare.matchAll(new RegExp(`\\b${word}\\b\\s*(.?)`, 'g'))].every(
     ([, after], index, all) =>

@@ -7,9 +7,9 @@ import type { Call } from '../walk.ts'
 /**
  * Which repository git uses, and which of its files it shows.
  *
- * SECURITY: the settings of a repository start programs (fsmonitor, filters, pagers), and any directory that a sandbox
- * can write may be a bare repository with settings of its own. So git gets the host only at the workspace's root, and
- * only if the caller keeps planted repositories inert: `ringfence auto` by `INERT_GIT`, the hooks by the root's
+ * SECURITY: the settings of a repository start programs (fsmonitor, filters, pagers), and any directory that a sandbox can
+ * write may be a bare repository with its own settings. So git runs on the host only at the workspace's root, and only if
+ * the caller makes planted repositories harmless: `ringfence auto` does it with `INERT_GIT`, the hooks rely on the root's
  * own `.git`, whose settings no sandbox can change.
  */
 
@@ -23,7 +23,7 @@ const SETTINGS: readonly (readonly [string, string])[] = [
   ['protocol.ext.allow', 'never'],
 ]
 
-/** Variables that keep git from using a planted repository, its file system monitor, hooks and pager. */
+/** Variables that stop git from using a planted repository, its file system monitor, hooks and pager. */
 export const INERT_GIT: Readonly<Record<string, string>> = Object.fromEntries([
   ['GIT_CONFIG_COUNT', String(SETTINGS.length)],
   ...SETTINGS.flatMap(([key, value], index) => [
@@ -35,7 +35,7 @@ export const INERT_GIT: Readonly<Record<string, string>> = Object.fromEntries([
   ['GIT_NO_LAZY_FETCH', '1'],
 ])
 
-/** Keeps git from the host unless it uses the repository at the workspace's root, and that one is inert. */
+/** Git runs on the host only if it uses the repository at the workspace's root, and that repository is harmless. */
 export function judgeRepository({ walk, scope, node }: Call, options: readonly Option[]): void {
   const moves = options.filter(({ name }) => name === '-C').map(({ value }) => value ?? '')
   const { workspace, inertGit } = walk.context
@@ -47,14 +47,14 @@ export function judgeRepository({ walk, scope, node }: Call, options: readonly O
     node.findings.push(boxed('git/repository', 'uses a repository whose settings can start programs'))
 }
 
-/** Sub-commands that show contents of files. */
+/** Sub-commands that print file contents. */
 const SHOWS = new Set(
   'show log diff grep cat-file blame annotate archive whatchanged range-diff format-patch diff-tree diff-index diff-files difftool stash checkout-index'.split(
     ' ',
   ),
 )
 
-/** `git show HEAD:.env`, `git log -p -- .env`: what was committed is as secret as the file. */
+/** `git show HEAD:.env`, `git log -p -- .env`: a committed secret is as sensitive as the file. */
 export function judgeContents(call: Call, sub: string, args: readonly string[]): void {
   if (!SHOWS.has(sub)) return
   for (const arg of args) {

@@ -12,7 +12,7 @@ const GLOBAL: OptionSpec = {
   prefix: true,
 }
 
-/** Settings that name no program and no place; any other one given on the command line is asked about. */
+/** Settings that name neither a program nor a path; any other setting on the command line needs approval. */
 const SAFE_SETTING =
   /^(user\.(name|email)|color\.\w+|advice\.\w+|core\.(quotepath|autocrlf|safecrlf|abbrev|filemode|ignorecase|longpaths|precomposeunicode|eol|whitespace|commentchar|bigfilethreshold|symlinks)|log\.\w+|init\.defaultbranch|commit\.(gpgsign|verbose|cleanup)|tag\.(gpgsign|sort)|gc\.auto|pull\.(rebase|ff)|push\.(default|autosetupremote)|diff\.(renames|renamelimit|algorithm|noprefix|mnemonicprefix|context)|merge\.(conflictstyle|ff|renames)|rebase\.(autosquash|autostash)|status\.\w+|branch\.sort|column\.\w+|format\.pretty|fetch\.(prune|parallel)|safe\.directory|rerere\.enabled|index\.\w+|feature\.\w+|pack\.\w+|versionsort\.\w+|blame\.\w+|grep\.(linenumber|patterntype))$/i
 const PLAIN_VALUE = /^(false|true|cat|less|never|no|0|1)?$/
@@ -48,7 +48,7 @@ function judgeGlobal(call: Call, { name, value = '' }: Option): void {
 
 const RUNS = 'shell'
 
-/** Options that matter in any sub-command; `short` lists those that take a value. */
+/** Options that matter in every sub-command; `short` lists those that take a value. */
 const OPTIONS: Readonly<Record<string, OptionSpec>> = {
   any: {
     short: 'mFCcSGLOUlnBMu',
@@ -93,7 +93,7 @@ const OPTIONS: Readonly<Record<string, OptionSpec>> = {
   },
 }
 
-/** Short options that mean a program in certain sub-commands. */
+/** Short options that name a program in certain sub-commands. */
 const SHORT_PROGRAMS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   difftool: { '-x': RUNS },
   rebase: { '-x': RUNS },
@@ -222,7 +222,7 @@ const inner =
     runText(call, command.join(' '))
   }
 
-/** `git branch` with one of these only lists. */
+/** With one of these options, `git branch` only lists. */
 const BRANCH_LISTS = [
   ...['-a', '--all', '-r', '--remotes', '-l', '--list', '-v', '-vv', '--show-current', '--sort', '--format'],
   ...['--contains', '--no-contains', '--merged', '--no-merged', '--points-at', '--column'],
@@ -362,7 +362,7 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   rm: (call, { operands }) => {
     for (const path of operands) applyValue(call, 'delete', path)
   },
-  // Both bring names into the work tree without a commit.
+  // Both add files to the work tree without a commit.
   'update-index': (call, { args, operands }) => {
     for (const path of [...operands, ...args.flatMap((arg) => arg.split(',').slice(2))])
       applyValue(call, 'write', path)
@@ -378,5 +378,5 @@ const SUBCOMMANDS: Readonly<Record<string, SubHandler>> = {
   },
 }
 
-/** git, whose options and settings can start programs in many places. */
+/** git, whose options and settings can start programs in many ways. */
 export const GIT: Readonly<Record<string, Handler>> = { git }

@@ -55,7 +55,7 @@ const CURL: OptionSpec = {
 const CURL_SENDS =
   /^(-d|--data(-ascii|-binary|-raw|-urlencode)?|--json|-F|--form(-string)?|-T|--upload-file|--url-query)$/
 
-/** What is sent along: files are uploads, and so are the contents of secret variables. */
+/** Data that is sent: files are uploads, and so are the values of secret variables. */
 function judgeSent(call: Call, option: Option): void {
   const value = option.value ?? ''
   const file =
@@ -109,7 +109,7 @@ function pinned(call: Call, value: string): void {
     call.node.findings.push(...addressFindings(call.walk, call.scope, part.replace(/[[\]+]/g, '')))
 }
 
-/** Notes where a download lands, so that running it later in the line is seen. */
+/** Records the target file of a download, so that running it later in the line is detected. */
 function saved(call: Call, options: readonly Option[], urls: readonly string[]): void {
   const names = options
     .filter(
@@ -191,7 +191,7 @@ const wget: Handler = (call) => {
   return textStream(ANY, ['network'])
 }
 
-/** Programs that fetch addresses and send to them. */
+/** Programs that send HTTP requests. */
 export const HTTP: Readonly<Record<string, Handler>> = {
   curl,
   wget,
@@ -222,7 +222,7 @@ export const HTTP: Readonly<Record<string, Handler>> = {
       },
       also: (call, { operands }) => {
         judgeUrls(call, operands, false)
-        // What they fetch lands under the address's last name.
+        // The download is saved under the last segment of the URL.
         for (const url of operands) downloaded(call, url.replace(/[?#].*$/, '').replace(/^.*\//, ''))
       },
     },

@@ -9,13 +9,13 @@ import { isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 import { PACKAGES } from './packages.ts'
 
-/** Where an interpreter takes code from. */
+/** Where an interpreter takes its code from. */
 type Language = OptionSpec & {
   /** Options whose value is code. */
   readonly code: readonly string[]
-  /** Options that name a file to be run before anything else. */
+  /** Options that name a file that runs before the main program. */
   readonly load?: readonly string[]
-  /** Options after which operands are files that the code works on. */
+  /** Options after which operands are input files of the code. */
   readonly edits?: readonly string[]
   /** Sub-commands that run a file or code. */
   readonly run?: readonly string[]
@@ -83,7 +83,7 @@ function judgeScript(call: Call, operands: readonly string[], optioned: boolean)
   else if (!optioned) call.node.findings.push(boxed('code/interactive', 'starts an interpreter'))
 }
 
-/** What modules of python do with the paths they are given. */
+/** The effects of Python modules on their path arguments. */
 const MODULE_USES: Readonly<Record<string, PathUse>> = {
   zipfile: 'tree',
   tarfile: 'tree',
@@ -94,7 +94,7 @@ const MODULE_USES: Readonly<Record<string, PathUse>> = {
   compileall: 'write',
 }
 
-/** Modules of python that run code, offer files to the network or are programs of their own. */
+/** Python modules that run code, serve files over the network or act as separate programs. */
 const python: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^-[a-zA-Z]*m$/.test(arg) || /^-m./.test(arg))
   const code = call.args.findIndex((arg) => /^-[a-zA-Z]*c/.test(arg))
@@ -153,7 +153,7 @@ const node = interpreter({
   },
 })
 
-/** `node -p x`, where `-p` alone is followed by code, and `-pe code`. */
+/** `node -p x`, where code follows `-p`, and `-pe code`. */
 const nodeCall: Handler = (call) =>
   node({ ...call, args: call.args.map((arg) => (/^-[pe]{2}$/.test(arg) ? '-e' : arg)) })
 
@@ -165,7 +165,7 @@ const perl = interpreter({
   effects: { '-d': 'ask: starts a debugger' },
 })
 
-/** perl and ruby take `-i.bak`, `-l012`, `-0777` and `-F,` attached, so bundles are taken apart first. */
+/** perl and ruby take `-i.bak`, `-l012`, `-0777` and `-F,` attached, so bundles are split first. */
 function unbundled(args: readonly string[]): readonly string[] {
   const out: string[] = []
   for (const [index, arg] of args.entries()) {
@@ -209,7 +209,7 @@ const java: Handler = (call) => {
   return JAVA(call)
 }
 
-/** Interpreters: their code runs in a sandbox at best; code with plain signs of harm is asked about or refused. */
+/** Interpreters: their code runs in a sandbox at best; code with obvious signs of harm needs approval or is denied. */
 export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   python,
   ipython: PYTHON,

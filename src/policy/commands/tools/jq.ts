@@ -5,7 +5,7 @@ import { isStatic } from '../shell/unknown-text.ts'
 import type { Call } from '../walk.ts'
 import { isPlainJq } from './filter-scripts.ts'
 
-/** jq on its own: a filter that is plain may run on the host. */
+/** jq: a plain filter may run on the host. */
 export function jqProgram(call: Call, parsed: Parsed): void {
   jqFiles(call)
   const given = parsed.options.some(({ name }) => name === '-f' || name === '--from-file')

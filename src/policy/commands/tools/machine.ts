@@ -7,13 +7,13 @@ const endless = (call: Call, reason: string): void => {
   call.node.findings.push(boxed('resource/endless', reason))
 }
 
-/** The widths of a format: `%2000000000d` prints two gigabytes. */
+/** The field widths of a format: `%2000000000d` prints two gigabytes. */
 export function wideFormat(call: Call, formats: readonly string[]): void {
   if (formats.some((format) => /%[^a-zA-Z%]*(\d{4}|\*)/.test(format)))
     endless(call, 'a format prints too much')
 }
 
-/** Programs that show the machine. */
+/** Programs that show information about the machine. */
 export const MACHINE: Readonly<Record<string, Handler>> = tools(
   {
     'whoami logname tty arch nproc uname uptime lscpu locale cal groups id getconf pidof which': {},
@@ -25,7 +25,7 @@ export const MACHINE: Readonly<Record<string, Handler>> = tools(
     whereis: {},
     tput: {
       also: (call, { operands }) => {
-        // `init` and `reset` start programs that the terminal's description names.
+        // `init` and `reset` start programs named in the terminal description.
         if (!/^(cols|lines|colors|bold|sgr0|smul|rmul|rev|el|setaf|setab)$/.test(operands[0] ?? ''))
           call.node.findings.push(boxed('programs/terminal', 'sets up the terminal'))
       },
@@ -93,7 +93,7 @@ export const MACHINE: Readonly<Record<string, Handler>> = tools(
 const PS_OPTION =
   /^(-?[aAdefFhHjlLmNrSTuvwxyZcG]+|-[opCuUgGtqs]|--(forest|headers|no-headers|sort(=.*)?|pid|ppid|user|group|cols|width))$/
 
-/** `ps` has three styles of options at once; it opens no file that it is given. */
+/** `ps` mixes three styles of options; it opens none of the files it is given. */
 function processes({ node, args }: Call): void {
   if (args.some((arg) => /^[a-z]*e[a-z]*$|^-\w*E/.test(arg)))
     node.findings.push(boxed('secrets/environment', 'prints environment variables'))

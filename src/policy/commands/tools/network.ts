@@ -7,7 +7,7 @@ import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
 import type { Handler } from '../walk.ts'
 import { names, tools } from './tool.ts'
 
-/** Name look-ups carry whatever the name holds. */
+/** A DNS lookup sends the name, and any data in it, to a server. */
 const lookup: Handler = (call) => {
   call.node.findings.push(asked('network/lookup', 'sends a DNS query'))
   const carried =
@@ -19,7 +19,7 @@ const lookup: Handler = (call) => {
   return textStream(ANY, ['network'])
 }
 
-/** Raw connections: a shell on one end is a way in, piped data a way out. */
+/** Raw connections: a shell on one end is a backdoor, piped data is exfiltration. */
 const raw: Handler = (call) => {
   const text = call.args.join(' ')
   const shell = /(^|\s)-\w*[ec]\b|--(exec|sh-exec|lua-exec)|EXEC:|SYSTEM:|SHELL:/i.test(text)
@@ -109,7 +109,7 @@ const openssl: Handler = (call) => {
   return undefined
 }
 
-/** Programs that talk to the network, but for those of the web and of the secure shell. */
+/** Programs that use the network, except web and SSH clients. */
 export const NETWORK: Readonly<Record<string, Handler>> = {
   openssl,
   ...names(

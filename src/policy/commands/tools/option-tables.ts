@@ -1,10 +1,10 @@
 /**
- * Every option of the programs that may run on the host, from the programs' own help (GNU coreutils 9, diffutils,
- * grep, findutils, util-linux, procps, ripgrep, fd, tree). Short options first, as in getopt: a letter is a flag, `x:` takes a value, `x::` an
- * attached one if any, `#` stands for `-NUM`. Long options follow, with the same marks. `npm run fuzz:options` compares the tables with the
- * installed programs. An option that stands in no table is never `allow`.
+ * Every option of the programs that may run on the host, from the programs' own help (GNU coreutils 9, diffutils, grep,
+ * findutils, util-linux, procps, ripgrep, fd, tree). Short options first, as in getopt: a letter is a flag, `x:` takes a
+ * value, `x::` an optional attached value, `#` stands for `-NUM`. Long options follow, with the same marks.
+ * `npm run fuzz:options` compares the tables with the installed programs. An option that is in no table is never `allow`.
  *
- * SECURITY: a flag listed as one with a value hides the file behind it; leave an option out rather than guess.
+ * SECURITY: a flag that is listed as taking a value hides the file after it; leave an option out rather than guess.
  */
 const HELP = 'help version'
 const CHECKSUM = `-bctwz binary check tag text zero ignore-missing quiet status strict warn ${HELP}`
@@ -14,7 +14,7 @@ const LS = `-1aAbBcCdDfFgGhHiI:klLmnNopqQrRsStT:uUvw:xXZ all almost-all author e
   kibibytes dereference numeric-uid-gid literal hide-control-chars show-control-chars quote-name quoting-style: reverse
   recursive size sort: time: time-style: tabsize: width: context zero ${HELP}`
 
-/** Programs that read the files they are given. */
+/** Programs that read their file arguments. */
 export const READER_TABLES: Readonly<Record<string, string>> = {
   cat: `-AbeEnstTuv show-all number-nonblank show-ends number squeeze-blank show-tabs show-nonprinting ${HELP}`,
   tac: `-brs: before regex separator: ${HELP}`,
@@ -81,7 +81,7 @@ export const READER_TABLES: Readonly<Record<string, string>> = {
   iconv: '-f:t:lco:sV from-code: to-code: list output: silent verbose help version',
 }
 
-/** Programs that filter text, and look for files and text. */
+/** Programs that filter text or search for files and text. */
 export const TEXT_TABLES: Readonly<Record<string, string>> = {
   sort: `-bcCdfghiMmnRrsuVzk:o:S:t:T: ignore-leading-blanks dictionary-order ignore-case general-numeric-sort
     ignore-nonprinting month-sort human-numeric-sort numeric-sort random-sort random-source: reverse sort: version-sort
@@ -122,7 +122,7 @@ export const TEXT_TABLES: Readonly<Record<string, string>> = {
     color-output monochrome-output sort-keys tab indent: from-file: help version`,
 }
 
-/** Programs that show the machine; they read none of the user's files. */
+/** Programs that show information about the machine; they read none of the user's files. */
 export const MACHINE_TABLES: Readonly<Record<string, string>> = {
   pwd: '-LP',
   whoami: HELP,

@@ -12,7 +12,7 @@ const OFFICIAL =
 const FOREIGN_SOURCE =
   /^(git\+|git:|git@|https?:|ssh:|svn\+|hg\+|file:|github:|gitlab:|bitbucket:|gist:)|\.git(#|$)|\.(tgz|tar\.gz|zip|whl)$/
 
-/** A package from somewhere else than the registry runs its own code when it is installed. */
+/** A package from outside the registry runs its own code during installation. */
 function judgeSources(call: Call, operands: readonly string[]): void {
   for (const operand of operands) {
     // `.[dev]` is a glob to the shell, and stays as it is where no file fits.
@@ -85,7 +85,7 @@ function npmExec(call: Call, { options, operands, after }: Exec) {
   return launch(call, [...operands, ...after])
 }
 
-/** A package's program by its name; the name may also be any program. */
+/** A package's program by name; the name may also be any other program. */
 function launch(call: Call, argv: readonly string[]) {
   const [name = '', ...args] = argv
   if (name === '') return UNKNOWN
@@ -273,7 +273,7 @@ const go: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Package managers and build tools: code of the workspace runs, in a sandbox; code from elsewhere is asked about. */
+/** Package managers and build tools: workspace code runs in a sandbox; code from elsewhere needs approval. */
 export const PACKAGES: Readonly<Record<string, Handler>> = {
   npm,
   pnpm: npm,

@@ -11,12 +11,12 @@ import { tools } from './tool.ts'
 const writes = (names: string): Readonly<Record<string, string>> =>
   Object.fromEntries(names.split(' ').map((name) => [name, 'write']))
 
-/** Programs that show something. Whether they may run on the host is said in `rules/reading.ts`. */
+/** Programs that only display data. `rules/reading.ts` lists those that may run on the host. */
 export const READERS: Readonly<Record<string, Handler>> = {
   ...tools(
     {
       'cat tac rev nl expand unexpand fold fmt cmp comm join': { operands: 'read' },
-      // Not on the host: `pr` and `ptx` lay out pages of any size.
+      // Not on the host: `pr` and `ptx` format pages of any size.
       'pr ptx tsort': {
         effects: { '-b': 'read', '--break-file': 'read', '-i': 'read', '--ignore-file': 'read' },
         operands: 'read',
@@ -176,7 +176,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
         effects: { '--plugin': 'program' },
         operands: 'read',
         also: (call) => {
-          // ldd may run the file that it examines.
+          // ldd may execute the file that it examines.
           if (call.name === 'ldd')
             call.node.findings.push(asked('programs/ldd', '`ldd` can run the file it examines'))
           responseFiles(call)
@@ -221,7 +221,7 @@ export const READERS: Readonly<Record<string, Handler>> = {
   xxd,
 }
 
-/** `xxd` has words for options (`-len`), takes their values as the next word or attached, and writes its second operand. */
+/** `xxd` has words as options (`-len`), takes their values attached or as the next word, and writes its second operand. */
 const XXD_FLAG =
   /^-(a|autoskip|b|bits|C|capitalize|d|E|EBCDIC|e|i|include|p|ps|postscript|plain|r|revert|u|upper|v|version|h|help)$/
 const XXD_VALUE = /^-(c|cols|g|group|groupsize|l|len|n|name|o|offset|s|seek|skip)(-?\+?\w*)$/
@@ -244,7 +244,7 @@ function xxd(call: Call): undefined {
   return undefined
 }
 
-/** Walking over a directory of the system takes minutes. */
+/** Walking a system directory takes minutes. */
 function walks(call: Call, roots: readonly string[]): void {
   const { workspace } = call.walk.context
   const cwds = call.scope.cwds.length === 0 ? [ANY] : call.scope.cwds
@@ -252,7 +252,7 @@ function walks(call: Call, roots: readonly string[]): void {
     call.node.findings.push(boxed('paths/whole-disk', 'walks over files outside of the workspace'))
 }
 
-/** `strings @file` takes its arguments from the file. */
+/** `strings @file` reads arguments from the file. */
 function responseFiles(call: Call): void {
   if (call.name === 'od' || call.name === 'hexdump' || call.name === 'hd') return
   for (const arg of call.args) {

@@ -7,9 +7,9 @@ import { textStream } from '../shell/scope.ts'
 import { ANY, isOpen, isStatic, show } from '../shell/unknown-text.ts'
 import type { Call } from '../walk.ts'
 
-/** What a request sends out and brings in, whichever program makes it. */
+/** Data that a request sends and receives, for every HTTP client. */
 
-/** A file that is sent along; `-` is what the program is fed. */
+/** A file that is uploaded; `-` is standard input. */
 export function sendFile(call: Call, file: string): void {
   if (file === '-' || file === '.') {
     if (call.stdin.piped && (call.stdin.from.size > 0 || isOpen(call.stdin.text)))
@@ -24,7 +24,7 @@ export function sendFile(call: Call, file: string): void {
   else call.node.findings.push(asked('network/upload', `sends \`${show(file)}\` to the network`))
 }
 
-/** Secret variables and outputs of other commands inside the arguments of a network program. */
+/** Secret variables and outputs of other commands in the arguments of a network program. */
 export function judgeLeaks(call: Call, inHeadersOnly: boolean): void {
   const secret = [...call.walk.sources].find(
     (source) => source[0] === '$' && SECRET_VARIABLE.test(source.slice(1)),
@@ -46,19 +46,19 @@ export function judgeLeaks(call: Call, inHeadersOnly: boolean): void {
 
 const CONTROL_PATH = /\/(v1\/)?(policy|policies|approvals?|sandbox(es)?|audit|rules|keys)\b/i
 
-/** Ports of this machine on which daemons that control it listen. */
+/** Local ports of daemons that control this machine. */
 const DAEMON_PORTS =
   /^(2375|2376|2379|2380|4243|6443|8001|9229|10250|10255|22|25|111|631|3306|5432|6379|11211|27017|9200|9300)$/
 
-/** A web server on the loopback interface, as a development server is. In a sandbox that is its own. */
+/** A web server on the loopback interface, such as a development server. A sandbox has its own loopback interface. */
 function isOwnService(url: string): boolean {
   if (!isStatic(url) || CONTROL_PATH.test(url)) return false
-  // Only as people write it: another spelling of the same address hides something.
+  // Only the usual spellings: another spelling of the same address is suspicious.
   const plain = /^(?:https?:\/\/)?(?:localhost|127\.0\.0\.1|\[::1\])(?::(\d+))?(?:[/?#]|$)/.exec(url)
   return plain !== null && !DAEMON_PORTS.test(plain[1] ?? '')
 }
 
-/** The addresses that a request goes to. */
+/** The addresses that a request connects to. */
 export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean): void {
   const local = urls.length > 0 && urls.every(isOwnService) && !mutates
   call.node.findings.push(
@@ -74,7 +74,7 @@ export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean)
   }
 }
 
-/** Notes a file whose content came from the network. */
+/** Records a file whose content came from the network. */
 export function downloaded(call: Call, file: string): void {
   if (file === '' || file === '-') return
   touch(call, file, 'write')

@@ -33,20 +33,20 @@ const grep: Handler = (call) => {
   return undefined
 }
 
-/** A search of a whole directory meets every file in it; `--include` narrows that to its patterns. */
+/** A recursive search reads every file in the directory; `--include` narrows it to matching names. */
 function searchTree(call: Call, path: string, filters: readonly string[] | undefined): void {
   if (filters === undefined) touch(call, path, 'read')
   else if (filters.length === 0) touch(call, path, 'tree')
   else {
     touch(call, path, 'read')
     for (const filter of filters) touch(call, `${path}/${patternText(filter)}`, 'read')
-    // What lies outside of the workspace is looked at as a whole.
+    // A path outside of the workspace is checked as a whole tree.
     const found = pathFindings(call.walk, call.scope, path, 'tree')
     call.node.findings.push(...found.filter(({ action }) => action !== 'sandbox'))
   }
 }
 
-/** Shell scripts around grep and a decompressor: the same arguments, never on the host. */
+/** Shell scripts that wrap grep and a decompressor: same arguments, never on the host. */
 const zgrep: Handler = (call) => {
   call.node.findings.push(boxed('programs/script', 'starts decompressors'))
   return grep(call)
@@ -63,7 +63,7 @@ const NAME_TESTS = new Set([
   '-iregex',
   '-lname',
 ])
-/** Names of keys and credentials, and with them what a project keeps secret. */
+/** Names of keys and credentials, including the secrets of a project. */
 const KEY_NAMES = entriesOf([...SECRETS, ...PROJECT_SECRETS, 'shadow', 'credentials', '.docker'])
 
 /** A regular expression as the nearest glob. */
@@ -74,7 +74,7 @@ const globOf = (regex: string): string =>
     .replace(/\./g, '?')
     .replaceAll('\0', '.')
 
-/** Whether a find pattern is after credentials. A pattern of little but wildcards is after nothing certain. */
+/** Whether a find pattern targets credentials. A pattern of mostly wildcards has no specific target. */
 function seeksSecrets(pattern: string): boolean {
   const segments = patternText(pattern)
     .split('/')
@@ -113,14 +113,14 @@ const find: Handler = (call) => {
   return undefined
 }
 
-/** What is searched is seen by name only, unless a program is started for each file. */
+/** A search only discloses names, unless a program is started for each file. */
 function judgeRoot(call: Call, root: string, starts: boolean): void {
   touch(call, root, 'read')
   const found = starts ? pathFindings(call.walk, call.scope, root, 'tree') : []
   call.node.findings.push(...found.filter(({ action }) => action !== 'sandbox'))
 }
 
-/** The files below a root that the tests let through: those of one `-name`, else any. */
+/** The files below a root that pass the tests: those matching a single `-name`, else any. */
 export function foundBelow(root: string, tests: readonly string[]): string {
   const below = `${root.replace(/\/+$/, '')}/${BELOW}`
   const names = tests.flatMap((test, index) => (test === '-name' ? [tests[index + 1] ?? ''] : []))
@@ -187,7 +187,7 @@ const FD = {
   prefix: false,
 }
 
-/** `fd -x cmd…` runs everything after it. */
+/** `fd -x cmd…` runs the rest of the line. */
 const fd: Handler = (call) => {
   const at = call.args.findIndex((arg) => /^(-x|-X|--exec|--exec-batch)(=|$)/.test(arg))
   const parsed = parseOptions(FD, at === -1 ? call.args : call.args.slice(0, at))
@@ -202,7 +202,7 @@ const fd: Handler = (call) => {
   return undefined
 }
 
-/** Programs that look for files and text. */
+/** Programs that search for files and text. */
 export const SEARCH: Readonly<Record<string, Handler>> = {
   grep,
   zgrep,

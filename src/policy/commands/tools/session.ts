@@ -4,7 +4,7 @@ import { asked, boxed, denied } from '../finding.ts'
 import { UNKNOWN } from '../shell/scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
-/** Programs that speak to the session, the kernel's network or the key ring. */
+/** Programs that access the session, the kernel's network configuration or the key ring. */
 
 const refuses =
   (pattern: RegExp, rule: RuleId, why: string): Handler =>
@@ -39,7 +39,7 @@ const ip: Handler = (call) => {
   return undefined
 }
 
-/** A terminal runs what follows `-e`, and may show itself on another machine. */
+/** A terminal runs the command after `-e`, and may open its window on another machine. */
 const terminal: Handler = (call: Call) => {
   const { args, node } = call
   const display = args.findIndex((arg) => /^-{1,2}display$/.test(arg))
@@ -51,7 +51,7 @@ const terminal: Handler = (call: Call) => {
   return UNKNOWN
 }
 
-/** Told to end only when something else does. */
+/** Only short pauses run on the host. */
 const sleep: Handler = (call) => {
   const long = call.args.some((arg) => !/^(\d{1,3}(\.\d+)?s?|[1-5]m|0?\.\d+s?)$/.test(arg))
   if (long) call.node.findings.push(boxed('resource/endless', 'waits for a long time'))

@@ -50,7 +50,7 @@ function shellArgs(args: readonly string[]): ShellArgs {
     : { files, stdin, rest }
 }
 
-/** A shell: its line, its script or its input is judged as what it is. */
+/** A shell: its line, script or input is judged as shell source. */
 const shell: Handler = (call) => {
   const { line, files, stdin, rest } = shellArgs(call.args)
   call.node.findings.push(boxed('shell/start', 'starts another shell'))
@@ -78,7 +78,7 @@ function runLine(call: Call, line: string, positional: readonly string[]) {
   return deeper(call.walk, () => call.walk.source(scope, line, call.stdin))
 }
 
-/** Shells with another syntax: read as bash as far as that goes, and never without a person. */
+/** Shells with another syntax: parsed as bash as far as possible, and never run without approval. */
 const foreign: Handler = (call) => {
   call.node.findings.push(
     unseen('shell/foreign', `\`${call.name}\` has a syntax of its own that is not read`),
@@ -92,7 +92,7 @@ const foreign: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Programs that read shell lines. */
+/** Programs that run shell lines. */
 export const SHELLS: Readonly<Record<string, Handler>> = {
   ...names('sh bash dash ash zsh ksh mksh yash rbash posh lksh hush bosh', shell),
   ...names('fish csh tcsh pwsh powershell cmd xonsh nu elvish rc es osh ysh scsh ion', foreign),

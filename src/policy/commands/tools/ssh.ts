@@ -23,7 +23,7 @@ const SSH_OPTIONS = {
 const SSH_RUNS =
   /^(proxycommand|localcommand|knownhostscommand|permitlocalcommand|pkcs11provider|securitykeyprovider|proxyusefdpass|include|match)\s*[= ]/i
 
-/** `-R` and `-w` take a value too, so they stay in `short`; their effect is that they are there. */
+/** `-R` and `-w` take a value too, so they stay in `short`; their presence alone is the effect. */
 const ssh: Handler = (call) => {
   const { options, operands } = parseOptions(SSH_OPTIONS, call.args)
   for (const option of options) {
@@ -79,7 +79,7 @@ const remoteCopy: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Programs of the secure shell. */
+/** SSH programs. */
 export const SSH: Readonly<Record<string, Handler>> = {
   ssh,
   slogin: ssh,

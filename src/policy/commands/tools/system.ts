@@ -31,7 +31,7 @@ const GRANTING: Readonly<Record<string, RegExp>> = {
   '--gpus': /^$/,
 }
 
-/** docker, podman, nerdctl: what a container is given decides. */
+/** docker, podman, nerdctl: the decision depends on the access that the container gets. */
 const docker: Handler = (call) => {
   const { options, operands } = parseOptions(DOCKER_GLOBAL, call.args)
   if (options.some(({ name }) => name === '-H' || name === '--host' || name === '--context'))
@@ -88,7 +88,7 @@ function dockerRun(call: Call, args: readonly string[]) {
   return UNKNOWN
 }
 
-/** A directory handed to a container as if it were written. */
+/** A host directory mounted into a container counts as written. */
 function mounts(call: Call, source: string): void {
   if (!/^[./~\uFDD0-\uFDEF]/.test(source)) return
   const found = pathFindings(call.walk, call.scope, source, 'write')
@@ -181,7 +181,7 @@ const READS = /^(status|show|list-\w+|is-\w+|cat|get-default|help|version|list|-
 
 const systemctl: Handler = (call) => {
   const words = call.args.filter((arg) => arg[0] !== '-')
-  // `service NAME ACTION` has them the other way round.
+  // `service NAME ACTION` has the reverse order.
   const sub = (/service$/.test(call.name) ? words[1] : words[0]) ?? 'status'
   if (words.some((word) => GUARD.test(word)) && !READS.test(sub))
     call.node.findings.push(denied('tampering/service', 'stops a security service of this machine'))
@@ -203,7 +203,7 @@ const crontab: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Other agents and guards on this machine, told to work without their walls. */
+/** Other agents and security tools on this machine that are told to run without their sandbox. */
 const agent: Handler = (call) => {
   const text = call.args.join(' ')
   call.node.findings.push(asked('agents/start', 'starts another agent'))
@@ -265,7 +265,7 @@ const credentials =
     return UNKNOWN
   }
 
-/** Commands of cloud tools whose operands are files that go elsewhere. */
+/** Commands of cloud tools whose operands are files to upload. */
 const UPLOADS =
   /^(gh (gist (create|edit)|release (create|upload))|aws s3 (cp|mv|sync)|aws s3api put-object|gcloud storage (cp|mv|rsync)|az storage (blob|file) upload|doctl|gsutil (cp|mv|rsync))/
 
@@ -278,7 +278,7 @@ function publishes(call: Call): void {
     call.node.findings.push(denied('exfiltration/publish', 'publishes credentials'))
 }
 
-/** Programs that act on the machine, on other machines or on guards. */
+/** Programs that act on the machine, on other machines or on security tools. */
 export const SYSTEM: Readonly<Record<string, Handler>> = {
   docker,
   podman: docker,

@@ -16,7 +16,7 @@ const SED = {
   patternOptions: ['-e', '--expression'],
 }
 
-/** `s/a/b/e`, `e cmd`, `w file`, `r file` at the places where sed reads a command. */
+/** `s/a/b/e`, `e cmd`, `w file`, `r file` at positions where sed expects a command. */
 function judgeSedScript(call: Call, script: string): void {
   if (!isStatic(script) || script.length > MAX_SCRIPT) {
     call.node.findings.push(boxed('text/sed', 'a sed script that cannot be read before it runs'))
@@ -76,7 +76,7 @@ const sed: Handler = (call) => {
   applyOptions(call, SED, parsed)
   for (const { name, value } of options)
     if (name === '-f' || name === '--file') runFile(call, value ?? '', 'sed')
-  // BSD's sed takes the word behind `-i` for a suffix.
+  // BSD sed treats the word after `-i` as a suffix.
   const shift = inPlace && operands[0] === '' ? 2 : 1
   for (const script of given ? scripts : operands.slice(0, shift)) judgeSedScript(call, script)
   for (const path of given ? operands : operands.slice(1)) touch(call, path, inPlace ? 'write' : 'read')
@@ -152,7 +152,7 @@ function judgeAwk(call: Call, program: string): void {
     call.node.findings.push(asked('text/awk-read', 'awk reads a file whose name it computes'))
 }
 
-/** Programs that change text on its way, and may write or run something on the side. */
+/** Programs that transform text, and may write files or run programs as a side effect. */
 export const TEXT: Readonly<Record<string, Handler>> = {
   sed,
   awk,

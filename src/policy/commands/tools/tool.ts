@@ -7,9 +7,10 @@ import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
 import type { Call, Handler } from '../walk.ts'
 
 /**
- * What a program does with its operands: one effect for all, or a shape. `copy`: the last is written, the others are
- * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern, `pattern-tree` the same for whole directories; `pair`: the
- * first is read, the second written; `data-write`: the first is data, the rest is written.
+ * The effect of a program on its operands: one effect for all, or a shape. `copy`: the last is written, the others are
+ * read; `move`: the others are deleted; `pattern`: the first is data unless an option gave the pattern; `pattern-tree`: the
+ * same for whole directories; `pair`: the first is read, the second written; `data-write`: the first is data, the rest is
+ * written.
  */
 type Operands =
   | 'data'
@@ -26,16 +27,16 @@ type Operands =
   | 'pair'
   | 'data-write'
 
-/** What is known of a program: its options, operands and what they do. */
+/** The description of a program: its options, operands and their effects. */
 export type ToolSpec = OptionSpec & {
   readonly operands?: Operands
-  /** Options that give the pattern, so that no operand does. */
+  /** Options that give the pattern, so that no operand is one. */
   readonly patternOptions?: readonly string[]
-  /** Anything else that needs code. */
+  /** Further checks that need code. */
   readonly also?: (call: Call, parsed: Parsed) => void
 }
 
-/** A handler from a description. */
+/** Builds a handler from a description. */
 export function tool(spec: ToolSpec): Handler {
   return (call) => {
     const parsed = parseOptions(spec, call.args)
@@ -46,7 +47,7 @@ export function tool(spec: ToolSpec): Handler {
   }
 }
 
-/** Applies what the options of a command do, the ones that are not known and other readings of their values included. */
+/** Applies the effects of a command's options, including unknown options and other readings of their values. */
 export function applyOptions(call: Call, spec: ToolSpec, parsed: Parsed): void {
   if (parsed.open) note(call, 'an argument is known only when it runs')
   for (const option of parsed.options) {
@@ -61,12 +62,12 @@ export function applyOptions(call: Call, spec: ToolSpec, parsed: Parsed): void {
 
 const READING: ReadonlySet<string> = new Set(['read', 'tree', 'pattern', 'pattern-tree', 'pair'])
 
-/** A count or width that large prints or keeps more than any honest use. */
+/** A count or width above this prints or stores more than any legitimate use. */
 const HUGE = /\d{6}/
 
 /**
- * SECURITY: programs of one name differ between systems: what is an option with a value here is a flag there, and the
- * value is a file. So the value of an option is also looked at as a path, unless the option gives a pattern.
+ * SECURITY: programs with the same name differ between systems: an option with a value on one system is a flag on
+ * another, where the value is a file. So the value of an option is also checked as a path, unless it is a pattern.
  */
 function otherReading(call: Call, spec: ToolSpec, { name, value, effect }: Option): void {
   if (value === undefined || value === ANY || (effect !== undefined && effect !== 'data')) return
@@ -79,7 +80,7 @@ function otherReading(call: Call, spec: ToolSpec, { name, value, effect }: Optio
   }
 }
 
-/** A table of handlers from descriptions; names are blank-separated. `exact`: the options of those that are fully known. */
+/** A table of handlers from descriptions; names are separated by spaces. `exact`: the option tables of fully known programs. */
 export function tools(
   table: Readonly<Record<string, ToolSpec>>,
   exact: Readonly<Record<string, string>> = {},
@@ -95,7 +96,7 @@ export function tools(
   return out
 }
 
-/** One handler for several programs; names are blank-separated. */
+/** One handler for several programs; names are separated by spaces. */
 export const names = (list: string, handler: Handler): Readonly<Record<string, Handler>> =>
   Object.fromEntries(list.split(' ').map((name) => [name, handler]))
 
@@ -160,7 +161,7 @@ function copy(call: Call, operands: readonly string[], { targeted, from }: Copyi
   if (target === undefined) return
   applyValue(call, 'write', target)
   if (target.startsWith('/dev/')) return
-  // A directory as target receives the file under its own name.
+  // A directory as target receives the file under the file's own name.
   for (const source of sources.slice(0, 16))
     applyValue(call, 'write', `${target}/${source.slice(source.lastIndexOf('/') + 1)}`)
 }

@@ -6,18 +6,18 @@ import { assign } from '../shell/assign.ts'
 import { fork, UNKNOWN } from '../shell/scope.ts'
 import { type Call, deeper, type Handler } from '../walk.ts'
 
-/** A program whose operands, after `skip` of its own, are another command. */
+/** A program whose operands, after the first `skip`, are another command. */
 export type Wrapper = OptionSpec & {
   readonly skip?: number
-  /** `NAME=value` operands before the command are put into its environment. */
+  /** `NAME=value` operands before the command are added to its environment. */
   readonly assigns?: boolean
   /** The command is one string for a shell. */
   readonly line?: boolean
-  /** Why it is denied whatever it starts. */
+  /** Why it is denied, independent of the command it starts. */
   readonly deny?: string
-  /** Why it is asked about whatever it starts. */
+  /** Why it needs approval, independent of the command it starts. */
   readonly ask?: string
-  /** A sub-command must come first for it to be a wrapper at all. */
+  /** It is a wrapper only if this sub-command comes first. */
   readonly after?: readonly string[]
 }
 
@@ -32,7 +32,7 @@ export function runInner(call: Call, argv: readonly string[], line: boolean): Re
   return deeper(call.walk, () => call.walk.run(call.scope, argv, call.stdin))
 }
 
-/** A handler from a description. */
+/** Builds a handler from a description. */
 export function wrapper(spec: Wrapper): Handler {
   const options = { ...spec, prefix: true }
   return (call) => {
@@ -54,7 +54,7 @@ function afterSubcommand(spec: Wrapper, args: readonly string[]): readonly strin
   return at !== -1 && spec.after.includes(args[at] as string) ? args.slice(at + 1) : undefined
 }
 
-/** `env A=1 B=2 cmd`: the assignments poison like any other. */
+/** `env A=1 B=2 cmd`: the assignments are judged like any others. */
 export function runWithAssignments(call: Call, operands: readonly string[]): ReturnType<Handler> {
   const scope = fork(call.scope)
   let at = 0

@@ -74,7 +74,7 @@ const script: Handler = (call) => {
 /** `busybox rm …`: the applet is the program. */
 const multicall: Handler = (call) => {
   const rest = call.args[0]?.startsWith('--') ? call.args.slice(1) : call.args
-  // Its programs have options of their own.
+  // Its applets have options of their own.
   call.node.findings.push(boxed('wrappers/multicall', 'runs one of its own programs'))
   if (call.args[0] === '--install') for (const path of rest) if (path[0] !== '-') touch(call, path, 'write')
   if (rest.length === 0 || call.args[0] === '--install') return undefined
@@ -100,7 +100,7 @@ const daemon: Handler = (call) => {
   return UNKNOWN
 }
 
-/** Terminal multiplexers: any operand with a blank is a line for a shell. */
+/** Terminal multiplexers: any operand with a space is a shell line. */
 const multiplexer: Handler = (call) => {
   call.node.findings.push(boxed('wrappers/terminal', 'starts commands in another terminal'))
   const { operands } = parseOptions({ short: 'ScefFLnstTxyhlp', prefix: false }, call.args)
@@ -156,7 +156,7 @@ const loader: Handler = (call) => {
   return runInner(call, operands, false)
 }
 
-/** Programs that start other programs. What they start is judged as if it stood alone, to any depth. */
+/** Programs that start other programs. The inner command is judged as if it stood alone, at any depth. */
 export const WRAPPERS: Readonly<Record<string, Handler>> = {
   env,
   flock,
