@@ -91,6 +91,7 @@ describe('what a plan contains', () => {
     ['a waived kernel.filtered', { ...w, waive: ['kernel.filtered'] }, without('privileges')],
     ['a waived env.clean', { ...w, waive: ['env.clean'] }, without('machine-read', 'granted-secret')],
     ['another writable mount', { ...w, write: ['/srv/x'] }, without('outside-write', 'persistence')],
+    ['a writable mount above it', { ...w, write: ['/srv'] }, without('outside-write', 'persistence')],
     ['another readable mount', { ...w, read: ['/srv/x'] }, DEFAULT],
     ['a mount that shows credentials', { ...w, read: ['/srv/x/.kube'] }, without('machine-read')],
     ['one that shows their directory', { ...w, read: [`${HOME}/.config`] }, without('machine-read')],
@@ -148,6 +149,17 @@ describe('what a plan contains', () => {
   })
   test('a variable of the command counts', () =>
     expect(contained(w, { env: { GH_TOKEN: 'x' } })['granted-secret']).toBeUndefined())
+  test.each(['PGPASSWORD', 'MYSQL_PWD', 'SSHPASS', 'CI_JOB_JWT', 'APP_CREDS'])('so does %s', (name) =>
+    expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBeUndefined(),
+  )
+  test.each(['PWD', 'OLDPWD', 'COMPASS', 'PATH'])('%s does not', (name) =>
+    expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBe('env.clean'),
+  )
+  test('a network that was granted for one judgement is not granted for the next', () => {
+    const behind = { plan: planOf(fetch('a.example')), backend: 'bubblewrap', home: HOME }
+    expect(containedBy({ ...behind, isNetworkGranted: true }).network).toBe('net.fetch')
+    expect(containedBy(behind).network).toBeUndefined()
+  })
   test('a private address that may be reached is not contained', () => {
     const config = { network: { allow_private: ['10.0.0.1'], allow_hosts: ['10.0.0.1'] } }
     expect(contained(fetch('10.0.0.1'), {}, config).loopback).toBeUndefined()
@@ -239,6 +251,9 @@ describe('what the sandbox answers', () => {
     expect(judged(line, w, rule('deny')).action).toBe('deny')
     expect(judged('make', w, { policy: { default_action: 'ask' } }).action).toBe('ask')
     expect(judged('make', w, { policy: { default_action: 'deny' } }).action).toBe('deny')
+    for (const one of ['git push', 'npm publish', 'terraform apply', 'kubectl delete pod x'])
+      expect(judged(one, w, { policy: { default_action: 'ask' } }).action).toBe('ask')
+    expect(judged('sudo id', w, { policy: { default_action: 'ask' } }).action).toBe('deny')
     expect(judged('curl x', w, { commands: { allowed: ['ls'] } }).action).toBe('deny')
     expect(judged(`${line} | sh`, w, rule('allow')).action).toBe('sandbox')
   })
