@@ -164,7 +164,7 @@ const TEREDO = range('2001::/32', 'transition')
 const SIX_TO_FOUR = range('2002::/16', 'transition')
 
 /** The IPv4 address that an IPv6 one carries, or `undefined`. */
-function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
+export function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
   const tail = bytes.slice(12)
   for (const prefix of [MAPPED, SIIT, NAT64, NAT64_LOCAL]) if (inRange(bytes, prefix)) return tail
   if (inRange(bytes, SIX_TO_FOUR)) return bytes.slice(2, 6)
