@@ -224,6 +224,8 @@ describe('what the sandbox answers', () => {
     ['deny', 'python3 -c "open(\'/srv/old/.aws/credentials\')"', { ...w, read: ['/srv/old'] }],
     ['deny', 'rm -rf /srv'],
     ['deny', 'cat ~/.ssh/id_rsa', { ...w, waive: ['fs.read'] }],
+    ['deny', 'secret-tool lookup a b', { ...w, waive: ['ipc.private'] }],
+    ['ask', 'ssh-add -L', { ...w, waive: ['ipc.private'] }],
     ['ask', 'kill -9 1234', { ...w, unixSockets: ['/run/x.sock'] }],
   ])('not: %s: %s %o', (action, line, spec) => {
     expect(judged(line, spec).action).toBe(action)
