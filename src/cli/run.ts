@@ -88,7 +88,8 @@ async function runIn(
   const signals = new SignalForwarder()
   const lease = new TerminalLease()
   const inTerminal = !values.json && isTerminal()
-  const askHost = inTerminal && (await hostAskerFor(ringfence, values, lease))
+  // SECURITY: questions are written to stderr; keys must not answer a question that nobody sees.
+  const askHost = inTerminal && process.stderr.isTTY && (await hostAskerFor(ringfence, values, lease))
   const sandbox = await ringfence.gate.open(spec, askHost ? { askHost } : {})
   sandbox.onClose(() => ringfence.close())
   if (sandbox.plan.network.unlisted === 'ask' && !askHost && !values.quiet)

@@ -155,7 +155,8 @@ export class Core {
     if (!unlisted || parsed.kind === 'blocked' || !isOnlyUnlisted(this.#policy, parsed.value))
       return this.#policy
     const { host, port } = parsed.value
-    // A request inside a tunnel to this host was approved with the tunnel.
+    // A request inside a tunnel to this host was approved with the tunnel, as long as that is open.
+    if (around?.until.reason !== undefined) throw around.until.reason
     const tunnel = around?.judged.target
     if (tunnel?.host !== host || tunnel.port !== port) await unlisted({ host, port, protocol, client })
     return withTarget(this.#policy, parsed.value)

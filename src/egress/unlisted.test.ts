@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { SandboxError } from '../model/errors.ts'
-import type { UnlistedTarget } from './core.ts'
+import { Core, LIMITS, type UnlistedTarget } from './core.ts'
 import { socksRequest, talk, World } from './testkit/world.ts'
+import { Transforms } from './transforms.ts'
 
 /** A proxy that asks about unlisted hosts. */
 
@@ -124,4 +125,22 @@ it('a connection that was approved once ends when the operator replaces the list
   proxy.setAllowHosts(['b.example'])
   expect(await heard).toContain('200')
   expect(world.events.at(-1)).toMatchObject({ host: 'a.example', verdict: 'deny' })
+})
+
+it('a request inside a tunnel that was cut is refused', async () => {
+  const core = new Core({
+    allowHosts: [],
+    allowPrivate: [],
+    resolve: async () => ['1.1.1.1'],
+    limits: LIMITS,
+    hooks: { unlisted: async () => {} },
+    broker: undefined,
+    transforms: new Transforms([]),
+    upstreamCa: undefined,
+  })
+  const wanted = { raw: 'a.example:443', kind: 'proxy-target', protocol: 'connect' } as const
+  const tunnel = await core.enter(wanted)
+  ;(await core.enter(wanted, tunnel)).close()
+  core.setAllowHosts([])
+  await expect(core.enter(wanted, tunnel)).rejects.toThrow('not an allowed host')
 })

@@ -91,6 +91,7 @@ describe('containment of a plan', () => {
     ['a waived kernel.filtered', { ...w, waive: ['kernel.filtered'] }, without('privileges')],
     ['a waived env.clean', { ...w, waive: ['env.clean'] }, without('machine-read', 'granted-secret')],
     ['another writable mount', { ...w, write: ['/srv/x'] }, without('outside-write', 'persistence')],
+    ['a writable mount above it', { ...w, write: ['/srv'] }, without('outside-write', 'persistence')],
     ['another readable mount', { ...w, read: ['/srv/x'] }, DEFAULT],
     ['a mount that shows credentials', { ...w, read: ['/srv/x/.kube'] }, without('machine-read')],
     ['one that shows their directory', { ...w, read: [`${HOME}/.config`] }, without('machine-read')],
@@ -148,6 +149,17 @@ describe('containment of a plan', () => {
   })
   test('a variable of the command counts', () =>
     expect(contained(w, { env: { GH_TOKEN: 'x' } })['granted-secret']).toBeUndefined())
+  test.each(['PGPASSWORD', 'MYSQL_PWD', 'SSHPASS', 'CI_JOB_JWT', 'APP_CREDS'])('so does %s', (name) =>
+    expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBeUndefined(),
+  )
+  test.each(['PWD', 'OLDPWD', 'COMPASS', 'PATH'])('%s does not', (name) =>
+    expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBe('env.clean'),
+  )
+  test('a network that was granted for one judgement is not granted for the next', () => {
+    const behind = { plan: planOf(fetch('a.example')), backend: 'bubblewrap', home: HOME }
+    expect(containedBy({ ...behind, isNetworkGranted: true }).network).toBe('net.fetch')
+    expect(containedBy(behind).network).toBeUndefined()
+  })
   test('a private address that may be reached is not contained', () => {
     const config = { network: { allow_private: ['10.0.0.1'], allow_hosts: ['10.0.0.1'] } }
     expect(contained(fetch('10.0.0.1'), {}, config).loopback).toBeUndefined()
@@ -212,6 +224,8 @@ describe('questions that a sandbox makes unnecessary', () => {
     ['deny', 'python3 -c "open(\'/srv/old/.aws/credentials\')"', { ...w, read: ['/srv/old'] }],
     ['deny', 'rm -rf /srv'],
     ['deny', 'cat ~/.ssh/id_rsa', { ...w, waive: ['fs.read'] }],
+    ['deny', 'secret-tool lookup a b', { ...w, waive: ['ipc.private'] }],
+    ['ask', 'ssh-add -L', { ...w, waive: ['ipc.private'] }],
     ['ask', 'kill -9 1234', { ...w, unixSockets: ['/run/x.sock'] }],
   ])('not: %s: %s %o', (action, line, spec) => {
     expect(judged(line, spec).action).toBe(action)
@@ -239,6 +253,9 @@ describe('questions that a sandbox makes unnecessary', () => {
     expect(judged(line, w, rule('deny')).action).toBe('deny')
     expect(judged('make', w, { policy: { default_action: 'ask' } }).action).toBe('ask')
     expect(judged('make', w, { policy: { default_action: 'deny' } }).action).toBe('deny')
+    for (const one of ['git push', 'npm publish', 'terraform apply', 'kubectl delete pod x'])
+      expect(judged(one, w, { policy: { default_action: 'ask' } }).action).toBe('ask')
+    expect(judged('sudo id', w, { policy: { default_action: 'ask' } }).action).toBe('deny')
     expect(judged('curl x', w, { commands: { allowed: ['ls'] } }).action).toBe('deny')
     expect(judged(`${line} | sh`, w, rule('allow')).action).toBe('sandbox')
   })

@@ -28,10 +28,11 @@ export type Behind = {
  * contain nothing, and neither does a plan that mounts the whole host or one of its sockets, since any service may listen there.
  */
 export function containedBy(behind: Behind): Containment {
-  const { plan, backend, home, allowHosts } = behind
+  const { plan, backend, home, allowHosts, isNetworkGranted } = behind
   const known = KNOWN.get(plan) ?? new Map<string, Containment>()
   KNOWN.set(plan, known)
-  const key = JSON.stringify([backend, home, allowHosts ? allowHosts.length > 0 : null, hasSecrets(behind)])
+  const hasHosts = allowHosts ? allowHosts.length > 0 : null
+  const key = JSON.stringify([backend, home, hasHosts, isNetworkGranted ?? false, hasSecrets(behind)])
   const found = known.get(key) ?? computed(behind)
   known.set(key, found)
   return found
@@ -81,7 +82,9 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
 function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
   const ofHost = plan.mounts.filter(({ target }) => !plan.own.includes(target))
   const writable = ofHost.filter(({ mode }) => mode === 'rw')
-  const onlyWorkspace = writable.every(({ target }) => isWithin(plan.cwd, target))
+  // SECURITY: a directory above the workspace holds more than the workspace.
+  const workspace = ofHost.find(({ target }) => target !== '/' && isWithin(plan.cwd, target))
+  const onlyWorkspace = writable.every((mount) => mount === workspace)
   const shows = ofHost.some((mount) => showsCredentials(mount, home))
   const write = onlyWorkspace ? all(plan, 'fs.write') : undefined
   return [

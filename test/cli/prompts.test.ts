@@ -61,6 +61,24 @@ describe('run --ask-hosts', () => {
     expect(status).toBe(0)
   })
 
+  test('the question names the host, on a terminal that the program left in disorder', async () => {
+    const hide = String.raw`printf '\033[1;1r\033[?7l\033]11;#000\007\033]0;'`
+    const args = [...reach.slice(0, -1), `${hide}; ${reach.at(-1)}`]
+    const { screen } = await ask(args, 'allow files.test:8080? [o]nce', 'n')
+    expect(screen).toMatch(/\x18\x1b\\.*\x1b\[r.*\x1b\[\?7h.*\x1b\]111\x07[\s\S]*wants to reach/)
+    expect(screen).toContain('rejected by terminal')
+  })
+
+  test('nobody is asked where the question would not be seen', async () => {
+    const quoted = [process.execPath, program, ...reach].map((word) => `'${word}'`).join(' ')
+    const { screen } = await answering(['/bin/sh', '-c', `${quoted} 2>errors`], '[N]o:', 'o', {
+      cwd: workspace,
+      env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state, TERM: 'xterm' },
+    })
+    expect(screen).toContain('nobody can be asked')
+    expect(readFileSync(join(workspace, 'errors'), 'utf8')).not.toContain('[o]nce')
+  })
+
   test('without a terminal nobody is asked, and the host is refused', () => {
     const { stdout, stderr } = spawnSync(process.execPath, [program, ...reach], {
       cwd: workspace,

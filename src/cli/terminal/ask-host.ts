@@ -8,8 +8,19 @@ import { askLine, askYes } from './ask.ts'
 import { err, errBytes } from './output.ts'
 import type { TerminalLease } from './terminal-lease.ts'
 
-// A program can leave the terminal in any colour and with a hidden cursor.
-const PLAIN = '\u001b[0m\u001b[?25h\r\n'
+/**
+ * SECURITY: a program can leave the terminal in a state that hides or cuts off the question: an unfinished sequence, held
+ * output, other margins, no line breaks, another character set, text in the colour of the background, no cursor.
+ */
+const PLAIN = [
+  '\u0018\u001b\\',
+  '\u001b[?2026l',
+  '\u001b[!p\u001b7\u001b[r\u001b8',
+  '\u001b[4l\u001b[?7h',
+  '\u001b(B\u000f',
+  '\u001b]104\u0007\u001b]110\u0007\u001b]111\u0007',
+  '\u001b[0m\u001b[?25h\r\n',
+].join('')
 
 /** Asks at the terminal about hosts that are not on the list. */
 export const hostAsker =
@@ -22,7 +33,8 @@ async function askAbout(question: HostQuestion, ringfence: Ringfence): Promise<H
   const entry = hostEntry(question)
   errBytes(Buffer.from(PLAIN))
   err(`ringfence: a program in the sandbox wants to reach ${visible(entry)}, which is not on the list\n`)
-  const text = 'allow it? [o]nce, this [s]andbox, [a]lways, [N]o: '
+  // The host stands on the line of the question, so that no other line can be taken for it.
+  const text = `allow ${visible(entry)}? [o]nce, this [s]andbox, [a]lways, [N]o: `
   const answer = await askLine(text, question.signal)
   if (question.signal.aborted) return { state: 'expired', reason: 'no answer in time' }
   if (/^o(nce)?$/i.test(answer ?? '')) return approved('once')

@@ -85,10 +85,18 @@ function behindWall<T extends OwnReason>(walk: Walk, own: T): T {
   }
 }
 
-const answeredBy = (walk: Walk, reasons: readonly Reason[]): readonly Reason[] =>
-  reasons.some(({ action }) => action === 'ask' || action === 'deny')
-    ? reasons.map((one) => (isOwn(one) ? behindWall(walk, one) : one))
-    : reasons
+const answeredBy = (
+  walk: Walk,
+  reasons: readonly Reason[],
+  builtIn: readonly Reason[],
+): readonly Reason[] => {
+  if (!reasons.some(isStrict)) return reasons
+  // SECURITY: an operator who is asked about every program without a rule is asked about those with one, too.
+  const kept = isStrict({ action: walk.policy.defaultAction }) ? builtIn : []
+  return reasons.map((one) => (isOwn(one) && !kept.includes(one) ? behindWall(walk, one) : one))
+}
+
+const isStrict = ({ action }: Pick<Reason, 'action'>): boolean => action === 'ask' || action === 'deny'
 
 /** Of equally strict reasons, the contained one is displayed because it says more. */
 const rank = ({ action, isAnswered }: Reason): number => ACTIONS.indexOf(action) - (isAnswered ? 0.5 : 0)
@@ -169,7 +177,7 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
     rules.length > 0
       ? [...hard, operatorReason(rules)]
       : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
-  const reasons = context.contains ? answeredBy(walk, given) : given
+  const reasons = context.contains ? answeredBy(walk, given, builtIn) : given
   const shown = worst(reasons) ?? {
     action: 'allow' as const,
     rule: '',

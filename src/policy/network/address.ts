@@ -162,8 +162,8 @@ const NAT64_LOCAL = range('64:ff9b:1::/48', 'transition')
 const TEREDO = range('2001::/32', 'transition')
 const SIX_TO_FOUR = range('2002::/16', 'transition')
 
-/** The IPv4 address embedded in an IPv6 address, or `undefined`. */
-function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
+/** The IPv4 address that an IPv6 one carries, or `undefined`. */
+export function embeddedIpv4(bytes: readonly number[]): readonly number[] | undefined {
   const tail = bytes.slice(12)
   for (const prefix of [MAPPED, SIIT, NAT64, NAT64_LOCAL]) if (inRange(bytes, prefix)) return tail
   if (inRange(bytes, SIX_TO_FOUR)) return bytes.slice(2, 6)

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { type AddressRange, inRange, parseCidr } from './address.ts'
+import { type AddressRange, embeddedIpv4, inRange, parseCidr } from './address.ts'
 
 /** Host names: which are never reached, which are local, and how an operator's list matches them. */
 
@@ -141,7 +141,10 @@ export const allowedBy = (entries: readonly string[]): readonly string[] =>
  * would have to be resolved, and a DNS lookup can exfiltrate data.
  */
 export const parseHostRules = (entries: readonly string[]): readonly HostRule[] =>
-  entries.flatMap((entry) => (PRESETS[entry] ?? [entry]).map(parseHostRule))
+  entries.flatMap((entry) => presetOf(entry).map(parseHostRule))
+
+const presetOf = (entry: string): readonly string[] =>
+  (Object.hasOwn(PRESETS, entry) && PRESETS[entry]) || [entry]
 
 function parseHostRule(entry: string): HostRule {
   const [, text = '', portText] = /^(\[[^\]]*\]|[^:]*)(?::(\d{1,5}))?$/.exec(entry.trim().toLowerCase()) ?? []
@@ -208,9 +211,24 @@ function matches({ kind, host: named, range }: HostRule, host: string, literal?:
   return kind === 'exact' ? host === named : isSubdomain(host, named)
 }
 
-/** Whether a deny list contains this address, for an address that a name resolved to. */
-export const deniesAddress = (rules: readonly HostRule[], bytes: readonly number[], port: number): boolean =>
-  rules.some(
+/**
+ * Whether a list of denials names this address, for an address that a name leads to. SECURITY: an IPv6 address that carries
+ * an IPv4 one (mapped, NAT64) leads there, and a denial may be written in the mapped form as well.
+ */
+export function deniesAddress(rules: readonly HostRule[], bytes: readonly number[], port: number): boolean {
+  const carried = embeddedIpv4(bytes) ?? bytes
+  return rules.some(
     ({ range, port: only }) =>
-      range !== undefined && inRange(bytes, range) && (only === undefined || only === port),
+      range !== undefined &&
+      (inRange(bytes, range) || inRange(carried, range) || inRange(carried, carriedRange(range))) &&
+      (only === undefined || only === port),
   )
+}
+
+const MAPPED: AddressRange = { bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 0, 0, 0, 0], bits: 96 }
+
+/** A range of mapped addresses as the IPv4 addresses that they are; other ranges as they are. */
+const carriedRange = (range: AddressRange): AddressRange =>
+  range.bits >= MAPPED.bits && inRange(range.bytes, MAPPED)
+    ? { bytes: range.bytes.slice(12), bits: range.bits - MAPPED.bits }
+    : range

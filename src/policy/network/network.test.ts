@@ -361,6 +361,14 @@ describe('addresses, ranges and denials in a list', () => {
     // A name that leads to a denied address is denied too, also if only one of its addresses is.
     [['*', '!8.8.8.0/24'], 'dns.google:443', 'block', ['1.1.1.1', '8.8.8.8']],
     [['*', '!8.8.8.8:53'], '8.8.8.8:443', 'allow'],
+    // Other ways to write the same address, and a name of an IPv6-only network.
+    [['*', '!8.8.8.8'], '[::ffff:8.8.8.8]:443', 'block'],
+    [['*', '!8.8.8.8'], '[64:ff9b::808:808]:443', 'block'],
+    [['*', '!8.8.8.0/24'], 'dns.google:443', 'block', ['64:ff9b::808:808']],
+    [['*', '!8.8.8.0/24'], 'dns.google:443', 'allow', ['64:ff9b::909:909']],
+    [['*', '![::ffff:8.8.8.8]'], '8.8.8.8:443', 'block'],
+    [['*', '![::ffff:8.8.8.0/120]'], '8.8.8.9:443', 'block'],
+    [['*', '![64:ff9b::/96]'], '8.8.8.8:443', 'allow'],
     // A list that only denies allows nothing by itself.
     [['!8.8.8.8'], '1.1.1.1:443', 'block'],
   ]
@@ -371,6 +379,7 @@ describe('addresses, ranges and denials in a list', () => {
 
   test('an operator’s list cannot deny, and covers ranges inside its own', () => {
     expect(() => parseHostRules(['!evil.example'])).toThrow(/is not a host/)
+    expect(parseHostRules(['constructor'])).toEqual([{ kind: 'exact', host: 'constructor' }])
     const covered = (entry: string, outer: string): boolean =>
       parseHostRules([entry]).every((rule) => isCovered(rule, parseHostRules([outer])))
     expect(covered('8.8.8.8', '8.8.0.0/16')).toBe(true)

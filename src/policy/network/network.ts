@@ -164,7 +164,7 @@ export const hostEntry = ({ host, port }: Pick<Target, 'host' | 'port'>): string
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 
 function judgeAddress(policy: NetworkPolicy, target: Target, bytes: readonly number[]): UrlVerdict {
-  if (deniesAddress(policy.denied ?? [], unmapped(bytes), target.port))
+  if (deniesAddress(policy.denied ?? [], bytes, target.port))
     return block(`\`${target.host}\` leads to a denied address`)
   const kind = classify(bytes)
   if (kind === 'public') return { verdict: 'allow', reason: 'public address' }

@@ -120,14 +120,17 @@ const REACHING = {
 
 /** Files, credentials and the machine. */
 const HOST = {
-  ...rows(READ, 'paths/system-read paths/other-home paths/home-read paths/outside-read secrets/keyring'),
-  ...rows(READ, 'secrets/tree secrets/git secrets/ssh secrets/history'),
+  ...rows(READ, 'paths/system-read paths/other-home paths/home-read paths/outside-read'),
+  ...rows(READ, 'secrets/tree secrets/git secrets/history'),
+  // Services of the session hand these out.
+  ...rows([...READ, 'loopback'], 'secrets/keyring secrets/ssh privacy/screen'),
   ...rows([...READ, ...WRITE, 'persistence'], 'secrets/location secrets/system'),
-  ...rows(READ, 'privacy/screen paths/whole-disk'),
+  ...rows(READ, 'paths/whole-disk'),
   ...rows([...READ, ...NETWORK], 'secrets/cluster'),
   ...rows(SOME_READ, 'secrets/search'),
   ...rows(['workspace-credentials'], 'secrets/project secrets/workspace'),
-  ...rows(SECRETS, 'secrets/environment secrets/command'),
+  ...rows(SECRETS, 'secrets/environment'),
+  ...rows([...SECRETS, 'loopback'], 'secrets/command'),
   ...rows(
     WRITE,
     'paths/outside-write paths/home-write paths/temporary destructive/system destructive/shared',

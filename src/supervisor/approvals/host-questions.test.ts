@@ -1,5 +1,5 @@
 import { Duplex } from 'node:stream'
-import { beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it, vi } from 'vitest'
 import type { AskedHost } from '../../model/host-question.ts'
 import { type HostAnswer, HostQuestions } from './host-questions.ts'
 
@@ -83,7 +83,21 @@ describe('questions about hosts', () => {
     await both[1]
     await turn()
     expect(asked[0]?.signal.aborted).toBe(true)
-    expect(log).toEqual(['asked a.example', 'expired a.example'])
+    await vi.waitFor(() => expect(log).toEqual(['asked a.example', 'expired a.example']), 5000)
+  })
+
+  it('are recorded once when they are withdrawn, by whoever has a record of them', async () => {
+    const client = stream()
+    const gone = admit('a.example', client)
+    await turn()
+    asked[0]?.signal.addEventListener('abort', () =>
+      setTimeout(() => asked[0]?.answer({ state: 'expired', approvalId: 'ap_1' }), 20),
+    )
+    client.destroy()
+    expect(await gone).toContain('disconnected')
+    await vi.waitFor(async () => expect(await admit()).toContain('not answered'), 5000)
+    await new Promise((resolve) => setTimeout(resolve, 600))
+    expect(log).toEqual(['asked a.example'])
   })
 
   it('are bounded: eight hosts, sixty-four connections', async () => {
@@ -92,6 +106,13 @@ describe('questions about hosts', () => {
     for (let more = 8; more < 64; more++) void admit('h0.example')
     expect(await admit('h0.example')).toContain('too many connections wait')
     expect(asked.length).toBeLessThanOrEqual(8)
+  })
+
+  it('are not asked for a connection that is refused at once', async () => {
+    for (let one = 0; one < 64; one++) void admit('a.example')
+    expect(await admit('b.example')).toContain('too many connections wait')
+    await turn()
+    expect(asked.map(({ host }) => host)).toEqual(['a.example'])
   })
 
   it('are at most two hundred for one sandbox', async () => {

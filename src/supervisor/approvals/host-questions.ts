@@ -35,6 +35,8 @@ const MAX_QUESTIONS = 200
 const HOLD_MS = 300_000
 /** Programs try again at once; a question that nobody answered is not repeated within this time. */
 const EXPIRED_MS = 60_000
+/** How long a question that was withdrawn may take to end. */
+const WITHDRAWN_MS = 500
 
 type OpenQuestion = {
   readonly answer: Promise<HostAnswer>
@@ -60,8 +62,8 @@ export class HostQuestions {
     const entry = hostEntry({ host, port })
     const known = this.#refused.get(entry)
     if (known && known.until > Date.now()) throw refusedBy(host, known.answer)
-    const question = this.#open.get(entry) ?? this.#begin(entry, { host, port, protocol })
     if (this.#held >= MAX_HELD) throw tooMany(host, 'too many connections wait for an answer')
+    const question = this.#open.get(entry) ?? this.#begin(entry, { host, port, protocol })
     this.#held++
     question.waiting++
     try {
@@ -106,8 +108,10 @@ export class HostQuestions {
   }
 
   async #ask(host: AskedHost, signal: AbortSignal): Promise<HostAnswer> {
+    const expired = { state: 'expired', reason: 'no answer in time' } as const
+    // Whoever asks is told as well, and may have an answer, or record one; after a while nobody waits for that.
     const gone = new Promise<HostAnswer>((resolve) =>
-      signal.addEventListener('abort', () => resolve({ state: 'expired', reason: 'no answer in time' }), {
+      signal.addEventListener('abort', () => setTimeout(resolve, WITHDRAWN_MS, expired).unref(), {
         once: true,
       }),
     )
