@@ -1,4 +1,4 @@
-import { approvedHostText, HOST_SCOPES, type HostScope } from '../model/host-question.ts'
+import { approvedHostText, HOST_SCOPES, type HostScope, withText } from '../model/host-question.ts'
 import { visible, visibleLines } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
 import { print, server } from './remote.ts'
@@ -49,7 +49,7 @@ async function saveAlways(
     err('ringfence: not approved; add --yes to save without a question\n')
     return false
   }
-  await client.savePolicy(`${text}${text === '' || text.endsWith('\n') ? '' : '\n'}${added}`, base)
+  await client.savePolicy(withText(text, added), base)
   return true
 }
 

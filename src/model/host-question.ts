@@ -21,3 +21,7 @@ export function approvedHostText(entry: string, tenant: string | null): string {
   const owner = tenant === null ? '' : `tenant = ${JSON.stringify(tenant)}\n`
   return `\n[[approved_host]]\nhost = ${JSON.stringify(entry)}\n${owner}`
 }
+
+/** A policy file with such a text at its end. */
+export const withText = (policy: string, added: string): string =>
+  `${policy}${policy === '' || policy.endsWith('\n') ? '' : '\n'}${added}`

@@ -1,5 +1,5 @@
 import type { Ringfence } from '../../compose/compose.ts'
-import { approvedHostText } from '../../model/host-question.ts'
+import { approvedHostText, withText } from '../../model/host-question.ts'
 import { visible } from '../../model/visible.ts'
 import { hostEntry } from '../../policy/network/network.ts'
 import type { AskHost, HostAnswer, HostQuestion } from '../../supervisor/approvals/host-questions.ts'
@@ -64,7 +64,7 @@ async function saveAlways(entry: string, ringfence: Ringfence): Promise<boolean>
   err(`this is added to ${visible(file)}:\n${added.replace(/^/gm, '  ')}\n`)
   if (!(await askYes('save it? [y/N] ', false))) return false
   try {
-    await service.save(`${text}${text === '' || text.endsWith('\n') ? '' : '\n'}${added}`, base)
+    await service.save(withText(text, added), base)
     return true
   } catch (error) {
     err(`ringfence: not saved: ${visible((error as Error).message)}\n`)

@@ -146,3 +146,17 @@ describe('allow is a proof', () => {
     'node --version',
   ])('still on the host: %s', (line) => expect(judge(line).action, judge(line).reason).toBe('allow'))
 })
+
+describe('a here-document without an end', () => {
+  const action = (line: string) => judge(line).action
+
+  it('is text up to the end of the line, as in bash', () => {
+    expect(action("cat <<'EOF' > notes.md\n# Title\n`code`")).toBe('sandbox')
+    expect(action("bash <<'EOF'\nrm -rf /")).toBe('deny')
+  })
+
+  it('is not readable where shells differ', () => {
+    expect(action('cat <<EOF > notes.md\n$(id)')).toBe('ask')
+    expect(action("echo $(cat <<'EOF'\nx")).toBe('ask')
+  })
+})

@@ -22,8 +22,12 @@ export function redirections(
   for (const redirect of list) {
     spend(walk, 4)
     if (redirect.type === 'HereDoc') {
-      // Shells differ in how they treat a here-document without a terminator.
-      if (!redirect.closing) unreadable(walk)
+      // bash ends it at the end of the line, other shells run nothing at all. Inside a substitution they end it at different places.
+      if (!redirect.closing) {
+        if (walk.depth === 0 && redirect.delimiter?.quoted)
+          findings.push(dynamic('it has a here-document without an end'))
+        else unreadable(walk)
+      }
       stdin = fed(walk, () =>
         redirect.delimiter?.quoted ? redirect.body.text : expandBody(words, redirect.body),
       )

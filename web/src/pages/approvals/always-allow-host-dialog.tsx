@@ -1,5 +1,5 @@
 import type { Approval } from '../../../../src/client/types.ts'
-import { approvedHostText } from '../../../../src/model/host-question.ts'
+import { approvedHostText, withText } from '../../../../src/model/host-question.ts'
 import { ConfirmDialog } from '../../components/confirm-dialog.tsx'
 import { attempt } from '../../components/toasts.tsx'
 import { useClient } from '../../data/live-context.ts'
@@ -18,8 +18,7 @@ export function AlwaysAllowHostDialog({ approval, host, onClose }: Props) {
   const { value: policy } = useLoad('policy', () => client.policy())
   const added = approvedHostText(host.entry, host.tenant)
   const save = async (): Promise<void> => {
-    const text = policy?.text ?? ''
-    const next = `${text}${text === '' || text.endsWith('\n') ? '' : '\n'}${added}`
+    const next = withText(policy?.text ?? '', added)
     if (!(await attempt(() => client.savePolicy(next, policy?.base ?? '')))) return
     const answer = () => client.answer(approval.id, true, undefined, 'always')
     if (await attempt(answer, 'Policy saved. The connection goes on.')) onClose()
