@@ -198,11 +198,14 @@ const OPTION = [...CODE, 'network', 'publish'] as const
 /** Whether a sandbox that contains all risks of the rule makes it unnecessary. */
 export const isContainable = (rule: RuleId): boolean => !NEVER_CONTAINED.has(rule)
 
-/** The risks of a rule. An id of a family without its own row has the risks of the family. */
-export function risksOf(rule: RuleId): readonly Risk[] {
+/** The risks of a built-in rule; absent for the id of an operator's rule. */
+export function builtInRisks(rule: string): readonly Risk[] | undefined {
   const own = (RULE_RISKS as Readonly<Record<string, readonly Risk[]>>)[rule]
   if (own) return own
   if (rule.endsWith('/option')) return OPTION
   if (rule.endsWith('/program') || rule.startsWith('wrappers/')) return CODE
-  return rule.startsWith('privilege/') ? MACHINE : ANYTHING
+  return rule.startsWith('privilege/') ? MACHINE : undefined
 }
+
+/** The risks of a rule. An id of a family without its own row has the risks of the family. */
+export const risksOf = (rule: RuleId): readonly Risk[] => builtInRisks(rule) ?? ANYTHING
