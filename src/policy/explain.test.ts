@@ -25,7 +25,9 @@ describe('the explanation of a refusal', () => {
   })
 
   test('of an operator’s rule repeats the operator’s reason', () => {
-    const config = { policy: { rule: [{ prefix: ['make', 'deploy'], action: 'deny', why: 'changes production' }] } }
+    const config = {
+      policy: { rule: [{ prefix: ['make', 'deploy'], action: 'deny', why: 'changes production' }] },
+    }
     expect(explained('make deploy', config)).toBe(
       '`make deploy` changes production, which a rule of the policy covers. The policy does not permit it; choose another way',
     )

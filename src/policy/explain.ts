@@ -100,14 +100,17 @@ function whatWasFound(decision: Decision): string {
   const command = decidingCommand(decision)
   const subject = command === undefined ? reason : `\`${command}\` ${joins(reason)}`
   const advice = adviceFor(decision)
-  return advice === undefined ? `${subject}, which a rule of the policy covers` : `${subject}: ${advice.matters}`
+  return advice === undefined
+    ? `${subject}, which a rule of the policy covers`
+    : `${subject}: ${advice.matters}`
 }
 
 /** What would pass instead. */
 export function whatWouldPass(decision: Decision): string {
   const { action } = decision
   const advice = adviceFor(decision)
-  const person = action === 'ask' ? 'the user can approve it, or allow it with a rule in the policy' : undefined
+  const person =
+    action === 'ask' ? 'the user can approve it, or allow it with a rule in the policy' : undefined
   const ways = [advice?.instead, person].filter((way) => way !== undefined)
   if (ways.length === 0) return 'The policy does not permit it; choose another way'
   return `What would pass: ${ways.join('; or ')}`

@@ -232,7 +232,9 @@ test('annotations say what a tool changes; none is destructive outside the sandb
 test('Claude Code and Codex get text and images alone, because they would show only the structured content', async () => {
   for (const name of ['claude-code', 'codex-mcp-client']) {
     const client = await connect('stdio', { name })
-    expect((await client.listTools()).tools.every(({ outputSchema }) => outputSchema === undefined)).toBe(true)
+    expect((await client.listTools()).tools.every(({ outputSchema }) => outputSchema === undefined)).toBe(
+      true,
+    )
     const result = await call(client, 'exec', { command: 'echo "a\tb"' })
     expect(result).toEqual({ content: [{ type: 'text', text: 'a\tb\n\n[exit code 0]' }] })
     await client.close()

@@ -120,7 +120,11 @@ async function callTool(
     const call = {
       signal: mcpReq.signal,
       canAsk: client.canAsk,
-      approved: given ? ('client' as const) : approveAll && name !== REQUEST_HOST ? ('--yes' as const) : undefined,
+      approved: given
+        ? ('client' as const)
+        : approveAll && name !== REQUEST_HOST
+          ? ('--yes' as const)
+          : undefined,
       progress: progressOf(context),
     }
     return respond(await perform(OPERATIONS, session, name, args ?? {}, call))
@@ -166,11 +170,7 @@ type McpClient = {
 }
 
 /** The newest revision sends with each request what older ones sent in the handshake. */
-function clientOf(
-  sdk: McpSdk,
-  server: Server,
-  { mcpReq }: ServerContext,
-): McpClient {
+function clientOf(sdk: McpSdk, server: Server, { mcpReq }: ServerContext): McpClient {
   const envelope = mcpReq.envelope as Readonly<Record<string, unknown>> | undefined
   const info = envelope?.[sdk.CLIENT_INFO_META_KEY] as { readonly name?: string } | undefined
   const able = envelope?.[sdk.CLIENT_CAPABILITIES_META_KEY] as { readonly elicitation?: object } | undefined

@@ -78,7 +78,6 @@ const HINTS: Readonly<Partial<Record<SandboxError['code'], string>>> = {
   'wrong-state': 'the sandbox has ended; open a new one with `sandbox_reset`',
   'sandbox-not-found': 'the sandbox has ended; open a new one with `sandbox_reset`',
   'approval-required': 'the user must approve it first; say what you need and why, or choose another way',
-  'path-traversal': 'use a path that is visible and writable in the sandbox, preferably relative to the workspace',
 }
 
 /** Converts an error to a result that the model can recover from. Unknown errors reveal no details. */
