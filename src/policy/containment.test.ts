@@ -160,6 +160,14 @@ describe('containment of a plan', () => {
     expect(containedBy({ ...behind, isNetworkGranted: true }).network).toBe('net.fetch')
     expect(containedBy(behind).network).toBeUndefined()
   })
+  test('publishing over a granted network is contained only if nothing of the host is inside', () => {
+    const granted = { backend: 'bubblewrap', home: HOME, isNetworkGranted: true }
+    const own = { private: ['/home/user'], network: fetch('a.example').network }
+    expect(containedBy({ ...granted, plan: planOf(fetch('a.example')) }).publish).toBeUndefined()
+    expect(containedBy({ ...granted, plan: planOf(own) }).publish).toBe('net.fetch')
+    expect(containedBy({ ...granted, plan: planOf(own), env: { GH_TOKEN: 'x' } }).publish).toBeUndefined()
+    expect(containedBy({ ...granted, isNetworkGranted: false, plan: planOf(own) }).publish).toBeUndefined()
+  })
   test('a private address that may be reached is not contained', () => {
     const config = { network: { allow_private: ['10.0.0.1'], allow_hosts: ['10.0.0.1'] } }
     expect(contained(fetch('10.0.0.1'), {}, config).loopback).toBeUndefined()
