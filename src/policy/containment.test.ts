@@ -63,6 +63,7 @@ const DEFAULT = {
   persistence: 'fs.protect',
   privileges: 'kernel.filtered',
   publish: 'net.offline',
+  'downloaded-code': 'net.offline',
   'granted-secret': 'env.clean',
 } as const
 
@@ -71,7 +72,7 @@ const without = (...risks: readonly Risk[]): Containment =>
 const by = (guarantee: Guarantee, ...risks: readonly Risk[]): Containment =>
   Object.fromEntries(risks.map((risk) => [risk, guarantee]))
 
-const NET: readonly Risk[] = ['network', 'loopback', 'publish']
+const NET: readonly Risk[] = ['network', 'loopback', 'publish', 'downloaded-code']
 const w = { workspace: W }
 const fetch = (...allowHosts: string[]) => ({ ...w, network: { mode: 'fetch', allowHosts } })
 

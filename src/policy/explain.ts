@@ -12,6 +12,10 @@ const ADVICE: Readonly<Record<Risk, Advice>> = {
     matters: 'others would see the result, and it cannot be undone from here',
     instead: 'prepare it locally (commit, build, pack) and let the user publish it',
   },
+  'downloaded-code': {
+    matters: 'nobody could see what the program does before it runs',
+    instead: 'download it to a file, look at it, then run that file',
+  },
   'granted-secret': {
     matters: 'it would use a credential that was granted for another purpose',
     instead: 'ask the user which request the credential is for',

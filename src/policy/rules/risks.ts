@@ -92,8 +92,7 @@ const REACHING = {
     'exfiltration/ssh exfiltration/copy exfiltration/mail exfiltration/share exfiltration/code',
   ),
   ...rows([...NETWORK, ...CODE], 'network/ssh-option'),
-  // The effect of a downloaded program through an open network is unknown; it may use any account it finds.
-  ...rows([...PUBLISH, ...CODE], 'download/execute'),
+  ...rows(['network', 'downloaded-code', ...CODE], 'download/execute'),
   ...rows(REMOTE, 'network/private network/scheme network/raw network/service network/scan network/awk'),
   ...rows(REMOTE, 'network/shell-socket network/reverse-shell network/tunnel databases/client'),
   ...rows(REMOTE, 'business/databases'),
