@@ -230,7 +230,8 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     keepPausedMs: () => (server.keep_days ?? KEEP_DAYS) * 24 * 3_600_000,
     tokenOf: (id) => tokens.access(id),
     // The directory for pending changes is created for this sandbox and needs no policy check.
-    judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false, root: 'read-only' }, { requester }),
+    judge: (spec, requester) =>
+      void ringfence.gate.plan({ ...judged(spec), review: false, root: 'read-only' }, { requester }),
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),

@@ -20,7 +20,15 @@ import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
-import { agentPath, compose, databaseUrl, environment, packageFile, type Ringfence, stateDirectory } from './compose.ts'
+import {
+  agentPath,
+  compose,
+  databaseUrl,
+  environment,
+  packageFile,
+  type Ringfence,
+  stateDirectory,
+} from './compose.ts'
 import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOptions } from './serve-parts.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */

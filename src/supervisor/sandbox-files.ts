@@ -22,7 +22,7 @@ export class SandboxFiles {
   ) {
     this.#record = record
     this.#inside = inside
-    this.#state = of?.#state ?? { underWay: new Set(), held: false }
+    this.#state = of ? of.#state : { underWay: new Set(), held: false }
   }
 
   /** The same files; what is created belongs to this user of a sandbox with a root user. */

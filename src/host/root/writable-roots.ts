@@ -11,6 +11,8 @@ import { idRanges } from './id-ranges.ts'
 /** The name of the disk in a sandbox's private directory. */
 const DISK = 'disk'
 
+/** What the programs of the host are, as `dpkg` knows them. */
+const DPKG = '/var/lib/dpkg'
 const RETRY_MS = 60_000
 
 /** What a root needs. */
@@ -102,6 +104,7 @@ export class WritableRoots {
     return [
       { target: '/', lower: [factOf(join(base, 'root'))] },
       { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
+      ...(existsSync(DPKG) ? [{ target: DPKG, lower: [factOf(DPKG)] }] : []),
     ]
   }
 
