@@ -88,14 +88,15 @@ export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
-  const cwd = pathOf(process.cwd, homeOf(user))
-  await checkDirectory(guest, cwd)
+  // Without one, the command starts in the home directory of its user.
+  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : undefined
+  if (cwd !== undefined) await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,
     live.id,
     {
       command: [process.cmd, ...(process.args ?? [])],
-      cwd,
+      ...(cwd === undefined ? {} : { cwd }),
       env: process.envs,
       ...(user === 'user' ? {} : { user }),
       ...(pty ? { terminal: { cols: pty.size?.cols ?? 80, rows: pty.size?.rows ?? 24 } } : {}),
