@@ -1,47 +1,17 @@
-import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { agentPath, compose, newId, type Ringfence } from '../../src/compose/compose.ts'
-import { WritableRoots } from '../../src/host/root/writable-roots.ts'
-import type { Event } from '../../src/model/event.ts'
 import type { Spec } from '../../src/model/spec.ts'
-import { openWithPrivateDirectories, PrivateDirectories } from '../../src/supervisor/private-directories.ts'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+import { isRoot, type RootHost, rootHost, sh, text } from './root-host.ts'
 
 /** A private, writable root with a root user, on real bubblewrap. */
 
-const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
-const isRoot = process.getuid?.() === 0
-const events: Event[] = []
-let base: string
-let ringfence: Ringfence
-let open: (spec?: Spec) => Promise<Sandbox>
-
+let host: RootHost
 beforeAll(async () => {
-  base = realpathSync(mkdtempSync(join(tmpdir(), 'rf-root-')))
-  mkdirSync(join(base, 'state'))
-  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state') }
-  const trail = { append: async (event: Event) => void events.push(event), close: async () => {} }
-  ringfence = await compose({ env, cwd: base, trail })
-  const directories = new PrivateDirectories(join(base, 'state', 'homes'))
-  const roots = new WritableRoots(join(base, 'state', 'roots'), agentPath())
-  const opening = openWithPrivateDirectories(ringfence.gate, { directories, roots, newId })
-  open = (spec = {}) =>
-    opening({ backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec }, {})
+  host = await rootHost()
 })
-afterAll(async () => {
-  await ringfence?.close()
-  rmSync(base, { recursive: true, force: true })
-})
+afterAll(() => host.close())
 
-/** Runs a script: what it does is not ours to judge here. */
-async function sh(sandbox: Sandbox, script: string, user = 'user'): Promise<string> {
-  await sandbox.files.write('/workspace/script.sh', script)
-  const { stdout, stderr, outcome } = await sandbox.exec(['bash', '/workspace/script.sh'], { user })
-  const end = outcome.kind === 'exited' && outcome.code === 0 ? '' : JSON.stringify(outcome)
-  return `${text(stdout)}${text(stderr)}${end}`
-}
+const open = (spec?: Spec): Promise<Sandbox> => host.open(spec)
 
 describe.runIf(isRoot)('users', () => {
   test('commands run as `user`, or as the user that is asked for', async () => {
@@ -132,11 +102,11 @@ sudo sleep 300 & sleep 0.3; kill -KILL $!; sleep 0.5; pgrep -c -u root sleep`
 
   test('ends with its command, and is in its record', async () => {
     await using sandbox = await open()
-    events.length = 0
+    host.events.length = 0
     const running = await sandbox.spawn(['bash', '-c', 'sudo sleep 4321'], { limits: { wallMs: 1500 } })
     expect((await running.result).outcome).toEqual({ kind: 'stopped', limit: 'wall' })
     expect(await sh(sandbox, 'sleep 0.3; pgrep -c sleep')).toMatch(/^[01]\n/)
-    expect(events.find(({ command }) => command === 'sleep 4321')).toMatchObject({
+    expect(host.events.find(({ command }) => command === 'sleep 4321')).toMatchObject({
       event: 'PolicyDecision',
       user: 'root',
       exec_id: running.execId,
