@@ -30,6 +30,8 @@ export type ExecIo = {
   readonly last?: boolean | undefined
   /** For this command only, in addition to the plan's limits. */
   readonly limits?: Limits | undefined
+  /** Called before `sudo` inside the command starts something; it starts when this resolves. Absent: refused. */
+  readonly onSudo?: ((command: RaisedCommand) => Promise<void>) | undefined
 }
 
 /** The size of a terminal in characters. */
@@ -42,6 +44,9 @@ export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
   /** Gives the command its own terminal; all its output arrives as `stdout`. */
   readonly terminal?: TerminalSize | undefined
 }
+
+/** A command that `sudo` inside a command asks to start as another user of the sandbox. */
+export type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
 
 /** A command that runs; the caller writes to it, signals it and waits for its result. */
 export interface RunningCommand {
@@ -98,6 +103,8 @@ export type FileChange = {
 
 /** Files as the sandbox sees them. Each operation runs inside the sandbox, so it can reach no more than a command. */
 export interface GuestFiles {
+  /** The same files; what is created belongs to this user. Absent: the sandbox has one user. */
+  readonly ownedBy?: (user: string) => GuestFiles
   read(
     path: string,
     range?: { readonly offset?: number; readonly length?: number },
@@ -146,6 +153,8 @@ export interface Backend {
   readonly runsImages?: boolean
   /** Whether it can hold writes back for review. */
   readonly reviews?: boolean
+  /** Whether it can give a sandbox a writable root with a root user. */
+  readonly writableRoots?: boolean
   probe(): Promise<Probe>
   /** What the probe's result depends on; the result may be cached while this stays the same. */
   fingerprint?(): string
@@ -182,7 +191,12 @@ export interface BackendSandbox {
 }
 
 /** Memory and CPU time that a sandbox uses. */
-export type Usage = { readonly memoryBytes: number; readonly cpuMs: number }
+export type Usage = {
+  readonly memoryBytes: number
+  readonly cpuMs: number
+  /** What is used of the disk of a sandbox that has one of its own. */
+  readonly diskBytes?: number | undefined
+}
 
 /** Optional: a sandbox that can be paused. */
 export interface Freezable {

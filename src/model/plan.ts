@@ -22,6 +22,8 @@ export type PathFact = {
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
+  /** In a writable root: the files belong to the stored ids (`IdRanges`), so the sandbox sees its own users. */
+  readonly stored?: boolean
   /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact
 }
@@ -31,6 +33,29 @@ export type Mask = PathFact & { readonly target: string }
 
 /** A read-only file whose content is part of the plan. */
 export type PlanFile = { readonly target: string; readonly text: string }
+
+/** Host ids for sandboxes with a root user. */
+export type IdRanges = {
+  /** On the disks of sandboxes this host id stands for their user 0. No process ever runs as it. */
+  readonly stored: number
+  /** The first of `count` ranges of 65536 ids; each live sandbox takes one that no other has. */
+  readonly first: number
+  readonly count: number
+  /** The directory whose locked files say which ranges are in use on this host. */
+  readonly locks: string
+}
+
+/** One overlay of a writable root: read-only directories, the topmost first, that belong to the host's root user. */
+export type RootLayer = { readonly target: string; readonly lower: readonly PathFact[] }
+
+/** A private, writable root with a root user: everything that the sandbox writes is on a disk of its own. */
+export type WritableRoot = {
+  /** Outermost first; the first target is `/`. */
+  readonly layers: readonly RootLayer[]
+  /** The file with the disk; its size is the limit of what can be written. */
+  readonly disk: PathFact
+  readonly ids: IdRanges
+}
 
 /** Names that cannot be changed or created inside writable mounts (policy/paths/protect.ts). */
 export type Protection = {
@@ -60,6 +85,8 @@ type PlanFields = {
   readonly mounts: readonly Mount[]
   /** Private directories of the sandbox; the first is its home. */
   readonly own: readonly string[]
+  /** The root file system is the sandbox's own, with a root user; absent: it is the host's programs, read-only. */
+  readonly root: WritableRoot | undefined
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: {

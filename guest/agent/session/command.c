@@ -3,6 +3,7 @@
 #include "common/message.h"
 #include "files/files.h"
 #include "limits/limits.h"
+#include "session/users.h"
 #include "supervise/supervise.h"
 
 #include <dirent.h>
@@ -15,7 +16,7 @@ static const struct field FIELDS[] = {COMMAND_FIELDS(FIELD_ROW)};
 bool is_command_field(const char *name) { return find_field(FIELDS, LENGTH(FIELDS), name); }
 
 /* A later value of a variable replaces an earlier one. */
-static void set_variable(struct strings *env, const char *entry) {
+void set_variable(struct strings *env, const char *entry) {
   size_t name = strcspn(entry, "=") + 1;
   for (size_t i = 0; i < env->count; i++)
     if (!strncmp(env->items[i], entry, name)) {
@@ -31,6 +32,8 @@ void parse_command_field(struct command_spec *spec, const char *name, char **at,
   if (!strcmp(name, "argv")) strings_add(&spec->argv, arguments[0]);
   else if (!strcmp(name, "env")) set_variable(&spec->env, arguments[0]);
   else if (!strcmp(name, "cwd")) spec->cwd = arguments[0];
+  else if (!strcmp(name, "as")) spec->user = arguments[0];
+  else if (!strcmp(name, "owner")) spec->owner = arguments[0];
   else if (!strcmp(name, "builtin")) spec->builtin = true;
   else if (!strcmp(name, "input")) spec->input = true;
   else if (!strcmp(name, "wait-for-start")) spec->wait_for_start = true;
@@ -92,10 +95,12 @@ static void exec_program(struct command_spec *spec) {
 }
 
 /* SECURITY: the host may have to move the process, for example into a cgroup, before the command starts. */
-static void wait_for_start_message(int socket) {
+static void wait_for_start_message(int socket, bool is_sudo) {
   char kind, text[16];
   int fd;
-  if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != MESSAGE_START) _exit(EXIT_SETUP_FAILED);
+  if (receive_message(socket, &kind, text, sizeof text, &fd) >= 0 && kind == MESSAGE_START) return;
+  if (is_sudo) dprintf(2, "sudo: the host refused to start the command\n");
+  _exit(EXIT_SETUP_FAILED);
 }
 
 enum { ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
@@ -150,10 +155,11 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
     if (setsid() < 0 || ioctl(0, TIOCSCTTY, 0)) die("cannot open the terminal: %s", strerror(errno));
   } else setpgid(0, 0);
   umask(022); /* PID 1 has umask 0, because it creates files with modes that are already masked */
+  if (has_root_user) become_user(spec);
   if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
   set_rlimits(&spec->rlimits);
   set_scheduler_slice();
-  if (spec->wait_for_start) wait_for_start_message(socket);
+  if (spec->wait_for_start) wait_for_start_message(socket, spec->is_sudo);
   if (supervised) start_supervision(socket);
   /* SECURITY: all descriptors except the standard three are closed, at exec or, without exec, now. */
   if (!close_other_fds(spec->builtin ? 0 : ON_EXEC)) die("close_range: %s", strerror(errno));
