@@ -4,6 +4,7 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
+import { prewarm } from './contexts.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
 import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
@@ -13,7 +14,8 @@ import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 /** A sandbox as E2B's clients expect one: user `user`, home `/home/user`, the host's own tools. */
 
 /** Names of E2B's public templates that mean: nothing but the host's tools. */
-const PLAIN = ['base', 'code-interpreter-v1']
+const INTERPRETER = 'code-interpreter-v1'
+const PLAIN = ['base', INTERPRETER]
 
 const READY_MS = 60_000
 
@@ -129,6 +131,7 @@ export async function createSandbox(
   try {
     if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
     if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
+    if (body.templateID?.replace(/:default$/, '') === INTERPRETER) prewarm(surface, made.live as LiveSandbox)
     return made
   } catch (error) {
     await supervisor.stop(principal, made.row.id).catch(() => {})
