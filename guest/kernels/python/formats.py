@@ -1,9 +1,8 @@
 """What a value looks like for E2B's clients: from MIME types to the fields of a result."""
 import base64
-import importlib.util
 import json
-import os
 import sys
+import types
 
 NAMES = {
     "text/plain": "text",
@@ -21,14 +20,17 @@ NAMES = {
 }
 
 
+# The other files of the kernel by name, and its directory; set by main.py.
+PARTS = {}
+HERE = ""
+
+
 def part(name):
     """Loads a file of the kernel under a name that no program of the sandbox uses."""
     known = f"ringfence_kernel_{name}"
     if known not in sys.modules:
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-        spec = importlib.util.spec_from_file_location(known, path)
-        sys.modules[known] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[known])
+        module = sys.modules[known] = types.ModuleType(known)
+        exec(compile(PARTS[name], f"<ringfence {name}>", "exec"), module.__dict__)
     return sys.modules[known]
 
 

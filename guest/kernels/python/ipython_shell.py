@@ -9,7 +9,6 @@ import sys
 import types
 import warnings
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 formats = sys.modules["ringfence_kernel_formats"]
 
 
@@ -165,7 +164,7 @@ def make(answer, loop):
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "NoColor"
-    config.InteractiveShell.ipython_dir = os.path.join(HERE, "ipython")
+    config.InteractiveShell.ipython_dir = os.path.join(formats.HERE, "ipython")
     config.Completer.use_jedi = False
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # Programs that ask for a pager or for colours would wait or write escape codes.

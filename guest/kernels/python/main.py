@@ -1,7 +1,7 @@
 """The Python kernel of the code interpreter: one JSON request per line on standard input, JSON lines with a marker on
 standard output.
 
-It runs inside the sandbox. With IPython the code has all that notebooks have (magics, `!command`, rich output); without
+It runs inside the sandbox; the host puts the other files of this directory before it, as `PARTS`. With IPython the code has all that notebooks have (magics, `!command`, rich output); without
 it the standard library is enough. What child processes and C code print directly reaches the host without a marker and
 counts as output.
 """
@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 import time
+import types
 
 sys.path.pop(0)
-HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "\x1e" + os.environ.pop("RINGFENCE_KERNEL", "") + " "
 requests = os.dup(0)
 answers = os.dup(1)
@@ -24,12 +24,10 @@ os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def load_formats():
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("ringfence_kernel_formats", os.path.join(HERE, "formats.py"))
-    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[spec.name])
-    return sys.modules[spec.name]
+    module = sys.modules["ringfence_kernel_formats"] = types.ModuleType("ringfence_kernel_formats")
+    exec(compile(PARTS["formats"], "<ringfence formats>", "exec"), module.__dict__)
+    module.PARTS, module.HERE = PARTS, os.path.dirname(os.path.abspath(__file__))
+    return module
 
 
 formats = load_formats()

@@ -133,7 +133,7 @@ class PlainShell:
 
 def trace_of(error):
     """The traceback of an exception without the stack frames of the kernel."""
-    own = os.path.dirname(os.path.abspath(__file__))
+    own = ("<ringfence", formats.HERE)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     while frames and frames[0].filename.startswith(("/usr/lib/python", "<frozen")):
         frames.pop(0)

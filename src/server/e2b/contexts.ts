@@ -34,8 +34,9 @@ const added = (
 }
 
 /** All contexts of a sandbox. */
-export function contextsOf(entry: LiveSandbox): Map<string, CodeContext> {
-  const sandbox = entry.ready()
+export const contextsOf = (entry: LiveSandbox): Map<string, CodeContext> => contextsIn(entry.ready())
+
+function contextsIn(sandbox: OpenSandbox): Map<string, CodeContext> {
   const known = CONTEXTS.get(sandbox)
   if (known) return known
   const made = new Map<string, CodeContext>()
@@ -69,13 +70,13 @@ export function defaultContext(entry: LiveSandbox, name: string | undefined): Co
 /** The running kernel of a context, which is started if there is none. */
 export async function kernelOf(
   surface: E2bSurface,
-  entry: LiveSandbox,
+  { sandbox, tenant }: { readonly sandbox: OpenSandbox; readonly tenant: string },
   context: CodeContext,
 ): Promise<Kernel> {
   const known = await context.kernel?.catch(() => undefined)
   if (known && !known.isOver) return known
   const { language, cwd } = context
-  context.kernel = Kernel.start({ surface, entry, language, cwd })
+  context.kernel = Kernel.start({ surface, sandbox, tenant, language, cwd })
   context.kernel.catch(() => {})
   return context.kernel
 }
@@ -89,8 +90,10 @@ export function stopKernel(context: CodeContext): void {
   context.kernel = undefined
 }
 
-/** Starts the Python kernel of a new sandbox before the first code comes. A failure is reported to that code. */
-export function prewarm(surface: E2bSurface, entry: LiveSandbox): void {
-  const context = contextsOf(entry).get('default-python') as CodeContext
-  kernelOf(surface, entry, context).catch(() => {})
+/** Starts the Python kernel of a sandbox before the first code comes. A failure is reported to that code. */
+export async function prewarm(surface: E2bSurface, sandbox: OpenSandbox, tenant: string): Promise<void> {
+  const context = contextsIn(sandbox).get('default-python')
+  if (!context || context.kernel) return
+  const kernel = await kernelOf(surface, { sandbox, tenant }, context).catch(() => undefined)
+  await kernel?.ready
 }

@@ -171,13 +171,13 @@ function inTurn(context: CodeContext, work: () => Promise<void>): Promise<void> 
 }
 
 async function runIn(
-  { surface, live }: SandboxRequest,
+  { surface, live, sandbox }: SandboxRequest,
   context: CodeContext,
   { code, env_vars: env }: ReturnType<typeof executeShape.parse>,
   take: MessageConsumer,
   signal: AbortSignal,
 ): Promise<void> {
-  const kernel = await kernelOf(surface, live, context)
+  const kernel = await kernelOf(surface, { sandbox, tenant: live.row.tenant }, context)
   if (await kernel.run({ code, env }, take, signal)) return
   const end = await endStreamSoon(live)
   if (end) throw new Cut(streamEndError(end).message)

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { assertInstalled, type CodeRequest, KERNELS, type Language, rowOf } from './languages.ts'
 import type { E2bSurface } from './sandbox-request.ts'
 
@@ -9,7 +9,9 @@ import type { E2bSurface } from './sandbox-request.ts'
 /** What a kernel is started with. */
 export type KernelParts = {
   readonly surface: E2bSurface
-  readonly entry: LiveSandbox
+  readonly sandbox: OpenSandbox
+  /** Whose output it is. */
+  readonly tenant: string
   readonly language: Language
   readonly cwd: string
 }
@@ -57,13 +59,11 @@ export class Kernel {
     session.log.forget()
   }
 
-  static async start({ surface, entry, language, cwd }: KernelParts): Promise<Kernel> {
+  static async start({ surface, sandbox, tenant, language, cwd }: KernelParts): Promise<Kernel> {
     const { files, program, args } = rowOf(language)
-    const sandbox = entry.ready()
     await assertInstalled(sandbox, language)
-    await Promise.all(
-      files.map((file) => sandbox.files.write(`${KERNELS}/${file}`, surface.e2b.kernel(file))),
-    )
+    const texts = Object.entries(files(surface.e2b.kernel))
+    await Promise.all(texts.map(([name, text]) => sandbox.files.write(`${KERNELS}/${name}`, text)))
     const mark = `\u001e${randomBytes(12).toString('hex')} `
     const request: ExecRequest = {
       command: [program, ...args(KERNELS)],
@@ -76,7 +76,7 @@ export class Kernel {
     const session = new ExecSession({
       sandbox,
       request,
-      tenant: entry.row.tenant,
+      tenant,
       budget: surface.parts.supervisor.output,
       approve: () => true,
     })
@@ -86,6 +86,11 @@ export class Kernel {
 
   get isOver(): boolean {
     return this.#over
+  }
+
+  /** Resolves when the kernel takes code, or is over. */
+  get ready(): Promise<void> {
+    return this.#ready
   }
 
   /** Why the kernel is over. */

@@ -36,7 +36,7 @@ test('names have aliases, and none means Python', () => {
 })
 
 test('code and values reach Bash as they are', () => {
-  const code = String.raw`printf '%s|' "$A" 'it'\''s' "\\n" $'\x41' "ü"` + '\u001e\n# end\n'
+  const code = `${String.raw`printf '%s|' "$A" 'it'\''s' "\\n" $'\x41' "ü"`}\u001e\n# end\n`
   const lines = rowOf('bash').encode({ code, env: { A: 'a\'b\n"$(id)"\\' } })
   const script = `__ringfence_begin() { export "$@"; }; __ringfence_end() { :; }\n${lines}`
   const run = (text: string, env = {}) =>

@@ -12,13 +12,13 @@ type Argv = readonly [string, ...string[]]
 
 type LanguageRow = {
   readonly aliases: readonly string[]
-  /** Files of guest/kernels that the sandbox needs. */
-  readonly files: readonly string[]
+  /** The files that the sandbox needs, by name, given the reader of guest/kernels. */
+  readonly files: (read: (file: string) => string) => Readonly<Record<string, string>>
   /** The program, searched in the sandbox's `PATH`, and its arguments, given the directory of the files. */
   readonly program: string
   readonly args: (directory: string) => readonly string[]
-  /** Debian's package with the program. */
-  readonly package: string
+  /** Debian's package with the program, for programs that many sandboxes lack. */
+  readonly package?: string
   /** Command lines with the effect of the code, for the policy. */
   readonly commands: (code: string) => readonly [Argv, ...Argv[]]
   readonly encode: (request: CodeRequest) => string
@@ -31,12 +31,23 @@ const asJson = (request: CodeRequest): string => `${JSON.stringify(request)}\n`
 /** Where the sandbox keeps the kernels' files. */
 export const KERNELS = '/tmp/.ringfence-kernels'
 
+const only =
+  (...names: readonly string[]): LanguageRow['files'] =>
+  (read) =>
+    Object.fromEntries(names.map((name) => [name, read(name)]))
+
+/** PERFORMANCE: one file, because each write costs a process in the sandbox. JSON is a Python literal here. */
+const pythonFile: LanguageRow['files'] = (read) => {
+  const parts = ['formats', 'charts', 'ipython_shell', 'plain_shell']
+  const texts = Object.fromEntries(parts.map((name) => [name, read(`python/${name}.py`)]))
+  return { 'python.py': `PARTS = ${JSON.stringify(texts)}\n${read('python/main.py')}` }
+}
+
 const node = (name: string, ...aliases: readonly string[]): LanguageRow => ({
   aliases,
-  files: ['javascript.cjs', 'syntax.cjs'],
+  files: only('javascript.cjs', 'syntax.cjs'),
   program: 'node',
   args: (directory) => ['--no-warnings', `${directory}/javascript.cjs`, name],
-  package: 'nodejs',
   commands: (code) => [['node', '-e', code]],
   encode: asJson,
 })
@@ -44,10 +55,9 @@ const node = (name: string, ...aliases: readonly string[]): LanguageRow => ({
 const LANGUAGES = {
   python: {
     aliases: ['python3', 'py'],
-    files: ['main', 'formats', 'charts', 'ipython_shell', 'plain_shell'].map((name) => `python/${name}.py`),
+    files: pythonFile,
     program: 'python3',
-    args: (directory) => ['-u', `${directory}/python/main.py`],
-    package: 'python3',
+    args: (directory) => ['-u', `${directory}/python.py`],
     commands: (code) => [['python3', '-c', code], ...shellIn(code).map((line): Argv => ['bash', '-c', line])],
     encode: asJson,
   },
@@ -55,17 +65,16 @@ const LANGUAGES = {
   typescript: node('typescript', 'ts'),
   bash: {
     aliases: ['sh', 'shell'],
-    files: ['bash.sh'],
+    files: only('bash.sh'),
     program: 'bash',
     args: (directory) => ['--noprofile', '--noediting', '--rcfile', `${directory}/bash.sh`, '-i'],
-    package: 'bash',
     commands: (code) => [['bash', '-c', code]],
     encode: shellLines,
     marksErrors: true,
   },
   r: {
     aliases: [],
-    files: ['kernel.R'],
+    files: only('kernel.R'),
     program: 'Rscript',
     args: (directory) => ['--vanilla', `${directory}/kernel.R`],
     package: 'r-base-core',
@@ -74,7 +83,7 @@ const LANGUAGES = {
   },
   java: {
     aliases: [],
-    files: ['Kernel.java'],
+    files: only('Kernel.java'),
     program: 'java',
     args: (directory) => ['-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC', `${directory}/Kernel.java`],
     package: 'default-jdk-headless',
@@ -105,6 +114,7 @@ export function languageOf(name: string | undefined): Language {
 /** Rejects a language whose program the sandbox does not have. */
 export async function assertInstalled(sandbox: OpenSandbox, language: Language): Promise<void> {
   const { program, package: name } = rowOf(language)
+  if (name === undefined) return
   const directories = (sandbox.plan.env.PATH ?? '/usr/bin:/bin').split(':').filter(Boolean)
   const found = directories.map((directory) => sandbox.files.stat(`${directory}/${program}`))
   const isThere = await Promise.any(found).then(
