@@ -1,7 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import { object, optional, record, text } from '../../model/shape.ts'
-import { streamEndOf } from '../../model/stream-end.ts'
 import { jsonBody } from '../body.ts'
 import { endStreamSoon } from '../stream-end.ts'
 import {
@@ -13,7 +12,7 @@ import {
   newContext,
   stopKernel,
 } from './contexts.ts'
-import { connectProblem, streamEndError } from './errors.ts'
+import { connectProblem } from './errors.ts'
 import type { MessageConsumer } from './kernel.ts'
 import { assertInstalled, languageOf, rowOf } from './languages.ts'
 import { ANSWER_MS } from './processes.ts'
@@ -109,7 +108,7 @@ function lines(
   guest: SandboxRequest,
   run: (take: MessageConsumer, gone: AbortSignal) => Promise<void>,
 ): Response {
-  const { live, surface } = guest
+  const { live, surface, context } = guest
   const gone = new AbortController()
   const end = live.begin()
   let room: () => void = () => {}
@@ -129,20 +128,20 @@ function lines(
       const beat = setInterval(() => {
         if (isOpen && (controller.desiredSize ?? 0) > 0) put({ type: 'keepalive' })
       }, KEEPALIVE_MS).unref()
-      const close = (error?: Error): void => {
+      const close = (isWhole = true): void => {
         clearInterval(beat)
         forget()
         if (!isOpen) return
         isOpen = false
-        if (error) controller.error(error)
-        else controller.close()
+        if (isWhole) controller.close()
+        else context.env.outgoing.destroy()
         room()
       }
       // The code goes on when the sandbox wakes; nobody hears what it says.
-      const forget = live.onPause(() => close(streamEndError(streamEndOf('paused'))))
+      const forget = live.onPause(() => close(false))
       void run(take, gone.signal)
         .catch((error: unknown) => {
-          if (error instanceof Cut) return close(error)
+          if (error instanceof Cut) return close(false)
           const { message: value } = connectProblem(error, surface.parts.log)
           void take({ type: 'error', name: 'SandboxError', value, traceback: value })
           void take({ type: 'end_of_execution' })
@@ -154,6 +153,8 @@ function lines(
     },
     pull: () => room(),
     cancel() {
+      // Broken off from here: there is nobody to interrupt for.
+      if (!isOpen) return
       isOpen = false
       gone.abort()
       room()
@@ -179,8 +180,7 @@ async function runIn(
 ): Promise<void> {
   const kernel = await kernelOf(surface, { sandbox, tenant: live.row.tenant }, context)
   if (await kernel.run({ code, env }, take, signal)) return
-  const end = await endStreamSoon(live)
-  if (end) throw new Cut(streamEndError(end).message)
+  if (await endStreamSoon(live)) throw new Cut()
   await take({ type: 'error', name: 'KernelDied', value: kernel.end, traceback: '' })
   await take({ type: 'end_of_execution' })
 }
