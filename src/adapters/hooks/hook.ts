@@ -152,7 +152,7 @@ export function answerFor(agent: HookAgent, judged: HookVerdict, input: unknown)
   if (verdict.verdict === 'allow') return json(agent === 'gemini' ? { decision: 'allow' } : {})
   const reason =
     verdict.verdict === 'ask'
-      ? `${verdict.reason}; the user must run it, or allow it in the policy`
+      ? `${verdict.reason}. This agent cannot ask, so the user must run the command or allow it in the policy`
       : verdict.reason
   if (agent === 'gemini') return json({ decision: 'deny', reason })
   return json({

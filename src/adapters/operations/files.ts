@@ -153,8 +153,8 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_read',
     title: 'Read a file',
+    effect: 'looks',
     about: 'Reads a text file, or some of its lines.',
-    readOnly: true,
     input: object({ path, start_line: line('first line, from 1'), end_line: line('last line, included') }),
     output: {
       type: 'object',
@@ -178,6 +178,7 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_write',
     title: 'Write a file',
+    effect: 'writes',
     about: 'Writes a whole text file and creates missing parent directories.',
     input: object({ path, content }),
     output: {
@@ -195,6 +196,7 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'file_edit',
     title: 'Edit a file',
+    effect: 'changes',
     about:
       'Replaces exact text in a file. The old text must occur exactly once, unless `replace_all` is set.',
     input: object({ path, old_text: content, new_text: content, replace_all: optional(boolean()) }),
@@ -212,6 +214,7 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'apply_patch',
     title: 'Apply a patch',
+    effect: 'changes',
     about:
       'Adds, changes, moves and deletes files with one patch in the V4A format (*** Begin Patch … *** End Patch).',
     input: object({ patch: told(text({ max: MAX_CONTENT }), 'the whole patch') }),
@@ -225,8 +228,8 @@ export const fileOperations: readonly Operation[] = [
   operation({
     name: 'view_image',
     title: 'View an image',
+    effect: 'looks',
     about: 'Shows a PNG, JPEG, GIF or WebP file.',
-    readOnly: true,
     input: object({ path }),
     output: {
       type: 'object',

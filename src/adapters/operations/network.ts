@@ -31,6 +31,7 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'expose_port',
     title: 'Open a port',
+    effect: 'writes',
     about: 'Returns the URL outside the sandbox for a TCP port on which a program inside listens.',
     input: object({ port: number({ integer: true, min: 1, max: 65_535 }) }),
     output: {
@@ -46,6 +47,7 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'request_host',
     title: 'Request network access',
+    effect: 'opens',
     about: 'Asks the user to allow the sandbox to reach one more host.',
     input: object({
       host: told(text({ max: 255 }), 'a name such as `pypi.org`, or `name:port`'),
@@ -61,9 +63,9 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'policy_check',
     title: 'Check a command',
+    effect: 'looks',
     about:
       'Returns the policy decision for a command without running it: allow, sandbox, ask or deny, and why.',
-    readOnly: true,
     input: object({
       command: told(
         either(text(), list(text({ empty: true }))),
@@ -87,8 +89,8 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'sandbox_info',
     title: 'About the sandbox',
+    effect: 'looks',
     about: 'Returns the workspace, the isolation level and the allowed hosts.',
-    readOnly: true,
     input: object({}),
     output: {
       type: 'object',
@@ -117,6 +119,7 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'sandbox_reset',
     title: 'Reset the sandbox',
+    effect: 'changes',
     about: 'Destroys the sandbox with all its processes, and opens a new one on the same workspace.',
     input: object({}),
     output: { type: 'object', properties: { sandbox_id: { type: 'string' } }, required: ['sandbox_id'] },

@@ -99,8 +99,8 @@ export const searchOperations: readonly Operation[] = [
   operation({
     name: 'file_list',
     title: 'List a directory',
+    effect: 'looks',
     about: 'Lists a directory; `depth` includes subdirectories.',
-    readOnly: true,
     input: object({ path: where, depth: optional(number({ integer: true, min: 1, max: DEPTH })) }),
     output: {
       type: 'object',
@@ -121,8 +121,8 @@ export const searchOperations: readonly Operation[] = [
   operation({
     name: 'file_glob',
     title: 'Find files by name',
+    effect: 'looks',
     about: 'Finds files by a pattern such as `src/**/*.ts`.',
-    readOnly: true,
     input: object({ pattern: text({ max: 1024 }), path: where }),
     output: {
       type: 'object',
@@ -138,8 +138,8 @@ export const searchOperations: readonly Operation[] = [
   operation({
     name: 'file_grep',
     title: 'Search in files',
+    effect: 'looks',
     about: 'Searches files for an extended regular expression; returns `path:line:text`.',
-    readOnly: true,
     input: object({
       pattern: text({ max: 4096 }),
       path: where,

@@ -15,6 +15,7 @@ import { caller } from '../../host/system.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
+import { explainDecision, explainPath, explainSandboxOnly } from '../../policy/explain.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
 import { withoutLinks } from '../host-decision.ts'
@@ -117,16 +118,17 @@ export async function judgeToolCall(
     { workspace, cwd },
   )
   const isWrapped = mode.wrap && !mode.sandboxed && onHost.action !== 'allow'
-  const { action, reason } = isWrapped ? await judgeWrapped(ringfence, act.line, cwd, onHost) : onHost
-  if (action !== 'sandbox' && !(isWrapped && action === 'allow')) return { verdict: action, reason }
-  if (mode.sandboxed) return { verdict: 'allow', reason }
+  const decision = isWrapped ? await judgeWrapped(ringfence, act.line, cwd, onHost) : onHost
+  const { action, reason } = decision
+  if (action === 'ask' || action === 'deny') return { verdict: action, reason: explainDecision(decision) }
+  if ((action === 'allow' && !isWrapped) || mode.sandboxed) return { verdict: 'allow', reason }
   if (mode.wrap)
     return {
       verdict: 'allow',
       reason: 'runs in a sandbox',
       instead: wrapped(ringfence, mode.program, act.line),
     }
-  return { verdict: 'ask', reason: `${reason}; the policy permits it only in a sandbox` }
+  return { verdict: 'ask', reason: explainSandboxOnly(decision) }
 }
 
 /**
@@ -179,7 +181,8 @@ function judgeFile({ config }: Ringfence, file: ToolCallFile, cwd: string, place
   const within = (allowed: readonly AllowedRoot[]): HookVerdict => {
     const blocked = config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED
     const { verdict, reason } = judgeHere({ allowed, blocked, protected: DEFAULT_PROTECTED }, { path, op })
-    return verdict === 'allow' ? { verdict: 'none', reason } : { verdict: 'deny', reason }
+    if (verdict === 'allow') return { verdict: 'none', reason }
+    return { verdict: 'deny', reason: explainPath(reason, op, place.workspace) }
   }
   const inside = within([{ path: place.workspace, mode: 'rw' }])
   if (inside.verdict === 'none') return inside
