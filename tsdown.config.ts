@@ -53,6 +53,17 @@ export default defineConfig([
   { ...program, entry: { ringfence: 'src/cli/entry/ringfence.ts' } },
   { ...program, entry: { warm: 'src/cli/entry/warm.ts' } },
   { ...program, entry: { main: 'src/cli/main.ts' } },
+  // What the JavaScript kernel needs inside sandboxes.
+  {
+    ...shared,
+    entry: { syntax: 'guest/kernels/syntax.mjs' },
+    format: 'cjs',
+    outDir: 'dist/guest/kernels',
+    dts: false,
+    noExternal: [/.*/],
+    minify: true,
+    outExtensions: () => ({ js: '.cjs' }),
+  },
   { ...shared, entry: { library: 'bench/library.ts' }, format: 'esm', outDir: 'dist/bench', dts: false },
   {
     ...shared,

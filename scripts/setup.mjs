@@ -46,6 +46,13 @@ const PACKAGES = [
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],
   ['python3-pip', ['/usr/bin/pip3'], 'the tests go through the proxy with it'],
+  [
+    'python3-ipython',
+    ['/usr/lib/python3/dist-packages/IPython'],
+    'the code interpreter’s Python has notebooks’ syntax with it',
+  ],
+  ['python3-matplotlib', ['/usr/lib/python3/dist-packages/matplotlib'], 'the tests draw charts in sandboxes'],
+  ['python3-pandas', ['/usr/lib/python3/dist-packages/pandas'], 'the tests show data frames of sandboxes'],
   ['ca-certificates', ['/etc/ssl/certs/ca-certificates.crt'], 'the certificates that programs inside trust'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
   ['chromium', ['/usr/bin/chromium'], 'the tests open the console with it'],

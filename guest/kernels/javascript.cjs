@@ -1,7 +1,8 @@
 'use strict'
 /**
- * The JavaScript kernel of the code interpreter. It runs inside the sandbox: one JSON request per line on standard input,
- * JSON lines with a marker on standard output. Code is evaluated by Node's REPL, so that variables persist and `await` works.
+ * The JavaScript and TypeScript kernel of the code interpreter. It runs inside the sandbox: one JSON request per line on
+ * standard input, JSON lines with a marker on standard output. Code is evaluated by Node's REPL, so that variables persist and
+ * `await` works; `syntax.cjs` removes types and turns `import` statements into what the REPL accepts.
  */
 const { writeSync } = require('node:fs')
 const { PassThrough } = require('node:stream')
@@ -11,6 +12,7 @@ const repl = require('node:repl')
 
 const MARK = `\x1e${process.env.RINGFENCE_KERNEL} `
 delete process.env.RINGFENCE_KERNEL
+const IS_TYPESCRIPT = process.argv[2] === 'typescript'
 
 /** Retries while the pipe is full, until the host has read from it. */
 function put(text) {
@@ -94,7 +96,7 @@ function sendError(what) {
   const stack = isError ? String(error.stack) : inspect(error)
   const traceback = stack
     .split('\n')
-    .filter((line) => !/^ +at (new Promise|.*node:)/.test(line) && !line.includes(__filename))
+    .filter((line) => !/^ +at (new Promise|.*node:)/.test(line) && !line.includes(__dirname))
     .join('\n')
   send('error', {
     name: isError ? String(error.name) : 'Error',
@@ -103,17 +105,24 @@ function sendError(what) {
   })
 }
 
+/** The code as the REPL accepts it. PERFORMANCE: the parser is loaded only for code that needs it. */
+function prepare(code) {
+  if (!IS_TYPESCRIPT && !/(^|[\n;}])\s*import\b/.test(code)) return code
+  return require('./syntax.cjs').prepare(code, IS_TYPESCRIPT)
+}
+
 async function execute({ code, env = {} }, count) {
-  const before = { ...process.env }
+  const before = Object.keys(env).map((name) => [name, process.env[name]])
   Object.assign(process.env, env)
   try {
-    const value = await evaluate(`${code}\n`, `cell${count}.js`)
+    const value = await evaluate(`${prepare(code)}\n`, `cell${count}.${IS_TYPESCRIPT ? 'ts' : 'js'}`)
     if (value !== undefined) show(value, true)
   } catch (error) {
     sendError(error)
   } finally {
-    for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name]
-    Object.assign(process.env, before)
+    for (const [name, value] of before)
+      if (value === undefined) delete process.env[name]
+      else process.env[name] = value
   }
   send('number_of_executions', { execution_count: count })
   send('end_of_execution')
@@ -128,3 +137,4 @@ createInterface({ input: process.stdin, terminal: false }).on('line', (line) => 
   tail = tail.then(() => execute(JSON.parse(line), ++count))
 })
 process.stdin.on('end', () => tail.then(() => process.exit(0)))
+send('ready')

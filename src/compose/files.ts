@@ -10,9 +10,11 @@ export function agentPath(): string {
   return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 }
 
-/** The text of a shipped file that is used inside sandboxes. */
+/** The text of a shipped file that is used inside sandboxes; some are built. */
 export const guestFile = (...names: readonly string[]): string =>
-  readText(join(packageRoot(), 'guest', ...names)) ?? ''
+  readText(join(packageRoot(), 'guest', ...names)) ??
+  readText(join(packageRoot(), 'dist', 'guest', ...names)) ??
+  ''
 
 /** A path inside the package. */
 export const packageFile = (...names: readonly string[]): string => join(packageRoot(), ...names)

@@ -235,6 +235,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
+    prepared: ringfence.config.e2b?.ready ?? 1,
     limits: {
       sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,

@@ -68,7 +68,7 @@ export const hostMemoryMb = (): number => Math.floor(totalmem() / 1024 / 1024)
 const PROGRAM_DIRS = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32', '/nix/store']
 
 /** Files of /etc without secrets that ordinary programs require. */
-const ETC_FILES = ['/etc/alternatives', '/etc/ld.so.cache', '/etc/localtime']
+const ETC_FILES = ['/etc/alternatives', '/etc/ld.so.cache', '/etc/localtime', '/etc/matplotlibrc']
 const CERTIFICATES = ['/etc/ssl/certs', '/etc/pki/tls/certs', '/etc/ca-certificates']
 
 /** The directories with the host's programs, and the symbolic links that lead to them. */

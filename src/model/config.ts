@@ -182,6 +182,8 @@ export const configShape = object({
     object({
       /** What sandboxes of E2B's API reach whose creator names no hosts. Default: `[network] allow_hosts`. */
       internet: optional(oneOf('closed', 'registries', 'open')),
+      /** Unused sandboxes with a running Python kernel that are kept once code interpreters are created. Default: 1. */
+      ready: optional(number({ integer: true, min: 0, max: 16 })),
     }),
   ),
   microvm: optional(

@@ -19,7 +19,7 @@ import type { EndReason } from './lifecycle.ts'
 import { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import type { SandboxQuotas } from './quotas.ts'
-import type { SandboxPool } from './sandbox-pool.ts'
+import type { Preparation, SandboxPool } from './sandbox-pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -30,6 +30,8 @@ export type CreateRequest = {
   readonly timeoutMs?: number | undefined
   readonly idleMs?: number | undefined
   readonly idempotency?: { readonly name: string; readonly request: string } | undefined
+  /** Starts what sandboxes of this kind have before their first use. One more is then kept ready for the next create. */
+  readonly prepare?: Preparation | undefined
 }
 
 /** A sandbox as callers see it: its record, and the live object while there is one. */
@@ -157,8 +159,10 @@ export class Provisioner {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: a pooled sandbox was created in the server's name, so this requester's permission is checked here.
-    const pooled = await this.#supervisor.pool.take(request.spec, (live) =>
-      this.#isPermitted(requester, request.spec, live),
+    const pooled = await this.#supervisor.pool.take(
+      request.spec,
+      (live) => this.#isPermitted(requester, request.spec, live),
+      request.prepare,
     )
     const id = pooled?.id ?? this.#parts.newId('sb')
     const token = this.#parts.tokenOf?.(id) ?? newSandboxToken()

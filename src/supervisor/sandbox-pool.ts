@@ -6,8 +6,13 @@ import type { OpenSandbox } from './open-sandbox.ts'
 /** How many sandboxes of one spec are kept ready. */
 export type PoolSize = { readonly spec: Spec; readonly size: number }
 
+/** Starts what a sandbox has before its first use, in the name of a tenant. */
+export type Preparation = (sandbox: OpenSandbox, tenant: string) => Promise<void>
+
 /** How the pool opens sandboxes and knows the policy. */
 export type PoolParts = {
+  /** How many prepared sandboxes of each kind are kept ready. */
+  readonly prepared: number
   readonly open: (spec: Spec) => Promise<OpenSandbox>
   /** The hash of the active policy; a sandbox planned under another policy is not handed out. */
   readonly policyHash: () => string
@@ -19,22 +24,34 @@ const IRRELEVANT: readonly string[] = ['metadata']
 /** `policy` is the hash of the policy that admitted the sandbox. */
 type Pooled = { readonly sandbox: OpenSandbox; readonly policy: string; isAlive: boolean }
 
+/** SECURITY: whoever asks for these says something of itself, which does not wait in a sandbox of nobody. */
+const isPersonal = ({ env = {}, secrets = [], network }: Spec): boolean =>
+  Object.keys(env).length > 0 || secrets.length > 0 || Object.keys(network?.headers ?? {}).length > 0
+
+/** The tenant of what runs in a sandbox that nobody has yet. */
+const NOBODY = ''
+
+/** How many kinds of prepared sandboxes are kept. */
+const KINDS = 4
+
 /**
- * Sandboxes that `[[server.pool]]` keeps ready. SECURITY: only unused sandboxes are handed out, only for a spec that is
+ * Sandboxes that `[[server.pool]]` keeps ready, and prepared ones of kinds that were asked for. SECURITY: only unused sandboxes are handed out, only for a spec that is
  * equal in every relevant field, and only if the active policy admitted them; a sandbox is destroyed after use.
  */
 export class SandboxPool {
   readonly #parts: PoolParts
-  readonly #pool = new WarmPool<Pooled>({
-    size: 0,
-    refillMs: 25,
-    isUsable: ({ isAlive, policy }) => isAlive && policy === this.#parts.policyHash(),
-    discard: ({ sandbox }) => sandbox.close(),
-  })
+  readonly #pool: WarmPool<Pooled>
   #policy: string
 
   constructor(parts: PoolParts, sizes: readonly PoolSize[]) {
     this.#parts = parts
+    this.#pool = new WarmPool<Pooled>({
+      size: parts.prepared,
+      maxKinds: KINDS,
+      refillMs: 25,
+      isUsable: ({ isAlive, policy }) => isAlive && policy === parts.policyHash(),
+      discard: ({ sandbox }) => sandbox.close(),
+    })
     this.#policy = parts.policyHash()
     for (const { spec, size } of sizes) this.#pool.pin(poolKey(spec), size, () => this.#open(spec))
   }
@@ -49,7 +66,11 @@ export class SandboxPool {
   }
 
   /** Takes a sandbox that matches the spec exactly and that the caller may have; undefined if there is none. */
-  async take(spec: Spec, isPermitted: (sandbox: OpenSandbox) => boolean): Promise<OpenSandbox | undefined> {
+  async take(
+    spec: Spec,
+    isPermitted: (sandbox: OpenSandbox) => boolean,
+    prepare?: Preparation,
+  ): Promise<OpenSandbox | undefined> {
     if (this.#policy !== this.#parts.policyHash()) {
       this.#policy = this.#parts.policyHash()
       void this.#pool.clear()
@@ -57,18 +78,23 @@ export class SandboxPool {
     // Hosts that a person approved belong to one tenant, and a pooled sandbox was planned for none.
     const accepts = ({ sandbox }: Pooled): boolean =>
       sandbox.plan.network.unlisted !== 'ask' && isPermitted(sandbox)
-    return (await this.#pool.take(poolKey(spec), undefined, { accepts, wait: false }))?.sandbox
+    const isKept = prepare && !isPersonal(spec)
+    const [key, make] = isKept
+      ? ([`prepared ${poolKey(spec)}`, () => this.#open(spec, prepare)] as const)
+      : ([poolKey(spec), undefined] as const)
+    return (await this.#pool.take(key, make, { accepts, wait: false }))?.sandbox
   }
 
   close(): Promise<void> {
     return this.#pool.close()
   }
 
-  async #open(spec: Spec): Promise<Pooled> {
+  async #open(spec: Spec, prepare?: Preparation): Promise<Pooled> {
     const policy = this.#parts.policyHash()
     const sandbox = await this.#parts.open(spec)
     // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
+    await prepare?.(sandbox, NOBODY)
     const pooled = { sandbox, policy, isAlive: true }
     void sandbox.ended.then(() => {
       pooled.isAlive = false

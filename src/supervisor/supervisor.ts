@@ -87,6 +87,8 @@ export type SupervisorParts = {
   readonly metrics: Metrics
   readonly limits: SupervisorLimits
   readonly pool?: readonly PoolSize[]
+  /** How many prepared sandboxes of each kind are kept ready. */
+  readonly prepared?: number
   readonly policyHash: () => string
 }
 
@@ -109,7 +111,7 @@ export class Supervisor {
     this.#quotas = new SandboxQuotas({ perKey: limits.sandboxesPerKey, perTenant: limits.sandboxesPerTenant })
     const { open, policyHash } = parts
     this.#pool = new SandboxPool(
-      { open: (spec) => open(spec, { requester: OPERATOR }), policyHash },
+      { open: (spec) => open(spec, { requester: OPERATOR }), policyHash, prepared: parts.prepared ?? 0 },
       parts.pool ?? [],
     )
     this.#unrecorded = new UnrecordedEnds(parts.store, parts.trail)

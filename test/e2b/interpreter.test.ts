@@ -53,12 +53,12 @@ describe('Python', () => {
   })
 
   test('awaits, takes variables for one run, and reads the sandbox’s files', async () => {
-    expect((await sandbox.runCode('import asyncio\nawait asyncio.sleep(0.01)\n"done"')).text).toBe("'done'")
+    expect((await sandbox.runCode('import asyncio\nawait asyncio.sleep(0.01)\n"done"')).text).toBe('done')
     const code = 'import os\nos.environ.get("ONCE")'
-    expect((await sandbox.runCode(code, { envs: { ONCE: 'yes' } })).text).toBe("'yes'")
+    expect((await sandbox.runCode(code, { envs: { ONCE: 'yes' } })).text).toBe('yes')
     expect((await sandbox.runCode(code)).text).toBeUndefined()
     await sandbox.files.write('data.txt', 'from a file')
-    expect((await sandbox.runCode('open("data.txt").read()')).text).toBe("'from a file'")
+    expect((await sandbox.runCode('open("data.txt").read()')).text).toBe('from a file')
   })
 
   test('is interrupted when its caller’s time is over, and keeps what it knew', async () => {
@@ -130,10 +130,21 @@ describe('contexts', () => {
     await expect(sandbox.runCode('1', { context: one })).rejects.toThrow(/no context/)
   })
 
-  test('in other languages are refused, and nobody comes in without a token', async () => {
-    await expect(sandbox.createCodeContext({ language: 'r' })).rejects.toThrow(
-      /not supported; available: python, javascript/,
+  test('exist from the start for Python and JavaScript, and in the languages that are known', async () => {
+    const { Sandbox } = await client('@e2b/code-interpreter')
+    const fresh = await Sandbox.create(here.options)
+    const list = async (): Promise<string[]> =>
+      (await fresh.listCodeContexts()).map((context: Loose) => context.language)
+    expect(await list()).toEqual(['python', 'javascript'])
+    await fresh.runCode('true', { language: 'bash' })
+    expect(await list()).toEqual(['python', 'javascript', 'bash'])
+    await expect(fresh.createCodeContext({ language: 'cobol' })).rejects.toThrow(
+      /not supported; available: python, javascript, typescript, bash, r, java/,
     )
+    await fresh.kill()
+  })
+
+  test('are closed to everybody without a token', async () => {
     const answer = await fetch(`${here.options.apiUrl}/contexts`, {
       headers: { 'e2b-sandbox-id': sandbox.sandboxId, 'e2b-sandbox-port': '49999' },
     })

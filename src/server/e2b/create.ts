@@ -2,8 +2,9 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
-import type { SandboxView } from '../../supervisor/provisioner.ts'
+import type { CreateRequest, SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
+import { prewarm } from './contexts.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
 import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
@@ -13,7 +14,8 @@ import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 /** A sandbox as E2B's clients expect one: user `user`, home `/home/user`, the host's own tools. */
 
 /** Names of E2B's public templates that mean: nothing but the host's tools. */
-const PLAIN = ['base', 'code-interpreter-v1']
+const INTERPRETER = 'code-interpreter-v1'
+const PLAIN = ['base', INTERPRETER]
 
 const READY_MS = 60_000
 
@@ -126,16 +128,24 @@ export async function createSandbox(
   const spec = specFor(surface, principal, body, { template, hosts })
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
-  const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000) })
+  const prepare = preparationOf(surface, body)
+  const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000), prepare })
   surface.e2b.usage.follow(made.live as LiveSandbox)
   try {
     if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
     if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
+    if (prepare) void prepare((made.live as LiveSandbox).ready(), principal.tenant)
     return made
   } catch (error) {
     await supervisor.stop(principal, made.row.id).catch(() => {})
     throw error
   }
+}
+
+/** The code interpreter's template has a kernel that runs; one more sandbox of it is kept ready for the next create. */
+function preparationOf(surface: E2bSurface, { templateID }: CreateBody): CreateRequest['prepare'] {
+  if (templateID?.replace(/:default$/, '') !== INTERPRETER) return undefined
+  return (sandbox, tenant) => prewarm(surface, sandbox, tenant)
 }
 
 /** In a spec an empty list of hosts means the operator's. */

@@ -1,22 +1,17 @@
 import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
-import { ConnectError } from './errors.ts'
+import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
+import { assertInstalled, type CodeRequest, KERNELS, type Language, rowOf } from './languages.ts'
 import type { E2bSurface } from './sandbox-request.ts'
 
 /** A program in the sandbox that runs code and keeps what it defined (guest/kernels). */
 
-const LANGUAGES = {
-  python: { file: 'python.py', program: ['python3', '-u'] },
-  javascript: { file: 'javascript.cjs', program: ['node', '--no-warnings'] },
-} as const
-/** A language of the code interpreter. */
-export type Language = keyof typeof LANGUAGES
-
 /** What a kernel is started with. */
 export type KernelParts = {
   readonly surface: E2bSurface
-  readonly entry: LiveSandbox
+  readonly sandbox: OpenSandbox
+  /** Whose output it is. */
+  readonly tenant: string
   readonly language: Language
   readonly cwd: string
 }
@@ -29,34 +24,49 @@ export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefi
 
 const LINE_BYTES = 64 * 1024 * 1024
 const PATIENCE_MS = 2000
-const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution']
+const COMPLAINT = 1000
+const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution', 'ready']
 
 /** A running kernel process and its messages. */
 export class Kernel {
   readonly #session: ExecSession
+  readonly #language: Language
   /** SECURITY: every line with it is the kernel's, the rest is what programs printed past it; it guards no secret. */
   readonly #mark: string
   #take: MessageConsumer | undefined
   #rest = ''
-  readonly #decoder = new TextDecoder()
+  /** Standard error after the last whole piece: perhaps the begin of a mark. */
+  #errors = ''
+  readonly #decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() }
+  /** An end that was said on standard output, and how many there were on each stream. */
+  #pending: KernelMessage | undefined
+  readonly #ends = { stdout: 0, stderr: 0 }
+  #isReady: () => void = () => {}
+  readonly #ready = new Promise<void>((resolve) => {
+    this.#isReady = resolve
+  })
   #over = false
+  #hasStarted = false
+  /** What a kernel that could not start said about it. */
+  #complaint = ''
 
-  private constructor(session: ExecSession, mark: string) {
+  private constructor(session: ExecSession, language: Language, mark: string) {
     this.#session = session
+    this.#language = language
     this.#mark = mark
     void this.#listen()
     // What it prints is for us alone, and gone when it is read.
     session.log.forget()
   }
 
-  static async start({ surface, entry, language, cwd }: KernelParts): Promise<Kernel> {
-    const { file, program } = LANGUAGES[language]
-    const path = `/tmp/.ringfence-kernels/${file}`
-    const sandbox = entry.ready()
-    await sandbox.files.write(path, surface.e2b.kernel(file))
+  static async start({ surface, sandbox, tenant, language, cwd }: KernelParts): Promise<Kernel> {
+    const { files, program, args } = rowOf(language)
+    await assertInstalled(sandbox, language)
+    const texts = Object.entries(files(surface.e2b.kernel))
+    await Promise.all(texts.map(([name, text]) => sandbox.files.write(`${KERNELS}/${name}`, text)))
     const mark = `\u001e${randomBytes(12).toString('hex')} `
     const request: ExecRequest = {
-      command: [...program, path],
+      command: [program, ...args(KERNELS)],
       cwd,
       env: { RINGFENCE_KERNEL: mark.slice(1, -1) },
       stdin: 'open',
@@ -66,37 +76,49 @@ export class Kernel {
     const session = new ExecSession({
       sandbox,
       request,
-      tenant: entry.row.tenant,
+      tenant,
       budget: surface.parts.supervisor.output,
       approve: () => true,
     })
     await session.start()
-    return new Kernel(session, mark)
+    return new Kernel(session, language, mark)
   }
 
   get isOver(): boolean {
     return this.#over
   }
 
-  /** Runs one piece of code; what it says goes to `take` until the end of it. */
-  async run(
-    request: { readonly code: string; readonly env?: Readonly<Record<string, string>> | undefined },
-    take: MessageConsumer,
-    signal: AbortSignal,
-  ): Promise<void> {
+  /** Resolves when the kernel takes code, or is over. */
+  get ready(): Promise<void> {
+    return this.#ready
+  }
+
+  /** Why the kernel is over. */
+  get end(): string {
+    if (this.#hasStarted)
+      return 'the kernel ended; what it held is lost, and the next execution starts a new one'
+    return `the kernel of the language \`${this.#language}\` could not start: ${this.#complaint.trim()}`
+  }
+
+  /** Runs one piece of code; what it says goes to `take`. Returns whether the kernel lived to the end of it. */
+  async run(request: CodeRequest, take: MessageConsumer, signal: AbortSignal): Promise<boolean> {
+    await this.#ready
+    let isDone = false
     const ended = new Promise<void>((resolve) => {
       this.#take = (message) => {
-        const held = take(message)
-        if (message.type === 'end_of_execution') resolve()
-        return held
+        isDone ||= message.type === 'end_of_execution'
+        if (message.type === 'end_of_execution' || message.type === 'gone') resolve()
+        return message.type === 'gone' ? undefined : take(message)
       }
     })
     const interrupt = (): void => this.#interrupt(ended)
     signal.addEventListener('abort', interrupt, { once: true })
     try {
-      if (!signal.aborted) await this.#session.write(Buffer.from(`${JSON.stringify(request)}\n`))
-      else return
+      if (signal.aborted) return true
+      if (this.#over) return false
+      await this.#session.write(Buffer.from(rowOf(this.#language).encode(request)))
       await ended
+      return isDone
     } finally {
       signal.removeEventListener('abort', interrupt)
       this.#take = undefined
@@ -118,20 +140,13 @@ export class Kernel {
   async #listen(): Promise<void> {
     for await (const chunk of this.#session.log.follow(0)) {
       if ('gap' in chunk) continue
-      if (chunk.stream === 'stdout') await this.#hear(this.#decoder.decode(chunk.data, { stream: true }))
-      else {
-        const text = Buffer.from(chunk.data).toString('utf8')
-        await this.#take?.({ type: 'stderr', text, timestamp: Date.now() * 1000 })
-      }
+      const text = this.#decoders[chunk.stream].decode(chunk.data, { stream: true })
+      if (chunk.stream === 'stdout') await this.#hear(text)
+      else await this.#hearErrors(text)
     }
     this.#over = true
-    await this.#take?.({
-      type: 'error',
-      name: 'KernelDied',
-      value: 'the kernel ended; what it held is lost, and the next execution starts a new one',
-      traceback: '',
-    })
-    await this.#take?.({ type: 'end_of_execution' })
+    this.#isReady()
+    await this.#take?.({ type: 'gone' })
   }
 
   async #hear(text: string): Promise<void> {
@@ -145,10 +160,44 @@ export class Kernel {
   async #line(line: string): Promise<void> {
     const at = line.indexOf(this.#mark)
     const raw = at === -1 ? `${line}\n` : line.slice(0, at)
-    if (raw !== '') await this.#take?.({ type: 'stdout', text: raw, timestamp: Date.now() * 1000 })
+    if (raw !== '') await this.#say('stdout', raw)
     if (at === -1) return
     const message = parsed(line.slice(at + this.#mark.length))
-    if (message) await this.#take?.(message)
+    if (message?.type === 'ready' || message?.type === 'end_of_execution') await this.#end('stdout', message)
+    else if (message) await this.#take?.(message)
+  }
+
+  /** Kernels whose programs write to standard error by themselves mark its ends too. */
+  async #hearErrors(text: string): Promise<void> {
+    const pieces = (this.#errors + text).split(`${this.#mark}\n`)
+    const last = pieces.pop() as string
+    for (const piece of pieces) {
+      if (piece !== '') await this.#say('stderr', piece)
+      await this.#end('stderr')
+    }
+    const at = last.lastIndexOf(this.#mark.charAt(0))
+    const isBegin = at !== -1 && `${this.#mark}\n`.startsWith(last.slice(at))
+    this.#errors = isBegin ? last.slice(at) : ''
+    const said = isBegin ? last.slice(0, at) : last
+    if (said !== '') await this.#say('stderr', said)
+  }
+
+  /** The two streams arrive apart; an end counts when both have brought it. */
+  async #end(stream: 'stdout' | 'stderr', message = this.#pending): Promise<void> {
+    this.#ends[stream]++
+    this.#pending = message
+    const { marksErrors } = rowOf(this.#language)
+    if (!message || (marksErrors && this.#ends.stderr < this.#ends.stdout)) return
+    this.#pending = undefined
+    if (message.type === 'ready') {
+      this.#hasStarted = true
+      this.#isReady()
+    } else await this.#take?.(message)
+  }
+
+  async #say(type: 'stdout' | 'stderr', text: string): Promise<void> {
+    if (!this.#hasStarted) this.#complaint = `${this.#complaint}${text}`.slice(-COMPLAINT)
+    await this.#take?.({ type, text, timestamp: Date.now() * 1000 })
   }
 }
 
@@ -158,25 +207,16 @@ function parsed(text: string): KernelMessage | undefined {
     const value = JSON.parse(text) as unknown
     if (typeof value !== 'object' || value === null) return undefined
     const { type } = value as { readonly type?: unknown }
-    return typeof type === 'string' && SHOWN.includes(type) ? (value as KernelMessage) : undefined
+    if (typeof type !== 'string' || !SHOWN.includes(type)) return undefined
+    return type === 'result' ? unquoted(value as KernelMessage) : (value as KernelMessage)
   } catch {
     return undefined
   }
 }
 
-/** The language of a name or alias; throws if there is none. */
-export const languageOf = (name: string | undefined): Language => {
-  const known: Readonly<Record<string, Language>> = {
-    python: 'python',
-    python3: 'python',
-    javascript: 'javascript',
-    js: 'javascript',
-  }
-  const language = known[(name ?? 'python').toLowerCase()]
-  if (language) return language
-  // Of all refusals E2B's clients show the words of this one alone.
-  throw new ConnectError(
-    'not_found',
-    `the language \`${(name ?? '').slice(0, 32)}\` is not supported; available: python, javascript`,
-  )
+/** As with E2B: the text of a value loses one outer pair of quotes. */
+function unquoted(message: KernelMessage): KernelMessage {
+  const { text } = message
+  if (typeof text !== 'string' || text.length < 2 || !/^(['"])[\s\S]*\1$/.test(text)) return message
+  return { ...message, text: text.slice(1, -1) }
 }

@@ -243,7 +243,8 @@ export const INTERPRETERS: Readonly<Record<string, Handler>> = {
   groovy: simple(['-e'], { short: 'ec' }),
   scala: simple(['-e'], { short: 'ec' }),
   kotlin: simple(['-e']),
-  jshell: simple([], { short: 'sR' }),
+  // It has no `-e`; the code interpreter writes Java so.
+  jshell: simple(['-e'], { short: 'sRe' }),
   swift: simple(['-e']),
   ghc: simple(['-e'], { single: true }),
   ghci: simple(['-e']),
