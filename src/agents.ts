@@ -98,7 +98,13 @@ export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox, began?:
   }
 }
 
-const entryOf = ({ name, path, kind, size }: FileInfo): ToolSandboxEntry => ({ name, path, kind, size })
+const entryOf = ({ name, path, kind, size, modifiedMs }: FileInfo): ToolSandboxEntry => ({
+  name,
+  path,
+  kind,
+  size,
+  modifiedMs,
+})
 
 const asked = (command: string | readonly string[]) =>
   typeof command === 'string' ? { line: command } : { argv: command as readonly [string, ...string[]] }

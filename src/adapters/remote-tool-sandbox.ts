@@ -1,6 +1,6 @@
 import type { RingfenceClient } from '../client/client.ts'
 import type { RemoteSandbox } from '../client/sandbox.ts'
-import type { ExecEvent, SandboxInfo } from '../client/types.ts'
+import type { ExecEvent, FileInfo, SandboxInfo } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
 import type {
   CommandEnd,
@@ -8,6 +8,7 @@ import type {
   StartOptions,
   ToolSandbox,
   ToolSandboxDescription,
+  ToolSandboxEntry,
 } from './tool-sandbox.ts'
 
 /** A remote sandbox for tools. */
@@ -24,8 +25,8 @@ export function remoteToolSandbox(
     files: {
       read: (path) => sandbox.files.read(path),
       write: async (path, data) => void (await sandbox.files.write(path, data)),
-      list: (path, depth) => sandbox.files.list(path, depth),
-      stat: (path) => sandbox.files.stat(path),
+      list: async (path, depth) => (await sandbox.files.list(path, depth)).map(entryOf),
+      stat: async (path) => entryOf(await sandbox.files.stat(path)),
       remove: (path) => sandbox.files.remove(path),
     },
     judge: (command, { cwd } = {}) => client.evaluate(command, workspace, { sandboxId: sandbox.id, cwd }),
@@ -35,6 +36,14 @@ export function remoteToolSandbox(
     close: async () => void (await sandbox.close()),
   }
 }
+
+const entryOf = ({ name, path, kind, size, modified_at }: FileInfo): ToolSandboxEntry => ({
+  name,
+  path,
+  kind,
+  size,
+  modifiedMs: Date.parse(modified_at),
+})
 
 function descriptionOf({ backend, level, network, agent_id }: SandboxInfo): ToolSandboxDescription {
   return {

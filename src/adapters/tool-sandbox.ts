@@ -75,6 +75,7 @@ export type ToolSandboxEntry = {
   readonly path: string
   readonly kind: 'file' | 'dir' | 'link' | 'other'
   readonly size: number
+  readonly modifiedMs: number
 }
 
 type ToolSandboxFiles = {

@@ -18,6 +18,7 @@ usage: ringfence <command> [options]
   wasm     run WebAssembly with a fuel limit, a deadline and explicit grants
 
   mcp      MCP server: an agent's tools run in one sandbox on this directory
+  exec-server  Codex's commands and file operations run in a sandbox on this directory
   hook     check a coding agent's tool calls against the policy before they run
 
   serve    start the server: HTTP API, API keys, approvals, events, console
@@ -232,6 +233,18 @@ examples:
   ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
 `
 
+const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID]
+                             [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
+
+Runs the commands and file operations of an unmodified Codex in a sandbox on this directory. Prints the variable to start
+Codex with; each Codex session gets a sandbox of its own. A command that the policy denies, or that needs approval, ends with exit code 126
+and the reason. --yes approves commands that need approval (recorded). See docs/agents.md.
+
+examples:
+  ringfence exec-server > codex.env &
+  env $(cat codex.env) codex
+`
+
 const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]
        ringfence hook install claude-code|codex|gemini [--project] [--sandboxed | --wrap] [--yes]
        ringfence hook test claude-code|codex|gemini [--project]
@@ -341,6 +354,7 @@ const HELP: Readonly<Record<string, string>> = {
   skill: SKILL,
   wasm: WASM,
   eval: EVAL,
+  'exec-server': EXEC_SERVER,
   mcp: MCP,
   hook: HOOK,
   serve: SERVE,

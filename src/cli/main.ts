@@ -20,6 +20,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   skill: async () => (await import('./skill.ts')).skill,
   wasm: async () => (await import('./wasm.ts')).wasm,
   eval: async () => (await import('./eval.ts')).evaluate,
+  'exec-server': async () => (await import('./exec-server.ts')).execServer,
   mcp: async () => (await import('./mcp.ts')).mcp,
   hook: async () => (await import('./hook.ts')).hook,
   serve: async () => (await import('./serve.ts')).serve,

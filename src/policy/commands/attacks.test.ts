@@ -1263,9 +1263,28 @@ describe('a name that only one path of the line defines keeps its other meanings
     'false && echo() { printf rm; }; $(echo ls) -rf ~',
   ])('%s', (line) => expect(['ask', 'deny']).toContain(actionOf(line)))
 
-  it.each(['rm() { echo "$@"; }; rm -rf ~', 'f() { g; }; g() { :; }; f', 'log() { echo "$1"; }; log a; log b'])(
-    '%s',
-    (line) => expect(actionOf(line)).toBe('allow'),
+  it.each([
+    'rm() { echo "$@"; }; rm -rf ~',
+    'f() { g; }; g() { :; }; f',
+    'log() { echo "$1"; }; log a; log b',
+  ])('%s', (line) => expect(actionOf(line)).toBe('allow'))
+})
+
+describe('a workspace below a temporary directory', () => {
+  const below = { workspace: '/tmp/x/work', home: '/home/agent', own: ['/tmp'] }
+  it.each([
+    'rm -rf /tmp/x',
+    'rm -rf /tmp/*',
+    'rm -rf ..',
+    'find .. -delete',
+    'rm -rf /tmp/x/w*',
+    'mv /tmp/x /tmp/y',
+  ])('is lost with its parent directory: %s', (line) => {
+    const { action, rules } = judgeLine(policy, line, below)
+    expect([action, rules[0]]).toEqual(['ask', 'destructive/workspace'])
+  })
+  it.each(['rm -rf /tmp/other', 'touch /tmp/y', 'rm -rf build'])('is not lost: %s', (line) =>
+    expect(judgeLine(policy, line, below).action).toBe('sandbox'),
   )
 })
 

@@ -153,9 +153,11 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   if (secret) return secret
   if (use === 'read' || use === 'tree') return judgeRead(at, shown, use, roots)
   const found = judgeWrite(at, shown, use, roots)
-  // A directory above the workspace contains the workspace, so a sandbox does not protect the workspace from this use.
-  const isAbove = found?.action === 'ask' && !roots.inWorkspace && above(at, roots.workspace)
-  return isAbove ? asked('destructive/workspace', found.reason) : found
+  // A directory above the workspace, also one of /tmp, contains the workspace: no sandbox protects the workspace from this use.
+  const own = rootOf(walk.context.workspace)
+  if (found?.action === 'deny' || inside(at, own) || !above(at, own)) return found
+  const reason = `${use === 'delete' ? 'deletes' : 'writes'} \`${shown}\`, which contains the workspace`
+  return asked('destructive/workspace', found?.action === 'ask' ? found.reason : reason)
 }
 
 type Roots = {
