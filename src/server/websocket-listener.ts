@@ -10,7 +10,7 @@ const MAX_MESSAGE = 96 * 1024 * 1024
 const PING_MS = 20_000
 
 /** A connection: text in, text out. */
-export type TextSocket = { readonly send: (text: string) => void; readonly close: () => void }
+type TextSocket = { readonly send: (text: string) => void; readonly close: () => void }
 
 /** What happens with a connection. */
 export type TextHandler = (socket: TextSocket) => {

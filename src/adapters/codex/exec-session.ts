@@ -24,6 +24,7 @@ const MAX_WAIT_MS = 60_000
 const NOT_PASSED =
   /^(PATH|HOME|PWD|OLDPWD|SHELL|USER|LOGNAME|TMPDIR|TMP|TEMP|XDG_.*|DISPLAY|WAYLAND_DISPLAY|SSH_.*|(ALL|HTTPS?|NO|FTP)_PROXY|CODEX_.*|.*_(TOKEN|KEY|SECRET|PASSWORD))$/i
 
+/** The processes and open files of one client, in one sandbox. */
 export class ExecServerSession {
   readonly #session: AgentSession
   readonly #approver: Approver | undefined

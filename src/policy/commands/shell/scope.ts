@@ -50,7 +50,7 @@ export type FunctionBody = {
 }
 
 /** What a name can mean when it is called: any of these bodies, and the program of that name if no definition is certain. */
-export type FunctionName = { readonly bodies: readonly FunctionBody[]; readonly mayBeProgram: boolean }
+type FunctionName = { readonly bodies: readonly FunctionBody[]; readonly mayBeProgram: boolean }
 
 /** The state of the shell at one point of the line. */
 export type Scope = {
