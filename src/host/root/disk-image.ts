@@ -8,8 +8,8 @@ import { systemProgram } from '../system.ts'
 /** The disks of sandboxes: sparse files with an ext4 file system, which take space as they are filled. */
 
 const MB = 1024 * 1024
-/** What the file system needs for itself: a fiftieth, and some for its tables. */
-const sizeOf = (mb: number): number => Math.ceil(mb * 1.02 + 8) * MB
+/** The file system needs a fiftieth of it for itself. */
+const sizeOf = (mb: number): number => mb * MB
 const WALL_MS = 30_000
 
 /** The program that creates the file system. */

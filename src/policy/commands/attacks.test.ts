@@ -1263,10 +1263,11 @@ describe('a name that only one path of the line defines keeps its other meanings
     'false && echo() { printf rm; }; $(echo ls) -rf ~',
   ])('%s', (line) => expect(['ask', 'deny']).toContain(actionOf(line)))
 
-  it.each(['rm() { echo "$@"; }; rm -rf ~', 'f() { g; }; g() { :; }; f', 'log() { echo "$1"; }; log a; log b'])(
-    '%s',
-    (line) => expect(actionOf(line)).toBe('allow'),
-  )
+  it.each([
+    'rm() { echo "$@"; }; rm -rf ~',
+    'f() { g; }; g() { :; }; f',
+    'log() { echo "$1"; }; log a; log b',
+  ])('%s', (line) => expect(actionOf(line)).toBe('allow'))
 })
 
 describe('a workspace that is the whole machine', () => {

@@ -158,12 +158,7 @@ function declare(words: Words, argv: readonly string[], assignment: Assignment):
 type CallAround = { readonly args: readonly string[]; readonly around: CommandContext }
 
 /** Runs every body that the name may have; each starts from the same state. */
-function callFunction(
-  walk: Walk,
-  scope: Scope,
-  name: string,
-  given: CallAround,
-): CalledFunction | undefined {
+function callFunction(walk: Walk, scope: Scope, name: string, given: CallAround): CalledFunction | undefined {
   const found = scope.functions.get(name)
   if (!found) return undefined
   const { bodies, mayBeProgram } = found
