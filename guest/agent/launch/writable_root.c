@@ -173,7 +173,8 @@ static int mapped_tree(int source, uint64_t attributes, int user_namespace) {
   char path[PATH_MAX] = "a layer";
   int tree = (int)syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | TREE_CLONE | TREE_CLOEXEC | recursive);
   if (tree < 0) die("cannot copy a mount: %s", strerror(errno));
-  if (!syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | recursive, &wanted, sizeof wanted)) return close(source), tree;
+  if (!syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | recursive, &wanted, sizeof wanted))
+    return close(source), tree;
   int error = errno;
   fd_path(source, path, sizeof path);
   die("the file system of %s cannot translate ids (id-mapped mounts): %s", path, strerror(error));
@@ -217,8 +218,9 @@ static int attach_loop_device(int image, char *path, size_t size) {
   int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
   if (control < 0) die("cannot use loop devices: /dev/loop-control: %s", strerror(errno));
   for (int i = 0; i < LOOP_ATTEMPTS; i++) {
-    struct loop_config config = {
-        .fd = (uint32_t)image, .block_size = BLOCK_SIZE_BYTES, .info = {.lo_flags = LO_FLAGS_AUTOCLEAR}};
+    struct loop_config config = {.fd = (uint32_t)image,
+                                 .block_size = BLOCK_SIZE_BYTES,
+                                 .info = {.lo_flags = LO_FLAGS_AUTOCLEAR}};
     int number = ioctl(control, LOOP_CTL_GET_FREE);
     if (number < 0) die("no loop device is free: %s", strerror(errno));
     snprintf(path, size, "/dev/loop%d", number);
