@@ -46,7 +46,7 @@ export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
 }
 
 /** A command that `sudo` inside a command asks to start as another user of the sandbox. */
-export type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
+type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
 
 /** A command that runs; the caller writes to it, signals it and waits for its result. */
 export interface RunningCommand {
@@ -197,6 +197,16 @@ export type Usage = {
   /** What is used of the disk of a sandbox that has one of its own. */
   readonly diskBytes?: number | undefined
 }
+
+/** Optional: a sandbox with a disk of its own. */
+export interface DiskOwner {
+  /** Copies the disk as it is now to this file, while all commands stand still. */
+  copyDisk(to: string): Promise<void>
+}
+
+/** Whether the disk of a sandbox can be copied. */
+export const ownsDisk = (sandbox: BackendSandbox): sandbox is BackendSandbox & DiskOwner =>
+  'copyDisk' in sandbox
 
 /** Optional: a sandbox that can be paused. */
 export interface Freezable {

@@ -111,6 +111,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
   const { ringfence, store } = grown
   const live: Live = { config: ringfence.config }
+  const missing = grown.roots.unavailable()
+  if (missing) options.log?.(`sandboxes have a read-only root: ${missing.reason} (${missing.fix})`)
   const parts = partsOf(options, grown, live)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())

@@ -97,6 +97,8 @@ function openUp(path: string): void {
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
   readonly isSuspended?: boolean
+  /** The disk of a snapshot that a writable root starts from. */
+  readonly disk?: string | undefined
 }
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
@@ -104,7 +106,7 @@ export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, parts: PrivateParts) =>
   async (
     spec: Spec,
-    { id = parts.newId('sb'), isSuspended = false, ...options }: Opening,
+    { id = parts.newId('sb'), isSuspended = false, disk, ...options }: Opening,
   ): Promise<Sandbox> => {
     const { directories, roots } = parts
     const count = spec.private?.length ?? 0
@@ -115,7 +117,7 @@ export const openWithPrivateDirectories =
       const dir = directories.of(id)
       // A suspended sandbox gets what it had.
       const root = !isSuspended ? spec.root : roots?.has(dir) ? 'writable' : 'read-only'
-      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb })
+      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk })
       const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
       const open = (one: Spec['root']) =>
         gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })

@@ -27,10 +27,9 @@ describe.runIf(isRoot)('the agent', () => {
     await using sandbox = await host.open()
     await sh(sandbox, 'for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; true', 'root')
     await sh(sandbox, 'kill -9 $PPID; sleep 5', 'root')
-    const stopped = await sandbox.exec(['bash', '-c', 'kill -STOP -1'], {
-      user: 'root',
-      limits: { wallMs: 500 },
-    })
+    await sandbox.files.write('/workspace/stop.sh', 'kill -STOP -1')
+    const limits = { wallMs: 500 }
+    const stopped = await sandbox.exec(['bash', '/workspace/stop.sh'], { user: 'root', limits })
     expect(stopped.outcome).toEqual({ kind: 'stopped', limit: 'wall' })
     expect(await sh(sandbox, 'echo alive')).toBe('alive\n')
   })

@@ -1,11 +1,11 @@
-import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { IdRanges, PathFact, RootLayer, WritableRoot } from '../../model/plan.ts'
 import { hostPath } from '../files/facts.ts'
 import { caller } from '../system.ts'
 import { baseTree } from './base-tree.ts'
-import { DiskImages, formatter } from './disk-image.ts'
+import { copyDisk, DiskImages, formatter, mostBytes } from './disk-image.ts'
 import { idRanges } from './id-ranges.ts'
 
 /** The name of the disk in a sandbox's private directory. */
@@ -20,6 +20,8 @@ export type RootRequest = {
   /** The sandbox's private directory; it takes the disk, and a disk that is there is used again. */
   readonly dir: string
   readonly diskMb: number
+  /** A disk to start from; absent: an empty one. */
+  readonly from?: string | undefined
   /** Unpacked image trees, the topmost first, that belong to the host's root user; absent: the host's programs. */
   readonly lower?: readonly string[] | undefined
 }
@@ -28,6 +30,15 @@ const factOf = (path: string): PathFact => {
   const { fact } = hostPath(path)
   if (!fact) throw new SandboxError('launch-failed', `\`${path}\` is missing`)
   return fact
+}
+
+/** SECURITY: a disk keeps its size, so a larger one would exceed the limit. */
+async function copied(from: string, to: string, diskMb: number): Promise<void> {
+  if (statSync(from).size > mostBytes(diskMb))
+    throw new SandboxError('resource-limit-exceeded', `the snapshot has a larger disk than ${diskMb} MB`, {
+      hint: 'ask for a larger `diskMb`',
+    })
+  await copyDisk(from, to)
 }
 
 /** Prepares root file systems that belong to one sandbox each. */
@@ -62,7 +73,7 @@ export class WritableRoots {
       }
     this.#ids ??= idRanges()
     if ('reason' in this.#ids)
-      return { reason: this.#ids.reason, fix: 'free these ids in /etc/subuid and /etc/subgid' }
+      return { reason: this.#ids.reason, fix: 'see docs/writable-root.md, "Requirements"' }
     return this.#failed === undefined || Date.now() - this.#failed.at > RETRY_MS
       ? undefined
       : {
@@ -82,7 +93,7 @@ export class WritableRoots {
   }
 
   /** The root of a new sandbox, or of one that was suspended. */
-  async prepare({ dir, diskMb, lower }: RootRequest): Promise<WritableRoot> {
+  async prepare({ dir, diskMb, from, lower }: RootRequest): Promise<WritableRoot> {
     const missing = this.unavailable()
     if (missing) throw new SandboxError('unsupported', missing.reason, { hint: missing.fix })
     const ids = this.#ids as IdRanges
@@ -90,7 +101,7 @@ export class WritableRoots {
     const layers = lower ? [{ target: '/', lower: lower.map(factOf) }] : await this.#hostLayers()
     this.#disks ??= new DiskImages(this.#dir, ids.stored)
     const disk = join(dir, DISK)
-    if (!existsSync(disk)) await this.#disks.create(disk, diskMb)
+    if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
     return { layers, disk: factOf(disk), ids }
   }
 

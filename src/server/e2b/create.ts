@@ -102,6 +102,8 @@ function specFor(
   }
   return {
     private: PRIVATE,
+    // A template with a disk is what the sandbox starts from; the files of others are unpacked into it.
+    ...(template?.data.disk ? { template: template.id } : {}),
     // As with E2B: the sandbox is one's own machine, with a root user, where this server can do it.
     root: 'preferred',
     ...timeoutOf(body),
@@ -161,7 +163,7 @@ async function bringUp(
   entry: LiveSandbox,
   template: Template,
 ): Promise<void> {
-  await surface.e2b.templates.restore(entry.ready(), PRIVATE, template)
+  if (!template.data.disk) await surface.e2b.templates.restore(entry.ready(), PRIVATE, template)
   const { startCommand, readyCommand, workdir } = template.data
   const { supervisor } = surface.parts
   const shell = (line: string) => ({

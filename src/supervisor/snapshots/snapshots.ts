@@ -7,7 +7,7 @@ import type { LiveSandbox } from '../live-sandbox.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
-import type { Template, Templates } from './templates.ts'
+import { TEMPORARY, type Template, type Templates } from './templates.ts'
 
 type Parts = {
   readonly supervisor: Supervisor
@@ -15,9 +15,6 @@ type Parts = {
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
 }
-
-/** Private to every sandbox, in addition to the private directories that a spec may name. */
-const TEMPORARY = '/tmp'
 
 /**
  * Snapshots of sandboxes, for other sandboxes of the same tenant: the files of the private directories, and the spec.
@@ -124,6 +121,7 @@ export function judged({ template: _, ...spec }: Spec): Spec {
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
   readonly isSuspended?: boolean
+  readonly disk?: string | undefined
 }
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
@@ -139,7 +137,9 @@ export const openFrom =
       throw new SandboxError('not-found', `no such template \`${spec.template.slice(0, 128)}\``, {
         hint: 'take a snapshot, or build one',
       })
-    const live = await open(withOwn(judged(spec), found), options)
+    const disk = templates.diskOf(found)
+    const asked = withOwn(judged(spec), found)
+    const live = await open(disk ? { ...asked, root: 'writable' } : asked, { ...options, disk })
     try {
       await templates.restore(live, live.plan.own, found)
       return live
@@ -151,7 +151,7 @@ export const openFrom =
 
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {
-  const places = (data.paths ?? []).filter((path) => path !== TEMPORARY)
+  const places = data.own ?? (data.paths ?? []).filter((path) => path !== TEMPORARY)
   const env = { ...data.env, ...spec.env }
   const named = Object.keys(env).length > 0 ? { env } : {}
   return spec.private || places.length === 0 ? { ...spec, ...named } : { ...spec, ...named, private: places }

@@ -22,6 +22,10 @@ export type TemplateData = {
   readonly cpus?: number
   readonly memoryMb?: number
   readonly tags?: readonly string[]
+  /** Whether there is a disk: the whole root file system of a sandbox that had its own. */
+  readonly disk?: boolean
+  /** Paths that the sandbox had to itself, for one that is made of the disk. */
+  readonly own?: readonly string[]
   /** How many directories the archive contains. */
   readonly places: number
   /** Their paths; absent in old records, where the caller knows them. */
@@ -70,21 +74,41 @@ export class Templates {
       all: TENANT_ARCHIVE_BYTES,
       refuse: noArchiveRoom,
     }
+    const disk = live.plan.root !== undefined
+    // A disk holds everything but what is in memory.
+    const packed = disk ? [TEMPORARY] : places
     try {
-      for (const [index, place] of places.entries())
+      for (const [index, place] of packed.entries())
         await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(place))
+      if (disk) await this.#keepDisk(live, record.id, room)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.
-      if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, places.length)
+      if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, packed.length)
       throw error
     }
-    const kept = {
-      ...record,
-      backend: live.backend,
-      data: { ...record.data, places: places.length, paths: places },
-    }
+    const own = disk ? { disk, own: live.plan.own } : {}
+    const data = { ...record.data, places: packed.length, paths: packed, ...own }
+    const kept = { ...record, backend: live.backend, data }
     await this.save(kept)
     return kept
+  }
+
+  async #keepDisk(live: OpenSandbox, id: string, room: TenantDiskUse): Promise<void> {
+    const draft = `${this.#disk(id)}.${randomBytes(6).toString('hex')}.tmp`
+    try {
+      await live.copyDisk(draft)
+      if (room.stored + bytesOf(await stat(draft)) > room.all) throw room.refuse()
+      await rename(draft, this.#disk(id))
+    } finally {
+      await rm(draft, { force: true })
+    }
+  }
+
+  /** The disk that a sandbox of this template starts from; undefined if it has none. */
+  diskOf({ id, data }: Template): string | undefined {
+    if (!data.disk) return undefined
+    if (existsSync(this.#disk(id))) return this.#disk(id)
+    throw new SandboxError('launch-failed', `the disk of template ${id} is missing`)
   }
 
   async save(template: Template): Promise<void> {
@@ -96,7 +120,7 @@ export class Templates {
     for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: only into the sandbox's private directories, never into a mount of the host.
-      if (place !== '/tmp' && !live.plan.own.includes(place))
+      if (place !== TEMPORARY && !live.plan.own.includes(place))
         throw new SandboxError(
           'unsupported',
           `template ${id} contains \`${place}\`, which this sandbox does not have`,
@@ -114,6 +138,7 @@ export class Templates {
 
   async #removeArchives(id: string, count: number): Promise<void> {
     for (let index = 0; index < count; index++) await rm(this.#archive(id, index), { force: true })
+    await rm(this.#disk(id), { force: true })
   }
 
   /** A file that a build uploads, identified by the hash that its client computed. */
@@ -170,6 +195,8 @@ export class Templates {
     for (const { id, data } of own)
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
+    for (const { id, data } of own)
+      if (data.disk) sum += bytesOf(await stat(this.#disk(id)).catch(() => undefined))
     return sum
   }
 
@@ -205,10 +232,20 @@ export class Templates {
     return found !== undefined && found.mtimeMs < before
   }
 
+  #disk(id: string): string {
+    return join(this.#dir, `${id}.disk`)
+  }
+
   #archive(id: string, index: number): string {
     return join(this.#dir, `${id}-${index}.tar`)
   }
 }
+
+/** What a file takes on the disk; a disk of a sandbox is mostly empty. */
+const bytesOf = (found: { readonly blocks: number } | undefined): number => (found?.blocks ?? 0) * 512
+
+/** Private to every sandbox, in addition to the private directories that a spec may name. */
+export const TEMPORARY = '/tmp'
 
 const UPLOAD_BYTES = 1024 ** 3
 const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
