@@ -277,6 +277,22 @@ describe('an execution', () => {
   })
 })
 
+test('programs inside find the interpreter on its port, and a template can wait for it', async () => {
+  const curl = 'curl -s --retry 20 --retry-connrefused --retry-delay 1 http://0.0.0.0:49999/health'
+  const first = await sandbox.commands.run(curl)
+  expect(first.stdout).toBe('"OK"')
+  const { Template } = await client('e2b')
+  const name = 'waits'
+  const ready = 'curl -sf http://localhost:49999/health'
+  await Template.build(Template().fromTemplate('code-interpreter-v1').setStartCmd('sleep 60', ready), {
+    ...here.options,
+    alias: name,
+  })
+  const made = await Sandbox.create(name, here.options)
+  expect((await made.runCode('6 * 7')).text).toBe('42')
+  await made.kill()
+})
+
 describe('a sandbox that is kept ready', () => {
   test('has a kernel, is handed out once, and never to somebody with variables', async () => {
     const { metrics } = here.server.server.parts

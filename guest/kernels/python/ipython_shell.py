@@ -164,14 +164,16 @@ def make(answer, loop):
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "NoColor"
-    config.InteractiveShell.ipython_dir = os.path.join(formats.HERE, "ipython")
     config.Completer.use_jedi = False
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # Programs that ask for a pager or for colours would wait or write escape codes.
     os.environ.setdefault("PAGER", "cat")
     Shell.answer, Shell.loop, Shell.interrupted, Shell.count = answer, loop, False, 0
     warnings.filterwarnings("ignore", message="To exit: use")
+    # The files of its profile do not belong in the user's home.
+    os.environ["IPYTHONDIR"] = os.path.join(formats.HERE, "ipython")
     shell = Shell.instance(config=config)
+    del os.environ["IPYTHONDIR"]
     shell.loop_runner = shell.await_here
     show_pictures()
     return shell
