@@ -87,10 +87,6 @@ class Shell(InteractiveShell):
         self.display_formatter = Formatter(parent=self)
         self.configurables.append(self.display_formatter)
 
-    def init_sys_modules(self):
-        super().init_sys_modules()
-        sys.modules["__main__"] = self.user_module
-
     def enable_gui(self, gui=None):
         pass
 
@@ -110,7 +106,7 @@ class Shell(InteractiveShell):
     def _showtraceback(self, etype, evalue, stb):
         if self.interrupted and issubclass(etype, asyncio.CancelledError):
             etype, evalue = KeyboardInterrupt, ""
-        self.answer.error(etype.__name__, str(evalue), "\n".join(stb))
+        self.answer.error(etype.__name__, str(evalue), stb if isinstance(stb, str) else "\n".join(stb))
 
     def await_here(self, coroutine):
         """Runs a cell that awaits; if it is interrupted, it does not go on in the background."""

@@ -1,5 +1,5 @@
 """The Python kernel of the code interpreter: one JSON request per line on standard input, JSON lines with a marker on
-standard output.
+standard output, and a marker on standard error where an answer ends.
 
 It runs inside the sandbox; the host puts the other files of this directory before it, as `PARTS`. With IPython the code has all that notebooks have (magics, `!command`, rich output); without
 it the standard library is enough. What child processes and C code print directly reaches the host without a marker and
@@ -19,6 +19,7 @@ sys.path.pop(0)
 MARK = "\x1e" + os.environ.pop("RINGFENCE_KERNEL", "") + " "
 requests = os.dup(0)
 answers = os.dup(1)
+errors = os.dup(2)
 # The code must not read our requests from standard input.
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
@@ -39,6 +40,16 @@ def send(kind, **fields):
     with sending:
         while line:
             line = line[os.write(answers, line) :]
+
+
+def finish(kind):
+    """Sends a message that ends something; the marker on standard error tells that nothing more comes there."""
+    os.write(errors, f"{MARK}\n".encode())
+    send(kind)
+
+
+# How many characters of output one message carries at most.
+PIECE = 1 << 20
 
 
 class Output(io.TextIOBase):
@@ -75,8 +86,8 @@ class Output(io.TextIOBase):
     def flush(self):
         with sending:
             text, self.waiting = self.waiting, ""
-            if text:
-                send(self.kind, text=text, timestamp=time.time_ns() // 1000)
+            for start in range(0, len(text), PIECE):
+                send(self.kind, text=text[start : start + PIECE], timestamp=time.time_ns() // 1000)
 
 
 class Bytes(io.RawIOBase):
@@ -183,10 +194,10 @@ def serve_health():
 
 
 def make_shell(answer, loop):
-    """The shell that runs the code: IPython where the sandbox has it."""
+    """The shell that runs the code: IPython where the sandbox has one that works with this kernel."""
     try:
         return formats.part("ipython_shell").make(answer, loop)
-    except ImportError:
+    except Exception:
         return formats.part("plain_shell").make(answer, loop)
 
 
@@ -221,13 +232,13 @@ def main():
     answer = Answer()
     shell = make_shell(answer, loop)
     lines = Requests(loop)
-    send("ready")
+    finish("ready")
     while (line := lines.next()) is not None:
         execute(shell, answer, json.loads(line))
         sys.stdout.flush()
         sys.stderr.flush()
         send("number_of_executions", execution_count=shell.count)
-        send("end_of_execution")
+        finish("end_of_execution")
 
 
 main()

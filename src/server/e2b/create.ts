@@ -151,7 +151,8 @@ function preparationOf(
   template: Template | undefined,
 ): CreateRequest['prepare'] {
   const isWaitedFor = template?.data.readyCommand?.includes(`:${INTERPRETER_PORT}`)
-  if (templateID?.replace(/:default$/, '') !== INTERPRETER && !isWaitedFor) return undefined
+  const isInterpreter = templateID?.replace(/:default$/, '') === INTERPRETER && surface.e2b.ready > 0
+  if (!isInterpreter && !isWaitedFor) return undefined
   return (sandbox, tenant) => prewarm(surface, sandbox, tenant)
 }
 
