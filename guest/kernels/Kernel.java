@@ -23,6 +23,7 @@ import sun.misc.Signal;
 public class Kernel {
   private static final String MARK = "\u001e" + System.getenv("RINGFENCE_KERNEL") + " ";
   private static final PrintStream ANSWERS = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+  private static final PrintStream ERRORS = new PrintStream(System.err, true, StandardCharsets.UTF_8);
   private static final String[] IMPORTS = {"java.io.*", "java.math.*", "java.net.*", "java.nio.file.*", "java.util.*",
     "java.util.concurrent.*", "java.util.function.*", "java.util.regex.*", "java.util.stream.*"};
 
@@ -45,7 +46,7 @@ public class Kernel {
       for (String name : IMPORTS) shell.eval("import " + name + ";");
       Kernel kernel = new Kernel(shell);
       Signal.handle(new Signal("INT"), signal -> kernel.interrupt());
-      send("ready");
+      finish("ready");
       kernel.serve();
     }
     System.exit(0);
@@ -81,7 +82,7 @@ public class Kernel {
       else System.setProperty(name, value);
     });
     send("number_of_executions", "execution_count", ++count);
-    send("end_of_execution");
+    finish("end_of_execution");
   }
 
   /** Runs statement by statement, and shows the value of the last one. */
@@ -130,6 +131,13 @@ public class Kernel {
 
   private static void fail(String name, String value, String trace) {
     send("error", "name", name, "value", value, "traceback", trace);
+  }
+
+  /** Sends a message that ends something; the marker on standard error tells that nothing more comes there. */
+  private static void finish(String type) {
+    ERRORS.print(MARK + "\n");
+    ERRORS.flush();
+    send(type);
   }
 
   /** Sends a message with its fields, given as names and values. */

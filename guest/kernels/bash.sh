@@ -11,13 +11,16 @@ __ringfence_mark=$'\x1e'"$RINGFENCE_KERNEL "
 __ringfence_count=0
 unset RINGFENCE_KERNEL
 
+# The streams as they are now: the code may divert its own.
+exec {__ringfence_out}>&1 {__ringfence_err}>&2
+
 __ringfence_send() {
-  printf '%s%s\n' "$__ringfence_mark" "$1"
+  printf '%s%s\n' "$__ringfence_mark" "$1" >&"$__ringfence_out"
 }
 
 # Sends a message that ends something; the marker on standard error tells that nothing more comes there.
 __ringfence_finish() {
-  printf '%s\n' "$__ringfence_mark" >&2
+  printf '%s\n' "$__ringfence_mark" >&"$__ringfence_err"
   __ringfence_send "$1"
 }
 

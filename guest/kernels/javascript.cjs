@@ -15,11 +15,11 @@ delete process.env.RINGFENCE_KERNEL
 const IS_TYPESCRIPT = process.argv[2] === 'typescript'
 
 /** Retries while the pipe is full, until the host has read from it. */
-function put(text) {
+function put(text, fd = 1) {
   let bytes = Buffer.from(text)
   while (bytes.length > 0) {
     try {
-      bytes = bytes.subarray(writeSync(1, bytes))
+      bytes = bytes.subarray(writeSync(fd, bytes))
     } catch (error) {
       if (error.code !== 'EAGAIN') throw error
     }
@@ -27,10 +27,21 @@ function put(text) {
 }
 const send = (type, fields = {}) => put(`${MARK}${JSON.stringify({ type, ...fields })}\n`)
 
+/** Sends a message that ends something; the marker on standard error tells that nothing more comes there. */
+function finish(type) {
+  put(`${MARK}\n`, 2)
+  send(type)
+}
+
+/** How many characters of output one message carries; the host ends a kernel that writes a longer line than it can hold. */
+const PIECE = 2 ** 20
+const MOST_JSON = 32 * PIECE
+
 for (const name of ['stdout', 'stderr'])
   process[name].write = (chunk, encoding, done) => {
     const text = typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString('utf8')
-    if (text !== '') send(name, { text, timestamp: Date.now() * 1000 })
+    for (let at = 0; at < text.length; at += PIECE)
+      send(name, { text: text.slice(at, at + PIECE), timestamp: Date.now() * 1000 })
     const after = typeof encoding === 'function' ? encoding : done
     if (typeof after === 'function') process.nextTick(after)
     return true
@@ -55,7 +66,8 @@ function show(value, main) {
     for (const [method, name] of Object.entries(FORMATS))
       if (typeof value[method] === 'function') shown[name] = String(value[method]())
     try {
-      const json = JSON.parse(JSON.stringify(value))
+      const text = JSON.stringify(value)
+      const json = text.length < MOST_JSON ? JSON.parse(text) : undefined
       if (typeof json === 'object' && json !== null) shown.json = json
     } catch {
       // Cyclic objects and BigInts have no JSON; their text is enough.
@@ -125,7 +137,7 @@ async function execute({ code, env = {} }, count) {
       else process.env[name] = value
   }
   send('number_of_executions', { execution_count: count })
-  send('end_of_execution')
+  finish('end_of_execution')
 }
 
 process.on('uncaughtException', sendError)
@@ -137,4 +149,4 @@ createInterface({ input: process.stdin, terminal: false }).on('line', (line) => 
   tail = tail.then(() => execute(JSON.parse(line), ++count))
 })
 process.stdin.on('end', () => tail.then(() => process.exit(0)))
-send('ready')
+finish('ready')

@@ -35,7 +35,12 @@ local(envir = .ringfence, {
     flush(answers)
   }
 
-  # Sends what was printed so far; returns nothing.
+  # Sends a message that ends something; the marker on standard error tells that nothing more comes there.
+  finish <- function(type) {
+    cat(mark, "\n", sep = "", file = stderr())
+    send(type)
+  }
+
   said <- function(stream, text) {
     if (nzchar(text)) send(stream, text = text, timestamp = I(format(round(as.numeric(Sys.time()) * 1e6), scientific = FALSE)))
   }
@@ -106,17 +111,18 @@ local(envir = .ringfence, {
     run(request$code)
     # Output that the code has diverted would take our answers with it.
     while (sink.number() > 0) sink()
+    sink(type = "message")
     show_plots()
     for (name in names(before)) {
       if (is.na(before[[name]])) Sys.unsetenv(name) else do.call(Sys.setenv, before[name])
     }
     count <<- count + 1L
     send("number_of_executions", execution_count = I(as.character(count)))
-    send("end_of_execution")
+    finish("end_of_execution")
   }
 
   options(device = function(...) grDevices::png(paste0(plots, "%03d.png"), width = 640, height = 480))
-  send("ready")
+  finish("ready")
 })
 
 repeat {

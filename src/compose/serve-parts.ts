@@ -74,6 +74,8 @@ const WAKES_AT_ONCE = 10
 /** Default resources of a sandbox at E2B. */
 const DISK_MB = 10_240
 
+const readyOf = ({ config }: Pick<Ringfence, 'config'>): number => config.e2b?.ready ?? 1
+
 /** Services that only E2B's routes need. */
 export const e2bParts = (
   { ringfence, templates, tokens, privateDirectories }: Grown,
@@ -87,6 +89,7 @@ export const e2bParts = (
   builds: new Builds(),
   policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
   diskMb: DISK_MB,
+  ready: readyOf(ringfence),
   kernel: (file) => guestFile('kernels', file),
 })
 
@@ -235,7 +238,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
-    prepared: ringfence.config.e2b?.ready ?? 1,
+    prepared: readyOf(ringfence),
     limits: {
       sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,

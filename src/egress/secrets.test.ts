@@ -379,7 +379,7 @@ describe('the environment', () => {
       HTTPS_PROXY: 'http://127.0.0.1:3128',
       http_proxy: 'http://127.0.0.1:3128',
       ALL_PROXY: 'socks5h://127.0.0.1:3128',
-      NO_PROXY: 'localhost,127.0.0.1,::1',
+      NO_PROXY: 'localhost,127.0.0.1,::1,0.0.0.0',
       NODE_USE_ENV_PROXY: '1',
       NODE_OPTIONS: '--no-warnings --require="/x y/proxy.cjs"',
     })

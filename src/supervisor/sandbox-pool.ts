@@ -24,9 +24,17 @@ const IRRELEVANT: readonly string[] = ['metadata']
 /** `policy` is the hash of the policy that admitted the sandbox. */
 type Pooled = { readonly sandbox: OpenSandbox; readonly policy: string; isAlive: boolean }
 
-/** SECURITY: whoever asks for these says something of itself, which does not wait in a sandbox of nobody. */
-const isPersonal = ({ env = {}, secrets = [], network }: Spec): boolean =>
-  Object.keys(env).length > 0 || secrets.length > 0 || Object.keys(network?.headers ?? {}).length > 0
+/**
+ * SECURITY: a prepared sandbox waits for anybody, so it holds nothing that belongs to whoever asked for the last one: no
+ * variables, headers, secrets, mounts, volumes, templates. A field that is not listed here is taken for such a thing.
+ */
+const COMMON: readonly string[] = [
+  ...['private', 'root', 'publicPorts', 'network', 'env', 'limits', 'metadata', 'atTimeout'],
+]
+const isCommon = (spec: Spec): boolean =>
+  Object.entries(spec).every(([name, value]) => value === undefined || COMMON.includes(name)) &&
+  Object.keys(spec.env ?? {}).length === 0 &&
+  (spec.network?.headers ?? []).length === 0
 
 /** The tenant of what runs in a sandbox that nobody has yet. */
 const NOBODY = ''
@@ -78,7 +86,7 @@ export class SandboxPool {
     // Hosts that a person approved belong to one tenant, and a pooled sandbox was planned for none.
     const accepts = ({ sandbox }: Pooled): boolean =>
       sandbox.plan.network.unlisted !== 'ask' && isPermitted(sandbox)
-    const isKept = prepare && !isPersonal(spec)
+    const isKept = prepare && isCommon(spec)
     const [key, make] = isKept
       ? ([`prepared ${poolKey(spec)}`, () => this.#open(spec, prepare)] as const)
       : ([poolKey(spec), undefined] as const)

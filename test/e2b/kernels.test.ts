@@ -89,6 +89,15 @@ pandas.DataFrame({'n': [1, None], 'day': pandas.to_datetime(['2024-02-29', None]
     expect((await run('!ls two.png')).logs.stdout).toEqual(['two.png\n'])
   })
 
+  test('what programs print past it, to the last word', async () => {
+    const code = 'import os\nos.system("printf out; printf err >&2")\nos.write(2, b"!")\nNone'
+    for (let tries = 0; tries < 5; tries++) {
+      const { logs } = await run(code)
+      expect([logs.stdout.join(''), logs.stderr.join('')]).toEqual(['out', 'err!'])
+    }
+    expect((await run('print("x" * 3_000_000)')).logs.stdout.join('')).toHaveLength(3_000_001)
+  })
+
   test('variables of one run are gone after it, others stay', async () => {
     await run('import os\nos.environ["STAYS"] = "1"', { envs: { GOES: '1' } })
     expect((await run('os.getenv("STAYS"), os.getenv("GOES")')).text).toBe("('1', None)")
@@ -237,6 +246,14 @@ describe('Bash', () => {
     expect((await bash('nsenter -t 1 -a ls')).error.value).toMatch(/namespaces/)
   })
 
+  test('may divert its streams, and print much', async () => {
+    const diverted = await bash('exec 3>&1 2>&1; nonsense; exec >/dev/null; echo lost')
+    expect(diverted.logs.stdout.join('')).toMatch(/^.*nonsense: command not found\n$/)
+    expect((await bash('exec >&3; echo found')).logs.stdout).toEqual(['found\n'])
+    const much = await bash('yes | head -c 3000000; head -c 3000000 /dev/zero | tr "\\0" x')
+    expect(much.logs.stdout.join('')).toHaveLength(6_000_000)
+  })
+
   test('an interrupt ends all of the code, and nothing that it kept', async () => {
     await expect(bash('sleep 60; name=changed; while :; do :; done', { timeoutMs: 300 })).rejects.toThrow(
       /timed out|timeout/i,
@@ -275,6 +292,22 @@ describe('an execution', () => {
     const lines = await (await ask({ code: 'import time; time.sleep(5.5)' })).text()
     expect(lines).toContain('{"type":"keepalive"}\n')
   })
+})
+
+test('programs inside find the interpreter on its port, and a template can wait for it', async () => {
+  const curl = 'curl -s --retry 20 --retry-connrefused --retry-delay 1 http://0.0.0.0:49999/health'
+  const first = await sandbox.commands.run(curl)
+  expect(first.stdout).toBe('"OK"')
+  const { Template } = await client('e2b')
+  const name = 'waits'
+  const ready = 'curl -sf http://localhost:49999/health'
+  await Template.build(Template().fromTemplate('code-interpreter-v1').setStartCmd('sleep 60', ready), {
+    ...here.options,
+    alias: name,
+  })
+  const made = await Sandbox.create(name, here.options)
+  expect((await made.runCode('6 * 7')).text).toBe('42')
+  await made.kill()
 })
 
 describe('a sandbox that is kept ready', () => {

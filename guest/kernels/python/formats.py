@@ -77,7 +77,7 @@ def own_format(value, method):
 
 
 def json_data(value):
-    return plain(value) if isinstance(value, (list, dict)) else None
+    return plain(value) if isinstance(value, (list, dict)) and len(value) <= MOST_ITEMS else None
 
 
 def plain(value, otherwise=None):
@@ -105,8 +105,26 @@ def plain_base(value):
     return str.__str__(value) if isinstance(value, str) else int(value)
 
 
+# The host ends a kernel that writes a longer line than it can hold.
+MOST = 32 << 20
+# Nobody reads longer lists, and they take seconds.
+MOST_ITEMS = 100_000
+# What a result can do without, the least useful first.
+SPARE = ("chart", "data", "json", "extra", "pdf", "svg", "html", "latex", "markdown", "jpeg", "png", "javascript", "text")
+
+
 def encoded(message):
-    """A message as one line of JSON, whatever is in it."""
+    """A message as one line of JSON, whatever is in it; formats that are too large are left out."""
+    line = dumped(message)
+    for name in SPARE:
+        if len(line) <= MOST:
+            break
+        if message.pop(name, None) is not None:
+            line = dumped(message)
+    return line
+
+
+def dumped(message):
     try:
         return json.dumps(message, allow_nan=False)
     except (TypeError, ValueError):

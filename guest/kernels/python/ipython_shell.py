@@ -87,10 +87,6 @@ class Shell(InteractiveShell):
         self.display_formatter = Formatter(parent=self)
         self.configurables.append(self.display_formatter)
 
-    def init_sys_modules(self):
-        super().init_sys_modules()
-        sys.modules["__main__"] = self.user_module
-
     def enable_gui(self, gui=None):
         pass
 
@@ -110,7 +106,7 @@ class Shell(InteractiveShell):
     def _showtraceback(self, etype, evalue, stb):
         if self.interrupted and issubclass(etype, asyncio.CancelledError):
             etype, evalue = KeyboardInterrupt, ""
-        self.answer.error(etype.__name__, str(evalue), "\n".join(stb))
+        self.answer.error(etype.__name__, str(evalue), stb if isinstance(stb, str) else "\n".join(stb))
 
     def await_here(self, coroutine):
         """Runs a cell that awaits; if it is interrupted, it does not go on in the background."""
@@ -164,14 +160,16 @@ def make(answer, loop):
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "NoColor"
-    config.InteractiveShell.ipython_dir = os.path.join(formats.HERE, "ipython")
     config.Completer.use_jedi = False
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # Programs that ask for a pager or for colours would wait or write escape codes.
     os.environ.setdefault("PAGER", "cat")
     Shell.answer, Shell.loop, Shell.interrupted, Shell.count = answer, loop, False, 0
     warnings.filterwarnings("ignore", message="To exit: use")
+    # The files of its profile do not belong in the user's home.
+    os.environ["IPYTHONDIR"] = os.path.join(formats.HERE, "ipython")
     shell = Shell.instance(config=config)
+    del os.environ["IPYTHONDIR"]
     shell.loop_runner = shell.await_here
     show_pictures()
     return shell

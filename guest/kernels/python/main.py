@@ -1,5 +1,5 @@
 """The Python kernel of the code interpreter: one JSON request per line on standard input, JSON lines with a marker on
-standard output.
+standard output, and a marker on standard error where an answer ends.
 
 It runs inside the sandbox; the host puts the other files of this directory before it, as `PARTS`. With IPython the code has all that notebooks have (magics, `!command`, rich output); without
 it the standard library is enough. What child processes and C code print directly reaches the host without a marker and
@@ -19,6 +19,7 @@ sys.path.pop(0)
 MARK = "\x1e" + os.environ.pop("RINGFENCE_KERNEL", "") + " "
 requests = os.dup(0)
 answers = os.dup(1)
+errors = os.dup(2)
 # The code must not read our requests from standard input.
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
@@ -39,6 +40,16 @@ def send(kind, **fields):
     with sending:
         while line:
             line = line[os.write(answers, line) :]
+
+
+def finish(kind):
+    """Sends a message that ends something; the marker on standard error tells that nothing more comes there."""
+    os.write(errors, f"{MARK}\n".encode())
+    send(kind)
+
+
+# How many characters of output one message carries at most.
+PIECE = 1 << 20
 
 
 class Output(io.TextIOBase):
@@ -75,8 +86,8 @@ class Output(io.TextIOBase):
     def flush(self):
         with sending:
             text, self.waiting = self.waiting, ""
-            if text:
-                send(self.kind, text=text, timestamp=time.time_ns() // 1000)
+            for start in range(0, len(text), PIECE):
+                send(self.kind, text=text[start : start + PIECE], timestamp=time.time_ns() // 1000)
 
 
 class Bytes(io.RawIOBase):
@@ -149,11 +160,44 @@ class Requests:
             self.loop.remove_reader(requests)
 
 
+HEALTH_PORT = 49999
+HEALTHY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\nconnection: close\r\n\r\n"OK"'
+
+
+def serve_health():
+    """Answers on E2B's port, where programs and templates wait for the code interpreter. PERFORMANCE: a process of its own,
+    forked while this one is small, because a thread would make the code's own forks unsafe."""
+    import socket
+
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("0.0.0.0", HEALTH_PORT))
+        server.listen()
+        child = os.fork()
+    except OSError:  # Another kernel answers already.
+        child = -1
+    if child != 0:
+        return server.close()
+    os.setsid()
+    os.closerange(0, server.fileno())
+    os.closerange(server.fileno() + 1, 256)
+    while True:
+        try:
+            connection = server.accept()[0]
+            connection.settimeout(1)
+            connection.recv(4096)
+            connection.sendall(HEALTHY)
+            connection.close()
+        except OSError:
+            pass
+
+
 def make_shell(answer, loop):
-    """The shell that runs the code: IPython where the sandbox has it."""
+    """The shell that runs the code: IPython where the sandbox has one that works with this kernel."""
     try:
         return formats.part("ipython_shell").make(answer, loop)
-    except ImportError:
+    except Exception:
         return formats.part("plain_shell").make(answer, loop)
 
 
@@ -179,6 +223,7 @@ def execute(shell, answer, request):
 
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_health()
     sys.stdout, sys.stderr = Output("stdout", 1), Output("stderr", 2)
     sys.argv = [""]
     sys.path.insert(0, "")
@@ -187,13 +232,13 @@ def main():
     answer = Answer()
     shell = make_shell(answer, loop)
     lines = Requests(loop)
-    send("ready")
+    finish("ready")
     while (line := lines.next()) is not None:
         execute(shell, answer, json.loads(line))
         sys.stdout.flush()
         sys.stderr.flush()
         send("number_of_executions", execution_count=shell.count)
-        send("end_of_execution")
+        finish("end_of_execution")
 
 
 main()

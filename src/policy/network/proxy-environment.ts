@@ -9,7 +9,8 @@ export type ProxyEnvironmentOptions = {
   readonly nodeOptions?: string | undefined
 }
 
-const LOOPBACK = 'localhost,127.0.0.1,::1'
+/** Addresses of the sandbox itself; programs that were told to listen everywhere are also called at 0.0.0.0. */
+const LOOPBACK = 'localhost,127.0.0.1,::1,0.0.0.0'
 
 /** Environment variables that configure the proxy for programs in the sandbox: curl, git, npm, pip, Node and others. */
 export function proxyEnvironment(

@@ -5,6 +5,7 @@ import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { CreateRequest, SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { prewarm } from './contexts.ts'
+import { INTERPRETER_PORT } from './ids.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
 import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
@@ -130,13 +131,13 @@ export async function createSandbox(
   const spec = specFor(surface, principal, body, { template, hosts })
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
-  const prepare = preparationOf(surface, body)
+  const prepare = preparationOf(surface, body, template)
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000), prepare })
   surface.e2b.usage.follow(made.live as LiveSandbox)
   try {
     if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
-    if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
     if (prepare) void prepare((made.live as LiveSandbox).ready(), principal.tenant)
+    if (template) await bringUp(surface, principal, made.live as LiveSandbox, template)
     return made
   } catch (error) {
     await supervisor.stop(principal, made.row.id).catch(() => {})
@@ -144,9 +145,18 @@ export async function createSandbox(
   }
 }
 
-/** The code interpreter's template has a kernel that runs; one more sandbox of it is kept ready for the next create. */
-function preparationOf(surface: E2bSurface, { templateID }: CreateBody): CreateRequest['prepare'] {
-  if (templateID?.replace(/:default$/, '') !== INTERPRETER) return undefined
+/**
+ * The code interpreter's template has a kernel that runs, and so have templates that wait for it. One more sandbox is kept
+ * ready for the next create.
+ */
+function preparationOf(
+  surface: E2bSurface,
+  { templateID }: CreateBody,
+  template: Template | undefined,
+): CreateRequest['prepare'] {
+  const isWaitedFor = template?.data.readyCommand?.includes(`:${INTERPRETER_PORT}`)
+  const isInterpreter = templateID?.replace(/:default$/, '') === INTERPRETER && surface.e2b.ready > 0
+  if (!isInterpreter && !isWaitedFor) return undefined
   return (sandbox, tenant) => prewarm(surface, sandbox, tenant)
 }
 

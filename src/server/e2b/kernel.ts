@@ -25,6 +25,10 @@ export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefi
 const LINE_BYTES = 64 * 1024 * 1024
 const PATIENCE_MS = 2000
 const COMPLAINT = 1000
+/** Every mark begins with this character, and few programs print it. */
+const MARKS = '\u001e'
+/** How long a kernel may take until it is ready. */
+const START_MS = 60_000
 const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution', 'ready']
 
 /** A running kernel process and its messages. */
@@ -55,6 +59,8 @@ export class Kernel {
     this.#language = language
     this.#mark = mark
     void this.#listen()
+    const late = setTimeout(() => this.stop(), START_MS).unref()
+    void this.#ready.then(() => clearTimeout(late))
     // What it prints is for us alone, and gone when it is read.
     session.log.forget()
   }
@@ -64,7 +70,7 @@ export class Kernel {
     await assertInstalled(sandbox, language)
     const texts = Object.entries(files(surface.e2b.kernel))
     await Promise.all(texts.map(([name, text]) => sandbox.files.write(`${KERNELS}/${name}`, text)))
-    const mark = `\u001e${randomBytes(12).toString('hex')} `
+    const mark = `${MARKS}${randomBytes(12).toString('hex')} `
     const request: ExecRequest = {
       command: [program, ...args(KERNELS)],
       cwd,
@@ -102,7 +108,7 @@ export class Kernel {
 
   /** Runs one piece of code; what it says goes to `take`. Returns whether the kernel lived to the end of it. */
   async run(request: CodeRequest, take: MessageConsumer, signal: AbortSignal): Promise<boolean> {
-    await this.#ready
+    await Promise.race([this.#ready, aborted(signal)])
     let isDone = false
     const ended = new Promise<void>((resolve) => {
       this.#take = (message) => {
@@ -149,45 +155,57 @@ export class Kernel {
     await this.#take?.({ type: 'gone' })
   }
 
+  /** Lines with a mark are messages, also when something was printed before it without a line break. */
   async #hear(text: string): Promise<void> {
     const lines = (this.#rest + text).split('\n')
-    this.#rest = lines.pop() ?? ''
+    this.#rest = lines.pop() as string
+    let raw = ''
+    for (const line of lines) {
+      const at = line.indexOf(this.#mark)
+      raw += at === -1 ? `${line}\n` : line.slice(0, at)
+      if (at === -1) continue
+      await this.#say('stdout', raw)
+      raw = ''
+      await this.#message(line.slice(at + this.#mark.length))
+    }
+    const at = this.#markIn(this.#rest)
+    await this.#say('stdout', raw + this.#rest.slice(0, at))
+    this.#rest = this.#rest.slice(at)
     if (this.#rest.length > LINE_BYTES) this.stop()
-    for (const line of lines) await this.#line(line)
   }
 
-  /** A mark in the middle of a line: something printed past the kernel, without a line break. */
-  async #line(line: string): Promise<void> {
-    const at = line.indexOf(this.#mark)
-    const raw = at === -1 ? `${line}\n` : line.slice(0, at)
-    if (raw !== '') await this.#say('stdout', raw)
-    if (at === -1) return
-    const message = parsed(line.slice(at + this.#mark.length))
+  /** Where a mark begins in an unfinished line, perhaps with its first characters only. */
+  #markIn(text: string): number {
+    let at = text.indexOf(MARKS)
+    while (at !== -1 && !this.#mark.startsWith(text.slice(at, at + this.#mark.length)))
+      at = text.indexOf(MARKS, at + 1)
+    return at === -1 ? text.length : at
+  }
+
+  async #message(text: string): Promise<void> {
+    const message = parsed(text)
     if (message?.type === 'ready' || message?.type === 'end_of_execution') await this.#end('stdout', message)
     else if (message) await this.#take?.(message)
   }
 
-  /** Kernels whose programs write to standard error by themselves mark its ends too. */
+  /** Programs write to standard error by themselves; the kernel marks there where an answer ends. */
   async #hearErrors(text: string): Promise<void> {
     const pieces = (this.#errors + text).split(`${this.#mark}\n`)
     const last = pieces.pop() as string
     for (const piece of pieces) {
-      if (piece !== '') await this.#say('stderr', piece)
+      await this.#say('stderr', piece)
       await this.#end('stderr')
     }
-    const at = last.lastIndexOf(this.#mark.charAt(0))
-    const isBegin = at !== -1 && `${this.#mark}\n`.startsWith(last.slice(at))
-    this.#errors = isBegin ? last.slice(at) : ''
-    const said = isBegin ? last.slice(0, at) : last
-    if (said !== '') await this.#say('stderr', said)
+    const at = this.#markIn(last)
+    this.#errors = last.slice(at)
+    await this.#say('stderr', last.slice(0, at))
   }
 
   /** The two streams arrive apart; an end counts when both have brought it. */
   async #end(stream: 'stdout' | 'stderr', message = this.#pending): Promise<void> {
     this.#ends[stream]++
     this.#pending = message
-    const { marksErrors } = rowOf(this.#language)
-    if (!message || (marksErrors && this.#ends.stderr < this.#ends.stdout)) return
+    if (!message || this.#ends.stderr < this.#ends.stdout) return
     this.#pending = undefined
     if (message.type === 'ready') {
       this.#hasStarted = true
@@ -196,10 +214,18 @@ export class Kernel {
   }
 
   async #say(type: 'stdout' | 'stderr', text: string): Promise<void> {
+    if (text === '') return
     if (!this.#hasStarted) this.#complaint = `${this.#complaint}${text}`.slice(-COMPLAINT)
     await this.#take?.({ type, text, timestamp: Date.now() * 1000 })
   }
 }
+
+/** Resolves when the signal is aborted. */
+const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    else signal.addEventListener('abort', () => resolve(), { once: true })
+  })
 
 /** SECURITY: the kernel is the guest's; what it says is passed on only in the form that is known. */
 function parsed(text: string): KernelMessage | undefined {

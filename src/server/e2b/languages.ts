@@ -22,8 +22,6 @@ type LanguageRow = {
   /** Command lines with the effect of the code, for the policy. */
   readonly commands: (code: string) => readonly [Argv, ...Argv[]]
   readonly encode: (request: CodeRequest) => string
-  /** Whether the kernel also marks the ends on standard error. */
-  readonly marksErrors?: boolean
 }
 
 const asJson = (request: CodeRequest): string => `${JSON.stringify(request)}\n`
@@ -70,7 +68,6 @@ const LANGUAGES = {
     args: (directory) => ['--noprofile', '--noediting', '--rcfile', `${directory}/bash.sh`, '-i'],
     commands: (code) => [['bash', '-c', code]],
     encode: shellLines,
-    marksErrors: true,
   },
   r: {
     aliases: [],

@@ -32,6 +32,8 @@ export type E2bParts = {
   readonly internet: () => Internet | undefined
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
   readonly diskMb: number
+  /** `[e2b] ready`: how many code interpreters are kept ready; with 0 kernels start with their first code. */
+  readonly ready: number
   /** The text of a program in guest/kernels. */
   readonly kernel: (file: string) => string
 }
