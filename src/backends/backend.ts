@@ -146,6 +146,8 @@ export interface Backend {
   readonly runsImages?: boolean
   /** Whether it can hold writes back for review. */
   readonly reviews?: boolean
+  /** Whether it can mount one directory of the server in several sandboxes at once. */
+  readonly mountsVolumes?: boolean
   probe(): Promise<Probe>
   /** What the probe's result depends on; the result may be cached while this stays the same. */
   fingerprint?(): string

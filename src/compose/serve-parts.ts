@@ -35,6 +35,10 @@ import { Retention } from '../supervisor/telemetry/retention.ts'
 import { Samples } from '../supervisor/telemetry/samples.ts'
 import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
+import { openWithVolumes } from '../supervisor/volumes/open-volumes.ts'
+import { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
+import { VolumeWatch } from '../supervisor/volumes/volume-watch.ts'
+import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 
@@ -63,6 +67,7 @@ export type Grown = {
   readonly tokens: SandboxTokens
   readonly privateDirectories: PrivateDirectories
   readonly templates: Templates
+  readonly volumes: Volumes
 }
 
 /** How often requests wake one sandbox. */
@@ -101,7 +106,9 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = approvalsOf(grown, timeoutMs)
   const supervisor = supervisorOf(grown, { approvals, metrics, server })
-  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId)
+  const volumeFiles = new VolumeFiles({ volumes: grown.volumes, open: opening(grown, approvals), newId })
+  grown.volumes.live = () => supervisor.all
+  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId) ?? volumeFiles.tenantOf(sandboxId)
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
@@ -130,6 +137,9 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
       waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
+    templates,
+    volumes: grown.volumes,
+    volumeFiles,
     approvals,
     webhooks: new Webhooks({
       store,
@@ -204,7 +214,7 @@ type PolicyParts = {
 }
 
 function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts): Supervisor {
-  const { ringfence, store, instance, tokens, privateDirectories, templates } = grown
+  const { ringfence, store, instance, tokens, privateDirectories, templates, volumes } = grown
   return new Supervisor({
     store,
     trail: ringfence.trail,
@@ -213,10 +223,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     approvals,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openFrom(
-      templates,
-      openWithPrivateDirectories(askingGate(ringfence.gate, approvals), privateDirectories, newId),
-    ),
+    open: openFrom(templates, openWithVolumes(volumes, opening(grown, approvals), newId)),
     suspended: {
       has: (id) => privateDirectories.has(id),
       remove: (id) => privateDirectories.remove(id),
@@ -241,6 +248,37 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     },
   })
 }
+
+/** Opens sandboxes with their private directories. */
+const opening = ({ ringfence, privateDirectories }: Grown, approvals: Approvals) =>
+  openWithPrivateDirectories(askingGate(ringfence.gate, approvals), privateDirectories, newId)
+
+/** The volumes of this server; the limits are read again after each reload. */
+export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volumes =>
+  new Volumes({
+    store,
+    trail: ringfence.trail,
+    dir,
+    newId,
+    limits: () => {
+      const { volumes = {} } = ringfence.current()
+      return {
+        defaultMb: volumes.default_mb ?? 10_240,
+        maxMb: volumes.max_mb ?? 102_400,
+        count: volumes.max_per_tenant ?? 100,
+        totalMb: volumes.tenant_mb ?? 1_024_000,
+      }
+    },
+  })
+
+/** Ends sandboxes that write more to a volume than it may hold. */
+export const volumeWatchOf = ({ ringfence, volumes }: Grown, { supervisor }: ServerParts): VolumeWatch =>
+  new VolumeWatch({
+    volumes,
+    trail: ringfence.trail,
+    end: ({ id, row }) =>
+      supervisor.stop({ keyId: row.keyId, tenant: row.tenant, scopes: [] }, id, 'volume-full'),
+  })
 
 const approvalsOf = ({ ringfence, store, instance }: Grown, timeoutMs: () => number): Approvals =>
   new Approvals({

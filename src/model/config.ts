@@ -184,6 +184,19 @@ export const configShape = object({
       internet: optional(oneOf('closed', 'registries', 'open')),
     }),
   ),
+  /** Named directories of tenants that outlive sandboxes. */
+  volumes: optional(
+    object({
+      /** The size of a volume that is created without one. Default: 10240. */
+      default_mb: optional(positive(2 ** 30)),
+      /** The largest size of one volume. Default: 102400. */
+      max_mb: optional(positive(2 ** 30)),
+      /** How many volumes a tenant has. Default: 100. */
+      max_per_tenant: optional(positive(1_000_000)),
+      /** The sizes of a tenant's volumes together. Default: 1024000. */
+      tenant_mb: optional(positive(2 ** 30)),
+    }),
+  ),
   microvm: optional(
     object({
       /** The hypervisor. Only `qemu` runs sandboxes today; `doctor` says what the others lack on this host. */

@@ -60,6 +60,8 @@ type PlanFields = {
   readonly mounts: readonly Mount[]
   /** Private directories of the sandbox; the first is its home. */
   readonly own: readonly string[]
+  /** Mount targets of the tenant's volumes, which other sandboxes may have mounted too. */
+  readonly volumes: readonly string[]
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: {
@@ -91,6 +93,12 @@ type PlanFields = {
 /** Frozen, fully resolved grants and limits. Only the policy creates plans; backends accept nothing else. */
 export type Plan = PlanFields & { readonly [sealed]: true }
 declare const sealed: unique symbol
+
+/** Paths whose contents are the sandbox's or its tenant's, and nothing of the host. */
+export const ownedTargets = ({ own, volumes }: Pick<Plan, 'own' | 'volumes'>): readonly string[] => [
+  ...own,
+  ...volumes,
+]
 
 const SEALED = new WeakSet<object>()
 

@@ -38,6 +38,13 @@ export type Limits = Infer<typeof limitsShape>
 /** One host path to mount. */
 export const mountShape = object({ source: text(), target: text(), mode: optional(oneOf('ro', 'rw')) })
 
+/** One volume to mount. */
+export const volumeMountShape = object({
+  name: text({ max: 128 }),
+  target: text({ max: 4096 }),
+  mode: optional(oneOf('ro', 'rw')),
+})
+
 /** What a caller may ask for when it creates a sandbox. */
 export const specShape = object({
   backend: optional(text()),
@@ -64,6 +71,8 @@ export const specShape = object({
   secrets: optional(list(text())),
   /** Paths of private directories inside the sandbox; the first is its home. The code that opens the sandbox creates them. */
   private: optional(list(text(), 8)),
+  /** Volumes of the tenant, by name or id; the server knows their directories. */
+  volumes: optional(list(volumeMountShape, 16)),
   env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
   limits: optional(limitsShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),

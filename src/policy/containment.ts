@@ -1,6 +1,6 @@
 import type { Guarantee } from '../model/guarantee.ts'
 import { isWithin } from '../model/path.ts'
-import type { Mount, Plan } from '../model/plan.ts'
+import { type Mount, ownedTargets, type Plan } from '../model/plan.ts'
 import type { Containment, Risk } from '../model/risk.ts'
 import { isRemote } from '../model/spec.ts'
 import { SECRET_VARIABLE } from './commands/environment.ts'
@@ -80,7 +80,7 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
 }
 
 function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
-  const ofHost = plan.mounts.filter(({ target }) => !plan.own.includes(target))
+  const ofHost = plan.mounts.filter(({ target }) => !ownedTargets(plan).includes(target))
   const writable = ofHost.filter(({ mode }) => mode === 'rw')
   // SECURITY: a directory above the workspace holds more than the workspace.
   const workspace = ofHost.find(({ target }) => target !== '/' && isWithin(plan.cwd, target))

@@ -14,6 +14,7 @@ import {
   ownMounts,
   reviewedMounts,
   type SandboxPolicy,
+  volumeMounts,
 } from './grants/grants.ts'
 import { parseSecretGrant } from './grants/secret-grant.ts'
 import {
@@ -85,7 +86,8 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const preset = spec.preset ?? 'workspace-write'
   const granted = grantedMounts(policy, spec, facts, preset)
   const own = ownMounts(facts, preset)
-  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own])
+  const volumes = volumeMounts(facts, preset)
+  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own, ...volumes])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
@@ -105,6 +107,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
     mounts,
     own: own.map(({ target }) => target),
+    volumes: volumes.map(({ target }) => target),
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
     network: mode === 'fetch' ? reachableHosts(policy, spec) : { mode, allowHosts: [] },
@@ -216,8 +219,14 @@ function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
     spec.backend === 'native' || isRemote(spec.backend)
       ? {}
       : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
-  return { ...defaults, ...policy.ceilings, ...asked }
+  // SECURITY: a volume outlives the sandbox; without a limit a sandbox could fill the server's disk between two checks of it.
+  const writes = facts.volumes?.some(({ mode }) => mode === 'rw') ?? false
+  const disk = writes ? { diskMb: Math.min(policy.max.diskMb, VOLUME_WRITES_MB) } : {}
+  return { ...defaults, ...disk, ...policy.ceilings, ...asked }
 }
+
+/** What a sandbox with a writable volume may write unless it asks for another limit. */
+const VOLUME_WRITES_MB = 10_240
 
 const LIMIT_GUARANTEES: readonly (readonly [keyof Limits, Guarantee])[] = [
   ['cpus', 'limit.cpu'],

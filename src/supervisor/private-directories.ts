@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
@@ -70,11 +70,12 @@ function addPythonName(home: string): void {
   symlinkSync('/usr/bin/python3', join(dir, 'python'))
 }
 
-async function removeTree(path: string): Promise<void> {
+/** Removes a tree that a sandbox wrote; symbolic links in it are not followed. */
+export async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true })
   } catch {
-    // A guest may remove its own permissions from a directory; symbolic links are not followed.
+    // A guest may remove its own permissions from a directory.
     openUp(path)
     await rm(path, { recursive: true, force: true })
   }
@@ -87,7 +88,7 @@ function openUp(path: string): void {
   for (const name of readdirSync(path)) openUp(join(path, name))
 }
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
   readonly isSuspended?: boolean
 }
@@ -100,6 +101,7 @@ export const openWithPrivateDirectories =
     if (count === 0) return gate.open(spec, { id, ...options })
     try {
       const own = isSuspended ? privateDirectories.kept(id, count) : privateDirectories.make(id, count)
+      if (!isSuspended) makeMountPoints(spec, own)
       const sandbox = await gate.open(spec, { id, ...options, own })
       sandbox.onClose(() => privateDirectories.remove(id))
       return sandbox
@@ -108,3 +110,14 @@ export const openWithPrivateDirectories =
       throw error
     }
   }
+
+/** Volumes may be mounted below a private directory. INVARIANT: nothing has run in the sandbox yet, so no link is followed. */
+function makeMountPoints({ private: targets = [], volumes = [] }: Spec, own: readonly string[]): void {
+  for (const { target } of volumes)
+    for (const [index, outer] of targets.entries()) {
+      const inner = relative(outer, target)
+      // SECURITY: the target is not judged yet.
+      const isBelow = target.startsWith('/') && inner !== '' && !/^\.\.(\/|$)/.test(inner)
+      if (isBelow) mkdirSync(join(own[index] as string, inner), { recursive: true, mode: 0o755 })
+    }
+}

@@ -76,6 +76,7 @@ class Bubblewrap implements Backend, Wrapper {
   readonly byNameOnly = false
   readonly emulated = false
   readonly reviews = true
+  readonly mountsVolumes = true
   readonly #parts: BubblewrapParts
   #layout: SystemLayout | undefined
   #cgroups: CgroupHost | undefined

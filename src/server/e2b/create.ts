@@ -18,12 +18,7 @@ const PLAIN = ['base', 'code-interpreter-v1']
 const READY_MS = 60_000
 
 function refuseUnbuilt(body: CreateBody): void {
-  const refused = (
-    [
-      ['volumeMounts', (body.volumeMounts?.length ?? 0) > 0],
-      ['mcp', body.mcp !== undefined],
-    ] as const
-  ).find(([, asked]) => asked)
+  const refused = ([['mcp', body.mcp !== undefined]] as const).find(([, asked]) => asked)
   if (refused)
     throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }
@@ -105,6 +100,9 @@ function specFor(
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
     network: networkOf(policy.networkModes, hosts, headers),
     ...(secrets.length > 0 ? { secrets } : {}),
+    ...(body.volumeMounts?.length
+      ? { volumes: body.volumeMounts.map(({ name, path }) => ({ name, target: path, mode: 'rw' as const })) }
+      : {}),
     env: { ...env, ...body.envVars },
     limits,
     metadata: { ...body.metadata, [OPTIONS]: JSON.stringify(options) },

@@ -1,4 +1,5 @@
 import type { StopLimit } from '../../model/command.ts'
+import { ownedTargets } from '../../model/plan.ts'
 import { boolean, list, number, object, oneOf, optional, record, text } from '../../model/shape.ts'
 import type { ExecSession } from '../../supervisor/exec/exec-session.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
@@ -72,7 +73,7 @@ export const ANSWER_MS = 45_000
 
 /** PLATFORM: a directory that is not there ends a command before it can say so. */
 async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise<void> {
-  if (['/', '/tmp', ...sandbox.plan.own].includes(cwd)) return
+  if (['/', '/tmp', ...ownedTargets(sandbox.plan)].includes(cwd)) return
   const info = await sandbox.files.stat(cwd).catch(() => undefined)
   if (!info || info.kind === 'file')
     throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)

@@ -30,7 +30,7 @@ export const createShape = withoutNulls(
     autoPause: optional(boolean()),
     autoPauseMemory: optional(boolean()),
     autoResume: optional(withoutNulls(object({ enabled: optional(boolean()) }))),
-    volumeMounts: optional(list(anything, 64)),
+    volumeMounts: optional(list(object({ name: text({ max: 128 }), path: text({ max: 4096 }) }), 16)),
     mcp: optional(anything),
     iam: optional(anything),
   }),

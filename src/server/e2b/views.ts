@@ -81,7 +81,7 @@ export function infoOf(seen: SandboxView) {
     diskSizeMB: limits.diskMb ?? 0,
     metadata: callerMetadata(spec),
     envdVersion: ENVD_VERSION,
-    volumeMounts: [],
+    volumeMounts: (spec.volumes ?? []).map(({ name, target }) => ({ name, path: target })),
   }
 }
 
