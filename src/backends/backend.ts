@@ -98,6 +98,8 @@ export type FileChange = {
 
 /** Files as the sandbox sees them. Each operation runs inside the sandbox, so it can reach no more than a command. */
 export interface GuestFiles {
+  /** The same files; what is created belongs to this user. Absent: the sandbox has one user. */
+  readonly ownedBy?: (user: string) => GuestFiles
   read(
     path: string,
     range?: { readonly offset?: number; readonly length?: number },
@@ -148,6 +150,8 @@ export interface Backend {
   readonly reviews?: boolean
   /** Whether it can mount one directory of the server in several sandboxes at once. */
   readonly mountsVolumes?: boolean
+  /** Whether it can give a sandbox a writable root with a root user. */
+  readonly writableRoots?: boolean
   probe(): Promise<Probe>
   /** What the probe's result depends on; the result may be cached while this stays the same. */
   fingerprint?(): string

@@ -15,7 +15,7 @@ const NOTHING: Protection = { roots: [], inner: [], names: [], exceptBelow: [], 
 /** The agent supervises writes to protect names, and also if it has to count written bytes. */
 export function protectionFields(plan: Plan): string[] {
   const protection = plan.protection ?? NOTHING
-  if (!plan.protection && plan.limits.diskMb === undefined) return []
+  if (!plan.protection && (plan.limits.diskMb === undefined || plan.root)) return []
   return [
     ...writableTargets(plan).flatMap((path) => ['supervise', path === '/' ? '' : path]),
     ...ownedTargets(plan).flatMap((path) => ['private', path]),

@@ -28,12 +28,18 @@ type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 
 /** File operations for hosts that gave the guest copies. */
 export type SharedFiles = GuestFiles & {
+  /** The same files; what is created belongs to this user, where the sandbox has a root user. */
+  readonly ownedBy: (user: string) => SharedFiles
   /** The directory as a tar stream, in which files unchanged since then (in nanoseconds) are only named. */
   changes(path: string, since: string): AsyncIterable<Uint8Array>
 }
 
 /** Files through the agent: every operation is a process inside the sandbox, so it can reach no more than a command. */
-export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boolean): SharedFiles {
+export function guestFiles(
+  builtin: RunBuiltin,
+  isGranted: (path: string) => boolean,
+  ownedBy: (user: string) => SharedFiles,
+): SharedFiles {
   const run: Run = { builtin, isGranted }
   const infos = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>
     readInfos(run, argv)
@@ -52,6 +58,7 @@ export function guestFiles(builtin: RunBuiltin, isGranted: (path: string) => boo
     pack: (path) => streamed(run, ['pack', path]),
     changes: (path, since) => streamed(run, ['changes', path, since]),
     unpack: (path, data) => done(['unpack', path], data),
+    ownedBy,
   }
 }
 

@@ -50,10 +50,13 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     this.#plan = plan
     this.#place = place
     this.ended = place.ended
-    this.files = guestFiles(
-      (argv, io) => this.#builtin(argv, io),
-      (path) => isGranted(plan, path),
-    )
+    const filesOf = (owner: string): SharedFiles =>
+      guestFiles(
+        (argv, io) => this.#builtin(argv, io, owner),
+        (path) => isGranted(plan, path),
+        filesOf,
+      )
+    this.files = filesOf('user')
   }
 
   exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
@@ -67,7 +70,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
-    const fields = fieldsOf(command, io, guest.isHeld)
+    const fields = fieldsOf(command, io, guest.isHeld, this.#plan.root !== undefined)
     const pace = io.output === undefined ? 'result' : 'stream'
     const host: CommandParts = {
       start: (onOutput) => session.start({ fields, onOutput, pace }),
@@ -160,11 +163,22 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
       throw new SandboxError('wrong-state', 'the sandbox is paused', { hint: 'resume it first' })
   }
 
-  readonly #builtin: RunBuiltin = async (argv, { input, output, signal }) => {
+  /** In a sandbox with a root user a file operation has root's rights, and what it creates belongs to the owner. */
+  async #builtin(
+    argv: Parameters<RunBuiltin>[0],
+    { input, output, signal }: Parameters<RunBuiltin>[1],
+    owner: string,
+  ): Promise<number> {
     this.#assertOpen()
     const session = await this.#place.session()
     await session.ready
-    const fields = ['builtin', ...argv.flatMap((word) => ['argv', word]), ...(input ? ['input'] : [])]
+    const users = this.#plan.root ? ['as', 'root', 'owner', owner] : []
+    const fields = [
+      'builtin',
+      ...users,
+      ...argv.flatMap((word) => ['argv', word]),
+      ...(input ? ['input'] : []),
+    ]
     this.#place.onCommands?.(++this.#running)
     const guest = session.start({ fields, onOutput: output })
     const stop = (): void => guest.kill()
@@ -184,6 +198,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 }
 
 const isGranted = (plan: Plan, path: string): boolean =>
+  plan.root !== undefined ||
   [...plan.mounts.map(({ target }) => target), '/tmp'].some(
     (root) => normalize(path) === root || normalize(path).startsWith(root === '/' ? '/' : `${root}/`),
   )
@@ -208,12 +223,13 @@ async function feed(
   }
 }
 
-function fieldsOf(command: Command, io: StartIo, held: boolean): readonly string[] {
+function fieldsOf(command: Command, io: StartIo, held: boolean, hasUsers: boolean): readonly string[] {
   const { terminal } = io
   return [
     ...command.argv.flatMap((word) => ['argv', word]),
     ...Object.entries(command.env ?? {}).flatMap(([name, value]) => ['env', `${name}=${value}`]),
     ...(command.cwd === undefined ? [] : ['cwd', command.cwd]),
+    ...(command.user === undefined || !hasUsers ? [] : ['as', command.user]),
     ...(io.stdin || terminal ? ['input'] : []),
     ...(terminal ? ['terminal', String(terminal.cols), String(terminal.rows)] : []),
     ...(held ? ['wait-for-start'] : []),

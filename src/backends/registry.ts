@@ -90,7 +90,7 @@ export class SandboxRegistry {
       plan.backend === undefined
         ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
         : [this.#named(plan.backend)]
-    return withVolumes(withImage(withReview(withPermission(found, plan), plan), plan), plan)
+    return withVolumes(withImage(withRoot(withReview(withPermission(found, plan), plan), plan), plan), plan)
   }
 
   /** Throws unless this backend provides every guarantee the plan needs. */
@@ -224,6 +224,17 @@ function withImage(found: readonly Backend[], { image }: Plan): readonly Backend
   if (able.length > 0) return able
   throw new SandboxError('unsupported', `no backend on this host can run the image \`${image}\``, {
     hint: 'leave out --image, or choose --backend docker or gvisor',
+  })
+}
+
+/** Only some backends can give a sandbox a root file system of its own. */
+function withRoot(found: readonly Backend[], { root, backend }: Plan): readonly Backend[] {
+  if (!root) return found
+  const able = found.filter(({ writableRoots }) => writableRoots)
+  if (able.length > 0) return able
+  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  throw new SandboxError('unsupported', `${who} give a sandbox a writable root`, {
+    hint: 'use bubblewrap, or leave out `root`',
   })
 }
 

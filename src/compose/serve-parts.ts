@@ -3,6 +3,7 @@ import { StoreTrailReader } from '../audit/store-read.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
 import { safeFetch } from '../egress/safe-fetch.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
+import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
@@ -66,6 +67,7 @@ export type Grown = {
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
   readonly privateDirectories: PrivateDirectories
+  readonly roots: WritableRoots
   readonly templates: Templates
   readonly volumes: Volumes
 }
@@ -231,7 +233,8 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     keepPausedMs: () => (server.keep_days ?? KEEP_DAYS) * 24 * 3_600_000,
     tokenOf: (id) => tokens.access(id),
     // The directory for pending changes is created for this sandbox and needs no policy check.
-    judge: (spec, requester) => void ringfence.gate.plan({ ...judged(spec), review: false }, { requester }),
+    judge: (spec, requester) =>
+      void ringfence.gate.plan({ ...judged(spec), review: false, root: 'read-only' }, { requester }),
     assertPermitted: (requester, spec, made) => ringfence.gate.assertPermitted(requester, spec, made),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
@@ -250,8 +253,8 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
 }
 
 /** Opens sandboxes with their private directories. */
-const opening = ({ ringfence, privateDirectories }: Grown, approvals: Approvals) =>
-  openWithPrivateDirectories(askingGate(ringfence.gate, approvals), privateDirectories, newId)
+const opening = ({ ringfence, privateDirectories: directories, roots }: Grown, approvals: Approvals) =>
+  openWithPrivateDirectories(askingGate(ringfence.gate, approvals), { directories, roots, newId })
 
 /** The volumes of this server; the limits are read again after each reload. */
 export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volumes =>

@@ -5,6 +5,7 @@ import { openStoreTrail } from '../audit/open-store-trail.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
 import { cgroupHost } from '../host/process/cgroup.ts'
 import { endOrphanProcesses, removeOrphanGroups } from '../host/process/orphans.ts'
+import { WritableRoots } from '../host/root/writable-roots.ts'
 import type { Config } from '../model/config.ts'
 import type { Event, Pace } from '../model/event.ts'
 import { consoleMount } from '../server/console-files.ts'
@@ -19,7 +20,15 @@ import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
-import { compose, databaseUrl, environment, packageFile, type Ringfence, stateDirectory } from './compose.ts'
+import {
+  agentPath,
+  compose,
+  databaseUrl,
+  environment,
+  packageFile,
+  type Ringfence,
+  stateDirectory,
+} from './compose.ts'
 import {
   e2bParts,
   type Grown,
@@ -103,9 +112,10 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => trail.close())
   const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
+  const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const templates = new Templates(store, join(stateDir, 'templates'))
   const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
-  return { ringfence, store, trail, instance, tokens, privateDirectories, templates, volumes }
+  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {

@@ -6,6 +6,8 @@ export type Command = {
   /** A path inside the sandbox; default: the workspace. */
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
+  /** A user of a sandbox with a root user; default: `user`. */
+  readonly user?: string
 }
 
 /** The limits that stop a command, and `cancelled` for a caller that did. */

@@ -32,6 +32,29 @@ export type Mask = PathFact & { readonly target: string }
 /** A read-only file whose content is part of the plan. */
 export type PlanFile = { readonly target: string; readonly text: string }
 
+/** Host ids for sandboxes with a root user. */
+export type IdRanges = {
+  /** On the disks of sandboxes this host id stands for their user 0. No process ever runs as it. */
+  readonly stored: number
+  /** The first of `count` ranges of 65536 ids; each live sandbox takes one that no other has. */
+  readonly first: number
+  readonly count: number
+  /** The directory whose locked files say which ranges are in use on this host. */
+  readonly locks: string
+}
+
+/** One overlay of a writable root: read-only directories, the topmost first, that belong to the host's root user. */
+export type RootLayer = { readonly target: string; readonly lower: readonly PathFact[] }
+
+/** A private, writable root with a root user: everything that the sandbox writes is on a disk of its own. */
+export type WritableRoot = {
+  /** Outermost first; the first target is `/`. */
+  readonly layers: readonly RootLayer[]
+  /** The file with the disk; its size is the limit of what can be written. */
+  readonly disk: PathFact
+  readonly ids: IdRanges
+}
+
 /** Names that cannot be changed or created inside writable mounts (policy/paths/protect.ts). */
 export type Protection = {
   /** Protected at any depth: `.git` itself cannot be created, moved or replaced. */
@@ -62,6 +85,8 @@ type PlanFields = {
   readonly own: readonly string[]
   /** Mount targets of the tenant's volumes, which other sandboxes may have mounted too. */
   readonly volumes: readonly string[]
+  /** The root file system is the sandbox's own, with a root user; absent: it is the host's programs, read-only. */
+  readonly root: WritableRoot | undefined
   readonly masks: readonly Mask[]
   readonly protection: Protection | undefined
   readonly network: {

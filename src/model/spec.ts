@@ -17,6 +17,8 @@ export const UNLISTED = ['deny', 'ask'] as const
 /** Refuse or ask. */
 export type Unlisted = (typeof UNLISTED)[number]
 
+/** Whether the root file system of a sandbox is its own. */
+export const ROOTS = ['read-only', 'writable', 'preferred'] as const
 const MB_MAX = 2 ** 30
 const whole = (max: number) => number({ integer: true, min: 1, max })
 
@@ -73,6 +75,11 @@ export const specShape = object({
   private: optional(list(text(), 8)),
   /** Volumes of the tenant, by name or id; the server knows their directories. */
   volumes: optional(list(volumeMountShape, 16)),
+  /**
+   * `writable`: a root file system of its own, with a root user; `preferred`: the same where the host and the backend
+   * can do it, otherwise `read-only`, which is the default. On a server.
+   */
+  root: optional(oneOf(...ROOTS)),
   env: optional(record(text({ empty: true }), /^[A-Za-z_][A-Za-z0-9_]*$/)),
   limits: optional(limitsShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),

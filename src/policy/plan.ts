@@ -9,6 +9,7 @@ import {
   type Facts,
   factOf,
   grantedMounts,
+  grantedRoot,
   grantedSockets,
   masksFor,
   ownMounts,
@@ -85,8 +86,11 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   refuseUnbuilt(spec)
   const preset = spec.preset ?? 'workspace-write'
   const granted = grantedMounts(policy, spec, facts, preset)
-  const own = ownMounts(facts, preset)
   const volumes = volumeMounts(facts, preset)
+  const root = grantedRoot(spec, facts, [...granted, ...volumes])
+  // The private directories are part of a root of its own.
+  const own = root ? [] : ownMounts(facts, preset)
+  const homes = root ? (spec.private ?? []) : own.map(({ target }) => target)
   const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own, ...volumes])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
@@ -104,10 +108,11 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     preset,
     image: spec.image,
     engineImages: mayBeEngineImage(policy, spec, facts),
-    cwd: workspace ? startingPoint(workspace, facts) : (own[0]?.target ?? '/tmp'),
+    cwd: workspace ? startingPoint(workspace, facts) : (homes[0] ?? (root ? '/' : '/tmp')),
     mounts,
-    own: own.map(({ target }) => target),
+    own: homes,
     volumes: volumes.map(({ target }) => target),
+    root,
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
     network: mode === 'fetch' ? reachableHosts(policy, spec) : { mode, allowHosts: [] },
@@ -116,14 +121,15 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     files: mode === 'fetch' ? egressFiles(facts) : [],
     env: {
       ...baseEnvironment(facts),
-      ...(own[0] ? homeEnvironment(own[0].target) : {}),
+      ...(homes[0] ? homeEnvironment(homes[0]) : {}),
+      ...(root ? ROOT_ENVIRONMENT : {}),
       ...(mode === 'fetch' ? egressEnvironment(facts) : {}),
       ...spec.env,
     },
     secrets: (spec.secrets ?? []).map((grant) => parseSecretGrant(grant).name),
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
-    runAs: ownerOf(facts, workspace ?? own[0]),
+    runAs: root ? undefined : ownerOf(facts, workspace ?? own[0]),
     needs,
     waived,
     agentId: spec.agentId,
@@ -191,6 +197,9 @@ const homeEnvironment = (home: string): Readonly<Record<string, string>> => ({
   LOGNAME: 'user',
   PATH: `${SYSTEM_PATH}:${home}/.local/bin`,
 })
+
+/** Debian's pip refuses to install packages for the whole system without it; here the system is the sandbox's own. */
+const ROOT_ENVIRONMENT = { PIP_BREAK_SYSTEM_PACKAGES: '1' }
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {
   const mode = askedNetworkMode(spec)

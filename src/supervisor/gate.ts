@@ -6,7 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import { isWithin } from '../model/path.ts'
-import { ownedTargets, type Plan } from '../model/plan.ts'
+import { ownedTargets, type Plan, type WritableRoot } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import type { Behind } from '../policy/containment.ts'
@@ -103,7 +103,19 @@ export type OpenSandboxOptions = {
   readonly own?: readonly string[] | undefined
   /** The host paths of the spec's volumes, in the same order. */
   readonly volumes?: readonly string[] | undefined
+  /** Prepares a root file system for this sandbox only; absent: it cannot have one. */
+  readonly root?: RootPreparation | undefined
 }
+
+/** How a sandbox gets a writable root. */
+export type RootPreparation = {
+  /** Why this host has none; undefined if it has. */
+  readonly unavailable: () => { readonly reason: string; readonly fix: string } | undefined
+  readonly prepare: (diskMb: number) => Promise<WritableRoot>
+}
+
+/** The disk of a writable root whose spec limits nothing. */
+const ROOT_DISK_MB = 10_240
 
 /** What is prepared for a spec before the policy checks it. */
 type Prepared = {
@@ -111,6 +123,7 @@ type Prepared = {
   readonly review?: Review | undefined
   readonly own?: readonly string[] | undefined
   readonly volumes?: readonly string[] | undefined
+  readonly root?: WritableRoot | undefined
   readonly requester?: Requester | undefined
 }
 
@@ -148,7 +161,7 @@ export class Gate {
   }
 
   /** Parses a spec and checks it against the policy. Throws if the policy rejects it. */
-  plan(input: unknown, { egress, review, own, volumes, requester }: Prepared = {}): Plan {
+  plan(input: unknown, { egress, review, own, volumes, root, requester }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const grants = this.#permitted(spec, requester)
     const { host, observe, pins } = this.#parts
@@ -162,6 +175,7 @@ export class Gate {
       pins: pins && writablePathsOf(spec).map(pins),
       own: own && ownFacts(spec, own, observe),
       volumes: volumes && volumeFacts(spec, volumes, observe),
+      root,
       egress: egress?.facts,
       overlays: review?.places(),
     }
@@ -242,6 +256,7 @@ export class Gate {
       signal,
       own,
       volumes,
+      root,
       owner,
       requester,
       askHost,
@@ -265,13 +280,8 @@ export class Gate {
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
-      const { plan, backend } = await this.#admitSpec(spec, {
-        egress: prepared,
-        review,
-        own,
-        volumes,
-        requester,
-      })
+      const given = { egress: prepared, review, own, volumes, requester }
+      const { plan, backend } = await this.#admitSpec(spec, given, root)
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
@@ -340,14 +350,20 @@ export class Gate {
   }
 
   /** Plans a spec; a rejected spec is recorded too, whether the policy or a missing guarantee rejects it. */
-  async #admitSpec(
-    spec: Spec,
-    prepared: Prepared,
-  ): Promise<{ readonly plan: Plan; readonly backend: Backend }> {
+  async #admitSpec(spec: Spec, prepared: Prepared, root: RootPreparation | undefined): Promise<Admitted> {
     return this.#recorded(spec, async () => {
-      const plan = this.plan(spec, prepared)
-      return { plan, backend: await this.#parts.registry.select(plan) }
+      const plain = spec.root === 'writable' ? undefined : await this.#admitPlan(spec, prepared)
+      if (plain && !(spec.root === 'preferred' && mayHaveRoot(plain, root))) return plain
+      // Without a preparation the policy refuses; the size of the disk comes from the limits of the spec.
+      const { limits } = plain?.plan ?? this.plan({ ...spec, root: 'read-only' }, prepared)
+      const made = await root?.prepare(limits.diskMb ?? Math.min(ROOT_DISK_MB, this.#parts.policy.max.diskMb))
+      return this.#admitPlan({ ...spec, root: 'writable' }, { ...prepared, root: made })
     })
+  }
+
+  async #admitPlan(spec: Spec, prepared: Prepared): Promise<Admitted> {
+    const plan = this.plan(spec, prepared)
+    return { plan, backend: await this.#parts.registry.select(plan) }
   }
 
   async #recorded<T>(spec: Spec, work: () => Promise<T>): Promise<T> {
@@ -373,6 +389,15 @@ export class Gate {
     return this.#parts.trail.append({ event: 'PolicyDecision', ...agent, subject: 'sandbox', action, reason })
   }
 }
+
+type Admitted = { readonly plan: Plan; readonly backend: Backend }
+
+/** Whether a sandbox that prefers a writable root can have one. */
+const mayHaveRoot = ({ plan, backend }: Admitted, root: RootPreparation | undefined): boolean =>
+  root?.unavailable() === undefined &&
+  root !== undefined &&
+  backend.writableRoots === true &&
+  plan.mounts.every(({ target, mode }) => mode === 'ro' || plan.own.includes(target))
 
 function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {
   return (spec.private ?? []).map((target, index) => {

@@ -3,6 +3,8 @@ import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, s
 import { rm } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
+import type { WritableRoots } from '../host/root/writable-roots.ts'
+import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
@@ -39,6 +41,11 @@ export class PrivateDirectories {
 
   #paths(id: string, count: number): readonly string[] {
     return Array.from({ length: count }, (_, index) => join(this.#dir, id, String(index)))
+  }
+
+  /** The directory that holds everything of a sandbox. */
+  of(id: string): string {
+    return join(this.#dir, id)
   }
 
   /** Bytes on disk of a sandbox's directories. */
@@ -95,18 +102,33 @@ type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' 
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
 export const openWithPrivateDirectories =
-  (gate: Pick<Gate, 'open'>, privateDirectories: PrivateDirectories, newId: (prefix: string) => string) =>
-  async (spec: Spec, { id = newId('sb'), isSuspended = false, ...options }: Opening): Promise<Sandbox> => {
+  (gate: Pick<Gate, 'open'>, parts: PrivateParts) =>
+  async (
+    spec: Spec,
+    { id = parts.newId('sb'), isSuspended = false, ...options }: Opening,
+  ): Promise<Sandbox> => {
+    const { directories, roots } = parts
     const count = spec.private?.length ?? 0
-    if (count === 0) return gate.open(spec, { id, ...options })
+    const wantsRoot = spec.root === 'writable' || spec.root === 'preferred'
+    if (count === 0 && !wantsRoot) return gate.open(spec, { id, ...options })
     try {
-      const own = isSuspended ? privateDirectories.kept(id, count) : privateDirectories.make(id, count)
+      const own = isSuspended ? directories.kept(id, count) : directories.make(id, count)
       if (!isSuspended) makeMountPoints(spec, own)
-      const sandbox = await gate.open(spec, { id, ...options, own })
-      sandbox.onClose(() => privateDirectories.remove(id))
+      const dir = directories.of(id)
+      // A suspended sandbox gets what it had.
+      const root = !isSuspended ? spec.root : roots?.has(dir) ? 'writable' : 'read-only'
+      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb })
+      const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
+      const open = (one: Spec['root']) =>
+        gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })
+      const sandbox = await orWithout(await open(root), root, async (reason) => {
+        roots?.fail(reason)
+        return open('read-only')
+      })
+      sandbox.onClose(() => directories.remove(id))
       return sandbox
     } catch (error) {
-      if (!isSuspended) await privateDirectories.remove(id)
+      if (!isSuspended) await directories.remove(id)
       throw error
     }
   }
@@ -120,4 +142,28 @@ function makeMountPoints({ private: targets = [], volumes = [] }: Spec, own: rea
       const isBelow = target.startsWith('/') && inner !== '' && !/^\.\.(\/|$)/.test(inner)
       if (isBelow) mkdirSync(join(own[index] as string, inner), { recursive: true, mode: 0o755 })
     }
+}
+
+type PrivateParts = {
+  readonly directories: PrivateDirectories
+  readonly newId: (prefix: string) => string
+  /** Root file systems of their own; absent: no sandbox has one. */
+  readonly roots?: WritableRoots | undefined
+}
+
+/** Starts the sandbox; if its root cannot be started here and was only preferred, opens it without. */
+async function orWithout(
+  sandbox: Sandbox,
+  root: Spec['root'],
+  without: (reason: string) => Promise<Sandbox>,
+): Promise<Sandbox> {
+  if (root !== 'preferred' || !sandbox.plan.root) return sandbox
+  try {
+    await sandbox.layers()
+    return sandbox
+  } catch (error) {
+    await sandbox.close()
+    if (!(error instanceof SandboxError) || error.code !== 'launch-failed') throw error
+    return without(error.message)
+  }
 }

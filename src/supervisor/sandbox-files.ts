@@ -13,12 +13,22 @@ const SETTLE_MS = 2000
 export class SandboxFiles {
   readonly #record: (operation: string, path: string) => Promise<void>
   readonly #inside: () => GuestFiles
-  readonly #underWay = new Set<Promise<unknown>>()
-  #held = false
+  readonly #state: { readonly underWay: Set<Promise<unknown>>; held: boolean }
 
-  constructor(record: (operation: string, path: string) => Promise<void>, inside: () => GuestFiles) {
+  constructor(
+    record: (operation: string, path: string) => Promise<void>,
+    inside: () => GuestFiles,
+    of?: SandboxFiles,
+  ) {
     this.#record = record
     this.#inside = inside
+    this.#state = of ? of.#state : { underWay: new Set(), held: false }
+  }
+
+  /** The same files; what is created belongs to this user of a sandbox with a root user. */
+  ownedBy(user: string): SandboxFiles {
+    const inside = (): GuestFiles => this.#inside().ownedBy?.(user) ?? this.#inside()
+    return new SandboxFiles(this.#record, inside, this)
   }
 
   /** At most 64 MiB; a range with an explicit length may be longer. */
@@ -83,12 +93,12 @@ export class SandboxFiles {
 
   /** Rejects new operations and waits briefly for those in progress, which would hang in a paused sandbox. */
   async hold(): Promise<void> {
-    this.#held = true
-    await Promise.race([Promise.all(this.#underWay), sleep(SETTLE_MS, undefined, { ref: false })])
+    this.#state.held = true
+    await Promise.race([Promise.all(this.#state.underWay), sleep(SETTLE_MS, undefined, { ref: false })])
   }
 
   release(): void {
-    this.#held = false
+    this.#state.held = false
   }
 
   async #run<T>(operation: string, path: string, work: (inside: GuestFiles) => Promise<T>): Promise<T> {
@@ -116,15 +126,15 @@ export class SandboxFiles {
   }
 
   #begin(): () => void {
-    if (this.#held)
+    if (this.#state.held)
       throw new SandboxError('wrong-state', 'the sandbox is paused', { hint: 'resume it first' })
     let ends = (): void => {}
     const done = new Promise<void>((resolve) => {
       ends = resolve
     })
-    this.#underWay.add(done)
+    this.#state.underWay.add(done)
     return () => {
-      this.#underWay.delete(done)
+      this.#state.underWay.delete(done)
       ends()
     }
   }

@@ -136,6 +136,7 @@ export class Sandbox implements AsyncDisposable {
   /** Runs a shell line (text) or a program (list) and waits for its end. A non-zero exit is an outcome, not an error. */
   async exec(command: string | readonly string[], options: ExecOptions = {}): Promise<Executed> {
     this.#assertAlive()
+    assertUser(this.plan, options.user)
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     // The sandbox starts while the command is checked and recorded; the command starts after both.
@@ -157,6 +158,7 @@ export class Sandbox implements AsyncDisposable {
   /** Starts a command and returns while it runs. */
   async spawn(command: string | readonly string[], options: SpawnOptions = {}): Promise<RunningExec> {
     this.#assertAlive()
+    assertUser(this.plan, options.user)
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     const permit = this.#permits.decide(asked, execId, options)
@@ -393,6 +395,14 @@ export class Sandbox implements AsyncDisposable {
   #assertAlive(): void {
     if (this.#state !== 'ready') throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}`)
   }
+}
+
+/** Without a root user there is one user, whatever its name is. */
+function assertUser(plan: Plan, user: string | undefined): void {
+  if (user === undefined || user === 'user' || plan.root) return
+  throw new SandboxError('invalid-input', `there is no user \`${user.slice(0, 32)}\` in this sandbox`, {
+    hint: 'a sandbox with a writable root has a root user; in this one everything runs as one user',
+  })
 }
 
 function finished(result: ExecResult, execId: string, decision: Decision): Executed {

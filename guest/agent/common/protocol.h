@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 5 };
+enum { PROTOCOL_VERSION = 6 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -21,6 +21,7 @@ enum frame_type {
   FRAME_TUNNEL = 'N', /* from the agent: empty: the sandbox opened a stream to its proxy */
   FRAME_WAITING = 'H', /* from the agent: empty: a container is up and waits for its configuration */
   FRAME_RENEWED = 'J', /* from the agent: empty: the machine has applied its new identity */
+  FRAME_SUDO = 's', /* from the agent: token and pid (4 bytes each), then the words of a command that `sudo` asks to start, each ends in NUL */
   FRAME_GO = 'G', /* from the host: empty: the command may start */
   FRAME_SIGNAL = 'S', /* from the host: signal number (4 bytes), sent to the process group */
   FRAME_KILL = 'K', /* from the host: empty: kill the command and all its descendants */
@@ -34,6 +35,7 @@ enum frame_type {
   FRAME_EXPECT = 'e', /* from the host: during setup: `is` or `not`, path, device and inode of each mount */
   FRAME_IDENTITY = 'i', /* from the host: to a virtual machine: seed, time and names; after every clone and every resume */
   FRAME_LEAVE = 'l', /* from the host: empty: the container ends and the machine waits for the next setup */
+  FRAME_VERDICT = 'a', /* from the host: token (4 bytes), then 1 byte: 1 starts what `sudo` asked for, 0 refuses it */
   FRAME_DATA = 'D', /* both ways: bytes of a stream */
   FRAME_END = 'Q', /* both ways: empty: no more bytes from this side */
   FRAME_DROP = 'U', /* both ways: empty: the stream is closed in both directions */
@@ -47,6 +49,8 @@ enum {
   WINDOW = 262144, /* bytes of a command's output or of a stream that the agent may send before the host extends the window */
   STREAM_WINDOW = 1048576, /* bytes of a stream that the host may send before the agent extends the window */
   INPUT_WINDOW = 65536, /* bytes of standard input that the host may send before the agent extends the window */
+  ID_COUNT = 65536, /* users and groups of a sandbox with a root user */
+  USER_UID = 1000, /* the user and group `user` in a sandbox with a root user */
   SANDBOX_UID = 100000, /* the sandbox's user and group as the virtual machine's kernel sees them */
   VSOCK_PORT = 1024, /* where the agent listens in a machine without a virtio serial port */
   MAX_HOST_FRAME = 2097152, /* longest payload that a running agent accepts */
@@ -68,6 +72,9 @@ enum {
 #define READY_VERSION "Version" /* key in the ready frame: the protocol's version */
 #define READY_LANDLOCK "Landlock" /* key in the ready frame: Landlock's ABI, 0 for none */
 #define READY_GUARD "Guard" /* key in the ready frame: 1 when changes of names are supervised */
+#define READY_IDS "Ids" /* key in the ready frame: the host id of the sandbox's root user, where it has one */
+#define STAGE "/run/ringfence/stage" /* where the launcher assembles a writable root, in a mount namespace of its own */
+#define SUDO_SOCKET "/run/ringfence/sudo" /* where PID 1 takes the requests of `sudo` */
 #define READY_TOKEN "Token" /* key in the ready frame: what the host called this machine */
 #define READY_FILLED "Filled" /* key in the ready frame: when the machine's files had been copied in, in ns */
 
@@ -95,7 +102,12 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("cover", 2) /* TARGET TEXT */ \
   ROW("filter", 1) /* HEX */ \
   ROW("init", 1) /* FIELD */ \
-  ROW("user", 2) /* UID GID */
+  ROW("user", 2) /* UID GID */ \
+  ROW("ids", 4) /* STORED FIRST COUNT LOCKS */ \
+  ROW("lower", 3) /* SOURCE DEVICE INODE */ \
+  ROW("layer", 1) /* TARGET */ \
+  ROW("disk", 3) /* IMAGE DEVICE INODE */ \
+  ROW("own", 1) /* TARGET */
 
 /* A command, as a frame or as part of the configuration: each row is a name and how many arguments follow it. */
 #define COMMAND_FIELDS(ROW) \
@@ -106,7 +118,9 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("builtin", 0) \
   ROW("input", 0) \
   ROW("wait-for-start", 0) \
-  ROW("terminal", 2) /* COLUMNS ROWS */
+  ROW("terminal", 2) /* COLUMNS ROWS */ \
+  ROW("as", 1) /* USER */ \
+  ROW("owner", 1) /* USER */
 
 /* The configuration of an agent, besides the fields of a command: each row is a name and how many arguments follow it. */
 #define CONFIG_FIELDS(ROW) \
@@ -124,6 +138,8 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("protect-except", 1) /* NAMES */ \
   ROW("protect-path", 1) /* PATH */ \
   ROW("user", 2) /* UID GID */ \
+  ROW("root-user", 0) \
+  ROW("range-lock", 1) /* FD */ \
   ROW("wait-for-go", 0) \
   ROW("persistent", 0) \
   ROW("prefork", 0) \

@@ -1,11 +1,12 @@
 #include "init/config.h"
 #include "limits/limits.h"
+#include "session/users.h"
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
 
 #include <sys/mman.h>
 
-struct options options = {.handover_fd = -1};
+struct options options = {.handover_fd = -1, .range_lock = -1};
 
 static const struct field FIELDS[] = {CONFIG_FIELDS(FIELD_ROW)};
 
@@ -63,6 +64,8 @@ static bool add_to_list(const char *name, const char *const *arguments, size_t c
 
 static void set_option(const char *name, const char *const *arguments) {
   if (!strcmp(name, "user")) options.uid = arguments[0], options.gid = arguments[1];
+  else if (!strcmp(name, "root-user")) has_root_user = true;
+  else if (!strcmp(name, "range-lock")) options.range_lock = atoi(arguments[0]);
   else if (!strcmp(name, "wait-for-go")) options.wait_for_start = true;
   else if (!strcmp(name, "persistent")) options.persistent = true;
   else if (!strcmp(name, "prefork")) options.prefork = true;

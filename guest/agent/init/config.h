@@ -15,6 +15,7 @@ struct options {
   bool prefork;           /* starting a process is slow here */
   bool shared_network;    /* the sockets that the kernel lists are the host's */
   int proxy_port;         /* connections to it go to the host's proxy */
+  int range_lock;         /* holds the sandbox's range of ids while it is open; -1: the sandbox has none */
   int handover_fd;        /* where the host takes the proxy's listening socket; -1: connections use the channel */
 };
 

@@ -1,8 +1,8 @@
 #include "init/confine.h"
 #include "common/channel.h"
+#include "session/users.h"
 #include "session/session.h"
 
-#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
@@ -25,16 +25,25 @@ void map_user(const char *uid, const char *gid, unsigned outer) {
   write_text("/proc/self/uid_map", map);
 }
 
-void drop_privileges(bool has_ambient) {
-  for (int cap = 0; cap <= 63; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+static void reduce_privileges(uint64_t bounding, uint64_t permitted, bool has_ambient) {
+  for (int cap = 0; cap <= 63; cap++)
+    if (!(bounding >> cap & 1)) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
   if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) && has_ambient)
     die("ambient capabilities: %s", strerror(errno));
-  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  struct __user_cap_data_struct none[2] = {{0}};
-  if (syscall(SYS_capset, &header, none)) die("capset: %s", strerror(errno));
+  if (!set_capabilities(permitted, permitted)) die("capset: %s", strerror(errno));
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) die("no_new_privs: %s", strerror(errno));
   /* SECURITY: commands run with our uid; only this keeps them out of our memory and descriptors. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)) die("dumpable: %s", strerror(errno));
+}
+
+void drop_privileges(bool has_ambient) { reduce_privileges(0, 0, has_ambient); }
+
+/*
+ * SECURITY: the bounding set is what a program has that root starts. CAP_SYS_PTRACE is ours alone: with it PID 1 reads the
+ * arguments of calls that other users make, and no process without it may trace PID 1, whatever its user is.
+ */
+void keep_root_capabilities(void) {
+  reduce_privileges(ROOT_CAPABILITIES, ROOT_CAPABILITIES | AGENT_CAPABILITIES, true);
 }
 
 /* Not in the headers of the oldest system that we build on. */
@@ -64,7 +73,16 @@ static void allow_beneath(int ruleset, const char *path, uint64_t access) {
   close(fd);
 }
 
-int landlock_restrict(struct strings *writable, bool files) {
+/*
+ * Nobody may create device nodes. The rest of a writable root is the sandbox's own; what is not, such as /proc/sys, is
+ * mounted read-only.
+ */
+static uint64_t rights_of_root(uint64_t all, bool writable_root) {
+  uint64_t devices = LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK | ACCESS_IOCTL_DEV;
+  return writable_root ? all & ~devices : READ_ONLY;
+}
+
+int landlock_restrict(struct strings *writable, bool files, bool writable_root) {
   long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
   if (abi < 1) return 0;
   uint64_t all = (1ULL << 13) - 1;
@@ -76,7 +94,7 @@ int landlock_restrict(struct strings *writable, bool files) {
   int ruleset = (int)syscall(SYS_landlock_create_ruleset, &handled, abi >= 6 ? sizeof handled : abi >= 4 ? 16 : 8, 0);
   if (ruleset < 0) die("landlock: %s", strerror(errno));
   if (files) {
-    allow_beneath(ruleset, "/", READ_ONLY);
+    allow_beneath(ruleset, "/", rights_of_root(all, writable_root));
     for (size_t i = 0; i < writable->count; i++) allow_beneath(ruleset, writable->items[i], all);
   }
   if (syscall(SYS_landlock_restrict_self, ruleset, 0)) die("landlock: %s", strerror(errno));
@@ -91,6 +109,12 @@ void seccomp_load(int fd) {
   struct sock_fprog program = {.len = (unsigned short)(length / (ssize_t)sizeof *code), .filter = code};
   if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) die("seccomp: %s", strerror(errno));
   close(fd);
+}
+
+/* `0 1879113728 65536`: the second number. */
+static unsigned long first_host_id(const char *map) {
+  unsigned long inside = 0, outside = 0;
+  return sscanf(map, "%lu %lu", &inside, &outside) == 2 ? outside : 0;
 }
 
 /* Reports what the kernel says, not what was requested, so that the host can verify the layers. */
@@ -116,6 +140,9 @@ void report_ready(int landlock, bool supervised) {
     if (size > 0)
       id[size] = 0, used += (size_t)snprintf(text + used, sizeof text - used, "ns/%s:\t%s\n", SPACES[i], id);
   }
+  char map[64];
+  if (has_root_user && read_text_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof map) > 0)
+    used += (size_t)snprintf(text + used, sizeof text - used, READY_IDS ":\t%lu\n", first_host_id(map));
   if (machine_token)
     used += (size_t)snprintf(text + used, sizeof text - used, READY_TOKEN ":\t%s\n" READY_FILLED ":\t%lld\n",
                              machine_token, files_copied_at);

@@ -21,8 +21,10 @@ void limit_user_namespaces(bool allow_one);
 void map_user(const char *uid, const char *gid, unsigned outer);
 /* PLATFORM: gVisor has no ambient capabilities; without `has_ambient` that is not an error. */
 void drop_privileges(bool has_ambient);
+/* The same for a sandbox with a root user: keeps what its root user has, and what supervising other users needs. */
+void keep_root_capabilities(void);
 /* Returns Landlock's ABI version, or 0 when this kernel has none. */
-int landlock_restrict(struct strings *writable, bool files);
+int landlock_restrict(struct strings *writable, bool files, bool writable_root);
 void seccomp_load(int fd);
 /* Sends the ready frame with what the kernel says about this process. */
 void report_ready(int landlock, bool supervised);

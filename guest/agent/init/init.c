@@ -7,6 +7,7 @@
 #include "limits/limits.h"
 #include "session/session.h"
 #include "session/streams.h"
+#include "session/users.h"
 #include "supervise/protected_paths.h"
 #include "supervise/resolve.h"
 #include "supervise/supervise.h"
@@ -164,7 +165,7 @@ _Noreturn void serve_unconfined(int config) {
 
 /* The last steps of confinement, then the session or the single command. */
 static _Noreturn void confine_and_serve(int filter) {
-  int landlock = landlock_restrict(&options.writable, !options.whole_file_system);
+  int landlock = landlock_restrict(&options.writable, !options.whole_file_system, has_root_user);
   if (count_shared_memory && !options.shared_network) socket_usage_setup();
   signal(SIGIO, SIG_IGN); /* from a broken file lease (limits/disk_usage.c) */
   seccomp_load(filter);
@@ -189,7 +190,9 @@ _Noreturn void init_main(int config, int filter) {
   if (options.handover_fd >= 0) stream_raise_loopback_gso();
   /* Bubblewrap makes the mounts as user 0 of its namespace; a nested one gives the user its own uid back. */
   if (options.uid) map_user(options.uid, options.gid, 0);
-  drop_privileges(true);
+  if (options.range_lock >= 0) fcntl(options.range_lock, F_SETFD, FD_CLOEXEC);
+  if (has_root_user) keep_root_capabilities();
+  else drop_privileges(true);
   confine_and_serve(filter);
 }
 

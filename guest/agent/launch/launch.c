@@ -1,5 +1,6 @@
 #include "launch/launch.h"
 #include "common/channel.h"
+#include "launch/writable_root.h"
 #include "supervise/resolve.h"
 
 #include <grp.h>
@@ -78,7 +79,7 @@ static int memory_file(const void *data, size_t length) {
  * SECURITY: mounts exactly the inode that the policy checked. A path that was replaced since, or that contains a
  * symbolic link, is refused.
  */
-static int open_source(const char *path, const char *dev, const char *ino) {
+int open_source(const char *path, const char *dev, const char *ino) {
   int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
   struct stat stat;
   if (fd < 0 || fstat(fd, &stat)) die("cannot open %s: %s", path, strerror(errno));
@@ -157,6 +158,11 @@ static void apply(const char *name, char **arguments) {
   else if (!strcmp(name, "cover")) cover_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "file-from-contents")) receive_file(arguments[0], arguments[1]);
   else if (!strcmp(name, "user")) set_user(arguments[0], arguments[1]);
+  else if (!strcmp(name, "ids")) root_set_ids(arguments);
+  else if (!strcmp(name, "lower")) root_add_lower(arguments);
+  else if (!strcmp(name, "layer")) root_add_layer(arguments);
+  else if (!strcmp(name, "disk")) root_set_disk(arguments);
+  else if (!strcmp(name, "own")) root_add_own(arguments);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
   else strings_add(&config, arguments[0]);
 }
@@ -249,6 +255,13 @@ static void prepare_arguments(struct strings *argv, char *owner) {
   strings_add(argv, number_text(control_fd));
 }
 
+/* The agent keeps the range of ids as long as it lives. */
+static void assemble_root(void) {
+  root_assemble();
+  strings_add(&config, "range-lock");
+  strings_add(&config, number_text(root_lock()));
+}
+
 _Noreturn void launch_main(void) {
   struct strings argv = {0};
   char *no_environment[] = {NULL};
@@ -263,6 +276,7 @@ _Noreturn void launch_main(void) {
   each_operation(apply);
   if (contents_fd >= 0) close(contents_fd);
   if (!bwrap_path) die("launch vector: no bwrap");
+  if (root_is_wanted()) assemble_root();
   prepare_arguments(&argv, owner);
   change_user();
   die_with_parent(parent); /* setresuid clears the parent-death signal */

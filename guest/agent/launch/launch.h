@@ -11,6 +11,9 @@ void die_with_parent(pid_t parent);
 /* The argv[0] that names the owner of a sandbox: OWNER_PREFIX-<pid namespace>-<pid>-<start time>. */
 char *owner_process_name(pid_t owner);
 
+/* Opens a path that must be this inode and contains no symbolic link. The descriptor survives exec. */
+int open_source(const char *path, const char *dev, const char *ino);
+
 /* run_as.c: `enter UID GID [CGROUP…] -- PROGRAM …` joins cgroups, switches the user and executes a program. */
 _Noreturn void run_as_main(char **argv);
 void join_cgroup(const char *directory);

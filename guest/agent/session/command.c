@@ -3,6 +3,7 @@
 #include "common/message.h"
 #include "files/files.h"
 #include "limits/limits.h"
+#include "session/users.h"
 #include "supervise/supervise.h"
 
 #include <dirent.h>
@@ -15,7 +16,7 @@ static const struct field FIELDS[] = {COMMAND_FIELDS(FIELD_ROW)};
 bool is_command_field(const char *name) { return find_field(FIELDS, LENGTH(FIELDS), name); }
 
 /* A later value of a variable replaces an earlier one. */
-static void set_variable(struct strings *env, const char *entry) {
+void set_variable(struct strings *env, const char *entry) {
   size_t name = strcspn(entry, "=") + 1;
   for (size_t i = 0; i < env->count; i++)
     if (!strncmp(env->items[i], entry, name)) {
@@ -31,6 +32,8 @@ void parse_command_field(struct command_spec *spec, const char *name, char **at,
   if (!strcmp(name, "argv")) strings_add(&spec->argv, arguments[0]);
   else if (!strcmp(name, "env")) set_variable(&spec->env, arguments[0]);
   else if (!strcmp(name, "cwd")) spec->cwd = arguments[0];
+  else if (!strcmp(name, "as")) spec->user = arguments[0];
+  else if (!strcmp(name, "owner")) spec->owner = arguments[0];
   else if (!strcmp(name, "builtin")) spec->builtin = true;
   else if (!strcmp(name, "input")) spec->input = true;
   else if (!strcmp(name, "wait-for-start")) spec->wait_for_start = true;
@@ -150,6 +153,7 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
     if (setsid() < 0 || ioctl(0, TIOCSCTTY, 0)) die("cannot open the terminal: %s", strerror(errno));
   } else setpgid(0, 0);
   umask(022); /* PID 1 has umask 0, because it creates files with modes that are already masked */
+  if (has_root_user) become_user(spec);
   if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
   set_rlimits(&spec->rlimits);
   set_scheduler_slice();

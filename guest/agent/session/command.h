@@ -7,6 +7,8 @@
 struct command_spec {
   struct strings argv, env, rlimits;
   const char *cwd;
+  const char *user;             /* runs as this user, where the sandbox has a root user; NULL: as `user` */
+  const char *owner;            /* of a file operation: new files belong to this user */
   bool builtin;                 /* argv names one of our own file operations */
   bool input;                   /* standard input stays open */
   bool wait_for_start;          /* waits for FRAME_GO before it starts */

@@ -38,6 +38,8 @@ export type BubblewrapParts = {
   readonly sabotage?: (vector: readonly string[]) => readonly string[]
 }
 
+/** In the user namespace of a writable root. */
+const ROOT_USER = { uid: 0, gid: 0 }
 const CONTROL = 3
 /** The descriptor on which the agent hands over the proxy's listening socket. */
 const HANDOVER = 4
@@ -77,6 +79,7 @@ class Bubblewrap implements Backend, Wrapper {
   readonly emulated = false
   readonly reviews = true
   readonly mountsVolumes = true
+  readonly writableRoots = true
   readonly #parts: BubblewrapParts
   #layout: SystemLayout | undefined
   #cgroups: CgroupHost | undefined
@@ -191,7 +194,7 @@ class Bubblewrap implements Backend, Wrapper {
   ): readonly string[] {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
-    const user = plan.runAs ?? caller()
+    const user = plan.root ? ROOT_USER : (plan.runAs ?? caller())
     const handoverFd = control >= 0 && plan.network.mode === 'fetch' ? HANDOVER : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
@@ -238,6 +241,7 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
   readonly #transport: GuestTransport & { readonly isOpen: boolean }
+  readonly #mayRunAlone: boolean
 
   constructor(
     plan: Plan,
@@ -245,12 +249,14 @@ class BubblewrapSandbox extends GuestSandbox {
     alone: (command: Command, io: ExecIo) => Promise<ExecResult>,
   ) {
     super(plan, transport)
+    // The host's streams belong to a user that does not exist in a sandbox with users of its own.
+    this.#mayRunAlone = plan.root === undefined
     this.#alone = alone
     this.#transport = transport
   }
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = io.last && !this.#transport.isOpen && areTimeLimits(io.limits ?? {})
+    const alone = this.#mayRunAlone && io.last && !this.#transport.isOpen && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }

@@ -1,15 +1,15 @@
-import { LAUNCH_VARIABLE } from '../../host/guest/protocol.ts'
+import { LAUNCH_VARIABLE, STAGE } from '../../host/guest/protocol.ts'
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
-import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
+import { type Mount, type PathFact, type Plan, PROXY_PORT, type WritableRoot } from '../../model/plan.ts'
 import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
 
 /**
  * Translates a plan to the launch vector that our launcher (guest/agent) reads.
  *
  *   launcher: cgroup D · bind ro|rw SRC DEV INO DST · arg A · file DST TEXT · contents FD · file-from-contents DST BYTES · filter HEX ·
- *             init FIELD
+ *             init FIELD · ids … · lower SRC DEV INO · layer DST · disk IMAGE DEV INO · own DST
  *   bwrap:    --unshare-… --ro-bind-fd 7 /usr … --bind-fd 9 /home/u/project …
  *   init:     env K=V · argv A · cwd D · report-network G · supervise D · protect-… · writable D · readonly D · mask … · rlimit …
  *
@@ -53,13 +53,7 @@ export type LaunchContext = {
 const arg = (...values: readonly string[]): string[] => values.flatMap((value) => ['arg', value])
 const init = (...values: readonly string[]): string[] => values.flatMap((value) => ['init', value])
 
-const NAMESPACES = [
-  '--unshare-user',
-  '--unshare-pid',
-  '--unshare-ipc',
-  '--unshare-uts',
-  '--unshare-cgroup-try',
-]
+const NAMESPACES = ['--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try']
 const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname', 'sandbox']
 // The agent needs these to finish the mounts; it drops all of them before the command starts.
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
@@ -89,6 +83,8 @@ const PROC_HIDDEN = [
   '/proc/sched_debug',
 ]
 const MB = 1024 * 1024
+/** The size of `/run` in a writable root, in memory. */
+const RUN_MB = 16
 
 /** The launch vector for one command, or for a persistent sandbox that takes commands on its channel. */
 export function launchVector(
@@ -106,7 +102,10 @@ export function launchVector(
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
     'filter',
     context.filter,
-    ...arg(...NAMESPACES, ...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
+    ...(plan.root ? rootOperations(plan.root, plan.own) : []),
+    // The launcher is in the user namespace of a writable root already.
+    ...arg(...(plan.root ? [] : ['--unshare-user']), ...NAMESPACES),
+    ...arg(...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
     ...arg(...(context.uid === 0 ? [] : ['--uid', '0', '--gid', '0'])),
     ...arg(
       ...SESSION,
@@ -114,10 +113,38 @@ export function launchVector(
       'ALL',
       ...capabilities(plan, context).flatMap((name) => ['--cap-add', name]),
     ),
-    ...(grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)),
+    ...rootArguments(plan, context),
     ...init(...agentFields(plan, command, context)),
   ]
 }
+
+const rootArguments = (plan: Plan, context: LaunchContext): string[] =>
+  plan.root ? writableRoot(plan, context) : grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)
+
+/** What the launcher assembles before bubblewrap starts. */
+const rootOperations = ({ ids, layers, disk }: WritableRoot, own: readonly string[]): string[] => [
+  ...['ids', String(ids.stored), String(ids.first), String(ids.count), ids.locks],
+  ...['disk', disk.real, disk.dev, disk.ino],
+  ...layers.flatMap(({ target, lower }) => [
+    ...lower.flatMap(({ real, dev, ino }) => ['lower', real, dev, ino]),
+    'layer',
+    target,
+  ]),
+  ...own.flatMap((target) => ['own', target]),
+]
+
+/** Kept by the agent, in the sandbox's own user namespace; it gives most of them to the sandbox's root user. */
+const ROOT_USER_CAPABILITIES = [
+  'CAP_CHOWN',
+  'CAP_DAC_OVERRIDE',
+  'CAP_FOWNER',
+  'CAP_FSETID',
+  'CAP_KILL',
+  'CAP_SETGID',
+  'CAP_SETUID',
+  'CAP_NET_BIND_SERVICE',
+  'CAP_SYS_PTRACE',
+]
 
 // An overlay uses the capabilities of the process that mounted it: it copies files up with their owners and modes.
 const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CAP_FSETID', 'CAP_MKNOD']
@@ -126,7 +153,7 @@ const capabilities = (plan: Plan, { uid, handoverFd }: LaunchContext): readonly 
   ...AGENT_CAPABILITIES,
   ...(handoverFd === undefined ? [] : [LOOPBACK_CAPABILITY]),
   ...(uid === 0 ? [] : [MAPPING_CAPABILITY]),
-  ...(overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
+  ...(plan.root ? ROOT_USER_CAPABILITIES : overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
 ]
 
 /** `danger-full-access`: the host's root, but without its processes, kernel settings and devices. */
@@ -139,6 +166,28 @@ function hostRoot(plan: Plan): string[] {
     ...stagedMounts(plan),
   ]
 }
+
+/** The root that the launcher assembled; its `/etc` and `/var` come from its layers. */
+function writableRoot(plan: Plan, { bootId }: LaunchContext): string[] {
+  return [
+    ...arg('--bind', `${STAGE}/root`, '/'),
+    ...arg('--proc', '/proc', '--dev', '/dev'),
+    ...arg('--perms', '1777', ...tmpSize(plan), '--tmpfs', '/tmp', '--perms', '0755'),
+    ...arg('--size', String(RUN_MB * MB), '--tmpfs', '/run'),
+    ...arg('--perms', '0755', '--dir', '/run/ringfence', '--perms', '1777', '--dir', '/run/lock'),
+    ...(bootId ? boot(bootId) : []),
+    ...files(plan),
+    ...stagedMounts(plan),
+  ]
+}
+
+/** The host's id would not change when a sandbox that was paused without its memory starts again. */
+const boot = (id: string): string[] => [
+  ...arg('--perms', '0444'),
+  'cover',
+  '/proc/sys/kernel/random/boot_id',
+  `${id}\n`,
+]
 
 function privateRoot(plan: Plan, context: LaunchContext): string[] {
   const { layout } = context
@@ -193,10 +242,7 @@ function etc(plan: Plan, { layout, uid, gid, bootId }: LaunchContext): string[] 
     ...(plan.network.mode === 'full'
       ? []
       : file('/etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')),
-    // The host's would not change when a sandbox that was paused without its memory starts again.
-    ...(home && bootId
-      ? [...arg('--perms', '0444'), 'cover', '/proc/sys/kernel/random/boot_id', `${bootId}\n`]
-      : []),
+    ...(home && bootId ? boot(bootId) : []),
   ]
 }
 
@@ -244,6 +290,8 @@ const grants = (plan: Plan): readonly Mount[] =>
  * in a directory of ours, and the agent moves them and refuses every symbolic link.
  */
 const isNested = (plan: Plan, mount: Mount): boolean =>
+  // A writable root is such a mount.
+  plan.root !== undefined ||
   plan.mounts.some((other) => mount.target !== other.target && isWithin(mount.target, other.target))
 
 const outer = (plan: Plan): readonly Mount[] => grants(plan).filter((mount) => !isNested(plan, mount))
@@ -276,6 +324,7 @@ const stagedMounts = (plan: Plan): string[] =>
 
 function agentFields(plan: Plan, command: Command | 'persistent', context: LaunchContext): string[] {
   return [
+    ...(plan.root ? ['root-user'] : []),
     ...(command === 'persistent' ? ['persistent'] : command.argv.flatMap((value) => ['argv', value])),
     ...(context.waitForGo ? ['wait-for-go'] : []),
     ...(plan.tracesAccess ? ['trace'] : []),
@@ -312,7 +361,10 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
     ...(memoryMb !== undefined && agentHolds.memory
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
       : []),
-    ...(diskMb !== undefined ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)] : []),
+    // The size of its own disk limits a sandbox that has one.
+    ...(diskMb !== undefined && !plan.root
+      ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)]
+      : []),
     ...(watched(plan) ? ['check-interval', '25'] : []),
   ]
 }

@@ -1,5 +1,5 @@
 import { readlinkSync } from 'node:fs'
-import { READY_GUARD, READY_LANDLOCK } from '../../host/guest/protocol.ts'
+import { READY_GUARD, READY_IDS, READY_LANDLOCK } from '../../host/guest/protocol.ts'
 
 const NAMESPACES = ['user', 'pid', 'mnt', 'ipc', 'uts', 'net', 'cgroup']
 
@@ -15,6 +15,7 @@ export function layersOf(status: ReadonlyMap<string, string>, cgroup: boolean): 
     ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
     ...(status.get('NoNewPrivs') === '1' ? ['no-new-privs'] : []),
     ...(none('CapEff') && none('CapBnd') ? ['no-capabilities'] : []),
+    ...(status.has(READY_IDS) ? [`root-user(host id ${status.get(READY_IDS)})`] : []),
     ...(Number(status.get(READY_LANDLOCK)) > 0 ? [`landlock(abi ${status.get(READY_LANDLOCK)})`] : []),
     ...(status.get(READY_GUARD) === '1' ? ['guard'] : []),
     ...(cgroup ? ['cgroup'] : []),

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '5'
+export const PROTOCOL_VERSION = '6'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -31,6 +31,8 @@ export const AGENT_FRAMES = {
   waiting: 'H',
   /** empty: the machine has applied its new identity */
   renewed: 'J',
+  /** token and pid (4 bytes each), then the words of a command that `sudo` asks to start, each ends in NUL */
+  sudo: 's',
   /** bytes of a stream */
   data: 'D',
   /** empty: no more bytes from this side */
@@ -69,6 +71,8 @@ export const HOST_FRAMES = {
   identity: 'i',
   /** empty: the container ends and the machine waits for the next setup */
   leave: 'l',
+  /** token (4 bytes), then 1 byte: 1 starts what `sudo` asked for, 0 refuses it */
+  verdict: 'a',
   /** bytes of a stream */
   data: 'D',
   /** empty: no more bytes from this side */
@@ -91,6 +95,10 @@ export const WINDOW = 262_144
 export const STREAM_WINDOW = 1_048_576
 /** bytes of standard input that the host may send before the agent extends the window */
 export const INPUT_WINDOW = 65_536
+/** users and groups of a sandbox with a root user */
+export const ID_COUNT = 65_536
+/** the user and group `user` in a sandbox with a root user */
+export const USER_UID = 1000
 /** the sandbox's user and group as the virtual machine's kernel sees them */
 export const SANDBOX_UID = 100_000
 /** where the agent listens in a machine without a virtio serial port */
@@ -105,6 +113,12 @@ export const READY_VERSION = 'Version'
 export const READY_LANDLOCK = 'Landlock'
 /** key in the ready frame: 1 when changes of names are supervised */
 export const READY_GUARD = 'Guard'
+/** key in the ready frame: the host id of the sandbox's root user, where it has one */
+export const READY_IDS = 'Ids'
+/** where the launcher assembles a writable root, in a mount namespace of its own */
+export const STAGE = '/run/ringfence/stage'
+/** where PID 1 takes the requests of `sudo` */
+export const SUDO_SOCKET = '/run/ringfence/sudo'
 /** key in the ready frame: what the host called this machine */
 export const READY_TOKEN = 'Token'
 /** key in the ready frame: when the machine's files had been copied in, in ns */
@@ -168,6 +182,11 @@ export const LAUNCH_OPERATIONS: Readonly<Record<string, number>> = {
   filter: 1, // HEX
   init: 1, // FIELD
   user: 2, // UID GID
+  ids: 4, // STORED FIRST COUNT LOCKS
+  lower: 3, // SOURCE DEVICE INODE
+  layer: 1, // TARGET
+  disk: 3, // IMAGE DEVICE INODE
+  own: 1, // TARGET
 }
 
 /** A command, as a frame or as part of the configuration, with how many arguments each takes. */
@@ -180,6 +199,8 @@ export const COMMAND_FIELDS: Readonly<Record<string, number>> = {
   input: 0,
   'wait-for-start': 0,
   terminal: 2, // COLUMNS ROWS
+  as: 1, // USER
+  owner: 1, // USER
 }
 
 /** The configuration of an agent, besides the fields of a command, with how many arguments each takes. */
@@ -198,6 +219,8 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   'protect-except': 1, // NAMES
   'protect-path': 1, // PATH
   user: 2, // UID GID
+  'root-user': 0,
+  'range-lock': 1, // FD
   'wait-for-go': 0,
   persistent: 0,
   prefork: 0,

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
-import type { Mask, Mount, PathFact } from '../../model/plan.ts'
+import type { Mask, Mount, PathFact, WritableRoot } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec, Unlisted } from '../../model/spec.ts'
 import { hardDenied, hasMountSyntax, refuseTarget } from '../paths/mount.ts'
 import { judgePath, NOT_HERE, type PathEvidence } from '../paths/paths.ts'
@@ -63,6 +63,8 @@ export type Facts = {
   readonly volumes?:
     | readonly { readonly target: string; readonly fact: PathFact; readonly mode: 'ro' | 'rw' }[]
     | undefined
+  /** The root file system that was prepared for this sandbox. */
+  readonly root?: WritableRoot | undefined
   /** Facts for network mode `fetch`. */
   readonly egress?: EgressFacts | undefined
   /** Empty directories for overlays, one per possible writable mount. */
@@ -134,6 +136,25 @@ export function volumeMounts({ volumes = [] }: Facts, preset: Preset): readonly 
       throw new SandboxError('invalid-input', `\`${target}\` is asked for writing in the read-only preset`)
     return { ...fact, target, mode }
   })
+}
+
+/**
+ * The sandbox's own root, if the spec asks for one. SECURITY: a writable mount of the host would have to be written as a
+ * user of the host, so the two are refused together.
+ */
+export function grantedRoot(spec: Spec, facts: Facts, mounts: readonly Mount[]): WritableRoot | undefined {
+  if (spec.root !== 'writable') return undefined
+  const mounted = mounts.find(({ mode }) => mode === 'rw')
+  const other = mounted ? `the writable mount \`${mounted.target}\`` : spec.review ? 'review' : undefined
+  if (other !== undefined)
+    throw new SandboxError('unsupported', `a writable root and ${other} are not supported together`, {
+      hint: 'mount it read-only, or leave out `root`',
+    })
+  if (!facts.root)
+    throw new SandboxError('unsupported', 'a writable root exists only on a server', {
+      hint: 'leave out `root`',
+    })
+  return facts.root
 }
 
 /** With review, every writable mount gets an overlay; a mount that cannot have one is refused. */

@@ -10,6 +10,8 @@ export type AuthorizeOptions = {
   /** A path inside the sandbox; default: the workspace. */
   readonly cwd?: string
   readonly env?: Readonly<Record<string, string>>
+  /** A user of a sandbox with a root user; default: `user`. */
+  readonly user?: string
   /** Answers `ask`: true if a human approved this command, or an answer with who and why. */
   readonly approve?: (decision: Decision, execId: string) => Answered | Promise<Answered>
 }

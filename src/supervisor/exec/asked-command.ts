@@ -18,7 +18,15 @@ export function askedCommand(command: string | readonly string[]): AskedCommand 
 }
 
 /** The command in the form that a backend runs. */
-export function placed(asked: AskedCommand, { cwd, env }: Pick<Command, 'cwd' | 'env'>): Command {
+export function placed(
+  asked: AskedCommand,
+  { cwd, env, user }: Pick<Command, 'cwd' | 'env' | 'user'>,
+): Command {
   const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
-  return { argv, ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) }
+  return {
+    argv,
+    ...(cwd === undefined ? {} : { cwd }),
+    ...(env === undefined ? {} : { env }),
+    ...(user === undefined ? {} : { user }),
+  }
 }

@@ -12,6 +12,8 @@ export type ExecRequest = {
   readonly command: string | readonly string[]
   readonly cwd?: string | undefined
   readonly env?: Readonly<Record<string, string>> | undefined
+  /** A user of a sandbox with a root user; default: `user`. */
+  readonly user?: string | undefined
   /** All of standard input, or `open` to write to it while the command runs. */
   readonly stdin?: Uint8Array | 'open' | undefined
   readonly timeoutMs?: number | undefined
@@ -64,6 +66,7 @@ export class ExecSession {
     this.#running = await sandbox.spawn(request.command, {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
+      ...(request.user === undefined ? {} : { user: request.user }),
       ...(request.stdin || request.terminal ? { stdin: true } : {}),
       ...(request.terminal ? { terminal: request.terminal } : {}),
       ...(request.timeoutMs === undefined ? {} : { limits: { wallMs: request.timeoutMs } }),

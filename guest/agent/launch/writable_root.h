@@ -1,0 +1,20 @@
+/* A private, writable root with a root user, assembled by the launcher before bubblewrap starts. */
+#ifndef RINGFENCE_WRITABLE_ROOT_H
+#define RINGFENCE_WRITABLE_ROOT_H
+
+#include "common/common.h"
+
+/* Each takes the arguments of the operation of that name. */
+void root_set_ids(char **arguments);
+void root_add_lower(char **arguments);
+void root_add_layer(char **arguments);
+void root_set_disk(char **arguments);
+void root_add_own(char **arguments);
+
+bool root_is_wanted(void);
+/* Takes a range of ids, becomes its root user and mounts the root at STAGE/root. */
+void root_assemble(void);
+/* The descriptor that holds the range; PID 1 must keep it open. */
+int root_lock(void);
+
+#endif

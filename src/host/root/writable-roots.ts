@@ -1,0 +1,117 @@
+import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { SandboxError } from '../../model/errors.ts'
+import type { IdRanges, PathFact, RootLayer, WritableRoot } from '../../model/plan.ts'
+import { hostPath } from '../files/facts.ts'
+import { caller } from '../system.ts'
+import { baseTree } from './base-tree.ts'
+import { DiskImages, formatter } from './disk-image.ts'
+import { idRanges } from './id-ranges.ts'
+
+/** The name of the disk in a sandbox's private directory. */
+const DISK = 'disk'
+
+const RETRY_MS = 60_000
+
+/** What a root needs. */
+export type RootRequest = {
+  /** The sandbox's private directory; it takes the disk, and a disk that is there is used again. */
+  readonly dir: string
+  readonly diskMb: number
+  /** Unpacked image trees, the topmost first, that belong to the host's root user; absent: the host's programs. */
+  readonly lower?: readonly string[] | undefined
+}
+
+const factOf = (path: string): PathFact => {
+  const { fact } = hostPath(path)
+  if (!fact) throw new SandboxError('launch-failed', `\`${path}\` is missing`)
+  return fact
+}
+
+/** Prepares root file systems that belong to one sandbox each. */
+export class WritableRoots {
+  readonly #dir: string
+  readonly #agent: string
+  #ids: IdRanges | { readonly reason: string } | undefined
+  #disks: DiskImages | undefined
+  #base: Promise<string> | undefined
+  /** Why a root could not be started here, and when. */
+  #failed: { readonly reason: string; readonly at: number } | undefined
+
+  /** `dir` holds the copies of the host's files; `agent` becomes `sudo`. */
+  constructor(dir: string, agent: string) {
+    this.#dir = dir
+    this.#agent = agent
+  }
+
+  /** Why this host has no writable roots; undefined if it has. */
+  unavailable(): { readonly reason: string; readonly fix: string } | undefined {
+    if (process.platform !== 'linux') return { reason: 'a writable root needs Linux', fix: 'use Linux' }
+    if (caller().uid !== 0)
+      return {
+        reason: 'a writable root needs a server that runs as root',
+        fix: 'start `ringfence serve` as root',
+      }
+    if (!formatter()) return { reason: 'mkfs.ext4 is not installed', fix: 'apt-get install e2fsprogs' }
+    if (!existsSync('/dev/loop-control'))
+      return {
+        reason: 'there are no loop devices',
+        fix: 'modprobe loop, or pass /dev/loop-control to this container',
+      }
+    this.#ids ??= idRanges()
+    if ('reason' in this.#ids)
+      return { reason: this.#ids.reason, fix: 'free these ids in /etc/subuid and /etc/subgid' }
+    return this.#failed === undefined || Date.now() - this.#failed.at > RETRY_MS
+      ? undefined
+      : {
+          reason: this.#failed.reason,
+          fix: 'Linux 5.19 or newer with overlay and id-mapped mounts is needed',
+        }
+  }
+
+  /** Remembers for a while that this host cannot start a root, so that other sandboxes do without. */
+  fail(reason: string): void {
+    this.#failed = { reason, at: Date.now() }
+  }
+
+  /** Whether a private directory holds the disk of a root. */
+  has(dir: string): boolean {
+    return existsSync(join(dir, DISK))
+  }
+
+  /** The root of a new sandbox, or of one that was suspended. */
+  async prepare({ dir, diskMb, lower }: RootRequest): Promise<WritableRoot> {
+    const missing = this.unavailable()
+    if (missing) throw new SandboxError('unsupported', missing.reason, { hint: missing.fix })
+    const ids = this.#ids as IdRanges
+    mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
+    const layers = lower ? [{ target: '/', lower: lower.map(factOf) }] : await this.#hostLayers()
+    this.#disks ??= new DiskImages(this.#dir, ids.stored)
+    const disk = join(dir, DISK)
+    if (!existsSync(disk)) await this.#disks.create(disk, diskMb)
+    return { layers, disk: factOf(disk), ids }
+  }
+
+  /** The host's programs with a copy of what belongs to them. */
+  async #hostLayers(): Promise<readonly RootLayer[]> {
+    this.#base ??= this.#build()
+    const base = await this.#base.catch((error: unknown) => {
+      this.#base = undefined
+      throw error
+    })
+    return [
+      { target: '/', lower: [factOf(join(base, 'root'))] },
+      { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
+    ]
+  }
+
+  /** INVARIANT: called before this process has started a sandbox on one of the older copies. */
+  async #build(): Promise<string> {
+    const before = readdirSync(this.#dir)
+    const path = await baseTree(this.#dir, this.#agent)
+    for (const name of before)
+      if (/^(base-|\.draft-|spare-)/.test(name) && join(this.#dir, name) !== path)
+        rmSync(join(this.#dir, name), { recursive: true, force: true })
+    return path
+  }
+}
