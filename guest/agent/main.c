@@ -2,6 +2,7 @@
 #include "init/init.h"
 #include "launch/launch.h"
 #include "machine/machine.h"
+#include "sudo/sudo.h"
 
 #include <linux/landlock.h>
 
@@ -9,6 +10,8 @@
 int main(int argc, char **argv) {
   /* The kernel of a virtual machine starts us under this name and may add arguments from its command line. */
   if (getpid() == 1 && !strcmp(argv[0], "/init")) machine_main();
+  const char *slash = strrchr(argv[0], '/');
+  if (!strcmp(slash ? slash + 1 : argv[0], "sudo")) return sudo_main(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "launch")) launch_main();
   if (argc == 5 && !strcmp(argv[1], "init")) {
     control_fd = atoi(argv[4]);

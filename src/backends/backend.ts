@@ -30,6 +30,8 @@ export type ExecIo = {
   readonly last?: boolean | undefined
   /** For this command only, in addition to the plan's limits. */
   readonly limits?: Limits | undefined
+  /** Called before `sudo` inside the command starts something; it starts when this resolves. Absent: refused. */
+  readonly onSudo?: ((command: RaisedCommand) => Promise<void>) | undefined
 }
 
 /** The size of a terminal in characters. */
@@ -42,6 +44,9 @@ export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
   /** Gives the command its own terminal; all its output arrives as `stdout`. */
   readonly terminal?: TerminalSize | undefined
 }
+
+/** A command that `sudo` inside a command asks to start as another user of the sandbox. */
+export type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
 
 /** A command that runs; the caller writes to it, signals it and waits for its result. */
 export interface RunningCommand {

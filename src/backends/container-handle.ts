@@ -145,9 +145,11 @@ export class ContainerTransport implements GuestTransport {
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {
     const { group, pid: root } = this.container
-    const host = root === undefined ? undefined : hostPidOf(root, pid)
-    const own = host === undefined ? undefined : nestedIn(group, `ringfence-exec-${++this.#execs}`, limits)
-    return confinedTo(own, host)
+    const hostPid = (inner: number): number | undefined =>
+      root === undefined ? undefined : hostPidOf(root, inner)
+    const isKnown = hostPid(pid) !== undefined
+    const own = isKnown ? nestedIn(group, `ringfence-exec-${++this.#execs}`, limits) : undefined
+    return confinedTo(own, pid, hostPid)
   }
 
   async close(): Promise<void> {

@@ -1,3 +1,4 @@
+import type { SudoRequest } from '../host/guest/frames.ts'
 import type { GuestEnd, StartedProcess } from '../host/guest/process.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
 import { LimitedCommand, outcomeOf } from '../host/process/limited-command.ts'
@@ -10,16 +11,31 @@ import type { ExecIo, OutputStream, RunningCommand, StartIo, TerminalSize } from
 export type KernelCounts = { readonly oomKills: number; readonly pidsRefused: number }
 
 /** A cgroup that holds one command. */
-export type Confinement = { readonly counts: () => KernelCounts; readonly release: () => Promise<void> }
+export type Confinement = {
+  readonly counts: () => KernelCounts
+  /** Moves another process of the command, by its pid in the sandbox, into the cgroup. Throws if that fails. */
+  readonly join: (pid: number) => void
+  readonly release: () => Promise<void>
+}
 
 /** Moves one command into its own cgroup; throws if this host cannot. */
-export function confinedTo(own: Cgroup | undefined, hostPid: number | undefined): Confinement {
+export function confinedTo(
+  own: Cgroup | undefined,
+  pid: number,
+  hostPidOf: (pid: number) => number | undefined,
+): Confinement {
+  const hostPid = hostPidOf(pid)
   if (!own || hostPid === undefined)
     throw new SandboxError('unsupported', 'this host cannot enforce that limit for a single command', {
       hint: 'set memory, CPU and process limits when the sandbox is created',
     })
   own.join(hostPid)
-  return { counts: () => own.counts(), release: () => own.remove() }
+  const join = (other: number): void => {
+    const found = hostPidOf(other)
+    if (found === undefined) throw new SandboxError('wrong-state', 'the process is gone')
+    own.join(found)
+  }
+  return { counts: () => own.counts(), join, release: () => own.remove() }
 }
 
 /** After SIGKILL: a command that still exists then cannot be killed, so the whole sandbox is destroyed. */
@@ -71,7 +87,10 @@ export type LimitEnforcement = {
 
 /** What a command needs of its sandbox. */
 export type CommandParts = {
-  readonly start: (onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown) => StartedProcess
+  readonly start: (
+    onOutput: (stream: OutputStream, chunk: Uint8Array) => unknown,
+    onSudo: (request: SudoRequest) => Promise<void>,
+  ) => StartedProcess
   /** Destroys the whole sandbox, because a command in it cannot be killed. */
   readonly lose: (why: string) => void
 }
@@ -134,7 +153,10 @@ export class GuestCommand implements RunningCommand {
 
   async start(host: CommandParts): Promise<void> {
     this.#host = host
-    const guest = host.start((stream, chunk) => this.#command.take(stream, chunk))
+    const guest = host.start(
+      (stream, chunk) => this.#command.take(stream, chunk),
+      (request) => this.#admitSudo(request),
+    )
     this.#guest = guest
     if (this.isHeld) await this.#admit(guest)
     await guest.started
@@ -156,6 +178,13 @@ export class GuestCommand implements RunningCommand {
       await guest.ended
       throw error
     }
+  }
+
+  /** SECURITY: what `sudo` starts is recorded first, and enters the cgroup of this command before it runs. */
+  async #admitSudo({ pid, user, argv }: SudoRequest): Promise<void> {
+    if (!this.#io.onSudo) throw new SandboxError('unsupported', 'nobody records what `sudo` starts')
+    await this.#io.onSudo({ user, argv })
+    this.#confinement?.join(pid)
   }
 
   #confine(pid: number): Promise<Confinement> | undefined {

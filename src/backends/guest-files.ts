@@ -38,7 +38,7 @@ export type SharedFiles = GuestFiles & {
 export function guestFiles(
   builtin: RunBuiltin,
   isGranted: (path: string) => boolean,
-  ownedBy: (user: string) => SharedFiles,
+  ownedBy: (user: string) => SharedFiles = () => guestFiles(builtin, isGranted),
 ): SharedFiles {
   const run: Run = { builtin, isGranted }
   const infos = (argv: readonly [string, string, ...string[]]): Promise<readonly FileInfo[]> =>

@@ -73,7 +73,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     const fields = fieldsOf(command, io, guest.isHeld, this.#plan.root !== undefined)
     const pace = io.output === undefined ? 'result' : 'stream'
     const host: CommandParts = {
-      start: (onOutput) => session.start({ fields, onOutput, pace }),
+      start: (onOutput, onSudo) => session.start({ fields, onOutput, pace, onSudo }),
       lose: (why) => session.close(why),
     }
     await this.#counted(() => guest.start(host), guest.result)

@@ -21,6 +21,7 @@ import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
+import { Images } from '../supervisor/images/images.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
 import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
@@ -70,6 +71,7 @@ export type Grown = {
   readonly roots: WritableRoots
   readonly templates: Templates
   readonly volumes: Volumes
+  readonly images: Images
 }
 
 /** How often requests wake one sandbox. */
@@ -141,6 +143,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     templates,
     volumes: grown.volumes,
+    images: grown.images,
     volumeFiles,
     approvals,
     webhooks: new Webhooks({
@@ -225,7 +228,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     approvals,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openFrom(templates, openWithVolumes(volumes, opening(grown, approvals), newId)),
+    open: openFrom(templates, grown.images, openWithVolumes(volumes, opening(grown, approvals), newId)),
     suspended: {
       has: (id) => privateDirectories.has(id),
       remove: (id) => privateDirectories.remove(id),
@@ -270,6 +273,22 @@ export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volu
         maxMb: volumes.max_mb ?? 102_400,
         count: volumes.max_per_tenant ?? 100,
         totalMb: volumes.tenant_mb ?? 1_024_000,
+      }
+    },
+  })
+
+/** The images of this server; the settings are read again after each reload. */
+export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
+  new Images({
+    dir,
+    agent: agentPath(),
+    settings: () => {
+      const { images = {} } = ringfence.current()
+      return {
+        mirrors: images.mirror ?? [],
+        registries: images.registries,
+        maxMb: images.max_mb ?? 10_240,
+        maxFiles: images.max_files ?? 500_000,
       }
     },
   })

@@ -32,6 +32,7 @@ import {
 import {
   e2bParts,
   type Grown,
+  imagesOf,
   type Live,
   partsOf,
   retentionOf,
@@ -115,7 +116,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const templates = new Templates(store, join(stateDir, 'templates'))
   const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
-  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes }
+  const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
+  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes, images }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
@@ -166,6 +168,7 @@ async function recover(parts: ServerParts, { ringfence, privateDirectories }: Gr
   const recovered = await parts.supervisor.recover((keyId) => parts.keys.principalById(keyId))
   await privateDirectories.sweep(parts.supervisor.liveIds)
   void parts.volumes.sweep().catch(() => {})
+  void parts.images.sweep().catch(() => {})
   void parts.reviews.settle().catch(() => {})
   parts.webhooks.deliver()
   return recovered

@@ -111,12 +111,7 @@ async function fetchWith<T>(url: string | URL, options: SafeFetchOptions, read: 
 
 type Bounded = SafeFetchOptions & { readonly signal: AbortSignal }
 
-async function follow<T>(
-  policy: NetworkPolicy,
-  first: string,
-  options: Bounded,
-  read: Read<T>,
-): Promise<T> {
+async function follow<T>(policy: NetworkPolicy, first: string, options: Bounded, read: Read<T>): Promise<T> {
   const limit = Math.min(options.maxRedirects ?? MAX_REDIRECTS, MAX_REDIRECTS)
   const addresses: string[] = []
   let sent = firstRequest(options)

@@ -16,6 +16,7 @@ import type { Requester } from '../model/requester.ts'
 import type { Keys } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
+import type { Images } from '../supervisor/images/images.ts'
 import type { Reviews } from '../supervisor/snapshots/reviews.ts'
 import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
 import type { Templates } from '../supervisor/snapshots/templates.ts'
@@ -34,6 +35,7 @@ export type ServerParts = {
   readonly snapshots: Snapshots
   readonly templates: Templates
   readonly volumes: Volumes
+  readonly images: Images
   readonly volumeFiles: VolumeFiles
   readonly reviews: Reviews
   readonly keys: Keys

@@ -63,6 +63,20 @@ export class SandboxRecord {
     )
   }
 
+  /** Records what `sudo` starts inside a command; the sandbox contains it as it contains the command. */
+  raised(execId: string, user: string, argv: readonly string[]): Promise<void> {
+    return this.write(
+      this.#event('PolicyDecision', {
+        exec_id: execId,
+        subject: 'command',
+        command: redact(argv.join(' ')),
+        user,
+        action: 'sandbox',
+        reason: '`sudo` inside the sandbox',
+      }),
+    )
+  }
+
   /** Records the outcome of an approval, once. */
   answered(execId: string, answer: ApprovalAnswer): Promise<void> {
     return this.write(this.#event('Approval', { exec_id: execId, ...answerFields(answer) }))

@@ -144,7 +144,8 @@ export class Sandbox implements AsyncDisposable {
     try {
       // Settles only when nothing of the command is left, also if the permit was refused.
       const limits = this.#limitsFor(options)
-      const result = await this.#inside().exec(placed(asked, options), ioOf({ ...options, limits }, permit))
+      const io = { ...ioOf({ ...options, limits }, permit), onSudo: this.#onSudo(execId) }
+      const result = await this.#inside().exec(placed(asked, options), io)
       const decision = await permit
       const events = this.#record.endOf(execId, result)
       await (options.last ? this.#end(events) : this.#record.write(...events))
@@ -171,12 +172,17 @@ export class Sandbox implements AsyncDisposable {
         limits: this.#limitsFor(options),
         stdin,
         terminal,
+        onSudo: this.#onSudo(execId),
       })
       return this.#watched(running, execId, await permit)
     } catch (error) {
       await this.#recordFailure(execId, permit, error)
       throw error
     }
+  }
+
+  #onSudo(execId: string): NonNullable<ExecIo['onSudo']> {
+    return ({ user, argv }) => this.#record.raised(execId, user, argv)
   }
 
   /** SECURITY: output without a receiver is buffered in our memory, so it always has a limit. */

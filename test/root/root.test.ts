@@ -42,26 +42,27 @@ const said = async (sandbox: Sandbox, argv: readonly string[], user?: string): P
 describe('users', () => {
   test('commands run as `user`, and as root where asked', async () => {
     await using sandbox = await open()
-    console.log(await sandbox.layers())
-    console.log(
-      await said(sandbox, [
-        'bash',
-        '-c',
-        'id; pwd; ls -la / /home /home/user /usr/bin/sudo; env; df -h; cat /proc/self/status | grep Cap',
-      ]),
-    )
-    console.log(
-      await said(
-        sandbox,
-        [
-          'bash',
-          '-c',
-          'id; cat /proc/self/status | grep Cap; mkdir -p /app /data && touch /opt/x /usr/local/y /etc/z && ls -la /app /opt; chown 33:33 /opt/x; ls -l /opt/x; echo $HOME; mount | head -20',
-        ],
-        'root',
-      ),
-    )
     expect(await said(sandbox, ['id', '-u'])).toBe('1000\n')
     expect(await said(sandbox, ['id', '-u'], 'root')).toBe('0\n')
+  })
+
+  test('sudo', async () => {
+    await using sandbox = await open()
+    const sh = async (line: string) => {
+      await sandbox.files.write('/home/user/t.sh', line)
+      return said(sandbox, ['bash', '/home/user/t.sh'])
+    }
+    console.log(await sh('sudo id; echo $?'))
+    console.log(
+      await sh(
+        'sudo -u www-data id; sudo sh -c "exit 7"; echo $?; echo hello | sudo tee /opt/h; cat /opt/h; cd /tmp; sudo pwd; sudo env; sudo -i env; sudo FOO=1 sh -c "echo $FOO \\$FOO"',
+      ),
+    )
+    console.log(await sh('sudo sleep 100 & sleep 0.3; kill -TERM $!; wait $!; echo "status $?"; ps aux'))
+    console.log(
+      await sh(
+        'sudo sh -c "kill -9 \\$\\$"; echo $?; sudo nosuchprogram; echo $?; sudo -u nobodyhere id; echo $?; sudo',
+      ),
+    )
   })
 })

@@ -95,10 +95,12 @@ static void exec_program(struct command_spec *spec) {
 }
 
 /* SECURITY: the host may have to move the process, for example into a cgroup, before the command starts. */
-static void wait_for_start_message(int socket) {
+static void wait_for_start_message(int socket, bool is_sudo) {
   char kind, text[16];
   int fd;
-  if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != MESSAGE_START) _exit(EXIT_SETUP_FAILED);
+  if (receive_message(socket, &kind, text, sizeof text, &fd) >= 0 && kind == MESSAGE_START) return;
+  if (is_sudo) dprintf(2, "sudo: the host refused to start the command\n");
+  _exit(EXIT_SETUP_FAILED);
 }
 
 enum { ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
@@ -157,7 +159,7 @@ _Noreturn void exec_command(struct command_spec *spec, int socket, bool supervis
   if (chdir(spec->cwd)) die("cannot enter %s: %s", spec->cwd, strerror(errno));
   set_rlimits(&spec->rlimits);
   set_scheduler_slice();
-  if (spec->wait_for_start) wait_for_start_message(socket);
+  if (spec->wait_for_start) wait_for_start_message(socket, spec->is_sudo);
   if (supervised) start_supervision(socket);
   /* SECURITY: all descriptors except the standard three are closed, at exec or, without exec, now. */
   if (!close_other_fds(spec->builtin ? 0 : ON_EXEC)) die("close_range: %s", strerror(errno));

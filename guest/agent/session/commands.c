@@ -3,6 +3,8 @@
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/process_tree.h"
+#include "session/sudo.h"
+#include "session/users.h"
 #include "supervise/supervise.h"
 
 #include <poll.h>
@@ -37,7 +39,15 @@ bool commands_is_subreaper(pid_t pid) {
   return pid == prefork_pid();
 }
 
+struct command *command_of_subreaper(pid_t pid) {
+  struct command *command = commands;
+  while (command && command->subreaper != pid) command = command->next;
+  return command;
+}
+
 static void free_command(struct command *command) {
+  sudo_forget(command);
+  if (command->requests >= 0) close(command->requests);
   for (struct command **at = &commands; *at; at = &(*at)->next)
     if (*at == command) {
       *at = command->next;
@@ -116,6 +126,7 @@ static void close_if_open(int fd) {
 static void close_child_ends(const struct stdio_pipes *pipes, bool terminal) {
   close_if_open(pipes->in[0]);
   close_if_open(pipes->messages[1]);
+  close_if_open(pipes->requests[1]);
   if (terminal) return; /* one descriptor for all three */
   close_if_open(pipes->out[1]);
   close_if_open(pipes->errors[1]);
@@ -126,6 +137,7 @@ static void close_own_ends(const struct stdio_pipes *pipes) {
   close_if_open(pipes->out[0]);
   close_if_open(pipes->errors[0]);
   close_if_open(pipes->messages[0]);
+  close_if_open(pipes->requests[0]);
 }
 
 static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
@@ -140,13 +152,14 @@ static pid_t start_subreaper(struct command_spec *spec, struct stdio_pipes *pipe
   pid_t preforked = frozen ? 0 : prefork_assign(pipes, request, length);
   if (preforked) return preforked;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes->messages)) return -1;
+  if (has_root_user && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes->requests)) return -1;
   pid_t pid = fork();
   if (pid == 0) run_as_subreaper(spec, pipes, false);
   return pid;
 }
 
 const char *command_start(uint32_t id, struct command_spec *spec, const char *request, size_t length) {
-  struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+  struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
   struct command *command = calloc(1, sizeof *command);
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
   pid_t subreaper = start_subreaper(spec, &pipes, request, length);
@@ -158,7 +171,7 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
     return strerror(error);
   }
   *command = (struct command){
-      .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .next = commands};
+      .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .requests = pipes.requests[0], .next = commands};
   commands = command;
   command_count++;
   watch_command(command, &pipes);
@@ -209,8 +222,7 @@ static void subreaper_exited(struct command *command, int status) {
 }
 
 bool commands_subreaper_exited(pid_t pid, int status) {
-  struct command *command = commands;
-  while (command && command->subreaper != pid) command = command->next;
+  struct command *command = command_of_subreaper(pid);
   if (!command) return false;
   subreaper_exited(command, status);
   return true;

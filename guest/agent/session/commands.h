@@ -11,6 +11,7 @@ struct command {
   struct watch messages; /* from the command's child and its subreaper */
   struct watch listener; /* supervised system calls */
   struct watch in, out[2];
+  int requests; /* to its subreaper: what `sudo` asks for; -1 without a root user */
   bool terminal;
   bool kill_requested; /* kill it as soon as its pid is known */
   bool exited;         /* its status is known */
@@ -37,6 +38,7 @@ void commands_resume_output(void);
 /* Returns whether the process was the subreaper of a command. */
 bool commands_subreaper_exited(pid_t pid, int status);
 bool commands_is_subreaper(pid_t pid);
+struct command *command_of_subreaper(pid_t pid);
 /* Reports to the host that this limit stopped every command. */
 void commands_report_limit(const char *limit);
 /*

@@ -54,7 +54,7 @@ static void receive_streams(struct msghdr *message, struct stdio_pipes *pipes) {
 static _Noreturn void wait_for_command(int socket) {
   static struct assignment assignment;
   struct command_spec spec;
-  struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, socket}};
+  struct stdio_pipes pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, socket}, {-1, -1}};
   struct iovec data = {&assignment, sizeof assignment};
   struct msghdr message = message_of(&data);
   control_fd = control_out = -1;

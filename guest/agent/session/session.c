@@ -6,6 +6,8 @@
 #include "session/process_tree.h"
 #include "session/streams.h"
 #include "session/subreaper.h"
+#include "session/sudo.h"
+#include "session/users.h"
 
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -65,6 +67,7 @@ static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_
   if (type == FRAME_IDENTITY) return renew_identity(payload, length);
   if (type == FRAME_LEAVE && machine_helper >= 0) _exit(EXIT_LEFT);
   if (type == FRAME_COMMAND) return start_command(id, payload, length);
+  if (type == FRAME_VERDICT) return sudo_handle_verdict(payload, length);
   if (type == FRAME_FREEZE) return commands_freeze(length == 1 && payload[0] == 1);
   if (type == FRAME_CONNECT) return stream_connect(id, length == 2 ? payload_number(payload, 2) : 0);
   if (stream_handle_frame(type, id, payload, length)) return;
@@ -122,5 +125,6 @@ _Noreturn void serve_session(const struct session *with) {
   watch_start(&signals, session->signals, READABLE, reap, NULL);
   channel_open(handle_frame, resume_output);
   if (session->prefork) prefork_create();
+  if (has_root_user) sudo_listen();
   event_loop_run(has_limits() ? limits.interval_ms : -1, check_limits);
 }

@@ -3,9 +3,12 @@
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/session.h"
+#include "session/sudo.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 
 /* SECURITY: a subreaper must not have the host's channel or descriptors of other commands. */
@@ -14,17 +17,49 @@ void close_all_except(int fd) {
   syscall(SYS_close_range, fd + 1, INT_MAX, 0); /* PLATFORM: gVisor reads the end of a range as a signed number */
 }
 
-static _Noreturn void reap_until_empty(pid_t child, int socket, bool terminal) {
-  close_all_except(socket);
-  /* The host may send a signal to the process group as soon as it knows the pid. */
-  if (!terminal) setpgid(child, child);
-  send_message(socket, MESSAGE_PID, &child, sizeof child, -1);
-  for (;;) {
-    int status;
-    pid_t pid = waitpid(-1, &status, 0);
+static void reap(pid_t child, int socket, int flags) {
+  int status;
+  for (pid_t pid; (pid = waitpid(-1, &status, flags));) {
     if (pid == child && !send_message(socket, MESSAGE_STATUS, &status, sizeof status, -1)) _exit(EXIT_SETUP_FAILED);
     if (pid < 0 && errno == ECHILD) _exit(0);
   }
+}
+
+/* The same, while it also starts what `sudo` asks for. */
+static _Noreturn void reap_and_serve(pid_t child, int socket, int requests) {
+  sigset_t children;
+  sigemptyset(&children);
+  sigaddset(&children, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &children, NULL);
+  int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) _exit(EXIT_SETUP_FAILED);
+  struct pollfd watched[2] = {{signals, POLLIN, 0}, {requests, POLLIN, 0}};
+  for (;;) {
+    struct signalfd_siginfo info;
+    reap(child, socket, WNOHANG);
+    if (poll(watched, 2, -1) < 0 && errno != EINTR) _exit(EXIT_SETUP_FAILED);
+    while (read(signals, &info, sizeof info) > 0) continue;
+    if (watched[1].revents & POLLIN) sudo_take_request(requests);
+    else if (watched[1].revents) watched[1].fd = -1;
+  }
+}
+
+static void close_all_except_both(int one, int other) {
+  int low = one < other ? one : other, high = one < other ? other : one;
+  if (low > 0) syscall(SYS_close_range, 0, low - 1, 0);
+  if (high - low > 1) syscall(SYS_close_range, low + 1, high - 1, 0);
+  syscall(SYS_close_range, high + 1, INT_MAX, 0);
+}
+
+static _Noreturn void reap_until_empty(pid_t child, const struct stdio_pipes *pipes, bool terminal) {
+  int socket = pipes->messages[1], requests = pipes->requests[1];
+  if (requests >= 0) close_all_except_both(socket, requests);
+  else close_all_except(socket);
+  /* The host may send a signal to the process group as soon as it knows the pid. */
+  if (!terminal) setpgid(child, child);
+  send_message(socket, MESSAGE_PID, &child, sizeof child, -1);
+  if (requests >= 0) reap_and_serve(child, socket, requests);
+  for (;;) reap(child, socket, 0);
 }
 
 /* PLATFORM: gVisor can only open it by name. */
@@ -74,7 +109,7 @@ _Noreturn void run_as_subreaper(struct command_spec *spec, struct stdio_pipes *p
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   pid_t child = preforked && !spec->builtin && !spec->wait_for_start && !session->supervised ? vfork() : fork();
   if (child < 0) die("cannot start a process: %s", strerror(errno));
-  if (child > 0) reap_until_empty(child, pipes->messages[1], spec->columns > 0);
+  if (child > 0) reap_until_empty(child, pipes, spec->columns > 0);
   if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("cgroup: %s", strerror(errno));
   dup2(pipes->in[0], 0);
   dup2(pipes->out[1], 1);

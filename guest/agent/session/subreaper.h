@@ -7,9 +7,9 @@
 
 #include "session/command.h"
 
-/* Both ends of a command's standard streams and of the socket to its subreaper; -1 when closed. */
+/* Both ends of a command's standard streams and of the sockets to its subreaper; -1 when closed. */
 struct stdio_pipes {
-  int in[2], out[2], errors[2], messages[2];
+  int in[2], out[2], errors[2], messages[2], requests[2];
 };
 
 bool open_stdio(const struct command_spec *spec, struct stdio_pipes *pipes);

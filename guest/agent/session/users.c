@@ -146,6 +146,6 @@ void become_user(struct command_spec *spec) {
     set_default(spec, "LOGNAME", user.name);
     set_default(spec, "SHELL", user.shell);
   }
-  switch_to_user(&user, true);
+  switch_to_user(&user, !spec->is_sudo || spec->columns);
   if (spec->builtin && spec->owner && user.uid == 0) set_owner(spec->owner);
 }

@@ -84,10 +84,10 @@ export class BubblewrapTransport implements GuestTransport {
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {
     const { group, companion } = this.#opened as Opened
-    const host = hostPidOf(companion.pid, pid)
     const name = `ringfence-exec-${++this.#execs}`
-    const own = host === undefined ? undefined : group?.nested(name, limits)
-    return confinedTo(own, host)
+    const hostPid = (inner: number): number | undefined => hostPidOf(companion.pid, inner)
+    const own = hostPid(pid) === undefined ? undefined : group?.nested(name, limits)
+    return confinedTo(own, pid, hostPid)
   }
 
   async close(): Promise<void> {

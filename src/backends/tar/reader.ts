@@ -81,7 +81,8 @@ export class TarReader {
       const size = number(head, 124, 12)
       const type = text(head, 156, 1)
       const isGnuName = this.#limits.image && type in GNU_NAMES
-      if (type !== 'x' && !isGnuName && !(this.#limits.image && type === 'g')) return this.#entry(head, size, long)
+      if (type !== 'x' && !isGnuName && !(this.#limits.image && type === 'g'))
+        return this.#entry(head, size, long)
       if (size > MAX_RECORDS) throw hostile('a name that is too long')
       const records = await this.#take(size + padOf(size))
       if (!records) throw hostile('a truncated record')
@@ -206,7 +207,9 @@ const text = (head: Buffer, at: number, width: number): string => bytesOf(head, 
 function number(head: Buffer, at: number, width: number): number {
   // GNU's form for numbers that do not fit: a set bit, then bytes.
   if ((head[at] ?? 0) === 0x80) {
-    const value = Number(head.subarray(at + 1, at + width).reduce((sum, byte) => sum * 256n + BigInt(byte), 0n))
+    const value = Number(
+      head.subarray(at + 1, at + width).reduce((sum, byte) => sum * 256n + BigInt(byte), 0n),
+    )
     if (!Number.isSafeInteger(value)) throw hostile('an invalid number')
     return value
   }

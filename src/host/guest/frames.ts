@@ -32,7 +32,17 @@ export type Frame =
   | { readonly kind: 'stdout' | 'stderr' | 'data'; readonly id: number; readonly bytes: Uint8Array }
   | { readonly kind: 'use'; readonly id: number; readonly use: Use }
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
+  | { readonly kind: 'sudo'; readonly id: number; readonly request: SudoRequest }
   | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
+
+/** What `sudo` in the sandbox asks to start. */
+export type SudoRequest = {
+  readonly token: number
+  /** The process that waits, inside the sandbox. */
+  readonly pid: number
+  readonly user: string
+  readonly argv: readonly string[]
+}
 
 /** The limits that the agent itself enforces. */
 type AgentLimit = (typeof LIMIT_NAMES)[number]
@@ -146,6 +156,8 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
         : undefined
     case AGENT_FRAMES.use:
       return useOf(id, payload)
+    case AGENT_FRAMES.sudo:
+      return sudoOf(id, payload)
     case AGENT_FRAMES.started:
       return { kind: 'started', id, pid: payload.length === 4 ? payload.readUInt32LE(0) : 0 }
     case AGENT_FRAMES.window:
@@ -153,6 +165,14 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
     default:
       return undefined
   }
+}
+
+function sudoOf(id: number, payload: Buffer): Frame | undefined {
+  const words = printable(payload.subarray(8), '\0').split('\0').slice(0, -1)
+  const [user, ...argv] = words
+  if (payload.length < 8 || user === undefined || argv.length === 0) return undefined
+  const request = { token: payload.readUInt32LE(0), pid: payload.readUInt32LE(4), user, argv }
+  return { kind: 'sudo', id, request }
 }
 
 const USES: Readonly<Record<string, Use['kind']>> = ACCESS_KINDS

@@ -1,7 +1,7 @@
 import { constants } from 'node:os'
 import type { Violation } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { type Frame, INPUT_WINDOW, WINDOW } from './frames.ts'
+import { type Frame, INPUT_WINDOW, type SudoRequest, WINDOW } from './frames.ts'
 import type { FrameListener, FrameSender } from './session.ts'
 
 /** A process that the agent should start. */
@@ -11,6 +11,8 @@ export type GuestRequest = {
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
   /** How the output is throttled; absent: not at all. */
   readonly pace?: Pace
+  /** Called when `sudo` in this command asks to start something; it starts when this resolves. Absent: refused. */
+  readonly onSudo?: ((request: SudoRequest) => Promise<void>) | undefined
 }
 
 /** `stream`: output is consumed as it arrives. `result`: output is kept in memory until the end. */
@@ -50,6 +52,14 @@ const LONG_RESULT_MS = 32
 let running = 0
 const MAX_VIOLATIONS = 1024
 
+/** The answer to a request of `sudo`. */
+export function verdict(token: number, allowed: boolean): Uint8Array {
+  const payload = Buffer.alloc(5)
+  payload.writeUInt32LE(token, 0)
+  payload[4] = allowed ? 1 : 0
+  return payload
+}
+
 /** One command in a session, as the host sees it. */
 export class GuestProcess implements FrameListener, StartedProcess {
   readonly started: Promise<GuestProcess>
@@ -59,6 +69,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
   readonly #id: number
   readonly #onOutput: GuestRequest['onOutput']
   readonly #pace: Pace | undefined
+  readonly #onSudo: GuestRequest['onSudo']
   readonly #violations: Violation[] = []
   #limit: GuestEnd['limit']
   #refused: string | undefined
@@ -81,6 +92,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     this.#id = id
     this.#onOutput = request.onOutput
     this.#pace = request.pace
+    this.#onSudo = request.onSudo
     running++
     this.started = new Promise((resolve, reject) => {
       this.#isStarted = resolve
@@ -97,9 +109,18 @@ export class GuestProcess implements FrameListener, StartedProcess {
     else if (frame.kind === 'window') this.#widen(frame.bytes)
     else if (frame.kind === 'violation') this.#note({ guarantee: frame.guarantee, details: frame.details })
     else if (frame.kind === 'limit') this.#limit = frame.limit
+    else if (frame.kind === 'sudo') void this.#answer(frame.request)
     else if (frame.kind === 'started') this.#begin(frame.pid)
     else if (frame.kind === 'exit') this.#exit({ signaled: frame.signaled, code: frame.code })
     else if (frame.kind === 'refused') this.#refuse(frame.text)
+  }
+
+  async #answer(request: SudoRequest): Promise<void> {
+    const allowed = await (this.#onSudo?.(request) ?? Promise.reject()).then(
+      () => true,
+      () => false,
+    )
+    if (!this.#over) this.#sender.send('verdict', this.#id, verdict(request.token, allowed))
   }
 
   #begin(pid: number): void {

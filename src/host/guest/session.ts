@@ -10,7 +10,7 @@ import {
   numberFrame,
   PROTOCOL_VERSION,
 } from './frames.ts'
-import { GuestProcess, type GuestRequest } from './process.ts'
+import { GuestProcess, type GuestRequest, verdict } from './process.ts'
 import { READY_VERSION } from './protocol.ts'
 import { GuestStream } from './stream.ts'
 
@@ -177,6 +177,8 @@ export class Session implements FrameSender {
     else if (one.kind === 'ready') this.#greet(one.status)
     else if (one.kind === 'renewed') this.#renewed.shift()?.()
     else if (one.kind === 'tunnel') this.#tunnel(one.id)
+    else if (one.kind === 'sudo' && !this.#listeners.has(one.id))
+      this.send('verdict', one.id, verdict(one.request.token, false))
     else this.#listeners.get(one.id)?.hear(one)
   }
 

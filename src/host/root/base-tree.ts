@@ -14,14 +14,12 @@ import {
 } from 'node:fs'
 import { cp } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { SandboxError } from '../../model/errors.ts'
 import { USER_UID } from '../guest/protocol.ts'
-import { run } from '../process/run.ts'
 import { hostFingerprint, observeLayout, readText } from '../system.ts'
 
 /**
- * The read-only half of a root over the host's programs: `/usr` is the host's own; of `/etc` and `/var` there is a copy of
- * what programs, `apt` and `useradd` need. SECURITY: only what is listed here, and of that only what every user of the host
+ * The read-only half of a root over the host's programs: `/usr` and the database of `dpkg` are the host's own; of `/etc` and
+ * `/var` there is a copy of what programs, `apt` and `useradd` need. SECURITY: only what is listed here, and of that only what every user of the host
  * may read; nothing that holds credentials.
  */
 
@@ -47,7 +45,16 @@ const VAR = [
 const DIRECTORIES = [
   ...['dev', 'proc', 'sys', 'run', 'tmp', 'boot', 'home', 'media', 'mnt', 'opt', 'srv', 'root', 'usr'],
   ...['var/lib/apt/lists/partial', 'var/lib/apt/mirrors/partial', 'var/cache/apt/archives/partial'],
-  ...['var/lib/misc', 'var/lib/systemd', 'var/log/apt', 'var/backups', 'var/local', 'var/mail', 'var/opt'],
+  ...[
+    'var/lib/dpkg',
+    'var/lib/misc',
+    'var/lib/systemd',
+    'var/log/apt',
+    'var/backups',
+    'var/local',
+    'var/mail',
+    'var/opt',
+  ],
   ...['var/spool', 'var/tmp', 'etc/default', 'etc/apt', 'etc/cron.d', 'etc/cron.daily', 'etc/logrotate.d'],
 ]
 
@@ -86,18 +93,6 @@ async function copy(root: string, path: string): Promise<void> {
     verbatimSymlinks: true,
     filter: isPublic,
   })
-}
-
-/** The program copies ten thousand small files in a tenth of the time that we need. */
-async function copyWhole(root: string, path: string): Promise<void> {
-  if (!existsSync(path)) return
-  makeDirectory(root, dirname(path.slice(1)))
-  const args = ['-a', '--', path, join(root, dirname(path))]
-  const { exit } = await run(
-    { file: 'cp', args, env: { PATH: '/usr/bin:/bin' }, cwd: '/', control: false },
-    {},
-  )
-  if (exit.code !== 0) throw new SandboxError('launch-failed', `cannot copy \`${path}\``)
 }
 
 /** System users and groups of the host, so that packages find theirs; nobody can sign in as one. */
@@ -191,10 +186,7 @@ async function buildRoot(root: string): Promise<void> {
     if (!path.slice(1).includes('/')) symlinkSync(target, join(root, path))
   const more = readdirSync('/etc').filter((name) => ETC_PATTERN.test(name))
   for (const name of new Set([...ETC, ...more])) await copy(root, `/etc/${name}`)
-  await copyWhole(root, '/var/lib/dpkg')
   for (const name of VAR) await copy(root, `/var/${name}`)
-  rmSync(join(root, 'var/lib/dpkg/lock'), { force: true })
-  rmSync(join(root, 'var/lib/dpkg/lock-frontend'), { force: true })
   writeUsers(root)
   writeFiles(root)
   await writeHomes(root)

@@ -9,7 +9,9 @@ import { systemProgram } from '../system.ts'
 
 const MB = 1024 * 1024
 /** What the file system needs for itself: a fiftieth, and some for its tables. */
-const sizeOf = (mb: number): number => Math.ceil(mb * 1.02 + 8) * MB
+const sizeOf = (mb: number): number => sizeOfDisk(mb) * MB
+/** The size of a disk on which this much fits, in MB. */
+export const sizeOfDisk = (mb: number): number => Math.ceil(mb * 1.02 + 8)
 const WALL_MS = 30_000
 
 /** The program that creates the file system. */
@@ -35,6 +37,25 @@ async function format(path: string, mb: number, owner: number): Promise<void> {
   rmSync(path, { force: true })
   const said = Buffer.from(stderr).toString('utf8').trim().split('\n')[0] ?? ''
   throw new SandboxError('launch-failed', `cannot create the disk of a sandbox: ${said}`)
+}
+
+const COPY_MS = 10 * 60_000
+
+/** Copies a disk; what is empty takes no space. The disk must not be written meanwhile. */
+export async function copyDisk(from: string, to: string): Promise<void> {
+  const args = ['--sparse=always', '--reflink=auto', '--no-preserve=all', '--', from, to]
+  const launch = { file: systemProgram('cp') ?? 'cp', args, env: {}, cwd: '/', control: false }
+  const { exit, stderr } = await run(launch, { wallMs: COPY_MS })
+  if (exit.code === 0) return chmodSync(to, 0o600)
+  rmSync(to, { force: true })
+  const said = Buffer.from(stderr).toString('utf8').trim().split('\n')[0] ?? ''
+  throw new SandboxError('launch-failed', `cannot copy the disk of a sandbox: ${said}`)
+}
+
+/** Writes to disk what the kernel still holds of every file system, so that a disk that stands still can be copied. */
+export async function flushDisks(): Promise<void> {
+  const launch = { file: systemProgram('sync') ?? 'sync', args: [], env: {}, cwd: '/', control: false }
+  await run(launch, { wallMs: COPY_MS })
 }
 
 /** Creates disks, and keeps one of the last size ready. */

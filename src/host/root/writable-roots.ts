@@ -1,16 +1,18 @@
-import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { IdRanges, PathFact, RootLayer, WritableRoot } from '../../model/plan.ts'
 import { hostPath } from '../files/facts.ts'
 import { caller } from '../system.ts'
 import { baseTree } from './base-tree.ts'
-import { DiskImages, formatter } from './disk-image.ts'
+import { copyDisk, DiskImages, formatter, sizeOfDisk } from './disk-image.ts'
 import { idRanges } from './id-ranges.ts'
 
 /** The name of the disk in a sandbox's private directory. */
 const DISK = 'disk'
 
+/** What the programs of the host are, as `dpkg` knows them. */
+const DPKG = '/var/lib/dpkg'
 const RETRY_MS = 60_000
 
 /** What a root needs. */
@@ -20,6 +22,8 @@ export type RootRequest = {
   readonly diskMb: number
   /** Unpacked image trees, the topmost first, that belong to the host's root user; absent: the host's programs. */
   readonly lower?: readonly string[] | undefined
+  /** The disk of a template, which a new sandbox gets a copy of. */
+  readonly seed?: string | undefined
 }
 
 const factOf = (path: string): PathFact => {
@@ -80,7 +84,7 @@ export class WritableRoots {
   }
 
   /** The root of a new sandbox, or of one that was suspended. */
-  async prepare({ dir, diskMb, lower }: RootRequest): Promise<WritableRoot> {
+  async prepare({ dir, diskMb, lower, seed }: RootRequest): Promise<WritableRoot> {
     const missing = this.unavailable()
     if (missing) throw new SandboxError('unsupported', missing.reason, { hint: missing.fix })
     const ids = this.#ids as IdRanges
@@ -88,7 +92,8 @@ export class WritableRoots {
     const layers = lower ? [{ target: '/', lower: lower.map(factOf) }] : await this.#hostLayers()
     this.#disks ??= new DiskImages(this.#dir, ids.stored)
     const disk = join(dir, DISK)
-    if (!existsSync(disk)) await this.#disks.create(disk, diskMb)
+    if (!existsSync(disk))
+      await (seed === undefined ? this.#disks.create(disk, diskMb) : seeded(seed, disk, diskMb))
     return { layers, disk: factOf(disk), ids }
   }
 
@@ -102,6 +107,7 @@ export class WritableRoots {
     return [
       { target: '/', lower: [factOf(join(base, 'root'))] },
       { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
+      ...(existsSync(DPKG) ? [{ target: DPKG, lower: [factOf(DPKG)] }] : []),
     ]
   }
 
@@ -114,4 +120,18 @@ export class WritableRoots {
         rmSync(join(this.#dir, name), { recursive: true, force: true })
     return path
   }
+}
+
+/** SECURITY: the size of its disk is the sandbox's limit, so a larger one is refused. */
+async function seeded(seed: string, disk: string, diskMb: number): Promise<void> {
+  const mb = statSync(seed).size / 1024 / 1024
+  if (mb > sizeOfDisk(diskMb))
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the template has a disk of ${Math.floor(mb)} MB, and the limit is ${diskMb} MB`,
+      {
+        hint: 'ask for a larger `diskMb`, or build the template with a smaller one',
+      },
+    )
+  await copyDisk(seed, disk)
 }

@@ -95,6 +95,8 @@ function specFor(
   }
   return {
     private: PRIVATE,
+    // As with E2B: the sandbox is one's own machine, with a root user, where this server can do it.
+    root: 'preferred',
     ...timeoutOf(body),
     // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,

@@ -6,7 +6,7 @@ import { endStreamSoon } from '../stream-end.ts'
 import { onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
 import { ownerOf } from './owners.ts'
-import { basicUser, checkUser, pathOf, type SandboxRequest, within } from './sandbox-request.ts'
+import { filesOf, pathOf, type SandboxRequest, within } from './sandbox-request.ts'
 
 /** `filesystem.Filesystem`: files as the sandbox sees them. */
 
@@ -79,13 +79,13 @@ async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
 }
 
 /** With missing parents, as E2B's clients expect; an existing directory is their `false`. */
-async function makeDir(live: OpenSandbox, target: string): Promise<void> {
+async function makeDir(files: OpenSandbox['files'], target: string): Promise<void> {
   try {
-    await live.files.makeDir(target)
+    await files.makeDir(target)
   } catch (error) {
     if (!(error instanceof SandboxError) || error.code !== 'file-not-found' || target === '/') throw error
-    await makeDir(live, posix.dirname(target))
-    await live.files.makeDir(target)
+    await makeDir(files, posix.dirname(target))
+    await files.makeDir(target)
   }
 }
 
@@ -97,13 +97,14 @@ async function asDirectory(live: OpenSandbox, target: string): Promise<void> {
 type Handler = (guest: SandboxRequest, message: unknown) => Promise<unknown>
 
 const HANDLERS: Readonly<Record<string, Handler>> = {
-  async Stat({ sandbox }, message) {
-    const target = pathOf(pathShape.parse(message, '').path)
+  async Stat({ sandbox, request }, message) {
+    const { home } = filesOf({ sandbox, request })
+    const target = pathOf(pathShape.parse(message, '').path, home)
     return reading(async () => ({ entry: await entryOf(sandbox, await sandbox.files.stat(target)) }))
   },
-  async ListDir({ sandbox }, message) {
+  async ListDir({ sandbox, request }, message) {
     const { path: asked, depth } = listShape.parse(message, '')
-    const target = pathOf(asked)
+    const target = pathOf(asked, filesOf({ sandbox, request }).home)
     return reading(async () => {
       await asDirectory(sandbox, target)
       const found = [...(await sandbox.files.entries(target, Math.max(depth ?? 1, 1)))]
@@ -111,20 +112,23 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
       return { entries: await Promise.all(found.map((info) => entryOf(sandbox, info))) }
     })
   },
-  async MakeDir({ sandbox }, message) {
-    const target = pathOf(pathShape.parse(message, '').path)
-    await makeDir(sandbox, target)
+  async MakeDir({ sandbox, request }, message) {
+    const { files, home } = filesOf({ sandbox, request })
+    const target = pathOf(pathShape.parse(message, '').path, home)
+    await makeDir(files, target)
     return { entry: await entryOf(sandbox, await sandbox.files.stat(target)) }
   },
-  async Move({ sandbox }, message) {
+  async Move({ sandbox, request }, message) {
     const { source, destination } = moveShape.parse(message, '')
-    const to = pathOf(destination)
-    await sandbox.files.move(pathOf(source), to)
+    const { files, home } = filesOf({ sandbox, request })
+    const to = pathOf(destination, home)
+    await files.move(pathOf(source, home), to)
     return { entry: await entryOf(sandbox, await sandbox.files.stat(to)) }
   },
-  async Remove({ sandbox }, message) {
-    const target = pathOf(pathShape.parse(message, '').path)
-    await sandbox.files.remove(target).catch((error: unknown) => {
+  async Remove({ sandbox, request }, message) {
+    const { files, home } = filesOf({ sandbox, request })
+    const target = pathOf(pathShape.parse(message, '').path, home)
+    await files.remove(target).catch((error: unknown) => {
       // Gone is gone.
       if (!(error instanceof SandboxError) || error.code !== 'file-not-found') throw error
     })
@@ -136,10 +140,7 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
 export const UNARY: Readonly<Record<string, Handler>> = Object.fromEntries(
   Object.entries(HANDLERS).map(([name, handle]) => [
     name,
-    (guest: SandboxRequest, message: unknown) => {
-      checkUser(basicUser(guest.request))
-      return within(guest, () => handle(guest, message))
-    },
+    (guest: SandboxRequest, message: unknown) => within(guest, () => handle(guest, message)),
   ]),
 )
 

@@ -7,7 +7,7 @@ import { bytesFrom } from '../shapes.ts'
 import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
-import { basicUser, checkUser, pathOf, type SandboxRequest } from './sandbox-request.ts'
+import { basicUser, homeOf, pathOf, type SandboxRequest, userOf } from './sandbox-request.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -73,7 +73,7 @@ export const ANSWER_MS = 45_000
 
 /** PLATFORM: a directory that is not there ends a command before it can say so. */
 async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise<void> {
-  if (['/', '/tmp', ...ownedTargets(sandbox.plan)].includes(cwd)) return
+  if (['/', '/tmp', '/root', ...ownedTargets(sandbox.plan)].includes(cwd)) return
   const info = await sandbox.files.stat(cwd).catch(() => undefined)
   if (!info || info.kind === 'file')
     throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)
@@ -83,13 +83,13 @@ async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise
 export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
   const { surface, principal, live, request } = guest
-  checkUser(basicUser(request))
+  const user = userOf(guest.sandbox, basicUser(request))
   if (pty && !surface.parts.settings.allowInteractive())
     throw new ConnectError(
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
-  const cwd = pathOf(process.cwd)
+  const cwd = pathOf(process.cwd, homeOf(user))
   await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,
@@ -98,6 +98,7 @@ export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream
       command: [process.cmd, ...(process.args ?? [])],
       cwd,
       env: process.envs,
+      ...(user === 'user' ? {} : { user }),
       ...(pty ? { terminal: { cols: pty.size?.cols ?? 80, rows: pty.size?.rows ?? 24 } } : {}),
       ...(stdin === false || pty ? {} : { stdin: 'open' }),
       timeoutMs: timeoutOf(request),

@@ -88,22 +88,36 @@ export async function within<T>({ live }: SandboxRequest, work: () => Promise<T>
   }
 }
 
-/** Paths as E2B's clients write them: relative ones and `~` are below the home directory. */
-export function pathOf(text: string | undefined, otherwise = HOME): string {
-  if (text === undefined || text === '') return otherwise
+/** Paths as E2B's clients write them: relative ones and `~` are below the home directory of the user. */
+export function pathOf(text: string | undefined, home: string = HOME): string {
+  if (text === undefined || text === '') return home
   if (text.includes('\0')) throw new ConnectError('invalid_argument', 'a path holds a NUL character')
-  const whole = text === '~' || text.startsWith('~/') ? `${HOME}${text.slice(1)}` : text
-  const path = posix.resolve(HOME, whole)
+  const whole = text === '~' || text.startsWith('~/') ? `${home}${text.slice(1)}` : text
+  const path = posix.resolve(home, whole)
   return path
 }
 
-/** There is one user in these sandboxes. */
-export function checkUser(name: string | undefined): void {
-  if (name === undefined || name === '' || name === 'user') return
+/** The home directory of a user. */
+export const homeOf = (user: string): string => (user === 'root' ? '/root' : `/home/${user}`)
+
+/** The user that a request names. Without a root user there is only `user`. */
+export function userOf({ plan }: Pick<OpenSandbox, 'plan'>, name: string | undefined): string {
+  if (name === undefined || name === '' || name === 'user') return 'user'
+  if (plan.root && /^[a-z_][a-z0-9_-]{0,31}$/.test(name)) return name
+  const only = plan.root ? '' : '; everything runs as `user`'
   throw new ConnectError(
     'invalid_argument',
-    `there is no user \`${name.slice(0, 32)}\` in this sandbox; everything runs as \`user\``,
+    `there is no user \`${name.slice(0, 32)}\` in this sandbox${only}`,
   )
+}
+
+/** The files of the sandbox; what a request creates belongs to the user that it names. */
+export function filesOf(
+  { sandbox, request }: Pick<SandboxRequest, 'sandbox' | 'request'>,
+  name = basicUser(request),
+): { readonly files: OpenSandbox['files']; readonly home: string } {
+  const user = userOf(sandbox, name)
+  return { files: sandbox.files.ownedBy(user), home: homeOf(user) }
 }
 
 /** The user that a client names in `Authorization: Basic`. */

@@ -7,22 +7,15 @@ import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { bytesOf } from '../body.ts'
 import { reading } from './filesystem.ts'
 import { parts } from './multipart.ts'
-import {
-  basicUser,
-  checkUser,
-  type E2bParts,
-  pathOf,
-  type SandboxRequest,
-  within,
-} from './sandbox-request.ts'
+import { basicUser, type E2bParts, filesOf, pathOf, type SandboxRequest, within } from './sandbox-request.ts'
 
 type FileMetadata = NonNullable<Parameters<OpenSandbox['files']['write']>[2]>
 
 /** `/files`: whole files in and out, as streams. */
 
 export async function download(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
-  checkUser(query.get('username') ?? basicUser(guest.request))
-  const path = pathOf(query.get('path') ?? undefined)
+  const { home } = filesOf(guest, query.get('username') ?? basicUser(guest.request))
+  const path = pathOf(query.get('path') ?? undefined, home)
   return within(guest, () =>
     reading(async () => {
       const source = guest.sandbox.files.readStream(path)[Symbol.asyncIterator]()
@@ -64,15 +57,15 @@ function streamed(source: AsyncGenerator<Uint8Array>, ready: (Uint8Array | undef
 
 /** Writes uploaded files to the sandbox. */
 export async function upload(guest: SandboxRequest, query: URLSearchParams): Promise<Response> {
-  checkUser(query.get('username') ?? basicUser(guest.request))
+  const { files, home } = filesOf(guest, query.get('username') ?? basicUser(guest.request))
   const { request } = guest
   const metadata = metadataOf(request.headers)
   const type = request.headers.get('content-type') ?? ''
   const asked = query.get('path') ?? undefined
   return within(guest, async () => {
     const written = /^multipart\/form-data\b/i.test(type)
-      ? await uploadForm({ guest, metadata }, type, asked)
-      : [await uploadOne({ guest, metadata }, pathOf(requirePath(asked)), plainBody(request))]
+      ? await uploadForm({ request, files, home, metadata }, type, asked)
+      : [await uploadOne({ files, metadata }, pathOf(requirePath(asked), home), plainBody(request))]
     return Response.json(written)
   })
 }
@@ -98,24 +91,29 @@ function metadataOf(headers: Headers): FileMetadata | undefined {
 }
 
 /** An upload of one or many files; all get the same metadata. */
-type Upload = { readonly guest: SandboxRequest; readonly metadata: FileMetadata | undefined }
+type Upload = {
+  readonly request: Request
+  readonly files: OpenSandbox['files']
+  readonly home: string
+  readonly metadata: FileMetadata | undefined
+}
 
 async function uploadForm(upload: Upload, type: string, asked: string | undefined): Promise<unknown[]> {
   const written: unknown[] = []
-  for await (const part of parts(rawBody(upload.guest.request), type)) {
+  for await (const part of parts(rawBody(upload.request), type)) {
     if (part.name !== 'file') continue
-    written.push(await uploadOne(upload, pathOf(requirePath(asked ?? part.filename)), part.data))
+    written.push(await uploadOne(upload, pathOf(requirePath(asked ?? part.filename), upload.home), part.data))
   }
   if (written.length === 0) throw new SandboxError('invalid-input', 'the form holds no file')
   return written
 }
 
 async function uploadOne(
-  { guest: { sandbox }, metadata }: Upload,
+  { files, metadata }: Pick<Upload, 'files' | 'metadata'>,
   path: string,
   data: AsyncIterable<Uint8Array>,
 ): Promise<unknown> {
-  await sandbox.files.write(path, data, metadata)
+  await files.write(path, data, metadata)
   return { name: posix.basename(path), path, type: 'file', ...(metadata ? { metadata } : {}) }
 }
 

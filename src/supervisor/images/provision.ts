@@ -8,7 +8,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { placeIn } from './layer.ts'
 
 /** What sandboxes expect of a root file system and images lack: the user `user`, `sudo`, names, settings of `apt`. */
@@ -56,7 +56,10 @@ export function provision(tree: string, into: string, agent: string): void {
     mkdirSync(join(into, path), { recursive: true })
     chmodSync(join(into, path), mode)
   }
-  const write = (path: string, content: string | Buffer, mode = 0o644): void => {
+  const write = (name: string, content: string | Buffer, mode = 0o644): void => {
+    // Where `/usr/sbin` is a link to `/usr/bin`, a directory of ours would hide it.
+    const place = placeIn(tree, name)
+    const path = place === undefined ? name : relative(tree, place)
     directory(dirname(path))
     writeFileSync(join(into, path), content)
     chmodSync(join(into, path), mode)

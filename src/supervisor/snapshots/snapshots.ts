@@ -3,7 +3,9 @@ import type { EventSink } from '../../model/event.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
+import type { Images } from '../images/images.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
+import type { RootBase } from '../private-directories.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
@@ -99,8 +101,10 @@ export class Snapshots {
       const record = { id: newId('snp'), kind: 'snapshot' as const, tenant, name, sandboxId: id }
       try {
         const places = [...live.plan.own, TEMPORARY]
-        const { env } = JSON.parse(entry.row.spec) as Spec
-        const data = env ? { env } : {}
+        const { env, template } = JSON.parse(entry.row.spec) as Spec
+        const from = template === undefined ? undefined : await templates.find(tenant, template)
+        const image = from?.data.image
+        const data = { ...(env ? { env } : {}), ...(image === undefined ? {} : { image }) }
         const kept = await live.still(() =>
           templates.keep(live, places, { ...record, createdAt: Date.now(), data }),
         )
@@ -124,21 +128,27 @@ export function judged({ template: _, ...spec }: Spec): Spec {
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
   readonly isSuspended?: boolean
+  readonly base?: RootBase | undefined
 }
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
 /** Opens the sandbox of a spec and restores the files of its template. */
 export const openFrom =
-  (templates: Templates, open: Open): Open =>
+  (templates: Templates, images: Images, open: Open): Open =>
   async (spec, options) => {
-    if (options.isSuspended || spec.template === undefined || PLAIN.includes(spec.template))
-      return open(judged(spec), options)
+    if (spec.template === undefined || PLAIN.includes(spec.template)) return open(judged(spec), options)
     // SECURITY: a template belongs to a tenant; without a tenant there is no template.
     const found = options.owner === undefined ? undefined : await templates.find(options.owner, spec.template)
     if (!found)
       throw new SandboxError('not-found', `no such template \`${spec.template.slice(0, 128)}\``, {
         hint: 'take a snapshot, or build one',
       })
+    if (found.data.image !== undefined || found.data.hasDisk) {
+      const base = baseOf(templates, images, found)
+      // SECURITY: only a root of its own can hold what another root held.
+      return open({ ...withOwn(judged(spec), found), root: 'writable' }, { ...options, base })
+    }
+    if (options.isSuspended) return open(judged(spec), options)
     const live = await open(withOwn(judged(spec), found), options)
     try {
       await templates.restore(live, live.plan.own, found)
@@ -148,6 +158,11 @@ export const openFrom =
       throw error
     }
   }
+
+const baseOf = (templates: Templates, images: Images, template: Template): RootBase => ({
+  ...(template.data.image === undefined ? {} : { lower: images.layersOf(template.data.image) }),
+  ...(template.data.hasDisk ? { seed: templates.diskOf(template) } : {}),
+})
 
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
 import { open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { copyDisk, flushDisks } from '../../host/root/disk-image.ts'
 import { SandboxError } from '../../model/errors.ts'
 import {
   listSnapshots,
@@ -22,6 +23,12 @@ export type TemplateData = {
   readonly cpus?: number
   readonly memoryMb?: number
   readonly tags?: readonly string[]
+  /** The user of commands that name none. */
+  readonly user?: string
+  /** The digest of the image under the root; absent: the host's programs. */
+  readonly image?: string
+  /** Whether the template is the disk of a sandbox with a root of its own, and not archives. */
+  readonly hasDisk?: boolean
   /** How many directories the archive contains. */
   readonly places: number
   /** Their paths; absent in old records, where the caller knows them. */
@@ -64,6 +71,7 @@ export class Templates {
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
     const stored = await this.#archivedBy(record.tenant, record.id)
+    if (live.plan.root) return this.#keepDisk(live, live.plan.root.disk.real, stored, record)
     const room = {
       tenant: `archive ${record.tenant}`,
       stored,
@@ -85,6 +93,34 @@ export class Templates {
     }
     await this.save(kept)
     return kept
+  }
+
+  /** INVARIANT: no command of the sandbox runs; the callers hold it still. */
+  async #keepDisk(
+    live: OpenSandbox,
+    disk: string,
+    stored: number,
+    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
+  ): Promise<Template> {
+    const path = this.diskOf(record)
+    const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`
+    await flushDisks()
+    try {
+      await copyDisk(disk, draft)
+      if (stored + (await sizeOnDisk(draft)) > TENANT_ARCHIVE_BYTES) throw noArchiveRoom()
+      await rename(draft, path)
+    } finally {
+      await rm(draft, { force: true })
+    }
+    const data = { ...record.data, places: 0, paths: [], hasDisk: true }
+    const kept = { ...record, backend: live.backend, data }
+    await this.save(kept)
+    return kept
+  }
+
+  /** The disk of a template that has one. */
+  diskOf({ id }: Pick<Template, 'id'>): string {
+    return join(this.#dir, `${id}.disk`)
   }
 
   async save(template: Template): Promise<void> {
@@ -113,6 +149,7 @@ export class Templates {
   }
 
   async #removeArchives(id: string, count: number): Promise<void> {
+    await rm(this.diskOf({ id }), { force: true })
     for (let index = 0; index < count; index++) await rm(this.#archive(id, index), { force: true })
   }
 
@@ -167,6 +204,7 @@ export class Templates {
     const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
     if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
     let sum = 0
+    for (const { id } of own) sum += await sizeOnDisk(this.diskOf({ id }))
     for (const { id, data } of own)
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
@@ -237,6 +275,10 @@ const noUploadRoom = (): SandboxError =>
   new SandboxError('too-large', 'the build files of this tenant exceed its quota', {
     hint: 'the limit is 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while',
   })
+
+/** A disk is a sparse file: what counts is the space that it takes. */
+const sizeOnDisk = async (path: string): Promise<number> =>
+  ((await stat(path).catch(() => undefined))?.blocks ?? 0) * 512
 
 /** Whether the file exists; marks it as used now. */
 function markUsed(path: string): boolean {
