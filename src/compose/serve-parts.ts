@@ -83,7 +83,7 @@ const DISK_MB = 10_240
 
 /** Services that only E2B's routes need. */
 export const e2bParts = (
-  { ringfence, templates, tokens, privateDirectories }: Grown,
+  { ringfence, templates, tokens, privateDirectories, roots }: Grown,
   live: Live,
 ): E2bParts => ({
   internet: () => live.config.e2b?.internet,
@@ -92,6 +92,8 @@ export const e2bParts = (
   tokens,
   templates,
   builds: new Builds(),
+  rootsUnavailable: () => roots.unavailable(),
+  record: (event) => ringfence.trail.append(event),
   policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
   diskMb: DISK_MB,
   kernel: (file) => guestFile('kernels', file),

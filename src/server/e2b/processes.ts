@@ -8,6 +8,7 @@ import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
 import { basicUser, homeOf, pathOf, type SandboxRequest, userOf } from './sandbox-request.ts'
+import { optionsOf, specOf } from './views.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -83,13 +84,17 @@ async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise
 export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
   const { surface, principal, live, request } = guest
-  const user = userOf(guest.sandbox, basicUser(request))
+  const defaults = guest.sandbox.plan.root ? optionsOf(specOf(live)) : undefined
+  const named = basicUser(request)
+  const user = userOf(guest.sandbox, named || defaults?.user)
   if (pty && !surface.parts.settings.allowInteractive())
     throw new ConnectError(
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
-  const cwd = pathOf(process.cwd, homeOf(user))
+  // The directory of the template is for its own user; another user starts at home.
+  const workdir = named && named !== defaults?.user ? undefined : defaults?.workdir
+  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : (workdir ?? homeOf(user))
   await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,

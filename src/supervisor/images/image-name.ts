@@ -17,7 +17,7 @@ export const DIGEST = /^sha256:[0-9a-f]{64}$/
 /** Parses a name as container engines do: without a registry it is Docker Hub's, without a tag `latest`. */
 export function parseImageName(text: string): ImageName {
   const [, name = '', , tag, , digest] = /^(.*?)(:([^:/@]+))?(@(.+))?$/.exec(text.trim()) ?? []
-  const reference = digest ?? tag?.slice(1) ?? 'latest'
+  const reference = digest ?? tag ?? 'latest'
   const [first = '', ...rest] = name.split('/')
   const isHost = rest.length > 0 && (/[.:]/.test(first) || first === 'localhost')
   const registry = isHost ? first.toLowerCase() : 'docker.io'
