@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Images, type ImageSettings } from '../../src/supervisor/images/images.ts'
+import { type ImageSettings, Images } from '../../src/supervisor/images/images.ts'
 import { type Entry, hasRegistry, TestRegistry, tarOf } from './test-registry.ts'
 
 /** Images of a real registry, and what hostile ones can do. */
@@ -46,10 +46,20 @@ const drafts = (): readonly string[] => readdirSync(join(dir, 'trees')).filter((
 
 describe.skipIf(!hasRegistry)('an image', () => {
   test('is pulled by tag and by digest, and unpacked once', async () => {
-    const config = { Env: ['A=b', 'PATH=/x'], WorkingDir: '/srv', User: '33', Cmd: ['run'], Entrypoint: ['go'] }
-    const digest = await registry.push('library/debian:12', [[{ name: 'etc/' }, { name: 'etc/f', data: 'one' }]], {
-      config,
-    })
+    const config = {
+      Env: ['A=b', 'PATH=/x'],
+      WorkingDir: '/srv',
+      User: '33',
+      Cmd: ['run'],
+      Entrypoint: ['go'],
+    }
+    const digest = await registry.push(
+      'library/debian:12',
+      [[{ name: 'etc/' }, { name: 'etc/f', data: 'one' }]],
+      {
+        config,
+      },
+    )
     const lines: string[] = []
     const first = await images.pull('debian:12', { say: (line) => lines.push(line) })
     expect(first).toEqual({
@@ -130,7 +140,10 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     const outside = join(dir, 'outside')
     for (const name of ['../outside', 'a/../../outside', '../../outside'])
       await expect(pulled([{ name, data: 'x' }])).rejects.toThrow('leads outside')
-    const absolute = await pulled([{ name: outside.slice(1), data: 'x' }, { name: outside, data: 'y' }])
+    const absolute = await pulled([
+      { name: outside.slice(1), data: 'x' },
+      { name: outside, data: 'y' },
+    ])
     expect(readFileSync(join(absolute, outside), 'utf8')).toBe('y')
     const linked = await pulled([
       { name: 'up', type: '2', link: '../../../../../../../..' },
@@ -149,10 +162,16 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     const link = join(dir, 'secret')
     await expect(pulled([{ name: 'leak', type: '1', link }])).rejects.toThrow('not a file of the image')
     await expect(
-      pulled([{ name: 'up', type: '2', link: '../../../..' }, { name: 'leak', type: '1', link: `up${link}` }]),
+      pulled([
+        { name: 'up', type: '2', link: '../../../..' },
+        { name: 'leak', type: '1', link: `up${link}` },
+      ]),
     ).rejects.toThrow('not a file of the image')
     await expect(
-      pulled([{ name: 'soft', type: '2', link }, { name: 'leak', type: '1', link: 'soft' }]),
+      pulled([
+        { name: 'soft', type: '2', link },
+        { name: 'leak', type: '1', link: 'soft' },
+      ]),
     ).rejects.toThrow('not a file of the image')
   })
 
@@ -191,7 +210,9 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
   test('with other bytes than its digest, or half an archive, is refused', async () => {
     const archive = gzipSync(tarOf([{ name: 'f', data: 'true' }]))
     await registry.push('test/forged', [archive])
-    const path = registry.blobPath(`sha256:${(await import('node:crypto')).createHash('sha256').update(archive).digest('hex')}`)
+    const path = registry.blobPath(
+      `sha256:${(await import('node:crypto')).createHash('sha256').update(archive).digest('hex')}`,
+    )
     writeFileSync(path, gzipSync(tarOf([{ name: 'f', data: 'fals' }])))
     await expect(images.pull('test/forged')).rejects.toThrow(/other bytes|longer than/)
     const whole = tarOf([{ name: 'f', data: 'x'.repeat(5000) }])
@@ -205,19 +226,30 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     await expect(
       pulled([{ name: 'a', type: '2', link: 'b' }, { name: 'b', type: '2', link: 'a' }, { name: 'a/f' }]),
     ).rejects.toThrow('too many links')
-    await expect(pulled([{ name: 'f', data: 'x' }, { name: 'f/g', data: 'x' }])).rejects.toThrow('below a file')
+    await expect(
+      pulled([
+        { name: 'f', data: 'x' },
+        { name: 'f/g', data: 'x' },
+      ]),
+    ).rejects.toThrow('below a file')
   })
 })
 
 describe.skipIf(!hasRegistry)('a registry with passwords', () => {
   test('gives out images to those who have one', async () => {
     // The password is `secret`.
-    const closed = await TestRegistry.start('me:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n')
+    const closed = await TestRegistry.start(
+      'me:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n',
+    )
     try {
       const authorization = `Basic ${Buffer.from('me:secret').toString('base64')}`
       const digest = await closed.push('library/private:1', [[{ name: 'f' }]], { authorization })
       const mirrors = [{ registry: 'docker.io', url: closed.url }]
-      const own = new Images({ dir: join(dir, 'own'), agent: '', settings: () => ({ ...settings.now, mirrors }) })
+      const own = new Images({
+        dir: join(dir, 'own'),
+        agent: '',
+        settings: () => ({ ...settings.now, mirrors }),
+      })
       const credentials = { username: 'me', password: 'secret' }
       await expect(own.pull('private:1')).rejects.toThrow('does not give out')
       await expect(own.pull('private:1', { credentials: { ...credentials, password: 'x' } })).rejects.toThrow(

@@ -1,6 +1,6 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -150,4 +150,62 @@ export class TestRegistry {
     await ended
     rmSync(this.#dir, { recursive: true, force: true })
   }
+}
+
+const APPLETS = [
+  ...[
+    'sh',
+    'ls',
+    'cat',
+    'cp',
+    'mv',
+    'rm',
+    'ln',
+    'mkdir',
+    'touch',
+    'chmod',
+    'chown',
+    'tar',
+    'gzip',
+    'id',
+    'env',
+  ],
+  ...[
+    'sleep',
+    'true',
+    'false',
+    'echo',
+    'head',
+    'wc',
+    'stat',
+    'grep',
+    'sed',
+    'find',
+    'test',
+    'date',
+    'dirname',
+  ],
+]
+
+/** A small image that can run the steps of builds: busybox, and this machine's bash with its libraries. */
+export function smallImage(): readonly Entry[] {
+  const libraries = execFileSync('ldd', ['/bin/bash'], { encoding: 'utf8' })
+    .split('\n')
+    .flatMap((line) => /(\/\S+) \(0x/.exec(line)?.[1] ?? [])
+  const program = (path: string, from = path): Entry => ({
+    name: path.slice(1),
+    mode: 0o755,
+    data: readFileSync(from),
+  })
+  return [
+    ...['bin/', 'usr/', 'usr/bin/', 'etc/', 'root/', 'home/'].map((name) => ({ name, mode: 0o755 })),
+    { name: 'tmp/', mode: 0o1777 },
+    program('/bin/busybox'),
+    program('/bin/bash'),
+    ...libraries.map((path) => program(path)),
+    ...APPLETS.map((name) => ({ name: `bin/${name}`, type: '2', link: 'busybox' })),
+    { name: 'etc/passwd', data: 'root:x:0:0:root:/root:/bin/bash\n' },
+    { name: 'etc/group', data: 'root:x:0:\n' },
+    { name: 'etc/os-release', data: 'ID=small\n' },
+  ]
 }

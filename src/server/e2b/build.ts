@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
+import { open } from 'node:fs/promises'
 import { posix } from 'node:path'
+import type { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
@@ -219,20 +222,25 @@ function userOf({ entry }: Site, name: string): string {
 
 const hasRoot = ({ entry }: Site): boolean => entry.ready().plan.root !== undefined
 
-/** Like the user who makes it later, a directory that is missing belongs to the user of the next steps. */
-function makeWorkdir(site: Site, { workdir, user, env }: BuildState): Promise<void> {
-  const dir = quoted(workdir)
-  const line = hasRoot(site)
-    ? `[ -d ${dir} ] || { mkdir -p ${dir} && chown "$(id -u ${user}):$(id -g ${user})" ${dir}; }`
-    : `mkdir -p ${dir}`
-  return script(site, line, env)
+/** With missing parents; what is made belongs to the user of the next steps. */
+async function makeWorkdir(site: Site, { workdir, user }: BuildState): Promise<void> {
+  const live = site.entry.ready()
+  const files = live.plan.root ? live.files.ownedBy(user) : live.files
+  const make = async (path: string): Promise<void> => {
+    if (path === '/') return
+    const found = await files.stat(path).catch(() => undefined)
+    if (found) return
+    await make(posix.dirname(path))
+    await files.makeDir(path)
+  }
+  await make(workdir)
 }
 
 const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
 
 /** A line of ours, by the root user where there is one. */
-const script = (site: Site, line: string, env: BuildState['env'] = {}): Promise<void> =>
-  shell(site, ['/bin/sh', '-c', line], { env, workdir: '/', user: hasRoot(site) ? 'root' : 'user' })
+const script = (site: Site, line: string): Promise<void> =>
+  shell(site, ['/bin/sh', '-c', line], { env: {}, workdir: '/tmp', user: hasRoot(site) ? 'root' : 'user' })
 
 async function shell(
   { surface, principal, entry, build }: Site,
@@ -263,13 +271,21 @@ async function copy(site: Site, step: Step, place: BuildState): Promise<void> {
   const { templates } = site.surface.e2b
   const upload = templates.upload(site.build.tenant, step.filesHash ?? '')
   if (!upload.present) throw new SandboxError('invalid-input', `the files of \`${from}\` were not uploaded`)
-  await site.entry.ready().files.write(`${COPY_BASE}.tar`, createReadStream(upload.path))
+  await site.entry.ready().files.write(`${COPY_BASE}.tar`, await plainArchive(upload.path))
   const target = to.startsWith('~') ? pathOf(to, homeOf(place.user)) : posix.resolve(place.workdir, to || '.')
   const isDirectory = /(^|\/|\/\.|^\.)$/.test(to) || (PRIVATE as readonly string[]).includes(target)
   const owned = hasRoot(site) ? ownerText(owner || place.user) : onlyUser(site, owner)
   await script(site, copyLine({ from, target, isDirectory, mode, owner: owned }))
 }
 const COPY_BASE = '/tmp/.ringfence-copy'
+
+/** Not every `tar` in an image recognizes a compressed archive. The disk of the sandbox limits what comes out. */
+async function plainArchive(path: string): Promise<Readable> {
+  const file = await open(path)
+  const { buffer } = await file.read(Buffer.alloc(2), 0, 2, 0).finally(() => file.close())
+  const bytes = createReadStream(path)
+  return buffer.equals(Buffer.from([0x1f, 0x8b])) ? bytes.pipe(createGunzip()) : bytes
+}
 
 function onlyUser(site: Site, owner: string | undefined): undefined {
   if (owner) userOf(site, owner)
