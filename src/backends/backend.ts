@@ -193,7 +193,12 @@ export interface BackendSandbox {
 }
 
 /** Memory and CPU time that a sandbox uses. */
-export type Usage = { readonly memoryBytes: number; readonly cpuMs: number }
+export type Usage = {
+  readonly memoryBytes: number
+  readonly cpuMs: number
+  /** What is used of the disk of a sandbox that has one of its own. */
+  readonly diskBytes?: number | undefined
+}
 
 /** Optional: a sandbox that can be paused. */
 export interface Freezable {

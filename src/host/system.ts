@@ -6,6 +6,7 @@ import {
   readdirSync,
   readFileSync,
   readlinkSync,
+  statfsSync,
   statSync,
 } from 'node:fs'
 import { totalmem } from 'node:os'
@@ -137,6 +138,19 @@ export const isAlive = (key: string | undefined): boolean =>
 /** Jiffies of /proc; the kernel has always used this value for user space. */
 const TICK_MS = 10
 const PAGE_BYTES = 4096
+
+/** Bytes in use on the file system that is the root of a sandbox, by the process that waits for its first process. */
+export function diskUsageOf(parent: number): number | undefined {
+  const [first] = childrenOf(parent)
+  if (first === undefined) return undefined
+  try {
+    const { blocks, bfree, bsize } = statfsSync(`/proc/${first}/root`)
+    return (blocks - bfree) * bsize
+  } catch {
+    // It has just ended.
+    return undefined
+  }
+}
 
 /** Memory in use and CPU time of a process and its descendants, including ended children. */
 export function treeUsage(root: number): { readonly memoryBytes: number; readonly cpuMs: number } {

@@ -22,6 +22,8 @@ export type PathFact = {
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
+  /** In a writable root: the files belong to the stored ids (`IdRanges`), so the sandbox sees its own users. */
+  readonly stored?: boolean
   /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact
 }

@@ -1,7 +1,10 @@
-import { readlinkSync } from 'node:fs'
+import { readlinkSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { type Attack, onlyInside, rootOnly, says } from './attack.ts'
+import { type Attack, isRoot, onlyInside, rootOnly, says, stdout } from './attack.ts'
 import { contentOf, exists, SECRET } from './world.ts'
+
+const shadowLines = (): readonly string[] =>
+  isRoot ? contentOf('/etc/shadow').split('\n').filter(Boolean) : []
 
 /** Reading and writing outside of what is granted. */
 export const READS: readonly Attack[] = [
@@ -23,8 +26,9 @@ export const READS: readonly Attack[] = [
   },
   {
     name: "read the system's password hashes",
-    script: () => 'cat /etc/shadow && echo got-it',
-    succeeded: says('got-it'),
+    // A sandbox with users of its own has such a file too; it holds no line of the host's.
+    script: () => 'cat /etc/shadow',
+    succeeded: (result) => shadowLines().some((line) => stdout(result).includes(line)),
     notApplicable: rootOnly,
   },
   {
@@ -81,8 +85,14 @@ export const WRITES: readonly Attack[] = [
   },
   {
     name: 'write to a program directory',
-    script: (world) => `touch /usr/local/rf-${world.port} && echo got-it; rm -f /usr/local/rf-${world.port}`,
-    succeeded: says('got-it'),
+    // Seen from the host: in a writable root the sandbox has such a directory of its own.
+    script: (world) => `touch /usr/local/rf-${world.port}`,
+    succeeded: (_, world) => {
+      const path = `/usr/local/rf-${world.port}`
+      const isThere = exists(path)
+      rmSync(path, { force: true })
+      return isThere
+    },
     notApplicable: rootOnly,
   },
   {

@@ -5,6 +5,7 @@ import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
 import { docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { native } from '../../src/backends/native/backend.ts'
+import { WritableRoots } from '../../src/host/root/writable-roots.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
 import { machineImages, machines } from '../backends/microvm-parts.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
@@ -14,7 +15,7 @@ import { makeWorld, packageRoot, planOf } from './world.ts'
 
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
- *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation]
+ *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation] [--root]
  *     [--backend bubblewrap|docker|podman|gvisor|microvm] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
@@ -64,12 +65,15 @@ async function main(): Promise<number> {
     const rows = await runSuite(backend, control, world, {
       only,
       few: few === undefined ? undefined : Number(few),
+      roots: process.argv.includes('--root')
+        ? new WritableRoots(join(testState(), 'roots'), agent)
+        : undefined,
       onRow: (row) =>
         show(
           `${row.verdict.padEnd(15)} ${row.guarantee.padEnd(16)} ${row.attack}${row.why ? ` (${row.why})` : ''}\n`,
         ),
     })
-    const uses = only ? [] : await runUses(backend, world)
+    const uses = only || process.argv.includes('--root') ? [] : await runUses(backend, world)
     for (const use of uses)
       show(`${(use.ok ? 'works' : 'BROKEN').padEnd(15)} ${use.name}${use.ok ? '' : `: ${use.said}`}\n`)
     if (!loud) process.stdout.write(`${JSON.stringify({ rows, uses })}\n`)

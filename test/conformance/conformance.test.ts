@@ -17,6 +17,10 @@ describe('every claimed guarantee is proven on bubblewrap, and every attack succ
     judge(await suiteAs(undefined)),
   )
 
+  test.runIf(isRoot)('as the root user of a writable root', { timeout: 5 * MINUTES }, async () =>
+    judge(await suiteAs(undefined, '--root')),
+  )
+
   test.runIf(isRoot)('as an ordinary user', { timeout: 5 * MINUTES }, async () =>
     judge(await suiteAs(ORDINARY)),
   )

@@ -1,5 +1,8 @@
-import type { Backend } from '../../src/backends/backend.ts'
+import { existsSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
+import type { WritableRoots } from '../../src/host/root/writable-roots.ts'
 import type { ExecResult } from '../../src/model/command.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
@@ -20,9 +23,47 @@ export type Row = {
   readonly why: string
 }
 
+type Roots = Pick<WritableRoots, 'prepare'>
+
 export const isFine = (row: Row): boolean => ['held', 'refused', 'not-applicable'].includes(row.verdict)
 
 const NETWORK_OF: Partial<Record<Guarantee, string>> = { 'net.loopback': 'loopback', 'net.fetch': 'fetch' }
+
+/** Runs an attack as the root user of a sandbox with a writable root, whose workspace is a directory of its own. */
+async function succeedsAsRoot(
+  backend: Backend,
+  attack: Attack,
+  world: World,
+  waive: readonly Guarantee[],
+  roots: Roots,
+): Promise<boolean> {
+  const workspace = '/workspace'
+  const dir = mkdtempSync(join(world.workspace, 'root-'))
+  const limits = { wallMs: 20_000, ...attack.limits }
+  const { diskMb = 100 } = limits as { readonly diskMb?: number }
+  const root = await roots.prepare({ dir, diskMb })
+  const spec = { backend: backend.name, private: [workspace], root: 'writable', read: [world.probe], waive }
+  const sandbox = await openFor(backend, { ...spec, ...attack.spec, limits }, root)
+  try {
+    const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
+    const result = await sandbox.exec({ argv, user: 'root' })
+    return await attack.succeeded(result, world, await seenFromHost(sandbox, workspace))
+  } finally {
+    await sandbox.close()
+  }
+}
+
+/** A path in the sandbox, through the first of its processes. */
+async function seenFromHost(sandbox: BackendSandbox, path: string): Promise<string> {
+  const id = /root-user\(host id (\d+)\)/.exec((await sandbox.layers()).join(' '))?.[1]
+  const first = readdirSync('/proc').find((pid) => {
+    if (!/^\d+$/.test(pid) || !existsSync(`/proc/${pid}/status`)) return false
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    return status.includes(`\nUid:\t${id}\t`) && /^NSpid:\t.*\t1$/m.test(status)
+  })
+  if (first === undefined) throw new Error('the sandbox has no first process')
+  return join('/proc', first, 'root', path)
+}
 
 async function attackWith(
   backend: Backend,
@@ -99,11 +140,14 @@ async function prove(
   attack: Attack,
   world: World,
   waive: readonly Guarantee[],
+  roots: Roots | undefined,
 ): Promise<Row> {
   const row = (verdict: Verdict, why = ''): Row => ({ guarantee, attack: attack.name, verdict, why })
+  const tried = roots
+    ? () => succeedsAsRoot(backend, attack, world, waive, roots)
+    : () => succeedsOrEnds(backend, attack, world, waive)
   try {
-    if (await succeedsOrEnds(backend, attack, world, waive))
-      return row('broken', `the attack succeeded on ${backend.name}`)
+    if (await tried()) return row('broken', `the attack succeeded on ${backend.name}`)
     const reason = attack.notApplicable?.()
     if (reason) return row('not-applicable', reason)
     return (await succeeds(control, attack, world, false))
@@ -157,7 +201,13 @@ export type SuiteOptions = {
   readonly onRow?: ((row: Row) => void) | undefined
   /** At most so many attacks of each guarantee, spread over all of them. */
   readonly few?: number | undefined
+  /** Attacks as the root user of sandboxes with a writable root. */
+  readonly roots?: Roots | undefined
 }
+
+/** In a writable root nothing of the host is writable, so no name in it needs protection. */
+const guaranteesFor = ({ roots }: SuiteOptions): readonly Guarantee[] =>
+  GUARANTEE_NAMES.filter((name) => !roots || name !== 'fs.protect')
 
 const someOf = <T>(all: readonly T[], few: number | undefined): readonly T[] =>
   few === undefined || all.length <= few
@@ -175,11 +225,11 @@ export async function runSuite(
   if (!probe.available) throw new Error(`${backend.name} is not available: ${probe.reason}`)
   const unclaimed = GUARANTEE_NAMES.filter((name) => !probe.guarantees.includes(name))
   const rows: Row[] = []
-  for (const guarantee of options.only ?? GUARANTEE_NAMES) {
+  for (const guarantee of options.only ?? guaranteesFor(options)) {
     const claimed = probe.guarantees.includes(guarantee)
     const proofs = claimed
       ? someOf(PROOFS[guarantee], options.few).map(
-          (attack) => () => prove(backend, control, guarantee, attack, world, unclaimed),
+          (attack) => () => prove(backend, control, guarantee, attack, world, unclaimed, options.roots),
         )
       : [() => mustRefuse(backend, guarantee, world, unclaimed)]
     if (claimed && proofs.length === 0)

@@ -19,7 +19,7 @@ import { hostPath } from '../../src/host/files/facts.ts'
 import { pinsOf } from '../../src/host/files/git-pins.ts'
 import { Vault } from '../../src/host/secrets/vault.ts'
 import { SandboxError } from '../../src/model/errors.ts'
-import type { Plan } from '../../src/model/plan.ts'
+import type { Plan, WritableRoot } from '../../src/model/plan.ts'
 import { parseSpec } from '../../src/model/spec.ts'
 import { writablePathsOf } from '../../src/policy/paths/pins.ts'
 import { PROTECTION, protectedBy } from '../../src/policy/paths/protect.ts'
@@ -192,7 +192,7 @@ function plantSettings(dir: string): void {
 const isProtected = (name: string): boolean => protectedBy(PROTECTION, name) !== undefined
 
 /** Plans come from policy, here as everywhere. */
-export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Plan {
+export function planOf(spec: Record<string, unknown>, egress?: EgressFacts, root?: WritableRoot): Plan {
   const policy = sandboxPolicyOf({}, homedir())
   const parsed = parseSpec(spec)
   const observe = (path: string) => hostPath(path, (name) => policy.blocked.includes(name))
@@ -208,6 +208,7 @@ export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Pla
       pinsOf(path, { home: homedir(), globals: [], isProtected, skip: PROTECTION.exceptBelow }),
     ),
     egress,
+    root,
   }
   const plan = planFor(policy, parsed, facts)
   if (plan instanceof SandboxError) throw plan
@@ -215,13 +216,17 @@ export function planOf(spec: Record<string, unknown>, egress?: EgressFacts): Pla
 }
 
 /** Opens a sandbox as the gate does: with a proxy of its own where the spec reaches out. */
-export async function openFor(backend: Backend, spec: Record<string, unknown>): Promise<BackendSandbox> {
+export async function openFor(
+  backend: Backend,
+  spec: Record<string, unknown>,
+  root?: WritableRoot,
+): Promise<BackendSandbox> {
   // Without a wall there is nobody to broker: whoever wants a secret used puts it into the environment.
   const { secrets, network, ...rest } = spec
   if (backend.name === 'native')
     return backend.open(planOf({ ...rest, env: secrets ? { TOKEN: SECRET } : {} }))
   const { mode } = (network ?? {}) as { readonly mode?: string }
-  if (!secrets && mode !== 'fetch') return backend.open(planOf(spec))
+  if (!secrets && mode !== 'fetch') return backend.open(planOf(spec, undefined, root))
   const prepared = egressWith({
     trail: { append: async () => {} },
     allowPrivate: [],
@@ -231,7 +236,7 @@ export async function openFor(backend: Backend, spec: Record<string, unknown>): 
     systemCertificates: () => '',
     nodePreload: () => undefined,
   })(parseSpec(spec))
-  const plan = planOf(spec, prepared.facts)
+  const plan = planOf(spec, prepared.facts, root)
   const egress = prepared.start(plan, 'sb_conformance')
   const sandbox = await backend.open(plan, { onTunnel: (stream) => egress.handle(stream) })
   void sandbox.ended.then(() => egress.close())

@@ -1,68 +1,116 @@
-import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { agentPath, compose, newId, type Ringfence } from '../../src/compose/compose.ts'
-import { WritableRoots } from '../../src/host/root/writable-roots.ts'
 import type { Spec } from '../../src/model/spec.ts'
-import { openWithPrivateDirectories, PrivateDirectories } from '../../src/supervisor/private-directories.ts'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+import { isRoot, type RootHost, rootHost, sh, text } from './root-host.ts'
 
 /** A private, writable root with a root user, on real bubblewrap. */
 
-const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
-let base: string
-let ringfence: Ringfence
-let open: (spec?: Spec) => Promise<Sandbox>
-
+let host: RootHost
 beforeAll(async () => {
-  base = realpathSync(mkdtempSync(join(tmpdir(), 'rf-root-')))
-  mkdirSync(join(base, 'state'))
-  ringfence = await compose({
-    env: { HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state') },
-    cwd: base,
-  })
-  const directories = new PrivateDirectories(join(base, 'state', 'homes'))
-  const roots = new WritableRoots(join(base, 'state', 'roots'), agentPath())
-  const opening = openWithPrivateDirectories(ringfence.gate, { directories, roots, newId })
-  open = (spec = {}) =>
-    opening({ backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec }, {})
+  host = await rootHost()
 })
-afterAll(async () => {
-  await ringfence.close()
-  rmSync(base, { recursive: true, force: true })
-})
+afterAll(() => host.close())
 
-const said = async (sandbox: Sandbox, argv: readonly string[], user?: string): Promise<string> => {
-  const { stdout, stderr, outcome } = await sandbox.exec(argv, user === undefined ? {} : { user })
-  const code = outcome.kind === 'exited' && outcome.code === 0 ? '' : ` ${JSON.stringify(outcome)}`
-  return `${text(stdout)}${text(stderr)}${code}`
-}
+const open = (spec?: Spec): Promise<Sandbox> => host.open(spec)
 
-describe('users', () => {
-  test('commands run as `user`, and as root where asked', async () => {
+describe.runIf(isRoot)('users', () => {
+  test('commands run as `user`, or as the user that is asked for', async () => {
     await using sandbox = await open()
-    expect(await said(sandbox, ['id', '-u'])).toBe('1000\n')
-    expect(await said(sandbox, ['id', '-u'], 'root')).toBe('0\n')
+    expect(await sh(sandbox, 'id; pwd')).toBe(
+      'uid=1000(user) gid=1000(user) groups=1000(user),27(sudo)\n/home/user\n',
+    )
+    expect(await sh(sandbox, 'id -un; echo $HOME $USER; pwd', 'root')).toBe('root\n/root root\n/root\n')
+    expect(await sh(sandbox, 'id -un; sudo id -un', 'www-data')).toMatch(/^www-data\nsudo: .*refused/)
+    await expect(sandbox.exec(['true'], { user: 'ghost' })).rejects.toThrow(/no user ghost/)
   })
 
-  test('sudo', async () => {
+  test('root writes everywhere, `user` where users do', async () => {
     await using sandbox = await open()
-    const sh = async (line: string) => {
-      await sandbox.files.write('/home/user/t.sh', line)
-      return said(sandbox, ['bash', '/home/user/t.sh'])
+    const places = '/app /data /opt/x /usr/local/x /etc/x'
+    expect(await sh(sandbox, `mkdir ${places} 2>/dev/null || echo refused`)).toBe('refused\n')
+    expect(await sh(sandbox, `mkdir ${places} && chown 33:33 /app && stat -c %U /app`, 'root')).toBe(
+      'www-data\n',
+    )
+    expect(await sh(sandbox, 'echo 1 > ~/a; echo 1 > /tmp/a; echo 1 > /dev/stdout; stat -c %U ~/a')).toBe(
+      '1\nuser\n',
+    )
+  })
+
+  test('files that the host writes belong to the named user', async () => {
+    await using sandbox = await open()
+    await sandbox.files.write('/app/deep/one', 'x')
+    await sandbox.files.ownedBy('root').write('/app/two', 'x')
+    expect(await sh(sandbox, 'stat -c %U /app /app/deep/one /app/two')).toBe('user\nuser\nroot\n')
+  })
+
+  test('users can be added and changed to', async () => {
+    await using sandbox = await open()
+    const script = 'useradd -m -s /bin/bash ada && su ada -c "id -un; touch ~/x" && stat -c %U /home/ada/x'
+    expect(await sh(sandbox, script, 'root')).toBe('ada\nada\n')
+    expect(await sh(sandbox, 'pwd; id -un', 'ada')).toBe('/home/ada\nada\n')
+  })
+})
+
+describe.runIf(isRoot)('sudo', () => {
+  test('exit code, streams, directory and variables', async () => {
+    await using sandbox = await open({ env: { FROM_SPEC: '1' } })
+    expect(await sh(sandbox, 'cd /tmp; sudo sh -c "id -un; pwd; exit 7"')).toBe(
+      'root\n/tmp\n{"kind":"exited","code":7}',
+    )
+    expect(await sh(sandbox, 'echo in | sudo tee /opt/file; sudo cat < /opt/file')).toBe('in\nin\n')
+    expect(await sh(sandbox, 'A=1 sudo sh -c \'echo "$A$FROM_SPEC$HOME$SUDO_USER"\'')).toBe('1/rootuser\n')
+    expect(await sh(sandbox, 'A=1 sudo -E B=2 sh -c \'echo "$A$B"\'; sudo -u www-data id -un')).toBe(
+      '12\nwww-data\n',
+    )
+    expect(await sh(sandbox, 'sudo -i pwd; sudo -s echo "a  b"; sudo sudo id -u')).toBe('/root\na  b\n0\n')
+    expect(await sh(sandbox, 'sudo no-such-program 2>&1; echo $?; sudo -n true; sudo -v; echo $?')).toMatch(
+      /no-such-program.*\n127\n0\n/,
+    )
+  })
+
+  test('signals reach what it started, and its end by one is seen', async () => {
+    await using sandbox = await open()
+    const script = `sudo sh -c 'trap "echo caught; exit 3" TERM; echo up; while :; do sleep 0.05; done' &
+sleep 0.5; kill -TERM $!; wait $!; echo $?
+sudo sh -c 'kill -KILL $$' 2>/dev/null; echo $?
+sudo sleep 300 & sleep 0.3; kill -KILL $!; sleep 0.5; pgrep -c -u root sleep`
+    expect(await sh(sandbox, script)).toMatch(/^up\ncaught\n3\n137\n0\n/)
+  })
+
+  test('a terminal: Ctrl-C, its size and a change of it', async () => {
+    await using sandbox = await open()
+    let said = ''
+    const running = await sandbox.spawn(['sudo', 'bash', '--norc'], {
+      terminal: { cols: 90, rows: 30 },
+      output: (_, chunk) => {
+        said += text(chunk)
+      },
+    })
+    const type = async (line: string, until: RegExp): Promise<void> => {
+      await running.write(Buffer.from(line))
+      await expect.poll(() => said, { timeout: 10_000 }).toMatch(until)
     }
-    console.log(await sh('sudo id; echo $?'))
-    console.log(
-      await sh(
-        'sudo -u www-data id; sudo sh -c "exit 7"; echo $?; echo hello | sudo tee /opt/h; cat /opt/h; cd /tmp; sudo pwd; sudo env; sudo -i env; sudo FOO=1 sh -c "echo $FOO \\$FOO"',
-      ),
-    )
-    console.log(await sh('sudo sleep 100 & sleep 0.3; kill -TERM $!; wait $!; echo "status $?"; ps aux'))
-    console.log(
-      await sh(
-        'sudo sh -c "kill -9 \\$\\$"; echo $?; sudo nosuchprogram; echo $?; sudo -u nobodyhere id; echo $?; sudo',
-      ),
-    )
+    await type('stty size; id -un; tty\r', /30 90\s+root\s+\/dev\/pts\/\d/)
+    running.resize({ cols: 101, rows: 31 })
+    await type('sleep 0.2; stty size\r', /31 101/)
+    await type('sleep 300\r', /sleep 300/)
+    await type('\u0003', /\^C/)
+    await type('echo $((6*7))\r', /42/)
+    await running.write(Buffer.from('exit 5\r'))
+    expect((await running.result).outcome).toEqual({ kind: 'exited', code: 5 })
+  })
+
+  test('ends with its command, and is in its record', async () => {
+    await using sandbox = await open()
+    host.events.length = 0
+    const running = await sandbox.spawn(['bash', '-c', 'sudo sleep 4321'], { limits: { wallMs: 1500 } })
+    expect((await running.result).outcome).toEqual({ kind: 'stopped', limit: 'wall' })
+    expect(await sh(sandbox, 'sleep 0.3; pgrep -c sleep')).toMatch(/^[01]\n/)
+    expect(host.events.find(({ command }) => command === 'sleep 4321')).toMatchObject({
+      event: 'PolicyDecision',
+      user: 'root',
+      exec_id: running.execId,
+      action: 'sandbox',
+    })
   })
 })

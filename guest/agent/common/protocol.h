@@ -107,6 +107,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("lower", 3) /* SOURCE DEVICE INODE */ \
   ROW("layer", 1) /* TARGET */ \
   ROW("disk", 3) /* IMAGE DEVICE INODE */ \
+  ROW("mount", 5) /* ro|rw|stored SOURCE DEVICE INODE TARGET */ \
   ROW("own", 1) /* TARGET */
 
 /* A command, as a frame or as part of the configuration: each row is a name and how many arguments follow it. */

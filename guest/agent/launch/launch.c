@@ -162,6 +162,7 @@ static void apply(const char *name, char **arguments) {
   else if (!strcmp(name, "lower")) root_add_lower(arguments);
   else if (!strcmp(name, "layer")) root_add_layer(arguments);
   else if (!strcmp(name, "disk")) root_set_disk(arguments);
+  else if (!strcmp(name, "mount")) root_add_mount(arguments);
   else if (!strcmp(name, "own")) root_add_own(arguments);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
   else strings_add(&config, arguments[0]);

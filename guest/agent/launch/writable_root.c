@@ -26,6 +26,7 @@
 
 #define TREE_CLONE 1
 #define TREE_CLOEXEC O_CLOEXEC
+#define TREE_RECURSIVE 0x8000
 #define MOVE_FROM_EMPTY 0x4
 #define MOVE_TO_EMPTY 0x40
 #define ATTR_RDONLY 0x1
@@ -52,6 +53,12 @@ static struct {
   const char *own[MAX_OWN]; /* directories of `user` */
   int own_count;
   int image;
+  struct {
+    const char *mode, *target;
+    int source;
+    bool directory;
+  } mounts[MAX_LOWERS];
+  int mount_count;
 } root = {.lock = -1, .image = -1};
 
 static unsigned id_number(const char *text) {
@@ -91,6 +98,17 @@ void root_set_disk(char **arguments) { root.image = open_source(arguments[0], ar
 void root_add_own(char **arguments) {
   if (root.own_count == MAX_OWN) die("a root has too many directories");
   root.own[root.own_count++] = arguments[0];
+}
+
+void root_add_mount(char **arguments) {
+  struct stat stat;
+  if (root.mount_count == MAX_LOWERS) die("a root has too many mounts");
+  int source = open_source(arguments[1], arguments[2], arguments[3]), i = root.mount_count++;
+  if (fstat(source, &stat)) die("cannot open %s: %s", arguments[1], strerror(errno));
+  root.mounts[i].mode = arguments[0];
+  root.mounts[i].source = source;
+  root.mounts[i].target = arguments[4];
+  root.mounts[i].directory = S_ISDIR(stat.st_mode);
 }
 
 /*
@@ -142,15 +160,20 @@ static int make_user_namespace(unsigned inside, unsigned outside) {
   return fd;
 }
 
-/* A copy of the mount of `source` in which the ids of files are translated by a user namespace. */
+/*
+ * A copy of the mount of `source`, in which a user namespace translates the ids of files. Without one, and with everything
+ * that is mounted below, nothing is translated.
+ */
 static int mapped_tree(int source, uint64_t attributes, int user_namespace) {
+  unsigned recursive = user_namespace < 0 ? TREE_RECURSIVE : 0;
   struct {
     uint64_t set, clear, propagation, userns_fd;
-  } wanted = {.set = attributes | ATTR_IDMAP | ATTR_NODEV | ATTR_NOSUID, .userns_fd = (uint64_t)user_namespace};
+  } wanted = {.set = attributes | ATTR_NODEV | ATTR_NOSUID | (recursive ? 0 : ATTR_IDMAP),
+              .userns_fd = recursive ? 0 : (uint64_t)user_namespace};
   char path[PATH_MAX] = "a layer";
-  int tree = (int)syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | TREE_CLONE | TREE_CLOEXEC);
+  int tree = (int)syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | TREE_CLONE | TREE_CLOEXEC | recursive);
   if (tree < 0) die("cannot copy a mount: %s", strerror(errno));
-  if (!syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &wanted, sizeof wanted)) return close(source), tree;
+  if (!syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | recursive, &wanted, sizeof wanted)) return close(source), tree;
   int error = errno;
   fd_path(source, path, sizeof path);
   die("the file system of %s cannot translate ids (id-mapped mounts): %s", path, strerror(error));
@@ -250,8 +273,12 @@ static void stage_disk(int stage, int stored) {
 }
 
 /* PLATFORM: a mount can be copied only in its own mount namespace, so this comes before we enter another. */
-static void map_lowers(int range) {
+static void copy_mounts(int range, int stored) {
   for (int i = 0; i < root.lowers; i++) root.lower[i] = mapped_tree(root.lower[i], ATTR_RDONLY, range);
+  for (int i = 0; i < root.mount_count; i++) {
+    bool translated = !strcmp(root.mounts[i].mode, "stored"), readonly = !strcmp(root.mounts[i].mode, "ro");
+    root.mounts[i].source = mapped_tree(root.mounts[i].source, readonly ? ATTR_RDONLY : 0, translated ? stored : -1);
+  }
 }
 
 static void stage_lowers(int stage) {
@@ -311,6 +338,32 @@ static void mount_layer(int stage, int index) {
   close(merged);
 }
 
+/* The mount point of a file, or a socket. SECURITY: follows no symbolic link, as open_in_root. */
+static int open_file_in_root(int at, const char *path) {
+  char directory[PATH_MAX];
+  snprintf(directory, sizeof directory, "%s", path);
+  char *name = strrchr(directory, '/');
+  if (!name) die("a mount point is not absolute");
+  *name++ = 0;
+  int parent = open_in_root(at, directory, 0);
+  int created = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (created >= 0) close(created);
+  int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  struct stat stat;
+  if (fd < 0 || fstat(fd, &stat) || !S_ISREG(stat.st_mode)) die("%s in the root is not a file", path);
+  close(parent);
+  return fd;
+}
+
+static void attach_mounts(int merged) {
+  for (int i = 0; i < root.mount_count; i++) {
+    const char *path = root.mounts[i].target;
+    int target = root.mounts[i].directory ? open_in_root(merged, path, 0) : open_file_in_root(merged, path);
+    attach(root.mounts[i].source, target, path);
+    close(target);
+  }
+}
+
 /* Where bubblewrap mounts: it follows symbolic links, so these must be directories before it starts. */
 static const char *const MOUNT_POINTS[] = {"proc", "dev", "tmp", "run", "sys"};
 
@@ -318,7 +371,7 @@ void root_assemble(void) {
   if (root.image < 0 || !root.layer_count) die("launch vector: an incomplete root");
   take_range();
   int range = make_user_namespace(0, root.range), stored = make_user_namespace(root.stored, root.range);
-  map_lowers(range);
+  copy_mounts(range, stored);
   int stage = open_stage();
   close(make_staged(stage, "root", -1));
   stage_lowers(stage);
@@ -329,6 +382,7 @@ void root_assemble(void) {
   for (int i = 0; i < root.layer_count; i++) mount_layer(stage, i);
   int merged = openat(stage, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
   for (int i = 0; i < root.own_count; i++) close(open_in_root(merged, root.own[i], USER_UID));
+  attach_mounts(merged);
   for (size_t i = 0; i < LENGTH(MOUNT_POINTS); i++) close(open_in_root(merged, MOUNT_POINTS[i], 0));
   close(merged);
   close(stage);

@@ -10,6 +10,7 @@ void root_add_lower(char **arguments);
 void root_add_layer(char **arguments);
 void root_set_disk(char **arguments);
 void root_add_own(char **arguments);
+void root_add_mount(char **arguments);
 
 bool root_is_wanted(void);
 /* Takes a range of ids, becomes its root user and mounts the root at STAGE/root. */

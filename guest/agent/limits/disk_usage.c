@@ -1,6 +1,8 @@
 #include "limits/limits.h"
 #include "supervise/resolve.h"
 
+#include <sys/vfs.h>
+
 /*
  * Each file that was opened for writing is charged for its growth since then, and each new directory entry for a
  * block.
@@ -134,6 +136,18 @@ static uint64_t disk_used(void) {
 bool disk_is_full(void) {
   disk_full = disk_full && disk_used() > limits.disk_bytes;
   return disk_full;
+}
+
+/* In blocks. What is left below the first of them is not enough for anybody. */
+enum { FULL_BLOCKS = 16, SPACE_AGAIN_BLOCKS = 256 };
+
+bool own_disk_became_full(void) {
+  static bool full;
+  struct statfs disk;
+  if (statfs("/", &disk)) return false;
+  bool became = !full && disk.f_bavail < FULL_BLOCKS;
+  full = disk.f_bavail < (full ? SPACE_AGAIN_BLOCKS : FULL_BLOCKS);
+  return became;
 }
 
 /* While the disk is full all writes are refused, so no further command is stopped for what earlier ones wrote. */

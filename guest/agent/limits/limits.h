@@ -29,6 +29,8 @@ void disk_remove_entry(void);
 void disk_release_deleted(void);
 /* Whether the limit was exceeded and there is still no space. */
 bool disk_is_full(void);
+/* Whether a disk of the sandbox's own has become full since the last call; the kernel refuses writes to it. */
+bool own_disk_became_full(void);
 /* Whether the limit is exceeded for the first time since there was space. */
 bool disk_limit_crossed(void);
 

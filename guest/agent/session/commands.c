@@ -230,6 +230,14 @@ bool commands_subreaper_exited(pid_t pid, int status) {
 
 bool commands_any(void) { return commands; }
 
+void commands_report_violation(const char *guarantee, const char *details) {
+  for (struct command *command = commands; command; command = command->next) {
+    if (command->exit_reported) continue;
+    set_violation_owner(command->id, false);
+    report_violation(guarantee, "%s", details);
+  }
+}
+
 void commands_report_limit(const char *limit) {
   for (struct command *command = commands; command; command = command->next)
     if (!command->exit_reported) send_frame(FRAME_LIMIT, command->id, limit, strlen(limit));

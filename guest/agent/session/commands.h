@@ -39,6 +39,8 @@ void commands_resume_output(void);
 bool commands_subreaper_exited(pid_t pid, int status);
 bool commands_is_subreaper(pid_t pid);
 struct command *command_of_subreaper(pid_t pid);
+/* Reports a violation of every command: nobody knows which one did it. */
+void commands_report_violation(const char *guarantee, const char *details);
 /* Reports to the host that this limit stopped every command. */
 void commands_report_limit(const char *limit);
 /*

@@ -83,6 +83,7 @@ void kill_tree(pid_t root) {
     before = now;
   }
   signal_marked(SIGKILL, root);
+  kill(root, SIGCONT); /* a command may have stopped its reaper */
 }
 
 /*

@@ -98,6 +98,7 @@ static void reap(struct watch *watch, uint32_t events) {
 /* As long as a command's descendants exist, so does its subreaper; without any there is nothing to measure. */
 static void check_limits(void) {
   if (!commands_any()) return memory_usage_reset(), disk_release_deleted();
+  if (has_root_user && own_disk_became_full()) commands_report_violation("limit.disk", "the sandbox's disk is full");
   const char *limit = exceeded_limit();
   if (!limit) return;
   commands_report_limit(limit);
@@ -126,5 +127,5 @@ _Noreturn void serve_session(const struct session *with) {
   channel_open(handle_frame, resume_output);
   if (session->prefork) prefork_create();
   if (has_root_user) sudo_listen();
-  event_loop_run(has_limits() ? limits.interval_ms : -1, check_limits);
+  event_loop_run(has_limits() || has_root_user ? limits.interval_ms : -1, check_limits);
 }

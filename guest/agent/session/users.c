@@ -145,6 +145,8 @@ void become_user(struct command_spec *spec) {
     set_default(spec, "USER", user.name);
     set_default(spec, "LOGNAME", user.name);
     set_default(spec, "SHELL", user.shell);
+    const char *start = access(user.home, X_OK) ? "/" : user.home;
+    if (spec->cwd == session->defaults->cwd && !(spec->cwd = strdup(start))) die("out of memory");
   }
   switch_to_user(&user, !spec->is_sudo || spec->columns);
   if (spec->builtin && spec->owner && user.uid == 0) set_owner(spec->owner);

@@ -16,7 +16,7 @@ static struct termios saved;
 static bool is_raw;
 
 static void restore_terminal(void) {
-  if (is_raw) tcsetattr(0, TCSAFLUSH, &saved);
+  if (is_raw) tcsetattr(0, TCSADRAIN, &saved);
   is_raw = false;
 }
 

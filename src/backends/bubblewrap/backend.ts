@@ -146,7 +146,7 @@ class Bubblewrap implements Backend, Wrapper {
 
   /** A persistent sandbox: started with the first command, ended with its channel. */
   #transport(plan: Plan, { onTunnel }: OpenOptions): BubblewrapTransport {
-    return new BubblewrapTransport(plan.limits.pids, () => {
+    return new BubblewrapTransport(plan, () => {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'persistent', group, CONTROL)
       const env = launchEnvironment(vector, plan.env)

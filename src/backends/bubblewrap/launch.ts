@@ -102,7 +102,7 @@ export function launchVector(
     ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
     'filter',
     context.filter,
-    ...(plan.root ? rootOperations(plan.root, plan.own) : []),
+    ...(plan.root ? rootOperations(plan, plan.root) : []),
     // The launcher is in the user namespace of a writable root already.
     ...arg(...(plan.root ? [] : ['--unshare-user']), ...NAMESPACES),
     ...arg(...(plan.network.mode === 'full' ? [] : ['--unshare-net'])),
@@ -122,7 +122,7 @@ const rootArguments = (plan: Plan, context: LaunchContext): string[] =>
   plan.root ? writableRoot(plan, context) : grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)
 
 /** What the launcher assembles before bubblewrap starts. */
-const rootOperations = ({ ids, layers, disk }: WritableRoot, own: readonly string[]): string[] => [
+const rootOperations = (plan: Plan, { ids, layers, disk }: WritableRoot): string[] => [
   ...['ids', String(ids.stored), String(ids.first), String(ids.count), ids.locks],
   ...['disk', disk.real, disk.dev, disk.ino],
   ...layers.flatMap(({ target, lower }) => [
@@ -130,7 +130,13 @@ const rootOperations = ({ ids, layers, disk }: WritableRoot, own: readonly strin
     'layer',
     target,
   ]),
-  ...own.flatMap((target) => ['own', target]),
+  ...plan.own.flatMap((target) => ['own', target]),
+  ...[...grants(plan)]
+    .sort((a, b) => a.target.length - b.target.length)
+    .flatMap((mount) => [
+      ...['mount', mount.stored ? 'stored' : mount.mode],
+      ...[mount.real, mount.dev, mount.ino, mount.target],
+    ]),
 ]
 
 /** Kept by the agent, in the sandbox's own user namespace; it gives most of them to the sandbox's root user. */
@@ -177,7 +183,6 @@ function writableRoot(plan: Plan, { bootId }: LaunchContext): string[] {
     ...arg('--perms', '0755', '--dir', '/run/ringfence', '--perms', '1777', '--dir', '/run/lock'),
     ...(bootId ? boot(bootId) : []),
     ...files(plan),
-    ...stagedMounts(plan),
   ]
 }
 
@@ -290,14 +295,14 @@ const grants = (plan: Plan): readonly Mount[] =>
  * in a directory of ours, and the agent moves them and refuses every symbolic link.
  */
 const isNested = (plan: Plan, mount: Mount): boolean =>
-  // A writable root is such a mount.
-  plan.root !== undefined ||
   plan.mounts.some((other) => mount.target !== other.target && isWithin(mount.target, other.target))
 
 const outer = (plan: Plan): readonly Mount[] => grants(plan).filter((mount) => !isNested(plan, mount))
 
+/** The launcher mounts everything below a writable root itself. */
+
 const nested = (plan: Plan): readonly Mount[] =>
-  grants(plan)
+  (plan.root ? [] : grants(plan))
     .filter((mount) => isNested(plan, mount))
     .sort((a, b) => a.target.length - b.target.length)
 

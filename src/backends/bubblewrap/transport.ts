@@ -1,8 +1,9 @@
 import type { Session } from '../../host/guest/session.ts'
 import type { Cgroup } from '../../host/process/cgroup.ts'
 import type { ChannelProcess } from '../../host/process/channel-process.ts'
-import { hostPidOf, treeUsage } from '../../host/system.ts'
+import { diskUsageOf, hostPidOf, treeUsage } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
+import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
 import type { Usage } from '../backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from '../guest-command.ts'
@@ -22,13 +23,15 @@ export class BubblewrapTransport implements GuestTransport {
   readonly ended: Promise<string>
   readonly #open: () => Opened
   readonly #pids: number | undefined
+  readonly #hasDisk: boolean
   #opened: Opened | undefined
   #over = false
   #execs = 0
   #isEnded: (reason: string) => void = () => {}
 
-  constructor(pids: number | undefined, open: () => Opened) {
-    this.#pids = pids
+  constructor({ limits, root }: Pick<Plan, 'limits' | 'root'>, open: () => Opened) {
+    this.#pids = limits.pids
+    this.#hasDisk = root !== undefined
     this.#open = open
     this.ended = new Promise((resolve) => {
       this.#isEnded = resolve
@@ -79,7 +82,9 @@ export class BubblewrapTransport implements GuestTransport {
   }
 
   usage(): Usage | undefined {
-    return this.#opened && treeUsage(this.#opened.companion.pid)
+    if (!this.#opened) return undefined
+    const { pid } = this.#opened.companion
+    return { ...treeUsage(pid), ...(this.#hasDisk ? { diskBytes: diskUsageOf(pid) } : {}) }
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {

@@ -186,6 +186,7 @@ export const LAUNCH_OPERATIONS: Readonly<Record<string, number>> = {
   lower: 3, // SOURCE DEVICE INODE
   layer: 1, // TARGET
   disk: 3, // IMAGE DEVICE INODE
+  mount: 5, // ro|rw|stored SOURCE DEVICE INODE TARGET
   own: 1, // TARGET
 }
 

@@ -28,7 +28,7 @@ const RECIPE = '1'
 
 const ETC = [
   ...['alternatives', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'localtime', 'timezone'],
-  ...['debian_version', 'os-release', 'issue', 'bash.bashrc', 'profile', 'profile.d', 'skel', 'inputrc'],
+  ...['debian_version', 'os-release', 'issue', 'bash.bashrc', 'profile.d', 'skel', 'inputrc'],
   ...['login.defs', 'adduser.conf', 'deluser.conf', 'pam.conf', 'pam.d', 'security', 'shells'],
   ...['default/useradd', 'default/locale', 'init.d', 'rc0.d', 'rc1.d', 'rc2.d', 'rc3.d', 'rc4.d', 'rc5.d'],
   ...['rc6.d', 'rcS.d', 'services', 'protocols', 'rpc', 'networks', 'host.conf', 'gai.conf', 'mime.types'],
@@ -57,6 +57,12 @@ const DIRECTORIES = [
   ],
   ...['var/spool', 'var/tmp', 'etc/default', 'etc/apt', 'etc/cron.d', 'etc/cron.daily', 'etc/logrotate.d'],
 ]
+
+/** For login shells. Unlike Debian's it keeps `PATH`, which the sandbox sets. */
+const PROFILE = `if [ "\${BASH-}" ] && [ "$BASH" != /bin/sh ] && [ -f /etc/bash.bashrc ]; then . /etc/bash.bashrc; fi
+for file in /etc/profile.d/*.sh; do if [ -r "$file" ]; then . "$file"; fi; done
+unset file
+`
 
 /** In apt's files: another proxy than the sandbox's, or a name with a password. */
 const UNWANTED_APT = /proxy|:\/\/[^\s/]*@|password/i
@@ -151,6 +157,7 @@ function writeFiles(root: string): void {
   text('etc/nsswitch.conf', 'passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n')
   text('etc/resolv.conf', '# The proxy resolves names.\n')
   text('etc/environment', '')
+  text('etc/profile', PROFILE)
   text('etc/fstab', '')
   text('etc/machine-id', '')
   // Nothing that a sandbox installs has to survive a crash, so that no file has to be synchronized.

@@ -144,7 +144,7 @@ export function volumeMounts({ volumes = [] }: Facts, preset: Preset): readonly 
  */
 export function grantedRoot(spec: Spec, facts: Facts, mounts: readonly Mount[]): WritableRoot | undefined {
   if (spec.root !== 'writable') return undefined
-  const mounted = mounts.find(({ mode }) => mode === 'rw')
+  const mounted = mounts.find(({ mode, stored }) => mode === 'rw' && !stored)
   const other = mounted ? `the writable mount \`${mounted.target}\`` : spec.review ? 'review' : undefined
   if (other !== undefined)
     throw new SandboxError('unsupported', `a writable root and ${other} are not supported together`, {

@@ -254,7 +254,9 @@ async function shell(
     ...(user === 'user' ? {} : { user }),
     timeoutMs: STEP_MS,
   }
-  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request)
+  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request).catch((error) => {
+    throw unknownUser(error, command, user)
+  })
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
     for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
@@ -263,6 +265,13 @@ async function shell(
   if (outcome.kind === 'exited' && outcome.code === 0) return
   const how = outcome.kind === 'exited' ? `exit code ${outcome.code}` : outcome.kind
   throw new SandboxError('invalid-input', `\`${(command.at(-1) ?? '').slice(0, 200)}\` failed: ${how}`)
+}
+
+/** E2B's own phrase for a user that does not exist. */
+function unknownUser(error: unknown, command: readonly string[], user: string): unknown {
+  if (!(error instanceof SandboxError) || !error.message.startsWith('there is no user')) return error
+  const why = `command failed: unauthenticated: invalid username: '${user}'`
+  return new SandboxError('invalid-input', `failed to run command '${command.at(-1)}': ${why}`)
 }
 
 /** The client's archive is unpacked inside the sandbox, like everything that comes from outside. */

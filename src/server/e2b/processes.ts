@@ -92,16 +92,16 @@ export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
-  // The directory of the template is for its own user; another user starts at home.
+  // Without one, the command starts in the directory of the template, or in the home directory of its user.
   const workdir = named && named !== defaults?.user ? undefined : defaults?.workdir
-  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : (workdir ?? homeOf(user))
-  await checkDirectory(guest, cwd)
+  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : workdir
+  if (cwd !== undefined) await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,
     live.id,
     {
       command: [process.cmd, ...(process.args ?? [])],
-      cwd,
+      ...(cwd === undefined ? {} : { cwd }),
       env: process.envs,
       ...(user === 'user' ? {} : { user }),
       ...(pty ? { terminal: { cols: pty.size?.cols ?? 80, rows: pty.size?.rows ?? 24 } } : {}),

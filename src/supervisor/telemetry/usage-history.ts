@@ -99,11 +99,13 @@ export class UsageHistory {
     if (!usage) return undefined
     const at = Date.now()
     const cpus = Math.max(0, usage.cpuMs - last.cpuMs) / Math.max(1, at - last.at)
-    return { sample: { at, cpus, memoryBytes: usage.memoryBytes, diskBytes }, cpuMs: usage.cpuMs }
+    const sample = { at, cpus, memoryBytes: usage.memoryBytes, diskBytes: usage.diskBytes ?? diskBytes }
+    return { sample, cpuMs: usage.cpuMs }
   }
 
-  async #measureDisk({ id }: LiveSandbox, series: Series, maxAgeMs: number): Promise<void> {
-    if (Date.now() - series.diskAt < maxAgeMs) return
+  async #measureDisk({ id, sandbox }: LiveSandbox, series: Series, maxAgeMs: number): Promise<void> {
+    // A disk of its own tells by itself.
+    if (Date.now() - series.diskAt < maxAgeMs || sandbox?.plan.root) return
     series.diskAt = Date.now()
     series.diskBytes = (await this.#diskOf(id).catch(() => undefined)) ?? series.diskBytes
   }

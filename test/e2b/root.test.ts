@@ -1,0 +1,88 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { client, type Loose, type World, world } from './kit.ts'
+
+/** What users of E2B do in the first hour on a machine of their own: root, sudo, packages, `/app`. */
+
+const isRoot = process.getuid?.() === 0
+let here: World
+let e2b: Loose
+let sandbox: Loose
+beforeAll(async () => {
+  e2b = await client('e2b')
+  here = await world()
+  sandbox = await e2b.Sandbox.create(here.options)
+})
+afterAll(() => here.close())
+
+const run = async (line: string, options: Loose = {}): Promise<string> => {
+  const { stdout } = await sandbox.commands.run(line, options)
+  return stdout
+}
+
+describe.runIf(isRoot)('a machine of one’s own', () => {
+  test('commands run as `user`, root and others', async () => {
+    expect(await run('whoami; pwd; echo $HOME')).toBe('user\n/home/user\n/home/user\n')
+    expect(await run('whoami; pwd; echo $HOME', { user: 'root' })).toBe('root\n/root\n/root\n')
+    expect(await run('sudo whoami')).toBe('root\n')
+    expect(await run('sudo useradd -m ada && sudo -u ada whoami')).toBe('ada\n')
+    expect(await run('whoami', { user: 'ada' })).toBe('ada\n')
+  })
+
+  test('files anywhere, owned by who wrote them', async () => {
+    await sandbox.files.write('/app/src/index.js', 'x')
+    expect((await sandbox.files.getInfo('/app/src/index.js')).owner).toBe('user')
+    await sandbox.files.write('/app/root.txt', 'x', { user: 'root' })
+    expect((await sandbox.files.getInfo('/app/root.txt')).owner).toBe('root')
+    expect(await sandbox.files.makeDir('/data/deep')).toBe(true)
+    await sandbox.files.write('note.txt', 'x', { user: 'root' })
+    expect(await run('stat -c "%U %n" /root/note.txt /data/deep', { user: 'root' })).toBe(
+      'root /root/note.txt\nuser /data/deep\n',
+    )
+    await sandbox.files.remove('/app/root.txt')
+    expect(await sandbox.files.exists('/app/root.txt')).toBe(false)
+  })
+
+  test.each([
+    'sudo apt-get clean',
+    'sudo mkdir -p /app && sudo chown -R user:user /app && cd /app && touch here',
+    'echo "127.0.0.1 my.host" | sudo tee -a /etc/hosts',
+    'sudo sed -i s/sandbox/other/ /etc/hosts && grep other /etc/hosts',
+    'sudo rm -rf /var/lib/apt/lists/*',
+    'sudo ln -sf /usr/bin/python3 /usr/local/bin/py && py -c "print(1)"',
+    'sudo chmod +x /app/here && sudo cp /app/here /usr/local/bin/tool',
+    'sudo bash -c "echo export A=1 > /etc/profile.d/a.sh"',
+    'sudo -E env | grep -q HOME',
+    'sudo install -d -o www-data /srv/www && ls -ld /srv/www | grep www-data',
+    'git config --global user.name me && git config --global --list',
+    'pip --version || python3 -m pip --version || true',
+  ])('%s', async (line) => {
+    const { exitCode } = await sandbox.commands.run(line)
+    expect(exitCode).toBe(0)
+  })
+
+  test('a terminal with sudo in it', async () => {
+    let said = ''
+    const pty = await sandbox.pty.create({
+      cols: 80,
+      rows: 24,
+      onData: (data: Uint8Array) => {
+        said += Buffer.from(data).toString('utf8')
+      },
+    })
+    await sandbox.pty.sendInput(pty.pid, Buffer.from('sudo -s\nwhoami\n'))
+    await expect.poll(() => said, { timeout: 10_000 }).toMatch(/\broot\r?\n/)
+    await sandbox.pty.sendInput(pty.pid, Buffer.from('exit\n'))
+    await expect.poll(() => said.split('exit').length, { timeout: 10_000 }).toBeGreaterThan(1)
+    await sandbox.pty.kill(pty.pid)
+  })
+
+  test('low ports can be served, and reached', async () => {
+    const server = await sandbox.commands.run('sudo python3 -m http.server 80', { background: true })
+    await expect
+      .poll(() => run('curl -s -o /dev/null -w "%{http_code}" --noproxy "*" http://127.0.0.1:80/ || true'), {
+        timeout: 10_000,
+      })
+      .toBe('200')
+    await server.kill()
+  })
+})

@@ -1,0 +1,54 @@
+import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { agentPath, compose, newId } from '../../src/compose/compose.ts'
+import { WritableRoots } from '../../src/host/root/writable-roots.ts'
+import type { Event } from '../../src/model/event.ts'
+import type { Spec } from '../../src/model/spec.ts'
+import { openWithPrivateDirectories, PrivateDirectories } from '../../src/supervisor/private-directories.ts'
+import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+
+/** Sandboxes with a writable root, opened as a server opens them. */
+export type RootHost = {
+  readonly base: string
+  readonly events: Event[]
+  readonly open: (spec?: Spec) => Promise<Sandbox>
+  readonly close: () => Promise<void>
+}
+
+export const isRoot = process.getuid?.() === 0
+export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
+
+export async function rootHost(): Promise<RootHost> {
+  const base = realpathSync(mkdtempSync(join(tmpdir(), 'rf-root-')))
+  const state = join(base, 'state')
+  mkdirSync(state)
+  const events: Event[] = []
+  const trail = { append: async (event: Event) => void events.push(event), close: async () => {} }
+  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: state }
+  const ringfence = await compose({ env, cwd: base, trail })
+  const directories = new PrivateDirectories(join(state, 'homes'))
+  const roots = new WritableRoots(join(state, 'roots'), agentPath())
+  const opening = openWithPrivateDirectories(ringfence.gate, { directories, roots, newId })
+  return {
+    base,
+    events,
+    open: (spec = {}) =>
+      opening(
+        { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
+        {},
+      ),
+    close: async () => {
+      await ringfence.close()
+      rmSync(base, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Runs a script: what it does is not ours to judge here. Its output, and how it ended unless well. */
+export async function sh(sandbox: Sandbox, script: string, user = 'user'): Promise<string> {
+  await sandbox.files.write('/workspace/script.sh', script)
+  const { stdout, stderr, outcome } = await sandbox.exec(['bash', '/workspace/script.sh'], { user })
+  const end = outcome.kind === 'exited' && outcome.code === 0 ? '' : JSON.stringify(outcome)
+  return `${text(stdout)}${text(stderr)}${end}`
+}
