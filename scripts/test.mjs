@@ -14,6 +14,7 @@ const bin = (name, file) => join(root, 'node_modules', name, file)
 const full = process.argv.includes('--full')
 installClients('test/e2b')
 installClients('test/adapters')
+installClients('test/adapters/clients')
 if (full) {
   installClients('test/e2b/more')
   installClients('test/adapters/full')

@@ -115,7 +115,7 @@ async function start(
     ...(timeoutMs === undefined ? {} : { limits: { wallMs: timeoutMs } }),
     ...(stdinOpen || stdin !== undefined ? { stdin: true } : {}),
     ...(terminal ? { terminal: TERMINAL } : {}),
-    ...(approved ? { approve: () => ({ approved: true, by: 'client' }) } : {}),
+    ...(approved ? { approve: () => ({ approved: true, by: approved }) } : {}),
     output,
   })
   if (stdin !== undefined) void feed(running, stdin)

@@ -31,6 +31,9 @@ export type ToolSandboxDescription = {
   readonly agentId?: string
 }
 
+/** Who approved a command: the user of the client, or the option `--yes` of the server. */
+export type Approver = 'client' | '--yes'
+
 /** How a command is started. */
 export type StartOptions = {
   readonly cwd?: string | undefined
@@ -43,8 +46,8 @@ export type StartOptions = {
   readonly output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => void
   /** Kills the command. */
   readonly signal?: AbortSignal | undefined
-  /** The user approved exactly this command. */
-  readonly approved?: boolean | undefined
+  /** Who approved exactly this command; absent: nobody. */
+  readonly approved?: Approver | undefined
 }
 
 /** How a command ended. */

@@ -109,6 +109,10 @@ function fileError(said: string, path: string, isGranted: (path: string) => bool
   const name = said.split(' ')[0] ?? ''
   const known = Object.hasOwn(CODES, name) ? CODES[name] : undefined
   if (known && isGranted(path)) return new SandboxError(known.code, `\`${path}\` ${known.text}`)
+  if (['EPERM', 'EACCES', 'EROFS'].includes(name) && isGranted(path))
+    return new SandboxError('path-traversal', `\`${path}\` is a protected name or read-only`, {
+      hint: 'programs outside the sandbox run or load protected names; show the change to the user instead',
+    })
   return new SandboxError('path-traversal', `cannot reach \`${path}\` in the sandbox`, {
     hint: 'mount the path, or choose one that is writable and not protected',
   })

@@ -223,11 +223,11 @@ examples:
 `
 
 const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--ask-hosts] [--agent-id ID]
-                     [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL]
+                     [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
 
 Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
 directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
-See docs/agents.md.
+--yes approves such commands without asking (recorded); it never allows a host. See docs/agents.md.
 
 examples:
   ringfence mcp

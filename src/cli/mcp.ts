@@ -19,6 +19,7 @@ const OPTIONS = {
   backend: { type: 'string' },
   'min-isolation': { type: 'string' },
   'agent-id': { type: 'string' },
+  yes: { type: 'boolean', short: 'y' },
 } as const
 
 /** `ringfence mcp`: MCP server on stdin and stdout; one client, one sandbox on this directory. */
@@ -46,6 +47,7 @@ export async function mcp(args: readonly string[]): Promise<number> {
   await serveMcpOnStdio({
     session,
     version: VERSION,
+    approveAll: values.yes ?? false,
     // The first tool call opens the sandbox, after the client has sent its name.
     onClient: (name) => {
       if (named === undefined) spec.agentId = agentOf(name)

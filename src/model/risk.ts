@@ -15,6 +15,7 @@ export const RISKS = {
   privileges: 'raising privileges',
   'workspace-loss': 'destroying work in the workspace',
   publish: 'publishing, or acting through an account',
+  'downloaded-code': 'running a program that comes from the network at that moment',
   'granted-secret': 'using a granted secret',
   resources: 'exhausting a resource',
 } as const

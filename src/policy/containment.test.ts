@@ -63,6 +63,7 @@ const DEFAULT = {
   persistence: 'fs.protect',
   privileges: 'kernel.filtered',
   publish: 'net.offline',
+  'downloaded-code': 'net.offline',
   'granted-secret': 'env.clean',
 } as const
 
@@ -71,7 +72,7 @@ const without = (...risks: readonly Risk[]): Containment =>
 const by = (guarantee: Guarantee, ...risks: readonly Risk[]): Containment =>
   Object.fromEntries(risks.map((risk) => [risk, guarantee]))
 
-const NET: readonly Risk[] = ['network', 'loopback', 'publish']
+const NET: readonly Risk[] = ['network', 'loopback', 'publish', 'downloaded-code']
 const w = { workspace: W }
 const fetch = (...allowHosts: string[]) => ({ ...w, network: { mode: 'fetch', allowHosts } })
 
@@ -159,6 +160,14 @@ describe('containment of a plan', () => {
     const behind = { plan: planOf(fetch('a.example')), backend: 'bubblewrap', home: HOME }
     expect(containedBy({ ...behind, isNetworkGranted: true }).network).toBe('net.fetch')
     expect(containedBy(behind).network).toBeUndefined()
+  })
+  test('publishing over a granted network is contained only if nothing of the host is inside', () => {
+    const granted = { backend: 'bubblewrap', home: HOME, isNetworkGranted: true }
+    const own = { private: ['/home/user'], network: fetch('a.example').network }
+    expect(containedBy({ ...granted, plan: planOf(fetch('a.example')) }).publish).toBeUndefined()
+    expect(containedBy({ ...granted, plan: planOf(own) }).publish).toBe('net.fetch')
+    expect(containedBy({ ...granted, plan: planOf(own), env: { GH_TOKEN: 'x' } }).publish).toBeUndefined()
+    expect(containedBy({ ...granted, isNetworkGranted: false, plan: planOf(own) }).publish).toBeUndefined()
   })
   test('a private address that may be reached is not contained', () => {
     const config = { network: { allow_private: ['10.0.0.1'], allow_hosts: ['10.0.0.1'] } }

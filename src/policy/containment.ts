@@ -72,15 +72,22 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
   const isClosed = mode !== 'fetch' || ((allowHosts ?? planned).length === 0 && unlisted !== 'ask')
   // SECURITY: a sandbox that has a secret could let others use it over the network.
   const isUsable = isClosed || (behind.isNetworkGranted === true && !hasSecrets(behind))
+  // Without anything of the host inside, there is no account of the user to act through.
+  const isPublishable = isClosed || (isUsable && mountsOfHost(plan).length === 0)
   return [
     ['network', isUsable ? held : undefined],
-    ['publish', isClosed ? held : undefined],
+    ['publish', isPublishable ? held : undefined],
+    // The effect of a downloaded program is unknown, whoever opened the network.
+    ['downloaded-code', isClosed ? held : undefined],
     ['loopback', isUsable || plan.privateHosts.length === 0 ? held : undefined],
   ]
 }
 
+const mountsOfHost = (plan: Plan): readonly Mount[] =>
+  plan.mounts.filter(({ target }) => !ownedTargets(plan).includes(target))
+
 function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
-  const ofHost = plan.mounts.filter(({ target }) => !ownedTargets(plan).includes(target))
+  const ofHost = mountsOfHost(plan)
   const writable = ofHost.filter(({ mode }) => mode === 'rw')
   // SECURITY: a directory above the workspace holds more than the workspace.
   const workspace = ofHost.find(({ target }) => target !== '/' && isWithin(plan.cwd, target))

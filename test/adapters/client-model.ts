@@ -3,7 +3,8 @@ import type { AddressInfo } from 'node:net'
 
 /** A model on loopback for real coding agents: it calls the given tools one after the other, then says that it is done. */
 
-export type ToolCall = { readonly tool: string; readonly input: unknown }
+/** `namespace` is Codex's name for the tools of one MCP server. */
+export type ToolCall = { readonly tool: string; readonly input: unknown; readonly namespace?: string }
 export type ClientModel = { readonly url: string; readonly close: () => void; readonly results: () => string }
 
 export async function clientModel(calls: readonly ToolCall[]): Promise<ClientModel> {
@@ -21,6 +22,9 @@ export async function clientModel(calls: readonly ToolCall[]): Promise<ClientMod
     else if (path.includes('/responses')) {
       last = text
       responses(response, left.shift())
+    } else if (path.includes('/chat/completions')) {
+      if (text.includes('"tools":[{')) last = text
+      chat(response, text.includes('"tools":[{') ? left.shift() : undefined)
     } else if (path.includes(':streamGenerateContent') && text.includes('functionDeclarations')) {
       last = text
       gemini(response, left.shift())
@@ -85,6 +89,23 @@ function gemini(response: ServerResponse, call: ToolCall | undefined): void {
   response.end(`data: ${JSON.stringify(answer)}\n\n`)
 }
 
+function chat(response: ServerResponse, call: ToolCall | undefined): void {
+  turn++
+  const asked = call && {
+    index: 0,
+    id: `call_${turn}`,
+    type: 'function',
+    function: { name: call.tool, arguments: JSON.stringify(call.input) },
+  }
+  const chunk = (delta: object, finish_reason: string | null): string =>
+    `data: ${JSON.stringify({ id: `chat_${turn}`, object: 'chat.completion.chunk', created: 1, model: 'scripted', choices: [{ index: 0, delta, finish_reason }] })}\n\n`
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  response.write(
+    chunk({ role: 'assistant', ...(asked ? { tool_calls: [asked] } : { content: 'done' }) }, null),
+  )
+  response.end(`${chunk({}, asked ? 'tool_calls' : 'stop')}data: [DONE]\n\n`)
+}
+
 function responses(response: ServerResponse, call: ToolCall | undefined): void {
   turn++
   const item = itemOf(call)
@@ -119,5 +140,12 @@ function itemOf(call: ToolCall | undefined): object {
   }
   if (typeof call.input === 'string')
     return { ...ids, type: 'custom_tool_call', name: call.tool, input: call.input }
-  return { ...ids, type: 'function_call', name: call.tool, arguments: JSON.stringify(call.input) }
+  const { tool: name, namespace } = call
+  return {
+    ...ids,
+    type: 'function_call',
+    name,
+    ...(namespace === undefined ? {} : { namespace }),
+    arguments: JSON.stringify(call.input),
+  }
 }

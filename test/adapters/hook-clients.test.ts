@@ -2,18 +2,11 @@ import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
 import { type ClientModel, clientModel, type ToolCall } from './client-model.ts'
+import { areInstalled, claudeProgram, codexProgram, geminiProgram } from './coding-agents.ts'
 import { HookKit, patchAdding, program } from './hook-kit.ts'
 
-/** The real coding agents with the hook that we install, on a model that calls what we wrote down. Large: full run only. */
-
-const bin = (name: string): string =>
-  join(packageRoot(), 'test', 'adapters', 'full', 'node_modules', '.bin', name)
-/** PLATFORM: the launcher of Claude Code wants a script at installation; the program itself lies beside it. */
-const claudeProgram = join(bin('claude'), '../../@anthropic-ai/claude-code-linux-x64/claude')
-const full =
-  process.env.RINGFENCE_FULL && [claudeProgram, bin('codex'), bin('gemini')].every((file) => existsSync(file))
+/** The real coding agents with the hook that we install, on a model that calls what we wrote down. */
 
 const kit = new HookKit()
 afterAll(() => kit.remove())
@@ -52,7 +45,7 @@ const claude = (calls: readonly ToolCall[]): Promise<string> =>
 
 const codex = (calls: readonly ToolCall[], ...flags: readonly string[]): Promise<string> =>
   client(
-    bin('codex'),
+    codexProgram,
     ({ url }) => [
       'exec',
       '--skip-git-repo-check',
@@ -74,7 +67,7 @@ const codex = (calls: readonly ToolCall[], ...flags: readonly string[]): Promise
 
 const gemini = (calls: readonly ToolCall[]): Promise<string> =>
   client(
-    bin('gemini'),
+    geminiProgram,
     () => ['-p', 'go', '--approval-mode', 'yolo', '--skip-trust', '-m', 'gemini-2.5-pro'],
     ({ url }) => ({ GOOGLE_GEMINI_BASE_URL: url, GEMINI_API_KEY: 'k' }),
     calls,
@@ -98,7 +91,7 @@ const late = (event: string, matcher: string, timeout: number): object => ({
 const made = (name: string): boolean => existsSync(join(kit.workspace, name))
 const bash = (command: string): ToolCall => ({ tool: 'Bash', input: { command, description: 'x' } })
 
-describe.runIf(full)('Claude Code', () => {
+describe.runIf(areInstalled)('Claude Code', () => {
   const settings = join(kit.base, '.claude', 'settings.json')
 
   test('asks the hook and hears it', async () => {
@@ -141,11 +134,11 @@ describe.runIf(full)('Claude Code', () => {
   })
 })
 
-describe.runIf(full)('Codex', () => {
+describe.runIf(areInstalled)('Codex', () => {
   test('does not ask before it is trusted, and hook test says so', async () => {
     mkdirSync(join(kit.base, '.codex'), { recursive: true })
     expect(kit.hook(['install', 'codex', '--sandboxed', '--yes'], '').status).toBe(0)
-    const path = { PATH: `${join(bin('codex'), '..')}:${process.env.PATH}` }
+    const path = { PATH: `${join(codexProgram, '..')}:${process.env.PATH}` }
     const { status, stdout } = kit.hook(['test', 'codex', '--json'], '', path)
     expect([status, JSON.parse(stdout).status]).toEqual([1, 'incomplete'])
     expect(JSON.parse(stdout).left[0]).toContain('/hooks')
@@ -181,7 +174,7 @@ describe.runIf(full)('Codex', () => {
   })
 })
 
-describe.runIf(full)('Gemini CLI', () => {
+describe.runIf(areInstalled)('Gemini CLI', () => {
   const settings = join(kit.base, '.gemini', 'settings.json')
   const own = { security: { auth: { selectedType: 'gemini-api-key' } } }
   const run = (command: string): ToolCall => ({ tool: 'run_shell_command', input: { command } })
@@ -202,7 +195,7 @@ describe.runIf(full)('Gemini CLI', () => {
     expect(told).toContain('is a protected name')
   })
 
-  test('runs nothing when the hook cannot start or hangs', async () => {
+  test.runIf(process.env.RINGFENCE_FULL)('runs nothing when the hook cannot start or hangs', async () => {
     install()
     writeFileSync(settings, readFileSync(settings, 'utf8').replace(program, '/no/such/ringfence.cjs'))
     expect(await gemini([run('touch gemini-missing')])).toContain('this call is blocked')

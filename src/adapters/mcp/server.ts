@@ -12,7 +12,7 @@ import { clip } from '../capture.ts'
 import { type AskHost, HOST_FORM, hostAnswerOf } from '../host-elicitation.ts'
 import { readText } from '../operations/files.ts'
 import { OPERATIONS } from '../operations/index.ts'
-import { failure, type Operation, perform, Question, type Result } from '../operations/operation.ts'
+import { EFFECTS, failure, type Operation, perform, Question, type Result } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
 
 /** The MCP SDK, loaded on first use. */
@@ -24,6 +24,8 @@ export const loadMcp = (): Promise<McpSdk> => import('@modelcontextprotocol/serv
 export type McpOptions = {
   readonly session: AgentSession
   readonly version: string
+  /** Commands that need approval are approved (`ringfence mcp --yes`). */
+  readonly approveAll?: boolean
   /** Receives the client's name before the first tool call. */
   readonly onClient?: (name: string) => void
   /** Extends a server before use, for the fixtures of the conformance suite. */
@@ -56,7 +58,9 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
   const tools = OPERATIONS.map(toolOf)
   const call: McpHandlers['call'] = (name, args, context) =>
     callTool(sdk, server, options, name, args, context)
-  server.setRequestHandler('tools/list', () => ({ tools }))
+  server.setRequestHandler('tools/list', (_, context) => ({
+    tools: clientOf(sdk, server, context).structured ? tools : tools.map(withoutSchema),
+  }))
   server.setRequestHandler('tools/call', ({ params }, context) =>
     call(params.name, params.arguments, context),
   )
@@ -78,20 +82,27 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
   return server
 }
 
-const toolOf = ({ name, title, about, input, output, readOnly }: Operation): Tool => ({
+const toolOf = ({ name, title, about, input, output, effect }: Operation): Tool => ({
   name,
   title,
   description: about,
   inputSchema: { ...input.schema, type: 'object' },
   outputSchema: { ...output, type: 'object' },
-  // Tools affect the outside only as far as the policy permits.
-  annotations: { title, readOnlyHint: readOnly ?? false, openWorldHint: false },
+  annotations: { title, ...EFFECTS[effect] },
 })
+
+/**
+ * PLATFORM: Claude Code and Codex show their model the structured content only, if there is any: escaped JSON instead of
+ * text, and no image. They get text and images alone, and a tool with an output schema must return structured content.
+ */
+const SHOWS_STRUCTURED_ONLY = /^(claude-code|codex)\b/i
+
+const withoutSchema = ({ outputSchema: _, ...tool }: Tool): Tool => tool
 
 async function callTool(
   sdk: McpSdk,
   server: Server,
-  { session, onClient }: McpOptions,
+  { session, onClient, approveAll = false }: McpOptions,
   name: string,
   args: unknown,
   context: ServerContext,
@@ -102,21 +113,42 @@ async function callTool(
   if (client.canAsk) session.askHost = hostElicitation(context)
   const answered = session.approvals.take(Object.keys(mcpReq.inputResponses ?? {}), name, args)
   const answer = answered === undefined ? undefined : sdk.inputResponse(mcpReq.inputResponses, answered)
-  if (answer?.kind === 'elicit' && !saidYes(answer))
-    return toolResult(failure(new SandboxError('approval-required', 'the user rejected it')))
+  const given = answer?.kind === 'elicit' ? answer : undefined
+  const respond = (result: Result): CallToolResult => toolResult(result, client)
+  if (given && !saidYes(given)) return respond(failure(notApproved(given.action)))
   try {
     const call = {
       signal: mcpReq.signal,
       canAsk: client.canAsk,
-      approved: answer?.kind === 'elicit',
+      approved: given
+        ? ('client' as const)
+        : approveAll && name !== REQUEST_HOST
+          ? ('--yes' as const)
+          : undefined,
       progress: progressOf(context),
     }
-    return toolResult(await perform(OPERATIONS, session, name, args ?? {}, call))
+    return respond(await perform(OPERATIONS, session, name, args ?? {}, call))
   } catch (error) {
     if (error instanceof Question) return question(sdk, error, session.approvals.ask(name, args))
-    return toolResult(failure(error))
+    return respond(failure(error))
   }
 }
+
+/** SECURITY: `--yes` answers questions about commands; it never opens the network to a host that the agent names. */
+const REQUEST_HOST = 'request_host'
+
+/** The form has no field, so accepting it is a yes; a client that sends the field of older versions may still say no. */
+const saidYes = ({ action, content }: { readonly action: string; readonly content?: unknown }): boolean =>
+  action === 'accept' && (content as { readonly approve?: unknown } | undefined)?.approve !== false
+
+/** PLATFORM: clients without a user decline or cancel by themselves, so the message does not claim that a person answered. */
+const notApproved = (action: string): SandboxError =>
+  new SandboxError(
+    'approval-required',
+    action === 'cancel'
+      ? 'not approved: the question was closed without an answer'
+      : 'not approved: the user declined, or the client declined because it has nobody to ask',
+  )
 
 /** Asks through the client while the call runs. PLATFORM: the newest revision has no requests from the server, so nobody is asked there. */
 const hostElicitation =
@@ -130,24 +162,22 @@ const hostElicitation =
     }
   }
 
+type McpClient = {
+  readonly name: string
+  readonly canAsk: boolean
+  /** Whether the client's model profits from structured content beside the text. */
+  readonly structured: boolean
+}
+
 /** The newest revision sends with each request what older ones sent in the handshake. */
-function clientOf(
-  sdk: McpSdk,
-  server: Server,
-  { mcpReq }: ServerContext,
-): { readonly name: string; readonly canAsk: boolean } {
+function clientOf(sdk: McpSdk, server: Server, { mcpReq }: ServerContext): McpClient {
   const envelope = mcpReq.envelope as Readonly<Record<string, unknown>> | undefined
   const info = envelope?.[sdk.CLIENT_INFO_META_KEY] as { readonly name?: string } | undefined
   const able = envelope?.[sdk.CLIENT_CAPABILITIES_META_KEY] as { readonly elicitation?: object } | undefined
   const { elicitation } = able ?? server.getClientCapabilities() ?? {}
-  return {
-    name: info?.name ?? server.getClientVersion()?.name ?? 'unknown',
-    canAsk: elicitation !== undefined,
-  }
+  const name = info?.name ?? server.getClientVersion()?.name ?? 'unknown'
+  return { name, canAsk: elicitation !== undefined, structured: !SHOWS_STRUCTURED_ONLY.test(name) }
 }
-
-const saidYes = (answer: { readonly action: string; readonly content?: unknown }): boolean =>
-  answer.action === 'accept' && (answer.content as { approve?: unknown } | undefined)?.approve === true
 
 const SHOWN_CHARACTERS = 2000
 
@@ -162,11 +192,8 @@ function question(sdk: McpSdk, { what, why, particulars }: Question, name: strin
   const about = particulars.map(([label, text]) => `\n${label}: ${shown(text)}`).join('')
   const approve = sdk.inputRequired.elicit({
     message: `Allow this in the sandbox?\n\n${shown(what)}${about}\n\n${shown(why)}`,
-    requestedSchema: {
-      type: 'object',
-      properties: { approve: { type: 'boolean', title: 'Allow it', default: false } },
-      required: ['approve'],
-    },
+    // No field: accepting the question is the approval. A box that starts unticked was sent as a no.
+    requestedSchema: { type: 'object', properties: {} },
   })
   return sdk.inputRequired({ inputRequests: { [name]: approve } })
 }
@@ -181,21 +208,22 @@ function progressOf({ mcpReq }: ServerContext): ((text: string) => void) | undef
   }
 }
 
-function toolResult({ ok, text, data, image }: Result): CallToolResult {
+function toolResult({ ok, text, data, image }: Result, { structured }: McpClient): CallToolResult {
   const content: CallToolResult['content'] = [{ type: 'text', text }]
   if (image) content.push({ type: 'image', data: image.base64, mimeType: image.mime })
-  return ok ? { content, structuredContent: { ...data } } : { content, isError: true }
+  if (!ok) return { content, isError: true }
+  return structured ? { content, structuredContent: { ...data } } : { content }
 }
 
 async function readResource(sdk: McpSdk, session: AgentSession, uri: string): Promise<ReadResourceResult> {
   try {
-    const place = await session.place()
+    const sandbox = await session.sandbox()
     if (uri === TRAIL) {
-      const lines = (await place.trail(200)).map((record) => JSON.stringify(record))
+      const lines = (await sandbox.trail(200)).map((record) => JSON.stringify(record))
       return { contents: [{ uri, mimeType: 'application/jsonl', text: lines.join('\n') }] }
     }
     if (uri.startsWith(`${FILE}/`)) {
-      const text = await readText(place, decodeURIComponent(uri.slice(FILE.length + 1)))
+      const text = await readText(sandbox, decodeURIComponent(uri.slice(FILE.length + 1)))
       return { contents: [{ uri, mimeType: 'text/plain', text }] }
     }
   } catch (error) {

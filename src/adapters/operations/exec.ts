@@ -47,13 +47,14 @@ function processResult(process: Process, max = READ_CHARS): Result {
 }
 
 const inside = async (session: AgentSession, given: string | undefined): Promise<string | undefined> =>
-  given === undefined ? undefined : guestPath(await session.place(), given)
+  given === undefined ? undefined : guestPath(await session.sandbox(), given)
 
 /** Tools that run commands and code. */
 export const execOperations: readonly Operation[] = [
   operation({
     name: 'exec',
     title: 'Run a command',
+    effect: 'changes',
     about:
       'Runs a command in the sandbox and waits for it to exit. A non-zero exit code is a result, not an error.',
     input: object({ command, cwd, env, stdin: optional(text({ empty: true })), timeout_ms: timeout }),
@@ -94,6 +95,7 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_start',
     title: 'Start a command',
+    effect: 'changes',
     about:
       'Starts a command that keeps running after this call: a server, a watcher, an interactive program.',
     input: object({
@@ -121,8 +123,8 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_poll',
     title: 'Read from a started command',
+    effect: 'reads',
     about: 'Returns the output of a started command since the last read, and whether it is still running.',
-    readOnly: true,
     input: object({
       process_id: processId,
       wait_ms: optional(number({ integer: true, min: 0, max: 60_000 })),
@@ -137,6 +139,7 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_write',
     title: 'Write to a started command',
+    effect: 'changes',
     about:
       'Writes to the standard input of a started command. SECURITY: a shell started this way is checked by the policy only once; prefer `exec`.',
     input: object({
@@ -158,6 +161,7 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'process_kill',
     title: 'Stop a started command',
+    effect: 'changes',
     about: 'Sends a signal to a started command; SIGTERM by default.',
     input: object({ process_id: processId, signal: optional(oneOf(...SIGNALS)) }),
     output: PROCESS_OUTPUT,
@@ -171,6 +175,7 @@ export const execOperations: readonly Operation[] = [
   operation({
     name: 'run_code',
     title: 'Run code',
+    effect: 'changes',
     about:
       'Runs Python, JavaScript or bash; variables are kept for the next call in the same context. Returns the last value.',
     input: object({

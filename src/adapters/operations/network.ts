@@ -5,8 +5,8 @@ import { type Call, done, type Operation, operation, Question, type Result, told
 
 /** SECURITY: a request for network access needs the user's approval, and the policy is checked after the approval. */
 async function requestHost(session: AgentSession, host: string, why: string, call: Call): Promise<Result> {
-  const place = await session.place()
-  const { network } = await place.describe()
+  const sandbox = await session.sandbox()
+  const { network } = await sandbox.describe()
   const hosts = network.allowHosts
   if (network.mode === 'full' || hosts.includes(host))
     return done(`${host} is already allowed`, { allowed: true, hosts })
@@ -19,7 +19,7 @@ async function requestHost(session: AgentSession, host: string, why: string, cal
     throw new SandboxError('approval-required', `the user must allow \`${host}\``)
   }
   const next = [...hosts, host]
-  const answer = (await place.setAllowHosts(next)).find((each) => each.host === host)
+  const answer = (await sandbox.setAllowHosts(next)).find((each) => each.host === host)
   // A listed host may still be blocked: private and metadata addresses stay unreachable.
   if (answer?.verdict === 'deny')
     return done(`${host} is still blocked: ${answer.reason}`, { allowed: false, hosts: next })
@@ -31,6 +31,7 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'expose_port',
     title: 'Open a port',
+    effect: 'writes',
     about: 'Returns the URL outside the sandbox for a TCP port on which a program inside listens.',
     input: object({ port: number({ integer: true, min: 1, max: 65_535 }) }),
     output: {
@@ -39,13 +40,14 @@ export const reachOperations: readonly Operation[] = [
       required: ['port', 'url'],
     },
     async run(session, { port }) {
-      const url = await (await session.place()).portUrl(port)
+      const url = await (await session.sandbox()).portUrl(port)
       return done(url, { port, url })
     },
   }),
   operation({
     name: 'request_host',
     title: 'Request network access',
+    effect: 'opens',
     about: 'Asks the user to allow the sandbox to reach one more host.',
     input: object({
       host: told(text({ max: 255 }), 'a name such as `pypi.org`, or `name:port`'),
@@ -61,9 +63,9 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'policy_check',
     title: 'Check a command',
+    effect: 'looks',
     about:
       'Returns the policy decision for a command without running it: allow, sandbox, ask or deny, and why.',
-    readOnly: true,
     input: object({
       command: told(
         either(text(), list(text({ empty: true }))),
@@ -80,15 +82,15 @@ export const reachOperations: readonly Operation[] = [
       required: ['action', 'reason', 'rules'],
     },
     async run(session, { command }) {
-      const { action, reason, rules } = await (await session.place()).judge(command)
+      const { action, reason, rules } = await (await session.sandbox()).judge(command)
       return done(`${action}: ${reason}`, { action, reason, rules })
     },
   }),
   operation({
     name: 'sandbox_info',
     title: 'About the sandbox',
+    effect: 'looks',
     about: 'Returns the workspace, the isolation level and the allowed hosts.',
-    readOnly: true,
     input: object({}),
     output: {
       type: 'object',
@@ -102,11 +104,11 @@ export const reachOperations: readonly Operation[] = [
       required: ['sandbox_id', 'workspace', 'backend', 'level', 'network'],
     },
     async run(session) {
-      const place = await session.place()
-      const { backend, level, network } = await place.describe()
+      const sandbox = await session.sandbox()
+      const { backend, level, network } = await sandbox.describe()
       const data = {
-        sandbox_id: place.id,
-        workspace: place.workspace,
+        sandbox_id: sandbox.id,
+        workspace: sandbox.workspace,
         backend,
         level,
         network: { mode: network.mode, allow_hosts: network.allowHosts },
@@ -117,12 +119,13 @@ export const reachOperations: readonly Operation[] = [
   operation({
     name: 'sandbox_reset',
     title: 'Reset the sandbox',
+    effect: 'changes',
     about: 'Destroys the sandbox with all its processes, and opens a new one on the same workspace.',
     input: object({}),
     output: { type: 'object', properties: { sandbox_id: { type: 'string' } }, required: ['sandbox_id'] },
     async run(session) {
       await session.reset()
-      const { id } = await session.place()
+      const { id } = await session.sandbox()
       return done(`new sandbox: ${id}`, { sandbox_id: id })
     },
   }),

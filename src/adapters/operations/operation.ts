@@ -2,6 +2,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { JsonSchema, Shape } from '../../model/shape.ts'
 import { clip } from '../capture.ts'
 import type { AgentSession } from '../session.ts'
+import type { Approver } from '../tool-sandbox.ts'
 
 /** The result of a tool call, as text for the model. */
 export type Result = {
@@ -9,8 +10,11 @@ export type Result = {
   readonly text: string
   /** The same as structured data. */
   readonly data: Readonly<Record<string, unknown>>
-  readonly image?: { readonly mime: string; readonly base64: string }
+  readonly image?: { readonly mime: ImageType; readonly base64: string }
 }
+
+/** The image formats that models accept. */
+export type ImageType = 'image/png' | 'image/jpeg' | 'image/gif' | 'image/webp'
 
 /** The context of a tool call. */
 export type Call = {
@@ -19,9 +23,24 @@ export type Call = {
   readonly progress?: ((text: string) => void) | undefined
   /** The user can be asked, so the call may throw a `Question`. */
   readonly canAsk?: boolean | undefined
-  /** The user approved exactly this call. */
-  readonly approved?: boolean | undefined
+  /** Who approved exactly this call; absent: nobody. */
+  readonly approved?: Approver | undefined
 }
+
+/** What an operation changes, for clients that decide by it whether to ask. */
+export const EFFECTS = {
+  /** Changes nothing. */
+  looks: { readOnlyHint: true, destructiveHint: false, idempotentHint: true, openWorldHint: false },
+  /** Consumes what it returns, so a second call returns something else. */
+  reads: { readOnlyHint: true, destructiveHint: false, idempotentHint: false, openWorldHint: false },
+  /** Gives a file the content that the call contains. */
+  writes: { readOnlyHint: false, destructiveHint: false, idempotentHint: true, openWorldHint: false },
+  /** Changes files or processes, only of the sandbox and as the policy permits: destructive for nothing outside. */
+  changes: { readOnlyHint: false, destructiveHint: false, idempotentHint: false, openWorldHint: false },
+  /** Opens the sandbox to the network. */
+  opens: { readOnlyHint: false, destructiveHint: false, idempotentHint: true, openWorldHint: true },
+} as const
+type Effect = keyof typeof EFFECTS
 
 /** An operation; every adapter maps its tool names to these. */
 export type Operation<A = unknown> = {
@@ -30,7 +49,7 @@ export type Operation<A = unknown> = {
   readonly about: string
   readonly input: Shape<A>
   readonly output: JsonSchema
-  readonly readOnly?: boolean
+  readonly effect: Effect
   readonly run: (session: AgentSession, args: A, call: Call) => Promise<Result>
 }
 
@@ -61,9 +80,7 @@ export const done = (text: string, data: Result['data']): Result => ({ ok: true,
 const HINTS: Readonly<Partial<Record<SandboxError['code'], string>>> = {
   'wrong-state': 'the sandbox has ended; open a new one with `sandbox_reset`',
   'sandbox-not-found': 'the sandbox has ended; open a new one with `sandbox_reset`',
-  'forbidden-command': 'the policy denies it; choose another way and do not try to bypass the policy',
   'approval-required': 'the user must approve it first; say what you need and why, or choose another way',
-  'path-traversal': 'use a path that is visible in the sandbox, preferably relative to the workspace',
 }
 
 /** Converts an error to a result that the model can recover from. Unknown errors reveal no details. */
@@ -76,7 +93,9 @@ export function failure(error: unknown): Result {
   const isAnswered = code === 'approval-required' && known.reasons.length > 0
   const hint = isAnswered
     ? 'choose another way, and do not try to bypass the policy'
-    : (HINTS[code] ?? known.hint)
+    : code === 'forbidden-command'
+      ? `${known.hint ?? 'the policy denies it; choose another way'}. Do not try to bypass the policy`
+      : (HINTS[code] ?? known.hint)
   return {
     ok: false,
     text: `error: ${code}: ${message}${hint ? `\nhint: ${hint}` : ''}`,

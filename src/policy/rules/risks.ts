@@ -92,8 +92,7 @@ const REACHING = {
     'exfiltration/ssh exfiltration/copy exfiltration/mail exfiltration/share exfiltration/code',
   ),
   ...rows([...NETWORK, ...CODE], 'network/ssh-option'),
-  // The effect of a downloaded program through an open network is unknown; it may use any account it finds.
-  ...rows([...PUBLISH, ...CODE], 'download/execute'),
+  ...rows(['network', 'downloaded-code', ...CODE], 'download/execute'),
   ...rows(REMOTE, 'network/private network/scheme network/raw network/service network/scan network/awk'),
   ...rows(REMOTE, 'network/shell-socket network/reverse-shell network/tunnel databases/client'),
   ...rows(REMOTE, 'business/databases'),
@@ -198,11 +197,14 @@ const OPTION = [...CODE, 'network', 'publish'] as const
 /** Whether a sandbox that contains all risks of the rule makes it unnecessary. */
 export const isContainable = (rule: RuleId): boolean => !NEVER_CONTAINED.has(rule)
 
-/** The risks of a rule. An id of a family without its own row has the risks of the family. */
-export function risksOf(rule: RuleId): readonly Risk[] {
+/** The risks of a built-in rule; absent for the id of an operator's rule. */
+export function builtInRisks(rule: string): readonly Risk[] | undefined {
   const own = (RULE_RISKS as Readonly<Record<string, readonly Risk[]>>)[rule]
   if (own) return own
   if (rule.endsWith('/option')) return OPTION
   if (rule.endsWith('/program') || rule.startsWith('wrappers/')) return CODE
-  return rule.startsWith('privilege/') ? MACHINE : ANYTHING
+  return rule.startsWith('privilege/') ? MACHINE : undefined
 }
+
+/** The risks of a rule. An id of a family without its own row has the risks of the family. */
+export const risksOf = (rule: RuleId): readonly Risk[] => builtInRisks(rule) ?? ANYTHING

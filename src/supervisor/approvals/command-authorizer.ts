@@ -1,6 +1,7 @@
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
+import { whatWouldPass } from '../../policy/explain.ts'
 import type { AskedCommand } from '../gate.ts'
 import type { SandboxRecord } from '../sandbox-record.ts'
 import { type Answered, type ApprovalAnswer, askedUnchanged } from './approval-facts.ts'
@@ -39,7 +40,7 @@ export class CommandAuthorizer {
     const { action, reason } = decision
     if (action === 'deny')
       throw new SandboxError('forbidden-command', reason, {
-        hint: '`ringfence check command` shows each part and the rule that matched',
+        hint: `${whatWouldPass(decision)}. \`ringfence check command\` shows each part and the rule that matched`,
       })
     if (action === 'ask') await this.#ask(asked, execId, decision, options)
     return decision
