@@ -22,7 +22,7 @@ export type PathFact = {
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
-  /** In a writable root: the files belong to the stored ids (`IdRanges`), so the sandbox sees its own users. */
+  /** In a writable root: the owner of the directory is `user`, other owners are stored ids (`IdRanges`). */
   readonly stored?: boolean
   /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact

@@ -134,7 +134,7 @@ export function volumeMounts({ volumes = [] }: Facts, preset: Preset): readonly 
       throw new SandboxError('invalid-input', `a volume cannot be mounted at \`${target}\`: ${refused}`)
     if (preset === 'read-only' && mode === 'rw')
       throw new SandboxError('invalid-input', `\`${target}\` is asked for writing in the read-only preset`)
-    return { ...fact, target, mode }
+    return { ...fact, target, mode, stored: true }
   })
 }
 

@@ -254,14 +254,14 @@ async function shell(
     ...(user === 'user' ? {} : { user }),
     timeoutMs: STEP_MS,
   }
-  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request).catch((error) => {
-    throw unknownUser(error, command, user)
-  })
+  const { session } = await surface.parts.supervisor.exec(principal, entry.id, request)
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
     for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
   }
-  const { outcome } = await session.result
+  const { outcome } = await session.result.catch((error: unknown) => {
+    throw unknownUser(error, command, user)
+  })
   if (outcome.kind === 'exited' && outcome.code === 0) return
   const how = outcome.kind === 'exited' ? `exit code ${outcome.code}` : outcome.kind
   throw new SandboxError('invalid-input', `\`${(command.at(-1) ?? '').slice(0, 200)}\` failed: ${how}`)

@@ -3,7 +3,7 @@ import type { EventSink } from '../../model/event.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { VolumeRow, Volumes } from './volumes.ts'
 
-const EVERY_MS = 2000
+const EVERY_MS = 500
 /** Counting takes at most this part of the time. */
 const SHARE = 0.1
 const MB = 1024 * 1024
@@ -16,8 +16,7 @@ type Parts = {
 
 /**
  * Holds volumes to their size: several sandboxes write to one volume, so no limit of a single sandbox does. A sandbox that has
- * a volume mounted read-write when the volume exceeds its size is ended. Between two rounds each sandbox can write as much as
- * its own disk limit permits.
+ * a volume mounted read-write when the volume exceeds its size is ended.
  */
 export class VolumeWatch {
   readonly #parts: Parts
