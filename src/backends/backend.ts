@@ -200,6 +200,16 @@ export type Usage = {
   readonly diskBytes?: number | undefined
 }
 
+/** Optional: a sandbox with a disk of its own. */
+export interface DiskOwner {
+  /** Copies the disk as it is now to this file, while all commands stand still. */
+  copyDisk(to: string): Promise<void>
+}
+
+/** Whether the disk of a sandbox can be copied. */
+export const ownsDisk = (sandbox: BackendSandbox): sandbox is BackendSandbox & DiskOwner =>
+  'copyDisk' in sandbox
+
 /** Optional: a sandbox that can be paused. */
 export interface Freezable {
   pause(): Promise<void>

@@ -37,6 +37,8 @@ export type SandboxSpec = CreateBody
 /** How a command runs. */
 export type ExecOptions = {
   readonly cwd?: string
+  /** A user of a sandbox with a writable root; default: `user`. */
+  readonly user?: string
   readonly env?: Readonly<Record<string, string>>
   readonly stdin?: string
   readonly stdin_open?: boolean

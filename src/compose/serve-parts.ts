@@ -388,7 +388,8 @@ function poolSize({
   const limits = { ...(cpus && { cpus }), ...(memory_mb && { memoryMb: memory_mb }) }
   const spec: Spec = parseSpec({
     ...(backend && { backend }),
-    ...(template && { template }),
+    // As in a request that names a template.
+    ...(template && { template, root: 'preferred' }),
     ...(image && { image }),
     ...(network && { network: { mode: network } }),
     ...(Object.keys(limits).length > 0 && { limits }),

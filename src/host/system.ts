@@ -139,12 +139,18 @@ export const isAlive = (key: string | undefined): boolean =>
 const TICK_MS = 10
 const PAGE_BYTES = 4096
 
-/** Bytes in use on the file system that is the root of a sandbox, by the process that waits for its first process. */
-export function diskUsageOf(parent: number): number | undefined {
+/** The root file system of a sandbox as the host sees it, by the process that waits for its first process. */
+export function rootOf(parent: number): string | undefined {
   const [first] = childrenOf(parent)
-  if (first === undefined) return undefined
+  return first === undefined ? undefined : `/proc/${first}/root`
+}
+
+/** Bytes in use on the file system that is the root of a sandbox. */
+export function diskUsageOf(parent: number): number | undefined {
+  const root = rootOf(parent)
+  if (root === undefined) return undefined
   try {
-    const { blocks, bfree, bsize } = statfsSync(`/proc/${first}/root`)
+    const { blocks, bfree, bsize } = statfsSync(root)
     return (blocks - bfree) * bsize
   } catch {
     // It has just ended.

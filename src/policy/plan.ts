@@ -90,7 +90,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const root = grantedRoot(spec, facts, [...granted, ...volumes])
   // The private directories are part of a root of its own.
   const own = root ? [] : ownMounts(facts, preset)
-  const homes = root ? (spec.private ?? []) : own.map(({ target }) => target)
+  const homes = root ? (spec.private ?? ROOT_HOMES) : own.map(({ target }) => target)
   const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own, ...volumes])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
@@ -108,7 +108,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     preset,
     image: spec.image,
     engineImages: mayBeEngineImage(policy, spec, facts),
-    cwd: workspace ? startingPoint(workspace, facts) : (homes[0] ?? (root ? '/' : '/tmp')),
+    cwd: workspace ? startingPoint(workspace, facts) : (homes[0] ?? '/tmp'),
     mounts,
     own: homes,
     volumes: volumes.map(({ target }) => target),
@@ -199,6 +199,7 @@ const homeEnvironment = (home: string): Readonly<Record<string, string>> => ({
 })
 
 /** Debian's pip refuses to install packages for the whole system without it; here the system is the sandbox's own. */
+const ROOT_HOMES = ['/home/user']
 const ROOT_ENVIRONMENT = { PIP_BREAK_SYSTEM_PACKAGES: '1' }
 
 function networkMode(policy: SandboxPolicy, spec: Spec): NetworkMode {

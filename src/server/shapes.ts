@@ -33,6 +33,7 @@ export function specOf(body: CreateBody): Spec {
         preset: body.preset,
         template: body.template,
         image: body.image,
+        root: body.root ?? (body.template === undefined ? undefined : 'preferred'),
         workspace: body.workspace,
         read: body.read,
         write: body.write,
@@ -64,6 +65,8 @@ export const execShape = object({
   argv: optional(list(text({ empty: true }), 4096)),
   command: optional(text({ max: 1_000_000 })),
   cwd: optional(words(4096)),
+  /** A user of a sandbox with a writable root; default: `user`. */
+  user: optional(words(32)),
   env: optional(envShape),
   /** Text; `stdin_base64` for bytes. */
   stdin: optional(text({ empty: true, max: 8 * 1024 * 1024 })),
@@ -85,6 +88,7 @@ export function execRequestOf(body: ExecBody): ExecRequest {
   return {
     command: (body.argv ?? body.command) as string | readonly string[],
     cwd: body.cwd,
+    user: body.user,
     env: body.env,
     stdin: stdinOf(body),
     timeoutMs: body.timeout_ms,

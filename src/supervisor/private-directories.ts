@@ -3,7 +3,7 @@ import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, s
 import { rm } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
-import type { RootRequest, WritableRoots } from '../host/root/writable-roots.ts'
+import type { WritableRoots } from '../host/root/writable-roots.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
@@ -98,19 +98,18 @@ function openUp(path: string): void {
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
   readonly isSuspended?: boolean
-  /** What the root of the sandbox consists of; absent: the host's programs. */
-  readonly base?: RootBase | undefined
+  /** The disk of a snapshot that a writable root starts from. */
+  readonly disk?: string | undefined
+  /** The trees of an image under a writable root; absent: the host's programs. */
+  readonly lower?: readonly string[] | undefined
 }
-
-/** What a template gives the root of a sandbox. */
-export type RootBase = Pick<RootRequest, 'lower' | 'seed'>
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
 export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, parts: PrivateParts) =>
   async (
     spec: Spec,
-    { id = parts.newId('sb'), isSuspended = false, base, ...options }: Opening,
+    { id = parts.newId('sb'), isSuspended = false, disk, lower, ...options }: Opening,
   ): Promise<Sandbox> => {
     const { directories, roots } = parts
     const count = spec.private?.length ?? 0
@@ -122,7 +121,7 @@ export const openWithPrivateDirectories =
       const dir = directories.of(id)
       // A suspended sandbox gets what it had.
       const root = !isSuspended ? spec.root : roots?.has(dir) ? 'writable' : 'read-only'
-      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, ...base })
+      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk, lower })
       const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
       const open = (one: Spec['root']) =>
         gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })

@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, canQuiesce, type Freezable } from '../backends/backend.ts'
+import { canFreeze, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
 import type { Connection } from '../egress/connection.ts'
 import type { Review } from '../host/review/review.ts'
 import type { ExecResult } from '../model/command.ts'
@@ -266,6 +266,13 @@ export class Sandbox implements AsyncDisposable {
     throw new SandboxError('unsupported', `the backend \`${this.backend}\` cannot snapshot`, {
       hint: 'choose a backend that can; see `ringfence doctor`',
     })
+  }
+
+  /** Copies the disk of a sandbox with a writable root to a file. */
+  copyDisk(to: string): Promise<void> {
+    const inside = this.#inside()
+    if (ownsDisk(inside)) return inside.copyDisk(to)
+    throw new SandboxError('unsupported', `the backend \`${this.backend}\` cannot snapshot a disk`)
   }
 
   #freezable(what: string): BackendSandbox & Freezable {

@@ -24,8 +24,8 @@ type SleepParts = {
 const specOf = ({ spec }: Pick<SandboxRow, 'spec'>): Spec => JSON.parse(spec) as Spec
 
 /** Whether private directories hold everything that must survive the processes of a sandbox. */
-const keepsFiles = ({ private: own, review, mounts }: Spec): boolean =>
-  Boolean(own?.length) && !review && !mounts?.length
+const keepsFiles = ({ private: own, root, review, mounts }: Spec): boolean =>
+  (Boolean(own?.length) || root === 'writable') && !review && !mounts?.length
 
 /** The spec with the hosts that the sandbox reaches now; an empty list was closed on purpose. */
 const withHosts = (spec: Spec, live: OpenSandbox): Spec =>

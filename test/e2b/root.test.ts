@@ -85,4 +85,51 @@ describe.runIf(isRoot)('a machine of one’s own', () => {
       .toBe('200')
     await server.kill()
   })
+
+  const PREPARE = [
+    'echo kept > /opt/kept && chown www-data /opt/kept && chmod 0755 /opt/kept',
+    'rm /usr/bin/yes && useradd -m eve',
+    'echo t > /tmp/kept',
+  ].join(' && ')
+  const LOOK =
+    'stat -c "%U %a" /opt/kept; cat /opt/kept; ls /usr/bin/yes 2>&1 | grep -c "No such"; id -un eve; whoami; sudo whoami'
+  const SEEN = 'www-data 755\nkept\n1\neve\nuser\nroot\n'
+
+  test('a snapshot is the whole machine, and what is made of it too', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    await one.commands.run(PREPARE, { user: 'root' })
+    const { snapshotId } = await one.createSnapshot()
+    await one.commands.run('echo later > /opt/kept', { user: 'root' })
+    const other = await e2b.Sandbox.create(snapshotId, here.options)
+    expect((await other.commands.run(`${LOOK}; cat /tmp/kept`)).stdout).toBe(`${SEEN}t\n`)
+    await Promise.all([one.kill(), other.kill()])
+  })
+
+  test('a fork of `/v1` is too', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    await one.commands.run(PREPARE, { user: 'root' })
+    const { json } = await here.server.call('GET', '/v1/sandboxes')
+    const id =
+      json.items.find((row: Loose) => row.id.endsWith(one.sandboxId) || row.id === one.sandboxId)?.id ??
+      json.items[0].id
+    const forked = await here.server.call('POST', `/v1/sandboxes/${id}/fork`)
+    expect(forked.status).toBe(201)
+    const look = await here.server.call('POST', `/v1/sandboxes/${forked.json.id}/exec`, {
+      body: { command: LOOK },
+    })
+    expect(look.json.stdout).toBe(SEEN)
+    await one.kill()
+  })
+
+  test('a pause without memory keeps it, whatever root left in the way', async () => {
+    const one = await e2b.Sandbox.create(here.options)
+    await one.commands.run(PREPARE, { user: 'root' })
+    const moved = 'rm -rf /srv && ln -s /etc /srv && mv /home/user /home/old && ln -s /home/old /home/user'
+    await one.commands.run(`${moved} && rm -rf /media && ln -s /oldroot /media`, { user: 'root' })
+    await one.pause({ keepMemory: false })
+    const again = await e2b.Sandbox.connect(one.sandboxId, here.options)
+    expect((await again.commands.run(LOOK)).stdout).toBe(SEEN)
+    expect((await again.commands.run('readlink /home/user; pwd -P')).stdout).toBe('/home/old\n/home/old\n')
+    await again.kill()
+  })
 })

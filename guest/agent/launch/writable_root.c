@@ -329,8 +329,8 @@ static void become_root_user(int range) {
 }
 
 /*
- * Opens a directory of the root, and creates what is missing. SECURITY: the sandbox may have run before and left symbolic
- * links, so none is followed.
+ * Opens a directory of the root, and creates what is missing. Returns -1 when something else is in its place. SECURITY: the
+ * sandbox may have run before and left symbolic links, so none is followed.
  */
 static int open_in_root(int at, const char *path, uid_t owner) {
   int fd = fcntl(at, F_DUPFD_CLOEXEC, 3);
@@ -344,7 +344,7 @@ static int open_in_root(int at, const char *path, uid_t owner) {
     bool created = !mkdirat(fd, name, 0755);
     if (!created && errno != EEXIST) die("cannot create %s in the root: %s", name, strerror(errno));
     int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (next < 0) die("%s in the root is not a directory: %s", name, strerror(errno));
+    if (next < 0) return close(fd), -1;
     if (created && !path[strspn(path, "/")] && fchownat(next, "", owner, owner, AT_EMPTY_PATH))
       die("cannot change the owner of %s: %s", name, strerror(errno));
     close(fd);
@@ -363,6 +363,7 @@ static void mount_layer(int stage, int index) {
                      layer->first_lower + i);
   int merged = openat(stage, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
   int target = merged < 0 ? -1 : open_in_root(merged, layer->target, 0);
+  if (target < 0) die("%s in the root is not a directory", layer->target);
   snprintf(path, sizeof path, "/proc/self/fd/%d", target);
   if (mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, options))
     die("cannot mount the root's layer %s: %s", layer->target, strerror(errno));
@@ -378,6 +379,7 @@ static int open_file_in_root(int at, const char *path) {
   if (!name) die("a mount point is not absolute");
   *name++ = 0;
   int parent = open_in_root(at, directory, 0);
+  if (parent < 0) die("%s in the root is not a directory", directory);
   int created = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (created >= 0) close(created);
   int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -391,6 +393,7 @@ static void attach_mounts(int merged) {
   for (int i = 0; i < root.mount_count; i++) {
     const char *path = root.mounts[i].target;
     int target = root.mounts[i].directory ? open_in_root(merged, path, 0) : open_file_in_root(merged, path);
+    if (target < 0) die("%s in the root is not a directory", path);
     attach(root.mounts[i].source, target, path);
     close(target);
   }
@@ -398,6 +401,19 @@ static void attach_mounts(int merged) {
 
 /* Where bubblewrap mounts: it follows symbolic links, so these must be directories before it starts. */
 static const char *const MOUNT_POINTS[] = {"proc", "dev", "tmp", "run", "sys"};
+
+static void make_mount_point(int merged, const char *name) {
+  int fd = open_in_root(merged, name, 0);
+  if (fd < 0 && !unlinkat(merged, name, 0)) fd = open_in_root(merged, name, 0);
+  if (fd < 0) die("/%s in the root is not a directory", name);
+  close(fd);
+}
+
+/* A directory of `user` where there is nothing yet; root may have put something else there. */
+static void make_own_directory(int merged, const char *path) {
+  int fd = open_in_root(merged, path, USER_UID);
+  if (fd >= 0) close(fd);
+}
 
 void root_assemble(void) {
   if (root.image < 0 || !root.layer_count) die("launch vector: an incomplete root");
@@ -413,9 +429,9 @@ void root_assemble(void) {
   umask(022);
   for (int i = 0; i < root.layer_count; i++) mount_layer(stage, i);
   int merged = openat(stage, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
-  for (int i = 0; i < root.own_count; i++) close(open_in_root(merged, root.own[i], USER_UID));
+  for (int i = 0; i < root.own_count; i++) make_own_directory(merged, root.own[i]);
   attach_mounts(merged);
-  for (size_t i = 0; i < LENGTH(MOUNT_POINTS); i++) close(open_in_root(merged, MOUNT_POINTS[i], 0));
+  for (size_t i = 0; i < LENGTH(MOUNT_POINTS); i++) make_mount_point(merged, MOUNT_POINTS[i]);
   close(merged);
   close(stage);
   close(range);

@@ -7,6 +7,7 @@ import { startChannelProcess } from '../../host/process/channel-process.ts'
 import { groupName } from '../../host/process/orphans.ts'
 import { run } from '../../host/process/run.ts'
 import type { Launch } from '../../host/process/spawn.ts'
+import { copyDisk } from '../../host/root/disk-image.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -240,8 +241,8 @@ const environmentOf = (plan: Plan, command: Command): Readonly<Record<string, st
 /** A single last command is launched with its own streams; everything else uses the session. */
 class BubblewrapSandbox extends GuestSandbox {
   readonly #alone: (command: Command, io: ExecIo) => Promise<ExecResult>
-  readonly #transport: GuestTransport & { readonly isOpen: boolean }
-  readonly #mayRunAlone: boolean
+  readonly #transport: GuestTransport & Pick<BubblewrapTransport, 'isOpen' | 'syncDisk'>
+  readonly #plan: Plan
 
   constructor(
     plan: Plan,
@@ -249,14 +250,26 @@ class BubblewrapSandbox extends GuestSandbox {
     alone: (command: Command, io: ExecIo) => Promise<ExecResult>,
   ) {
     super(plan, transport)
-    // The host's streams belong to a user that does not exist in a sandbox with users of its own.
-    this.#mayRunAlone = plan.root === undefined
+    this.#plan = plan
     this.#alone = alone
     this.#transport = transport
   }
 
+  /** The agent's answer to a file operation shows that it has stopped all commands. */
+  async copyDisk(to: string): Promise<void> {
+    const { root } = this.#plan
+    if (!root) throw new SandboxError('unsupported', 'this sandbox has no disk of its own')
+    await this.still(async () => {
+      await this.files.stat('/')
+      await this.#transport.syncDisk()
+      await copyDisk(root.disk.real, to)
+    })
+  }
+
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
-    const alone = this.#mayRunAlone && io.last && !this.#transport.isOpen && areTimeLimits(io.limits ?? {})
+    // The host's streams belong to a user that does not exist in a sandbox with users of its own.
+    const mayBeAlone = this.#plan.root === undefined && !this.#transport.isOpen
+    const alone = io.last && mayBeAlone && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
 }

@@ -1,7 +1,8 @@
 import type { Session } from '../../host/guest/session.ts'
 import type { Cgroup } from '../../host/process/cgroup.ts'
 import type { ChannelProcess } from '../../host/process/channel-process.ts'
-import { diskUsageOf, hostPidOf, treeUsage } from '../../host/system.ts'
+import { syncDisk } from '../../host/root/disk-image.ts'
+import { diskUsageOf, hostPidOf, rootOf, treeUsage } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
@@ -85,6 +86,13 @@ export class BubblewrapTransport implements GuestTransport {
     if (!this.#opened) return undefined
     const { pid } = this.#opened.companion
     return { ...treeUsage(pid), ...(this.#hasDisk ? { diskBytes: diskUsageOf(pid) } : {}) }
+  }
+
+  /** Writes everything that the sandbox changed to its disk. */
+  async syncDisk(): Promise<void> {
+    const root = this.#opened && rootOf(this.#opened.companion.pid)
+    if (root === undefined) throw new SandboxError('wrong-state', 'the sandbox is gone')
+    await syncDisk(root)
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {

@@ -8,10 +8,8 @@ import { systemProgram } from '../system.ts'
 /** The disks of sandboxes: sparse files with an ext4 file system, which take space as they are filled. */
 
 const MB = 1024 * 1024
-/** What the file system needs for itself: a fiftieth, and some for its tables. */
-const sizeOf = (mb: number): number => sizeOfDisk(mb) * MB
-/** The size of a disk on which this much fits, in MB. */
-export const sizeOfDisk = (mb: number): number => Math.ceil(mb * 1.02 + 8)
+/** The file system needs a fiftieth of it for itself. */
+const sizeOf = (mb: number): number => mb * MB
 const WALL_MS = 30_000
 
 /** The program that creates the file system. */
@@ -39,24 +37,26 @@ async function format(path: string, mb: number, owner: number): Promise<void> {
   throw new SandboxError('launch-failed', `cannot create the disk of a sandbox: ${said}`)
 }
 
-const COPY_MS = 10 * 60_000
-
-/** Copies a disk; what is empty takes no space. The disk must not be written meanwhile. */
-export async function copyDisk(from: string, to: string): Promise<void> {
-  const args = ['--sparse=always', '--reflink=auto', '--no-preserve=all', '--', from, to]
-  const launch = { file: systemProgram('cp') ?? 'cp', args, env: {}, cwd: '/', control: false }
+async function program(name: string, args: readonly string[], what: string): Promise<void> {
+  const launch = { file: systemProgram(name) ?? name, args, env: {}, cwd: '/', control: false }
   const { exit, stderr } = await run(launch, { wallMs: COPY_MS })
-  if (exit.code === 0) return chmodSync(to, 0o600)
-  rmSync(to, { force: true })
+  if (exit.code === 0) return
   const said = Buffer.from(stderr).toString('utf8').trim().split('\n')[0] ?? ''
-  throw new SandboxError('launch-failed', `cannot copy the disk of a sandbox: ${said}`)
+  throw new SandboxError('launch-failed', `cannot ${what}: ${said}`)
+}
+const COPY_MS = 600_000
+
+/** Writes what is in memory of the file system at this path to its disk. */
+export const syncDisk = (path: string): Promise<void> => program('sync', ['-f', path], 'write a disk')
+
+/** Copies a disk without its empty space; a file system that can shares the blocks. */
+export async function copyDisk(from: string, to: string): Promise<void> {
+  await program('cp', ['--sparse=always', '--reflink=auto', '--', from, to], 'copy a disk')
+  chmodSync(to, 0o600)
 }
 
-/** Writes to disk what the kernel still holds of every file system, so that a disk that stands still can be copied. */
-export async function flushDisks(): Promise<void> {
-  const launch = { file: systemProgram('sync') ?? 'sync', args: [], env: {}, cwd: '/', control: false }
-  await run(launch, { wallMs: COPY_MS })
-}
+/** Bytes that a disk of this size takes at most. */
+export const mostBytes = (mb: number): number => sizeOf(mb)
 
 /** Creates disks, and keeps one of the last size ready. */
 export class DiskImages {

@@ -5,7 +5,7 @@ import type { IdRanges, PathFact, RootLayer, WritableRoot } from '../../model/pl
 import { hostPath } from '../files/facts.ts'
 import { caller } from '../system.ts'
 import { baseTree } from './base-tree.ts'
-import { copyDisk, DiskImages, formatter, sizeOfDisk } from './disk-image.ts'
+import { copyDisk, DiskImages, formatter, mostBytes } from './disk-image.ts'
 import { idRanges } from './id-ranges.ts'
 
 /** The name of the disk in a sandbox's private directory. */
@@ -20,16 +20,25 @@ export type RootRequest = {
   /** The sandbox's private directory; it takes the disk, and a disk that is there is used again. */
   readonly dir: string
   readonly diskMb: number
+  /** A disk to start from; absent: an empty one. */
+  readonly from?: string | undefined
   /** Unpacked image trees, the topmost first, that belong to the host's root user; absent: the host's programs. */
   readonly lower?: readonly string[] | undefined
-  /** The disk of a template, which a new sandbox gets a copy of. */
-  readonly seed?: string | undefined
 }
 
 const factOf = (path: string): PathFact => {
   const { fact } = hostPath(path)
   if (!fact) throw new SandboxError('launch-failed', `\`${path}\` is missing`)
   return fact
+}
+
+/** SECURITY: a disk keeps its size, so a larger one would exceed the limit. */
+async function copied(from: string, to: string, diskMb: number): Promise<void> {
+  if (statSync(from).size > mostBytes(diskMb))
+    throw new SandboxError('resource-limit-exceeded', `the snapshot has a larger disk than ${diskMb} MB`, {
+      hint: 'ask for a larger `diskMb`',
+    })
+  await copyDisk(from, to)
 }
 
 /** Prepares root file systems that belong to one sandbox each. */
@@ -84,7 +93,7 @@ export class WritableRoots {
   }
 
   /** The root of a new sandbox, or of one that was suspended. */
-  async prepare({ dir, diskMb, lower, seed }: RootRequest): Promise<WritableRoot> {
+  async prepare({ dir, diskMb, from, lower }: RootRequest): Promise<WritableRoot> {
     const missing = this.unavailable()
     if (missing) throw new SandboxError('unsupported', missing.reason, { hint: missing.fix })
     const ids = this.#ids as IdRanges
@@ -92,8 +101,7 @@ export class WritableRoots {
     const layers = lower ? [{ target: '/', lower: lower.map(factOf) }] : await this.#hostLayers()
     this.#disks ??= new DiskImages(this.#dir, ids.stored)
     const disk = join(dir, DISK)
-    if (!existsSync(disk))
-      await (seed === undefined ? this.#disks.create(disk, diskMb) : seeded(seed, disk, diskMb))
+    if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
     return { layers, disk: factOf(disk), ids }
   }
 
@@ -120,18 +128,4 @@ export class WritableRoots {
         rmSync(join(this.#dir, name), { recursive: true, force: true })
     return path
   }
-}
-
-/** SECURITY: the size of its disk is the sandbox's limit, so a larger one is refused. */
-async function seeded(seed: string, disk: string, diskMb: number): Promise<void> {
-  const mb = statSync(seed).size / 1024 / 1024
-  if (mb > sizeOfDisk(diskMb))
-    throw new SandboxError(
-      'resource-limit-exceeded',
-      `the template has a disk of ${Math.floor(mb)} MB, and the limit is ${diskMb} MB`,
-      {
-        hint: 'ask for a larger `diskMb`, or build the template with a smaller one',
-      },
-    )
-  await copyDisk(seed, disk)
 }

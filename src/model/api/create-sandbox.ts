@@ -13,7 +13,15 @@ import {
   type Shape,
   text,
 } from '../shape.ts'
-import { limitsShape, mountShape, NETWORK_MODES, PRESETS, UNLISTED, volumeMountShape } from '../spec.ts'
+import {
+  limitsShape,
+  mountShape,
+  NETWORK_MODES,
+  PRESETS,
+  ROOTS,
+  UNLISTED,
+  volumeMountShape,
+} from '../spec.ts'
 
 /** The request for a sandbox: the server parses it, and the client's type comes from it. */
 
@@ -66,6 +74,11 @@ export const createShape = object({
   preset: optional(oneOf(...PRESETS)),
   template: optional(words()),
   image: optional(words()),
+  /**
+   * `writable`: a root file system of its own, with a root user; `preferred`: the same where the server can do it. Default:
+   * `preferred` with a template, otherwise `read-only`.
+   */
+  root: optional(oneOf(...ROOTS)),
   workspace: optional(words(4096)),
   read: optional(list(words(4096), 256)),
   write: optional(list(words(4096), 256)),

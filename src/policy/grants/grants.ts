@@ -116,9 +116,7 @@ export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[]
   if (own.length > 0 && preset === 'danger-full-access')
     throw new SandboxError('invalid-input', 'danger-full-access has no private directories')
   return own.map(({ target, fact }) => {
-    const refused = refuseTarget(target) ?? refusedTarget(target)
-    if (refused)
-      throw new SandboxError('invalid-input', `\`${target}\` cannot be a private directory: ${refused}`)
+    assertPrivateTarget(target)
     return { ...fact, target, mode: 'rw' }
   })
 }
@@ -138,14 +136,22 @@ export function volumeMounts({ volumes = [] }: Facts, preset: Preset): readonly 
   })
 }
 
+function assertPrivateTarget(target: string): void {
+  const refused = refuseTarget(target) ?? refusedTarget(target)
+  if (refused)
+    throw new SandboxError('invalid-input', `\`${target}\` cannot be a private directory: ${refused}`)
+}
+
 /**
  * The sandbox's own root, if the spec asks for one. SECURITY: a writable mount of the host would have to be written as a
  * user of the host, so the two are refused together.
  */
 export function grantedRoot(spec: Spec, facts: Facts, mounts: readonly Mount[]): WritableRoot | undefined {
   if (spec.root !== 'writable') return undefined
+  for (const target of spec.private ?? []) assertPrivateTarget(target)
   const mounted = mounts.find(({ mode, stored }) => mode === 'rw' && !stored)
-  const other = mounted ? `the writable mount \`${mounted.target}\`` : spec.review ? 'review' : undefined
+  const preset = spec.preset === 'read-only' ? 'the preset `read-only`' : spec.review ? 'review' : undefined
+  const other = mounted ? `the writable mount \`${mounted.target}\`` : preset
   if (other !== undefined)
     throw new SandboxError('unsupported', `a writable root and ${other} are not supported together`, {
       hint: 'mount it read-only, or leave out `root`',

@@ -142,9 +142,7 @@ async function keepLayer(site: Site, key: string, place: BuildState): Promise<vo
       name: null,
     }
     const data = dataOf(site, place)
-    await live.still(() =>
-      templates.keep(live, PRIVATE, { ...record, sandboxId: null, createdAt: Date.now(), data }),
-    )
+    await templates.keep(live, PRIVATE, { ...record, sandboxId: null, createdAt: Date.now(), data })
     const all = await templates.list({ tenant: build.tenant, kind: 'layer', limit: 1000 })
     for (const old of all.slice(MOST_LAYERS)) await templates.remove(old)
   } catch (error) {
@@ -181,7 +179,7 @@ async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place
         ...(before?.data.tags ? { tags: before.data.tags } : {}),
       },
     })
-  const kept = await (live.plan.root ? live.still(keep) : keep())
+  const kept = await keep()
   if (build.tags.length > 0) await assignTags(templates, kept, build.tags)
 }
 

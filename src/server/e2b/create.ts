@@ -40,7 +40,7 @@ function timeoutOf({ autoPause, autoPauseMemory, autoResume }: CreateBody): Pick
 }
 
 /** Whether a template is a root of its own, and not only files. */
-const hasRootOf = ({ data }: Template): boolean => data.image !== undefined || data.hasDisk === true
+const hasRootOf = ({ data }: Template): boolean => data.image !== undefined || data.disk === true
 
 /** The template that a name means for a tenant; nothing for the host's tools alone. */
 export async function templateFor(

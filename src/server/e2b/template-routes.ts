@@ -179,22 +179,17 @@ async function snapshot(call: RestCall): Promise<Response> {
   const { templates } = surface.e2b
   const { template } = JSON.parse(seen.row.spec) as { template?: string }
   const image = template && (await templates.find(principal.tenant, template))?.data.image
-  const keep = live.plan.root ? live.still.bind(live) : now
-  const kept = await keep(() =>
-    templates.keep(live, PRIVATE, {
-      id: newName('snp'),
-      kind: 'snapshot',
-      tenant: principal.tenant,
-      name: name ?? null,
-      sandboxId: seen.id,
-      createdAt: Date.now(),
-      data: { env: ownVariables(env, JSON.parse(seen.row.spec)), ...(image ? { image } : {}) },
-    }),
-  )
+  const kept = await templates.keep(live, PRIVATE, {
+    id: newName('snp'),
+    kind: 'snapshot',
+    tenant: principal.tenant,
+    name: name ?? null,
+    sandboxId: seen.id,
+    createdAt: Date.now(),
+    data: { env: ownVariables(env, JSON.parse(seen.row.spec)), ...(image ? { image } : {}) },
+  })
   return Response.json({ snapshotID: kept.id, names: name === undefined ? [] : [name] }, { status: 201 })
 }
-
-const now = <T>(work: () => Promise<T>): Promise<T> => work()
 
 const ownVariables = (
   env: Readonly<Record<string, string>>,

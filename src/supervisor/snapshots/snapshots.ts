@@ -5,11 +5,10 @@ import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
 import type { Images } from '../images/images.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
-import type { RootBase } from '../private-directories.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
-import type { Template, Templates } from './templates.ts'
+import { TEMPORARY, type Template, type Templates } from './templates.ts'
 
 type Parts = {
   readonly supervisor: Supervisor
@@ -17,9 +16,6 @@ type Parts = {
   readonly trail: EventSink
   readonly newId: (prefix: string) => string
 }
-
-/** Private to every sandbox, in addition to the private directories that a spec may name. */
-const TEMPORARY = '/tmp'
 
 /**
  * Snapshots of sandboxes, for other sandboxes of the same tenant: the files of the private directories, and the spec.
@@ -128,7 +124,8 @@ export function judged({ template: _, ...spec }: Spec): Spec {
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
   readonly isSuspended?: boolean
-  readonly base?: RootBase | undefined
+  readonly disk?: string | undefined
+  readonly lower?: readonly string[] | undefined
 }
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
@@ -143,13 +140,16 @@ export const openFrom =
       throw new SandboxError('not-found', `no such template \`${spec.template.slice(0, 128)}\``, {
         hint: 'take a snapshot, or build one',
       })
-    if (found.data.image !== undefined || found.data.hasDisk) {
-      const base = baseOf(templates, images, found)
-      // SECURITY: only a root of its own can hold what another root held.
-      return open({ ...withOwn(judged(spec), found), root: 'writable' }, { ...options, base })
+    const { image } = found.data
+    const base = {
+      disk: templates.diskOf(found),
+      lower: image === undefined ? undefined : images.layersOf(image),
     }
-    if (options.isSuspended) return open(judged(spec), options)
-    const live = await open(withOwn(judged(spec), found), options)
+    if (options.isSuspended) return open(judged(spec), { ...options, lower: base.lower })
+    const asked = withOwn(judged(spec), found)
+    // SECURITY: only a root of its own can hold what another root held.
+    const hasRoot = base.disk !== undefined || image !== undefined
+    const live = await open(hasRoot ? { ...asked, root: 'writable' } : asked, { ...options, ...base })
     try {
       await templates.restore(live, live.plan.own, found)
       return live
@@ -159,14 +159,9 @@ export const openFrom =
     }
   }
 
-const baseOf = (templates: Templates, images: Images, template: Template): RootBase => ({
-  ...(template.data.image === undefined ? {} : { lower: images.layersOf(template.data.image) }),
-  ...(template.data.hasDisk ? { seed: templates.diskOf(template) } : {}),
-})
-
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {
-  const places = (data.paths ?? []).filter((path) => path !== TEMPORARY)
+  const places = data.own ?? (data.paths ?? []).filter((path) => path !== TEMPORARY)
   const env = { ...data.env, ...spec.env }
   const named = Object.keys(env).length > 0 ? { env } : {}
   return spec.private || places.length === 0 ? { ...spec, ...named } : { ...spec, ...named, private: places }

@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
 import { open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import { copyDisk, flushDisks } from '../../host/root/disk-image.ts'
 import { SandboxError } from '../../model/errors.ts'
 import {
   listSnapshots,
@@ -27,8 +26,10 @@ export type TemplateData = {
   readonly user?: string
   /** The digest of the image under the root; absent: the host's programs. */
   readonly image?: string
-  /** Whether the template is the disk of a sandbox with a root of its own, and not archives. */
-  readonly hasDisk?: boolean
+  /** Whether there is a disk: the whole root file system of a sandbox that had its own. */
+  readonly disk?: boolean
+  /** Paths that the sandbox had to itself, for one that is made of the disk. */
+  readonly own?: readonly string[]
   /** How many directories the archive contains. */
   readonly places: number
   /** Their paths; absent in old records, where the caller knows them. */
@@ -71,56 +72,47 @@ export class Templates {
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
     const stored = await this.#archivedBy(record.tenant, record.id)
-    if (live.plan.root) return this.#keepDisk(live, live.plan.root.disk.real, stored, record)
     const room = {
       tenant: `archive ${record.tenant}`,
       stored,
       all: TENANT_ARCHIVE_BYTES,
       refuse: noArchiveRoom,
     }
+    const disk = live.plan.root !== undefined
+    // A disk holds everything but what is in memory.
+    const packed = disk ? [TEMPORARY] : places
     try {
-      for (const [index, place] of places.entries())
+      for (const [index, place] of packed.entries())
         await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(place))
+      if (disk) await this.#keepDisk(live, record.id, room)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.
-      if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, places.length)
+      if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, packed.length)
       throw error
     }
-    const kept = {
-      ...record,
-      backend: live.backend,
-      data: { ...record.data, places: places.length, paths: places },
-    }
-    await this.save(kept)
-    return kept
-  }
-
-  /** INVARIANT: no command of the sandbox runs; the callers hold it still. */
-  async #keepDisk(
-    live: OpenSandbox,
-    disk: string,
-    stored: number,
-    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
-  ): Promise<Template> {
-    const path = this.diskOf(record)
-    const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`
-    await flushDisks()
-    try {
-      await copyDisk(disk, draft)
-      if (stored + (await sizeOnDisk(draft)) > TENANT_ARCHIVE_BYTES) throw noArchiveRoom()
-      await rename(draft, path)
-    } finally {
-      await rm(draft, { force: true })
-    }
-    const data = { ...record.data, places: 0, paths: [], hasDisk: true }
+    const own = disk ? { disk, own: live.plan.own } : {}
+    const data = { ...record.data, places: packed.length, paths: packed, ...own }
     const kept = { ...record, backend: live.backend, data }
     await this.save(kept)
     return kept
   }
 
-  /** The disk of a template that has one. */
-  diskOf({ id }: Pick<Template, 'id'>): string {
-    return join(this.#dir, `${id}.disk`)
+  async #keepDisk(live: OpenSandbox, id: string, room: TenantDiskUse): Promise<void> {
+    const draft = `${this.#disk(id)}.${randomBytes(6).toString('hex')}.tmp`
+    try {
+      await live.copyDisk(draft)
+      if (room.stored + bytesOf(await stat(draft)) > room.all) throw room.refuse()
+      await rename(draft, this.#disk(id))
+    } finally {
+      await rm(draft, { force: true })
+    }
+  }
+
+  /** The disk that a sandbox of this template starts from; undefined if it has none. */
+  diskOf({ id, data }: Template): string | undefined {
+    if (!data.disk) return undefined
+    if (existsSync(this.#disk(id))) return this.#disk(id)
+    throw new SandboxError('launch-failed', `the disk of template ${id} is missing`)
   }
 
   async save(template: Template): Promise<void> {
@@ -132,7 +124,7 @@ export class Templates {
     for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: only into the sandbox's private directories, never into a mount of the host.
-      if (place !== '/tmp' && !live.plan.own.includes(place))
+      if (place !== TEMPORARY && !live.plan.own.includes(place))
         throw new SandboxError(
           'unsupported',
           `template ${id} contains \`${place}\`, which this sandbox does not have`,
@@ -149,8 +141,8 @@ export class Templates {
   }
 
   async #removeArchives(id: string, count: number): Promise<void> {
-    await rm(this.diskOf({ id }), { force: true })
     for (let index = 0; index < count; index++) await rm(this.#archive(id, index), { force: true })
+    await rm(this.#disk(id), { force: true })
   }
 
   /** A file that a build uploads, identified by the hash that its client computed. */
@@ -204,10 +196,11 @@ export class Templates {
     const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
     if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
     let sum = 0
-    for (const { id } of own) sum += await sizeOnDisk(this.diskOf({ id }))
     for (const { id, data } of own)
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
+    for (const { id, data } of own)
+      if (data.disk) sum += bytesOf(await stat(this.#disk(id)).catch(() => undefined))
     return sum
   }
 
@@ -243,10 +236,20 @@ export class Templates {
     return found !== undefined && found.mtimeMs < before
   }
 
+  #disk(id: string): string {
+    return join(this.#dir, `${id}.disk`)
+  }
+
   #archive(id: string, index: number): string {
     return join(this.#dir, `${id}-${index}.tar`)
   }
 }
+
+/** What a file takes on the disk; a disk of a sandbox is mostly empty. */
+const bytesOf = (found: { readonly blocks: number } | undefined): number => (found?.blocks ?? 0) * 512
+
+/** Private to every sandbox, in addition to the private directories that a spec may name. */
+export const TEMPORARY = '/tmp'
 
 const UPLOAD_BYTES = 1024 ** 3
 const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
@@ -275,10 +278,6 @@ const noUploadRoom = (): SandboxError =>
   new SandboxError('too-large', 'the build files of this tenant exceed its quota', {
     hint: 'the limit is 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while',
   })
-
-/** A disk is a sparse file: what counts is the space that it takes. */
-const sizeOnDisk = async (path: string): Promise<number> =>
-  ((await stat(path).catch(() => undefined))?.blocks ?? 0) * 512
 
 /** Whether the file exists; marks it as used now. */
 function markUsed(path: string): boolean {

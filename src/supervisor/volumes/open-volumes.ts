@@ -1,13 +1,13 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
-import type { RootBase } from '../private-directories.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Volumes } from './volumes.ts'
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
   readonly isSuspended?: boolean
-  readonly base?: RootBase | undefined
+  readonly disk?: string | undefined
+  readonly lower?: readonly string[] | undefined
 }
 /** Opens the sandbox of a spec. */
 export type Open = (spec: Spec, options: Opening) => Promise<Sandbox>

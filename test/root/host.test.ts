@@ -1,0 +1,112 @@
+import { spawn } from 'node:child_process'
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Sandbox as LibrarySandbox } from '../../src/index.ts'
+import { isRoot, type RootHost, rootHost, sh } from './root-host.ts'
+
+/** What a writable root needs of the host, what it takes, and that it gives everything back. */
+
+let host: RootHost
+beforeAll(async () => {
+  host = await rootHost()
+})
+afterAll(() => host.close())
+
+/** Disks of our sandboxes that are attached to loop devices. */
+const attached = (): readonly string[] =>
+  readdirSync('/sys/block')
+    .filter((name) => name.startsWith('loop'))
+    .flatMap((name) => {
+      try {
+        return [readFileSync(`/sys/block/${name}/loop/backing_file`, 'utf8').trim()]
+      } catch {
+        return []
+      }
+    })
+    .filter((file) => file.startsWith(host.base))
+
+describe.runIf(isRoot)('the limit of the disk', () => {
+  test('is the size of the disk, for everybody and every place', { timeout: 120_000 }, async () => {
+    await using sandbox = await host.open({ limits: { diskMb: 30 } })
+    const fill = 'head -c 80M /dev/zero > "$1" 2>/dev/null; stat -c %s "$1"; rm -f "$1"'
+    for (const [user, path] of [
+      ['user', '/home/user/big'],
+      ['root', '/opt/big'],
+      ['root', '/usr/lib/big'],
+    ] as const) {
+      await sandbox.files.write('/workspace/fill.sh', fill)
+      const { stdout } = await sandbox.exec(['bash', '/workspace/fill.sh', path], { user })
+      const bytes = Number(Buffer.from(stdout).toString())
+      expect(bytes).toBeGreaterThan(10 << 20)
+      expect(bytes).toBeLessThan(32 << 20)
+    }
+    // A file of the host is copied when it is changed, and counts then.
+    const copies = 'set -e; for f in $(find /usr/lib -type f -size +1M | head -60); do chmod u+x $f; done'
+    expect(await sh(sandbox, copies, 'root')).toMatch(/No space left/)
+    const found = sandbox.usage()?.diskBytes ?? 0
+    expect(found).toBeLessThan(40 << 20)
+    expect(host.events.some(({ guarantee }) => guarantee === 'limit.disk')).toBe(true)
+  })
+})
+
+describe.runIf(isRoot)('what it takes', () => {
+  test('is given back when a sandbox ends', async () => {
+    const sandbox = await host.open()
+    await sandbox.layers()
+    expect(attached()).toHaveLength(1)
+    await sandbox.close()
+    await expect.poll(attached, { timeout: 5000 }).toEqual([])
+    expect(readdirSync(join(host.base, 'state', 'homes'))).toEqual([])
+  })
+
+  test('is given back when the process that started it is killed', { timeout: 60_000 }, async () => {
+    await using sandbox = await host.open()
+    await sandbox.layers()
+    const before = attached().length
+    // A launcher like ours, whose parent goes away without a word.
+    const children = (): readonly string[] => readdirSync('/proc').filter((pid) => isSandboxOf(pid))
+    expect(children().length).toBeGreaterThan(0)
+    expect(before).toBe(1)
+    const killer = spawn('kill', ['-9', ...children()])
+    await new Promise((resolve) => killer.once('exit', resolve))
+    await expect.poll(attached, { timeout: 5000 }).toEqual([])
+    const again = await host.open()
+    expect(await sh(again, 'id -un', 'root')).toBe('root\n')
+    await again.close()
+  })
+})
+
+/** Bubblewrap processes that this process started. */
+function isSandboxOf(pid: string): boolean {
+  try {
+    return (
+      /^\d+$/.test(pid) &&
+      readFileSync(`/proc/${pid}/cmdline`, 'latin1').startsWith('ringfence-bwrap-') &&
+      readFileSync(`/proc/${pid}/status`, 'utf8').includes(`\nPPid:\t${process.pid}\n`)
+    )
+  } catch {
+    return false
+  }
+}
+
+describe('where it cannot be had', () => {
+  test('the library says so', async () => {
+    const options = { env: { HOME: host.base, RINGFENCE_HOME: join(host.base, 'library') }, cwd: host.base }
+    await expect(LibrarySandbox.create({ root: 'writable' }, options)).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('only on a server'),
+    })
+  })
+
+  test.runIf(isRoot)('writable mounts of the host, review and other backends are refused', async () => {
+    const write = [join(host.base, 'work')]
+    mkdirSync(write[0] as string)
+    await expect(host.open({ write })).rejects.toThrow(/not supported together/)
+    await expect(host.open({ backend: 'native', waive: [] })).rejects.toThrow(/writable root/)
+  })
+
+  test.runIf(!isRoot)('a server of an ordinary user names the fix', async () => {
+    await expect(host.open()).rejects.toMatchObject({ hint: 'start `ringfence serve` as root' })
+  })
+})
