@@ -42,6 +42,8 @@ const PACKAGES = [
   ['runsc', ['/usr/bin/runsc', '/usr/local/bin/runsc'], 'gVisor: a user-space kernel for each sandbox'],
   ['qemu-system-x86', ['/usr/bin/qemu-system-x86_64'], 'a virtual machine for each sandbox'],
   ['erofs-utils', ['/usr/bin/mkfs.erofs'], 'makes the root images of virtual machines'],
+  ['docker-registry', ['/usr/bin/docker-registry'], 'the tests pull images from it'],
+  ['busybox-static', ['/bin/busybox'], 'the programs of the images in the tests'],
   ['git', ['/usr/bin/git'], 'the tests work on real repositories'],
   ['postgresql', ['/usr/lib/postgresql'], 'the tests run the store on a real server'],
   ['curl', ['/usr/bin/curl'], 'the tests go through the proxy with it'],

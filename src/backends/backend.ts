@@ -153,6 +153,8 @@ export interface Backend {
   readonly runsImages?: boolean
   /** Whether it can hold writes back for review. */
   readonly reviews?: boolean
+  /** Whether it can mount one directory of the server in several sandboxes at once. */
+  readonly mountsVolumes?: boolean
   /** Whether it can give a sandbox a writable root with a root user. */
   readonly writableRoots?: boolean
   probe(): Promise<Probe>

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { WarmPool } from '../host/warm-pool.ts'
-import type { Plan } from '../model/plan.ts'
+import { ownedTargets, type Plan } from '../model/plan.ts'
 import type { ContainerTransport } from './container-handle.ts'
 
 /** Containers that are started, confined and configured, and in which no command has run yet. */
@@ -22,7 +22,7 @@ export class ContainerPool {
     { make, prepare }: Record<'make' | 'prepare', () => Promise<ContainerTransport>>,
   ): Promise<ContainerTransport> {
     // A container with private files or directories fits no other sandbox.
-    if (plan.files.length > 0 || plan.own.length > 0) return make()
+    if (plan.files.length > 0 || ownedTargets(plan).length > 0) return make()
     return (await this.#pool.take(poolKey(plan, owner), prepare)) ?? make()
   }
 

@@ -1,4 +1,4 @@
-import { type Plan, PROXY_PORT, type Protection } from '../model/plan.ts'
+import { ownedTargets, type Plan, PROXY_PORT, type Protection } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
 
 /** Translates the parts of a plan that are the same for every backend to the guest agent's configuration. Pure. */
@@ -18,7 +18,7 @@ export function protectionFields(plan: Plan): string[] {
   if (!plan.protection && (plan.limits.diskMb === undefined || plan.root)) return []
   return [
     ...writableTargets(plan).flatMap((path) => ['supervise', path === '/' ? '' : path]),
-    ...plan.own.flatMap((path) => ['private', path]),
+    ...ownedTargets(plan).flatMap((path) => ['private', path]),
     ...lines('protect-root', protection.roots),
     ...lines('protect-inner', protection.inner),
     ...lines('protect-name', protection.names),

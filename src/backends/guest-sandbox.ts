@@ -207,15 +207,19 @@ async function feed(
   guest: GuestProcess,
   input: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
 ): Promise<void> {
+  let isRefused = false
   try {
-    for await (const chunk of input) await guest.write(chunk)
+    for await (const chunk of input) {
+      isRefused = true
+      await guest.write(chunk)
+      isRefused = false
+    }
     guest.endInput()
   } catch (error) {
     // The operation reports why it stopped reading; a source that failed ends the operation.
-    if (!(error instanceof SandboxError)) {
-      guest.kill()
-      throw error
-    }
+    if (isRefused && error instanceof SandboxError) return
+    guest.kill()
+    throw error
   }
 }
 

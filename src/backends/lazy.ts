@@ -5,7 +5,15 @@ import type { Backend, OpenOptions, Probe } from './backend.ts'
 /** The properties of a backend that are known without loading it. */
 export type BackendSummary = Pick<
   Backend,
-  'name' | 'level' | 'byNameOnly' | 'emulated' | 'onRequest' | 'runsImages' | 'reviews' | 'writableRoots'
+  | 'name'
+  | 'level'
+  | 'byNameOnly'
+  | 'emulated'
+  | 'onRequest'
+  | 'runsImages'
+  | 'reviews'
+  | 'mountsVolumes'
+  | 'writableRoots'
 >
 
 /**

@@ -90,7 +90,7 @@ export class SandboxRegistry {
       plan.backend === undefined
         ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
         : [this.#named(plan.backend)]
-    return withImage(withRoot(withReview(withPermission(found, plan), plan), plan), plan)
+    return withVolumes(withImage(withRoot(withReview(withPermission(found, plan), plan), plan), plan), plan)
   }
 
   /** Throws unless this backend provides every guarantee the plan needs. */
@@ -246,5 +246,16 @@ function withReview(found: readonly Backend[], { mounts, backend }: Plan): reado
   const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
   throw new SandboxError('unsupported', `${who} hold changes back for review`, {
     hint: 'use bubblewrap, or leave out --review',
+  })
+}
+
+/** SECURITY: a backend that works on copies would lose what other sandboxes write to a volume meanwhile. */
+function withVolumes(found: readonly Backend[], { volumes, backend }: Plan): readonly Backend[] {
+  if (volumes.length === 0) return found
+  const able = found.filter((one) => one.mountsVolumes)
+  if (able.length > 0) return able
+  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  throw new SandboxError('unsupported', `${who} mount volumes`, {
+    hint: 'use bubblewrap, docker or gvisor, or leave the volumes out',
   })
 }

@@ -23,6 +23,9 @@ usage: ringfence <command> [options]
 
   serve    start the server: HTTP API, API keys, approvals, events, console
   sandbox  create, use and destroy sandboxes on a server
+  volume   create, list, copy and remove volumes: named directories that outlive sandboxes
+  snapshot list and remove snapshots of sandboxes
+  template list and remove templates
   key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
   approve  approve a command that waits for an answer
@@ -296,7 +299,7 @@ const SANDBOX = `usage: ringfence sandbox create [options]              prints t
        ringfence sandbox rm ID…
 
 RINGFENCE_URL names the server (default http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
-create accepts --backend, --min-isolation, --workspace, --mount, --network, --allow-host, --env, --secret, --metadata,
+create accepts --backend, --min-isolation, --workspace, --mount, --volume NAME:/path[:ro], --network, --allow-host, --env, --secret, --metadata,
 --cpus, --memory, --disk, --pids, --timeout (maximum lifetime in seconds; 0 = unlimited), --idle, --review, --agent-id.
 
 examples:
@@ -304,6 +307,42 @@ examples:
   ringfence sandbox exec sb_0123 -c 'uname -a'
   ringfence sandbox cp data.csv sb_0123:/tmp/data.csv
   ringfence sandbox rm sb_0123
+`
+
+const VOLUME = `usage: ringfence volume create NAME [--size MB]
+       ringfence volume ls
+       ringfence volume cp NAME NEW-NAME [--read-only]
+       ringfence volume rm NAME…
+
+A volume is a named directory of the server that outlives sandboxes. Mount it with
+\`ringfence sandbox create --volume NAME:/path[:ro]\`, in several sandboxes if you like. A read-only copy is a snapshot.
+RINGFENCE_URL names the server (default http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
+
+examples:
+  ringfence volume create models --size 20480
+  ringfence sandbox create --volume models:/models:ro
+  ringfence volume cp models models-2024 --read-only
+`
+
+const SNAPSHOT = `usage: ringfence snapshot ls
+       ringfence snapshot rm ID…
+
+Lists and removes snapshots on the server at RINGFENCE_URL. \`ringfence sandbox snapshot ID\` takes one;
+\`ringfence sandbox create --template ID\` starts a sandbox from it.
+
+examples:
+  ringfence snapshot ls
+  ringfence snapshot rm snp_0123
+`
+
+const TEMPLATE = `usage: ringfence template ls
+       ringfence template rm NAME…
+
+Lists and removes templates on the server at RINGFENCE_URL.
+
+examples:
+  ringfence template ls --json
+  ringfence template rm my-template
 `
 
 const KEY = `usage: ringfence key create [--scope create,exec,read,admin] [--tenant NAME] [--name TEXT] [--e2b]
@@ -359,6 +398,9 @@ const HELP: Readonly<Record<string, string>> = {
   hook: HOOK,
   serve: SERVE,
   sandbox: SANDBOX,
+  volume: VOLUME,
+  snapshot: SNAPSHOT,
+  template: TEMPLATE,
   key: KEY,
   approve: APPROVE,
   reject: APPROVE,

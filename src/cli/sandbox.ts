@@ -18,6 +18,7 @@ const OPTIONS = {
   template: { type: 'string' },
   workspace: { type: 'string', short: 'w' },
   mount: { type: 'string', multiple: true },
+  volume: { type: 'string', multiple: true },
   network: { type: 'string' },
   'allow-host': { type: 'string', multiple: true },
   env: { type: 'string', short: 'e', multiple: true },
@@ -123,6 +124,7 @@ function specOf(values: Values): SandboxSpec {
     template: values.template,
     workspace: values.workspace,
     mounts: values.mount?.map(mountOf),
+    volumes: values.volume?.map(volumeOf),
     network: Object.keys(network).length > 0 ? network : undefined,
     limits: Object.keys(limits).length > 0 ? limits : undefined,
     env: values.env && pairs('--env', values.env),
@@ -153,6 +155,13 @@ function mountOf(text: string): Record<string, string> {
   if (rest.length > 0 || !source || !target || (mode !== 'ro' && mode !== 'rw'))
     throw usage('sandbox', `--mount takes SRC:DST[:ro], not \`${text}\``)
   return { source, target, mode }
+}
+
+function volumeOf(text: string): Record<string, string> {
+  const [name = '', target = '', mode = 'rw', ...rest] = text.split(':')
+  if (rest.length > 0 || !name || !target || (mode !== 'ro' && mode !== 'rw'))
+    throw usage('sandbox', `--volume takes NAME:/path[:ro], not \`${text}\``)
+  return { name, target, mode }
 }
 
 async function list(values: Values): Promise<number> {

@@ -17,8 +17,11 @@ import type {
   SandboxInfo,
   SandboxSpec,
   SandboxState,
+  SnapshotInfo,
+  TemplateInfo,
   TrailRecord,
   Verification,
+  VolumeInfo,
 } from './types.ts'
 
 /**
@@ -173,6 +176,49 @@ export class RingfenceClient {
         ? errorOfStreamEnd(cut)
         : error
     })
+  }
+
+  /** Creates a volume: a named directory that outlives sandboxes. */
+  createVolume(options: { readonly name: string; readonly size_mb?: number }): Promise<VolumeInfo> {
+    return this.#transport.json({ method: 'POST', path: '/v1/volumes', json: options })
+  }
+
+  volumes(): Promise<Page<VolumeInfo>> {
+    return this.#get('/v1/volumes')
+  }
+
+  /** One volume, by id or name. */
+  volume(idOrName: string): Promise<VolumeInfo> {
+    return this.#get(`/v1/volumes/${encodeURIComponent(idOrName)}`)
+  }
+
+  /** Copies a volume; with `read_only` the copy is a snapshot. */
+  copyVolume(
+    idOrName: string,
+    options: { readonly name: string; readonly read_only?: boolean },
+  ): Promise<VolumeInfo> {
+    const path = `/v1/volumes/${encodeURIComponent(idOrName)}/copy`
+    return this.#transport.json({ method: 'POST', path, json: options })
+  }
+
+  async removeVolume(idOrName: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/volumes/${encodeURIComponent(idOrName)}` })
+  }
+
+  snapshots(): Promise<Page<SnapshotInfo>> {
+    return this.#get('/v1/snapshots')
+  }
+
+  async removeSnapshot(idOrName: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/snapshots/${encodeURIComponent(idOrName)}` })
+  }
+
+  templates(): Promise<Page<TemplateInfo>> {
+    return this.#get('/v1/templates')
+  }
+
+  async removeTemplate(idOrName: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/templates/${encodeURIComponent(idOrName)}` })
   }
 
   backends(): Promise<Backends> {

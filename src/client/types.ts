@@ -26,7 +26,9 @@ export type {
   SandboxInfo,
   SandboxState,
   SnapshotInfo,
+  TemplateInfo,
 } from '../model/api/sandboxes.ts'
+export type { VolumeInfo } from '../model/api/volumes.ts'
 export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
 /** What a client asks for when it creates a sandbox. */

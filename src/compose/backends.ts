@@ -119,7 +119,7 @@ async function imageParts(options: RegistryOptions, { stateDir, ready }: Registr
 function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   const sockets = engineSockets(parts.env)
   return lazy(
-    { name: 'docker', level: 'container', emulated: false, ...imageFace(options) },
+    { name: 'docker', level: 'container', emulated: false, mountsVolumes: true, ...imageFace(options) },
     () => hostFingerprint([...sockets, agentPath()]),
     async () => {
       const { docker } = await import('../backends/docker/backend.ts')
@@ -134,7 +134,7 @@ function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: (
 
 function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   return lazy(
-    { name: 'gvisor', level: 'gvisor', emulated: false, ...imageFace(options) },
+    { name: 'gvisor', level: 'gvisor', emulated: false, mountsVolumes: true, ...imageFace(options) },
     () => hostFingerprint([systemProgram('runsc') ?? 'runsc', agentPath()]),
     async () => {
       const { gvisor } = await import('../backends/gvisor/backend.ts')

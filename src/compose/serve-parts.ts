@@ -21,6 +21,7 @@ import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
+import { Images } from '../supervisor/images/images.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
 import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
@@ -36,6 +37,10 @@ import { Retention } from '../supervisor/telemetry/retention.ts'
 import { Samples } from '../supervisor/telemetry/samples.ts'
 import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
+import { openWithVolumes } from '../supervisor/volumes/open-volumes.ts'
+import { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
+import { VolumeWatch } from '../supervisor/volumes/volume-watch.ts'
+import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 
@@ -65,6 +70,8 @@ export type Grown = {
   readonly privateDirectories: PrivateDirectories
   readonly roots: WritableRoots
   readonly templates: Templates
+  readonly volumes: Volumes
+  readonly images: Images
 }
 
 /** How often requests wake one sandbox. */
@@ -78,7 +85,7 @@ const readyOf = ({ config }: Pick<Ringfence, 'config'>): number => config.e2b?.r
 
 /** Services that only E2B's routes need. */
 export const e2bParts = (
-  { ringfence, templates, tokens, privateDirectories }: Grown,
+  { ringfence, templates, tokens, privateDirectories, roots }: Grown,
   live: Live,
 ): E2bParts => ({
   internet: () => live.config.e2b?.internet,
@@ -87,6 +94,8 @@ export const e2bParts = (
   tokens,
   templates,
   builds: new Builds(),
+  rootsUnavailable: () => roots.unavailable(),
+  record: (event) => ringfence.trail.append(event),
   policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
   diskMb: DISK_MB,
   ready: readyOf(ringfence),
@@ -106,7 +115,9 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = approvalsOf(grown, timeoutMs)
   const supervisor = supervisorOf(grown, { approvals, metrics, server })
-  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId)
+  const volumeFiles = new VolumeFiles({ volumes: grown.volumes, open: opening(grown, approvals), newId })
+  grown.volumes.live = () => supervisor.all
+  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId) ?? volumeFiles.tenantOf(sandboxId)
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
@@ -135,6 +146,10 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
       waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
     }),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
+    templates,
+    volumes: grown.volumes,
+    images: grown.images,
+    volumeFiles,
     approvals,
     webhooks: new Webhooks({
       store,
@@ -209,7 +224,7 @@ type PolicyParts = {
 }
 
 function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts): Supervisor {
-  const { ringfence, store, instance, tokens, privateDirectories, templates } = grown
+  const { ringfence, store, instance, tokens, privateDirectories, templates, volumes } = grown
   return new Supervisor({
     store,
     trail: ringfence.trail,
@@ -218,14 +233,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     approvals,
     metrics,
     policyHash: ringfence.policyHash,
-    open: openFrom(
-      templates,
-      openWithPrivateDirectories(askingGate(ringfence.gate, approvals), {
-        directories: privateDirectories,
-        roots: grown.roots,
-        newId,
-      }),
-    ),
+    open: openFrom(templates, grown.images, openWithVolumes(volumes, opening(grown, approvals), newId)),
     suspended: {
       has: (id) => privateDirectories.has(id),
       remove: (id) => privateDirectories.remove(id),
@@ -252,6 +260,53 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     },
   })
 }
+
+/** Opens sandboxes with their private directories. */
+const opening = ({ ringfence, privateDirectories: directories, roots }: Grown, approvals: Approvals) =>
+  openWithPrivateDirectories(askingGate(ringfence.gate, approvals), { directories, roots, newId })
+
+/** The volumes of this server; the limits are read again after each reload. */
+export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volumes =>
+  new Volumes({
+    store,
+    trail: ringfence.trail,
+    dir,
+    newId,
+    limits: () => {
+      const { volumes = {} } = ringfence.current()
+      return {
+        defaultMb: volumes.default_mb ?? 10_240,
+        maxMb: volumes.max_mb ?? 102_400,
+        count: volumes.max_per_tenant ?? 100,
+        totalMb: volumes.tenant_mb ?? 1_024_000,
+      }
+    },
+  })
+
+/** The images of this server; the settings are read again after each reload. */
+export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
+  new Images({
+    dir,
+    agent: agentPath(),
+    settings: () => {
+      const { images = {} } = ringfence.current()
+      return {
+        mirrors: images.mirror ?? [],
+        registries: images.registries,
+        maxMb: images.max_mb ?? 10_240,
+        maxFiles: images.max_files ?? 500_000,
+      }
+    },
+  })
+
+/** Ends sandboxes that write more to a volume than it may hold. */
+export const volumeWatchOf = ({ ringfence, volumes }: Grown, { supervisor }: ServerParts): VolumeWatch =>
+  new VolumeWatch({
+    volumes,
+    trail: ringfence.trail,
+    end: ({ id, row }) =>
+      supervisor.stop({ keyId: row.keyId, tenant: row.tenant, scopes: [] }, id, 'volume-full'),
+  })
 
 const approvalsOf = ({ ringfence, store, instance }: Grown, timeoutMs: () => number): Approvals =>
   new Approvals({

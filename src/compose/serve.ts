@@ -29,7 +29,17 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
-import { e2bParts, type Grown, type Live, partsOf, retentionOf, type ServeOptions } from './serve-parts.ts'
+import {
+  e2bParts,
+  type Grown,
+  imagesOf,
+  type Live,
+  partsOf,
+  retentionOf,
+  type ServeOptions,
+  volumesOf,
+  volumeWatchOf,
+} from './serve-parts.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */
 
@@ -105,7 +115,9 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const templates = new Templates(store, join(stateDir, 'templates'))
-  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates }
+  const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
+  const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
+  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes, images }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
@@ -118,11 +130,15 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => parts.webhooks.close())
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
+  const watch = volumeWatchOf(grown, parts)
+  closing.push(() => watch.close())
+  closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
   const e2b = e2bParts(grown, live)
   const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
   closing.push(() => listening.close())
   retention.start()
+  watch.start()
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.
@@ -153,6 +169,8 @@ async function recover(parts: ServerParts, { ringfence, privateDirectories }: Gr
   reapContainers(ringfence)
   const recovered = await parts.supervisor.recover((keyId) => parts.keys.principalById(keyId))
   await privateDirectories.sweep(parts.supervisor.liveIds)
+  void parts.volumes.sweep().catch(() => {})
+  void parts.images.sweep().catch(() => {})
   void parts.reviews.settle().catch(() => {})
   parts.webhooks.deliver()
   return recovered

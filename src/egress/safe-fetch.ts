@@ -75,13 +75,34 @@ async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOpt
  * Fetches from the public internet only. Each hop is resolved once, every address checked, the connection made to a
  * checked address and its peer verified; a redirect is treated like a new request.
  */
-export async function safeFetch(url: string | URL, options: SafeFetchOptions = {}): Promise<SafeResponse> {
+export function safeFetch(url: string | URL, options: SafeFetchOptions = {}): Promise<SafeResponse> {
+  return fetchWith(url, options, (at, answer, addresses) => responseOf(at, answer, addresses, options))
+}
+
+/** The head of an answer whose body is read as a stream. */
+export type SafeHead = Pick<SafeResponse, 'url' | 'status' | 'headers'>
+
+/** The same for a body of any length: `read` takes it as it comes, and the connection is closed when it returns. */
+export function safeDownload<T>(
+  url: string | URL,
+  options: Omit<SafeFetchOptions, 'maxBytes'>,
+  read: (head: SafeHead, body: AsyncIterable<Uint8Array>) => Promise<T>,
+): Promise<T> {
+  return fetchWith(url, options, (at, answer) =>
+    read({ url: at.href, status: answer.statusCode ?? 0, headers: flatHeaders(answer.headers) }, answer),
+  )
+}
+
+/** Reads the final answer. */
+type Read<T> = (url: URL, answer: IncomingMessage, addresses: readonly string[]) => Promise<T>
+
+async function fetchWith<T>(url: string | URL, options: SafeFetchOptions, read: Read<T>): Promise<T> {
   const policy = networkPolicyOf(options)
   const timeoutMs = options.timeoutMs ?? TIMEOUT_MS
   const late = AbortSignal.timeout(Math.min(timeoutMs, LONGEST_TIMER_MS))
   const signal = options.signal === undefined ? late : AbortSignal.any([late, options.signal])
   try {
-    return await follow(policy, String(url), { ...options, signal })
+    return await follow(policy, String(url), { ...options, signal }, read)
   } catch (error) {
     if (late.aborted) throw new SandboxError('timeout', `no complete answer within ${timeoutMs} ms`)
     throw error
@@ -90,7 +111,7 @@ export async function safeFetch(url: string | URL, options: SafeFetchOptions = {
 
 type Bounded = SafeFetchOptions & { readonly signal: AbortSignal }
 
-async function follow(policy: NetworkPolicy, first: string, options: Bounded): Promise<SafeResponse> {
+async function follow<T>(policy: NetworkPolicy, first: string, options: Bounded, read: Read<T>): Promise<T> {
   const limit = Math.min(options.maxRedirects ?? MAX_REDIRECTS, MAX_REDIRECTS)
   const addresses: string[] = []
   let sent = firstRequest(options)
@@ -102,7 +123,7 @@ async function follow(policy: NetworkPolicy, first: string, options: Bounded): P
       addresses.push(address)
       const status = answer.statusCode ?? 0
       const next = limit === 0 ? undefined : redirectOf(url, { status, location: answer.headers.location })
-      if (next === undefined) return await responseOf(url, answer, addresses, options)
+      if (next === undefined) return await read(url, answer, addresses)
       if (hop >= limit) throw ssrf(`more than ${limit} redirects`)
       resolved = await resolveTarget(policy, next, options)
       sent = redirected(sent, status, url, resolved.target.url)

@@ -114,6 +114,21 @@ function absolutePath(): Shape<string> {
   }
 }
 
+/** SECURITY: without TLS anybody on the way could replace an image. */
+function mirrorUrl(): Shape<string> {
+  return {
+    ...text(),
+    parse(value, at) {
+      const said = text().parse(value, at)
+      const url = URL.canParse(said) ? new URL(said) : undefined
+      const isLocal = /^(127(\.\d{1,3}){3}|localhost|\[::1\])$/.test(url?.hostname ?? '')
+      const isPlain = url?.pathname === '/' && url.search === '' && url.username === ''
+      if (url && isPlain && (url.protocol === 'https:' || (url.protocol === 'http:' && isLocal))) return said
+      return refuse(at, `\`${said}\` is not \`https://host[:port]\`, nor \`http://\` on the loopback`)
+    },
+  }
+}
+
 /** SECURITY: of two tables for one tenant, one would be ignored silently. */
 const tenantsShape: Shape<readonly TenantConfig[]> = {
   ...list(tenantShape, 4096),
@@ -184,6 +199,32 @@ export const configShape = object({
       internet: optional(oneOf('closed', 'registries', 'open')),
       /** Unused sandboxes with a running Python kernel that are kept once code interpreters are created. Default: 1. */
       ready: optional(number({ integer: true, min: 0, max: 16 })),
+    }),
+  ),
+  /** Images of registries, for templates. */
+  images: optional(
+    object({
+      /** Another address for a registry: `https://…`, or `http://` on this machine's loopback. */
+      mirror: optional(list(object({ registry: text({ max: 256 }), url: mirrorUrl() }), 64)),
+      /** The registries that may be used. Default: every public one, and those with a mirror. */
+      registries: optional(list(text({ max: 256 }), 256)),
+      /** The most that one image takes when it is unpacked. Default: 10240. */
+      max_mb: optional(positive(2 ** 30)),
+      /** The most files of one image. Default: 500000. */
+      max_files: optional(positive(2 ** 30)),
+    }),
+  ),
+  /** Named directories of tenants that outlive sandboxes. */
+  volumes: optional(
+    object({
+      /** The size of a volume that is created without one. Default: 10240. */
+      default_mb: optional(positive(2 ** 30)),
+      /** The largest size of one volume. Default: 102400. */
+      max_mb: optional(positive(2 ** 30)),
+      /** How many volumes a tenant has. Default: 100. */
+      max_per_tenant: optional(positive(1_000_000)),
+      /** The sizes of a tenant's volumes together. Default: 1024000. */
+      tenant_mb: optional(positive(2 ** 30)),
     }),
   ),
   microvm: optional(

@@ -9,6 +9,7 @@ export const EVENT_NAMES = [
   'Review',
   'SkillRun',
   'Secret',
+  'Volume',
   'Pruning',
   'Checkpoint',
 ] as const

@@ -22,7 +22,7 @@ export type PathFact = {
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
-  /** In a writable root: the files belong to the stored ids (`IdRanges`), so the sandbox sees its own users. */
+  /** In a writable root: the owner of the directory is `user`, other owners are stored ids (`IdRanges`). */
   readonly stored?: boolean
   /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact
@@ -85,6 +85,8 @@ type PlanFields = {
   readonly mounts: readonly Mount[]
   /** Private directories of the sandbox; the first is its home. */
   readonly own: readonly string[]
+  /** Mount targets of the tenant's volumes, which other sandboxes may have mounted too. */
+  readonly volumes: readonly string[]
   /** The root file system is the sandbox's own, with a root user; absent: it is the host's programs, read-only. */
   readonly root: WritableRoot | undefined
   readonly masks: readonly Mask[]
@@ -118,6 +120,12 @@ type PlanFields = {
 /** Frozen, fully resolved grants and limits. Only the policy creates plans; backends accept nothing else. */
 export type Plan = PlanFields & { readonly [sealed]: true }
 declare const sealed: unique symbol
+
+/** Paths whose contents are the sandbox's or its tenant's, and nothing of the host. */
+export const ownedTargets = ({ own, volumes }: Pick<Plan, 'own' | 'volumes'>): readonly string[] => [
+  ...own,
+  ...volumes,
+]
 
 const SEALED = new WeakSet<object>()
 

@@ -40,6 +40,13 @@ export type Limits = Infer<typeof limitsShape>
 /** One host path to mount. */
 export const mountShape = object({ source: text(), target: text(), mode: optional(oneOf('ro', 'rw')) })
 
+/** One volume to mount. */
+export const volumeMountShape = object({
+  name: text({ max: 128 }),
+  target: text({ max: 4096 }),
+  mode: optional(oneOf('ro', 'rw')),
+})
+
 /** What a caller may ask for when it creates a sandbox. */
 export const specShape = object({
   backend: optional(text()),
@@ -66,6 +73,8 @@ export const specShape = object({
   secrets: optional(list(text())),
   /** Paths of private directories inside the sandbox; the first is its home. The code that opens the sandbox creates them. */
   private: optional(list(text(), 8)),
+  /** Volumes of the tenant, by name or id; the server knows their directories. */
+  volumes: optional(list(volumeMountShape, 16)),
   /**
    * `writable`: a root file system of its own, with a root user; `preferred`: the same where the host and the backend
    * can do it, otherwise `read-only`, which is the default. On a server.

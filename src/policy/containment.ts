@@ -1,6 +1,6 @@
 import type { Guarantee } from '../model/guarantee.ts'
 import { isWithin } from '../model/path.ts'
-import type { Mount, Plan } from '../model/plan.ts'
+import { type Mount, ownedTargets, type Plan } from '../model/plan.ts'
 import type { Containment, Risk } from '../model/risk.ts'
 import { isRemote } from '../model/spec.ts'
 import { SECRET_VARIABLE } from './commands/environment.ts'
@@ -83,8 +83,8 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
   ]
 }
 
-const mountsOfHost = ({ mounts, own }: Plan): readonly Mount[] =>
-  mounts.filter(({ target }) => !own.includes(target))
+const mountsOfHost = (plan: Plan): readonly Mount[] =>
+  plan.mounts.filter(({ target }) => !ownedTargets(plan).includes(target))
 
 function fileRisks({ plan, home }: Behind): [Risk, Guarantee | undefined][] {
   const ofHost = mountsOfHost(plan)

@@ -15,6 +15,7 @@ import {
   ownMounts,
   reviewedMounts,
   type SandboxPolicy,
+  volumeMounts,
 } from './grants/grants.ts'
 import { parseSecretGrant } from './grants/secret-grant.ts'
 import {
@@ -85,11 +86,12 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   refuseUnbuilt(spec)
   const preset = spec.preset ?? 'workspace-write'
   const granted = grantedMounts(policy, spec, facts, preset)
-  const root = grantedRoot(spec, facts, granted)
+  const volumes = volumeMounts(facts, preset)
+  const root = grantedRoot(spec, facts, [...granted, ...volumes])
   // The private directories are part of a root of its own.
   const own = root ? [] : ownMounts(facts, preset)
   const homes = root ? (spec.private ?? ROOT_HOMES) : own.map(({ target }) => target)
-  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own])
+  const mounts = distinct([...(spec.review ? reviewedMounts(granted, facts) : granted), ...own, ...volumes])
   const sockets = grantedSockets(spec, facts)
   const mode = networkMode(policy, spec)
   const limits = limitsFor(policy, spec, facts)
@@ -109,6 +111,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     cwd: workspace ? startingPoint(workspace, facts) : (homes[0] ?? '/tmp'),
     mounts,
     own: homes,
+    volumes: volumes.map(({ target }) => target),
     root,
     masks: masksFor(spec, facts, mounts),
     protection: writes && !waived.includes('fs.protect') ? protectionFor(granted, pinsIn(facts)) : undefined,
@@ -226,8 +229,14 @@ function limitsFor(policy: SandboxPolicy, spec: Spec, facts: Facts): Limits {
     spec.backend === 'native' || isRemote(spec.backend)
       ? {}
       : { pids: Math.min(policy.max.pids, DEFAULT_PIDS), memoryMb }
-  return { ...defaults, ...policy.ceilings, ...asked }
+  // SECURITY: a volume outlives the sandbox; without a limit a sandbox could fill the server's disk between two checks of it.
+  const writes = facts.volumes?.some(({ mode }) => mode === 'rw') ?? false
+  const disk = writes ? { diskMb: Math.min(policy.max.diskMb, VOLUME_WRITES_MB) } : {}
+  return { ...defaults, ...disk, ...policy.ceilings, ...asked }
 }
+
+/** What a sandbox with a writable volume may write unless it asks for another limit. */
+const VOLUME_WRITES_MB = 10_240
 
 const LIMIT_GUARANTEES: readonly (readonly [keyof Limits, Guarantee])[] = [
   ['cpus', 'limit.cpu'],

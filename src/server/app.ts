@@ -25,6 +25,8 @@ import { reviewRoutes } from './routes/reviews.ts'
 import { sandboxRoutes } from './routes/sandboxes.ts'
 import { skillRoutes } from './routes/skills.ts'
 import { snapshotRoutes } from './routes/snapshots.ts'
+import { templateRoutes } from './routes/templates.ts'
+import { volumeRoutes } from './routes/volumes.ts'
 import { webhookRoutes } from './routes/webhooks.ts'
 
 /** Every route under `/v1` and beside it; `/openapi.json` describes exactly these. */
@@ -36,6 +38,8 @@ export const ROUTES: readonly Route[] = [
   ...portRoutes,
   ...reviewRoutes,
   ...snapshotRoutes,
+  ...templateRoutes,
+  ...volumeRoutes,
   ...auditRoutes,
   ...approvalRoutes,
   ...policyRoutes,

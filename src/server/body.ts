@@ -31,7 +31,8 @@ export async function textBody(request: Request, maxBytes: number): Promise<stri
 }
 
 /** A web stream as an iterable that ends cleanly when the caller goes away. */
-export async function* bytesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array, void> {
+export async function* bytesOf(body: ReadableStream<Uint8Array> | null): AsyncGenerator<Uint8Array, void> {
+  if (!body) return
   const reader = body.getReader()
   try {
     for (;;) {

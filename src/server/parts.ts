@@ -16,19 +16,27 @@ import type { Requester } from '../model/requester.ts'
 import type { Keys } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
+import type { Images } from '../supervisor/images/images.ts'
 import type { Reviews } from '../supervisor/snapshots/reviews.ts'
 import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
+import type { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Feed } from '../supervisor/telemetry/feed.ts'
 import type { Metrics } from '../supervisor/telemetry/metrics.ts'
 import type { Samples } from '../supervisor/telemetry/samples.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
+import type { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
+import type { Volumes } from '../supervisor/volumes/volumes.ts'
 import type { AuthenticatedStreams } from './authenticated-streams.ts'
 
 /** Everything that the routes use; `compose/serve-parts.ts` makes it. */
 export type ServerParts = {
   readonly supervisor: Supervisor
   readonly snapshots: Snapshots
+  readonly templates: Templates
+  readonly volumes: Volumes
+  readonly images: Images
+  readonly volumeFiles: VolumeFiles
   readonly reviews: Reviews
   readonly keys: Keys
   readonly sessions: Sessions

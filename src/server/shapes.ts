@@ -39,6 +39,7 @@ export function specOf(body: CreateBody): Spec {
         write: body.write,
         deny: body.deny,
         mounts: body.mounts,
+        volumes: body.volumes,
         network: network && {
           mode: network.mode,
           allowHosts: network.allow_hosts,

@@ -47,6 +47,7 @@ export function sandboxJson(view: SandboxView) {
       allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],
       ...(plan?.network.unlisted && { unlisted: plan.network.unlisted }),
     },
+    volumes: (spec.volumes ?? []).map(({ mode = 'rw', ...mount }) => ({ ...mount, mode })),
     metadata: callerMetadata(spec),
     public_ports: spec.publicPorts ?? false,
     review: spec.review ?? false,

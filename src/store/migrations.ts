@@ -105,6 +105,14 @@ const HOST_APPROVALS: Migration = [
   'ALTER TABLE approvals ADD COLUMN scope TEXT',
 ]
 
+/** Named directories that outlive sandboxes. */
+const VOLUMES: Migration = [
+  `CREATE TABLE volumes (
+     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, size_mb BIGINT NOT NULL, read_only BIGINT NOT NULL,
+     created_at BIGINT NOT NULL)`,
+  'CREATE UNIQUE INDEX volumes_name ON volumes (tenant, name)',
+]
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -113,6 +121,7 @@ export const MIGRATIONS: readonly Migration[] = [
   WEBHOOK_KEYS,
   TRAIL_TENANTS,
   HOST_APPROVALS,
+  VOLUMES,
 ]
 
 /** In steps, because each statement must finish within the store's timeout. */

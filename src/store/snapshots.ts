@@ -1,9 +1,9 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
-/** A template that a build created, or a snapshot of a sandbox. */
+/** A template that a build created, a snapshot of a sandbox, an image that was pulled, or the result of a build step. */
 export type SnapshotRow = {
   readonly id: string
-  readonly kind: 'template' | 'snapshot'
+  readonly kind: 'template' | 'snapshot' | 'image' | 'layer'
   readonly tenant: string
   readonly name: string | null
   readonly sandboxId: string | null

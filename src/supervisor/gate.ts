@@ -6,7 +6,7 @@ import type { Action, Decision } from '../model/decision.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import { isWithin } from '../model/path.ts'
-import type { Plan, WritableRoot } from '../model/plan.ts'
+import { ownedTargets, type Plan, type WritableRoot } from '../model/plan.ts'
 import type { Requester } from '../model/requester.ts'
 import { isRemote, parseSpec, type Spec } from '../model/spec.ts'
 import type { Behind } from '../policy/containment.ts'
@@ -101,6 +101,8 @@ export type OpenSandboxOptions = {
   readonly isNetworkGranted?: boolean | undefined
   /** The host paths of the spec's private directories, in the same order; created for this sandbox only. */
   readonly own?: readonly string[] | undefined
+  /** The host paths of the spec's volumes, in the same order. */
+  readonly volumes?: readonly string[] | undefined
   /** Prepares a root file system for this sandbox only; absent: it cannot have one. */
   readonly root?: RootPreparation | undefined
 }
@@ -120,6 +122,7 @@ type Prepared = {
   readonly egress?: PreparedEgress | undefined
   readonly review?: Review | undefined
   readonly own?: readonly string[] | undefined
+  readonly volumes?: readonly string[] | undefined
   readonly root?: WritableRoot | undefined
   readonly requester?: Requester | undefined
 }
@@ -158,7 +161,7 @@ export class Gate {
   }
 
   /** Parses a spec and checks it against the policy. Throws if the policy rejects it. */
-  plan(input: unknown, { egress, review, own, root, requester }: Prepared = {}): Plan {
+  plan(input: unknown, { egress, review, own, volumes, root, requester }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const grants = this.#permitted(spec, requester)
     const { host, observe, pins } = this.#parts
@@ -171,6 +174,7 @@ export class Gate {
       paths,
       pins: pins && writablePathsOf(spec).map(pins),
       own: own && ownFacts(spec, own, observe),
+      volumes: volumes && volumeFacts(spec, volumes, observe),
       root,
       egress: egress?.facts,
       overlays: review?.places(),
@@ -235,7 +239,9 @@ export class Gate {
       workspace: workspaceOf(plan),
       cwd,
       own: ownOf(plan),
-      mounted: plan.mounts.map(({ target }) => target).filter((target) => !plan.own.includes(target)),
+      mounted: plan.mounts
+        .map(({ target }) => target)
+        .filter((target) => !ownedTargets(plan).includes(target)),
       ...(isOnServer ? { home: GUEST_HOME } : {}),
       ...(backend === undefined
         ? {}
@@ -249,6 +255,7 @@ export class Gate {
     {
       signal,
       own,
+      volumes,
       root,
       owner,
       requester,
@@ -263,13 +270,17 @@ export class Gate {
       throw new SandboxError('unsupported', 'private directories exist only on a server', {
         hint: 'name a workspace',
       })
+    if (spec.volumes?.length && !volumes)
+      throw new SandboxError('unsupported', 'volumes exist only on a server', {
+        hint: 'mount a directory with --mount',
+      })
     // Before anything is prepared, because a proxy would already have looked up the secrets.
     const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
     const { allowPrivate } = this.#policyFor(grants)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
-      const given = { egress: prepared, review, own, requester }
+      const given = { egress: prepared, review, own, volumes, requester }
       const { plan, backend } = await this.#admitSpec(spec, given, root)
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
@@ -386,13 +397,25 @@ const mayHaveRoot = ({ plan, backend }: Admitted, root: RootPreparation | undefi
   root?.unavailable() === undefined &&
   root !== undefined &&
   backend.writableRoots === true &&
-  plan.mounts.every(({ target, mode }) => mode === 'ro' || plan.own.includes(target))
+  plan.mounts.every(({ target, mode, stored }) => mode === 'ro' || stored || plan.own.includes(target))
 
 function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {
   return (spec.private ?? []).map((target, index) => {
     const fact = observe(own[index] ?? '').fact
     if (fact?.kind !== 'dir') throw new SandboxError('launch-failed', 'a private directory is missing')
     return { target, fact }
+  })
+}
+
+function volumeFacts(
+  spec: Spec,
+  volumes: readonly string[],
+  observe: (path: string) => Observed,
+): Facts['volumes'] {
+  return (spec.volumes ?? []).map(({ target, mode = 'rw' }, index) => {
+    const fact = observe(volumes[index] ?? '').fact
+    if (fact?.kind !== 'dir') throw new SandboxError('launch-failed', 'the directory of a volume is missing')
+    return { target, fact, mode }
   })
 }
 
@@ -410,10 +433,11 @@ export const GUEST_HOME = '/home/user'
 const REMOTE_HOMES = ['/home/user', '/sandbox', '/workspace']
 
 /** Directories that belong to the sandbox: its homes, and its `/tmp` unless something of the host is mounted there. */
-function ownOf({ backend, own, mounts }: Plan): readonly string[] {
+function ownOf(plan: Plan): readonly string[] {
+  const { backend, mounts } = plan
   const isShared =
     backend === 'native' || mounts.some(({ target }) => target === '/' || isWithin(target, '/tmp'))
-  return [...own, ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
+  return [...ownedTargets(plan), ...(isShared ? [] : ['/tmp']), ...(isRemote(backend) ? REMOTE_HOMES : [])]
 }
 
 /** The main writable mount, or the start directory if nothing is writable. */

@@ -36,7 +36,16 @@ export const ENDED: readonly State[] = ['destroyed', 'failed']
 export const isEnded = (state: string): boolean => ENDED.includes(state as State)
 
 /** Why a sandbox ended, in one word; `failed` may be followed by a message. */
-const END_REASONS = ['killed', 'timeout', 'idle', 'oom', 'crashed', 'drained', 'failed'] as const
+const END_REASONS = [
+  'killed',
+  'timeout',
+  'idle',
+  'oom',
+  'crashed',
+  'drained',
+  'failed',
+  'volume-full',
+] as const
 /** Why a sandbox ended. */
 export type EndReason = (typeof END_REASONS)[number]
 

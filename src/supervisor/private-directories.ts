@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -77,11 +77,12 @@ function addPythonName(home: string): void {
   symlinkSync('/usr/bin/python3', join(dir, 'python'))
 }
 
-async function removeTree(path: string): Promise<void> {
+/** Removes a tree that a sandbox wrote; symbolic links in it are not followed. */
+export async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true })
   } catch {
-    // A guest may remove its own permissions from a directory; symbolic links are not followed.
+    // A guest may remove its own permissions from a directory.
     openUp(path)
     await rm(path, { recursive: true, force: true })
   }
@@ -94,11 +95,13 @@ function openUp(path: string): void {
   for (const name of readdirSync(path)) openUp(join(path, name))
 }
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
+type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
   readonly isSuspended?: boolean
   /** The disk of a snapshot that a writable root starts from. */
   readonly disk?: string | undefined
+  /** The trees of an image under a writable root; absent: the host's programs. */
+  readonly lower?: readonly string[] | undefined
 }
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
@@ -106,7 +109,7 @@ export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, parts: PrivateParts) =>
   async (
     spec: Spec,
-    { id = parts.newId('sb'), isSuspended = false, disk, ...options }: Opening,
+    { id = parts.newId('sb'), isSuspended = false, disk, lower, ...options }: Opening,
   ): Promise<Sandbox> => {
     const { directories, roots } = parts
     const count = spec.private?.length ?? 0
@@ -114,10 +117,11 @@ export const openWithPrivateDirectories =
     if (count === 0 && !wantsRoot) return gate.open(spec, { id, ...options })
     try {
       const own = isSuspended ? directories.kept(id, count) : directories.make(id, count)
+      if (!isSuspended) makeMountPoints(spec, own)
       const dir = directories.of(id)
       // A suspended sandbox gets what it had.
       const root = !isSuspended ? spec.root : roots?.has(dir) ? 'writable' : 'read-only'
-      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk })
+      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk, lower })
       const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
       const open = (one: Spec['root']) =>
         gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })
@@ -132,6 +136,17 @@ export const openWithPrivateDirectories =
       throw error
     }
   }
+
+/** Volumes may be mounted below a private directory. INVARIANT: nothing has run in the sandbox yet, so no link is followed. */
+function makeMountPoints({ private: targets = [], volumes = [] }: Spec, own: readonly string[]): void {
+  for (const { target } of volumes)
+    for (const [index, outer] of targets.entries()) {
+      const inner = relative(outer, target)
+      // SECURITY: the target is not judged yet.
+      const isBelow = target.startsWith('/') && inner !== '' && !/^\.\.(\/|$)/.test(inner)
+      if (isBelow) mkdirSync(join(own[index] as string, inner), { recursive: true, mode: 0o755 })
+    }
+}
 
 type PrivateParts = {
   readonly directories: PrivateDirectories

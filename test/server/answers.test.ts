@@ -123,6 +123,21 @@ describe('what routes answer', () => {
     await send(`POST ${at}/review/drop`, {}, 204)
   })
 
+  test('volumes and templates', async () => {
+    const at = `/v1/volumes/${await idOf('POST /v1/volumes', { name: 'data', size_mb: 16 })}`
+    await send(`PUT ${at}/files?path=/a`, 'text')
+    await send(`GET ${at}/files/list?path=/`)
+    await send(`DELETE ${at}/files?path=/a`, undefined, 204)
+    await send(`POST ${at}/copy`, { name: 'copy', read_only: true }, 201)
+    for (const path of ['/v1/volumes', at]) await send(`GET ${path}`)
+    await send(`DELETE ${at}`, undefined, 204)
+    const row = { id: 'tpl1', kind: 'template', tenant: 'default', name: 'one', sandboxId: null } as const
+    const { templates } = home.server.parts
+    await templates.save({ ...row, backend: 'bubblewrap', createdAt: Date.now(), data: { places: 0 } })
+    for (const path of ['/v1/templates', '/v1/templates/one']) await send(`GET ${path}`)
+    await send('DELETE /v1/templates/one', undefined, 204)
+  })
+
   test('approvals and the policy', async () => {
     const id = await idOf('POST /v1/sandboxes', {})
     const running = send(`POST /v1/sandboxes/${id}/exec`, { command: 'touch asked' }, 200, STREAM)

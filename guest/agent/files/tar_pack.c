@@ -3,6 +3,7 @@
 #include "files/tar.h"
 
 #include <dirent.h>
+#include <linux/stat.h>
 #include <time.h>
 
 _Noreturn void tar_fail(const char *what) {
@@ -122,6 +123,20 @@ static void put_unreadable(const char *name) {
   put_header(&header);
 }
 
+/* SECURITY: a mount inside the directory belongs to somebody else; an archive of it would overwrite it when it is unpacked. */
+static bool is_mount(const char *path, const struct stat *stat, dev_t outer) {
+  struct statx extended;
+  if (syscall(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_TYPE, &extended))
+    return stat->st_dev != outer;
+  if (extended.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) return extended.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+  return stat->st_dev != outer;
+}
+
+static dev_t device_of(int fd) {
+  struct stat stat;
+  return fstat(fd, &stat) ? 0 : stat.st_dev;
+}
+
 static void pack_below(const char *path, const char *relative) {
   DIR *directory = opendir(path);
   if (!directory) {
@@ -136,7 +151,8 @@ static void pack_below(const char *path, const char *relative) {
     if (snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) >= PATH_MAX || lstat(inner, &stat)) continue;
     snprintf(name, sizeof name, "%s%s%s", relative, *relative ? "/" : "", entry->d_name);
     put_entry(inner, name, &stat);
-    if (S_ISDIR(stat.st_mode)) pack_below(inner, name);
+    if (!S_ISDIR(stat.st_mode) || (!since && is_mount(inner, &stat, device_of(dirfd(directory))))) continue;
+    pack_below(inner, name);
   }
   closedir(directory);
 }

@@ -134,15 +134,14 @@ static void take_range(void) {
   die("all %u ranges of ids are in use", root.count);
 }
 
-static void write_map(pid_t pid, const char *file, unsigned inside, unsigned outside) {
-  char path[64], text[64];
+static void write_map(pid_t pid, const char *file, const char *text) {
+  char path[64];
   snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
-  snprintf(text, sizeof text, "%u %u %u", inside, outside, (unsigned)ID_COUNT);
   write_text(path, text);
 }
 
-/* A user namespace in which ids from `inside` on are the host's ids from `outside` on. */
-static int make_user_namespace(unsigned inside, unsigned outside) {
+/* A user namespace with these lines in its uid_map and gid_map. */
+static int make_mapped_namespace(const char *users, const char *groups) {
   char path[64];
   pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, 0);
   if (child < 0) die("user namespace: %s", strerror(errno));
@@ -150,14 +149,39 @@ static int make_user_namespace(unsigned inside, unsigned outside) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) pause();
   }
-  write_map(child, "uid_map", inside, outside);
-  write_map(child, "gid_map", inside, outside);
+  write_map(child, "uid_map", users);
+  write_map(child, "gid_map", groups);
   snprintf(path, sizeof path, "/proc/%d/ns/user", child);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) die("user namespace: %s", strerror(errno));
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   return fd;
+}
+
+/* A user namespace in which ids from `inside` on are the host's ids from `outside` on. */
+static int make_user_namespace(unsigned inside, unsigned outside) {
+  char text[64];
+  snprintf(text, sizeof text, "%u %u %u", inside, outside, (unsigned)ID_COUNT);
+  return make_mapped_namespace(text, text);
+}
+
+static void volume_map(char *text, size_t size, unsigned owner) {
+  snprintf(text, size, "%u %u 1\n%u %u %u\n%u %u %u", owner, root.range + USER_UID, root.stored, root.range, USER_UID,
+           root.stored + USER_UID + 1, root.range + USER_UID + 1, (unsigned)ID_COUNT - USER_UID - 1);
+}
+
+/*
+ * The owner of the directory is the sandbox's `user`, as in sandboxes that have only one user; other users own files as on a
+ * disk. So all sandboxes that mount a volume see the same owners.
+ */
+static int make_volume_namespace(int source) {
+  struct stat stat;
+  char users[128], groups[128];
+  if (fstat(source, &stat)) die("cannot read a volume: %s", strerror(errno));
+  volume_map(users, sizeof users, stat.st_uid);
+  volume_map(groups, sizeof groups, stat.st_gid);
+  return make_mapped_namespace(users, groups);
 }
 
 /*
@@ -278,12 +302,18 @@ static void stage_disk(int stage, int stored) {
 }
 
 /* PLATFORM: a mount can be copied only in its own mount namespace, so this comes before we enter another. */
-static void copy_mounts(int range, int stored) {
+static int copy_mount(int source, const char *mode) {
+  bool translated = !strncmp(mode, "stored", 6), readonly = !strcmp(mode, "ro") || !strcmp(mode, "stored-ro");
+  int volume = translated ? make_volume_namespace(source) : -1;
+  int tree = mapped_tree(source, readonly ? ATTR_RDONLY : 0, volume);
+  if (volume >= 0) close(volume);
+  return tree;
+}
+
+static void copy_mounts(int range) {
   for (int i = 0; i < root.lowers; i++) root.lower[i] = mapped_tree(root.lower[i], ATTR_RDONLY, range);
-  for (int i = 0; i < root.mount_count; i++) {
-    bool translated = !strcmp(root.mounts[i].mode, "stored"), readonly = !strcmp(root.mounts[i].mode, "ro");
-    root.mounts[i].source = mapped_tree(root.mounts[i].source, readonly ? ATTR_RDONLY : 0, translated ? stored : -1);
-  }
+  for (int i = 0; i < root.mount_count; i++)
+    root.mounts[i].source = copy_mount(root.mounts[i].source, root.mounts[i].mode);
 }
 
 static void stage_lowers(int stage) {
@@ -392,7 +422,7 @@ void root_assemble(void) {
   if (root.image < 0 || !root.layer_count) die("launch vector: an incomplete root");
   take_range();
   int range = make_user_namespace(0, root.range), stored = make_user_namespace(root.stored, root.range);
-  copy_mounts(range, stored);
+  copy_mounts(range);
   int stage = open_stage();
   close(make_staged(stage, "root", -1));
   stage_lowers(stage);

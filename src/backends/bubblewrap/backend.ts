@@ -79,6 +79,7 @@ class Bubblewrap implements Backend, Wrapper {
   readonly byNameOnly = false
   readonly emulated = false
   readonly reviews = true
+  readonly mountsVolumes = true
   readonly writableRoots = true
   readonly #parts: BubblewrapParts
   #layout: SystemLayout | undefined

@@ -134,7 +134,7 @@ const rootOperations = (plan: Plan, { ids, layers, disk }: WritableRoot): string
   ...[...grants(plan)]
     .sort((a, b) => a.target.length - b.target.length)
     .flatMap((mount) => [
-      ...['mount', mount.stored ? 'stored' : mount.mode],
+      ...['mount', mount.stored ? (mount.mode === 'ro' ? 'stored-ro' : 'stored') : mount.mode],
       ...[mount.real, mount.dev, mount.ino, mount.target],
     ]),
 ]

@@ -74,6 +74,7 @@ class Docker implements Backend {
   readonly byNameOnly = false
   readonly emulated = false
   readonly runsImages = true
+  readonly mountsVolumes = true
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
   readonly #pool: ContainerPool

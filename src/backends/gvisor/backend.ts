@@ -54,6 +54,7 @@ class Gvisor implements Backend {
   readonly byNameOnly = false
   readonly emulated = false
   readonly runsImages = true
+  readonly mountsVolumes = true
   readonly #parts: GvisorParts
   readonly #filter = encode(assemble(process.arch as Arch))
 

@@ -6,12 +6,15 @@ export type TarEntry = {
   readonly name: string
   /**
    * A file, a link, a directory; `same`: unchanged; `unread`: the content could not be read; `time`: when the tree was read;
-   * `strange`: the name or link target is not UTF-8, so it cannot be used.
+   * `strange`: the name or link target is not UTF-8, so it cannot be used. In the archive of an image also `hardlink`, and
+   * `special` for devices and pipes.
    */
-  readonly kind: 'file' | 'link' | 'dir' | 'same' | 'unread' | 'time' | 'strange'
+  readonly kind: 'file' | 'link' | 'dir' | 'same' | 'unread' | 'time' | 'strange' | 'hardlink' | 'special'
   readonly mode: number
   readonly size: number
   readonly modified: number
+  readonly uid: number
+  readonly gid: number
   readonly link: string
 }
 
@@ -23,6 +26,21 @@ const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '5': 'dir',
   ...TAR_TYPES,
 }
+/** What programs that make images write beside these. */
+const IMAGE_KINDS: Readonly<Record<string, TarEntry['kind']>> = {
+  '\0': 'file',
+  '': 'file',
+  '0': 'file',
+  '7': 'file',
+  '1': 'hardlink',
+  '2': 'link',
+  '5': 'dir',
+  '3': 'special',
+  '4': 'special',
+  '6': 'special',
+}
+/** GNU's long names, which come as the content of an entry before. */
+const GNU_NAMES: Readonly<Record<string, string>> = { L: 'path', K: 'linkpath' }
 
 /** Limits on an archive. */
 export type TarLimits = {
@@ -30,6 +48,8 @@ export type TarLimits = {
   readonly bytes?: number
   /** The mode bits that are kept; default: permissions only. */
   readonly modes?: number
+  /** The layer of an image, in which other programs' forms of entries are read too. */
+  readonly image?: boolean
 }
 
 /**
@@ -47,7 +67,7 @@ export class TarReader {
   constructor(source: AsyncIterable<Uint8Array>, limits: TarLimits = {}) {
     this.#source = source[Symbol.asyncIterator]()
     const unlimited = Number.POSITIVE_INFINITY
-    this.#limits = { entries: unlimited, bytes: unlimited, modes: 0o777, ...limits }
+    this.#limits = { entries: unlimited, bytes: unlimited, modes: 0o777, image: false, ...limits }
   }
 
   /** The next entry; skips the unread content of the previous one. */
@@ -59,28 +79,42 @@ export class TarReader {
       if (!head || head.every((byte) => byte === 0)) return this.#end()
       if (++this.#entries > this.#limits.entries) throw hostile('too many entries')
       const size = number(head, 124, 12)
-      if (text(head, 156, 1) !== 'x') return this.#entry(head, size, long)
+      const type = text(head, 156, 1)
+      const isGnuName = this.#limits.image && type in GNU_NAMES
+      if (type !== 'x' && !isGnuName && !(this.#limits.image && type === 'g'))
+        return this.#entry(head, size, long)
       if (size > MAX_RECORDS) throw hostile('a name that is too long')
       const records = await this.#take(size + padOf(size))
       if (!records) throw hostile('a truncated record')
-      Object.assign(long, recordsOf(records.subarray(0, size)))
+      // Records for all entries describe nothing that is used here.
+      if (isGnuName) long[GNU_NAMES[type] as string] = bytesOf(records, 0, size)
+      else if (type === 'x') Object.assign(long, recordsOf(records.subarray(0, size)))
     }
   }
 
   #entry(head: Buffer, shown: number, long: Readonly<Record<string, Buffer>>): TarEntry {
-    const kind = KINDS[text(head, 156, 1)]
+    const { image } = this.#limits
+    const kind = (image ? IMAGE_KINDS : KINDS)[text(head, 156, 1)]
     if (!kind) throw hostile('an unsupported entry type')
-    const size = long.size === undefined ? shown : Number(long.size.toString('latin1'))
+    const said = long.size === undefined ? shown : Number(long.size.toString('latin1'))
+    // Some programs give the size of its file to a hard link, whose content does not follow.
+    const size = kind === 'hardlink' ? 0 : said
     if (!Number.isSafeInteger(size) || size < 0 || (size > 0 && kind !== 'file'))
       throw hostile('an invalid size')
     this.#bytes += size
     if (this.#bytes > this.#limits.bytes) throw hostile('too much data')
     this.#left = size
-    const path = long.path ?? bytesOf(head, 0, 100)
+    const path = long.path ?? (image ? ustarName(head) : bytesOf(head, 0, 100))
     const target = long.linkpath ?? bytesOf(head, 157, 100)
-    const name = path.toString('utf8').replace(/\/$/, '')
-    assertPlain(name)
-    const rest = { mode: number(head, 100, 8) & this.#limits.modes, size, modified: number(head, 136, 12) }
+    const name = (image ? plainName : (one: string) => one)(path.toString('utf8').replace(/\/$/, ''))
+    if (!(image && name === '')) assertPlain(name)
+    const rest = {
+      mode: number(head, 100, 8) & this.#limits.modes,
+      size,
+      modified: number(head, 136, 12),
+      uid: idOf(long.uid, head, 108),
+      gid: idOf(long.gid, head, 116),
+    }
     return {
       name,
       kind: isText(path) && isText(target) ? kind : 'strange',
@@ -151,10 +185,35 @@ function bytesOf(head: Buffer, at: number, width: number): Buffer {
   return field.subarray(0, end < 0 ? width : end)
 }
 
+/** The old field for the beginning of a long name. */
+function ustarName(head: Buffer): Buffer {
+  const prefix = text(head, 257, 6) === 'ustar' ? bytesOf(head, 345, 155) : Buffer.alloc(0)
+  const name = bytesOf(head, 0, 100)
+  return prefix.length === 0 ? name : Buffer.concat([prefix, Buffer.from('/'), name])
+}
+
+/** `./usr/bin` and `/usr/bin` are the same entry of an image as `usr/bin`; the root itself has an empty name. */
+const plainName = (name: string): string =>
+  name
+    .split('/')
+    .filter((part) => part !== '' && part !== '.')
+    .join('/')
+
+const idOf = (said: Buffer | undefined, head: Buffer, at: number): number =>
+  said === undefined ? number(head, at, 8) : Number(said.toString('latin1'))
+
 const text = (head: Buffer, at: number, width: number): string => bytesOf(head, at, width).toString('latin1')
 
 function number(head: Buffer, at: number, width: number): number {
-  const value = Number.parseInt(text(head, at, width) || '0', 8)
+  // GNU's form for numbers that do not fit: a set bit, then bytes.
+  if ((head[at] ?? 0) === 0x80) {
+    const value = Number(
+      head.subarray(at + 1, at + width).reduce((sum, byte) => sum * 256n + BigInt(byte), 0n),
+    )
+    if (!Number.isSafeInteger(value)) throw hostile('an invalid number')
+    return value
+  }
+  const value = Number.parseInt(text(head, at, width).trim() || '0', 8)
   if (!Number.isSafeInteger(value) || value < 0) throw hostile('an invalid number')
   return value
 }
@@ -171,7 +230,7 @@ function recordsOf(bytes: Buffer): Record<string, Buffer> {
     const record = bytes.subarray(space + 1, at + length - 1)
     const equals = record.indexOf('=')
     const name = record.toString('latin1', 0, Math.max(equals, 0))
-    if (['path', 'linkpath', 'size'].includes(name)) found[name] = record.subarray(equals + 1)
+    if (['path', 'linkpath', 'size', 'uid', 'gid'].includes(name)) found[name] = record.subarray(equals + 1)
     at += length
   }
   return found

@@ -13,7 +13,15 @@ import {
   type Shape,
   text,
 } from '../shape.ts'
-import { limitsShape, mountShape, NETWORK_MODES, PRESETS, ROOTS, UNLISTED } from '../spec.ts'
+import {
+  limitsShape,
+  mountShape,
+  NETWORK_MODES,
+  PRESETS,
+  ROOTS,
+  UNLISTED,
+  volumeMountShape,
+} from '../spec.ts'
 
 /** The request for a sandbox: the server parses it, and the client's type comes from it. */
 
@@ -76,6 +84,8 @@ export const createShape = object({
   write: optional(list(words(4096), 256)),
   deny: optional(list(words(4096), 256)),
   mounts: optional(list(mountShape, 256)),
+  /** Volumes of this tenant, by name or id. */
+  volumes: optional(list(volumeMountShape, 16)),
   network: optional(
     object({
       mode: optional(oneOf(...NETWORK_MODES)),

@@ -41,6 +41,7 @@ export const sandboxFields = {
   ended_at: nullable(time()),
   limits: limitsShape,
   network: networkShape,
+  volumes: arrayOf(object({ name: string(), target: string(), mode: oneOf('ro', 'rw') })),
   metadata: record(string()),
   public_ports: described('ports are reachable without a key', boolean()),
   review: described('changes to host directories need approval', boolean()),
@@ -90,6 +91,19 @@ export const snapshotShape = object({
 export type SnapshotInfo = Infer<typeof snapshotShape>
 /** A page of snapshots. */
 export const snapshotPage = pageOf(snapshotShape)
+
+/** Files and settings that a build made; its id or name is a `template` for sandboxes. */
+export const templateShape = object({
+  id: string(),
+  name: nullable(string()),
+  tags: arrayOf(string()),
+  backend: string(),
+  created_at: time(),
+})
+/** What a build made; its id or name is a `template` for sandboxes. */
+export type TemplateInfo = Infer<typeof templateShape>
+/** A page of templates. */
+export const templatePage = pageOf(templateShape)
 
 const wallMountShape = object({
   /** The host's path; only the operator sees it. */

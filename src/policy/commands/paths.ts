@@ -147,7 +147,10 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const workspaces = [walk.context.workspace, ...(walk.context.own ?? [])].map(rootOf)
   const workspace = workspaces.find((root) => inside(at, root)) ?? (workspaces[0] as readonly string[])
   const home = rootOf(walk.context.home)
-  const roots = { workspace, home, inWorkspace: inside(at, workspace), inHome: inside(at, home) }
+  const inWorkspace = inside(at, workspace)
+  // Nothing outside of the sandbox reads its own directories, so no name in them runs code there.
+  const isOwn = walk.context.contains !== undefined && workspaces.slice(1).some((root) => inside(at, root))
+  const roots = { workspace, home, inWorkspace, inHome: inside(at, home), isOwn }
   const isMounted = (walk.context.mounted ?? []).some((path) => inside(at, rootOf(path)))
   const secret = judgeSecret(at, shown, use, { ...roots, isMounted })
   if (secret) return secret
@@ -165,6 +168,8 @@ type Roots = {
   readonly home: readonly string[]
   readonly inWorkspace: boolean
   readonly inHome: boolean
+  /** In a directory that belongs to the sandbox in which the command runs. */
+  readonly isOwn: boolean
 }
 
 /** A glob that says hardly more than that a name is hidden: `.*`, `.[^.]*`. */
@@ -294,13 +299,13 @@ function judgeWorkspace(at: PathPattern, shown: string, use: PathUse, roots: Roo
   if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3\uFDD5]+$/.test(inner[0] as string)))
     return asked('destructive/workspace', 'deletes the whole workspace')
   const name = protectedName(inner.filter(isStatic).join('/')) ?? protectedGlob(inner)
-  if (name !== undefined) {
+  if (name !== undefined && !roots.isOwn) {
     const reason = `${verb} \`${shown}\`, which is protected: it runs code outside the sandbox later`
     return SOFT_PROTECTED.has(name) || name === '.git' || !inner.every(isStatic)
       ? asked('protect/soft', reason)
       : denied('protect/name', reason)
   }
-  if (firstOf(at, AUTOMATION_PATTERNS, roots.workspace.length))
+  if (firstOf(at, AUTOMATION_PATTERNS, roots.workspace.length) && !roots.isOwn)
     return asked('persistence/automation', `${verb} \`${shown}\`, which automation runs`)
   return at.open ? dynamic(`${verb} \`${shown}\``) : boxed('paths/workspace-write', `${verb} \`${shown}\``)
 }

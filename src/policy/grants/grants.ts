@@ -59,6 +59,10 @@ export type Facts = {
   readonly pins?: readonly PinFacts[] | undefined
   /** Private directories of this sandbox, with their mount targets. */
   readonly own?: readonly { readonly target: string; readonly fact: PathFact }[] | undefined
+  /** Volumes that the spec names, with their mount targets. */
+  readonly volumes?:
+    | readonly { readonly target: string; readonly fact: PathFact; readonly mode: 'ro' | 'rw' }[]
+    | undefined
   /** The root file system that was prepared for this sandbox. */
   readonly root?: WritableRoot | undefined
   /** Facts for network mode `fetch`. */
@@ -114,6 +118,21 @@ export function ownMounts({ own = [] }: Facts, preset: Preset): readonly Mount[]
   return own.map(({ target, fact }) => {
     assertPrivateTarget(target)
     return { ...fact, target, mode: 'rw' }
+  })
+}
+
+/** Volumes: directories of the server that hold only what sandboxes of the tenant wrote, so only their targets are checked. */
+export function volumeMounts({ volumes = [] }: Facts, preset: Preset): readonly Mount[] {
+  if (volumes.length > 0 && preset === 'danger-full-access')
+    throw new SandboxError('invalid-input', 'danger-full-access has no volumes')
+  return volumes.map(({ target: asked, fact, mode }) => {
+    const target = asked.replace(/(?<=.)\/+$/, '')
+    const refused = refuseTarget(target) ?? refusedTarget(target)
+    if (refused)
+      throw new SandboxError('invalid-input', `a volume cannot be mounted at \`${target}\`: ${refused}`)
+    if (preset === 'read-only' && mode === 'rw')
+      throw new SandboxError('invalid-input', `\`${target}\` is asked for writing in the read-only preset`)
+    return { ...fact, target, mode, stored: true }
   })
 }
 

@@ -2,7 +2,7 @@ import type { Config, TenantConfig } from '../../model/config.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isWithin } from '../../model/path.ts'
-import type { Plan } from '../../model/plan.ts'
+import { ownedTargets, type Plan } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Spec } from '../../model/spec.ts'
 import { allowedBy, type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'
 import { approvedHostsOf, askedHosts, askedNetworkMode } from '../network/plan-egress.ts'
@@ -168,7 +168,7 @@ export function assertPlanPermitted(grants: TenantGrants, plan: Plan, backend = 
     plan.network.allowHosts.filter((host) => !grants.approvedHosts.includes(host)),
   )
   assertWaivers(grants, plan.waived)
-  const foreign = plan.mounts.filter(({ target }) => !plan.own.includes(target))
+  const foreign = plan.mounts.filter(({ target }) => !ownedTargets(plan).includes(target))
   for (const { real, mode } of foreign) assertHostPath(grants, real, mode)
   for (const { real } of plan.unixSockets) assertHostPath(grants, real, 'rw')
   if (backend === undefined || backend === 'docker') assertImage(grants, plan)

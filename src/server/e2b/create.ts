@@ -21,12 +21,7 @@ const PLAIN = ['base', INTERPRETER]
 const READY_MS = 60_000
 
 function refuseUnbuilt(body: CreateBody): void {
-  const refused = (
-    [
-      ['volumeMounts', (body.volumeMounts?.length ?? 0) > 0],
-      ['mcp', body.mcp !== undefined],
-    ] as const
-  ).find(([, asked]) => asked)
+  const refused = ([['mcp', body.mcp !== undefined]] as const).find(([, asked]) => asked)
   if (refused)
     throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
 }
@@ -46,6 +41,9 @@ function timeoutOf({ autoPause, autoPauseMemory, autoResume }: CreateBody): Pick
     )
   return { atTimeout: { action: 'pause', keepMemory, wakes } }
 }
+
+/** Whether a template is a root of its own, and not only files. */
+const hasRootOf = ({ data }: Template): boolean => data.image !== undefined || data.disk === true
 
 /** The template that a name means for a tenant; nothing for the host's tools alone. */
 export async function templateFor(
@@ -89,12 +87,15 @@ function specFor(
   const { network = {}, allow_internet_access: internet } = body
   const headers = headersOf(network)
   const secrets = secretsIn(headers)
+  const { cpus, memoryMb, env, workdir, user } = template?.data ?? {}
+  const hasRoot = template !== undefined && hasRootOf(template)
   const options: E2bOptions = {
     template: body.templateID ?? 'base',
     ...networkOptions(network, internet),
+    ...(workdir === undefined ? {} : { workdir }),
+    ...(user === undefined ? {} : { user }),
     ...(network.maskRequestHost === undefined ? {} : { maskHost: checkMask(network.maskRequestHost) }),
   }
-  const { cpus, memoryMb, env } = template?.data ?? {}
   // SECURITY: their directories lie on the host's disk, which also holds the records of everything.
   const limits = {
     diskMb: Math.min(e2b.diskMb, policy.max.diskMb),
@@ -103,15 +104,18 @@ function specFor(
   }
   return {
     private: PRIVATE,
-    // A template with a disk is what the sandbox starts from; the files of others are unpacked into it.
-    ...(template?.data.disk ? { template: template.id } : {}),
     // As with E2B: the sandbox is one's own machine, with a root user, where this server can do it.
-    root: 'preferred',
+    root: hasRoot ? 'writable' : 'preferred',
+    // Its files are part of the root; those of other templates are unpacked into the sandbox.
+    ...(hasRoot ? { template: template.id } : {}),
     ...timeoutOf(body),
     // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
     network: networkOf(policy.networkModes, hosts, headers),
     ...(secrets.length > 0 ? { secrets } : {}),
+    ...(body.volumeMounts?.length
+      ? { volumes: body.volumeMounts.map(({ name, path }) => ({ name, target: path, mode: 'rw' as const })) }
+      : {}),
     env: { ...env, ...body.envVars },
     limits,
     metadata: { ...body.metadata, [OPTIONS]: JSON.stringify(options) },
@@ -173,12 +177,13 @@ async function bringUp(
   entry: LiveSandbox,
   template: Template,
 ): Promise<void> {
-  if (!template.data.disk) await surface.e2b.templates.restore(entry.ready(), PRIVATE, template)
-  const { startCommand, readyCommand, workdir } = template.data
+  if (!hasRootOf(template)) await surface.e2b.templates.restore(entry.ready(), PRIVATE, template)
+  const { startCommand, readyCommand, workdir, user } = template.data
   const { supervisor } = surface.parts
   const shell = (line: string) => ({
     command: ['/bin/bash', '-l', '-c', line],
     cwd: workdir,
+    ...(user === undefined || !entry.ready().plan.root ? {} : { user }),
     background: true,
   })
   if (startCommand) await supervisor.exec(principal, entry.id, shell(startCommand))

@@ -10,6 +10,7 @@ import { serveRest } from './rest.ts'
 import { awake, type E2bParts, type E2bSurface, woken } from './sandbox-request.ts'
 import { TEMPLATES, takeUpload } from './template-routes.ts'
 import { maskOf } from './views.ts'
+import { serveContent, VOLUME_CONTENT, VOLUMES } from './volumes.ts'
 
 /**
  * E2B's surface beside `/v1`: an unmodified E2B client works with `E2B_API_URL` and `E2B_SANDBOX_URL` set to this server.
@@ -23,8 +24,10 @@ export function e2bMount(e2b: E2bParts): Mount {
       return target === undefined ? next() : serveTarget(surface, context, target)
     })
     app.put('/templates/:id/files/:hash', (context) => takeUpload(surface, context))
-    for (const route of [...CONTROL, ...TEMPLATES])
+    for (const route of [...CONTROL, ...TEMPLATES, ...VOLUMES])
       app.on(route.method, route.path, (context) => serveRest(surface, route, context))
+    for (const route of VOLUME_CONTENT)
+      app.on(route.method, route.path, (context) => serveContent(surface, route, context))
   }
   return Object.assign(mount, { early: true })
 }

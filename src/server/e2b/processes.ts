@@ -1,4 +1,5 @@
 import type { StopLimit } from '../../model/command.ts'
+import { ownedTargets } from '../../model/plan.ts'
 import { boolean, list, number, object, oneOf, optional, record, text } from '../../model/shape.ts'
 import type { ExecSession } from '../../supervisor/exec/exec-session.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
@@ -7,6 +8,7 @@ import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
 import { basicUser, homeOf, pathOf, type SandboxRequest, userOf } from './sandbox-request.ts'
+import { optionsOf, specOf } from './views.ts'
 
 /** `process.Process`: commands, by their process number inside the sandbox. */
 
@@ -72,7 +74,7 @@ export const ANSWER_MS = 45_000
 
 /** PLATFORM: a directory that is not there ends a command before it can say so. */
 async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise<void> {
-  if (['/', '/tmp', '/root', ...sandbox.plan.own].includes(cwd)) return
+  if (['/', '/tmp', '/root', ...ownedTargets(sandbox.plan)].includes(cwd)) return
   const info = await sandbox.files.stat(cwd).catch(() => undefined)
   if (!info || info.kind === 'file')
     throw new ConnectError('invalid_argument', `the directory \`${cwd}\` does not exist`)
@@ -82,14 +84,17 @@ async function checkDirectory({ sandbox }: SandboxRequest, cwd: string): Promise
 export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream {
   const { process, pty, tag, stdin } = startShape.parse(await onlyMessage(guest.request), '')
   const { surface, principal, live, request } = guest
-  const user = userOf(guest.sandbox, basicUser(request))
+  const defaults = guest.sandbox.plan.root ? optionsOf(specOf(live)) : undefined
+  const named = basicUser(request)
+  const user = userOf(guest.sandbox, named || defaults?.user)
   if (pty && !surface.parts.settings.allowInteractive())
     throw new ConnectError(
       'permission_denied',
       'interactive sessions are switched off (an operator can set `[policy] allow_interactive = true`)',
     )
-  // Without one, the command starts in the home directory of its user.
-  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : undefined
+  // Without one, the command starts in the directory of the template, or in the home directory of its user.
+  const workdir = named && named !== defaults?.user ? undefined : defaults?.workdir
+  const cwd = process.cwd ? pathOf(process.cwd, homeOf(user)) : workdir
   if (cwd !== undefined) await checkDirectory(guest, cwd)
   const { session } = await surface.parts.supervisor.exec(
     principal,

@@ -1,5 +1,6 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
+import type { Event } from '../../model/event.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../../supervisor/access/sandbox-tokens.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
@@ -18,6 +19,10 @@ export type E2bParts = {
   readonly tokens: SandboxTokens
   readonly templates: Templates
   readonly builds: Builds
+  /** Why this server has no sandboxes with a root of their own; undefined if it has. */
+  readonly rootsUnavailable: () => { readonly reason: string; readonly fix: string } | undefined
+  /** Writes to the audit log. */
+  readonly record: (event: Event) => Promise<void>
   /** How often a sandbox may be woken by requests. */
   readonly wakes: RateLimit
   /** What each of these sandboxes used over time. */

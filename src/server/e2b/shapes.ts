@@ -30,7 +30,7 @@ export const createShape = withoutNulls(
     autoPause: optional(boolean()),
     autoPauseMemory: optional(boolean()),
     autoResume: optional(withoutNulls(object({ enabled: optional(boolean()) }))),
-    volumeMounts: optional(list(anything, 64)),
+    volumeMounts: optional(list(object({ name: text({ max: 128 }), path: text({ max: 4096 }) }), 16)),
     mcp: optional(anything),
     iam: optional(anything),
   }),
@@ -82,12 +82,24 @@ const stepShape = withoutNulls(
 /** One step of a template build. */
 export type Step = ReturnType<typeof stepShape.parse>
 
+const registryShape = withoutNulls(
+  object({
+    type: text({ max: 32 }),
+    username: optional(text({ max: 1024 })),
+    password: optional(text({ max: 65_536 })),
+    serviceAccountJson: optional(text({ max: 65_536 })),
+    awsAccessKeyId: optional(anything),
+    awsSecretAccessKey: optional(anything),
+    awsRegion: optional(anything),
+  }),
+)
+
 /** The body that starts a build. */
 export const buildShape = withoutNulls(
   object({
     fromImage: optional(text({ max: 512 })),
     fromTemplate: optional(text({ max: 256 })),
-    fromImageRegistry: optional(anything),
+    fromImageRegistry: optional(registryShape),
     steps: optional(list(stepShape, 256)),
     startCmd: optional(text({ empty: true, max: 65_536 })),
     readyCmd: optional(text({ empty: true, max: 65_536 })),

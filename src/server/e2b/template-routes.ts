@@ -176,14 +176,17 @@ async function snapshot(call: RestCall): Promise<Response> {
   const live = seen.live?.ready()
   if (!live) throw new SandboxError('wrong-state', 'the sandbox is not running')
   const { env } = live.plan
-  const kept = await surface.e2b.templates.keep(live, PRIVATE, {
+  const { templates } = surface.e2b
+  const { template } = JSON.parse(seen.row.spec) as { template?: string }
+  const image = template && (await templates.find(principal.tenant, template))?.data.image
+  const kept = await templates.keep(live, PRIVATE, {
     id: newName('snp'),
     kind: 'snapshot',
     tenant: principal.tenant,
     name: name ?? null,
     sandboxId: seen.id,
     createdAt: Date.now(),
-    data: { env: ownVariables(env, JSON.parse(seen.row.spec)) },
+    data: { env: ownVariables(env, JSON.parse(seen.row.spec)), ...(image ? { image } : {}) },
   })
   return Response.json({ snapshotID: kept.id, names: name === undefined ? [] : [name] }, { status: 201 })
 }

@@ -17,6 +17,9 @@ export const ENVD_VERSION = '0.6.4'
 /** What E2B knows of a sandbox and we do not; kept beside the caller's own words about it. */
 const optionsShape = object({
   template: text(),
+  /** Where commands run that name no directory, and as whom; from the template. */
+  workdir: optional(text()),
+  user: optional(text()),
   internet: optional(boolean()),
   allowOut: optional(list(text())),
   denyOut: optional(list(text())),
@@ -81,7 +84,7 @@ export function infoOf(seen: SandboxView) {
     diskSizeMB: limits.diskMb ?? 0,
     metadata: callerMetadata(spec),
     envdVersion: ENVD_VERSION,
-    volumeMounts: [],
+    volumeMounts: (spec.volumes ?? []).map(({ name, target }) => ({ name, path: target })),
   }
 }
 

@@ -12,7 +12,8 @@ import { endStreamSoon } from '../stream-end.ts'
 
 type Found = Awaited<ReturnType<OpenSandbox['files']['stat']>>
 
-const fileJson = (info: Found): FileInfo => ({
+/** A file as the API shows it. */
+export const fileJson = (info: Found): FileInfo => ({
   name: info.name,
   path: info.path,
   kind: info.kind,
@@ -144,31 +145,36 @@ async function readFile(
 ): Promise<Response> {
   return within(call, path, async (live) => {
     const range = { ...(offset === undefined ? {} : { offset }), ...(length === undefined ? {} : { length }) }
-    const source = live.files.readStream(path, range)[Symbol.asyncIterator]()
-    // The first piece is awaited, so that a missing file is an answer and not a broken stream.
-    const first = await source.next()
-    const stream = new ReadableStream<Uint8Array>({
-      start(controller) {
-        if (first.done) controller.close()
-        else controller.enqueue(first.value)
-      },
-      async pull(controller) {
-        const { done, value } = await source.next()
-        if (done) controller.close()
-        else controller.enqueue(value)
-      },
-      async cancel() {
-        await source.return?.(undefined)
-      },
-    })
-    return new Response(stream, {
-      headers: {
-        'content-type': 'application/octet-stream',
-        // SECURITY: what a sandbox wrote is never shown as a page of ours.
-        'content-disposition': 'attachment',
-        'x-content-type-options': 'nosniff',
-      },
-    })
+    return attachment(live.files.readStream(path, range))
+  })
+}
+
+/** The bytes of a file that a sandbox wrote. */
+export async function attachment(bytes: AsyncIterable<Uint8Array>): Promise<Response> {
+  const source = bytes[Symbol.asyncIterator]()
+  // The first piece is awaited, so that a missing file is an answer and not a broken stream.
+  const first = await source.next()
+  const stream = new ReadableStream<Uint8Array>({
+    start(controller) {
+      if (first.done) controller.close()
+      else controller.enqueue(first.value)
+    },
+    async pull(controller) {
+      const { done, value } = await source.next()
+      if (done) controller.close()
+      else controller.enqueue(value)
+    },
+    async cancel() {
+      await source.return?.(undefined)
+    },
+  })
+  return new Response(stream, {
+    headers: {
+      'content-type': 'application/octet-stream',
+      // SECURITY: what a sandbox wrote is never shown as a page of ours.
+      'content-disposition': 'attachment',
+      'x-content-type-options': 'nosniff',
+    },
   })
 }
 

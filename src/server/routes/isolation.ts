@@ -1,4 +1,5 @@
 import { egressPage, type Wall, wallShape } from '../../model/api/sandboxes.ts'
+import { ownedTargets } from '../../model/plan.ts'
 import { isOperator } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
@@ -68,7 +69,7 @@ const planJson = ({ plan }: OpenSandbox, operator: boolean): Omit<Wall, 'id' | '
     target,
     mode,
     kind,
-    own: plan.own.includes(target),
+    own: ownedTargets(plan).includes(target),
     review: overlay !== undefined,
   })),
   masks: plan.masks.map(({ target }) => target),

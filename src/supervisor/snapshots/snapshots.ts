@@ -3,6 +3,7 @@ import type { EventSink } from '../../model/event.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
+import type { Images } from '../images/images.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
@@ -96,8 +97,10 @@ export class Snapshots {
       const record = { id: newId('snp'), kind: 'snapshot' as const, tenant, name, sandboxId: id }
       try {
         const places = [...live.plan.own, TEMPORARY]
-        const { env } = JSON.parse(entry.row.spec) as Spec
-        const data = env ? { env } : {}
+        const { env, template } = JSON.parse(entry.row.spec) as Spec
+        const from = template === undefined ? undefined : await templates.find(tenant, template)
+        const image = from?.data.image
+        const data = { ...(env ? { env } : {}), ...(image === undefined ? {} : { image }) }
         const kept = await live.still(() =>
           templates.keep(live, places, { ...record, createdAt: Date.now(), data }),
         )
@@ -122,24 +125,31 @@ export function judged({ template: _, ...spec }: Spec): Spec {
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
   readonly isSuspended?: boolean
   readonly disk?: string | undefined
+  readonly lower?: readonly string[] | undefined
 }
 type Open = (spec: Spec, options: Opening) => Promise<Sandbox>
 
 /** Opens the sandbox of a spec and restores the files of its template. */
 export const openFrom =
-  (templates: Templates, open: Open): Open =>
+  (templates: Templates, images: Images, open: Open): Open =>
   async (spec, options) => {
-    if (options.isSuspended || spec.template === undefined || PLAIN.includes(spec.template))
-      return open(judged(spec), options)
+    if (spec.template === undefined || PLAIN.includes(spec.template)) return open(judged(spec), options)
     // SECURITY: a template belongs to a tenant; without a tenant there is no template.
     const found = options.owner === undefined ? undefined : await templates.find(options.owner, spec.template)
     if (!found)
       throw new SandboxError('not-found', `no such template \`${spec.template.slice(0, 128)}\``, {
         hint: 'take a snapshot, or build one',
       })
-    const disk = templates.diskOf(found)
+    const { image } = found.data
+    const base = {
+      disk: templates.diskOf(found),
+      lower: image === undefined ? undefined : images.layersOf(image),
+    }
+    if (options.isSuspended) return open(judged(spec), { ...options, lower: base.lower })
     const asked = withOwn(judged(spec), found)
-    const live = await open(disk ? { ...asked, root: 'writable' } : asked, { ...options, disk })
+    // SECURITY: only a root of its own can hold what another root held.
+    const hasRoot = base.disk !== undefined || image !== undefined
+    const live = await open(hasRoot ? { ...asked, root: 'writable' } : asked, { ...options, ...base })
     try {
       await templates.restore(live, live.plan.own, found)
       return live

@@ -22,6 +22,10 @@ export type TemplateData = {
   readonly cpus?: number
   readonly memoryMb?: number
   readonly tags?: readonly string[]
+  /** The user of commands that name none. */
+  readonly user?: string
+  /** The digest of the image under the root; absent: the host's programs. */
+  readonly image?: string
   /** Whether there is a disk: the whole root file system of a sandbox that had its own. */
   readonly disk?: boolean
   /** Paths that the sandbox had to itself, for one that is made of the disk. */

@@ -1,0 +1,29 @@
+import { visible } from '../model/visible.ts'
+import { parseOptions, usage } from './options.ts'
+import { print, server, table } from './remote.ts'
+
+/** `ringfence template ls|rm`, against a server. */
+export async function template(args: readonly string[]): Promise<number> {
+  const { values, positionals } = parseOptions('template', args, {})
+  const [action, ...rest] = positionals
+  if (action === 'ls' && rest.length === 0) return list(values.json)
+  if (action === 'rm' && rest.length > 0) return remove(values.json, rest)
+  throw usage('template', 'use `template ls` or `template rm ID…`')
+}
+
+async function list(json: boolean | undefined): Promise<number> {
+  const page = await server().templates()
+  print(json, page, () =>
+    table([
+      ['ID', 'NAME', 'TAGS', 'BACKEND', 'CREATED'],
+      ...page.items.map((one) => [one.id, one.name ?? '-', one.tags.join(','), one.backend, one.created_at]),
+    ]),
+  )
+  return 0
+}
+
+async function remove(json: boolean | undefined, ids: readonly string[]): Promise<number> {
+  for (const id of ids) await server().removeTemplate(id)
+  print(json, { removed: ids }, () => ids.map((id) => `${visible(id)}: removed\n`).join(''))
+  return 0
+}

@@ -1,0 +1,104 @@
+import { createHash } from 'node:crypto'
+import { SandboxError } from '../../model/errors.ts'
+import type { Principal } from '../../supervisor/access/keys.ts'
+import type { Credentials } from '../../supervisor/images/registry.ts'
+import { templateFor } from './create.ts'
+import { type E2bSurface, HOME } from './sandbox-request.ts'
+import type { BuildBody } from './shapes.ts'
+
+/** What a build starts from: this server's programs, a template, or an image of a registry. */
+
+/** E2B's own images stand for this server's programs. */
+const PLAIN_IMAGES = /^(docker\.io\/)?e2bdev\/(base|code-interpreter)(:[\w.-]+)?$/
+
+/** How far the steps have come. */
+export type BuildState = { workdir: string; user: string; readonly env: Record<string, string> }
+
+/** What a build starts from. */
+export type BuildBase = {
+  /** The template of the sandbox in which the steps run. */
+  readonly template: string
+  /** The digest of the image under its root. */
+  readonly image: string | undefined
+  /** Changes whenever the base does. */
+  readonly key: string
+  readonly state: BuildState
+}
+
+/** Finds or pulls what a build starts from. */
+export async function baseOf(
+  surface: E2bSurface,
+  principal: Principal,
+  body: BuildBody,
+  say: (line: string) => void,
+): Promise<BuildBase> {
+  const { fromImage, fromTemplate } = body
+  if (fromTemplate !== undefined) return templateBase(surface, principal, fromTemplate)
+  const isPlain = fromImage === undefined || PLAIN_IMAGES.test(fromImage)
+  if (isPlain && body.fromImageRegistry === undefined) return templateBase(surface, principal, 'base')
+  return imageBase(surface, principal, body, say)
+}
+
+async function templateBase(surface: E2bSurface, { tenant }: Principal, name: string): Promise<BuildBase> {
+  const found = await templateFor(surface, tenant, name)
+  const { env = {}, workdir = HOME, user = 'user', image } = found?.data ?? {}
+  return {
+    template: found?.id ?? 'base',
+    image,
+    key: found ? `template ${found.id} ${found.createdAt}` : 'base',
+    state: { env: { ...env }, workdir, user },
+  }
+}
+
+/** The image is recorded for the tenant, so that its sandboxes can be created from it. */
+async function imageBase(
+  { parts, e2b }: E2bSurface,
+  { tenant, keyId }: Principal,
+  { fromImage = '', fromImageRegistry }: BuildBody,
+  say: (line: string) => void,
+): Promise<BuildBase> {
+  const missing = e2b.rootsUnavailable()
+  if (missing)
+    throw new SandboxError('unsupported', `the image \`${fromImage}\` cannot be used: ${missing.reason}`, {
+      hint: missing.fix,
+    })
+  const { digest, name, config } = await parts.images.pull(fromImage, {
+    credentials: credentialsOf(fromImageRegistry),
+    say,
+  })
+  await e2b.record({
+    event: 'PolicyDecision',
+    subject: 'image',
+    action: 'allow',
+    image: name,
+    digest,
+    tenant,
+    key_id: keyId,
+  })
+  const id = `img${createHash('sha256').update(`${tenant}\0${digest}`).digest('hex').slice(0, 24)}`
+  const data = { env: config.env, image: digest, places: 0, paths: [] }
+  const row = { id, kind: 'image' as const, tenant, name: null, sandboxId: null, backend: 'bubblewrap' }
+  await e2b.templates.save({ ...row, createdAt: Date.now(), data })
+  return {
+    template: id,
+    image: digest,
+    key: `image ${digest}`,
+    state: { env: { ...config.env }, workdir: HOME, user: 'user' },
+  }
+}
+
+function credentialsOf(registry: BuildBody['fromImageRegistry']): Credentials | undefined {
+  if (registry === undefined) return undefined
+  const { type, username, password, serviceAccountJson } = registry
+  if (type === 'registry' && username !== undefined && password !== undefined) return { username, password }
+  // Google's registries take the key of a service account as the password of this user.
+  if (type === 'gcp' && serviceAccountJson !== undefined)
+    return { username: '_json_key', password: serviceAccountJson }
+  throw new SandboxError(
+    'unsupported',
+    `credentials of the type \`${type.slice(0, 32)}\` are not supported`,
+    {
+      hint: 'use a user name and a password; for Amazon ECR the user is `AWS`',
+    },
+  )
+}

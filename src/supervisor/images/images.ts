@@ -1,0 +1,247 @@
+import { randomBytes } from 'node:crypto'
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import * as zlib from 'node:zlib'
+import { SandboxError } from '../../model/errors.ts'
+import { type ImageName, imageText, parseImageName } from './image-name.ts'
+import { LayerUnpacker } from './layer.ts'
+import { PROVISION_RECIPE, provision } from './provision.ts'
+import { type Credentials, type Descriptor, type Manifest, type Mirror, Registry } from './registry.ts'
+
+/** What an image says about the programs in it. */
+export type ImageConfig = {
+  readonly env: Readonly<Record<string, string>>
+  readonly workdir: string | undefined
+  readonly user: string | undefined
+  /** The entry point with its arguments, as a command line. */
+  readonly command: readonly string[]
+}
+
+/** An unpacked image. */
+export type ImageTree = { readonly digest: string; readonly name: string; readonly config: ImageConfig }
+
+/** The operator's settings for images. */
+export type ImageSettings = {
+  readonly mirrors: readonly Mirror[]
+  /** The registries that may be used; absent: every public one, and the mirrors. */
+  readonly registries?: readonly string[] | undefined
+  /** The most that one image may take when it is unpacked. */
+  readonly maxMb: number
+  readonly maxFiles: number
+}
+
+type Parts = {
+  /** Where the trees are. */
+  readonly dir: string
+  /** The program that becomes `sudo`. */
+  readonly agent: string
+  readonly settings: () => ImageSettings
+}
+
+/** How an image is asked for. */
+export type PullOptions = {
+  readonly credentials?: Credentials | undefined
+  readonly say?: (line: string) => void
+}
+
+const MB = 1024 * 1024
+
+/**
+ * Images of registries as directory trees, by the digest of their manifest. SECURITY: the manifest is asked for at every pull,
+ * with the caller's credentials, so nobody gets from here what the registry would not give.
+ */
+export class Images {
+  readonly #parts: Parts
+  readonly #underWay = new Map<string, Promise<void>>()
+
+  constructor(parts: Parts) {
+    this.#parts = parts
+  }
+
+  /** Pulls an image unless its tree is here. */
+  async pull(text: string, { credentials, say = () => {} }: PullOptions = {}): Promise<ImageTree> {
+    const name = parseImageName(text)
+    const { mirrors } = this.#assertPermitted(name)
+    const registry = new Registry(name, mirrors, credentials)
+    const manifest = await registry.manifest()
+    const { digest } = manifest
+    if (this.#has(digest)) say(`${imageText(name)}: ${digest} is here already`)
+    else await this.#once(digest, () => this.#unpack(registry, manifest, imageText(name), say))
+    return this.get(digest)
+  }
+
+  /** An unpacked image. */
+  get(digest: string): ImageTree {
+    const file = join(this.#path(digest), RECORD)
+    if (!existsSync(file))
+      throw new SandboxError('not-found', 'the image of this template is missing on this server', {
+        hint: 'build the template again',
+      })
+    return JSON.parse(readFileSync(file, 'utf8')) as ImageTree
+  }
+
+  /** The directories of a root file system with this image, the topmost first. */
+  layersOf(digest: string): readonly string[] {
+    const path = this.#path(digest)
+    this.get(digest)
+    const upper = join(path, `provision-${PROVISION_RECIPE}`)
+    if (!existsSync(upper)) this.#provision(path, upper)
+    return [upper, join(path, TREE)]
+  }
+
+  #provision(path: string, upper: string): void {
+    const draft = join(path, `.draft-${randomBytes(6).toString('hex')}`)
+    mkdirSync(draft, { mode: 0o755 })
+    try {
+      provision(join(path, TREE), draft, this.#parts.agent)
+      renameSync(draft, upper)
+    } finally {
+      rmSync(draft, { recursive: true, force: true })
+    }
+  }
+
+  /** Removes what an interrupted pull left. */
+  async sweep(): Promise<void> {
+    if (!existsSync(this.#parts.dir)) return
+    for (const name of readdirSync(this.#parts.dir))
+      if (name.startsWith('.draft-')) await rm(join(this.#parts.dir, name), { recursive: true, force: true })
+  }
+
+  #assertPermitted(name: ImageName): ImageSettings {
+    const settings = this.#parts.settings()
+    const { registries, mirrors } = settings
+    const isKnown = mirrors.some(({ registry }) => registry === name.registry)
+    if (registries === undefined || registries.includes(name.registry) || isKnown) return settings
+    throw new SandboxError('forbidden', `images of the registry \`${name.registry}\` may not be used`, {
+      hint: `the operator can permit it: \`registries = ["${name.registry}"]\` in [images]`,
+    })
+  }
+
+  #has(digest: string): boolean {
+    return existsSync(join(this.#path(digest), RECORD))
+  }
+
+  #path(digest: string): string {
+    const hash = /^sha256:([0-9a-f]{64})$/.exec(digest)?.[1]
+    if (!hash) throw new SandboxError('internal', 'not a digest')
+    return join(this.#parts.dir, hash)
+  }
+
+  /** Two pulls of one image share the work. */
+  #once(digest: string, work: () => Promise<void>): Promise<void> {
+    const before = this.#underWay.get(digest)
+    if (before) return before
+    const doing = work().finally(() => this.#underWay.delete(digest))
+    this.#underWay.set(digest, doing)
+    return doing
+  }
+
+  async #unpack(
+    registry: Registry,
+    { digest, config, layers }: Manifest,
+    name: string,
+    say: (line: string) => void,
+  ): Promise<void> {
+    const { maxMb, maxFiles } = this.#parts.settings()
+    const said = configOf(await registry.small(config))
+    const draft = join(this.#parts.dir, `.draft-${randomBytes(6).toString('hex')}`)
+    mkdirSync(join(draft, TREE), { recursive: true, mode: 0o755 })
+    const budget = { bytes: maxMb * MB, entries: maxFiles }
+    try {
+      for (const [index, layer] of layers.entries()) {
+        say(`${name}: layer ${index + 1} of ${layers.length}, ${Math.ceil(layer.size / MB)} MB`)
+        const unpacker = new LayerUnpacker(join(draft, TREE), budget)
+        await registry.blob(layer, (bytes) => unpacker.unpack(unpacked(layer, bytes)))
+        if (unpacker.leftOut > 0) say(`${name}: ${unpacker.leftOut} devices, pipes or strange names left out`)
+      }
+      writeFileSync(join(draft, RECORD), JSON.stringify({ digest, name, config: said } satisfies ImageTree))
+      renameSync(draft, this.#path(digest))
+    } finally {
+      await rm(draft, { recursive: true, force: true })
+    }
+  }
+}
+
+const TREE = 'root'
+const RECORD = 'image.json'
+
+/** The archive in a layer. SECURITY: the reader of the archive counts what comes out, so that a small layer cannot grow without end. */
+function unpacked({ mediaType }: Descriptor, bytes: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array> {
+  if (/foreign|nondistributable/.test(mediaType))
+    throw new SandboxError('unsupported', 'the image has a layer that is not in its registry')
+  if (/[.+]gzip$/.test(mediaType)) return through(bytes, zlib.createGunzip())
+  if (/[.+]zstd$/.test(mediaType)) return through(bytes, zstd())
+  if (/\.tar$/.test(mediaType)) return bytes
+  throw new SandboxError(
+    'unsupported',
+    `the image has a layer of the unknown type \`${mediaType.slice(0, 128)}\``,
+  )
+}
+
+function zstd(): NodeJS.ReadWriteStream {
+  const { createZstdDecompress } = zlib as { createZstdDecompress?: () => NodeJS.ReadWriteStream }
+  if (createZstdDecompress) return createZstdDecompress()
+  throw new SandboxError(
+    'unsupported',
+    'the image has a layer compressed with zstd, which this version of Node cannot read',
+    {
+      hint: 'use Node 22.15 or newer',
+    },
+  )
+}
+
+async function* through(
+  bytes: AsyncIterable<Uint8Array>,
+  stream: NodeJS.ReadWriteStream,
+): AsyncGenerator<Uint8Array, void> {
+  const feeding = (async () => {
+    for await (const chunk of bytes)
+      if (!stream.write(chunk)) await new Promise<void>((resolve) => stream.once('drain', resolve))
+    stream.end()
+  })()
+  feeding.catch((error: unknown) => (stream as zlib.Gunzip).destroy(error as Error))
+  try {
+    for await (const chunk of stream as AsyncIterable<Uint8Array>) yield chunk
+    await feeding
+  } catch (error) {
+    if (error instanceof SandboxError) throw error
+    throw new SandboxError('invalid-input', 'a layer of the image is not a valid archive', { cause: error })
+  } finally {
+    ;(stream as zlib.Gunzip).destroy()
+  }
+}
+
+const text = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' && value.length < 4096 && !value.includes('\0')
+    ? value
+    : undefined
+
+const list = (value: unknown): readonly string[] =>
+  Array.isArray(value) ? value.filter((one): one is string => typeof one === 'string').slice(0, 1000) : []
+
+/** The part of an image's configuration that is used here. */
+function configOf(bytes: Uint8Array): ImageConfig {
+  const { config = {} } = parsed(bytes)
+  const pairs = list(config.Env).flatMap((pair): [string, string][] => {
+    const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)=([^\0]*)$/s.exec(pair) ?? []
+    return name === undefined || value === undefined ? [] : [[name, value]]
+  })
+  return {
+    env: Object.fromEntries(pairs),
+    workdir: text(config.WorkingDir),
+    user: text(config.User),
+    command: [...list(config.Entrypoint), ...list(config.Cmd)],
+  }
+}
+
+function parsed(bytes: Uint8Array): { readonly config?: Readonly<Record<string, unknown>> } {
+  try {
+    const value = JSON.parse(Buffer.from(bytes).toString('utf8')) as {
+      config?: Record<string, unknown> | null
+    }
+    return value.config ? { config: value.config } : {}
+  } catch (cause) {
+    throw new SandboxError('invalid-input', 'the configuration of the image is not JSON', { cause })
+  }
+}

@@ -1,0 +1,259 @@
+import { randomBytes } from 'node:crypto'
+import { mkdirSync, readdirSync, renameSync } from 'node:fs'
+import { join } from 'node:path'
+import { diskUsage } from '../../host/files/disk-usage.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { EventSink } from '../../model/event.ts'
+import type { Spec } from '../../model/spec.ts'
+import type { Store } from '../../store/sql.ts'
+import {
+  findVolume,
+  insertVolume,
+  listVolumes,
+  removeVolume,
+  type VolumeQuota,
+  type VolumeRow,
+} from '../../store/volumes.ts'
+import type { Principal } from '../access/keys.ts'
+import type { LiveSandbox } from '../live-sandbox.ts'
+import { removeTree } from '../private-directories.ts'
+
+export type { VolumeRow } from '../../store/volumes.ts'
+
+/** The operator's limits for volumes. */
+export type VolumeLimits = VolumeQuota & {
+  /** The size of a volume that is created without one. */
+  readonly defaultMb: number
+  /** The largest size of one volume. */
+  readonly maxMb: number
+}
+
+type Parts = {
+  readonly store: Store
+  readonly trail: EventSink
+  /** Where the directories are. */
+  readonly dir: string
+  readonly newId: (prefix: string) => string
+  readonly limits: () => VolumeLimits
+}
+
+/** A request for a volume. */
+export type NewVolume = {
+  readonly name: string
+  readonly sizeMb?: number | undefined
+  /** The volume is the copy of another one and is never written. */
+  readonly readOnly?: boolean
+}
+
+const MB = 1024 * 1024
+const MOST_IGNORED_BYTES = 16 * MB
+const NAME = /^[A-Za-z0-9_-]{1,128}$/
+const ID = /^vol_[0-9a-f]+$/
+const ASIDE = '.old-'
+
+/**
+ * Named directories of tenants that outlive sandboxes. A volume is a directory of the server; a caller names it by name or id
+ * and never learns its path. SECURITY: a volume of another tenant is reported as not found.
+ */
+export class Volumes {
+  readonly #parts: Parts
+  /** Sandboxes that have not ended; set after the supervisor exists. */
+  live: () => Iterable<LiveSandbox> = () => []
+
+  constructor(parts: Parts) {
+    this.#parts = parts
+    mkdirSync(parts.dir, { recursive: true, mode: 0o700 })
+  }
+
+  list(tenant: string): Promise<readonly VolumeRow[]> {
+    return listVolumes(this.#parts.store, tenant)
+  }
+
+  async get(tenant: string, idOrName: string): Promise<VolumeRow> {
+    const found = await findVolume(this.#parts.store, tenant, idOrName)
+    if (found) return found
+    throw new SandboxError('not-found', `no such volume \`${idOrName.slice(0, 128)}\``, {
+      hint: 'list volumes with `ringfence volume ls`',
+    })
+  }
+
+  async create(
+    { tenant, keyId }: Principal,
+    { name, sizeMb, readOnly = false }: NewVolume,
+  ): Promise<VolumeRow> {
+    const { store, trail, newId, limits } = this.#parts
+    const { defaultMb, maxMb, ...quota } = limits()
+    const row = {
+      id: newId('vol'),
+      tenant,
+      name: checkName(name),
+      sizeMb: sizeMb ?? Math.min(defaultMb, maxMb),
+      readOnly,
+      createdAt: Date.now(),
+    }
+    if (row.sizeMb > maxMb)
+      throw new SandboxError(
+        'resource-limit-exceeded',
+        `${row.sizeMb} MB is above the limit of ${maxMb} MB`,
+        {
+          hint: 'the operator sets `max_mb` in [volumes]',
+        },
+      )
+    // The directory first: a record always has one, and a directory without a record is harmless.
+    mkdirSync(this.pathOf(row), { mode: 0o755 })
+    try {
+      await store.write((tx) => insertVolume(tx, row, quota))
+      await trail.append({
+        event: 'Volume',
+        ...facts(row),
+        action: 'create',
+        size_mb: row.sizeMb,
+        key_id: keyId,
+      })
+      return row
+    } catch (error) {
+      await store.write((tx) => removeVolume(tx, row.id)).catch(() => {})
+      await removeTree(this.pathOf(row))
+      throw error
+    }
+  }
+
+  /** Refused while a sandbox that has not ended has it mounted; paused sandboxes count. */
+  async remove({ tenant, keyId }: Principal, idOrName: string): Promise<VolumeRow> {
+    const row = await this.get(tenant, idOrName)
+    const users = this.usersOf(row)
+    if (users.length > 0)
+      throw new SandboxError('conflict', `volume \`${row.name}\` is mounted in ${users.length} sandboxes`, {
+        hint: `end ${users
+          .slice(0, 3)
+          .map(({ id }) => id)
+          .join(', ')} first`,
+      })
+    await this.#parts.trail.append({ event: 'Volume', ...facts(row), action: 'remove', key_id: keyId })
+    await this.#parts.store.write((tx) => removeVolume(tx, row.id))
+    await this.#removeDirectory(row)
+    return row
+  }
+
+  async #removeDirectory(row: VolumeRow): Promise<void> {
+    const aside = join(this.#parts.dir, `${ASIDE}${randomBytes(6).toString('hex')}`)
+    renameSync(this.pathOf(row), aside)
+    await removeTree(aside)
+  }
+
+  /** Removes what an interrupted removal left. A directory without a record stays: the record may be in another database. */
+  async sweep(): Promise<void> {
+    for (const name of readdirSync(this.#parts.dir))
+      if (name.startsWith(ASIDE)) await removeTree(join(this.#parts.dir, name))
+  }
+
+  /** Bytes on disk; undefined if counting takes too long. */
+  usedBytes(row: VolumeRow): Promise<number | undefined> {
+    return diskUsage(this.pathOf(row))
+  }
+
+  /** Bytes that may still be written. A volume that cannot be counted has none. */
+  async freeBytes(row: VolumeRow): Promise<number> {
+    const used = await this.usedBytes(row)
+    return used === undefined ? 0 : Math.max(0, row.sizeMb * MB - used)
+  }
+
+  /** The same bytes, until they exceed what may still be written. */
+  async within(row: VolumeRow, bytes: AsyncIterable<Uint8Array>): Promise<AsyncIterable<Uint8Array>> {
+    if (row.readOnly) throw isReadOnly(row)
+    let free = await this.freeBytes(row)
+    return (async function* () {
+      for await (const chunk of bytes) {
+        free -= chunk.length
+        if (free >= 0) yield chunk
+        // PLATFORM: a client whose body is not read sees a broken connection instead of the answer.
+        else if (free < -MOST_IGNORED_BYTES) break
+      }
+      if (free < 0) throw isFull(row)
+    })()
+  }
+
+  /** The sandboxes that have this volume mounted. */
+  usersOf({ id, name, tenant }: VolumeRow, only?: 'writers'): readonly LiveSandbox[] {
+    return [...this.live()].filter(
+      ({ row }) =>
+        row.tenant === tenant &&
+        mountsOf(row).some(
+          (mount) =>
+            (mount.name === id || mount.name === name) && (only === undefined || mount.mode !== 'ro'),
+        ),
+    )
+  }
+
+  /** The volumes that sandboxes write to now, each once. */
+  async written(): Promise<readonly VolumeRow[]> {
+    const asked = new Map<string, { readonly tenant: string; readonly name: string }>()
+    for (const { row } of this.live())
+      for (const { name, mode } of mountsOf(row))
+        if (mode !== 'ro') asked.set(`${row.tenant}\0${name}`, { tenant: row.tenant, name })
+    const found = new Map<string, VolumeRow>()
+    for (const { tenant, name } of asked.values()) {
+      const row = await findVolume(this.#parts.store, tenant, name)
+      if (row) found.set(row.id, row)
+    }
+    return [...found.values()]
+  }
+
+  /** The host directories of a spec's volumes, in order. */
+  async resolve(tenant: string, sandboxId: string, spec: Spec): Promise<readonly string[]> {
+    const paths: string[] = []
+    for (const mount of spec.volumes ?? []) {
+      const row = await this.get(tenant, mount.name)
+      if (mount.mode !== 'ro') await this.#assertWritable(row)
+      paths.push(await this.mount(row, sandboxId, mount))
+    }
+    return paths
+  }
+
+  /** Records that a sandbox gets a volume, and returns its directory. */
+  async mount(
+    row: VolumeRow,
+    sandboxId: string,
+    { target, mode = 'rw' }: Omit<VolumeMount, 'name'>,
+  ): Promise<string> {
+    const mounted = { action: 'mount', target, mode, sandbox_id: sandboxId }
+    await this.#parts.trail.append({ event: 'Volume', ...facts(row), ...mounted })
+    return this.pathOf(row)
+  }
+
+  async #assertWritable(row: VolumeRow): Promise<void> {
+    if (row.readOnly) throw isReadOnly(row)
+    if ((await this.freeBytes(row)) === 0) throw isFull(row)
+  }
+
+  /** INVARIANT: never part of an answer. */
+  pathOf({ id }: Pick<VolumeRow, 'id'>): string {
+    if (!ID.test(id)) throw new SandboxError('internal', 'not the id of a volume')
+    return join(this.#parts.dir, id)
+  }
+}
+
+const isReadOnly = ({ name }: VolumeRow): SandboxError =>
+  new SandboxError('wrong-state', `volume \`${name}\` is a read-only snapshot`, {
+    hint: 'mount it with mode `ro`, or make a writable copy of it',
+  })
+
+const isFull = ({ name, sizeMb }: VolumeRow): SandboxError =>
+  new SandboxError('too-large', `volume \`${name}\` is full: ${sizeMb} MB`, {
+    hint: 'mount it with mode `ro`, or remove files from it first',
+  })
+
+const facts = ({ id, name, tenant }: VolumeRow) => ({ volume_id: id, name, tenant })
+
+type VolumeMount = NonNullable<Spec['volumes']>[number]
+
+const mountsOf = ({ spec }: LiveSandbox['row']): readonly VolumeMount[] =>
+  spec.includes('"volumes"') ? ((JSON.parse(spec) as Spec).volumes ?? []) : []
+
+/** SECURITY: a name that is a possible id could stand for another volume. */
+function checkName(name: string): string {
+  if (NAME.test(name) && !ID.test(name)) return name
+  throw new SandboxError('invalid-input', `\`${name.slice(0, 64)}\` is not a name for a volume`, {
+    hint: 'use letters, digits, `-` and `_`; not `vol_` with a number',
+  })
+}

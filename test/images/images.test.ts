@@ -1,0 +1,266 @@
+import {
+  existsSync,
+  lstatSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type ImageSettings, Images } from '../../src/supervisor/images/images.ts'
+import { type Entry, hasRegistry, TestRegistry, tarOf } from './test-registry.ts'
+
+/** Images of a real registry, and what hostile ones can do. */
+
+let registry: TestRegistry
+let dir: string
+const settings: { now: ImageSettings } = { now: { mirrors: [], maxMb: 8, maxFiles: 2000 } }
+let images: Images
+
+beforeAll(async () => {
+  dir = realpathSync(mkdtempSync(join(tmpdir(), 'rf-images-')))
+  writeFileSync(join(dir, 'agent'), 'agent')
+  if (hasRegistry) registry = await TestRegistry.start()
+  settings.now = { ...settings.now, mirrors: [{ registry: 'docker.io', url: registry?.url ?? '' }] }
+  images = new Images({ dir: join(dir, 'trees'), agent: join(dir, 'agent'), settings: () => settings.now })
+})
+afterAll(async () => {
+  await registry?.close()
+  rmSync(dir, { recursive: true, force: true })
+})
+
+const treeOf = (digest: string): string => join(dir, 'trees', digest.slice('sha256:'.length), 'root')
+let count = 0
+/** Pushes an image of these layers and pulls it. */
+async function pulled(...layers: readonly (readonly Entry[] | Buffer)[]): Promise<string> {
+  const name = `test/image-${++count}`
+  await registry.push(name, layers)
+  return treeOf((await images.pull(name)).digest)
+}
+const drafts = (): readonly string[] => readdirSync(join(dir, 'trees')).filter((name) => name.startsWith('.'))
+
+describe.skipIf(!hasRegistry)('an image', () => {
+  test('is pulled by tag and by digest, and unpacked once', async () => {
+    const config = {
+      Env: ['A=b', 'PATH=/x'],
+      WorkingDir: '/srv',
+      User: '33',
+      Cmd: ['run'],
+      Entrypoint: ['go'],
+    }
+    const digest = await registry.push(
+      'library/debian:12',
+      [[{ name: 'etc/' }, { name: 'etc/f', data: 'one' }]],
+      {
+        config,
+      },
+    )
+    const lines: string[] = []
+    const first = await images.pull('debian:12', { say: (line) => lines.push(line) })
+    expect(first).toEqual({
+      digest,
+      name: 'docker.io/library/debian:12',
+      config: { env: { A: 'b', PATH: '/x' }, workdir: '/srv', user: '33', command: ['go', 'run'] },
+    })
+    expect(readFileSync(join(treeOf(digest), 'etc/f'), 'utf8')).toBe('one')
+    expect(lines).toEqual(['docker.io/library/debian:12: layer 1 of 1, 1 MB'])
+    const again = [
+      images.pull('docker.io/library/debian:12', { say: (line) => lines.push(line) }),
+      images.pull(`debian@${digest}`, { say: (line) => lines.push(line) }),
+    ]
+    for (const one of await Promise.all(again)) expect(one.digest).toBe(digest)
+    expect(lines.slice(1).every((line) => line.endsWith('is here already'))).toBe(true)
+  })
+
+  test('has its layers applied in order: later files win, and removed ones are gone', async () => {
+    const tree = await pulled(
+      [
+        { name: './' },
+        { name: './usr/lib/' },
+        { name: './lib', type: '2', link: 'usr/lib' },
+        { name: './lib/a', data: 'first' },
+        { name: './lib/b', data: 'gone' },
+        { name: './old/x', data: 'x' },
+        { name: './kept', data: 'k', uid: 33 },
+        { name: './same', type: '1', link: './kept' },
+      ],
+      [
+        { name: 'lib/a', data: 'second' },
+        { name: 'usr/lib/.wh.b' },
+        { name: 'old/.wh..wh..opq' },
+        { name: 'old/y', data: 'y' },
+      ],
+    )
+    expect(readFileSync(join(tree, 'usr/lib/a'), 'utf8')).toBe('second')
+    expect(readdirSync(join(tree, 'usr/lib'))).toEqual(['a'])
+    expect(readdirSync(join(tree, 'old'))).toEqual(['y'])
+    expect(lstatSync(join(tree, 'kept')).ino).toBe(lstatSync(join(tree, 'same')).ino)
+    if (process.getuid?.() === 0) expect(lstatSync(join(tree, 'kept')).uid).toBe(33)
+  })
+
+  test('that does not exist, or that has no such name, is refused', async () => {
+    await expect(images.pull('nothing:1')).rejects.toThrow('there is no image')
+    for (const name of ['', 'UPPER', 'a b', 'x@sha256:12', '../x', 'http://x/y', 'a:b:c'])
+      await expect(images.pull(name)).rejects.toThrow('not the name of an image')
+  })
+
+  test('of a registry that is not public, or not permitted, is refused', async () => {
+    for (const name of ['127.0.0.1:5000/x', 'localhost/x', '169.254.169.254/x', '10.0.0.1:443/x/y:z'])
+      await expect(images.pull(name)).rejects.toMatchObject({ code: 'ssrf-blocked' })
+    settings.now = { ...settings.now, registries: ['ghcr.io'] }
+    await expect(images.pull('quay.io/x')).rejects.toThrow('may not be used')
+    settings.now = { ...settings.now, registries: undefined }
+  })
+
+  test('gets the users and programs that sandboxes expect', async () => {
+    const tree = await pulled([
+      { name: 'etc/passwd', data: 'root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\n' },
+      { name: 'etc/group', data: 'root:x:0:\nsudo:x:27:node\n' },
+      { name: 'usr/bin/' },
+      { name: 'usr/sbin', type: '2', link: 'bin' },
+    ])
+    const digest = `sha256:${tree.split('/').at(-2)}`
+    const [upper = '', lower] = images.layersOf(digest)
+    expect(lower).toBe(tree)
+    const passwd = readFileSync(join(upper, 'etc/passwd'), 'utf8')
+    expect(passwd.split('\n')[1]).toBe('user:x:1000:1000::/home/user:/bin/sh')
+    expect(readFileSync(join(upper, 'etc/group'), 'utf8')).toContain('sudo:x:27:node,user')
+    expect(existsSync(join(upper, 'usr/bin/sudo'))).toBe(true)
+    expect(existsSync(join(upper, 'usr/sbin'))).toBe(false)
+  })
+})
+
+describe.skipIf(!hasRegistry)('a hostile image', () => {
+  test('cannot write outside of its tree, by names or by links', async () => {
+    const outside = join(dir, 'outside')
+    for (const name of ['../outside', 'a/../../outside', '../../outside'])
+      await expect(pulled([{ name, data: 'x' }])).rejects.toThrow('leads outside')
+    const absolute = await pulled([
+      { name: outside.slice(1), data: 'x' },
+      { name: outside, data: 'y' },
+    ])
+    expect(readFileSync(join(absolute, outside), 'utf8')).toBe('y')
+    const linked = await pulled([
+      { name: 'up', type: '2', link: '../../../../../../../..' },
+      { name: `up${dir}/outside`, data: 'x' },
+      { name: 'root', type: '2', link: '/' },
+      { name: `root${dir}/outside`, data: 'z' },
+      { name: 'here', type: '2', link: dir },
+      { name: 'here/outside', data: 'w' },
+    ])
+    expect(existsSync(outside)).toBe(false)
+    expect(readFileSync(join(linked, dir, 'outside'), 'utf8')).toBe('w')
+  })
+
+  test('cannot link to files of the host', async () => {
+    writeFileSync(join(dir, 'secret'), 'secret')
+    const link = join(dir, 'secret')
+    await expect(pulled([{ name: 'leak', type: '1', link }])).rejects.toThrow('not a file of the image')
+    await expect(
+      pulled([
+        { name: 'up', type: '2', link: '../../../..' },
+        { name: 'leak', type: '1', link: `up${link}` },
+      ]),
+    ).rejects.toThrow('not a file of the image')
+    await expect(
+      pulled([
+        { name: 'soft', type: '2', link },
+        { name: 'leak', type: '1', link: 'soft' },
+      ]),
+    ).rejects.toThrow('not a file of the image')
+  })
+
+  test('cannot remove files of the host', async () => {
+    writeFileSync(join(dir, 'victim'), 'v')
+    await pulled([{ name: 'x/f' }, { name: 'out', type: '2', link: dir }], [{ name: 'out/.wh.victim' }])
+    await expect(pulled([{ name: 'x/.wh...' }])).rejects.toThrow('removes')
+    expect(existsSync(join(dir, 'victim'))).toBe(true)
+  })
+
+  test('brings no devices and no setuid files', async () => {
+    const tree = await pulled([
+      { name: 'dev/sda', type: '4' },
+      { name: 'dev/mem', type: '3' },
+      { name: 'pipe', type: '6' },
+      { name: 'su', mode: 0o6755, data: 'x' },
+      { name: 'tmp/', mode: 0o3777 },
+    ])
+    expect(existsSync(join(tree, 'dev'))).toBe(false)
+    expect(existsSync(join(tree, 'pipe'))).toBe(false)
+    expect(lstatSync(join(tree, 'su')).mode & 0o7777).toBe(0o755)
+    expect(lstatSync(join(tree, 'tmp')).mode & 0o7777).toBe(0o1777)
+  })
+
+  test('cannot fill the disk: neither with zeroes nor with files', async () => {
+    const zeroes = gzipSync(tarOf([{ name: 'big', data: Buffer.alloc(32 * 1024 * 1024) }]))
+    expect(zeroes.length).toBeLessThan(100_000)
+    await expect(pulled(zeroes)).rejects.toThrow('too much data')
+    const halves = [1, 2].map((n) => [{ name: `big${n}`, data: Buffer.alloc(5 * 1024 * 1024) }])
+    await expect(pulled(...halves)).rejects.toThrow('too much data')
+    const files = Array.from({ length: 2001 }, (_, n) => ({ name: `f${n}` }))
+    await expect(pulled(files)).rejects.toThrow('too many entries')
+    expect(drafts()).toEqual([])
+  })
+
+  test('with other bytes than its digest, or half an archive, is refused', async () => {
+    const archive = gzipSync(tarOf([{ name: 'f', data: 'true' }]))
+    await registry.push('test/forged', [archive])
+    const path = registry.blobPath(
+      `sha256:${(await import('node:crypto')).createHash('sha256').update(archive).digest('hex')}`,
+    )
+    writeFileSync(path, gzipSync(tarOf([{ name: 'f', data: 'fals' }])))
+    await expect(images.pull('test/forged')).rejects.toThrow(/other bytes|longer than/)
+    const whole = tarOf([{ name: 'f', data: 'x'.repeat(5000) }])
+    await expect(pulled(gzipSync(whole.subarray(0, 2048)))).rejects.toThrow('truncated')
+    await expect(pulled(gzipSync(whole).subarray(0, 40))).rejects.toThrow('not a valid archive')
+    await expect(pulled(Buffer.from('no archive'))).rejects.toThrow('not a valid archive')
+    expect(drafts()).toEqual([])
+  })
+
+  test('with links in circles, or files as directories, is refused', async () => {
+    await expect(
+      pulled([{ name: 'a', type: '2', link: 'b' }, { name: 'b', type: '2', link: 'a' }, { name: 'a/f' }]),
+    ).rejects.toThrow('too many links')
+    await expect(
+      pulled([
+        { name: 'f', data: 'x' },
+        { name: 'f/g', data: 'x' },
+      ]),
+    ).rejects.toThrow('below a file')
+  })
+})
+
+describe.skipIf(!hasRegistry)('a registry with passwords', () => {
+  test('gives out images to those who have one', async () => {
+    // The password is `secret`.
+    const closed = await TestRegistry.start(
+      'me:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n',
+    )
+    try {
+      const authorization = `Basic ${Buffer.from('me:secret').toString('base64')}`
+      const digest = await closed.push('library/private:1', [[{ name: 'f' }]], { authorization })
+      const mirrors = [{ registry: 'docker.io', url: closed.url }]
+      const own = new Images({
+        dir: join(dir, 'own'),
+        agent: '',
+        settings: () => ({ ...settings.now, mirrors }),
+      })
+      const credentials = { username: 'me', password: 'secret' }
+      await expect(own.pull('private:1')).rejects.toThrow('does not give out')
+      await expect(own.pull('private:1', { credentials: { ...credentials, password: 'x' } })).rejects.toThrow(
+        'does not give out',
+      )
+      expect((await own.pull('private:1', { credentials })).digest).toBe(digest)
+      // The tree is here now, and still nobody gets it without the password.
+      await expect(own.pull('private:1')).rejects.toThrow('does not give out')
+      await expect(own.pull(`private@${digest}`)).rejects.toThrow('does not give out')
+    } finally {
+      await closed.close()
+    }
+  })
+})
